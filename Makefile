@@ -1,0 +1,44 @@
+# Every target makes its own environment first, so that each works as the only command typed.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+LAB ?=
+SUBMISSION ?= labs
+
+.PHONY: help setup lab test check build bench grade
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "make %-6s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## make the environment in .venv (3 minutes, once)
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python {v[0]}.{v[1]} is here; the course needs 3.10 to 3.13: try make PYTHON=python3.12 setup")'
+	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV) || { echo "python venv is missing: on Debian or Ubuntu, sudo apt install python3-venv"; exit 1; }
+	@echo "installing the course's packages into $(VENV) (about 3 minutes, once) ..."
+	@$(PY) -m pip install --quiet --disable-pip-version-check --prefer-binary -r requirements.txt
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $(READY)
+
+lab: $(READY)  ## open JupyterLab on the map of the course
+	@$(PY) -m minitrain lab
+
+test: $(READY)  ## run everything: package, graders, notebooks, browser
+	@$(PY) -m pytest --durations=15
+
+check: $(READY)  ## ruff, the floors of the package, drift between masters and notebooks
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check minitrain tests solutions
+	@$(VENV)/bin/lint-imports
+	@$(PY) -m minitrain build --check
+
+build: $(READY)  ## masters -> executed solutions and learners' notebooks (LAB=e02_data_parallel for one)
+	@$(PY) -m minitrain build $(LAB)
+
+bench: $(READY)  ## each technique beside the peer a user would pick instead
+	@$(PY) -m minitrain bench
+
+grade: $(READY)  ## grade notebooks (SUBMISSION=labs, or a notebook, or a folder of submissions)
+	@$(PY) -m minitrain grade $(SUBMISSION)

@@ -1,0 +1,1 @@
+"""The command line, one file a command; none imports torch before it runs."""

@@ -1,0 +1,1 @@
+"""The meters: bytes held, seconds, FLOPs, bytes sent."""

@@ -1,0 +1,1 @@
+"""The Transformer, its shapes, and checkpoints of the hub."""

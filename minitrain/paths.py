@@ -1,0 +1,35 @@
+"""Where things are: the course's own folders, and the user's cache and progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from platformdirs import user_cache_path, user_data_path
+
+from minitrain.errors import InputError
+
+
+def course_root() -> Path:
+    """The checkout that holds `labs/`, `solutions/`, `tests/` and `data/`."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / "labs").is_dir():
+        raise InputError(
+            f"{root} has no labs/ folder: minitrain runs from a checkout of the course; "
+            "clone the repository and install it with 'make setup' or 'pip install -e .'"
+        )
+    return root
+
+
+def data_dir() -> Path:
+    """The small, documented data that ships with the course."""
+    return course_root() / "data"
+
+
+def cache_dir() -> Path:
+    """Downloads and other things that can be made again (`~/.cache/minitrain` on Linux)."""
+    return user_cache_path("minitrain", ensure_exists=True)
+
+
+def state_dir() -> Path:
+    """What must not be lost: a learner's progress (`~/.local/share/minitrain` on Linux)."""
+    return user_data_path("minitrain", ensure_exists=True)

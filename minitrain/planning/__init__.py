@@ -1,0 +1,1 @@
+"""On paper, before the money is spent: scaling laws."""

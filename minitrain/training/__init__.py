@@ -1,0 +1,1 @@
+"""One model, one loop: optimizer, schedule, steps, checkpoints, samples."""
