@@ -1,0 +1,183 @@
+"""Seconds, measured so that they mean something: warmed up, repeated, in turn, with their spread.
+
+A single time is noise: the first call pays for allocation, and another program may hold a core.
+So `timing` gives the median of many calls, and `compare` takes its contenders in turn (A B A B …),
+so that whatever slows the machine slows both. `matmul_peak` and `copy_bandwidth` measure the two
+roofs of the roofline (Williams et al. 2009): seconds >= max(FLOPs / peak, bytes / bandwidth).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from minitrain.errors import InputError
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The seconds of each repeat, in the order they were measured."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over the median: 0.05 says that half the repeats lie within 5%."""
+        if len(self.seconds) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        return (high - low) / self.median if self.median > 0 else 0.0
+
+    def __repr__(self) -> str:
+        return f"{readable(self.median)} ± {self.spread / 2:.0%} ({len(self.seconds)} repeats)"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Timings of several contenders that were measured in turn."""
+
+    timings: dict[str, Timing]
+
+    def ratio(self, ours: str, peer: str) -> float:
+        """How many times as long as `peer` does `ours` take: over 1, ours loses.
+
+        The median of the ratios of neighbours in time, which slow down together, is steadier on
+        a busy machine than the ratio of the medians.
+        """
+        pairs = zip(self.timings[ours].seconds, self.timings[peer].seconds)
+        return statistics.median(a / b for a, b in pairs)
+
+    def __repr__(self) -> str:
+        first = next(iter(self.timings))
+        lines = [
+            f"{name:<24} {timing!r:<32} {self.ratio(name, first):6.2f} x {first}"
+            for name, timing in self.timings.items()
+        ]
+        return "\n".join(lines)
+
+
+def readable(seconds: float) -> str:
+    """Three digits and a unit: 0.00123 -> '1.23 ms'."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def synchronize(device: torch.device | str | None = None) -> None:
+    """Wait for the kernels in flight: a GPU runs behind Python, a CPU does not."""
+    if torch.cuda.is_available() and torch.device(device or "cuda").type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(function: Callable[[], Any]) -> float:
+    """Wall-clock seconds of one call, kernels included."""
+    synchronize()
+    start = time.perf_counter()
+    function()
+    synchronize()
+    return time.perf_counter() - start
+
+
+def compare(
+    functions: Mapping[str, Callable[[], Any]], repeats: int = 11, warmup: int = 2
+) -> Comparison:
+    """Times each function `repeats` times, in turn: A B C A B C …, after `warmup` such rounds."""
+    if repeats < 1 or warmup < 0 or not functions:
+        raise InputError(
+            f"compare got {len(functions)} functions, repeats={repeats}, warmup={warmup}; "
+            "it needs at least one function and one repeat: try repeats=11, warmup=2"
+        )
+    for _ in range(warmup):
+        for function in functions.values():
+            function()
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats):
+        for name, function in functions.items():
+            seconds[name].append(seconds_of(function))
+    return Comparison({name: Timing(tuple(values)) for name, values in seconds.items()})
+
+
+def timing(function: Callable[[], Any], repeats: int = 11, warmup: int = 2) -> Timing:
+    """The timing of one function, warmed up."""
+    return compare({"it": function}, repeats, warmup).timings["it"]
+
+
+def median_seconds(function: Callable[[], Any], repeats: int = 11, warmup: int = 2) -> float:
+    """The median of `repeats` warmed-up calls."""
+    return timing(function, repeats, warmup).median
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[int]:
+    """Runs the block on `count` threads of torch (None: as many as now), then puts them back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield count or before
+    finally:
+        torch.set_num_threads(before)
+
+
+def matmul_peak(
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    threads: int | None = None,
+) -> float:
+    """FLOP/s of the fastest square matmul on this device: what MFU is measured against.
+
+    The best of several sizes and repeats, measured once a process for each set of arguments:
+    a peak is a property of the machine, and the slower repeats are other programs.
+    """
+    return _matmul_peak(dtype, str(device), threads or torch.get_num_threads())
+
+
+@lru_cache
+def _matmul_peak(dtype: torch.dtype, device: str, count: int) -> float:
+    sizes = (2048, 4096, 8192) if torch.device(device).type == "cuda" else (256, 512, 1024)
+    with threads(count):
+        return max(_matmul_rate(size, dtype, device) for size in sizes)
+
+
+def _matmul_rate(size: int, dtype: torch.dtype, device: str) -> float:
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    out = torch.empty(size, size, dtype=dtype, device=device)
+    calls = max(1, math.ceil(2**28 / size**3))  # small ones in bunches, so that the clock resolves
+
+    def run() -> None:
+        for _ in range(calls):
+            torch.mm(a, b, out=out)
+
+    return calls * 2 * size**3 / timing(run, repeats=7, warmup=2).best  # 2 n³: multiply and add
+
+
+def copy_bandwidth(
+    device: torch.device | str = "cpu", megabytes: int = 128, threads: int | None = None
+) -> float:
+    """Bytes/s that memory delivers to a large copy: each byte is read once and written once."""
+    return _copy_bandwidth(str(device), megabytes, threads or torch.get_num_threads())
+
+
+@lru_cache
+def _copy_bandwidth(device: str, megabytes: int, count: int) -> float:
+    source = torch.zeros(megabytes * 2**20, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    with threads(count):
+        best = timing(lambda: target.copy_(source), repeats=7, warmup=2).best
+    return 2 * source.numel() / best

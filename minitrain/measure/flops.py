@@ -1,0 +1,141 @@
+"""FLOPs of a training step in closed form and counted; MFU and HFU.
+
+A multiply-add is 2 FLOPs; only matmuls count. Per token, with P weights in matmuls (the embedding
+is a lookup: it costs nothing; the head costs, tied or not) and attention over T keys:
+
+    forward  = 2 P + 4 L H h T      QKᵀ and AV: 2 FLOPs x 2 matmuls x L layers x H heads x h size
+    backward = 2 x forward          one matmul for the input's gradient, one for the weight's
+
+so a step is 6 P + 12 L H h T. Attention is counted in full although a causal mask hides half of it,
+as in Kaplan et al. 2020 and PaLM (Chowdhery et al. 2022, app. B), so that MFU compares with theirs;
+a sliding window counts its own T. Lab e01 builds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from minitrain.errors import InputError
+
+Recompute = Literal["none", "selective", "full"]
+
+
+class Shape(Protocol):
+    """What the meters read of a Llama-family model's configuration (`model.config.ModelConfig`)."""
+
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn_size: int
+    max_length: int
+    tied: bool
+    window: int | None
+    head_size: int
+    qkv_bias: bool
+
+
+def block_matmul_parameters(config: Shape) -> int:
+    """Weights of one block that multiply: q and o, k and v, and the three of SwiGLU."""
+    width, size = config.hidden_size, config.head_size
+    return width * (2 * config.heads * size + 2 * config.kv_heads * size + 3 * config.ffn_size)
+
+
+def matmul_parameters(config: Shape) -> int:
+    """P: the weights that multiply each token, the head among them."""
+    return config.layers * block_matmul_parameters(config) + config.vocab_size * config.hidden_size
+
+
+def attention_flops_per_token(config: Shape, length: int) -> int:
+    """Forward FLOPs of QKᵀ and AV for one token, over all layers."""
+    keys = min(length, config.window or length)
+    return 4 * config.layers * config.heads * config.head_size * keys
+
+
+def forward_flops_per_token(config: Shape, length: int) -> int:
+    return 2 * matmul_parameters(config) + attention_flops_per_token(config, length)
+
+
+def flops_per_token(config: Shape, length: int) -> int:
+    """Forward and backward of one token: 6 P + 12 L H h T."""
+    return 3 * forward_flops_per_token(config, length)
+
+
+def model_flops(config: Shape, batch: int, length: int) -> int:
+    """FLOPs that one step over `batch` sequences needs, however it is computed."""
+    return batch * length * flops_per_token(config, length)
+
+
+def hardware_flops(config: Shape, batch: int, length: int, recompute: Recompute = "none") -> int:
+    """FLOPs that one step executes: the model's, and those of the forward that is done again.
+
+    `selective` repeats attention alone, `full` each block whole; the head is never repeated.
+    """
+    attention = attention_flops_per_token(config, length)
+    again = {
+        "none": 0,
+        "selective": attention,
+        "full": 2 * config.layers * block_matmul_parameters(config) + attention,
+    }
+    if recompute not in again:
+        raise InputError(f"recompute is '{recompute}'; it must be none, selective or full")
+    return model_flops(config, batch, length) + batch * length * again[recompute]
+
+
+def mfu(tokens_per_second: float, config: Shape, length: int, peak: float) -> float:
+    """Model FLOPs utilisation: the share of `peak` FLOP/s (`clock.matmul_peak`) that trains."""
+    return tokens_per_second * flops_per_token(config, length) / peak
+
+
+def hfu(
+    tokens_per_second: float,
+    config: Shape,
+    length: int,
+    peak: float,
+    recompute: Recompute = "none",
+) -> float:
+    """Hardware FLOPs utilisation: the share of `peak` that is kept busy, recomputation included."""
+    per_token = hardware_flops(config, 1, length, recompute) / length
+    return tokens_per_second * per_token / peak
+
+
+def counted_flops(function: Callable[[], Any]) -> int:
+    """FLOPs of the matmuls that `function` really runs, backward and recomputation included.
+
+    torch's counter knows no formula for the CPU's fused attention and takes it for 0; on a GPU it
+    adds, in backward, the scores that the kernel recomputes. Here every fused attention costs two
+    matmuls forward and four backward, wherever it runs, so that counts compare across devices.
+    """
+    with FlopCounterMode(display=False, custom_mapping=_attention_formulas()) as counter:
+        function()
+    return counter.get_total_flops()
+
+
+def _attention_formulas() -> dict[Any, Callable[..., int]]:
+    """One formula for each fused attention that this version of torch has."""
+    formulas: dict[Any, Callable[..., int]] = {}
+    for kernel in ("flash", "efficient", "cudnn", "fused"):
+        for ending in ("", "_for_cpu", "_overrideable"):
+            name = f"_scaled_dot_product_{kernel}_attention{ending}"
+            formulas[getattr(torch.ops.aten, name, None)] = _forward_attention
+            formulas[getattr(torch.ops.aten, f"{name}_backward", None)] = _backward_attention
+    formulas.pop(None, None)
+    return formulas
+
+
+def _forward_attention(query, key, value, *args, out_shape=None, **options) -> int:
+    return sdpa_flop_count(query, _expanded(key, query), _expanded(value, query))
+
+
+def _backward_attention(gradient, query, key, value, *args, out_shape=None, **options) -> int:
+    return 2 * sdpa_flop_count(query, _expanded(key, query), _expanded(value, query))
+
+
+def _expanded(key: torch.Size, query: torch.Size) -> tuple[int, ...]:
+    """Grouped-query attention multiplies each key head with several query heads. (B, H, T, h)"""
+    return (key[0], query[1], *key[2:])

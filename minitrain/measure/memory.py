@@ -1,0 +1,266 @@
+"""Which bytes a training step holds, and for what: now, and at the moment of the peak.
+
+    with MemoryLedger(model, optimizer) as ledger:
+        loss = model(tokens); loss.backward(); optimizer.step()
+    ledger.peak["activations"]
+
+Every tensor that an operation reads or writes is entered by its *storage*, once, however many
+views, tied weights or flat buckets share it, and struck out when the storage is freed (a weak
+reference tells). Its category is who holds it. The same on CPU, CUDA and `meta`, where nothing is
+computed. Not seen: workspaces inside a kernel, and what the allocator rounds up (512 bytes on CUDA)
+or keeps in reserve. Costs some 20 µs of Python an operation: for measuring bytes, not seconds.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
+CATEGORIES = ("parameters", "buffers", "gradients", "optimizer", "activations", "temporaries")
+
+
+@dataclass
+class _Entry:
+    """One storage: its bytes, who holds it, and how many nodes of the graph save it.
+
+    `unheld_since` is the event of the ledger at which it was entered, None once it had a holder.
+    """
+
+    reference: weakref.ref
+    size: int
+    category: str
+    unheld_since: int | None
+    saves: int = 0
+
+
+class _Saved:
+    """What autograd keeps in the place of a saved tensor; its end is the end of the saving."""
+
+    def __init__(self, ledger: MemoryLedger, entry: _Entry, tensor: Tensor):
+        self.ledger, self.entry, self.tensor = ledger, entry, tensor
+
+    def __del__(self) -> None:
+        self.ledger._forget_saved(self.entry)
+
+
+class MemoryLedger(TorchDispatchMode):
+    """A ledger of bytes by category; a context manager, which may be entered many times.
+
+    `now`, `peak` and `highest` are plain dicts from category to bytes:
+      parameters, buffers   of `model`, tied ones once
+      gradients             `.grad` of its parameters, a shared flat bucket once and whole
+      optimizer             tensors in `optimizer.state`
+      activations           what autograd saved for backward, unless it is one of the above
+      temporaries           everything else that lives: inputs, workspace, gradients on their way,
+                            and what recomputation holds during backward
+
+    `peak` is the breakdown at the moment when the total was highest since the ledger was made or
+    `reset_peak` was called; `highest` has each category's own maximum. Only storages on `device`
+    (the model's) are counted.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        device: torch.device | str | None = None,
+    ):
+        super().__init__()
+        self.model, self.optimizer = model, optimizer
+        first = next(iter(model.parameters()), torch.empty(0))
+        self.device = torch.device(device) if device is not None else first.device
+        self._entries: dict[int, _Entry] = {}
+        self._bytes = dict.fromkeys(CATEGORIES, 0)
+        self._peak, self._highest = dict(self._bytes), dict(self._bytes)
+        self._event = self._peak_event = 0
+        self._open: list[Any] = []  # what each `with` block must undo
+        self._enter_holders()
+
+    # What it tells -------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> dict[str, int]:
+        self._enter_holders()
+        return dict(self._bytes)
+
+    @property
+    def peak(self) -> dict[str, int]:
+        return dict(self._peak)
+
+    @property
+    def highest(self) -> dict[str, int]:
+        return dict(self._highest)
+
+    @property
+    def now_bytes(self) -> int:
+        return sum(self.now.values())
+
+    @property
+    def peak_bytes(self) -> int:
+        return sum(self._peak.values())
+
+    def reset_peak(self) -> None:
+        """Begin the search for the peak anew, from what is held now."""
+        self._peak, self._highest, self._peak_event = self.now, self.now, self._next_event()
+
+    def __repr__(self) -> str:
+        now, peak = self.now, self.peak
+        rows = [(name, now[name], peak[name]) for name in CATEGORIES]
+        rows.append(("total", sum(now.values()), sum(peak.values())))
+        lines = [f"{f'memory on {self.device}':<18}{'now':>12}{'at the peak':>14}"]
+        lines += [f"{name:<18}{readable(n):>12}{readable(p):>14}" for name, n, p in rows]
+        return "\n".join(lines)
+
+    # How it watches ------------------------------------------------------------------------------
+
+    def __enter__(self) -> MemoryLedger:
+        self._enter_holders()
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._save, _unsave)
+        hooks.__enter__()
+        handles = [
+            p.register_post_accumulate_grad_hook(self._enter_gradient)
+            for p in self.model.parameters()
+            if p.requires_grad
+        ]
+        if self.optimizer is not None:
+            handles += [
+                self.optimizer.register_step_pre_hook(self._enter_holders),
+                self.optimizer.register_step_post_hook(self._enter_holders),
+            ]
+        self._open.append((hooks, handles))
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        hooks, handles = self._open.pop()
+        hooks.__exit__(*exception)
+        for handle in handles:
+            handle.remove()
+        self._enter_holders()
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        out = function(*arguments, **(options or {}))
+        for tensor in tree_leaves((arguments, options, out)):
+            if isinstance(tensor, Tensor):
+                self._enter(tensor, "temporaries")
+        return out
+
+    def _save(self, tensor: Tensor) -> Tensor | _Saved:
+        """Autograd's pack hook. A parameter saved for backward is held anyway: it stays one."""
+        entries = self._enter(tensor, "activations")
+        if len(entries) != 1 or entries[0].category != "activations":
+            return tensor
+        entries[0].saves += 1
+        return _Saved(self, entries[0], tensor)
+
+    def _forget_saved(self, entry: _Entry) -> None:
+        entry.saves -= 1
+        if entry.saves == 0 and entry.category == "activations" and entry.reference() is not None:
+            self._move(entry, "temporaries")
+
+    def _enter_gradient(self, parameter: nn.Parameter) -> None:
+        if parameter.grad is not None:
+            self._enter(parameter.grad, "gradients")
+
+    def _enter_holders(self, *_: Any) -> None:
+        """Look again at who holds what: gradients and optimizer state come and go."""
+        for category, tensors in self._holders():
+            for tensor in tensors:
+                self._enter(tensor, category)
+
+    def _holders(self) -> Iterator[tuple[str, Iterable[Tensor]]]:
+        parameters = list(self.model.parameters())
+        yield "parameters", parameters
+        yield "buffers", self.model.buffers()
+        yield "gradients", (p.grad for p in parameters if p.grad is not None)
+        if self.optimizer is not None:
+            leaves = tree_leaves([dict(state) for state in self.optimizer.state.values()])
+            yield "optimizer", (leaf for leaf in leaves if isinstance(leaf, Tensor))
+
+    # The book itself -----------------------------------------------------------------------------
+
+    def _enter(self, tensor: Tensor, category: str) -> list[_Entry]:
+        """Enters each storage of `tensor`; one already known only moves up in rank."""
+        entries = []
+        for storage in _storages(tensor):
+            if storage.device.type != self.device.type:
+                continue
+            entry = self._entries.get(storage._cdata)
+            if entry is None:
+                entry = self._open_entry(storage, category)
+            elif CATEGORIES.index(category) < CATEGORIES.index(entry.category):
+                self._move(entry, category)
+            self._resize(entry, storage.nbytes())
+            entries.append(entry)
+        return entries
+
+    def _open_entry(self, storage: torch.UntypedStorage, category: str) -> _Entry:
+        key = storage._cdata
+        reference = weakref.ref(storage, lambda _: self._close_entry(key))
+        unheld_since = self._next_event() if category == "temporaries" else None
+        entry = self._entries[key] = _Entry(reference, 0, category, unheld_since)
+        return entry
+
+    def _close_entry(self, key: int) -> None:
+        entry = self._entries.pop(key)
+        self._bytes[entry.category] -= entry.size
+
+    def _resize(self, entry: _Entry, size: int) -> None:
+        """Sets an entry's size (an unsharded parameter's storage grows and shrinks)."""
+        if size != entry.size:
+            self._bytes[entry.category] += size - entry.size
+            entry.size = size
+            self._look_for_peak(entry.category)
+
+    def _move(self, entry: _Entry, category: str) -> None:
+        """Changes who holds an entry; at the peak too, if it lived then and never had a holder.
+
+        At the peak a result may be a moment old, and be saved, or become a gradient or Adam's
+        state, by the next operation: it is counted there as what it was made for.
+        """
+        self._bytes[entry.category] -= entry.size
+        self._bytes[category] += entry.size
+        if entry.unheld_since is not None and entry.unheld_since < self._peak_event:
+            self._peak["temporaries"] -= entry.size
+            self._peak[category] += entry.size
+        entry.category, entry.unheld_since = category, None
+        self._look_for_peak(category)
+
+    def _look_for_peak(self, category: str) -> None:
+        self._highest[category] = max(self._highest[category], self._bytes[category])
+        if sum(self._bytes.values()) > sum(self._peak.values()):
+            self._peak, self._peak_event = dict(self._bytes), self._next_event()
+
+    def _next_event(self) -> int:
+        self._event += 1
+        return self._event
+
+
+def _storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
+    """The storages under a tensor; a DTensor and its like are opened down to their parts."""
+    if is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        for name in names:
+            yield from _storages(getattr(tensor, name))
+    elif tensor.layout == torch.strided:
+        yield tensor.untyped_storage()
+
+
+def _unsave(saved: Tensor | _Saved) -> Tensor:
+    return saved.tensor if isinstance(saved, _Saved) else saved
+
+
+def readable(size: float) -> str:
+    """Three digits and a binary unit: 1536 -> '1.5 KiB'."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"

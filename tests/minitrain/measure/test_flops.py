@@ -1,0 +1,124 @@
+"""The closed form equals the FLOPs that are counted in the matmuls, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from minitrain.errors import InputError
+from minitrain.measure.flops import (
+    counted_flops,
+    flops_per_token,
+    forward_flops_per_token,
+    hardware_flops,
+    hfu,
+    matmul_parameters,
+    mfu,
+    model_flops,
+)
+from minitrain.model.config import ModelConfig, parameter_count, preset
+
+SHAPES = {
+    "multi-head": ModelConfig(97, 32, layers=2, heads=4, kv_heads=4, ffn_size=56),
+    "grouped": ModelConfig(64, 48, layers=3, heads=6, kv_heads=2, ffn_size=40),
+    "tied, wide heads": ModelConfig(50, 32, 1, 4, 1, ffn_size=24, tied=True, head_size=12),
+    "biased": ModelConfig(50, 32, layers=2, heads=4, kv_heads=2, ffn_size=24, qkv_bias=True),
+}
+
+
+@pytest.mark.parametrize("enable_gqa", [False, True])
+def test_fused_attention_is_counted_on_the_cpu(enable_gqa):
+    batch, heads, length, size = 2, 4, 16, 8
+    q = torch.randn(batch, heads, length, size, requires_grad=True)
+    kv = torch.randn(batch, 2 if enable_gqa else heads, length, size, requires_grad=True)
+    forward = 4 * batch * heads * length * length * size
+
+    def attend() -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, kv, kv, is_causal=True, enable_gqa=enable_gqa)
+
+    assert counted_flops(attend) == forward
+    assert counted_flops(lambda: attend().sum().backward()) == 3 * forward
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("batch, length", [(1, 1), (3, 7), (2, 16)])
+def test_closed_form_equals_the_count_of_our_model(name, batch, length):
+    from minitrain.model.transformer import Transformer
+
+    config = SHAPES[name]
+    model = Transformer(config)
+    tokens = torch.randint(config.vocab_size, (batch, length))
+
+    forward = counted_flops(lambda: model(tokens))
+    assert forward == batch * length * forward_flops_per_token(config, length)
+    step = counted_flops(lambda: model(tokens).sum().backward())
+    assert step == model_flops(config, batch, length) == 3 * forward
+
+
+def test_closed_form_equals_the_count_of_transformers_llama():
+    transformers = pytest.importorskip("transformers")
+    config = SHAPES["grouped"]
+    llama = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            intermediate_size=config.ffn_size,
+        )
+    )
+    tokens = torch.randint(config.vocab_size, (2, 16))
+    counted = counted_flops(lambda: llama(tokens, use_cache=False).logits.sum().backward())
+    # Its rotary table is made by a (B, h/2, 1) x (B, 1, T) matmul, outer products and no more.
+    table = 2 * 1 * (config.head_size // 2) * 16
+    assert counted - model_flops(config, 2, 16) in (0, table, 2 * table)
+
+
+def test_six_n_is_the_limit_of_a_wide_model_and_short_text():
+    config = preset("llama2-7b")
+    assert flops_per_token(config, 1) == pytest.approx(6 * parameter_count(config), rel=0.03)
+    # PaLM's appendix B: 6 N + 12 L H Q T
+    attention = 12 * config.layers * config.heads * config.head_size * config.max_length
+    assert flops_per_token(config, 4096) == 6 * matmul_parameters(config) + attention
+
+
+def test_tying_saves_parameters_but_no_flops():
+    free = ModelConfig(64, 32, layers=2, heads=4, kv_heads=4, ffn_size=64)
+    tied = replace(free, tied=True)
+    assert parameter_count(tied) < parameter_count(free)
+    assert flops_per_token(tied, 16) == flops_per_token(free, 16)
+
+
+def test_a_window_bounds_the_attention_that_is_counted():
+    free = ModelConfig(64, 32, layers=2, heads=4, kv_heads=4, ffn_size=64)
+    window = replace(free, window=8)
+    assert flops_per_token(window, 4) == flops_per_token(free, 4)
+    assert flops_per_token(window, 64) == flops_per_token(free, 8)
+
+
+def test_recomputation_raises_hardware_flops_only():
+    config, batch, length = preset("llama2-7b"), 1, 4096
+    model = model_flops(config, batch, length)
+    none, selective, full = (
+        hardware_flops(config, batch, length, how) for how in ("none", "selective", "full")
+    )
+    assert model == none < selective < full < 4 * model / 3
+    assert full > 1.3 * model, "one more forward of every block: nearly 4/3"
+
+
+def test_utilisation_by_hand():
+    config = preset("1M")
+    peak = 1e12
+    tokens_per_second = 0.4 * peak / flops_per_token(config, 128)
+    assert mfu(tokens_per_second, config, 128, peak) == pytest.approx(0.4)
+    assert hfu(tokens_per_second, config, 128, peak) == pytest.approx(0.4)
+    assert 0.4 < hfu(tokens_per_second, config, 128, peak, "full") < 0.4 * 4 / 3 + 1e-9
+
+
+def test_unknown_recomputation_is_refused():
+    with pytest.raises(InputError, match="none, selective or full"):
+        hardware_flops(preset("1M"), 1, 8, "some")
