@@ -8,7 +8,7 @@ Every tensor that an operation reads or writes is entered by its *storage*, once
 views, tied weights or flat buckets share it, and struck out when the storage is freed (a weak
 reference tells). Its category is who holds it. The same on CPU, CUDA and `meta`, where nothing is
 computed. Not seen: workspaces inside a kernel, and what the allocator rounds up (512 bytes on CUDA)
-or keeps in reserve. Costs some 20 µs of Python an operation: for measuring bytes, not seconds.
+or keeps in reserve. `predict_memory` says the same beforehand. Costs some 20 µs of Python an operation: for measuring bytes, not seconds.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
+
+from minitrain.measure.predicted_memory import predict_memory
+
+__all__ = ["CATEGORIES", "MemoryLedger", "predict_memory", "readable"]
 
 CATEGORIES = ("parameters", "buffers", "gradients", "optimizer", "activations", "temporaries")
 

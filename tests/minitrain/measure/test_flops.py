@@ -20,6 +20,7 @@ from minitrain.measure.flops import (
     model_flops,
 )
 from minitrain.model.config import ModelConfig, parameter_count, preset
+from minitrain.model.transformer import Transformer
 
 SHAPES = {
     "multi-head": ModelConfig(97, 32, layers=2, heads=4, kv_heads=4, ffn_size=56),
@@ -46,8 +47,6 @@ def test_fused_attention_is_counted_on_the_cpu(enable_gqa):
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("batch, length", [(1, 1), (3, 7), (2, 16)])
 def test_closed_form_equals_the_count_of_our_model(name, batch, length):
-    from minitrain.model.transformer import Transformer
-
     config = SHAPES[name]
     model = Transformer(config)
     tokens = torch.randint(config.vocab_size, (batch, length))

@@ -1,0 +1,80 @@
+"""The ledger's categories in closed form: what a step will hold, before anything is built.
+
+With P parameters of s bytes, AdamW holds s P of weights, s P of gradients and 2 s P of state. For
+backward, each of L blocks keeps of each token (D width, HC and KC the width of queries and keys, F
+that of the MLP), in the model's dtype and always in float32:
+
+    norms         2 D out                       2 (2 D + 1)   x, x/rms and 1/rms, each
+    attention     2 HC + 2 KC   q, k, v, out    H             the softmax's log-sum
+    MLP           4 F   gate, silu(gate), up, and their product
+
+and the model once D out and 2 D + 1 of the last norm, V log-probabilities in float32, the rotation
+and the mask. No T² anywhere: the fused attention (Dao et al. 2022) does not keep its scores, unlike
+the 5 a s / h of Korthikanti et al. 2022, whose other terms these are for a Llama. Labs e01, e05.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minitrain.measure.flops import Shape, matmul_parameters
+
+FLOAT32 = 4
+
+
+def predicted_parameters(config: Shape) -> int:
+    """P: the matmuls' weights, the embedding unless it is the head, norms and biases."""
+    width = config.hidden_size
+    embedding = 0 if config.tied else config.vocab_size * width
+    biases = (config.heads + 2 * config.kv_heads) * config.head_size if config.qkv_bias else 0
+    norms = 2 * width
+    return matmul_parameters(config) + embedding + config.layers * (norms + biases) + width
+
+
+def predicted_activations(
+    config: Shape,
+    batch: int,
+    length: int,
+    dtype: torch.dtype = torch.float32,
+    packed: bool = False,
+) -> int:
+    """Bytes saved for backward at the end of the forward and the loss; the formula above.
+
+    `packed`: with document ids, so that mask and positions differ from sequence to sequence.
+    The norm counted is the one that runs on a CPU, unfused.
+    """
+    width, queries = config.hidden_size, config.heads * config.head_size
+    keys, size = config.kv_heads * config.head_size, dtype.itemsize
+    norm = 2 * width + 1
+    block = size * (2 * width + 2 * queries + 2 * keys + 4 * config.ffn_size)
+    block += FLOAT32 * (2 * norm + config.heads)
+    last = size * width + FLOAT32 * (norm + config.vocab_size)
+    per_token = config.layers * block + last
+    sequences = batch if packed else 1
+    masked = packed or (config.window or length) < length
+    shared = config.head_size * length  # cos and sin, of half the head size each
+    shared += length * length if masked else 0
+    indices = 2 * 8 * batch * length  # tokens and targets, int64
+    return batch * length * per_token + sequences * shared * size + indices
+
+
+def predict_memory(
+    config: Shape,
+    batch: int,
+    length: int,
+    dtype: torch.dtype = torch.float32,
+    packed: bool = False,
+    states_per_parameter: int = 2,
+) -> dict[str, int]:
+    """Bytes by category, each at its highest within a step; `MemoryLedger.highest` measures them.
+
+    `states_per_parameter` is 2 for AdamW, 1 for SGD with momentum, 0 for plain SGD; they have the
+    parameters' dtype.
+    """
+    weights = dtype.itemsize * predicted_parameters(config)
+    return {
+        "parameters": weights,
+        "gradients": weights,
+        "optimizer": states_per_parameter * weights,
+        "activations": predicted_activations(config, batch, length, dtype, packed),
+    }

@@ -1,0 +1,84 @@
+"""The closed form of a step's memory agrees with the ledger: 3% for state, 5% for activations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from minitrain.measure.memory import MemoryLedger
+from minitrain.measure.predicted_memory import predict_memory, predicted_parameters
+from minitrain.model.config import PRESETS, ModelConfig, parameter_count, preset
+from minitrain.model.transformer import build
+from minitrain.training.loop import token_weighted_loss
+from minitrain.training.optimizers import adamw
+
+SMALL = ModelConfig(101, 48, layers=2, heads=6, kv_heads=2, ffn_size=80)
+CASES = {
+    "preset 0.5M": (preset("0.5M"), 4, 64, torch.float32, False),
+    "preset 1M": (preset("1M"), 8, 128, torch.float32, False),
+    "preset 1M, packed": (preset("1M"), 4, 128, torch.float32, True),
+    "preset 3M, one token": (preset("3M"), 1, 1, torch.float32, False),
+    "preset 10M": (preset("10M"), 2, 48, torch.float32, False),
+    "wide vocabulary": (replace(SMALL, vocab_size=3000), 2, 40, torch.float32, False),
+    "tied": (replace(SMALL, tied=True), 3, 17, torch.float32, False),
+    "biased": (replace(SMALL, qkv_bias=True), 3, 32, torch.float32, True),
+    "sliding window": (replace(SMALL, window=8), 2, 100, torch.float32, False),
+    "bfloat16": (preset("1M"), 4, 64, torch.bfloat16, False),
+    "wide heads, bfloat16": (replace(SMALL, head_size=32), 2, 64, torch.bfloat16, True),
+    "long": (SMALL, 1, 700, torch.float32, False),
+}
+
+
+def measured(config, batch, length, dtype, packed) -> dict[str, int]:
+    model = build(config, dtype=dtype)
+    optimizer = adamw(model, lr=1e-3)
+    tokens, targets = torch.randint(config.vocab_size, (2, batch, length)).unbind()
+    documents = torch.arange(length).div(20, rounding_mode="floor").expand(batch, length)
+    with MemoryLedger(model, optimizer) as ledger:
+        logits = model(tokens, documents if packed else None)
+        token_weighted_loss(logits, targets.clone(), batch * length).backward()
+        optimizer.step()
+    return ledger.highest
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_prediction_against_the_ledger(name):
+    predicted, seen = predict_memory(*CASES[name]), measured(*CASES[name])
+    for category, tolerance in [
+        ("parameters", 0.03),
+        ("gradients", 0.03),
+        ("optimizer", 0.03),
+        ("activations", 0.05),
+    ]:
+        assert predicted[category] == pytest.approx(seen[category], rel=tolerance), category
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_parameters_equal_the_models_own_count(name):
+    assert predicted_parameters(PRESETS[name]) == parameter_count(PRESETS[name])
+
+
+def test_published_sizes():
+    """16 bytes a parameter in float32 with Adam: 108 GB for Llama 2 7B, more than one H100."""
+    memory = predict_memory(preset("llama2-7b"), 1, 1)
+    state = memory["parameters"] + memory["gradients"] + memory["optimizer"]
+    assert state == 16 * 6_738_415_616
+
+
+def test_activations_grow_with_batch_and_length_and_not_with_their_square():
+    config = preset("1M")
+    small, wide, long = (
+        predict_memory(config, *shape)["activations"] for shape in [(2, 128), (4, 128), (2, 256)]
+    )
+    assert small < wide <= 2 * small and small < long <= 2 * small
+    packed = [predict_memory(config, 2, t, packed=True)["activations"] for t in (128, 256)]
+    assert packed[1] > 2 * packed[0], "a document mask is T x T"
+
+
+def test_other_optimizers():
+    adam, momentum, plain = (
+        predict_memory(SMALL, 1, 1, states_per_parameter=n)["optimizer"] for n in (2, 1, 0)
+    )
+    assert adam == 2 * momentum > plain == 0
