@@ -8,7 +8,8 @@ Every tensor that an operation reads or writes is entered by its *storage*, once
 views, tied weights or flat buckets share it, and struck out when the storage is freed (a weak
 reference tells). Its category is who holds it. The same on CPU, CUDA and `meta`, where nothing is
 computed. Not seen: workspaces inside a kernel, and what the allocator rounds up (512 bytes on CUDA)
-or keeps in reserve. `predict_memory` says the same beforehand. Costs some 20 µs of Python an operation: for measuring bytes, not seconds.
+or keeps in reserve. It costs some 20 µs of Python an operation: measure bytes with it, not seconds.
+`predict_memory` says the same beforehand.
 """
 
 from __future__ import annotations

@@ -1,0 +1,174 @@
+"""Scaling laws: the loss of a model of N parameters trained on D tokens, fitted to small runs.
+
+    L(N, D) = E + A / N^α + B / D^β
+
+E is what no model can do better (the entropy of the text), the other two what too small a model and
+too little text cost. With C = 6 N D FLOPs to spend, the least loss is at N ∝ C^(β/(α+β)) and
+D ∝ C^(α/(α+β)). Approach 3 of Chinchilla (Hoffmann et al. 2022, arXiv:2203.15556): the least Huber
+loss between log L's, from a grid of starts, since the fit has many local minima. Labs e01, e10.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minitrain.errors import InputError
+
+EXPONENTS = np.linspace(0.05, 1.5, 30)  # the grid of starts for α and β
+HUBER = 1e-3  # Chinchilla's δ: errors over 0.1% in log L count linearly, so outliers don't rule
+
+
+@dataclass(frozen=True)
+class ScalingLaw:
+    """The five constants: E and the loss in nats per token, N in parameters, D in tokens."""
+
+    E: float
+    A: float
+    B: float
+    alpha: float
+    beta: float
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
+
+    def optimum(self, flops: float) -> Optimum:
+        """The N and D of least loss that cost `flops` = 6 N D."""
+        total = self.alpha + self.beta
+        ratio = (self.alpha * self.A / (self.beta * self.B)) ** (1 / total)
+        parameters = ratio * (flops / 6) ** (self.beta / total)
+        tokens = flops / 6 / parameters
+        return Optimum(parameters, tokens, self.loss(parameters, tokens))
+
+
+@dataclass(frozen=True)
+class Optimum:
+    parameters: float
+    tokens: float
+    loss: float
+
+
+# Chinchilla's own constants, and those of Besiroglu et al. 2024 (arXiv:2404.10102), who fitted the
+# same runs again and found that the published ones do not describe them.
+CHINCHILLA = ScalingLaw(E=1.69, A=406.4, B=410.7, alpha=0.34, beta=0.28)
+CHINCHILLA_REFITTED = ScalingLaw(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658)
+
+
+def fit(
+    parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float], starts: int = 8
+) -> ScalingLaw:
+    """The law of least Huber loss in log L. All three (runs,), of at least 5 runs."""
+    n, d, y = _checked(parameters, tokens, losses)
+    fits = [_refined(start, n, d, y) for start in _grid(n, d, y, starts)]
+    theta, _ = min(fits, key=lambda fit: fit[1])
+    a, b, e, alpha, beta = theta.tolist()
+    # Undo the centring: A / N^α = exp(a) (N / N₀)^-α
+    A, B = (math.exp(c + s * _centre(x)) for c, s, x in ((a, alpha, n), (b, beta, d)))
+    return ScalingLaw(E=math.exp(e), A=A, B=B, alpha=alpha, beta=beta)
+
+
+def bootstrap(
+    parameters: Sequence[float],
+    tokens: Sequence[float],
+    losses: Sequence[float],
+    draws: int = 20,
+    seed: int = 0,
+) -> list[ScalingLaw]:
+    """Fits to the runs drawn anew with replacement: how far the constants can be trusted."""
+    data = np.stack(_checked(parameters, tokens, losses))  # (3, runs)
+    generator = np.random.default_rng(seed)
+    laws: list[ScalingLaw] = []
+    while len(laws) < draws:
+        sample = data[:, generator.integers(data.shape[1], size=data.shape[1])]
+        if _fittable(*sample):
+            laws.append(fit(*sample, starts=2))
+    return laws
+
+
+def _checked(*columns: Sequence[float]) -> list[np.ndarray]:
+    """The three columns as arrays, or an error that says what is missing."""
+    n, d, y = (np.asarray(column, dtype=np.float64) for column in columns)
+    if not len(n) == len(d) == len(y):
+        raise InputError(
+            f"a run needs three numbers: got {len(n)} parameters, {len(d)} tokens, {len(y)} losses"
+        )
+    if not all(np.isfinite(x).all() and (x > 0).all() for x in (n, d, y)):
+        raise InputError("parameters, tokens and losses must be finite and over 0: drop the others")
+    if not _fittable(n, d, y):
+        raise InputError(
+            f"{len(y)} runs over {len(set(n))} sizes and {len(set(d))} lengths cannot fix five "
+            "constants: add runs until there are at least 5, over 3 sizes and 3 numbers of tokens"
+        )
+    return [n, d, y]
+
+
+def _fittable(n: np.ndarray, d: np.ndarray, y: np.ndarray) -> bool:
+    return len(set(zip(n, d))) >= 5 and len(set(n)) >= 3 and len(set(d)) >= 3
+
+
+def _centre(x: np.ndarray) -> float:
+    """The mean of log x: constants at the middle of the data are far less entangled."""
+    return float(np.log(x).mean())
+
+
+def _grid(n: np.ndarray, d: np.ndarray, y: np.ndarray, starts: int) -> list[np.ndarray]:
+    """The best starts (a, b, e, α, β): given α and β the law is linear in E, A and B.
+
+    For each pair of exponents, non-negative least squares of the relative error.
+    """
+    n, d = n / math.exp(_centre(n)), d / math.exp(_centre(d))
+    found = []
+    for alpha in EXPONENTS:
+        for beta in EXPONENTS:
+            columns = np.stack([n**-alpha, d**-beta, np.ones_like(y)], axis=1) / y[:, None]
+            weights, error = _positive_least_squares(columns)
+            found.append((error, (*np.log(weights), alpha, beta)))
+    found.sort(key=lambda start: start[0])
+    return [np.array(theta) for _, theta in found[:starts]]
+
+
+def _positive_least_squares(columns: np.ndarray) -> tuple[np.ndarray, float]:
+    """w > 0 of least ‖columns w - 1‖². columns (runs, 3); what would be negative is held near 0."""
+    free = np.ones(columns.shape[1], dtype=bool)
+    weights = np.full(columns.shape[1], 1e-6)
+    while free.any():
+        target = 1 - columns[:, ~free] @ weights[~free]
+        weights[free] = np.linalg.lstsq(columns[:, free], target, rcond=None)[0]
+        if (weights[free] > 0).all():
+            break
+        free &= weights > 0
+        weights = np.where(free, weights, 1e-6)
+    return weights, float(((columns @ weights - 1) ** 2).sum())
+
+
+def _refined(
+    start: np.ndarray, n: np.ndarray, d: np.ndarray, y: np.ndarray
+) -> tuple[Tensor, float]:
+    """L-BFGS on the Huber loss of log L from one start -> (a, b, e, α, β) and its loss."""
+    log_n, log_d = (torch.tensor(np.log(x) - _centre(x)) for x in (n, d))
+    log_y = torch.tensor(np.log(y))
+    theta = torch.tensor(start, requires_grad=True)
+    optimizer = torch.optim.LBFGS([theta], max_iter=300, line_search_fn="strong_wolfe")
+    optimizer.param_groups[0].update(tolerance_grad=1e-10, tolerance_change=1e-14)
+
+    def objective() -> Tensor:
+        a, b, e, alpha, beta = theta
+        terms = torch.stack([a - alpha * log_n, b - beta * log_d, e.expand_as(log_n)])  # (3, runs)
+        error = torch.logsumexp(terms, dim=0) - log_y
+        return (
+            torch.nn.functional.huber_loss(error, torch.zeros_like(error), delta=HUBER) / HUBER**2
+        )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = objective()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return theta.detach(), objective().item()
