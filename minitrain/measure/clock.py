@@ -55,13 +55,17 @@ class Comparison:
     timings: dict[str, Timing]
 
     def ratio(self, ours: str, peer: str) -> float:
-        """How many times as long as `peer` does `ours` take: over 1, ours loses.
+        """How many times as long as `peer` does `ours` take, in the median: over 1, ours loses."""
+        return self.timings[ours].median / self.timings[peer].median
 
-        The median of the ratios of neighbours in time, which slow down together, is steadier on
-        a busy machine than the ratio of the medians.
+    def ratio_spread(self, ours: str, peer: str) -> float:
+        """Interquartile range of the ratio, repeat by repeat, over its median.
+
+        Neighbours in time slow down together, so this is how far `ratio` may be off; the spread of
+        either time alone says more about the other programs on the machine.
         """
         pairs = zip(self.timings[ours].seconds, self.timings[peer].seconds)
-        return statistics.median(a / b for a, b in pairs)
+        return Timing(tuple(a / b for a, b in pairs)).spread
 
     def __repr__(self) -> str:
         first = next(iter(self.timings))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minitrain.errors import InputError
@@ -153,16 +154,19 @@ def _refined(
     log_n, log_d = (torch.tensor(np.log(x) - _centre(x)) for x in (n, d))
     log_y = torch.tensor(np.log(y))
     theta = torch.tensor(start, requires_grad=True)
-    optimizer = torch.optim.LBFGS([theta], max_iter=300, line_search_fn="strong_wolfe")
-    optimizer.param_groups[0].update(tolerance_grad=1e-10, tolerance_change=1e-14)
+    optimizer = torch.optim.LBFGS(
+        [theta],
+        max_iter=300,
+        tolerance_grad=1e-10,
+        tolerance_change=1e-14,
+        line_search_fn="strong_wolfe",
+    )
 
     def objective() -> Tensor:
         a, b, e, alpha, beta = theta
         terms = torch.stack([a - alpha * log_n, b - beta * log_d, e.expand_as(log_n)])  # (3, runs)
         error = torch.logsumexp(terms, dim=0) - log_y
-        return (
-            torch.nn.functional.huber_loss(error, torch.zeros_like(error), delta=HUBER) / HUBER**2
-        )
+        return F.huber_loss(error, torch.zeros_like(error), delta=HUBER) / HUBER**2
 
     def closure() -> Tensor:
         optimizer.zero_grad()

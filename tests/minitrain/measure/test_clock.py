@@ -45,11 +45,13 @@ def test_median_and_spread_of_known_numbers():
     assert Timing((1.0,)).spread == 0.0
 
 
-def test_ratio_compares_neighbours_so_a_slow_spell_cancels():
+def test_a_slow_spell_that_hits_both_leaves_ratio_and_its_spread():
     ours, peer = Timing((1.0, 10.0, 1.0, 10.0)), Timing((2.0, 20.0, 2.0, 20.0))
     pair = Comparison({"ours": ours, "peer": peer})
     assert pair.ratio("ours", "peer") == pytest.approx(0.5)
     assert pair.ratio("peer", "ours") == pytest.approx(2.0)
+    assert pair.ratio_spread("ours", "peer") == 0.0
+    assert ours.spread > 0.5
     assert "x ours" in repr(pair)
 
 
