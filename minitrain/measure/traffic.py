@@ -134,7 +134,7 @@ class Trace:
         return cls(plain["rank"], plain["emulated"], ops, marks)
 
     def _waits(self) -> list[Interval]:
-        return [(op.waited, op.done) for op in self.ops if op.waited is not None and op.done]
+        return [(op.waited, op.done) for op in self.ops if None not in (op.waited, op.done)]
 
 
 def ring_bytes(kind: str, payload_bytes: int, ranks: int) -> int:

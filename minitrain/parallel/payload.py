@@ -1,0 +1,125 @@
+"""What travels between the launching process and its ranks: functions by value, tensors as bytes.
+
+A function of a cell, or of a module that a rank could not import, goes by value (cloudpickle).
+A tensor goes as its own elements on the CPU: a slice of a large one does not drag the rest along,
+and nothing is put into /dev/shm, which is 64 MB in a common container.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import Tensor
+
+from minitrain.errors import InputError
+
+
+class Pickler(cloudpickle.Pickler):
+    """cloudpickle, with tensors as plain CPU data."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) in (Tensor, torch.nn.Parameter) and value.layout == torch.strided:
+            if value.device.type != "meta" and not value.is_quantized:
+                return _tensor_parts(value)
+        return super().reducer_override(value)
+
+
+def dumps(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def pack_call(fn: Callable, args: tuple, fabric: Any = None) -> bytes:
+    """`(fn, args, fabric)` for `pickle.loads` in a rank; InputError names what cannot travel."""
+    with _by_value(fn, *args):
+        try:
+            return dumps((fn, args, fabric))
+        except Exception as error:
+            raise InputError(_culprit(fn, args, error)) from error
+
+
+def _tensor_parts(value: Tensor) -> tuple:
+    plain = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
+    raw = bytearray(plain.view(-1).view(torch.uint8).numpy()) if plain.numel() else bytearray()
+    is_parameter = isinstance(value, torch.nn.Parameter)
+    return _tensor, (raw, value.dtype, tuple(value.shape), value.requires_grad, is_parameter)
+
+
+def _tensor(
+    raw: bytearray, dtype: torch.dtype, shape: tuple, requires_grad: bool, is_parameter: bool
+) -> Tensor:
+    flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+    tensor = flat.view(shape)
+    if is_parameter:
+        return torch.nn.Parameter(tensor, requires_grad)
+    return tensor.requires_grad_(requires_grad)
+
+
+@contextmanager
+def _by_value(*values: Any) -> Iterator[None]:
+    """Modules of these functions that a fresh process could not find travel by value."""
+    modules = {sys.modules.get(getattr(value, "__module__", None) or "") for value in values}
+    strangers = [module for module in modules if module is not None and not _importable(module)]
+    for module in strangers:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in strangers:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _importable(module: ModuleType) -> bool:
+    """Whether the module's file lies where its name says, seen from a folder on sys.path."""
+    file, name = getattr(module, "__file__", None), module.__name__
+    if name == "__main__" or file is None or not file.endswith(".py") or _is_ours(name):
+        return True  # __main__ goes by value anyway; what is built in needs no file
+    relative = Path(*name.split("."))
+    homes = [Path(entry or ".") / relative for entry in sys.path]
+    found = [path for home in homes for path in (home.with_suffix(".py"), home / "__init__.py")]
+    return any(path.exists() and path.samefile(file) for path in found)
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _culprit(fn: Callable, args: tuple, error: Exception) -> str:
+    """Which of the arguments, or of the names that `fn` uses, cannot be sent to another process."""
+    advice = "make it on the rank, inside the function, or send plain data"
+    for label, value in [*_arguments(fn, args), *_names_used(fn)]:
+        try:
+            dumps(value)
+        except Exception as own:
+            kind = type(value).__name__
+            return f"{label}, a {kind}, cannot be sent to the ranks ({own}): {advice}"
+    return f"{getattr(fn, '__name__', fn)} cannot be sent to the ranks ({error}): {advice}"
+
+
+def _arguments(fn: Callable, args: tuple) -> list[tuple[str, Any]]:
+    try:
+        names = list(inspect.signature(fn).parameters)[1:]
+    except (TypeError, ValueError):
+        names = []
+    names += [str(i + 1) for i in range(len(names), len(args))]
+    return [(f"argument '{name}'", value) for name, value in zip(names, args)]
+
+
+def _names_used(fn: Callable) -> list[tuple[str, Any]]:
+    try:
+        used = inspect.getclosurevars(fn)
+    except (TypeError, ValueError):
+        return []
+    found = {**used.globals, **used.nonlocals}
+    return [(f"'{name}', which {fn.__name__} uses", value) for name, value in found.items()]

@@ -1,0 +1,93 @@
+"""What can go wrong on several ranks at once, and how it is told: rank by rank, in one error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minitrain.errors import InputError
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """Where one rank stood when the launch ended."""
+
+    rank: int
+    state: str  # finished, waiting, computing, failed, died
+    operation: str | None  # "all_reduce(sum) of float32 [3, 4]", while it waits or where it failed
+    line: int | None  # in the learner's own code
+    text: str  # all of that in one sentence
+    file: str | None = None
+    traceback: tuple[str, ...] = ()  # the learner's frames, outermost first, as printed lines
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}: {self.text}"
+
+
+class RankError(RuntimeError):
+    """A launch that failed; `.reports` has one `RankReport` a rank, in order."""
+
+    def __init__(self, headline: str, reports: tuple[RankReport, ...] = ()) -> None:
+        super().__init__(headline)
+        self.headline, self.reports = headline, reports
+
+    def __str__(self) -> str:
+        return describe(self.headline, self.reports)
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints instead of the frames of this package."""
+        return [f"{type(self).__name__}: {line}" if i == 0 else line
+                for i, line in enumerate(str(self).splitlines())]  # fmt: skip
+
+
+class DeadlockError(RankError):
+    """Ranks wait for one another, or for a rank that has returned: no one can go on."""
+
+
+class MismatchError(RankError):
+    """Ranks met in different operations, or in the same one with different shapes."""
+
+
+class RankDied(RankError):
+    """The process of a rank ended without a result: killed, out of memory, or os._exit."""
+
+
+class DeadlineError(RankError):
+    """The deadline passed while a rank was still at work."""
+
+
+class RankInputError(RankError, InputError):
+    """A rank raised InputError: one sentence for a person, and the ranks behind it."""
+
+
+class RanksInterrupted(KeyboardInterrupt):
+    """The launch was interrupted; all its processes are gone. `.reports` says where they were."""
+
+    def __init__(self, reports: tuple[RankReport, ...]) -> None:
+        super().__init__("interrupted")
+        self.reports = reports
+
+    def __str__(self) -> str:
+        return describe("interrupted; no rank is left", self.reports)
+
+    def _render_traceback_(self) -> list[str]:
+        return ["KeyboardInterrupt: " + str(self)]
+
+
+class Mismatch(RuntimeError):
+    """Raised within a rank, by the second of two that came with different operations."""
+
+    def __init__(self, mine: str, other: int, theirs: str) -> None:
+        super().__init__(f"this rank is in {mine}, but rank {other} is in {theirs}")
+
+
+class ConnectionLost(RuntimeError):
+    """Raised within a rank whose peer is gone: a consequence, never the cause that is shown."""
+
+
+def describe(headline: str, reports: tuple[RankReport, ...]) -> str:
+    """The headline, then a line a rank, then the traceback of each rank that failed by itself."""
+    lines = [headline, *(f"  {report}" for report in reports)]
+    for report in reports:
+        if report.traceback:
+            lines += ["", f"rank {report.rank}, in its own code:", *report.traceback]
+    return "\n".join(lines)

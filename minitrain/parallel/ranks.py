@@ -1,0 +1,190 @@
+"""The processes of one launch, as the launching process sees them: start, listen, report, end.
+
+They are forked from Python's forkserver, which has torch imported but has never run an operation
+(a process that has run one cannot be forked: OpenMP's threads do not survive it).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from minitrain.parallel.board import COMPUTING, STARTING, Board
+from minitrain.parallel.hang_report import dump_stacks, report
+from minitrain.parallel.rank_errors import RankReport
+from minitrain.parallel.worker import Failure, Task, end_group, run_rank
+
+# Not minitrain itself, so that an edit of the package counts at the next launch. torch._dynamo:
+# the first optimizer of a process imports it, for more than a second.
+PRELOADED = ["torch", "torch.distributed", "cloudpickle", "einops", "numpy", "torch._dynamo"]
+
+
+def context(start_method: str | None) -> Any:
+    """multiprocessing's context; the forkserver starts at the first use, or by `prepare`."""
+    name = start_method or ("spawn" if os.name == "nt" else "forkserver")
+    chosen = multiprocessing.get_context(name)
+    if name == "forkserver":
+        chosen.set_forkserver_preload(PRELOADED)
+    return chosen
+
+
+class Ranks:
+    """`finished`, `failed` and `died` say what became of each rank; the others still run."""
+
+    def __init__(self, task: Task, folder: Path, start_method: str | None, quiet: bool) -> None:
+        self.count, self.folder, self.quiet = task.ranks, folder, quiet
+        self.board = Board.create(folder / "board", task.ranks)
+        (folder / "task").write_bytes(pickle.dumps(task))
+        self.processes: list[Any] = []
+        self.connections: dict[int, Any] = {}
+        self.finished: dict[int, tuple] = {}
+        self.failed: dict[int, Failure] = {}
+        self.died: dict[int, str] = {}
+        self.events: list[int] = []  # ranks that failed or died, first one first
+        self._context = context(start_method)
+
+    def start(self) -> None:
+        """Starts every rank; none imports the caller's main module, so a script needs no guard."""
+        pipes = [self._context.Pipe() for _ in range(self.count)]
+        forked = self._context.get_start_method() == "fork"
+        self.connections = {rank: ours for rank, (ours, _) in enumerate(pipes)}
+        with _main_hidden():
+            for rank, (_, theirs) in enumerate(pipes):
+                others = [end for pipe in pipes for end in pipe if end is not theirs]
+                args = (theirs, str(self.folder), rank, others if forked else ())
+                process = self._context.Process(target=run_rank, args=args, name=f"rank {rank}")
+                self.processes.append(process)
+                process.start()
+        for _, theirs in pipes:
+            theirs.close()
+
+    @property
+    def ended(self) -> set[int]:
+        return self.finished.keys() | self.failed.keys() | self.died.keys()
+
+    def listen(self, seconds: float) -> None:
+        """Takes what the ranks say within `seconds`; returns at the first news."""
+        living = set(range(self.count)) - self.ended
+        sources = {self.connections[rank]: rank for rank in living if rank in self.connections}
+        sentinels = {p.sentinel: rank for rank, p in enumerate(self.processes) if rank in living}
+        ready = wait([*sources, *sentinels], seconds)
+        for source in ready:
+            if source in sources:
+                self._take(sources[source])
+        for source in ready:
+            rank = sentinels.get(source)
+            if rank is not None:
+                while self._take(rank):  # its last words
+                    pass
+                if rank not in self.ended:
+                    self.died[rank] = _how_it_died(self.processes[rank])
+                    self.events.append(rank)
+
+    def settle(self, seconds: float) -> None:
+        """After the first failure: lets the others come to where they fail, wait or end."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            busy = [r for r in set(range(self.count)) - self.ended
+                    if self.board.status(r).state in (STARTING, COMPUTING)]  # fmt: skip
+            if not busy and self.causes:
+                break
+            self.listen(min(left, 0.02))
+
+    @property
+    def causes(self) -> list[int]:
+        """The ranks that failed by themselves, first one first."""
+        own = [r for r in self.events if r in self.died or not self.failed[r].is_consequence]
+        return own or ([] if not self.events else [])
+
+    def reports(self) -> tuple[RankReport, ...]:
+        """Rank by rank, where each one is now."""
+        running = {r: p.pid for r, p in enumerate(self.processes) if r not in self.ended and p.pid}
+        stacks = dump_stacks(self.folder, running)
+        ended = {**dict.fromkeys(self.finished, "finished"), **self.died}
+        return tuple(
+            report(rank, self.board, ended.get(rank), self.failed.get(rank), stacks.get(rank))
+            for rank in range(self.count)
+        )
+
+    def end(self) -> None:
+        """Leaves no process, no pipe; a second interrupt waits until that is done."""
+        with _uninterrupted():
+            for process in self.processes:
+                if process.pid is not None:
+                    end_group(process.pid)
+                    process.kill()
+            for process in self.processes:
+                if process.pid is not None:
+                    process.join(5)
+                    process.close()
+            for connection in self.connections.values():
+                connection.close()
+            self.board.close()
+
+    def _take(self, rank: int) -> bool:
+        """One message of a rank; whether there may be more."""
+        connection = self.connections.get(rank)
+        try:
+            if connection is None or not connection.poll():
+                return False
+            kind, *content = connection.recv()
+        except (EOFError, OSError):
+            self.connections.pop(rank).close()
+            return False
+        if kind == "print":
+            self._print(rank, *content)
+        elif kind == "finished":
+            self.finished[rank] = tuple(content)
+        else:
+            self.failed[rank] = content[0]
+            self.events.append(rank)
+        return True
+
+    def _print(self, rank: int, stream: str, lines: list[str]) -> None:
+        if not self.quiet:
+            target = sys.stdout if stream == "stdout" else sys.stderr
+            target.write("".join(f"[rank {rank}] {line}\n" for line in lines))
+            target.flush()
+
+
+def _how_it_died(process: Any) -> str:
+    code = process.exitcode
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        hint = " (by hand, or for want of memory)" if name == "SIGKILL" else ""
+        return f"killed by signal {-code}, {name}{hint}"
+    return f"its process exited with code {code} before it returned"
+
+
+@contextlib.contextmanager
+def _main_hidden() -> Iterator[None]:
+    """multiprocessing tells each child to run the parent's main script again; not ours."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    if os.name != "posix" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

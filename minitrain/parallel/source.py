@@ -1,0 +1,54 @@
+"""Which lines are the learner's own, and how to name them: "cell In[3], line 4"."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+
+PACKAGE = str(Path(__file__).resolve().parents[1])
+LIBRARIES = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+@lru_cache(maxsize=4096)
+def is_own(file: str) -> bool:
+    """Whether a person at the keyboard wrote this file: no library's, none of this package."""
+    return not file.startswith((PACKAGE, "<frozen", *LIBRARIES)) and file != "<string>"
+
+
+def learner_line(frame: FrameType | None) -> str:
+    """ "file:line" of the innermost frame that is the learner's, or of `frame` where none is."""
+    own = frame
+    while own is not None and not is_own(own.f_code.co_filename):
+        own = own.f_back
+    own = own or frame
+    return "" if own is None else f"{own.f_code.co_filename}:{own.f_lineno}"
+
+
+def place(file: str, line: int) -> str:
+    """How a person calls it: "cell In[3], line 4" in a notebook, else "train.py, line 4"."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    named = shell.compile.format_code_name(file) if shell else None
+    if named:
+        return f"cell {named[1]}, line {line}"
+    return f"{Path(file).name}, line {line}"
+
+
+def code(file: str, line: int) -> str:
+    """The text of that line, without its indentation; "" where it cannot be found."""
+    return linecache.getline(file, line).strip()
+
+
+def cells() -> dict[str, tuple]:
+    """The source of all cells: what `linecache` holds for files that are on no disk."""
+    return {
+        name: entry
+        for name, entry in linecache.cache.items()
+        if len(entry) == 4 and entry[1] is None and is_own(name)
+    }
