@@ -4,13 +4,13 @@ With P parameters of s bytes, AdamW holds s P of weights, s P of gradients and 2
 backward, each of L blocks keeps of each token (D width, HC and KC the width of queries and keys, F
 that of the MLP), in the model's dtype and always in float32:
 
-    norms         2 D out                       2 (2 D + 1)   x, x/rms and 1/rms, each
-    attention     2 HC + 2 KC   q, k, v, out    H             the softmax's log-sum
-    MLP           4 F   gate, silu(gate), up, and their product
+    2 norms       4 D          each its input and its output         2   1/rms of each
+    attention     2 HC + 2 KC  q, k, v, out                          H   the softmax's log-sum
+    MLP           4 F          gate, silu(gate), up, their product
 
-and the model once D out and 2 D + 1 of the last norm, V log-probabilities in float32, the rotation
-and the mask. No T² anywhere: the fused attention (Dao et al. 2022) does not keep its scores, unlike
-the 5 a s / h of Korthikanti et al. 2022, whose other terms these are for a Llama. Labs e01, e05.
+and the model once 2 D and 1 of the last norm, V log-probabilities in float32, the rotation and the
+mask. No T² of scores, which the fused attention (Dao et al. 2022) does not keep: they are the
+term 5 a s / h of Korthikanti et al. 2022, whose other terms these are for a Llama. Labs e01, e05.
 """
 
 from __future__ import annotations
@@ -41,14 +41,12 @@ def predicted_activations(
     """Bytes saved for backward at the end of the forward and the loss; the formula above.
 
     `packed`: with document ids, so that mask and positions differ from sequence to sequence.
-    The norm counted is the one that runs on a CPU, unfused.
     """
     width, queries = config.hidden_size, config.heads * config.head_size
     keys, size = config.kv_heads * config.head_size, dtype.itemsize
-    norm = 2 * width + 1
-    block = size * (2 * width + 2 * queries + 2 * keys + 4 * config.ffn_size)
-    block += FLOAT32 * (2 * norm + config.heads)
-    last = size * width + FLOAT32 * (norm + config.vocab_size)
+    block = size * (4 * width + 2 * queries + 2 * keys + 4 * config.ffn_size)
+    block += FLOAT32 * (2 + config.heads)
+    last = size * 2 * width + FLOAT32 * (1 + config.vocab_size)
     per_token = config.layers * block + last
     sequences = batch if packed else 1
     masked = packed or (config.window or length) < length
