@@ -1,0 +1,172 @@
+"""The shape of a Llama-family Transformer: checked, counted, and named for models that exist.
+
+A configuration fixes every tensor's size, so with it alone one can count parameters, FLOPs and
+bytes without building anything. With D the width, H query heads of size C, K key/value heads,
+F the width in the MLP, L layers and V the vocabulary:
+
+    parameters = V·D                 the embedding
+               + L·(2·D·H·C          attention: q and o
+                  + 2·D·K·C          attention: k and v
+                  + 3·D·F            the MLP: gate, up, down
+                  + 2·D)             two norms
+               + D + V·D             the last norm; the head, unless it is tied to the embedding
+
+Papers: Llama 2, arXiv 2307.09288; Llama 3, 2407.21783; Mistral 7B, 2310.06825; Qwen2, 2407.10671.
+Lab: e01.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from minitrain.errors import InputError, unknown_name
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How Llama 3.1 reads `factor` times the length it was first trained on (rope.py says more)."""
+
+    factor: float = 8.0
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_length: int = 8192
+
+    def __post_init__(self) -> None:
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        if not 0 < low < high:
+            raise InputError(
+                f"RoPE scaling got frequency factors low {low} and high {high}; it needs "
+                "0 < low < high: Llama 3.1 has 1 and 4"
+            )
+        if self.factor < 1:
+            raise InputError(f"a RoPE scaling factor of {self.factor} shortens: use 1 or more")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A model's shape. `head_size` is hidden_size / heads unless it is given."""
+
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn_size: int
+    max_length: int = 2048  # the longest text it is meant for; RoPE has no table to outgrow
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-5
+    tied: bool = False  # the head is the embedding's own matrix
+    window: int | None = None  # a token sees itself and the window - 1 tokens before it
+    head_size: int | None = None
+    qkv_bias: bool = False  # Qwen2
+    rope_scaling: RopeScaling | None = None  # Llama 3.1
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "ffn_size"):
+            _check_whole(name, getattr(self, name))
+        _check_whole("max_length", self.max_length)
+        if self.window is not None:
+            _check_whole("window", self.window)
+        if self.head_size is None:
+            object.__setattr__(self, "head_size", _derived_head_size(self))
+        _check_whole("head_size", self.head_size)
+        _check_heads(self)
+        for name in ("rope_theta", "norm_eps"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be above 0")
+
+
+def _check_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+
+
+def _check_heads(config: ModelConfig) -> None:
+    if config.heads % config.kv_heads:
+        fitting = [str(k) for k in range(1, config.heads + 1) if config.heads % k == 0]
+        raise InputError(
+            f"{config.heads} heads cannot share {config.kv_heads} key/value heads evenly: "
+            f"kv_heads may be {', '.join(fitting)}"
+        )
+    if config.head_size % 2:
+        raise InputError(
+            f"head_size is {config.head_size}, and RoPE turns pairs of numbers: it must be even, "
+            f"{config.head_size + 1} for one"
+        )
+
+
+def _derived_head_size(config: ModelConfig) -> int:
+    width, heads = config.hidden_size, config.heads
+    if width % heads:
+        near = [str(n) for n in (width - width % heads, width - width % heads + heads) if n]
+        raise InputError(
+            f"hidden_size {width} does not divide into {heads} heads: "
+            f"use {' or '.join(near)}, or give head_size"
+        )
+    return width // heads
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """The closed form above, and Qwen2's biases. A tied matrix counts once."""
+    width = config.hidden_size
+    queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
+    attention = 2 * width * queries + 2 * width * keys
+    biases = queries + 2 * keys if config.qkv_bias else 0
+    layer = attention + biases + 3 * width * config.ffn_size + 2 * width
+    embedding = config.vocab_size * width
+    return embedding + config.layers * layer + width + (0 if config.tied else embedding)
+
+
+def preset(name: str, **changes: object) -> ModelConfig:
+    """A named shape, with any field changed: `preset("1M", vocab_size=1024)`."""
+    if name not in PRESETS:
+        raise unknown_name("model preset", name, PRESETS)
+    base = PRESETS[name]
+    known = [field.name for field in fields(base)]
+    for field in changes:
+        if field not in known:
+            raise unknown_name("field of a model", field, known)
+    # Where heads and width fix the head size, a change of theirs changes it too.
+    if base.head_size * base.heads == base.hidden_size:
+        changes = {"head_size": None, **changes}
+    return replace(base, **changes)
+
+
+# The first six are the course's own: 0.5M to 10M for the 512 tokens of its corpus, with heads,
+# layers and MLPs that split over 2 ranks and mostly over 4. The others are as published.
+# fmt: off
+PRESETS: dict[str, ModelConfig] = {
+    #                          V      D    L    H   K   F      length  theta
+    "0.5M": ModelConfig(      512,    96,   4,   4,  2,   256),
+    "1M": ModelConfig(        512,   128,   4,   4,  2,   448),
+    "3M": ModelConfig(        512,   256,   4,   8,  4,   640),
+    "10M": ModelConfig(       512,   384,   6,  12,  4,  1024),
+    "30M": ModelConfig(      4096,   512,   8,   8,  4,  1600),
+    "100M": ModelConfig(    32000,   768,  12,  12,  4,  2048, tied=True),
+    "stories15M": ModelConfig(
+                            32000,   288,   6,   6,  6,   768,    256, tied=True),
+    "smollm2-135m": ModelConfig(
+                            49152,   576,  30,   9,  3,  1536,   8192, 1e5, tied=True),
+    "llama2-7b": ModelConfig(
+                            32000,  4096,  32,  32, 32, 11008,   4096),
+    "llama2-13b": ModelConfig(
+                            32000,  5120,  40,  40, 40, 13824,   4096),
+    "llama2-70b": ModelConfig(
+                            32000,  8192,  80,  64,  8, 28672,   4096),
+    "llama3-8b": ModelConfig(
+                           128256,  4096,  32,  32,  8, 14336,   8192, 5e5),
+    "llama3-70b": ModelConfig(
+                           128256,  8192,  80,  64,  8, 28672,   8192, 5e5),
+    "llama3-405b": ModelConfig(
+                           128256, 16384, 126, 128,  8, 53248, 131072, 5e5,
+                           rope_scaling=RopeScaling()),
+    "mistral-7b": ModelConfig(
+                            32000,  4096,  32,  32,  8, 14336,  32768, window=4096),
+    "qwen2-0.5b": ModelConfig(
+                           151936,   896,  24,  14,  2,  4864,  32768, 1e6, 1e-6,
+                           tied=True, qkv_bias=True),
+    "qwen2-7b": ModelConfig(
+                           152064,  3584,  28,  28,  4, 18944,  32768, 1e6, 1e-6,
+                           qkv_bias=True),
+}
+# fmt: on

@@ -1,0 +1,133 @@
+"""A Llama-family Transformer: a stream of one vector a token, to which L blocks add.
+
+    x = embed(tokens)
+    x = x + attention(norm(x))            tokens read each other         } L times
+    x = x + down(silu(gate(n))·up(n))     each by itself, n = norm(x)    }
+    logits = head(norm(x))
+
+Cost a token: 2 FLOPs a matrix parameter forward and 4 backward, and attention's own.
+Papers: Vaswani et al., arXiv 1706.03762; LLaMA, 2302.13971; SwiGLU, 2002.05202. Lab: e01.
+Shapes: B batch  T tokens  D width  F width in the MLP  V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minitrain.model.attention import Attention, attention_mask
+from minitrain.model.config import ModelConfig
+from minitrain.model.norm import RMSNorm
+from minitrain.model.rope import Rotation, document_positions, rotation
+
+
+class MLP(nn.Module):
+    """SwiGLU: `up` proposes F features, `gate` says how much of each passes, `down` sums up."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.gate = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
+        self.up = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
+        self.down = nn.Linear(config.ffn_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))  # (B, T, F) -> (B, T, D)
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.attention = Attention(config)
+        self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, turns: Rotation, mask: Tensor | None = None) -> Tensor:
+        """x (B, T, D) -> (B, T, D)."""
+        x = x + self.attention(self.attention_norm(x), turns, mask)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Transformer(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.tie()
+        initialise(self)
+
+    def forward(
+        self, tokens: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """tokens (B, T) int64 -> logits (B, T, V).
+
+        documents (B, T) numbers the documents packed into a row: a token then reads its own only,
+        and positions start from 0 in each. positions (T,) or (B, T) says otherwise where they are.
+        """
+        x = self.embed(tokens)  # (B, T, D)
+        turns, mask = self.surroundings(x, documents, positions)
+        for block in self.blocks:
+            x = block(x, turns, mask)
+        return self.head(self.norm(x))  # (B, T, V)
+
+    def surroundings(
+        self, x: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
+    ) -> tuple[Rotation, Tensor | None]:
+        """What each block needs beside x (B, T, D), made once for all: rotation and mask."""
+        if positions is None and documents is not None:
+            positions = document_positions(documents)  # (B, T)
+        elif positions is None:
+            positions = torch.arange(x.shape[1], device=x.device)  # (T,)
+        mask = attention_mask(x, documents, self.config.window)
+        return rotation(self.config, positions, x.dtype), mask
+
+    def tie(self) -> None:
+        """Makes head and embedding one parameter, where the configuration wants it."""
+        if self.config.tied:
+            self.head.weight = self.embed.weight
+
+
+def empty(
+    config: ModelConfig, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> Transformer:
+    """A model whose numbers are still to be written. No memory is touched, so it is instant."""
+    with torch.device("meta"):
+        model = Transformer(config)
+    model = model.to(dtype).to_empty(device=device)
+    model.tie()  # leaving the meta device made two of one
+    return model
+
+
+def build(
+    config: ModelConfig,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> Transformer:
+    """A fresh model: a seed gives the same one on every device and, rounded, in every dtype."""
+    model = empty(config, device, dtype)
+    initialise(model, torch.Generator().manual_seed(seed))
+    return model
+
+
+@torch.no_grad()
+def initialise(model: Transformer, generator: torch.Generator | None = None) -> None:
+    """Norms 1, biases 0, matrices normal with std sqrt(2/5D): 0.02 for GPT-2's widths, more in
+    narrower models (Nguyen and Salazar, arXiv 1910.05895). The 2L matrices that add to the stream
+    get 1/sqrt(2L) of it, so that the stream does not grow with depth (GPT-2)."""
+    std = math.sqrt(2 / (5 * model.config.hidden_size))
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            continue
+        if parameter.dim() == 1:
+            parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+            continue
+        adds = name.endswith(("attention.o.weight", "mlp.down.weight"))
+        scale = std / math.sqrt(2 * model.config.layers) if adds else std
+        parameter.copy_(torch.randn(parameter.shape, generator=generator, device="cpu") * scale)
