@@ -1,0 +1,71 @@
+"""`python -m minitrain build`: masters -> executed solutions and learners' notebooks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from minitrain.lab.build import Target
+
+
+def build(
+    names: Annotated[Optional[list[str]], typer.Argument(help="labs; all without")] = None,  # noqa: UP045
+    check: Annotated[bool, typer.Option("--check", help="only tell what has drifted")] = False,
+    force: Annotated[bool, typer.Option("--force", help="execute even what is current")] = False,
+    unfilled: Annotated[
+        bool,
+        typer.Option("--unfilled", help="also run the learner's notebook, with nothing filled in"),
+    ] = False,
+) -> None:
+    """Make solutions/*.ipynb (executed) and labs/*.ipynb (for learners) from solutions/*.py."""
+    from minitrain.lab.build import targets
+
+    chosen = targets(names or None)
+    if check:
+        sys.exit(_report_drift(chosen))
+    for target in chosen:
+        _build(target, force, unfilled)
+
+
+def _report_drift(chosen: list[Target]) -> int:
+    from minitrain.lab.build import drift, for_learners, read_master
+    from minitrain.lab.rules import problems
+
+    found = 0
+    for target in chosen:
+        differences = [f"{line}: run 'make build'" for line in drift(target)]
+        lines = differences + [
+            f"{target.name}: {line}" for line in problems(for_learners(read_master(target)))
+        ]
+        found += len(lines)
+        print("\n".join(lines) if lines else f"{target.name}: labs and solutions are current")
+    return min(found, 1)
+
+
+def _build(target: Target, force: bool, unfilled: bool) -> None:
+    from minitrain.lab.build import for_learners, is_current, read_master, write
+    from minitrain.lab.execute import execute
+    from minitrain.lab.rules import problems
+
+    notebook = read_master(target)
+    lab = for_learners(notebook)
+    for line in problems(lab):
+        print(f"{target.name}: {line}", file=sys.stderr)
+    write(lab, target.lab)
+    if force or not is_current(target, notebook):
+        write(execute(notebook, target.name, target.lab.parent), target.solution)
+        written = f"{_short(target.solution, target)}, {_short(target.lab, target)}"
+        print(f"{target.name}: executed; wrote {written}")
+    else:
+        print(f"{target.name}: current; wrote {_short(target.lab, target)}")
+    if unfilled:
+        execute(lab, f"{target.name}, unfilled", target.lab.parent)
+        print(f"{target.name}: the unfilled lab runs from top to bottom")
+
+
+def _short(path: Path, target: Target) -> str:
+    return path.relative_to(target.root).as_posix()

@@ -1,0 +1,118 @@
+"""Rich objects: one HTML for notebooks, one text for everywhere else, and the data that is graded.
+
+In a kernel a `Rich` object is shown as HTML; in a terminal, a script or pytest its text is printed.
+The style is inline and its colours read on white and on black, because notebooks that are not
+trusted yet lose style sheets, and Colab has no `--jp-…` variables; where there are any, they count.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+MIME = "application/vnd.minitrain+json"
+
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+TONES = {"good": "#1b7f4b", "bad": "#b3401e", "wait": "#6b7280", "info": BLUE}
+
+FONT = (
+    "font-family:var(--jp-ui-font-family,system-ui,-apple-system,'Segoe UI',sans-serif);"
+    "font-size:14px;line-height:1.5;color:var(--jp-content-font-color1,inherit);"
+)
+RULE = "border-bottom:1px solid #88888855;"
+MUTED = "opacity:0.75;"
+
+
+@dataclass(frozen=True)
+class Rich:
+    """What is shown: `html` in a notebook, `text` elsewhere; `data` travels with the output.
+
+    `value` replaces the text in a notebook's text/plain: nbgrader reads partial credit from there.
+    """
+
+    html: str
+    text: str
+    data: dict[str, Any] | None = None
+    value: str | None = None
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        bundle = {"text/html": self.html, "text/plain": self.value or self.text}
+        return {**bundle, MIME: self.data} if self.data is not None else bundle
+
+
+def in_kernel() -> bool:
+    """Is this a notebook (JupyterLab, Colab, nbclient), where HTML is seen?"""
+    return _kernel_shell() is not None
+
+
+def _kernel_shell() -> Any:
+    module = sys.modules.get("IPython")
+    shell = module.get_ipython() if module else None
+    return shell if hasattr(shell, "kernel") else None
+
+
+def display(rich: Rich) -> None:
+    """Shows a rich object now, in the middle of a cell or of a script."""
+    if not in_kernel():
+        print(rich.text)
+        return
+    from IPython.display import display as show_in_notebook
+
+    show_in_notebook(rich)
+
+
+def publish(rich: Rich) -> None:
+    """Shows it as the *result* of the cell, which is where nbgrader looks for points."""
+    shell = _kernel_shell()
+    if shell is None:
+        print(rich.text)
+    else:
+        shell.displayhook(rich)
+
+
+def words(text: str) -> str:
+    """Text for HTML: escaped, `code` between backticks, line breaks kept."""
+    parts = escape(str(text)).split("`")
+    for i in range(1, len(parts) - (len(parts) % 2 == 0), 2):
+        parts[i] = f"<code>{parts[i]}</code>"
+    return "".join(parts) if len(parts) % 2 else escape(str(text))
+
+
+def box(inside: str, tone: str = "info") -> str:
+    """A card: a bar of the tone on the left, the theme's own colours inside."""
+    return (
+        f'<div style="{FONT}border-left:4px solid {TONES[tone]};background-color:#88888814;'
+        f'border-radius:4px;padding:10px 16px;margin:6px 0;max-width:780px;">{inside}</div>'
+    )
+
+
+def badge(text: str, tone: str) -> str:
+    """A small word on a coloured ground: read without the colour too."""
+    return (
+        f'<span style="background-color:{TONES[tone]};color:#ffffff;border-radius:3px;'
+        f'padding:1px 8px;font-size:12px;font-weight:600;white-space:nowrap;">{escape(text)}</span>'
+    )
+
+
+def heading(title: str, right: str = "") -> str:
+    """A card's first line: a title, and something small at its right."""
+    aside = f'<span style="{MUTED}float:right;padding-left:16px;">{right}</span>' if right else ""
+    return f'<div style="font-weight:600;margin-bottom:4px;">{aside}{words(title)}</div>'
+
+
+def meter(share: float, tone: str = "good") -> str:
+    """A thin bar that is filled to `share` of its width."""
+    percent = round(100 * min(max(share, 0.0), 1.0))
+    return (
+        '<div style="background-color:#88888833;border-radius:3px;height:6px;margin:4px 0;">'
+        f'<div style="background-color:{TONES[tone]};border-radius:3px;height:6px;'
+        f'width:{percent}%;"></div></div>'
+    )

@@ -1,0 +1,51 @@
+"""What this machine is, in the words of a lab's first line: `torch 2.13 · CPU · 2 cores`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+class Machine:
+    """Devices as torch sees them; torch is imported at the first look."""
+
+    @property
+    def gpus(self) -> int:
+        import torch
+
+        return torch.cuda.device_count()
+
+    @property
+    def tier(self) -> str:
+        """cpu, gpu or multi: which column of a lab's SIZES is used."""
+        return "cpu" if self.gpus == 0 else "gpu" if self.gpus == 1 else "multi"
+
+    @property
+    def device(self) -> Any:
+        """cuda:0 where there is one, else the CPU."""
+        import torch
+
+        return torch.device("cuda:0" if self.gpus else "cpu")
+
+    @property
+    def cores(self) -> int:
+        """The cores that this process may use."""
+        usable = getattr(os, "sched_getaffinity", None)
+        return len(usable(0)) if usable else os.cpu_count() or 1
+
+    @property
+    def processor(self) -> str:
+        """'CPU', 'NVIDIA H200' or '4 x NVIDIA H200'."""
+        import torch
+
+        if not self.gpus:
+            return "CPU"
+        name = torch.cuda.get_device_name(0)
+        return name if self.gpus == 1 else f"{self.gpus} × {name}"
+
+    def __repr__(self) -> str:
+        import torch
+
+        version = ".".join(torch.__version__.split("+")[0].split(".")[:2])
+        cores = f"{self.cores} core{'s' * (self.cores != 1)}"
+        return f"torch {version} · {self.processor} · {cores}"

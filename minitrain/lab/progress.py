@@ -1,0 +1,121 @@
+"""A learner's progress on disk: nothing that was earned is lost, whatever crashes.
+
+One JSON file a lab, in the user's data folder, one folder a checkout of the course. Each change is
+read-modify-write under a lock, to a new file that replaces the old one at once; the last good one
+stays beside it as `.bak` and is read where the file is broken. The best score is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from minitrain.paths import course_root, state_dir
+
+
+@dataclass
+class LabProgress:
+    """What is known of one lab: points by name, and the learner's guesses, tables and answers."""
+
+    lab: str
+    points: dict[str, list[float]] = field(default_factory=dict)  # name -> [best, of]
+    predictions: dict[str, Any] = field(default_factory=dict)
+    records: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def done(self) -> int:
+        """How many exercises, experiments and questions have all their points."""
+        return sum(best >= of for best, of in self.points.values())
+
+    @property
+    def earned(self) -> float:
+        return sum(best for best, _ in self.points.values())
+
+
+def progress_dir() -> Path:
+    """The folder of this checkout; two clones on one machine do not mix."""
+    key = hashlib.sha256(str(course_root()).encode()).hexdigest()[:12]
+    return state_dir() / "progress" / key
+
+
+class Progress:
+    """The file of one lab; `folder` is given by tests and by builds that must not touch it."""
+
+    def __init__(self, lab: str, folder: Path | None = None) -> None:
+        self.lab = lab
+        self.path = (folder or progress_dir()) / f"{lab}.json"
+
+    def load(self) -> LabProgress:
+        """What is on disk; of a broken file, its last good version; else a fresh start."""
+        for path in (self.path, self._backup):
+            try:
+                return _parse(self.lab, path.read_text(encoding="utf-8"))
+            except (OSError, ValueError, TypeError, AttributeError):
+                continue
+        return LabProgress(self.lab)
+
+    def score(self, name: str, points: float, of: float) -> float:
+        """Records a result and returns the best so far."""
+
+        def change(now: LabProgress) -> None:
+            best = max(points, now.points.get(name, [0.0, of])[0])
+            now.points[name] = [min(best, of), of]
+
+        return self._update(change).points[name][0]
+
+    def remember(self, kind: str, name: str, value: Any) -> None:
+        """Keeps a value under `kind`: predictions, records or answers."""
+        self._update(lambda now: getattr(now, kind).__setitem__(name, value))
+
+    @property
+    def _backup(self) -> Path:
+        return self.path.with_suffix(".bak")
+
+    def _update(self, change: Callable[[LabProgress], None]) -> LabProgress:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path.with_suffix(".lock"), timeout=10):
+            now = self.load()
+            change(now)
+            self._replace(json.dumps(asdict(now), indent=1, ensure_ascii=False))
+        return now
+
+    def _replace(self, text: str) -> None:
+        """Atomic: a crash leaves the old file or the new one, never half of one."""
+        fresh = self.path.with_suffix(f".{os.getpid()}.tmp")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if _is_good(self.lab, self.path):
+            os.replace(self.path, self._backup)
+        os.replace(fresh, self.path)
+
+
+def _is_good(lab: str, path: Path) -> bool:
+    try:
+        _parse(lab, path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def _parse(lab: str, text: str) -> LabProgress:
+    """The fields that are of the right kind; a file that is not ours is a ValueError."""
+    raw = json.loads(text)
+    if not isinstance(raw, dict) or raw.get("lab") != lab:
+        raise ValueError(f"not the progress of {lab}")
+    found = LabProgress(lab)
+    for name, pair in raw.get("points", {}).items():
+        best, of = map(float, pair)
+        found.points[name] = [best, of]
+    for kind in ("predictions", "records", "answers"):
+        setattr(found, kind, dict(raw.get(kind, {})))
+    return found

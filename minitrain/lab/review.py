@@ -1,0 +1,102 @@
+"""The cards of a guess beside what was measured, and of a whole lab's score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from minitrain.lab.cards import bytes_text, info_card, number_text, points_text, seconds_text
+from minitrain.lab.display import MUTED, RULE, TONES, Rich, badge, box, heading, meter, words
+from minitrain.lab.progress import LabProgress
+
+
+def with_unit(value: float | None, unit: str) -> str:
+    """Bytes and seconds in their usual units, other numbers with theirs."""
+    if value is None:
+        return "–"
+    if unit in ("B", "bytes"):
+        return bytes_text(value)
+    if unit in ("s", "seconds"):
+        return seconds_text(value)
+    return f"{number_text(value)} {unit}".strip()
+
+
+def guess_card(
+    name: str,
+    guess: float,
+    unit: str,
+    measured: float | None = None,
+    formula: float | None = None,
+    note: str = "",
+    data: dict[str, Any] | None = None,
+) -> Rich:
+    """A guess alone, or as bars beside the formula and the measurement."""
+    title = name.replace("_", " ")
+    if measured is None:
+        shown = info_card(f"Your guess for {title}: {with_unit(guess, unit)}")
+        return Rich(shown.html, shown.text, data)
+    rows = [("your guess", guess), ("formula", formula), ("measured", measured)]
+    rows = [(label, value) for label, value in rows if value is not None]
+    verdict = _distance(guess, measured)
+    largest = max(abs(value) for _, value in rows) or 1.0
+    inside = heading(title[:1].upper() + title[1:], verdict)
+    for label, value in rows:
+        tone = "info" if label == "your guess" else "good" if label == "measured" else "wait"
+        inside += _bar_row(label, with_unit(value, unit), abs(value) / largest, tone)
+    inside += f'<div style="{MUTED}margin-top:4px;">{words(note)}</div>' if note else ""
+    plain = [f"{title}: {verdict}", *(f"  {label}: {with_unit(v, unit)}" for label, v in rows)]
+    return Rich(box(inside, "info"), "\n".join([*plain, *([f"  {note}"] if note else [])]), data)
+
+
+def _bar_row(label: str, value: str, share: float, tone: str) -> str:
+    return (
+        '<div style="padding:2px 0;">'
+        f'<span style="float:right;font-weight:600;">{words(value)}</span>'
+        f"{words(label)}{meter(share, tone)}</div>"
+    )
+
+
+def _distance(guess: float, measured: float) -> str:
+    """How far off, as a factor where it is one."""
+    if guess == measured:
+        return "exactly right"
+    if guess * measured <= 0:
+        return f"off by {number_text(abs(guess - measured))}"
+    factor = max(guess / measured, measured / guess)
+    if factor < 1.005:
+        return "within 0.5%"
+    if factor < 1.5:
+        return f"{100 * abs(guess / measured - 1):.0f}% {'above' if guess > measured else 'below'}"
+    return f"{factor:.3g} times too {'large' if abs(guess) > abs(measured) else 'small'}"
+
+
+def score_card(name: str, items: Sequence[Any], progress: LabProgress, read: str = "") -> Rich:
+    """Points by exercise, experiment and question, and where to go now."""
+    best = {item.name: progress.points.get(item.name, [0.0, 0.0])[0] for item in items}
+    got, most = sum(best.values()), sum(item.max_points for item in items)
+    score = f"{points_text(got)} of {points_text(most)} points"
+    tone = "good" if got >= most else "info"
+    inside, plain = (
+        heading(name, score) + meter(got / most if most else 0.0, tone),
+        [f"{name}: {score}"],
+    )
+    for item in items:
+        points = f"{points_text(best[item.name])}/{points_text(item.max_points)}"
+        state, mark = _state(best[item.name], item.max_points)
+        inside += (
+            f'<div style="padding:3px 0;{RULE}"><span style="{MUTED}float:right;">{points}</span>'
+            f"{badge(state, mark)}&nbsp; {words(item.title)}</div>"
+        )
+        plain.append(f"  {state:7}  {points:>7}  {item.title}")
+    if read:
+        text = f"Now read `{read}`: you have just written most of it."
+        style = f"margin-top:8px;border-left:2px solid {TONES['info']};padding:0 10px;"
+        inside += f'<div style="{style}">{words(text)}</div>'
+        plain.append(f"  {text}")
+    return Rich(box(inside, tone), "\n".join(plain))
+
+
+def _state(best: float, most: float) -> tuple[str, str]:
+    if best >= most:
+        return "done", "good"
+    return ("part", "info") if best > 0 else ("to do", "wait")

@@ -1,0 +1,81 @@
+"""What every lab keeps to, whoever writes it: sizes of cells, hints, words in all, closed tables.
+
+The numbers are those of a reader's patience: an hour of work, a screen a cell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nbformat import NotebookNode
+
+PROSE_WORDS = 60
+FOLDED_WORDS = 130  # the title cell, and hints, which are folded
+LAB_WORDS = 2000
+DEMO_LINES = 10
+EXERCISE_LINES = 20
+FIGURE_CALLS = re.compile(r"\bshow\.(lines|bars|timeline|figure|picture)\(")
+
+
+def problems(lab: NotebookNode) -> list[str]:
+    """Each rule that the notebook breaks, with the cell; nothing where all is well."""
+    found = [line for number, cell in enumerate(lab.cells, 1) for line in _cell(number, cell)]
+    counted = [c for c in lab.cells if c.cell_type == "markdown" and "hint" not in _tags(c)]
+    total = sum(words(cell.source) for cell in counted)
+    if total > LAB_WORDS:
+        found.append(f"{total} words in all; a lab has at most {LAB_WORDS}")
+    return found
+
+
+def _cell(number: int, cell: NotebookNode) -> Iterator[str]:
+    tags = _tags(cell)
+    if cell.cell_type == "markdown":
+        most = FOLDED_WORDS if number == 1 or "hint" in tags else PROSE_WORDS
+        if words(cell.source) > most:
+            yield f"cell {number} has {words(cell.source)} words; a prose cell has at most {most}"
+        for mark in re.finditer(r"</summary>\n(?!\n)", cell.source):
+            line = cell.source[: mark.start()].count("\n") + 1
+            yield f"cell {number}, line {line}: leave a blank line after </summary>"
+        if 'class="alert' in cell.source:
+            yield f"cell {number}: alert boxes are unreadable in the dark theme; use a blockquote"
+        if re.search(r"!\[\s*\]\(|<img(?![^>]*\balt=)", cell.source):
+            yield f"cell {number}: an image has no alt text"
+    else:
+        yield from _code_cell(number, cell, tags)
+
+
+def _code_cell(number: int, cell: NotebookNode, tags: list[str]) -> Iterator[str]:
+    lines = code_lines(cell.source)
+    if "exercise" in tags and lines > EXERCISE_LINES:
+        yield f"cell {number}: {lines} lines of code; an exercise has at most {EXERCISE_LINES}"
+    if not tags and lines > DEMO_LINES:
+        yield f"cell {number}: {lines} lines of code; a demo has at most {DEMO_LINES}"
+    if "setup" in tags and lines > 6:
+        yield f"cell {number}: {lines} lines; the setup cell has at most 6"
+    if re.search(r"^\s*[%!]", cell.source, re.MULTILINE):
+        yield f"cell {number} has a % magic or a ! command; Colab and graders lack them"
+    calls = FIGURE_CALLS.findall(cell.source)
+    if len(re.findall(r"\balt\s*=|\bax\s*=", cell.source)) < len(calls):
+        yield f'cell {number}: a figure has no alt text; give alt="…"'
+
+
+def words(source: str) -> int:
+    """Words of prose: without HTML tags, links' addresses, formulas and code blocks."""
+    text = re.sub(r"```.*?```|\$\$.*?\$\$|<[^>]+>", " ", source, flags=re.DOTALL)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return len(re.findall(r"[^\W_][\w'’.,\-]*", text))
+
+
+def code_lines(source: str) -> int:
+    """Lines that say something: no blanks, comments, docstrings or lone brackets."""
+    text = re.sub(r'""".*?"""', "", source, flags=re.DOTALL)
+    lines = [line.strip() for line in text.splitlines()]
+    return sum(
+        bool(line) and not line.startswith("#") and not re.fullmatch(r"[)\]},]+", line)
+        for line in lines
+    )
+
+
+def _tags(cell: NotebookNode) -> list[str]:
+    return cell.metadata.get("tags", [])

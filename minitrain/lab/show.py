@@ -1,0 +1,26 @@
+"""What a lab shows, in one style: `from minitrain.lab import show`, then `show.lines(…)`.
+
+Figures: lines, bars, timeline, canvas + figure.  Cards: table, card.  Text: bytes_text,
+seconds_text, count_text.  Each call displays at once and returns None.
+"""
+
+from minitrain.lab.cards import bytes_text, card, count_text, seconds_text, table
+from minitrain.lab.charts import bars, timeline
+from minitrain.lab.figures import COLORS, MARKERS, STYLE, canvas, figure, lines, picture
+
+__all__ = [
+    "COLORS",
+    "MARKERS",
+    "STYLE",
+    "bars",
+    "bytes_text",
+    "canvas",
+    "card",
+    "count_text",
+    "figure",
+    "lines",
+    "picture",
+    "seconds_text",
+    "table",
+    "timeline",
+]

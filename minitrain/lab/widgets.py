@@ -1,0 +1,77 @@
+"""Sliders on analytic or cached results; a static picture at the defaults always comes first.
+
+    def draw(ax, ranks, gigabytes):             # paints at once: a formula, or a table in memory
+        ...
+    widgets.explore(draw, alt="…", ranks=(2, 64, 8), gigabytes=[1, 10, 100])
+
+A choice is `(first, last, default)` or a list, whose first element is the default. Without a live
+kernel or ipywidgets the picture stays as it is, and nothing is missing but the handles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minitrain.errors import InputError
+from minitrain.lab.display import Rich, display, in_kernel
+from minitrain.lab.figures import canvas, picture
+
+Choice = tuple[float, float, float] | list[Any]
+Words = str | Callable[..., str]
+
+
+def explore(draw: Callable[..., None], *, alt: Words, caption: str = "", **choices: Choice) -> None:
+    """Shows `draw(ax, **defaults)`, then, where they can live, handles that draw it anew."""
+    defaults = {name: default_of(name, choice) for name, choice in choices.items()}
+    display(_painted(draw, alt, caption, defaults))
+    if in_kernel():
+        _show_handles(draw, alt, choices)
+
+
+def default_of(name: str, choice: Choice) -> Any:
+    """The value that the static picture shows; InputError for a choice that is none."""
+    if isinstance(choice, list) and choice:
+        return choice[0]
+    if isinstance(choice, tuple) and len(choice) == 3 and choice[0] <= choice[2] <= choice[1]:
+        return choice[2]
+    raise InputError(
+        f"the choice {name}={choice!r} is neither (first, last, default) nor a list of values"
+    )
+
+
+def _painted(draw: Callable[..., None], alt: Words, caption: str, values: dict[str, Any]) -> Rich:
+    with canvas() as (fig, ax):
+        draw(ax, **values)
+        return picture(fig, alt if isinstance(alt, str) else alt(**values), caption)
+
+
+def _show_handles(draw: Callable[..., None], alt: Words, choices: dict[str, Choice]) -> None:
+    import ipywidgets
+    from IPython.display import display as show_in_notebook
+
+    handles = {name: _handle(name, choice) for name, choice in choices.items()}
+    seen = ipywidgets.HTML()
+
+    def redraw(_: Any = None) -> None:
+        values = {name: handle.value for name, handle in handles.items()}
+        seen.value = _painted(draw, alt, "", values).html
+
+    for handle in handles.values():
+        handle.observe(lambda change: redraw(), names="value")
+    folded = ipywidgets.VBox([*handles.values(), seen])
+    show_in_notebook(folded)
+
+
+def _handle(name: str, choice: Choice) -> Any:
+    import ipywidgets
+
+    label = {"description": name.replace("_", " "), "style": {"description_width": "initial"}}
+    if isinstance(choice, list):
+        return ipywidgets.SelectionSlider(options=choice, value=choice[0], **label)
+    first, last, default = choice
+    if all(isinstance(value, int) for value in choice):
+        return ipywidgets.IntSlider(value=default, min=first, max=last, **label)
+    return ipywidgets.FloatSlider(
+        value=default, min=first, max=last, step=(last - first) / 100, **label
+    )
