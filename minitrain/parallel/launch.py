@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
-from minitrain.errors import InputError, unknown_name
+from minitrain.errors import InputError
 from minitrain.measure.traffic import Trace
 from minitrain.parallel import in_place
 from minitrain.parallel.board import stuck
@@ -111,7 +111,7 @@ def launch(
     task = Task(
         ranks=ranks,
         timeout=timeout,
-        threads=max(1, _cores() // ranks),
+        threads=1 if emulated else max(1, _cores() // ranks),  # a logical clock counts one thread
         on_gpus=emulated is None and 0 < ranks <= torch.cuda.device_count(),
         call=pack_call(fn, args, emulated),
         cells=cells(),
@@ -217,13 +217,11 @@ def _check_memory(ranks: int) -> None:
 
 
 def _find_fabric(fabric: str | Fabric | None) -> Fabric | None:
-    if not isinstance(fabric, str):
-        return fabric
-    from minitrain.parallel.fabric import FABRICS  # it imports Group: a circle at module level
+    if fabric is None:
+        return None
+    from minitrain.parallel.fabric import find_fabric  # it imports Group: a circle at module level
 
-    if fabric not in FABRICS:
-        raise unknown_name("fabric", fabric, FABRICS)
-    return FABRICS[fabric]
+    return find_fabric(fabric)
 
 
 def _cores() -> int:
