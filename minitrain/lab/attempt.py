@@ -1,0 +1,134 @@
+"""What a check is given as `submission`: one exercise of one learner, which it can run.
+
+    submission.run(probe, *args)                  -> probe(f, *args), in a fresh sandboxed child
+    submission.launch(probe, *args, ranks=N)      -> Results of probe(group, f, *args) on each rank
+
+`f` is the learner's function or class; probe and arguments are the grader's, and only plain data and
+tensors come back. Anything else that happens raises SubmissionFailed with words for the learner.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cloudpickle
+
+from minitrain.lab.checks import SubmissionFailed
+from minitrain.lab.sandbox import Sandbox
+from minitrain.measure.traffic import Trace
+from minitrain.parallel.launch import Results
+from minitrain.parallel.payload import dumps
+
+GRACE = 2.5  # seconds that `launch` may take after its deadline to report who hangs where
+LEAST = 0.3  # seconds in which no run can be judged
+OURS = ("minitrain", "__main__", "__mp_main__")
+LIBRARIES = tuple(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+class Attempt:
+    """`solution` as `loader.load` takes it; `names` are words for files in messages."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        solution: dict[str, Any],
+        name: str,
+        names: dict[str, str] | None = None,
+    ) -> None:
+        self.sandbox, self.solution, self.name = sandbox, solution, name
+        self.names = names or {}
+        self.used_seconds = 0.0
+        self.has_hung = False
+
+    def run(self, probe: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
+        """What `probe(f, *args)` returned."""
+        return self._send(probe, args, 0, None, timeout)["results"][0]
+
+    def launch(
+        self,
+        probe: Callable[..., Any],
+        *args: Any,
+        ranks: int,
+        fabric: Any = None,
+        timeout: float | None = None,
+    ) -> Results:
+        """What `probe(group, f, *args)` returned on each rank, with `.traces` as `launch` gives them."""
+        assert ranks > 0, "a launch has ranks"
+        reply = self._send(probe, args, ranks, fabric, timeout)
+        try:
+            traces = [Trace.from_dict(plain) for plain in reply["traces"]]
+            if len(traces) != ranks or len(reply["results"]) != ranks:
+                raise ValueError("not one result a rank")
+            timing = (float(reply["seconds"]), reply["emulated_seconds"], reply["fabric"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise SubmissionFailed("tampered", "its traces are not as the grader's own") from error
+        return Results(reply["results"], traces, *timing)
+
+    def _send(
+        self, probe: Callable[..., Any], args: tuple, ranks: int, fabric: Any, timeout: float | None
+    ) -> dict[str, Any]:
+        with by_value(probe):
+            payload = dumps((probe, args))
+        request = {
+            "solution": self.solution,
+            "name": self.name,
+            "guarded": True,
+            "probe": payload,
+            "ranks": ranks,
+            "fabric": cloudpickle.dumps(fabric),
+            "grace": GRACE if ranks else 0.0,
+        }
+        seconds = self._seconds(timeout)
+        began = time.monotonic()
+        try:
+            return self.sandbox.run(request, seconds)
+        except SubmissionFailed as failure:
+            self.has_hung |= time.monotonic() - began >= seconds
+            raise SubmissionFailed(failure.kind, self._worded(str(failure))) from failure
+        finally:
+            self.used_seconds += time.monotonic() - began
+
+    def _seconds(self, timeout: float | None) -> float:
+        """The deadline of the next run: short once it has hung, and never beyond the exercise's own."""
+        limits = self.sandbox.limits
+        left = limits.exercise_seconds - self.used_seconds
+        if left < LEAST:
+            words = f"not run: the checks before it took all of the {limits.exercise_seconds:g} s"
+            raise SubmissionFailed("timeout", words)
+        usual = limits.after_hang if self.has_hung else (timeout or limits.seconds)
+        return min(usual, left)
+
+    def _worded(self, text: str) -> str:
+        for file, words in self.names.items():
+            text = text.replace(file, words)
+        return text
+
+
+@contextmanager
+def by_value(function: Any) -> Iterator[None]:
+    """Probes and their helpers live in `tests/`, which the sandbox does not show: they travel whole."""
+    modules = [module for module in list(sys.modules.values()) if _is_beside(module, function)]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_beside(module: Any, function: Any) -> bool:
+    """The function's own module, and those in the same folder; never a library, nor this package."""
+    name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
+    home = getattr(sys.modules.get(function.__module__ or ""), "__file__", None)
+    if not isinstance(file, str) or not isinstance(home, str):
+        return False
+    if name.partition(".")[0] in OURS or file.startswith(LIBRARIES):
+        return False
+    return os.path.dirname(file) == os.path.dirname(home)

@@ -1,0 +1,200 @@
+"""Grades a folder of submissions in parallel processes, into a CSV with one row a student and lab.
+
+The CSV is rewritten, at once, after each submission, so an interrupted run loses at most the ones
+under way; a row whose file and checks have not changed since is kept and not graded again.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import multiprocessing
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from tqdm import tqdm
+
+from minitrain.errors import InputError
+from minitrain.lab.course import checks_folder, lab_names, load_lab
+from minitrain.lab.grade import PATIENT, Report, grade_submission, warm
+from minitrain.lab.reports import points, printable, write_atomically
+from minitrain.lab.submission import Submission, read_submission
+
+SKIPPED = {".ipynb_checkpoints", "__pycache__", "feedback"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file that belongs to a student and a lab."""
+
+    student: str
+    lab: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the CSV; `error` says why there is no score, `remarks` what failed."""
+
+    student: str
+    lab: str
+    score: str
+    max_score: str
+    error: str
+    remarks: str
+    file: str
+    graded_from: str  # of the file and of the checks: the row is kept while both are as they were
+
+
+def find_lab(submission: Submission, root: Path | None = None) -> str:
+    """By the file's name, else by what the notebook says; InputError where neither tells."""
+    return _lab_in_name(submission.path.stem, root) or _known(submission, root)
+
+
+def _known(submission: Submission, root: Path | None) -> str:
+    if submission.lab is None:
+        raise InputError(
+            f"{submission.path} does not say which lab it is: name it e02_data_parallel.ipynb, "
+            f"or keep its setup cell with Lab(…); known are {', '.join(lab_names(root))}"
+        )
+    return load_lab(submission.lab, root).name
+
+
+def _lab_in_name(stem: str, root: Path | None) -> str | None:
+    found = [name for name in lab_names(root) if name in stem]
+    return max(found, key=len, default=None)
+
+
+def find_submissions(folder: Path, root: Path | None = None) -> list[Entry]:
+    """`ada/e02.ipynb`, `ada/e02/e02.ipynb` and `ada_e02.ipynb`: notebooks, or .py where no notebook is."""
+    paths = sorted(p for p in folder.rglob("*.ipynb") if not SKIPPED & set(p.parts))
+    if not paths:
+        paths = [p for p in sorted(folder.rglob("*.py")) if _lab_in_name(p.stem, root)]
+    entries = [_entry(path, folder, root) for path in paths if path.stem != "index"]
+    if not entries:
+        raise InputError(
+            f"{folder} holds no submissions: it needs notebooks, as student/e02_data_parallel.ipynb "
+            "or student_e02_data_parallel.ipynb"
+        )
+    return entries
+
+
+def _entry(path: Path, folder: Path, root: Path | None) -> Entry:
+    parts = path.relative_to(folder).parts
+    lab = _lab_in_name(path.stem, root) or ""
+    if len(parts) > 1:
+        return Entry(parts[0], lab, path)
+    return Entry(path.stem.partition(lab)[0].rstrip("_- ") if lab else path.stem, lab, path)
+
+
+def grade_folder(folder: Path, csv_path: Path, workers: int, root: Path | None = None) -> list[Row]:
+    """Grades what is new or changed, writes the CSV after each, returns all its rows in order."""
+    entries = find_submissions(folder, root)
+    done = {row.file: row for row in read_rows(csv_path)}
+    marks = {entry.path: _mark(entry, root) for entry in entries}
+    rows = {e.path: done[str(e.path)] for e in entries if _is_current(done, e, marks[e.path])}
+    todo = [entry for entry in entries if entry.path not in rows]
+    for row, entry in _graded(todo, marks, workers, root):
+        rows[entry.path] = row
+        write_atomically(csv_path, as_csv(rows[e.path] for e in entries if e.path in rows))
+    if not todo:
+        write_atomically(csv_path, as_csv(rows[e.path] for e in entries))
+    return [rows[entry.path] for entry in entries]
+
+
+def _graded(
+    todo: list[Entry], marks: dict[Path, str], workers: int, root: Path | None
+) -> Iterator[tuple[Row, Entry]]:
+    """In the order in which they are finished, with a progress bar."""
+    context = multiprocessing.get_context("spawn")  # this process may have run torch
+    with ProcessPoolExecutor(max(1, min(workers, len(todo))), mp_context=context) as pool:
+        futures: dict[Future[Row], Entry] = {
+            pool.submit(grade_entry, entry, marks[entry.path], root): entry for entry in todo
+        }
+        bar = tqdm(as_completed(futures), total=len(futures), desc="grading", unit="file")
+        try:
+            for future in bar:
+                entry = futures[future]
+                failed = future.exception()
+                row = future.result() if failed is None else _failed(entry, str(failed), "")
+                yield row, entry
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def grade_entry(entry: Entry, mark: str, root: Path | None = None) -> Row:
+    """One submission, in a process of the pool; whatever is wrong with it becomes its row."""
+    try:
+        submission = read_submission(entry.path)
+        lab = load_lab(find_lab(submission, root), root)
+    except InputError as error:
+        return _failed(entry, str(error), mark)
+    with warm(lab, PATIENT) as sandbox:
+        return _row(entry, grade_submission(submission, lab, sandbox), mark)
+
+
+def _row(entry: Entry, report: Report, mark: str) -> Row:
+    remarks = [
+        f"{result.exercise}: {result.message.splitlines()[0]}"
+        for result in report.checks
+        if result.status in ("failed", "error") and result.message
+    ]
+    todo = sorted({r.exercise for r in report.checks if r.status == "not attempted"})
+    if todo:
+        remarks.append(f"not attempted: {', '.join(todo)}")
+    scores = (points(report.score), points(report.max_score))
+    text = printable(" | ".join(remarks)).replace("\n", " ")
+    return Row(entry.student, report.lab, *scores, "", text, str(entry.path), mark)
+
+
+def _failed(entry: Entry, reason: str, mark: str) -> Row:
+    return Row(entry.student, entry.lab, "0", "", printable(reason), "", str(entry.path), mark)
+
+
+def _mark(entry: Entry, root: Path | None) -> str:
+    """What the grade depends on: the submission, and the checks of its lab."""
+    digest = hashlib.sha256(entry.path.read_bytes())
+    for checks in sorted(checks_folder(root).glob("test_*.py")):
+        if entry.lab in ("", checks.stem.removeprefix("test_")):
+            digest.update(checks.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _is_current(done: dict[str, Row], entry: Entry, mark: str) -> bool:
+    row = done.get(str(entry.path))
+    return row is not None and row.graded_from == mark
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of an earlier run; InputError for a file that is no such CSV."""
+    if not path.exists():
+        return []
+    columns = [field.name for field in fields(Row)]
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if reader.fieldnames != columns:
+                raise InputError(
+                    f"{path} is there and is not a table of grades: give another name to --csv"
+                )
+            return [Row(**{name: row[name] or "" for name in columns}) for row in reader]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} is there and is no CSV: give another name to --csv") from error
+
+
+def as_csv(rows: Iterable[Row]) -> str:
+    """Values that a spreadsheet would run as formulas get an apostrophe before them."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, [field.name for field in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _harmless(value) for name, value in asdict(row).items()})
+    return buffer.getvalue()
+
+
+def _harmless(value: str) -> str:
+    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t") else value

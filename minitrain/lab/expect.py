@@ -1,0 +1,178 @@
+"""What a check says when something is not as it must be: what was given, what was expected, and why.
+
+    expect.equal(got, want, hints=[(wrong, "words")])   equal up to the rounding of the dtype
+    expect.close(got, want, tol=0.05)                    within a relative tolerance
+    expect.identical(got, want)                          the same bits
+    expect.that(condition, "words")
+
+A hint is a value that a likely mistake would give: if `got` is that value, its words end the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Number
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Hints = Iterable[tuple[Any, str]]
+
+# Relative rounding that a different, equally right order of operations may cause.
+ROUNDING = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+SHOWN = 8  # elements of a tensor that a message shows in full
+
+
+class CheckFailed(AssertionError):
+    """A check did not pass; the text is for the learner."""
+
+
+def that(condition: object, message: str) -> None:
+    """Fails with `message` where the condition does not hold."""
+    if not condition:
+        raise CheckFailed(message)
+
+
+def equal(
+    got: Any, want: Any, tol: float | None = None, hints: Hints = (), what: str = "the result"
+) -> None:
+    """Tensors, numbers, texts, or lists and dicts of them; floats up to `tol` (default: rounding)."""
+    _judge(got, want, tol, hints, what)
+
+
+def close(
+    got: Any, want: Any, tol: float = 0.01, hints: Hints = (), what: str = "the result"
+) -> None:
+    """As `equal`, with a relative tolerance that the message names: 0.01 is one percent."""
+    _judge(got, want, tol, hints, f"{what} (within {100 * tol:.3g}%)")
+
+
+def identical(got: Any, want: Any, hints: Hints = (), what: str = "the result") -> None:
+    """The same bits: a copy, or the same additions in the same order."""
+    _judge(got, want, 0.0, hints, f"{what} (bit for bit)")
+
+
+def _judge(got: Any, want: Any, tol: float | None, hints: Hints, what: str) -> None:
+    problem = difference(got, want, tol)
+    if problem is None:
+        return
+    words = [text for wrong, text in hints if difference(got, wrong, tol) is None]
+    raise CheckFailed("\n".join([f"{what}: {problem}", *words[:1]]))
+
+
+def difference(got: Any, want: Any, tol: float | None = None) -> str | None:
+    """What is different, in words; None where nothing is."""
+    if got is None and want is not None:
+        return f"got None, expected {show(want)}: is a `return` missing?"
+    if isinstance(want, Tensor):
+        return _tensor_difference(got, want, tol)
+    if isinstance(want, (list, tuple)):
+        return _sequence_difference(got, want, tol)
+    if isinstance(want, dict):
+        return _dict_difference(got, want, tol)
+    if isinstance(want, Number) and not isinstance(want, bool):
+        return _number_difference(got, want, tol)
+    return None if type(got) is type(want) and got == want else _given(got, want)
+
+
+def _tensor_difference(got: Any, want: Tensor, tol: float | None) -> str | None:
+    if not isinstance(got, Tensor):
+        return _given(got, want)
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"got a tensor of {_kind(got)}, expected {_kind(want)}"
+    bad = ~_near(got, want, tol)
+    if not bad.any():
+        return None
+    return _first_bad(got, want, bad)
+
+
+def _near(got: Tensor, want: Tensor, tol: float | None) -> Tensor:
+    """(shape) bool; errors are measured against the largest value expected, as rounding is."""
+    tol = ROUNDING.get(want.dtype, 0.0) if tol is None else tol
+    if tol == 0.0 or not want.is_floating_point():
+        return (got == want) | (got.isnan() & want.isnan())
+    got, want = got.double(), want.double()
+    finite = want[want.isfinite()].abs()
+    scale = finite.max() if finite.numel() else want.new_ones(())
+    near = (got - want).abs() <= tol * scale.clamp(min=1e-30)
+    return near | (got == want) | (got.isnan() & want.isnan())
+
+
+def _first_bad(got: Tensor, want: Tensor, bad: Tensor) -> str:
+    at = tuple(int(i) for i in bad.nonzero()[0])
+    place = f"[{', '.join(map(str, at))}]" if at else "its only element"
+    text = f"{int(bad.sum())} of {bad.numel()} elements differ, first at {place}: "
+    text += f"got {_number(got[at].item())}, expected {_number(want[at].item())}"
+    if want.is_floating_point():
+        worst = (got.double() - want.double())[bad].abs().max().item()
+        text += f"; largest error {_number(worst)}"
+    if want.numel() <= SHOWN and want.numel() > 1:
+        text += f"\n  got      {show(got)}\n  expected {show(want)}"
+    return text
+
+
+def _sequence_difference(got: Any, want: list | tuple, tol: float | None) -> str | None:
+    if not isinstance(got, (list, tuple)):
+        return _given(got, want)
+    if len(got) != len(want):
+        return f"got {len(got)} items, expected {len(want)}: {show(got)} against {show(want)}"
+    for place, (one, other) in enumerate(zip(got, want)):
+        problem = difference(one, other, tol)
+        if problem:
+            return f"item {place}: {problem}"
+    return None
+
+
+def _dict_difference(got: Any, want: dict, tol: float | None) -> str | None:
+    if not isinstance(got, dict):
+        return _given(got, want)
+    if set(got) != set(want):
+        missing = sorted(map(str, set(want) - set(got)))
+        extra = sorted(map(str, set(got) - set(want)))
+        return f"missing {missing or 'nothing'}, not expected {extra or 'nothing'}"
+    for key, other in want.items():
+        problem = difference(got[key], other, tol)
+        if problem:
+            return f"'{key}': {problem}"
+    return None
+
+
+def _number_difference(got: Any, want: Any, tol: float | None) -> str | None:
+    if isinstance(got, Tensor) and got.numel() == 1:
+        got = got.item()
+    if not isinstance(got, (int, float)) or isinstance(got, bool):
+        return _given(got, want)
+    if tol is None:
+        tol = 0.0 if isinstance(want, int) else ROUNDING[torch.float64]
+    if got == want or (got != got and want != want) or abs(got - want) <= tol * abs(want):
+        return None
+    return f"got {_number(got)}, expected {_number(want)}"
+
+
+def _given(got: Any, want: Any) -> str:
+    return f"got {show(got)}, expected {show(want)}"
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"shape {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, float):
+        return str(value)
+    return f"{value:.10g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.4g}"
+
+
+def show(value: Any) -> str:
+    """A value in one short line."""
+    if isinstance(value, Tensor):
+        if value.numel() > SHOWN:
+            return f"a tensor of {_kind(value)}"
+        flat = [_number(v) for v in value.flatten().tolist()]
+        return f"[{', '.join(flat)}] ({_kind(value)})"
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(show(v) for v in value[:SHOWN]) + (", …" if len(value) > SHOWN else "")
+        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+    text = _number(value) if isinstance(value, float) else repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

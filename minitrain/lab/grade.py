@@ -1,0 +1,213 @@
+"""The grading engine: the checks of a lab, run on what a learner made, in the grader's own process.
+
+    sandbox = warm(lab)                                    # loads torch while the lab is read
+    grade_item(item, f, records, sandbox)                  # from a notebook: a function, table, answer
+    grade_submission(read_submission(path), lab, sandbox)  # from a file: the whole lab
+
+An exercise is graded with the learner's own earlier functions where they pass and with the course's
+where they do not, as `f = lab.grade(f)` does in a notebook: one mistake costs its own points only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from minitrain.lab.attempt import Attempt
+from minitrain.lab.checks import (
+    Check,
+    CheckFailed,
+    Exercise,
+    Graded,
+    NotAttempted,
+    Row,
+    checks_of,
+)
+from minitrain.lab.course import LabChecks, lab_names, lab_of, load_lab, reference
+from minitrain.lab.limits import PATIENT, Limits
+from minitrain.lab.live import live_solution
+from minitrain.lab.sandbox import Sandbox
+from minitrain.lab.submission import Submission
+from minitrain.lab.substitutes import pickled_reference
+
+__all__ = [
+    "PATIENT",
+    "CheckResult",
+    "LabChecks",
+    "Report",
+    "grade_item",
+    "grade_submission",
+    "lab_names",
+    "load_lab",
+    "reference",
+    "warm",
+]
+
+Records = Mapping[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """`status` is passed, failed, error (of the check itself) or not attempted."""
+
+    exercise: str
+    check: str
+    points: float
+    max_points: float
+    status: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A graded lab; `warning` says what an instructor must know of how it was graded."""
+
+    lab: str
+    checks: tuple[CheckResult, ...]
+    warning: str | None = None
+
+    @property
+    def score(self) -> float:
+        return sum(result.points for result in self.checks)
+
+    @property
+    def max_score(self) -> float:
+        return sum(result.max_points for result in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        scores = {"lab": self.lab, "score": self.score, "max_score": self.max_score}
+        return {**scores, "checks": [asdict(result) for result in self.checks]}
+
+
+def warm(lab: LabChecks, limits: Limits | None = None, isolate: bool = True) -> Sandbox:
+    """A sandbox for this lab that starts in the background; it ends with the process that made it."""
+    sandbox = Sandbox(lab.hidden, limits, isolate)
+    sandbox.start()
+    return sandbox
+
+
+def grade_item(
+    item: type[Graded], payload: Any, records: Records, sandbox: Sandbox
+) -> list[CheckResult]:
+    """One exercise (a function or class), experiment (rows) or question (a value), in a notebook."""
+    if not issubclass(item, Exercise):
+        return grade_recorded(item, payload, records)
+    lab = lab_of(sys.modules[item.__module__])
+    try:
+        solution, names = live_solution(payload, item, lab)
+    except CheckFailed as refused:
+        return _all(item, "failed", str(refused))
+    return run_checks(item, {"submission": Attempt(sandbox, solution, item.name, names)})
+
+
+def grade_submission(submission: Submission, lab: LabChecks, sandbox: Sandbox) -> Report:
+    """Every exercise, experiment and question of a lab, from a file."""
+    results: list[CheckResult] = []
+    substitutes: dict[str, bytes] = {}
+    tables = submission.recorded.get("experiment", {})
+    for item in lab.items:
+        if issubclass(item, Exercise):
+            graded = grade_exercise(item, submission, substitutes, sandbox)
+            if any(result.status != "passed" for result in graded):
+                substitutes[item.name] = pickled_reference(item)
+        else:
+            kind = "answer" if item.kind == "question" else item.kind
+            graded = grade_recorded(item, submission.recorded.get(kind, {}).get(item.name), tables)
+        results += graded
+    return Report(lab.name, tuple(results), sandbox.warning)
+
+
+def grade_exercise(
+    item: type[Exercise], submission: Submission, substitutes: dict[str, bytes], sandbox: Sandbox
+) -> list[CheckResult]:
+    """One exercise of a file; what is plainly not there, or still the stub, costs no run."""
+    if not submission.defines(item.name):
+        return _all(item, "not attempted", f"there is no `{item.name}` in {submission.path.name}")
+    if submission.is_stub(item.name):
+        return _all(item, "not attempted", "not filled in yet")
+    attempt = Attempt(sandbox, file_solution(submission, substitutes), item.name)
+    return run_checks(item, {"submission": attempt})
+
+
+def file_solution(submission: Submission, substitutes: dict[str, bytes]) -> dict[str, Any]:
+    """What `loader.load` runs in the sandbox."""
+    cells = [[cell.name, cell.source, cell.whole] for cell in submission.cells]
+    return {"cells": cells, "substitutes": dict(substitutes)}
+
+
+def grade_recorded(item: type[Graded], payload: Any, records: Any) -> list[CheckResult]:
+    """An experiment or a question, from what the learner's own run recorded."""
+    if payload is None:
+        return _all(item, "not attempted", f"nothing is recorded: run the cell of '{item.name}'")
+    tables = {name: _rows(table) for name, table in dict(records).items()}
+    if item.kind == "question":
+        return run_checks(item, {"value": payload, "records": tables})
+    rows = _rows(payload)
+    if not rows:
+        return _all(item, "failed", "the table must be a list of rows, and have at least one")
+    return run_checks(item, {"table": rows, "records": tables})
+
+
+def run_checks(item: type[Graded], fixtures: dict[str, Any]) -> list[CheckResult]:
+    """Each check gets the fixtures that it names."""
+    return [_run_check(item, check, fixtures) for check in checks_of(item)]
+
+
+def _run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> CheckResult:
+    wanted = list(inspect.signature(check.function).parameters)[1:]
+    status, message, points = "passed", "", check.points
+    try:
+        with unpredictable():
+            check.function(item(), **{name: fixtures[name] for name in wanted})
+    except NotAttempted:
+        status, message, points = "not attempted", "not filled in yet", 0.0
+    except CheckFailed as failure:
+        status, message, points = "failed", str(failure), 0.0
+    except Exception as error:
+        status, message, points = "error", _unreadable(error), 0.0
+    return CheckResult(item.name, check.title, points, check.points, status, message)
+
+
+def _unreadable(error: Exception) -> str:
+    """A check that stumbles does so over what came back: a type or a shape that nobody expected."""
+    return (
+        f"what came back is not what the check can read ({type(error).__name__}: {error}): "
+        "compare the type and the shape of what you return with the docstring"
+    )
+
+
+@contextmanager
+def unpredictable() -> Iterator[None]:
+    """Inputs that no submission can know, and the caller's own random numbers as they were."""
+    python, arrays = random.getstate(), np.random.get_state()
+    seed = secrets.randbits(32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python), np.random.set_state(arrays)
+
+
+def _all(item: type[Graded], status: str, message: str) -> list[CheckResult]:
+    return [
+        CheckResult(item.name, check.title, 0.0, check.points, status, message)
+        for check in checks_of(item)
+    ]
+
+
+def _rows(table: Any) -> list[Row]:
+    """The rows of a recorded table; none where it is no table."""
+    if not isinstance(table, list) or not all(isinstance(row, dict) for row in table):
+        return []
+    return [Row(row) for row in table]

@@ -1,0 +1,125 @@
+"""Loads a submission inside the sandbox: the text of its cells, or a function sent from a notebook.
+
+Exercise cells (and plain files) run every statement; other cells only their imports, definitions and
+constants, so that a demo of the lab costs no time. A statement that fails is noted and the next one
+runs: an exercise stands on its own, and a typo in another cell costs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+import pickle
+import sys
+import traceback
+from types import ModuleType
+from typing import Any
+
+from minitrain.lab.submission import is_lab_call
+
+MODULE = "submission"
+
+
+class NotDefined(Exception):
+    """The submission has no function or class of that name."""
+
+
+def load(solution: dict[str, Any], name: str) -> tuple[Any, list[str]]:
+    """The learner's object called `name`, and what failed on the way to it.
+
+    `solution` is {"cells": [[file, source, whole], …]} or {"live": pickle, "sources": {file: text}};
+    "substitutes" has pickled references for exercises that do not work yet.
+    """
+    substitutes = {key: pickle.loads(data) for key, data in solution["substitutes"].items()}
+    if "live" in solution:
+        for file, text in solution["sources"].items():
+            _remember(file, text)
+        return _Unpickler(solution["live"], substitutes).load(), []
+    return _load_cells(solution["cells"], substitutes, name)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts references back where the notebook's function used what `lab.grade` had returned."""
+
+    def __init__(self, data: bytes, substitutes: dict[str, Any]) -> None:
+        super().__init__(io.BytesIO(data))
+        self.substitutes = substitutes
+
+    def persistent_load(self, name: str) -> Any:
+        return self.substitutes[name]
+
+
+def _load_cells(
+    cells: list[list[Any]], substitutes: dict[str, Any], name: str
+) -> tuple[Any, list[str]]:
+    module = ModuleType(MODULE)
+    sys.modules[MODULE] = module
+    problems: list[str] = []
+    for file, source, whole in cells:
+        problems += _run_cell(module.__dict__, file, source, whole)
+        module.__dict__.update(substitutes)
+    if name not in module.__dict__:
+        reason = f"; {problems[0]}" if problems else ""
+        raise NotDefined(f"there is no `{name}` in what was handed in{reason}")
+    return module.__dict__[name], problems
+
+
+def _run_cell(namespace: dict[str, Any], file: str, source: str, whole: bool) -> list[str]:
+    """Runs the statements that count; what failed, one line each."""
+    _remember(file, source)
+    try:
+        statements = ast.parse(source, file).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return [f"{file} is not Python: {describe(error)}"]
+    problems = []
+    for statement in statements:
+        if (whole and not _calls_lab(statement)) or _defines(statement):
+            try:
+                code = compile(ast.Module([statement], []), file, "exec", dont_inherit=True)
+                exec(code, namespace)
+            except (Exception, RecursionError) as error:
+                problems.append(f"{file}, line {statement.lineno}: {describe(error)}")
+    return problems
+
+
+def _defines(statement: ast.stmt) -> bool:
+    """Imports, definitions, and constants: plain values, or NAMES_IN_CAPITALS whatever makes them."""
+    if isinstance(
+        statement,
+        (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+    ):
+        return True
+    if not isinstance(statement, ast.Assign) or _calls_lab(statement):
+        return False
+    names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+    constant = bool(names) and all(name.isupper() for name in names)
+    return constant or not any(isinstance(node, ast.Call) for node in ast.walk(statement.value))
+
+
+def _calls_lab(statement: ast.stmt) -> bool:
+    return isinstance(statement, (ast.Assign, ast.Expr)) and is_lab_call(statement.value)
+
+
+def _remember(file: str, source: str) -> None:
+    """So that a traceback can show the learner's line."""
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+
+
+def files(solution: dict[str, Any]) -> set[str]:
+    """The names that the submission's own lines have in a traceback."""
+    return set(solution["sources"]) if "live" in solution else {c[0] for c in solution["cells"]}
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: message`, as Python prints it, on one line."""
+    return " ".join("".join(traceback.format_exception_only(type(error), error)).split())
+
+
+def locate(error: BaseException, files: set[str]) -> str:
+    """The learner's own line that an exception came through: ` (cell 3, line 4, in f: \\`x = …\\`)`."""
+    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
+    if not own:
+        return ""
+    last = own[-1]
+    return f" ({last.filename}, line {last.lineno}, in {last.name}: `{last.line}`)"

@@ -1,0 +1,206 @@
+"""Runs untrusted code and brings back plain data: the wall between a submission and its grader.
+
+    with Sandbox(hidden=["minitrain/parallel/collectives.py"]) as sandbox:
+        reply = sandbox.run(request)          # raises SubmissionFailed(kind, words)
+
+A zygote (see zygote.py) lives as long as the sandbox, inside bubblewrap where that works; each run is
+a fresh fork of it with limits (limits.py), a guard (guard.py) and a watch (watch.py). What comes back
+is parsed without pickle (wire.py). A run that takes the zygote with it costs itself only: the next
+run starts another one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import psutil
+
+from minitrain.lab import bubblewrap, outcome, wire
+from minitrain.lab.limits import Limits
+from minitrain.lab.watch import Outcome, family_of, follow
+
+START_SECONDS = 120.0  # importing torch from a cold disk
+NOT_ISOLATED = (
+    "bubblewrap does not work here ({}), so this submission could read files and reach "
+    "the network by unusual means: grade only what you trust, or use Linux with bubblewrap installed"
+)
+
+
+class Sandbox:
+    """`hidden`: files of the package that no submission may see; `isolate=False` for tests."""
+
+    def __init__(
+        self, hidden: Sequence[str] = (), limits: Limits | None = None, isolate: bool = True
+    ) -> None:
+        self.hidden = tuple(sorted(set(hidden)))
+        self.limits = (limits or Limits()).fitted()
+        self.folder = tempfile.TemporaryDirectory(prefix="minitrain-")
+        self.bubblewrap = bubblewrap.find() if isolate else None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ready = False
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def warning(self) -> str | None:
+        """What to tell an instructor where the kernel's walls are missing."""
+        if self.bubblewrap:
+            return None
+        return NOT_ISOLATED.format("it is not installed, or the kernel forbids it")
+
+    def start(self) -> None:
+        """Starts the zygote and does not wait for it: it imports torch while other things go on."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        self.stop()
+        self.control, theirs = socket.socketpair()
+        with theirs, tempfile.TemporaryFile() as errors:
+            self.errors: BinaryIO = os.fdopen(os.dup(errors.fileno()), "w+b")
+            self.process = subprocess.Popen(
+                self._command(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self.errors,
+                stderr=self.errors,
+                env=self._environment(),
+                cwd=self.folder.name,
+                start_new_session=True,
+            )
+
+    def run(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """One run of at most `seconds`; the reply of `child.py`, or SubmissionFailed."""
+        self._wait_until_ready()
+        nonce = secrets.token_bytes(16)
+        header = {**request, **self._rules(), "nonce": nonce, "seconds": seconds}
+        result = self._exchange(wire.pack(header), seconds + request["grace"])
+        if result.status is None:
+            self.stop()
+        return outcome.judge(result, nonce, self.limits, seconds)
+
+    def _exchange(self, request: bytes, seconds: float) -> Outcome:
+        reply, reply_end = os.pipe()
+        output, output_end = os.pipe()
+        try:
+            with tempfile.TemporaryFile() as file:
+                file.write(request)
+                file.seek(0)
+                try:
+                    socket.send_fds(self.control, [b"F"], [file.fileno(), reply_end, output_end])
+                finally:
+                    os.close(reply_end), os.close(output_end)
+            zygote = psutil.Process(self.process.pid)
+            return follow(self.control, reply, output, zygote, self.limits, seconds)
+        except (psutil.NoSuchProcess, ConnectionError):
+            return Outcome(cause="died")
+        finally:
+            os.close(reply), os.close(output)
+
+    def _rules(self) -> dict[str, Any]:
+        root = bubblewrap.PACKAGE.parent
+        modules = {name.removesuffix(".py").replace("/", "."): name for name in self.hidden}
+        caches = [_compiled(root / name) for name in self.hidden]
+        places = [root / "solutions", root / "tests", *(root / name for name in self.hidden)]
+        denied = [str(path) for path in [*places, *sum(caches, [])]]
+        return {"limits": asdict(self.limits), "hidden": modules, "denied": denied}
+
+    def _command(self, control: int) -> list[str]:
+        place = bubblewrap.PRIVATE if self.bubblewrap else self._work_folder()
+        namespace = os.readlink("/proc/self/ns/pid") if sys.platform == "linux" else ""
+        command = [
+            sys.executable,
+            "-s",
+            "-m",
+            "minitrain.lab.zygote",
+            str(control),
+            place,
+            namespace,
+        ]
+        if self.bubblewrap:
+            return bubblewrap.wrap(self.bubblewrap, command, self.hidden, Path(self.folder.name))
+        return command
+
+    def _work_folder(self) -> str:
+        path = Path(self.folder.name) / "work"
+        path.mkdir(exist_ok=True)
+        return str(path)
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of the user's: no tokens, no settings."""
+        place = bubblewrap.PRIVATE if self.bubblewrap else self._work_folder()
+        return {
+            "PATH": os.defpath,
+            "PYTHONPATH": str(bubblewrap.PACKAGE.parent),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **dict.fromkeys(("HOME", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR"), place),
+            "USER": "learner",
+            "LANG": "C.UTF-8",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def _wait_until_ready(self) -> None:
+        self.start()
+        if self.ready:
+            return
+        self.control.settimeout(START_SECONDS)
+        with suppress(OSError):
+            self.ready = self.control.recv(1) == b"R"
+        self.control.settimeout(None)
+        if not self.ready:
+            raise RuntimeError(f"the sandbox did not start: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace")[-2000:] or "it said nothing"
+
+    def stop(self) -> None:
+        """Kills the zygote and all that is under it; `run` starts another."""
+        if self.process is None:
+            return
+        with suppress(psutil.Error):
+            kill_family(psutil.Process(self.process.pid))
+        self.process.wait()
+        self.control.close()
+        self.errors.close()
+        self.process, self.ready = None, False
+
+    def close(self) -> None:
+        """Ends the sandbox and removes its folder."""
+        self.stop()
+        with suppress(OSError):
+            self.folder.cleanup()
+
+
+def kill_family(process: psutil.Process) -> None:
+    """Freezes, then kills: a process that is stopped cannot fork while its siblings are found."""
+    deadline = time.monotonic() + 3
+    found: dict[int, psutil.Process] = {}
+    while time.monotonic() < deadline:
+        new = [p for p in [process, *family_of(process)] if p.pid not in found]
+        for member in new:
+            found[member.pid] = member
+            with suppress(psutil.Error):
+                member.suspend()
+        if not new:
+            break
+    for member in found.values():
+        with suppress(psutil.Error):
+            member.kill()
+
+
+def _compiled(source: Path) -> list[Path]:
+    return list((source.parent / "__pycache__").glob(f"{source.stem}.*"))
