@@ -12,7 +12,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from minitrain.errors import InputError
-from minitrain.lab.grade import load_lab
+from minitrain.lab.course import lab_names, load_lab
 
 GRADED = re.compile(r"lab\.(?:grade\((\w+)\)|(?:experiment|answer)\(\s*\"([^\"]+)\")")
 BEGIN = "### BEGIN SOLUTION"
@@ -21,7 +21,7 @@ SCHEMA = 3
 
 def add_grading_metadata(notebook: NotebookNode, lab: str, root: Path) -> None:
     """Marks the cells of `notebook`; whatever has points is graded exactly once."""
-    if not (root / "tests" / "labs" / f"test_{lab}.py").is_file():
+    if lab not in lab_names(root):
         return
     points = {item.name: item.max_points for item in load_lab(lab, root).items}
     graded: list[str] = []

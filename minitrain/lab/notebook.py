@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minitrain.errors import InputError, unknown_name
-from minitrain.lab import grade as engine
 from minitrain.lab.cards import grade_card, points_text, waiting_card
+from minitrain.lab.checks import Graded
 from minitrain.lab.display import display, publish
+from minitrain.lab.grade import grade_item, load_lab, reference, warm
 from minitrain.lab.machine import Machine
 from minitrain.lab.progress import LabProgress, Progress
 from minitrain.lab.review import guess_card, score_card
 from minitrain.lab.tables import plain, rows_of
-from minitrain.paths import course_root
 
 Submitted = TypeVar("Submitted", bound=Callable[..., Any])
 STUB = "# YOUR CODE HERE"
@@ -39,7 +39,8 @@ class Lab:
     def __init__(
         self, name: str, root: Path | None = None, progress_folder: Path | None = None
     ) -> None:
-        self.checks = engine.load_lab(name, root or course_root())
+        self.checks = load_lab(name, root)
+        self._sandbox = warm(self.checks)
         self.name = name
         self.machine = Machine()
         self._progress = Progress(name, progress_folder)
@@ -82,18 +83,18 @@ class Lab:
 
     def grade(self, submitted: Submitted) -> Submitted:
         """Shows how each check went; returns `submitted` if all pass, else the reference."""
-        item = self._item("exercise", _name_of(submitted))
-        reference = engine.reference(item)
-        if submitted is reference:
+        item = self.checks.find("exercise", _name_of(submitted))
+        ours = reference(item)
+        if submitted is ours:
             text = f"This is the reference: run the cell of your `{item.name}`, then this one."
             publish(waiting_card(item.title, text, item.max_points))
             return submitted
         if _is_unfilled(submitted):
             text = "Not written yet: the reference stands in, so the cells below run."
             publish(waiting_card(item.title, text, item.max_points))
-            return reference
+            return ours
         passed = self._judge(item, submitted, "Until every check passes, the reference stands in.")
-        return submitted if passed else reference
+        return submitted if passed else ours
 
     def predict(self, name: str, guess: float | None, unit: str = "") -> None:
         """Keeps a guess, before the measured number is shown by `reveal`."""
@@ -122,7 +123,7 @@ class Lab:
 
     def experiment(self, name: str, table: Any) -> None:
         """Keeps a measured table (list of dicts, dict of lists, DataFrame) and checks it."""
-        item = self._item("experiment", name)
+        item = self.checks.find("experiment", name)
         if table is None or len(table) == 0:
             text = "Nothing recorded yet: the table has no rows."
             publish(waiting_card(item.title, text, item.max_points))
@@ -134,7 +135,7 @@ class Lab:
 
     def answer(self, name: str, value: Any) -> None:
         """Checks an answer against the learner's own records."""
-        item = self._item("question", name)
+        item = self.checks.find("question", name)
         if value is None or value is Ellipsis:
             publish(waiting_card(item.title, "No answer yet.", item.max_points))
             return
@@ -146,9 +147,9 @@ class Lab:
         """The sum of the best results, what is missing, and what to read now."""
         display(score_card(self.name, self.checks.items, self.progress, read))
 
-    def _judge(self, item: Any, payload: Any, note: str, data: dict | None = None) -> bool:
+    def _judge(self, item: type[Graded], payload: Any, note: str, data: dict | None = None) -> bool:
         """Grades, keeps the best score, shows the card; True if every check passed."""
-        results = engine.grade_item(item, payload, self.records)
+        results = grade_item(item, payload, self.records, self._sandbox)
         points = sum(result.points for result in results)
         passed = all(result.status == "passed" for result in results)
         before = self.progress.points.get(item.name, [0.0])[0]
@@ -159,13 +160,6 @@ class Lab:
             note = "From here on the lab uses yours."
         publish(grade_card(item.title, results, note, data))
         return passed
-
-    def _item(self, kind: str, name: str) -> Any:
-        """The exercise, experiment or question of that name."""
-        known = {item.name: item for item in self.checks.items if item.kind == kind}
-        if name not in known:
-            raise unknown_name(f"{kind} of {self.name}", name, known)
-        return known[name]
 
     def _full(self) -> set[str]:
         return {name for name, (best, of) in self.progress.points.items() if best >= of}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minitrain.lab.cards import bytes_text, info_card, number_text, points_text, seconds_text
+from minitrain.lab.checks import Graded
 from minitrain.lab.display import MUTED, RULE, TONES, Rich, badge, box, heading, meter, words
 from minitrain.lab.progress import LabProgress
 
@@ -70,14 +71,16 @@ def _distance(guess: float, measured: float) -> str:
     return f"{factor:.3g} times too {'large' if abs(guess) > abs(measured) else 'small'}"
 
 
-def score_card(name: str, items: Sequence[Any], progress: LabProgress, read: str = "") -> Rich:
+def score_card(
+    name: str, items: Sequence[type[Graded]], progress: LabProgress, read: str = ""
+) -> Rich:
     """Points by exercise, experiment and question, and where to go now."""
     best = {item.name: progress.points.get(item.name, [0.0, 0.0])[0] for item in items}
-    got, most = sum(best.values()), sum(item.max_points for item in items)
-    score = f"{points_text(got)} of {points_text(most)} points"
-    tone = "good" if got >= most else "info"
+    got, total = sum(best.values()), sum(item.max_points for item in items)
+    score = f"{points_text(got)} of {points_text(total)} points"
+    tone = "good" if got >= total else "info"
     inside, plain = (
-        heading(name, score) + meter(got / most if most else 0.0, tone),
+        heading(name, score) + meter(got / total if total else 0.0, tone),
         [f"{name}: {score}"],
     )
     for item in items:
