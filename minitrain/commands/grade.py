@@ -1,4 +1,4 @@
-"""`python -m minitrain grade`: the checks of `lab.grade`, for a notebook, several, or a whole class."""
+"""`python -m minitrain grade`: the checks of `lab.grade`, for a notebook or for a whole class."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def grade(
     ] = None,
     csv: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(
-            help="grade a folder in parallel, a row a student and lab; goes on where it was"
-        ),
+        typer.Option(help="grade a folder in parallel; a row a student and lab"),
     ] = None,
     jobs: Annotated[int, typer.Option(help="parallel processes for --csv")] = os.cpu_count() or 1,
 ) -> None:
@@ -54,9 +52,7 @@ def _find(given: str) -> Path:
         return labs[given]
     beside = {str(p) for p in path.parent.glob("*.ipynb")} if path.parent.is_dir() else set()
     near = get_close_matches(given, sorted({*labs, *beside}), n=1, cutoff=0.6)
-    advice = (
-        f"did you mean {near[0]}?" if near else "give a notebook, a .py file, a lab or a folder"
-    )
+    advice = f"did you mean {near[0]}?" if near else "give a notebook, a .py file or a folder"
     raise InputError(f"{given} is not there: {advice}")
 
 

@@ -3,8 +3,8 @@
     submission.run(probe, *args)                  -> probe(f, *args), in a fresh sandboxed child
     submission.launch(probe, *args, ranks=N)      -> Results of probe(group, f, *args) on each rank
 
-`f` is the learner's function or class; probe and arguments are the grader's, and only plain data and
-tensors come back. Anything else that happens raises SubmissionFailed with words for the learner.
+`f` is the learner's function or class; probe and arguments are the grader's, and only plain data
+and tensors come back. Anything else that happens raises SubmissionFailed with its words.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Attempt:
         fabric: Any = None,
         timeout: float | None = None,
     ) -> Results:
-        """What `probe(group, f, *args)` returned on each rank, with `.traces` as `launch` gives them."""
+        """What `probe(group, f, *args)` returned on each rank, with `.traces`, as of `launch`."""
         assert ranks > 0, "a launch has ranks"
         reply = self._send(probe, args, ranks, fabric, timeout)
         try:
@@ -95,7 +95,7 @@ class Attempt:
             self.used_seconds += time.monotonic() - began
 
     def _seconds(self, timeout: float | None) -> float:
-        """The deadline of the next run: short once it has hung, and never beyond the exercise's own."""
+        """The deadline of the next run: short once it has hung, within the exercise's own."""
         limits = self.sandbox.limits
         left = limits.exercise_seconds - self.used_seconds
         if left < LEAST:
@@ -112,7 +112,7 @@ class Attempt:
 
 @contextmanager
 def by_value(function: Any) -> Iterator[None]:
-    """Probes and their helpers live in `tests/`, which the sandbox does not show: they travel whole."""
+    """Probes and their helpers live in `tests/`, which the sandbox does not show: sent whole."""
     modules = [module for module in list(sys.modules.values()) if _is_beside(module, function)]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
@@ -124,7 +124,7 @@ def by_value(function: Any) -> Iterator[None]:
 
 
 def _is_beside(module: Any, function: Any) -> bool:
-    """The function's own module, and those in the same folder; never a library, nor this package."""
+    """The function's own module, and those in the same folder; no library, nor this package."""
     name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
     home = getattr(sys.modules.get(function.__module__ or ""), "__file__", None)
     if not isinstance(file, str) or not isinstance(home, str):

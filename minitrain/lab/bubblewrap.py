@@ -1,8 +1,8 @@
 """The sandbox's first wall: bubblewrap, namespaces of the kernel without being root.
 
-Only what Python needs is there to be seen (the interpreter, its packages, `minitrain` itself), all of
-it read-only: no home, no `solutions/`, no `tests/`, no `.git`. In the place of a hidden file lies one
-that says so when it is imported. No network, its own process numbers, a temporary folder of its own.
+Only what Python needs is there to be seen (the interpreter, its packages, `minitrain` itself), all
+of it read-only: no home, no `solutions/`, no `tests/`, no `.git`. In place of a hidden file lies
+one that says so when it is imported. No network, its own process numbers and temporary folder.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import minitrain
 PACKAGE = Path(minitrain.__file__).resolve().parent
 PRIVATE = "/tmp"  # inside: a tmpfs of its own
 TMP_BYTES = 256 * 2**20
-HIDDEN_TEXT = (
-    'raise ImportError("not allowed while your code is graded: it imports {}, which is hidden")\n'
-)
+REFUSED = "not allowed while your code is graded: it imports {}, which is hidden"
 SYSTEM = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/nix/store", "/opt"]
 SETTINGS = [
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
@@ -42,7 +40,7 @@ def find() -> str | None:
 
 
 def wrap(program: str, command: list[str], hidden: Iterable[str], stubs: Path) -> list[str]:
-    """`command` inside the walls. `hidden`: files of the package; `stubs`: a folder to put lids in."""
+    """`command` inside the walls. `hidden`: files of the package; `stubs`: a folder for lids."""
     package = ["--ro-bind", str(PACKAGE), str(PACKAGE)]
     arguments = [*_walls(), *_system(), *package, *_lids(hidden, stubs)]
     return [program, *arguments, "--remount-ro", "/", "--chdir", PRIVATE, "--", *command]
@@ -87,7 +85,7 @@ def _lids(hidden: Iterable[str], stubs: Path) -> list[str]:
     for number, name in enumerate(hidden):
         path = PACKAGE.parent / name
         lid = stubs / f"lid{number}.py"
-        lid.write_text(HIDDEN_TEXT.format(name))
+        lid.write_text(f"raise ImportError({REFUSED.format(name)!r})\n")
         arguments += ["--ro-bind", str(lid), str(path)]
         cache = path.parent / "__pycache__"
         if cache.is_dir():

@@ -47,9 +47,9 @@ class NotAttempted(CheckFailed):
 
 
 class SubmissionFailed(CheckFailed):
-    """The submission gave no result.
+    """The submission gave no result. `kind` is one of
 
-    `kind` is one of exception, deadlock, mismatch, timeout, memory, died, output, forbidden, tampered.
+    exception, deadlock, mismatch, timeout, memory, died, output, forbidden, tampered.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -91,7 +91,7 @@ def checks_of(graded: type[Graded]) -> list[Check]:
 
 
 class Graded:
-    """What a learner gets points for: `name` is what they wrote, the docstring's first line its title."""
+    """What a learner gets points for: `name` is what they wrote, the docstring its title."""
 
     name: ClassVar[str] = ""
     kind: ClassVar[str] = ""
@@ -112,7 +112,7 @@ class Exercise(Graded):
 
 
 class Experiment(Graded):
-    """A table that `lab.experiment(name, table)` recorded; its checks take `table`, and `records`."""
+    """A table that `lab.experiment(name, table)` recorded; checks take `table` and `records`."""
 
     kind = "experiment"
 

@@ -1,8 +1,8 @@
 """One run of a submission, in a process that was forked for it and ends with it.
 
-In order: files and limits, the probe and its arguments (the grader's own, so they may be unpickled),
-the seals and the guard, the submission, the probe. What it returns goes back as plain data in one
-frame; the exit status is the zygote's to tell.
+In order: files and limits, the probe and its arguments (the grader's own, so they may be
+unpickled), the seals and the guard, the submission, the probe. What it returns goes back as plain
+data in one frame; the exit status is the zygote's to tell.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _answer(header: dict[str, Any], reply: int) -> dict[str, Any]:
 
 
 def _launched(header: dict[str, Any], reply: int) -> dict[str, Any]:
-    """The probe on every rank; each packs its own result, so that no object of theirs comes here."""
+    """The probe on every rank; each packs its own result: no object of theirs comes here."""
     results = launch(
         _on_rank,
         header,
@@ -89,19 +89,17 @@ def _on_rank(group: Group, header: dict[str, Any], reply: int) -> bytes:
 
 
 def run_probe(header: dict[str, Any], context: tuple[Any, ...]) -> bytes:
-    """Loads the submission and calls `probe(*context, f, *args)`; its value and what was noticed."""
+    """Loads the submission, calls `probe(*context, f, *args)`; its value and what was noticed."""
     probe, args = cloudpickle.loads(header["probe"])
     sealed = seals.snapshot()
-    state = [(group, seals.group_state(group), group.trace.ops) for group in context]
+    groups = [seals.GroupSeal.of(group) for group in context]
     guard = Guard(header["denied"], [tempfile.gettempdir()], header["hidden"])
     if header["guarded"]:
         guard.install()
     solution, problems = loader.load(header["solution"], header["name"])
     guard.loading = False
     value = probe(*context, solution, *args)
-    tampered = seals.broken(sealed)
-    for group, before, ops in state:
-        tampered += seals.group_broken(group, before, ops)
+    tampered = seals.broken(sealed) + [name for seal in groups for name in seal.broken()]
     notes = {"tampered": tampered, "forbidden": guard.violations, "problems": problems}
     return wire.pack({"value": value, **notes})
 

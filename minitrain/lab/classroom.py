@@ -69,15 +69,15 @@ def _lab_in_name(stem: str, root: Path | None) -> str | None:
 
 
 def find_submissions(folder: Path, root: Path | None = None) -> list[Entry]:
-    """`ada/e02.ipynb`, `ada/e02/e02.ipynb` and `ada_e02.ipynb`: notebooks, or .py where no notebook is."""
+    """`ada/e02.ipynb`, `ada/e02/e02.ipynb`, `ada_e02.ipynb`; .py where there is no notebook."""
     paths = sorted(p for p in folder.rglob("*.ipynb") if not SKIPPED & set(p.parts))
     if not paths:
         paths = [p for p in sorted(folder.rglob("*.py")) if _lab_in_name(p.stem, root)]
     entries = [_entry(path, folder, root) for path in paths if path.stem != "index"]
     if not entries:
         raise InputError(
-            f"{folder} holds no submissions: it needs notebooks, as student/e02_data_parallel.ipynb "
-            "or student_e02_data_parallel.ipynb"
+            f"{folder} holds no submissions: it needs notebooks, such as "
+            "student/e02_data_parallel.ipynb or student_e02_data_parallel.ipynb"
         )
     return entries
 

@@ -1,4 +1,4 @@
-"""Which labs there are, and what each of them grades: `tests/labs/test_<lab>.py`, loaded by path."""
+"""Which labs there are, and what each one grades: `tests/labs/test_<lab>.py`, loaded by path."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LabChecks:
         return sum(item.max_points for item in self.items)
 
     def find(self, kind: str, name: str) -> type[Graded]:
-        """The exercise, experiment or question called `name`; InputError with the nearest if none is."""
+        """The exercise, experiment or question called `name`; InputError with the nearest."""
         known = {item.name: item for item in self.items if item.kind == kind}
         if name not in known:
             raise unknown_name(f"{kind} of {self.name}", name, known)

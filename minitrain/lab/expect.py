@@ -1,11 +1,11 @@
-"""What a check says when something is not as it must be: what was given, what was expected, and why.
+"""What a check says when something is not as it must be: what was given, expected, and why.
 
     expect.equal(got, want, hints=[(wrong, "words")])   equal up to the rounding of the dtype
     expect.close(got, want, tol=0.05)                    within a relative tolerance
     expect.identical(got, want)                          the same bits
     expect.that(condition, "words")
 
-A hint is a value that a likely mistake would give: if `got` is that value, its words end the message.
+A hint is a value that a likely mistake gives: if `got` is that value, its words end the message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def that(condition: object, message: str) -> None:
 def equal(
     got: Any, want: Any, tol: float | None = None, hints: Hints = (), what: str = "the result"
 ) -> None:
-    """Tensors, numbers, texts, or lists and dicts of them; floats up to `tol` (default: rounding)."""
+    """Tensors, numbers, texts, lists and dicts of them; floats up to `tol` (default: rounding)."""
     _judge(got, want, tol, hints, what)
 
 

@@ -1,4 +1,4 @@
-"""The one frame in which a run's reply travels: a mark, the run's own number, the length, the body."""
+"""The one frame in which a run's reply travels: mark, the run's own number, length, body."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The grading engine: the checks of a lab, run on what a learner made, in the grader's own process.
 
     sandbox = warm(lab)                                    # loads torch while the lab is read
-    grade_item(item, f, records, sandbox)                  # from a notebook: a function, table, answer
+    grade_item(item, f, records, sandbox)                  # in a notebook: function, table, answer
     grade_submission(read_submission(path), lab, sandbox)  # from a file: the whole lab
 
 An exercise is graded with the learner's own earlier functions where they pass and with the course's
@@ -90,7 +90,7 @@ class Report:
 
 
 def warm(lab: LabChecks, limits: Limits | None = None, isolate: bool = True) -> Sandbox:
-    """A sandbox for this lab that starts in the background; it ends with the process that made it."""
+    """A sandbox for this lab that starts in the background; it ends with this process."""
     sandbox = Sandbox(lab.hidden, limits, isolate)
     sandbox.start()
     return sandbox
@@ -99,7 +99,7 @@ def warm(lab: LabChecks, limits: Limits | None = None, isolate: bool = True) -> 
 def grade_item(
     item: type[Graded], payload: Any, records: Records, sandbox: Sandbox
 ) -> list[CheckResult]:
-    """One exercise (a function or class), experiment (rows) or question (a value), in a notebook."""
+    """One exercise (function or class), experiment (rows) or question (value), in a notebook."""
     if not issubclass(item, Exercise):
         return grade_recorded(item, payload, records)
     lab = lab_of(sys.modules[item.__module__])

@@ -1,4 +1,4 @@
-"""The sandbox's second wall, inside the interpreter: an audit hook that refuses what no exercise needs.
+"""The sandbox's second wall, in the interpreter: an audit hook refuses what no exercise needs.
 
 Under bubblewrap the kernel already hides files and network, and this hook only gives clear words.
 Without it the hook is all there is against reading the solutions: Python code cannot remove it, but

@@ -1,8 +1,8 @@
 """What one run of a submission may use: time, memory, processes, files, output.
 
-The kernel holds the limits per process (`apply`, in the child, before the submission is loaded); the
-grader's own process holds the totals, which no process can lift: wall-clock, the sum of memory, the
-number of processes, the bytes printed and returned (`minitrain/lab/watch.py`).
+The kernel holds the limits per process (`apply`, in the child, before the submission is loaded);
+the grader's own process holds the totals, which no process can lift: wall-clock, the sum of memory,
+the number of processes, the bytes printed and returned (`minitrain/lab/watch.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sends a notebook's function to the sandbox as it stands in the kernel, with the globals it uses."""
+"""Sends a notebook's function to the sandbox as it stands in the kernel, with what it uses."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class _Pickler(Pickler):
             raise
         except Exception as error:
             raise CheckFailed(
-                f"it cannot be sent to the grader ({error}): make what it uses inside the function, "
-                "or give it as an argument"
+                f"it cannot be sent to the grader ({error}): make what it uses inside the "
+                "function, or give it as an argument"
             ) from error
         return self.buffer.getvalue()
 

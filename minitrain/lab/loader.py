@@ -1,8 +1,8 @@
 """Loads a submission inside the sandbox: the text of its cells, or a function sent from a notebook.
 
-Exercise cells (and plain files) run every statement; other cells only their imports, definitions and
-constants, so that a demo of the lab costs no time. A statement that fails is noted and the next one
-runs: an exercise stands on its own, and a typo in another cell costs nothing.
+Exercise cells (and plain files) run every statement; other cells only their imports, definitions
+and constants, so that a demo of the lab costs no time. A statement that fails is noted and the next
+one runs: an exercise stands on its own, and a typo in another cell costs nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class NotDefined(Exception):
 def load(solution: dict[str, Any], name: str) -> tuple[Any, list[str]]:
     """The learner's object called `name`, and what failed on the way to it.
 
-    `solution` is {"cells": [[file, source, whole], …]} or {"live": pickle, "sources": {file: text}};
-    "substitutes" has pickled references for exercises that do not work yet.
+    `solution` is {"cells": [[file, source, whole], …]}, or {"live": pickle, "sources": {file:
+    text}}; "substitutes" has pickled references for exercises that do not work yet.
     """
     substitutes = {key: pickle.loads(data) for key, data in solution["substitutes"].items()}
     if "live" in solution:
@@ -84,7 +84,7 @@ def _run_cell(namespace: dict[str, Any], file: str, source: str, whole: bool) ->
 
 
 def _defines(statement: ast.stmt) -> bool:
-    """Imports, definitions, and constants: plain values, or NAMES_IN_CAPITALS whatever makes them."""
+    """Imports, definitions, constants: plain values, or NAMES_IN_CAPITALS whatever makes them."""
     if isinstance(
         statement,
         (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
@@ -117,7 +117,7 @@ def describe(error: BaseException) -> str:
 
 
 def locate(error: BaseException, files: set[str]) -> str:
-    """The learner's own line that an exception came through: ` (cell 3, line 4, in f: \\`x = …\\`)`."""
+    """The learner's own line that an exception came through: (cell 3, line 4, in f: …)."""
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
     if not own:
         return ""

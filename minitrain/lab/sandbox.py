@@ -3,8 +3,8 @@
     with Sandbox(hidden=["minitrain/parallel/collectives.py"]) as sandbox:
         reply = sandbox.run(request)          # raises SubmissionFailed(kind, words)
 
-A zygote (see zygote.py) lives as long as the sandbox, inside bubblewrap where that works; each run is
-a fresh fork of it with limits (limits.py), a guard (guard.py) and a watch (watch.py). What comes back
+A zygote (zygote.py) lives as long as the sandbox, inside bubblewrap where that works; each run is a
+fresh fork of it with limits (limits.py), a guard (guard.py) and a watch (watch.py). What comes back
 is parsed without pickle (wire.py). A run that takes the zygote with it costs itself only: the next
 run starts another one.
 """
@@ -32,8 +32,8 @@ from minitrain.lab.watch import Outcome, family_of, follow
 
 START_SECONDS = 120.0  # importing torch from a cold disk
 NOT_ISOLATED = (
-    "bubblewrap does not work here ({}), so this submission could read files and reach "
-    "the network by unusual means: grade only what you trust, or use Linux with bubblewrap installed"
+    "bubblewrap does not work here ({}), so this submission could read files and reach the network "
+    "by unusual means: grade only what you trust, or use Linux with bubblewrap installed"
 )
 
 
@@ -113,10 +113,11 @@ class Sandbox:
     def _rules(self) -> dict[str, Any]:
         root = bubblewrap.PACKAGE.parent
         modules = {name.removesuffix(".py").replace("/", "."): name for name in self.hidden}
-        caches = [_compiled(root / name) for name in self.hidden]
-        places = [root / "solutions", root / "tests", *(root / name for name in self.hidden)]
-        denied = [str(path) for path in [*places, *sum(caches, [])]]
-        return {"limits": asdict(self.limits), "hidden": modules, "denied": denied}
+        denied = [root / "solutions", root / "tests"]
+        for name in self.hidden:
+            denied += [root / name, *_compiled(root / name)]
+        places = [str(path) for path in denied]
+        return {"limits": asdict(self.limits), "hidden": modules, "denied": places}
 
     def _command(self, control: int) -> list[str]:
         place = bubblewrap.PRIVATE if self.bubblewrap else self._work_folder()

@@ -1,9 +1,9 @@
 """Notices when a submission has changed what measures it.
 
-Before the submission is loaded every function that a probe relies on is remembered: which object its
-name stands for, and which code it runs. After the probe the same is looked up again. A submission
-that replaces `torch.allclose`, `Group.send` or a counter is named in the verdict; its verdict would
-be right without this (it is computed elsewhere), but a meter that was bent must not earn points.
+Before the submission is loaded every function that a probe relies on is remembered: which object
+its name stands for, and which code it runs. After the probe the same is looked up again. What a
+submission has replaced (`torch.allclose`, `Group.send`, a counter) is named in the verdict. Values
+would be judged right without this, elsewhere; but a meter that was bent must not earn points.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -20,110 +21,79 @@ import torch.nn.functional as F
 
 from minitrain.lab import wire
 from minitrain.measure import traffic
-from minitrain.parallel import group as groups
+from minitrain.parallel.board import Board
+from minitrain.parallel.group import Group, Work
 
 State = dict[str, tuple[Any, Any]]
 
-TORCH = ["allclose", "equal", "isclose", "all", "eq", "ne", "sum", "is_tensor", "frombuffer"]
-DIST = [
-    "send",
-    "recv",
-    "isend",
-    "irecv",
-    "batch_isend_irecv",
-    "all_reduce",
-    "broadcast",
-    "all_gather_into_tensor",
-]
-DIST += ["reduce_scatter_tensor", "all_to_all_single", "barrier", "new_group", "P2POp"]
-TENSOR = [
-    "__eq__",
-    "__ne__",
-    "equal",
-    "allclose",
-    "numpy",
-    "detach",
-    "cpu",
-    "contiguous",
-    "view",
-    "reshape",
-    "clone",
-]
+FUNCTIONS = {
+    "torch": (torch, ("allclose", "equal", "isclose", "all", "eq", "sum", "frombuffer", "randn")),
+    "torch.testing": (torch.testing, ("assert_close",)),
+    "torch.Tensor": (torch.Tensor, ("__eq__", "equal", "allclose", "numpy", "detach", "view")),
+    "torch.nn.functional": (F, ("cross_entropy", "linear", "softmax")),
+    "wire": (wire, ("pack", "_encode", "_encode_tensor", "_encode_rare")),
+    "json": (json, ("dumps",)),
+    "struct": (struct, ("pack",)),
+    "os": (os, ("write", "close", "_exit")),
+}
+CLASSES = (Group, Work, Board, traffic.Trace, traffic.Op, traffic.WallClock, dist.ProcessGroup)
 
 
 def snapshot() -> State:
-    """What every sealed name stands for now."""
-    state: State = {}
-    for owner, name, attributes in _sealed():
-        for attribute in attributes:
-            value = getattr(owner, attribute, None)
-            state[f"{name}.{attribute}"] = (value, _code(value))
-    return state
+    """What every sealed name stands for now, and its code."""
+    names = {f"{o}.{a}": getattr(owner, a) for o, (owner, some) in FUNCTIONS.items() for a in some}
+    for cls in CLASSES:
+        names.update(
+            {f"{cls.__name__}.{attribute}": value for attribute, value in vars(cls).items()}
+        )
+    return {name: (value, _code(value)) for name, value in names.items()}
 
 
 def broken(before: State) -> list[str]:
     """The names that no longer stand for what they stood for at `before`."""
     now = snapshot()
-    return sorted(
-        name
-        for name in before.keys() | now.keys()
-        if name not in now or name not in before or not _same(before[name], now[name])
-    )
+    return sorted(name for name in before.keys() | now.keys() if not _same(before, now, name))
 
 
-def group_state(group: groups.Group) -> dict[str, Any]:
-    """The parts of a rank's group that a submission has no business to exchange."""
-    return {
-        name: value for name, value in vars(group).items() if not isinstance(value, (int, float))
-    }
-
-
-def group_broken(group: groups.Group, before: dict[str, Any], ops: list[Any]) -> list[str]:
-    """Methods that were shadowed on the instance, parts that were exchanged, records taken away."""
-    shadowed = [name for name in vars(group) if callable(getattr(type(group), name, None))]
-    exchanged = [name for name, value in before.items() if vars(group).get(name) is not value]
-    names = {f"group.{name}" for name in [*shadowed, *exchanged]}
-    if group.trace.ops is not ops:
-        names.add("group.trace.ops")
-    return sorted(names)
-
-
-def _sealed() -> list[tuple[Any, str, list[str]]]:
-    classes = [
-        c for c in vars(groups).values() if isinstance(c, type) and c.__module__ == groups.__name__
-    ]
-    classes += [traffic.Trace, traffic.Op, traffic.WallClock]
-    own = [(c, c.__name__, [n for n, v in vars(c).items() if callable(_plain(v))]) for c in classes]
-    return [
-        (torch, "torch", TORCH),
-        (torch.testing, "torch.testing", ["assert_close"]),
-        (torch.Tensor, "torch.Tensor", TENSOR),
-        (dist, "torch.distributed", DIST),
-        (F, "torch.nn.functional", ["cross_entropy", "linear"]),
-        (wire, "wire", ["pack", "_encode", "_encode_tensor", "_encode_rare"]),
-        (json, "json", ["dumps"]),
-        (struct, "struct", ["pack"]),
-        (os, "os", ["write", "_exit", "close"]),
-        *own,
-    ]
-
-
-def _plain(value: Any) -> Any:
-    """The function inside a staticmethod, classmethod or property."""
-    return getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+def _same(before: State, now: State, name: str) -> bool:
+    if name not in before or name not in now:
+        return False
+    return before[name][0] is now[name][0] and before[name][1] == now[name][1]
 
 
 def _code(value: Any) -> Any:
-    function = _plain(value)
+    """The code of a function, also inside a property, classmethod or staticmethod."""
+    function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
     if isinstance(function, FunctionType):
         return (function.__code__, function.__defaults__)
     return None
 
 
-def _same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    return _identity(one[0]) is _identity(other[0]) and one[1] == other[1]
+@dataclass(frozen=True)
+class GroupSeal:
+    """A rank's group as it was: its parts, and how many operations its record has and the board."""
 
+    group: Group
+    parts: dict[str, Any]
+    ops: list[traffic.Op]
 
-def _identity(value: Any) -> Any:
-    """Looking up a classmethod makes a new bound method each time: compare what is inside."""
-    return getattr(value, "__func__", value)
+    @staticmethod
+    def of(group: Group) -> GroupSeal:
+        parts = {n: v for n, v in vars(group).items() if not isinstance(v, (int, float))}
+        return GroupSeal(group, {**parts, "trace.clock": group.trace.clock}, group.trace.ops)
+
+    def broken(self) -> list[str]:
+        """Methods shadowed on the instance, parts exchanged, records added or taken away."""
+        group, now = self.group, {**vars(self.group), "trace.clock": self.group.trace.clock}
+        found = {name for name in vars(group) if hasattr(type(group), name)}
+        found |= {name for name, part in self.parts.items() if now.get(name) is not part}
+        if group.trace.ops is not self.ops or self._miscounted():
+            found.add("trace.ops")
+        return sorted(f"group.{name}" for name in found)
+
+    def _miscounted(self) -> bool:
+        """The board, which all ranks share, counts too; a subgroup posts on lines of its own."""
+        posted = self.group.board.count() if isinstance(self.group.board, Board) else None
+        if posted is None or self.group._children:
+            return False
+        return posted != len(self.ops)

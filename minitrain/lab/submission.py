@@ -55,7 +55,7 @@ class Submission:
         return any(name in _bound(statement) for statement in self._statements())
 
     def is_stub(self, name: str) -> bool:
-        """True where the last definition of the function is only a docstring and a raise, pass or `…`."""
+        """True where the last definition is only a docstring and a raise, a pass or `…`."""
         found = [s for s in self._statements() if name in _bound(s)]
         return bool(found) and is_stub(found[-1])
 

@@ -1,4 +1,4 @@
-"""The course's own functions, sent whole: an exercise may build on an earlier one that is not there.
+"""The course's own functions, sent whole: an exercise may build on one that is not there yet.
 
 Their file is hidden in the sandbox, so they travel by value, each with only what it uses itself.
 """

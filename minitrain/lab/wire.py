@@ -2,9 +2,9 @@
 
     b"MTW1" | u32 length of the tree | the tree, JSON | the tensors' bytes, one after the other
 
-JSON's own types stand for themselves; everything else is a one-key object: {"tensor": [dtype, shape,
-offset, bytes]}, {"tuple": […]}, {"dict": [[key, value], …]}, {"float": "nan"}, {"bytes": [offset,
-bytes]}, {"dtype": "float32"}. So a submission can send a wrong value, and nothing else.
+JSON's own types stand for themselves; everything else is a one-key object: {"tensor": [dtype,
+shape, offset, bytes]}, {"tuple": […]}, {"dict": [[key, value], …]}, {"float": "nan"}, {"bytes":
+[offset, bytes]}, {"dtype": "float32"}. So a submission can send a wrong value, and nothing else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The process inside the sandbox that has torch loaded and forks a fresh child for every run.
 
-Importing torch takes seconds, forking 20 ms. It never runs a torch operation, because threads do not
-survive a fork, and never sees a byte of a submission: the child reads its request and writes its
-reply through files of its own. After each run nothing of it is left, neither process nor file.
+Importing torch takes seconds, forking 20 ms. It never runs a torch operation, because threads do
+not survive a fork, and never sees a byte of a submission: the child reads its request and writes
+its reply through files of its own. After each run nothing of it is left, neither process nor file.
 
     grader                         zygote                        child
       │  three file descriptors      │  fork                       │
