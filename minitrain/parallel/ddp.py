@@ -14,12 +14,12 @@ Paper: Li et al. 2020, "PyTorch Distributed". Lab: e02_data_parallel. P paramete
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from minitrain.errors import InputError
 from minitrain.parallel.group import Group, Work
@@ -213,3 +213,21 @@ class DDP(nn.Module):
             bucket = self.buckets[self.issued]
             bucket.work = self.group.all_reduce(bucket.buffer, async_op=True)
             self.issued += 1
+
+
+def accumulate(
+    ddp: DDP, microbatches: Sequence[Tensor], loss_of: Callable[[nn.Module, Tensor], Tensor]
+) -> Tensor:
+    """Forward and backward of M equally large microbatches, synchronized in the last one only.
+
+    The gradients are those of one batch M times as large, for the messages of one. Returns the mean
+    of the losses `loss_of(ddp, microbatch)`, a scalar each.
+    """
+    total = torch.zeros(())
+    for index, microbatch in enumerate(microbatches):
+        last = index == len(microbatches) - 1
+        with nullcontext() if last else ddp.no_sync():
+            loss = loss_of(ddp, microbatch) / len(microbatches)
+            loss.backward()
+        total = total + loss.detach()
+    return total

@@ -1,0 +1,600 @@
+"""The checks of lab e02: data parallelism, graded by what is sent, and when."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from minitrain.lab.checks import Exercise, Experiment, Question, check, expect
+
+LAB = "e02_data_parallel"
+SIZES = {
+    "cpu": {
+        "preset": "1M",
+        "batch": 8,
+        "length": 64,
+        "repeats": 5,
+        "ranks": [1, 2, 4, 8],
+        "stand_in": 1000,
+    },
+    "gpu": {"preset": "30M", "batch": 16, "length": 512},
+    "multi": {"preset": "100M", "batch": 16, "length": 1024},
+}
+DDP_FILE = "minitrain/parallel/ddp.py"
+WIDTH, LAYERS = 6, 4
+
+
+# Everything from here to the classes runs in the sandbox too, on each rank.
+class Net(nn.Module):
+    """Four layers, one weight tied, one frozen, and a side layer that not every rank uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
+        self.layers[1].weight = self.layers[0].weight
+        self.layers[2].bias.requires_grad_(False)
+        self.side = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x, with_side=True):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return self.side(x) if with_side else x
+
+
+def network():
+    """The same weights wherever it is made."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        return Net().double()
+
+
+def gradients(model):
+    return {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+
+
+def squared(model, x, **options):
+    return model(x, **options).square().mean()
+
+
+def after_backward(group, f, batches, *rest):
+    """For functions that average what a plain backward has left."""
+    model = network()
+    squared(model, batches[group.rank]).backward()
+    group.trace.mark("backward done")
+    f(group, model, *rest)
+    return gradients(model)
+
+
+def some_unused(group, f, batches, *rest):
+    """Only rank 0 uses the side layer: the others have no gradient for it."""
+    model = network()
+    squared(model, batches[group.rank], with_side=group.rank == 0).backward()
+    f(group, model, *rest)
+    return gradients(model)
+
+
+def wrapped(group, f, batches, bucket_bytes, usage="all"):
+    """For the DDP class: two steps, so that leftovers of the first one would show."""
+    model = network()
+    ddp = f(model, group, bucket_bytes)
+    before = len(group.trace.ops)
+    for _ in range(2):
+        model.zero_grad(set_to_none=True)
+        begin = len(group.trace.ops)
+        side = usage == "all" or group.rank == 0
+        squared(ddp, batches[group.rank], with_side=side).backward()
+        group.trace.mark("backward returned")
+        ddp.finish()
+    kinds = [op.kind for op in group.trace.ops[begin:]]
+    return {"gradients": gradients(model), "kinds": kinds, "before": before}
+
+
+class Slow(torch.autograd.Function):
+    """Notes on the rank's clock when backward comes by: between the upper and the lower half."""
+
+    @staticmethod
+    def forward(ctx, x, trace):
+        ctx.trace = trace
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.trace.mark("halfway")
+        return gradient, None
+
+
+class Halves(nn.Module):
+    """Two layers with a time stamp between their backwards."""
+
+    def __init__(self, trace) -> None:
+        super().__init__()
+        self.lower, self.upper = nn.Linear(WIDTH, WIDTH).double(), nn.Linear(WIDTH, WIDTH).double()
+        self.trace = trace
+
+    def forward(self, x):
+        return self.upper(Slow.apply(self.lower(x), self.trace))
+
+
+def stamped(group, f, batches):
+    """One bucket a layer: the upper one's must be on its way when backward is halfway."""
+    ddp = f(Halves(group.trace), group, WIDTH * (WIDTH + 1) * 8)
+    begin = len(group.trace.ops)
+    squared(ddp, batches[group.rank]).backward()
+    ddp.finish()
+    issued = [op.issued for op in group.trace.ops[begin:] if op.kind == "all_reduce"]
+    halfway = next(at for name, at in group.trace.marks if name == "halfway")
+    return {"issued": issued, "halfway": halfway}
+
+
+class Recorder(nn.Module):
+    """Stands for a DDP model: counts which backwards would synchronize."""
+
+    def __init__(self, model) -> None:
+        super().__init__()
+        self.module, self.synchronize, self.log, self.entered = model, True, [], 0
+
+    def forward(self, x):
+        self.log.append(self.synchronize)
+        return self.module(x)
+
+    @contextmanager
+    def no_sync(self):
+        self.synchronize, self.entered = False, self.entered + 1
+        yield
+        self.synchronize = True
+
+
+def accumulated(f, microbatches):
+    model = network()
+    recorder = Recorder(model)
+    value = f(recorder, microbatches, squared)
+    return {"gradients": gradients(model), "log": recorder.log, "loss": value}
+
+
+def batches_of(ranks, rows=3):
+    return [torch.randn(rows, WIDTH, dtype=torch.float64) for _ in range(ranks)]
+
+
+def one_process(batches, sides=None):
+    """Gradients of the mean over all ranks' batches, and each rank's own."""
+    own = []
+    for index, batch in enumerate(batches):
+        model = network()
+        squared(model, batch, with_side=sides is None or sides[index]).backward()
+        own.append({n: torch.zeros_like(p) if p.grad is None else p.grad
+                    for n, p in model.named_parameters() if p.requires_grad})  # fmt: skip
+    mean = {name: sum(g[name] for g in own) / len(own) for name in own[0]}
+    return mean, own
+
+
+def equal_gradients(results, batches, sides=None):
+    mean, own = one_process(batches, sides)
+    ranks = len(batches)
+    weights = {n: p.detach() for n, p in network().named_parameters() if p.requires_grad}
+    for rank, got in enumerate(results):
+        for name, want in mean.items():
+            expect.that(
+                got.get(name) is not None,
+                f"rank {rank}, {name}: its gradient is None. A parameter that this rank did not use "
+                "counts as zero in the average; the other ranks have a part of it",
+            )
+            expect.equal(
+                got[name],
+                want,
+                what=f"rank {rank} of {ranks}, gradient of {name}",
+                hints=[
+                    (want * ranks, "that is the sum over ranks: divide by the number of ranks"),
+                    (
+                        own[rank][name],
+                        "that is the rank's own gradient: it was never averaged with the others'",
+                    ),
+                    (
+                        own[rank][name] / ranks,
+                        "that is the rank's own gradient, divided: it was never added to the others'",
+                    ),
+                    (
+                        want / ranks,
+                        "that is divided by the number of ranks twice (op='avg' divides already)",
+                    ),
+                    (
+                        weights[name],
+                        "those are the weights: a hook is handed the *parameter*, its gradient is parameter.grad",
+                    ),
+                ],
+            )
+
+
+class TestAllReduceGradients(Exercise):
+    """Naive data parallelism"""
+
+    name = "all_reduce_gradients"
+    reference = "minitrain.parallel.ddp:all_reduce_gradients"
+    hidden = (DDP_FILE,)
+
+    @check(
+        points=6,
+        title="every gradient equals one process on the joined batch (2 and 3 ranks, float64)",
+    )
+    def test_gradients(self, submission):
+        for ranks in (2, 3):
+            batches = batches_of(ranks)
+            equal_gradients(submission.launch(after_backward, batches, ranks=ranks), batches)
+
+    @check(points=3, title="one all-reduce for each trainable parameter, tied ones once")
+    def test_messages(self, submission):
+        results = submission.launch(after_backward, batches_of(2), ranks=2)
+        names = gradients(network())
+        sizes = {n: p.nbytes for n, p in network().named_parameters() if p.requires_grad}
+        for rank, trace in enumerate(results.traces):
+            ops = trace.select("all_reduce")
+            expect.that(
+                len(ops) == len(names),
+                f"rank {rank} made {len(ops)} all-reduces for {len(names)} trainable parameters: one each, "
+                "none for frozen ones, and model.parameters() names a tied one once",
+            )
+            sent = sum(op.payload_bytes for op in ops)
+            expect.that(
+                sent == sum(sizes.values()),
+                f"{sent} bytes were reduced, the gradients have {sum(sizes.values())}",
+            )
+
+    @check(points=3, title="a parameter that only one rank used does not hang the others")
+    def test_unused(self, submission):
+        batches = batches_of(3)
+        results = submission.launch(some_unused, batches, ranks=3, timeout=8)
+        equal_gradients(results, batches, sides=[True, False, False])
+
+
+class TestBucketed(Exercise):
+    """Buckets"""
+
+    name = "all_reduce_gradients_bucketed"
+    reference = "minitrain.parallel.ddp:all_reduce_gradients_bucketed"
+    hidden = (DDP_FILE,)
+
+    @check(points=6, title="every gradient equals one process, for buckets of any size")
+    def test_gradients(self, submission):
+        for ranks, nbytes in [(2, 1), (2, 400), (3, 10**6)]:
+            batches = batches_of(ranks)
+            results = submission.launch(after_backward, batches, nbytes, ranks=ranks)
+            equal_gradients(results, batches)
+
+    @check(points=4, title="as few all-reduces as the bucket size allows")
+    def test_count(self, submission):
+        parameters = [p for p in network().parameters() if p.requires_grad]
+        total = sum(p.nbytes for p in parameters)
+        for nbytes, least, most in [
+            (10**6, 1, 1),
+            (600, 2, 4),
+            (1, len(parameters), len(parameters)),
+        ]:
+            results = submission.launch(after_backward, batches_of(2), nbytes, ranks=2)
+            ops = results.traces[0].select("all_reduce")
+            expect.that(
+                least <= len(ops) <= most,
+                f"buckets of {nbytes} bytes for {total} bytes in {len(parameters)} parameters: {len(ops)} "
+                f"all-reduces, expected {least} to {most}. Fill a bucket until the next gradient does not fit; "
+                "a gradient larger than a bucket gets one to itself",
+            )
+            largest = max(op.payload_bytes for op in ops)
+            expect.that(
+                largest <= max(nbytes, *(p.nbytes for p in parameters)),
+                f"a bucket of {largest} bytes was sent, the limit is {nbytes}: start a new one before it overflows",
+            )
+
+    @check(points=3, title="the first bucket holds the last parameters: backward makes those first")
+    def test_order(self, submission):
+        parameters = [p for p in network().parameters() if p.requires_grad]
+        results = submission.launch(after_backward, batches_of(2), 1, ranks=2)
+        sizes = [op.payload_bytes for op in results.traces[0].select("all_reduce")]
+        expect.that(
+            sizes == [p.nbytes for p in reversed(parameters)],
+            f"with a bucket a parameter the bytes were {sizes}, in reverse order of registration they are "
+            f"{[p.nbytes for p in reversed(parameters)]}: walk reversed(parameters)",
+        )
+
+    @check(points=3, title="a parameter that only one rank used counts as zero")
+    def test_unused(self, submission):
+        batches = batches_of(2)
+        results = submission.launch(some_unused, batches, 400, ranks=2, timeout=8)
+        equal_gradients(results, batches, sides=[True, False])
+
+
+class TestDDP(Exercise):
+    """Overlapped with backward"""
+
+    name = "DDP"
+    reference = "minitrain.parallel.ddp:DDP"
+    hidden = (DDP_FILE,)
+
+    @check(points=6, title="every gradient equals one process, in the second step too")
+    def test_gradients(self, submission):
+        for ranks, nbytes in [(2, 400), (3, 1)]:
+            batches = batches_of(ranks)
+            results = submission.launch(wrapped, batches, nbytes, ranks=ranks, timeout=8)
+            equal_gradients([r["gradients"] for r in results], batches)
+
+    @check(points=6, title="a full bucket is sent while backward still computes")
+    def test_overlap(self, submission):
+        results = submission.launch(stamped, batches_of(2), ranks=2, timeout=8)
+        for rank, result in enumerate(results):
+            expect.that(
+                len(result["issued"]) == 2,
+                f"rank {rank} issued {len(result['issued'])} all-reduces for two buckets",
+            )
+            expect.that(
+                result["issued"][0] < result["halfway"],
+                f"rank {rank} issued its first all-reduce only after the lower layer's backward had begun: nothing is "
+                "overlapped. Send a bucket in the hook that fills it, not in finish()",
+            )
+
+    @check(points=4, title="one asynchronous all-reduce a bucket, in the same order on all ranks")
+    def test_messages(self, submission):
+        results = submission.launch(wrapped, batches_of(2), 10**6, ranks=2, timeout=8)
+        for rank, result in enumerate(results):
+            count = result["kinds"].count("all_reduce")
+            expect.that(
+                count == 1,
+                f"rank {rank} made {count} all-reduces for one bucket: send it once, when it is full",
+            )
+        trace = results.traces[0]
+        op = trace.select("all_reduce")[-1]
+        expect.that(
+            op.waited is None or op.waited >= op.issued,
+            "the all-reduce was waited for before it was issued",
+        )
+
+    @check(
+        points=4, title="a layer that only rank 0 used does not hang the others, nor mix up buckets"
+    )
+    def test_unused(self, submission):
+        batches = batches_of(3)
+        results = submission.launch(wrapped, batches, 1, "some", ranks=3, timeout=8)
+        equal_gradients([r["gradients"] for r in results], batches, sides=[True, False, False])
+
+
+class TestAccumulate(Exercise):
+    """Accumulation without needless messages"""
+
+    name = "accumulate"
+    reference = "minitrain.parallel.ddp:accumulate"
+    hidden = (DDP_FILE,)
+
+    @check(points=6, title="the gradients are those of one large batch")
+    def test_gradients(self, submission):
+        batches = batches_of(4)
+        got = submission.run(accumulated, batches)["gradients"]
+        mean, own = one_process(batches)
+        for name, want in mean.items():
+            expect.equal(
+                got[name],
+                want,
+                what=f"gradient of {name}",
+                hints=[
+                    (
+                        want * 4,
+                        "that is 4 times too large: divide each loss by the number of microbatches",
+                    ),
+                    (
+                        own[-1][name],
+                        "that is the last microbatch's alone: gradients must add up, do not zero them in between",
+                    ),
+                    (
+                        own[-1][name] / 4,
+                        "that is the last microbatch's alone: gradients must add up, do not zero them in between",
+                    ),
+                ],
+            )
+
+    @check(points=4, title="only the last of the microbatches synchronizes")
+    def test_sync(self, submission):
+        for count in (1, 4):
+            log = submission.run(accumulated, batches_of(count))["log"]
+            want = [False] * (count - 1) + [True]
+            expect.that(
+                log == want,
+                f"{count} microbatches synchronized {log}, expected {want}: all but the last run inside ddp.no_sync(), "
+                "and forward must be inside too",
+            )
+
+    @check(points=2, title="it returns the mean loss")
+    def test_loss(self, submission):
+        batches = batches_of(3)
+        got = submission.run(accumulated, batches)["loss"]
+        with torch.no_grad():
+            losses = [squared(network(), batch) for batch in batches]
+        expect.equal(
+            got if isinstance(got, torch.Tensor) else torch.tensor(got, dtype=torch.float64),
+            sum(losses) / 3,
+            what="the loss",
+            hints=[
+                (sum(losses), "that is the sum: return the mean"),
+                (losses[-1], "that is the last one's"),
+            ],
+        )
+
+
+class TestMeasured(Experiment):
+    """One and two ranks, measured here"""
+
+    name = "measured"
+
+    @check(points=5, title="each rank sent exactly 2(N-1)/N of its gradients' bytes")
+    def test_bytes(self, table):
+        for row in table:
+            want = 2 * (row["ranks"] - 1) * 4 * row["parameters"] // row["ranks"]
+            expect.that(
+                abs(row["sent_bytes"] - want) <= 8 * row["all_reduces"] + 8,
+                f"{row['variant']} on {row['ranks']} ranks sent {row['sent_bytes']} bytes a step, "
+                f"2(N-1)/N · 4 · {row['parameters']} is {want}",
+            )
+
+    @check(points=3, title="buckets mean fewer messages than parameters")
+    def test_messages(self, table):
+        count = {(row["variant"], row["ranks"]): row["all_reduces"] for row in table}
+        for variant in ("naive", "bucketed", "overlapped"):
+            expect.that((variant, 2) in count, f"there is no row of '{variant}' on 2 ranks")
+        expect.that(
+            count["bucketed", 2] < count["naive", 2] and count["overlapped", 2] < count["naive", 2],
+            f"all-reduces a step on 2 ranks: {count}; a bucket should hold several gradients",
+        )
+
+
+class TestOverlap(Experiment):
+    """What is exposed, what is hidden"""
+
+    name = "overlap"
+
+    @check(points=4, title="naive hides nothing; overlapped sends before backward ends")
+    def test_hidden(self, table):
+        rows = {row["variant"]: row for row in table}
+        for variant in ("naive", "bucketed", "overlapped"):
+            expect.that(variant in rows, f"there is no row of '{variant}'")
+        for variant in ("naive", "bucketed"):
+            row = rows[variant]
+            expect.that(
+                row["hidden_seconds"] <= 0.1 * row["exposed_seconds"],
+                f"{variant} hid {row['hidden_seconds']:.2e} s of communication, yet it sends after backward",
+            )
+        row = rows["overlapped"]
+        expect.that(
+            row["hidden_seconds"] > 0, "overlapped hid nothing: was it measured with your DDP?"
+        )
+
+    @check(points=4, title="overlapped waits less than naive")
+    def test_exposed(self, table):
+        exposed = {row["variant"]: row["exposed_seconds"] for row in table}
+        expect.that(
+            exposed["overlapped"] < exposed["naive"],
+            f"exposed seconds: {exposed}; overlap should leave less of it to wait for. Run the cell again",
+        )
+
+
+class TestScaling(Experiment):
+    """Efficiency from 1 to 8 ranks"""
+
+    name = "scaling"
+
+    @check(
+        points=4,
+        title="four fabrics, 1 to 8 ranks; efficiency is the part of the step that computes",
+    )
+    def test_rows(self, table):
+        fabrics = {row["fabric"] for row in table}
+        expect.that(len(fabrics) >= 4, f"fabrics {sorted(fabrics)}: four are asked for")
+        for row in table:
+            want = 1 - row["exposed_seconds"] / row["step_seconds"]
+            expect.close(
+                row["efficiency"],
+                want,
+                tol=0.01,
+                what=f"{row['fabric']}, {row['ranks']} ranks: 1 - exposed/step",
+            )
+            if row["ranks"] == 1:
+                expect.that(
+                    row["efficiency"] > 0.99,
+                    f"one rank has nobody to wait for, efficiency {row['efficiency']:.2f}",
+                )
+
+    @check(points=5, title="NVLink keeps what Ethernet loses, and overlap never hurts much")
+    def test_order(self, table):
+        at8 = {
+            (row["fabric"], row["variant"]): row["efficiency"] for row in table if row["ranks"] == 8
+        }
+        fast = max(value for (_, variant), value in at8.items() if variant == "overlapped")
+        slow = min(value for (_, variant), value in at8.items() if variant == "overlapped")
+        expect.that(
+            fast > slow + 0.1,
+            f"all fabrics keep {slow:.0%} to {fast:.0%} on 8 ranks: they should differ",
+        )
+        for (fabric, variant), value in at8.items():
+            other = at8.get((fabric, "naive"))
+            if variant == "overlapped" and other is not None:
+                expect.that(
+                    value > other - 0.1,
+                    f"{fabric}: {value:.0%} overlapped, {other:.0%} naive. Close other programs and run it again",
+                )
+
+
+def rows_at(records, name):
+    rows = records.get(name) or []
+    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
+    return rows
+
+
+class TestHiddenShare(Question):
+    """How much was hidden"""
+
+    name = "hidden_share"
+
+    @check(points=5, title="the share of communication that your overlapped DDP hid")
+    def test_value(self, value, records):
+        row = next((r for r in rows_at(records, "overlap") if r["variant"] == "overlapped"), None)
+        expect.that(row is not None, "your table has no row of 'overlapped'")
+        total = row["hidden_seconds"] + row["exposed_seconds"]
+        want = row["hidden_seconds"] / total
+        expect.that(
+            abs(value - want) < 0.02,
+            f"got {value:.3g}, your own trace says {want:.3g}: hidden / (hidden + exposed), between 0 and 1",
+        )
+
+
+class TestBottleneck(Question):
+    """The bottleneck, from your own trace"""
+
+    name = "bottleneck"
+
+    @check(points=5, title="of the slowest fabric on 8 ranks")
+    def test_value(self, value, records):
+        rows = [
+            r
+            for r in rows_at(records, "scaling")
+            if r["ranks"] == 8 and r["variant"] == "overlapped"
+        ]
+        expect.that(rows, "your table has no overlapped row with 8 ranks")
+        row = min(rows, key=lambda r: r["efficiency"])
+        compute = row["step_seconds"] - row["exposed_seconds"]
+        if compute > row["exposed_seconds"]:
+            want = "compute"
+        else:
+            latency = row["latency_seconds"]
+            want = "latency" if latency > 0.5 * row["exposed_seconds"] else "bandwidth"
+        expect.that(
+            value == want,
+            f"got {value!r}. On {row['fabric']} a step takes {row['step_seconds']:.3g} s; {compute:.3g} s of it compute, "
+            f"{row['exposed_seconds']:.3g} s wait, of which {row['latency_seconds']:.3g} s would be latency",
+        )
+
+
+class TestTokensToHide(Question):
+    """A batch that hides it all"""
+
+    name = "tokens_to_hide"
+
+    @check(
+        points=5, title="tokens a rank at which compute equals communication on the slowest fabric"
+    )
+    def test_value(self, value, records):
+        rows = [
+            r
+            for r in rows_at(records, "scaling")
+            if r["ranks"] == 8 and r["variant"] == "overlapped"
+        ]
+        expect.that(rows, "your table has no overlapped row with 8 ranks")
+        row = min(rows, key=lambda r: r["efficiency"])
+        compute = row["step_seconds"] - row["exposed_seconds"]
+        want = row["tokens"] * row["communication_seconds"] / compute
+        expect.close(
+            value,
+            want,
+            tol=0.05,
+            what="tokens a rank",
+            hints=[
+                (
+                    row["tokens"] * compute / row["communication_seconds"],
+                    "that is upside down: more communication needs more tokens",
+                )
+            ],
+        )
