@@ -47,7 +47,7 @@ def _report_drift(chosen: list[Target]) -> int:
 
 
 def _build(target: Target, force: bool, unfilled: bool) -> None:
-    from minitrain.lab.build import for_learners, is_current, read_master, write
+    from minitrain.lab.build import for_learners, is_current, read_master, write, write_picture
     from minitrain.lab.execute import execute
     from minitrain.lab.rules import problems
 
@@ -57,7 +57,9 @@ def _build(target: Target, force: bool, unfilled: bool) -> None:
         print(f"{target.name}: {line}", file=sys.stderr)
     write(lab, target.lab)
     if force or not is_current(target, notebook):
-        write(execute(notebook, target.name, target.lab.parent), target.solution)
+        executed = execute(notebook, target.name, target.lab.parent)
+        write(executed, target.solution)
+        write_picture(executed, target)
         written = f"{_short(target.solution, target)}, {_short(target.lab, target)}"
         print(f"{target.name}: executed; wrote {written}")
     else:

@@ -9,6 +9,7 @@ regions are replaced by nbgrader's own ClearSolutions. What has not changed is n
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 from collections.abc import Iterator
@@ -25,11 +26,12 @@ from minitrain.paths import course_root
 
 TAGS = {
     *("setup", "exercise", "grade", "experiment", "question", "hint", "solution"),
-    *("nbval-check-output", "nbval-skip", "raises-exception"),
+    *("picture", "nbval-check-output", "nbval-skip", "raises-exception"),
 }
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 BEGIN, END, STUB_LINE = "### BEGIN SOLUTION", "### END SOLUTION", "### LAB "
 DEFAULT_STUB = "# YOUR CODE HERE\n..."
+IMAGE = re.compile(r'src="data:image/png;base64,([^"]+)"')
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ class Target:
     @property
     def lab(self) -> Path:
         return self.root / "labs" / f"{self.name}.ipynb"
+
+    @property
+    def picture(self) -> Path:
+        return self.root / "labs" / "pictures" / f"{self.name}.png"
 
 
 def targets(names: list[str] | None = None, root: Path | None = None) -> list[Target]:
@@ -167,6 +173,24 @@ def is_current(target: Target, notebook: NotebookNode) -> bool:
     found = nbformat.read(target.solution, as_version=4)
     ran = all(c.execution_count for c in found.cells if c.cell_type == "code" and c.source)
     return ran and _first_difference(found, notebook) is None
+
+
+def write_picture(solution: NotebookNode, target: Target) -> None:
+    """The figure of the cell tagged `picture`, for the lab's title and the map of the course."""
+    cells = [cell for cell in solution.cells if "picture" in cell.metadata.get("tags", [])]
+    found = [
+        image
+        for cell in cells
+        for output in cell.outputs
+        for image in IMAGE.findall(output.get("data", {}).get("text/html", ""))
+    ]
+    if cells and not found:
+        raise InputError(
+            f"{target.name}: the cell tagged 'picture' shows none; use show.figure or its like"
+        )
+    if found:
+        target.picture.parent.mkdir(exist_ok=True)
+        target.picture.write_bytes(base64.b64decode(found[0]))
 
 
 def write(notebook: NotebookNode, path: Path) -> None:

@@ -14,11 +14,13 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 from tqdm import tqdm
+from traitlets.config import Config
 
 from minitrain.errors import InputError
 from minitrain.paths import course_root
 
 CELL_TIMEOUT = 600
+ENCRYPTED = Config({"KernelManager": {"transport_encryption": "auto"}})  # else the kernel warns
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 LINE = re.compile(r"(?:Cell In\[\d+\]|<ipython-input[^>]*>), line (\d+)|---> (\d+) ")
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -41,7 +43,7 @@ def execute(notebook: NotebookNode, name: str, folder: Path, quiet: bool = False
         client = NotebookClient(
             run, timeout=CELL_TIMEOUT, kernel_name="python3", on_cell_start=started,
             record_timing=False, store_widget_state=False,
-            resources={"metadata": {"path": str(folder)}},
+            resources={"metadata": {"path": str(folder)}}, config=ENCRYPTED,
         )  # fmt: skip
         try:
             client.execute(env={**os.environ, "XDG_DATA_HOME": scratch})

@@ -70,6 +70,11 @@ class Lab:
         """The torch.device that the lab runs on."""
         return self.machine.device
 
+    @property
+    def device_name(self) -> str:
+        """Where the numbers were measured, for the titles of figures."""
+        return self.machine.name
+
     def size(self, name: str) -> Any:
         """A size from the lab's SIZES for this tier; what a tier lacks comes from the one below."""
         found: dict[str, Any] = {}
@@ -83,12 +88,13 @@ class Lab:
 
     def grade(self, submitted: Submitted) -> Submitted:
         """Shows how each check went; returns `submitted` if all pass, else the reference."""
-        item = self.checks.find("exercise", _name_of(submitted))
-        ours = reference(item)
-        if submitted is ours:
+        item = self._given_out(submitted)
+        if item is not None:
             text = f"This is the reference: run the cell of your `{item.name}`, then this one."
             publish(waiting_card(item.title, text, item.max_points))
             return submitted
+        item = self.checks.find("exercise", _name_of(submitted))
+        ours = reference(item)
         if _is_unfilled(submitted):
             text = "Not written yet: the reference stands in, so the cells below run."
             publish(waiting_card(item.title, text, item.max_points))
@@ -124,11 +130,11 @@ class Lab:
     def experiment(self, name: str, table: Any) -> None:
         """Keeps a measured table (list of dicts, dict of lists, DataFrame) and checks it."""
         item = self.checks.find("experiment", name)
-        if table is None or len(table) == 0:
+        rows = [] if table is None else rows_of(table, name)
+        if not rows:
             text = "Nothing recorded yet: the table has no rows."
             publish(waiting_card(item.title, text, item.max_points))
             return
-        rows = rows_of(table, name)
         self._progress.remember("records", name, rows)
         data = {"kind": "experiment", "name": name, "value": rows}
         self._judge(item, rows, f"{len(rows)} rows kept.", data)
@@ -146,6 +152,11 @@ class Lab:
     def score(self, read: str = "") -> None:
         """The sum of the best results, what is missing, and what to read now."""
         display(score_card(self.name, self.checks.items, self.progress, read))
+
+    def _given_out(self, submitted: Any) -> type[Graded] | None:
+        """The exercise whose reference this is: a grade cell that is run twice passes it back."""
+        exercises = (item for item in self.checks.items if item.kind == "exercise")
+        return next((item for item in exercises if reference(item) is submitted), None)
 
     def _judge(self, item: type[Graded], payload: Any, note: str, data: dict | None = None) -> bool:
         """Grades, keeps the best score, shows the card; True if every check passed."""

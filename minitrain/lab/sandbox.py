@@ -84,7 +84,7 @@ class Sandbox:
 
     def run(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """One run of at most `seconds`; the reply of `child.py`, or SubmissionFailed."""
-        self._wait_until_ready()
+        self.wait_until_ready()
         nonce = secrets.token_bytes(16)
         header = {**request, **self._rules(), "nonce": nonce, "seconds": seconds}
         result = self._exchange(wire.pack(header), seconds + request["grace"])
@@ -153,7 +153,8 @@ class Sandbox:
             "OMP_NUM_THREADS": "1",
         }
 
-    def _wait_until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
+        """Until the zygote has imported torch; starts it where it is not there."""
         self.start()
         if self.ready:
             return

@@ -27,6 +27,7 @@ def server_command(
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--KernelSpecManager.allowed_kernelspecs={'python3'}",
+        "--KernelManager.transport_encryption=auto",  # else each kernel warns in the terminal
         "--ServerApp.show_banner=False",
     ]
     command += [f"--ServerApp.port={port}"] if port else []

@@ -18,7 +18,14 @@ def result(status: str = "passed", points: float = 2.0, message: str = "") -> Si
 
 @pytest.mark.parametrize(
     "value, text",
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (12e6, "12 MB"), (1.234e9, "1.23 GB"), (5e18, "5e+03 PB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (12e6, "12 MB"),
+        (1.234e9, "1.23 GB"),
+        (5e18, "5e+03 PB"),
+    ],
 )
 def test_bytes(value, text):
     assert cards.bytes_text(value) == text
@@ -49,7 +56,9 @@ def test_markup_in_a_message_is_text():
     assert "<code>a&lt;b</code>" in card.html
 
 
-@pytest.mark.parametrize("text, html", [("a `b` c", "a <code>b</code> c"), ("one ` tick", "one ` tick")])
+@pytest.mark.parametrize(
+    "text, html", [("a `b` c", "a <code>b</code> c"), ("one ` tick", "one ` tick")]
+)
 def test_backticks_are_code_in_pairs_only(text, html):
     assert words(text) == html
 
@@ -67,8 +76,13 @@ def test_nbgrader_finds_the_points_in_text_plain():
 
 
 def test_a_table_aligns_numbers_and_formats_columns(capsys):
-    rows = [{"ranks": 1, "bytes": 1.2e7, "fabric": "nvlink"}, {"ranks": 16, "bytes": None, "fabric": "ib"}]
-    card = cards.table_card(rows, "Measured", "bytes", {"bytes": lambda v: "–" if v is None else cards.bytes_text(v)})
+    rows = [
+        {"ranks": 1, "bytes": 1.2e7, "fabric": "nvlink"},
+        {"ranks": 16, "bytes": None, "fabric": "ib"},
+    ]
+    card = cards.table_card(
+        rows, "Measured", "bytes", {"bytes": lambda v: "–" if v is None else cards.bytes_text(v)}
+    )
     assert card.text.splitlines() == [
         "Measured",
         "ranks  bytes  fabric",

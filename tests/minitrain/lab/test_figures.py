@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from itertools import pairwise
 
 import matplotlib
 import numpy as np
@@ -45,18 +46,20 @@ def test_settings_do_not_leak():
 
 
 def test_labels_at_equal_ends_are_moved_apart():
-    with canvas() as (fig, ax):
+    with canvas() as (_, ax):
         ax.plot([0, 1], [0, 1])
         label_ends(ax, [(name, "black", 1, 1.0) for name in ("one", "two", "three")])
         shifts = sorted(text.xyann[1] for text in ax.texts)
-    assert min(b - a for a, b in zip(shifts, shifts[1:])) >= 9
+    assert min(b - a for a, b in pairwise(shifts)) >= 9
 
 
 def test_a_theory_takes_the_colour_of_its_series():
     with canvas() as (_, ax):
         lines({"ring": ([1, 2], [1, 2]), "tree": ([1, 2], [2, 3])}, x="x", y="y", ax=ax,
               theory={"tree, formula": ([1, 2], [2, 3])})  # fmt: skip
-    assert ax.lines[2].get_color() == ax.lines[1].get_color() and ax.lines[2].get_linestyle() == "--"
+    assert (
+        ax.lines[2].get_color() == ax.lines[1].get_color() and ax.lines[2].get_linestyle() == "--"
+    )
 
 
 def test_series_differ_by_marker_and_bars_by_hatch():
@@ -101,7 +104,9 @@ def test_outside_a_notebook_a_figure_is_its_words(capsys):
 
 def test_a_widget_draws_its_defaults_first(capsys):
     seen = []
-    widgets.explore(lambda ax, **values: seen.append(values), alt=ALT, ranks=(1, 8, 4), size=["s", "m"])
+    widgets.explore(
+        lambda ax, **values: seen.append(values), alt=ALT, ranks=(1, 8, 4), size=["s", "m"]
+    )
     assert seen == [{"ranks": 4, "size": "s"}] and ALT in capsys.readouterr().out
 
 

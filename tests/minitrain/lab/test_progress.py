@@ -36,7 +36,9 @@ def test_a_check_that_is_worth_less_now_is_not_worth_more_than_it_is(tmp_path: P
     assert progress.score("ring", 0, 4) == 4
 
 
-@pytest.mark.parametrize("broken", ["", "{", "[1, 2]", '{"lab": "another"}', "\0\0\0", '{"lab": 3}'])
+@pytest.mark.parametrize(
+    "broken", ["", "{", "[1, 2]", '{"lab": "another"}', "\0\0\0", '{"lab": 3}']
+)
 def test_a_broken_file_falls_back_on_the_last_good_one(tmp_path: Path, broken: str):
     progress = Progress("e90_sums", tmp_path)
     progress.score("ring", 6, 6)

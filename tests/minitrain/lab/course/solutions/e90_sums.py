@@ -6,6 +6,8 @@
 # %% tags=["setup"]
 from pathlib import Path
 
+import torch
+
 from minitrain.lab import Lab, show
 
 lab = Lab("e90_sums", root=Path("..").resolve())
@@ -24,9 +26,6 @@ lab.predict("last_sum", guess)
 # **Exercise 1** · difficulty 1 of 5 · 2 minutes · 6 points
 
 # %% tags=["exercise"]
-import torch
-
-
 def running_sum(values: torch.Tensor) -> torch.Tensor:
     """The sum so far at each element: (N,) -> (N,). About 2 lines."""
     ### BEGIN SOLUTION

@@ -1,0 +1,48 @@
+# %% [markdown]
+# # The map of the course
+#
+# You will build every technique that trains a large model out of plain PyTorch, measure it, and
+# be graded on the mechanism: bytes held, bytes sent, what overlaps what. A laptop with two cores
+# is enough. These are the pictures you will have made:
+
+# %% [markdown]
+# <table>
+# <tr>
+# <td><a href="../labs/e00_ranks_and_collectives.ipynb"><img width="300" src="../labs/pictures/e00_ranks_and_collectives.png" alt="Lab e00: bandwidth of an all-reduce against message size, this laptop beside an A100 and an H200 machine"></a></td>
+# <td><a href="../labs/e01_baseline.ipynb"><img width="300" src="../labs/pictures/e01_baseline.png" alt="Lab e01: the loss of a small model falling toward the floor that no model can beat"></a></td>
+# <td><a href="../labs/e02_data_parallel.ipynb"><img width="300" src="../labs/pictures/e02_data_parallel.png" alt="Lab e02: scaling efficiency from one to eight ranks over four fabrics"></a></td>
+# </tr>
+# <tr>
+# <td><a href="../labs/e00_ranks_and_collectives.ipynb">e00</a> → how ranks talk, and what a message costs</td>
+# <td><a href="../labs/e01_baseline.ipynb">e01</a> → one model, trained and metered on one device</td>
+# <td><a href="../labs/e02_data_parallel.ipynb">e02</a> → the same model on many, its traffic hidden</td>
+# </tr>
+# </table>
+
+# %% [markdown]
+# Run the next cell (Shift+Enter) for your points so far and what to do next.
+
+# %% tags=["setup"]
+from minitrain.lab.overview import overview
+
+overview()
+
+# %% [markdown]
+# ## How a lab works
+#
+# Each idea goes *why, predict, run, explain, exercise, grade*. Write your code where it says
+# `# YOUR CODE HERE`, run the cell, run the grade cell below it. Where yours does not pass yet, the
+# reference stands in, so everything below still runs.
+
+# %% [markdown]
+# Your points are kept on this machine, the best of each exercise, whatever you run again. Three
+# folded hints stand under every exercise; a worked notebook lies in `solutions/`.
+
+# %% [markdown]
+# ## When something is wrong
+#
+# | in a terminal | what it does |
+# |---|---|
+# | `python -m minitrain doctor` | says whether this machine can run the course, and the remedy |
+# | `python -m minitrain grade labs/e00_ranks_and_collectives.ipynb` | grades a notebook outside JupyterLab |
+# | Kernel → Restart Kernel | a clean start; your points stay |
