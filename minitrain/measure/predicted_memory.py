@@ -50,7 +50,7 @@ def predicted_activations(
     per_token = config.layers * block + last
     sequences = batch if packed else 1
     masked = packed or (config.window or length) < length
-    shared = config.head_size * length  # cos and sin, of half the head size each
+    shared = 2 * config.head_size * length  # cos and sin
     shared += length * length if masked else 0
     indices = 2 * 8 * batch * length  # tokens and targets, int64
     return batch * length * per_token + sequences * shared * size + indices

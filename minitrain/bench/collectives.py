@@ -1,0 +1,86 @@
+"""Our ring collectives, from send and receive in Python, beside gloo's in C++, over sizes.
+
+Sizes are of the whole tensor: what is reduced, or what is there after the gather. gloo's
+reduce-scatter is an all-reduce that throws most of its result away, so a ring of our own sends
+half as much; its all-reduce and all-gather are rings like ours, without Python between messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from minitrain.bench import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.parallel.collectives import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from minitrain.parallel.group import Group
+
+SIZES = (2**12, 2**16, 2**20, 2**22, 2**24, 2**26)  # 4 KB to 64 MB
+REASON = (
+    "ours runs Python between messages, keeps a record of each, and returns a new tensor; "
+    "gloo does none of these"
+)
+# Newer versions of torch have these under new names and warn of the old ones.
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+Contenders = tuple[Callable[[], torch.Tensor], Callable[[], torch.Tensor]]
+
+
+def cases(repeats: int = 15, sizes: Sequence[int] = SIZES, ranks: int = 2) -> list[Case]:
+    pairs = (ring_all_reduce_pair, ring_reduce_scatter_pair, ring_all_gather_pair)
+    return [
+        Case(
+            f"{pair.__name__.removesuffix('_pair')} {readable(size)}, {ranks} ranks",
+            f"gloo of torch {torch.__version__}",
+            partial(on_ranks, measured, pair, size, repeats, ranks=ranks),
+            REASON,
+        )
+        for pair in pairs
+        for size in sizes
+    ]
+
+
+def readable(size: int) -> str:
+    return f"{size // 2**20} MB" if size >= 2**20 else f"{size // 2**10} KB"
+
+
+def measured(group: Group, pair: Callable, size: int, repeats: int) -> dict[str, list[float]]:
+    """On each rank: both contenders give the same, and then are timed in turn."""
+    ours, peer = pair(group, size // 4)
+    torch.testing.assert_close(ours(), peer(), rtol=0, atol=0)
+    return in_turn(group, {OURS: ours, PEER: peer}, repeats)
+
+
+def ring_all_reduce_pair(group: Group, numel: int) -> Contenders:
+    tensor = torch.full((numel,), 1.0 + group.rank)  # gloo works in place, and sums sums of sums
+
+    def gloo() -> torch.Tensor:
+        dist.all_reduce(tensor, group=group.process_group)
+        return tensor
+
+    return lambda: ring_all_reduce(group, tensor), gloo
+
+
+def ring_reduce_scatter_pair(group: Group, numel: int) -> Contenders:
+    tensor = torch.arange(numel, dtype=torch.float32) + group.rank
+    chunk = torch.empty(numel // group.size)
+
+    def gloo() -> torch.Tensor:
+        REDUCE_SCATTER(chunk, tensor, group=group.process_group)
+        return chunk
+
+    return lambda: ring_reduce_scatter(group, tensor), gloo
+
+
+def ring_all_gather_pair(group: Group, numel: int) -> Contenders:
+    chunk = torch.full((numel // group.size,), float(group.rank))
+    whole = torch.empty(numel)
+    sizes = [chunk.numel()] * group.size  # both know them beforehand
+
+    def gloo() -> torch.Tensor:
+        ALL_GATHER(whole, chunk, group=group.process_group)
+        return whole
+
+    return lambda: ring_all_gather(group, chunk, sizes), gloo

@@ -1,0 +1,125 @@
+"""Every bench runs, small; the contract of the JSON; a loss is said in words with its reason."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from minitrain.bench import OURS, PEER, Case, Row, as_json, collectives, ddp, in_turn, launch
+from minitrain.bench import training as training_bench
+from minitrain.commands.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
+from minitrain.errors import InputError
+from minitrain.measure.clock import Comparison, Timing, threads
+from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import build
+from minitrain.parallel.launch import launch as launch_ranks
+
+KEYS = {"name", "ours", "peer", "ratio", "unit", "peer_name", "spread"}
+
+
+def case(ours: float, peer: float) -> Case:
+    seconds = {OURS: Timing((ours,) * 5), PEER: Timing((peer,) * 5)}
+    return Case("a case", "peer 1.0", lambda: Comparison(seconds), "it is made up")
+
+
+def check_contract(rows: list[Row]) -> None:
+    loaded = json.loads(as_json(rows))
+    assert set(loaded) == {"rows"} and len(loaded["rows"]) == len(rows)
+    for row in loaded["rows"]:
+        assert set(row) >= KEYS
+        assert row["ours"] > 0 and row["peer"] > 0 and row["spread"] >= 0
+        assert row["ratio"] == pytest.approx(row["ours"] / row["peer"])
+        assert row["unit"] == "seconds"
+        assert any(c.isdigit() for c in row["peer_name"]), "the peer's version is named"
+        assert (row["ratio"] > 1) == bool(row["reason"])
+
+
+def test_a_win_and_a_loss():
+    won, lost = case(1.0, 2.0).row(), case(3.0, 2.0).row()
+    check_contract([won, lost])
+    assert not won.lost and lost.lost
+    words = verdict([won, lost])
+    assert "We win 1 of 2" in words
+    assert "We lose a case: 1.50 x the cost of peer 1.0. Why: it is made up." in words
+    assert "within the spread" not in words
+    assert "within the spread" in verdict([replace(lost, ratio=1.01, spread=0.1)])
+
+
+def test_collectives_small():
+    cases = collectives.cases(repeats=2, sizes=(4096,))
+    assert [c.name.split()[0] for c in cases] == [
+        "ring_all_reduce",
+        "ring_reduce_scatter",
+        "ring_all_gather",
+    ]
+    check_contract([c.row() for c in cases])
+
+
+def test_ddp_small():
+    check_contract([c.row() for c in ddp.cases(repeats=1, shapes=(("0.5M", 1, 8),))])
+
+
+def test_training_small():
+    pytest.importorskip("transformers")
+    with threads(1):
+        cases = training_bench.cases(repeats=2, shapes=(("0.5M", 1, 8),), device="cpu")
+        check_contract([c.row() for c in cases])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_llama_beside_ours_has_the_same_weights(tied):
+    pytest.importorskip("transformers")
+    model = build(ModelConfig(50, 32, layers=2, heads=4, kv_heads=2, ffn_size=48, tied=tied))
+    llama = training_bench.as_llama(model)
+    tokens = torch.randint(50, (2, 9))
+    torch.testing.assert_close(model(tokens), llama(tokens).logits, rtol=1e-4, atol=1e-5)
+    llama.get_parameter("model.layers.1.mlp.up_proj.weight").data += 1
+    assert not torch.allclose(model(tokens), llama(tokens).logits), "the weights are a copy"
+
+
+def test_launch_beside_spawn_small():
+    spawn = launch.cases(repeats=1, ranks=2)[1]
+    assert spawn.peer_name.startswith("mp.spawn of torch")
+    row = spawn.row()
+    check_contract([row])
+    assert not row.lost
+
+
+def times_on_a_rank(group):
+    calls = []
+    contenders = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
+    return in_turn(group, contenders, repeats=2, warmup=1), calls, group.trace.count("barrier")
+
+
+def test_contenders_take_turns_with_a_barrier_before_each():
+    for seconds, calls, barriers in launch_ranks(times_on_a_rank, ranks=2):
+        assert calls == ["a", "b"] * 3 and barriers == 6
+        assert [len(times) for times in seconds.values()] == [2, 2]
+
+
+def test_the_command_reports_and_writes(tmp_path, capsys):
+    file = tmp_path / "rows.json"
+    report(measured_rows([case(1.0, 2.0), case(3.0, 2.0)]), file)
+    printed = capsys.readouterr().out
+    assert "We lose a case" in printed and "peer 1.0" in printed and str(file.name) in printed
+    assert [row["ratio"] for row in json.loads(file.read_text())["rows"]] == [0.5, 1.5]
+
+
+def test_unknown_names_and_bad_options_are_refused_before_anything_runs(tmp_path):
+    with pytest.raises(InputError, match="launch"):
+        chosen_cases(["lunch"])
+    app = typer.Typer()
+    app.command()(bench)
+    for options in (["lunch"], ["--repeats", "0"], ["--json", str(tmp_path / "no" / "x.json")]):
+        result = CliRunner().invoke(app, options)
+        assert isinstance(result.exception, InputError), options
+
+
+def test_every_name_has_cases():
+    pytest.importorskip("transformers")
+    assert len(chosen_cases(list(NAMES))) == 2 + 3 * len(collectives.SIZES) + 2 + 2
