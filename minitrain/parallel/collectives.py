@@ -109,18 +109,16 @@ def ring_reduce_scatter(group: Group, tensor: Tensor, op: str = "sum") -> Tensor
 
     Returns chunk `rank` of `tensor.flatten().tensor_split(N)`, 1-D.
     """
-    combine = _combiner(op, tensor)
     chunks = tensor.detach().reshape(-1).tensor_split(group.size)  # N views of (S/N,)
-    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    travelling = chunks[left]
     if group.size == 1:
-        return travelling.clone()
-    for step in range(group.size - 1):
-        own = chunks[(group.rank - 2 - step) % group.size]
-        incoming = torch.empty_like(own)
-        group.exchange(travelling, right, incoming, left)
-        travelling = combine(incoming, own, out=incoming)
-    return _finish(travelling, op, group.size)
+        return chunks[0].clone()
+    spare = tensor.new_empty(min(2, group.size - 1), chunks[0].numel())  # one arrives, one leaves
+    rooms = [
+        spare[(group.rank - 2 - chunk) % group.size % len(spare), : chunks[chunk].numel()]
+        for chunk in range(group.size)
+    ]
+    _reduce_around(group, chunks, rooms, _combiner(op, tensor))
+    return _finish(rooms[group.rank], op, group.size)
 
 
 def ring_all_gather(group: Group, chunk: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
@@ -131,25 +129,53 @@ def ring_all_gather(group: Group, chunk: Tensor, sizes: Sequence[int] | None = N
     """
     sizes = list(sizes) if sizes is not None else [chunk.numel()] * group.size
     _check_sizes(group, chunk, sizes)
-    out = chunk.new_empty(sum(sizes))
+    out = chunk.detach().new_empty(sum(sizes))
     places = out.split(sizes)  # N views into the result
     places[group.rank].copy_(chunk.detach().reshape(-1))
-    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    for step in range(group.size - 1):
-        have = places[(group.rank - step) % group.size]
-        need = places[(group.rank - step - 1) % group.size]
-        group.exchange(have, right, need, left)
+    _pass_around(group, places)
     return out
 
 
 def ring_all_reduce(group: Group, tensor: Tensor, op: str = "sum") -> Tensor:
     """Reduce-scatter, then all-gather: 2(N-1)/N·S bytes a rank, the fewest that can do it.
 
-    Each element is reduced on one rank only and then copied, so all ranks get the same bits.
+    Both work in the result itself: a chunk arrives where it belongs, so nothing is copied. Each
+    element is reduced on one rank only and then passed on, so all ranks get the same bits.
     """
-    chunk = ring_reduce_scatter(group, tensor, op)
-    sizes = chunk_sizes(tensor.numel(), group.size)
-    return ring_all_gather(group, chunk, sizes).view(tensor.shape)
+    combine = _combiner(op, tensor)
+    if group.size == 1:
+        return _packed(tensor)
+    chunks = tensor.detach().reshape(-1).tensor_split(group.size)
+    out = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
+    places = out.view(-1).tensor_split(group.size)
+    _reduce_around(group, chunks, places, combine)
+    _finish(places[group.rank], op, group.size)
+    _pass_around(group, places)
+    return out
+
+
+def _reduce_around(
+    group: Group, chunks: Sequence[Tensor], rooms: Sequence[Tensor], combine: Callable[..., Tensor]
+) -> None:
+    """N-1 steps to the right: chunk c arrives in `rooms[c]` and leaves with this rank's part added.
+
+    At the end `rooms[rank]` is complete; the other rooms hold what has passed through.
+    """
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    travelling = chunks[left]
+    for step in range(group.size - 1):
+        here = (group.rank - 2 - step) % group.size
+        group.exchange(travelling, right, rooms[here], left)
+        travelling = combine(rooms[here], chunks[here], out=rooms[here])
+
+
+def _pass_around(group: Group, places: Sequence[Tensor]) -> None:
+    """N-1 steps to the right: starting from its own, each rank passes on what has just arrived."""
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    for step in range(group.size - 1):
+        have = places[(group.rank - step) % group.size]
+        need = places[(group.rank - step - 1) % group.size]
+        group.exchange(have, right, need, left)
 
 
 def recursive_doubling_all_reduce(group: Group, tensor: Tensor, op: str = "sum") -> Tensor:
