@@ -55,8 +55,8 @@ def frequencies(config: ModelConfig, device: torch.device | str = "cpu") -> Tens
 
 
 def _slowed(radians: Tensor, scaling: RopeScaling) -> Tensor:
-    """Llama 3.1: fast waves tell neighbours apart and stay; waves that never turned once within
-    the original length go `factor` times slower, so that no new angle is seen; those between mix."""
+    """Llama 3.1: fast waves, which tell neighbours apart, stay; waves that never turned once within
+    the original length go `factor` times slower, and so meet no new angle; those between mix."""
     turns = scaling.original_length * radians / (2 * math.pi)
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)

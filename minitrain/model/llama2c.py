@@ -1,0 +1,181 @@
+"""llama2.c's checkpoints: a Transformer and its tokenizer in two small binary files.
+
+    model.bin       7 int32 (D, F, L, H, K, ±V, T; V < 0: the head is not tied), then every weight
+                    as float32: embedding, then each kind of matrix for all layers, last norm
+    tokenizer.bin   int32 longest piece; for each token float32 score, int32 size, its bytes
+
+Its RoPE is interleaved, so the rows of q and k are reordered on the way in. Text is encoded as
+SentencePiece does it: characters first, then the neighbours whose union scores best become one,
+until no union is a token. Karpathy, github.com/karpathy/llama2.c. Lab: e01.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from minitrain.errors import InputError
+from minitrain.model.config import ModelConfig, parameter_count
+from minitrain.model.rope import interleaved_to_half_split
+from minitrain.model.transformer import Transformer, empty
+
+HEADER = struct.Struct("<7i")
+PIECE = struct.Struct("<fi")  # score, size
+FIRST_BYTE = 3  # tokens 3 to 258 are the 256 bytes, for characters that are no tokens
+KINDS = (  # in the order of the file
+    "attention_norm",
+    "attention.q",
+    "attention.k",
+    "attention.v",
+    "attention.o",
+    "mlp_norm",
+    "mlp.gate",
+    "mlp.down",
+    "mlp.up",
+)
+
+
+@dataclass(frozen=True)
+class Llama2cTokenizer:
+    """Text <-> token ids. A text begins with `bos_id`; the model writes bos or eos at its end."""
+
+    pieces: tuple[bytes, ...] = field(repr=False)
+    scores: tuple[float, ...] = field(repr=False)
+    bos_id: int = 1
+    eos_id: int = 2
+    ids: dict[bytes, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Of equal pieces the last counts: a letter is itself before it is a byte.
+        object.__setattr__(self, "ids", {piece: i for i, piece in enumerate(self.pieces)})
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """-> bos, then the text's tokens. A character that is no token becomes its bytes'."""
+        tokens = []
+        for character in f" {text}" if text else "":  # a word is written with the space before it
+            piece = character.encode(errors="replace")
+            known = self.ids.get(piece)
+            tokens += [FIRST_BYTE + byte for byte in piece] if known is None else [known]
+        while (best := self._best_union(tokens)) is not None:
+            at, token = best
+            tokens[at : at + 2] = [token]
+        return [self.bos_id, *tokens]
+
+    def _best_union(self, tokens: list[int]) -> tuple[int, int] | None:
+        """-> (where, token) of the neighbours whose union scores best, the first of equals."""
+        best, best_score = None, -math.inf
+        for at in range(len(tokens) - 1):
+            token = self.ids.get(self.pieces[tokens[at]] + self.pieces[tokens[at + 1]])
+            if token is not None and self.scores[token] > best_score:
+                best, best_score = (at, token), self.scores[token]
+        return best
+
+    def decode(self, tokens: list[int]) -> str:
+        """Without bos and eos; the space before a text's first word goes too."""
+        data = b""
+        for token in tokens:
+            if token in (self.bos_id, self.eos_id):
+                continue
+            is_byte = FIRST_BYTE <= token < FIRST_BYTE + 256
+            data += bytes([token - FIRST_BYTE]) if is_byte else self.pieces[token]
+        text = data.decode(errors="replace")
+        return text.removeprefix(" ") if tokens and tokens[0] == self.bos_id else text
+
+
+def load_llama2c(path: str | Path) -> tuple[Transformer, Llama2cTokenizer]:
+    """model.bin with tokenizer.bin beside it, or the folder of both -> float32 model, tokenizer."""
+    path = Path(path)
+    path = path / "model.bin" if path.is_dir() else path
+    data = _read(path)
+    config = _config(path, data)
+    tokenizer = read_tokenizer(path.with_name("tokenizer.bin"), config.vocab_size)
+    model = empty(config)
+    _fill(model, torch.frombuffer(bytearray(data), dtype=torch.float32, offset=HEADER.size))
+    return model, tokenizer
+
+
+def _config(path: Path, data: bytes) -> ModelConfig:
+    """The header, if it is one and the file is as long as it says."""
+    if len(data) < HEADER.size:
+        raise InputError(f"{path} has {len(data)} bytes, too few for a model: download it again")
+    width, ffn, layers, heads, kv_heads, vocab, length = HEADER.unpack_from(data)
+    try:
+        config = ModelConfig(
+            abs(vocab), width, layers, heads, kv_heads, ffn, max_length=length, tied=vocab > 0
+        )
+    except InputError as error:
+        raise InputError(
+            f"{path} is no model.bin of llama2.c's first format ({error}): "
+            "export it with `export.py --version 0`"
+        ) from error
+    needed = HEADER.size + 4 * (parameter_count(config) + _rope_table(config))
+    if len(data) != needed:
+        raise InputError(
+            f"{path} has {len(data):,} bytes, and its header asks for {needed:,}: download it again"
+        )
+    return config
+
+
+def _rope_table(config: ModelConfig) -> int:
+    """Numbers between the last norm and the head: cos and sin of each position, not needed here."""
+    return config.max_length * config.head_size
+
+
+@torch.no_grad()
+def _fill(model: Transformer, weights: Tensor) -> None:
+    """Copies weights, flat and in llama2.c's order, into the model."""
+    config, parameters = model.config, dict(model.named_parameters())
+    layers = [f"blocks.{i}.{kind}.weight" for kind in KINDS for i in range(config.layers)]
+    at = 0
+    for name in ("embed.weight", *layers, "norm.weight", "head.weight"):
+        if name == "head.weight":
+            at += _rope_table(config)
+        if name not in parameters:  # a tied head
+            continue
+        parameter = parameters[name]
+        weight = weights[at : at + parameter.numel()].view_as(parameter)
+        if name.endswith(".q.weight"):
+            weight = interleaved_to_half_split(weight, config.heads)
+        if name.endswith(".k.weight"):
+            weight = interleaved_to_half_split(weight, config.kv_heads)
+        parameter.copy_(weight)
+        at += parameter.numel()
+
+
+def read_tokenizer(path: Path, vocab_size: int) -> Llama2cTokenizer:
+    """tokenizer.bin, which does not say how many tokens it has."""
+    data, at = _read(path), 4  # after the longest piece's length
+    pieces, scores = [], []
+    try:
+        for _ in range(vocab_size):
+            score, size = PIECE.unpack_from(data, at)
+            at += PIECE.size + size
+            if size < 0 or at > len(data):
+                raise struct.error(f"a piece of {size} bytes ends behind the file")
+            pieces.append(data[at - size : at])
+            scores.append(score)
+    except struct.error as error:
+        raise InputError(
+            f"{path} is no tokenizer.bin with {vocab_size} tokens ({error}): "
+            "take the one that came with model.bin"
+        ) from error
+    return Llama2cTokenizer(tuple(pieces), tuple(scores))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}): "
+            "give the folder that holds model.bin and tokenizer.bin"
+        ) from error
