@@ -1,0 +1,244 @@
+"""The training loop: draw a batch, weigh every token alike, step, report, until time is out.
+
+    for each step:  count the targets of all microbatches on all ranks   (a small all-reduce)
+                    forward, backward, forward, backward, …            (gradients add up in float32)
+                    average over ranks · clip · AdamW at warmup_cosine(step)
+Cost: 6 P FLOPs a token and 16 P bytes (weight, gradient, two means), and the activations of one
+microbatch. Lab: e01. Shapes: B batch  T tokens  V vocabulary  N ranks  P parameters.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+from minitrain.errors import InputError
+from minitrain.training.checkpoint import TrainState
+from minitrain.training.config import TrainConfig
+from minitrain.training.optimizers import adamw, clip_by_global_norm
+from minitrain.training.schedule import warmup_cosine
+
+IGNORED = -100  # the target of a place that does not count: padding
+
+
+def token_weighted_loss(logits: Tensor, targets: Tensor, total_tokens: Tensor | int) -> Tensor:
+    """This microbatch's share of the step's loss: its summed cross-entropy over *all* its tokens.
+
+    logits (B, T, V), targets (B, T) with -100 where not counted; `total_tokens` counts the targets
+    of every microbatch on every rank, so that the shares add up to the mean over all tokens.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # at least
+    logits = rearrange(logits, "b t v -> (b t) v")
+    targets = rearrange(targets, "b t -> (b t)")
+    summed = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    return summed / total_tokens
+
+
+def mean_of_means_loss(logits: Tensor, targets: Tensor, microbatches: int) -> Tensor:
+    """The naive share: each microbatch's own mean, over how many there are.
+
+    Wrong as soon as they hold unequal numbers of targets: a token of a half-empty microbatch then
+    counts twice as much as one of a full microbatch, and the result depends on how a batch is cut.
+    """
+    return token_weighted_loss(logits, targets, (targets != IGNORED).sum()) / microbatches
+
+
+@dataclass(frozen=True)
+class Peers:
+    """What a step needs of the other ranks. The default is one rank, alone."""
+
+    size: int = 1
+    all_reduce: Callable[[Tensor], object] = lambda tensor: tensor  # sums in place over ranks
+    synchronize: Callable[[], object] = lambda: None  # after backward: averages the gradients
+    no_sync: Callable[[], AbstractContextManager] = nullcontext  # a backward that sends nothing
+
+
+ALONE = Peers()
+
+
+def data_parallel(model: nn.Module, group: Any) -> Peers:
+    """Naive data parallelism over `group`: after the last backward, one all-reduce a parameter."""
+
+    def average_gradients() -> None:
+        for parameter in filter(lambda p: p.requires_grad, model.parameters()):
+            if parameter.grad is None:  # not used here; another rank may have used it, and waits
+                parameter.grad = torch.zeros_like(parameter)
+            group.all_reduce(parameter.grad, op="avg")
+
+    return Peers(group.size, group.all_reduce, average_gradients)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    loss: float  # nats per token, mean over the step's tokens on all ranks
+    grad_norm: float  # before clipping
+    tokens: int  # targets that counted, on all ranks
+
+
+def train_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    microbatches: Sequence[Any],
+    clip: float = 1.0,
+    autocast: torch.dtype | None = None,
+    peers: Peers = ALONE,
+) -> StepResult:
+    """One optimizer step over `microbatches`, the same as over one batch that holds them all.
+
+    Parameters, and so gradients and their sum over microbatches, are float32; `autocast` computes
+    the matmuls in another dtype.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    device = parameters[0].device
+    tokens = sum((batch.targets != IGNORED).sum() for batch in microbatches)
+    peers.all_reduce(tokens)
+    loss = torch.zeros((), device=device)
+    for index, batch in enumerate(microbatches):
+        last = index == len(microbatches) - 1
+        with nullcontext() if last else peers.no_sync():
+            with torch.autocast(device.type, autocast, enabled=autocast is not None):
+                logits = model(batch.tokens, batch.documents, batch.positions)  # (B, T, V)
+            share = token_weighted_loss(logits, batch.targets, tokens)
+            (share * peers.size).backward()  # the ranks' average of N x share is the sum of shares
+        loss = loss + share.detach()
+    peers.synchronize()
+    peers.all_reduce(loss)
+    grad_norm = clip_by_global_norm(parameters, clip)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return StepResult(loss.item(), grad_norm.item(), int(tokens))
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    autocast: torch.dtype | None = None,
+    peers: Peers = ALONE,
+) -> float:
+    """Nats per token over `batches` (on N ranks: over all of theirs), every token weighed alike."""
+    device = next(model.parameters()).device
+    totals = torch.zeros(2, dtype=torch.float64, device=device)  # summed loss, tokens
+    for batch in batches:
+        batch = batch.to(device)
+        with torch.autocast(device.type, autocast, enabled=autocast is not None):
+            logits = model(batch.tokens, batch.documents, batch.positions)  # (B, T, V)
+        totals += torch.stack(
+            [token_weighted_loss(logits, batch.targets, 1), (batch.targets != IGNORED).sum()]
+        )
+    peers.all_reduce(totals)
+    return (totals[0] / totals[1]).item()
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What a callback is told after each step."""
+
+    step: int  # steps done, this one included
+    total_steps: float  # an estimate while a time limit runs
+    tokens: int  # seen by the run so far
+    seconds: float  # trained so far
+    loss: float
+    lr: float
+    grad_norm: float
+    tokens_per_second: float  # of this step alone
+
+    @property
+    def progress(self) -> float:
+        """The part of the run that is done: 0 to 1, the same on all ranks."""
+        return min(1.0, self.step / self.total_steps)
+
+
+@dataclass
+class TrainResult:
+    state: TrainState
+    losses: list[float] = field(default_factory=list)  # of each step of this call
+    tokens_per_second: float = 0.0  # median over the steps of this call
+    interrupted: bool = False
+
+
+def train(
+    model: nn.Module,
+    loader: Any,
+    config: TrainConfig,
+    group: Any = None,
+    callbacks: Sequence[Callable[[StepRecord], object]] = (),
+    peers: Peers | None = None,
+    state: TrainState | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    now: Callable[[], float] = time.perf_counter,
+) -> TrainResult:
+    """Trains until `config.steps` or `config.seconds` are reached, or `stop()` is true on any rank.
+
+    `group`: average gradients over its ranks, naively; or give `peers` and a model that is wrapped
+    in DDP. `state`: where a resumed run goes on (its model is the one inside the wrapper).
+    """
+    if peers is None:
+        peers = ALONE if group is None else data_parallel(model, group)
+    if state is None:
+        optimizer = adamw(model, config.lr, config.weight_decay, config.betas)
+        state = TrainState(model, optimizer, loader)
+    device = next(model.parameters()).device
+    batches, result, speeds = _endless(loader), TrainResult(state), []
+    began = now() - state.seconds
+    while True:
+        elapsed, result.interrupted = _agree(peers, device, now() - began, stop())
+        total = config.total_steps(state.step, elapsed)
+        if result.interrupted or state.step >= total:
+            break
+        lr = _set_rate(state, config, total)
+        start = now()
+        microbatches = [next(batches).to(device) for _ in range(config.accumulate)]
+        step = train_step(model, state.optimizer, microbatches, config.clip, config.autocast, peers)
+        _check_finite(step, state.step, lr)
+        speed = step.tokens / (now() - start)
+        state.step, state.tokens = state.step + 1, state.tokens + step.tokens
+        state.seconds = now() - began
+        result.losses.append(step.loss)
+        speeds.append(speed)
+        counts = (state.step, total, state.tokens, state.seconds)
+        record = StepRecord(*counts, step.loss, lr, step.grad_norm, speed)
+        for callback in callbacks:
+            callback(record)
+    result.tokens_per_second = statistics.median(speeds) if speeds else 0.0
+    return result
+
+
+def _set_rate(state: TrainState, config: TrainConfig, total: float) -> float:
+    floor = config.lr * config.final_lr
+    lr = warmup_cosine(state.step, total, config.warmup * total, config.lr, floor)
+    for group in state.optimizer.param_groups:
+        group["lr"] = lr
+    return lr
+
+
+def _agree(peers: Peers, device: torch.device, elapsed: float, stop: bool) -> tuple[float, bool]:
+    """The mean of the ranks' clocks, and whether any wants to stop: all must do the same."""
+    shared = torch.tensor([elapsed, float(stop)], dtype=torch.float64, device=device)
+    peers.all_reduce(shared)
+    total, stops = shared.tolist()
+    return total / peers.size, stops > 0
+
+
+def _check_finite(step: StepResult, index: int, lr: float) -> None:
+    if not math.isfinite(step.loss) or not math.isfinite(step.grad_norm):
+        raise InputError(
+            f"the loss of step {index + 1} is {step.loss}, its gradient norm {step.grad_norm}: "
+            f"the run diverged at learning rate {lr:.1e}; start again with {lr / 4:.1e} or less"
+        )
+
+
+def _endless(loader: Any) -> Iterator[Any]:
+    """Epoch after epoch; the loader itself keeps count of where it is."""
+    while True:
+        yield from loader
