@@ -1,15 +1,15 @@
 """What a rank sends, and how much of it is hidden behind the rank's own work.
 
-Every operation of a `Group` leaves an `Op` in its rank's `Trace`: what kind, how many bytes, when it
-was issued, when the rank began to wait for it, when it could go on. Communication is *exposed* while
-the rank waits, *hidden* while the rank computes and a message is under way:
+Every operation of a `Group` leaves an `Op` in its rank's `Trace`: its kind, its bytes, when it was
+issued, when the rank began to wait for it, when it could go on. Communication is *exposed* while
+the rank waits, *hidden* while the rank works and a message is under way:
 
-    issued ──── communication ────┬──────── done        hidden  = issued … waited
-    compute ──────────────────── waited ··· done        exposed = waited … done
+    communication   issued ─────────────────┬── done
+    own work        ──────────────── waited ····        hidden to the left of waited, exposed after
 
 Bytes on the wire, per rank, of a buffer of S bytes over N ranks (Patarasuk & Yuan 2009): all-reduce
-2(N-1)/N·S; reduce-scatter and all-gather (N-1)/N·S, S being the full buffer; broadcast S but for the
-last rank of the chain.
+2(N-1)/N·S; reduce-scatter and all-gather (N-1)/N·S, S being the full buffer; broadcast S, but 0 for
+the last rank of the chain; all-to-all what is not for the rank itself.
 """
 
 from __future__ import annotations

@@ -109,16 +109,11 @@ class Board:
         at = self._part_at(self.rank) + HEAD.size - WHERE
         self.memory[at : at + WHERE] = where.encode()[:WHERE].ljust(WHERE, b"\0")
 
-    def count(self) -> int | None:
-        """How many operations this rank has posted; None once it has run out of rows."""
-        rows = [row for (rank, _), row in self.rows.items() if rank == self.rank]
-        at = [self._row_at(self.rank, row) for row in rows]
-        return None if self.full else sum(ROW.unpack_from(self.memory, a)[2] for a in at)
-
     def _set_head(self, state: int, posting: Posting, where: bytes, provable: bool) -> None:
         at = self._part_at(self.rank)
         head = HEAD.unpack_from(self.memory, at)
-        fields = (state, provable, posting.row, posting.number, head[4] + 1, where, head[6])
+        seen = head[6] if state == WAITING else head[5]  # where the last wait was
+        fields = (state, provable, posting.row, posting.number, head[4] + 1, where, seen)
         HEAD.pack_into(self.memory, at, *fields)
 
     def _own_row(self, channel: Channel) -> int | None:

@@ -17,25 +17,21 @@ from minitrain.parallel.worker import Failure
 
 Frame = tuple[str, int, str]  # file, line, function
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-MAIN_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*?(?=\n\n|\Z)", re.DOTALL)
-PLUMBING = ("group.py", "worker.py", "launch.py", "board.py", "payload.py")
+PLUMBING = ("group.py", "wire.py", "worker.py", "board.py", "payload.py")
 
 
 def dump_stacks(folder: Path, pids: dict[int, int], seconds: float = 0.5) -> dict[int, list[Frame]]:
     """Asks the ranks `pids` for their stacks, also where they are stuck in C; innermost last."""
-    if os.name != "posix":
+    if not pids or os.name != "posix":
         return {}
     for pid in pids.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
     deadline = time.monotonic() + seconds
-    texts: dict[int, str] = {}
-    while len(texts) < len(pids) and time.monotonic() < deadline:
-        time.sleep(0.01)
-        for rank in pids.keys() - texts.keys():
-            text = (folder / f"stack-{rank}").read_text(errors="replace")
-            if "run_rank" in text:  # the outermost frame of ours, which is written last
-                texts[rank] = text
+    texts, before = {}, None
+    while not (texts and all(texts.values()) and texts == before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+        before, texts = texts, {rank: _read(folder / f"stack-{rank}") for rank in pids}
     return {rank: _frames(text) for rank, text in texts.items()}
 
 
@@ -54,6 +50,7 @@ def report(
     if ended == "finished":
         return RankReport(rank, "finished", None, None, "finished")
     waits = status.state == WAITING
+    stack = failed.frames if failed is not None else stack  # cut off, when another rank was gone
     file, line = _position(status.where if waits else status.seen, stack or [])
     at = f", {place(file, line)}: {code(file, line)}" if file else ""
     if ended is not None:
@@ -62,6 +59,10 @@ def report(
         return RankReport(rank, "died", operation, line, text, file)
     if waits:
         return RankReport(rank, "waiting", operation, line, f"waiting in {operation}{at}", file)
+    if failed is not None:
+        return RankReport(
+            rank, "waiting", None, line, f"cut off from a rank that is gone{at}", file
+        )
     return RankReport(rank, "computing", None, line, f"still at work{at}", file)
 
 
@@ -69,10 +70,11 @@ def _of_failure(rank: int, failed: Failure, operation: str | None) -> RankReport
     frame = _innermost(failed.frames)
     file, line = (frame[0], frame[1]) if frame else (None, None)
     at = f", {place(file, line)}: {code(file, line)}" if file else ""
-    said = f"{failed.kind}: {failed.message}" if failed.message else failed.kind
-    lines = tuple(text for frame in _shown(failed.frames) for text in _printed(frame))
-    text = f"raised {said}{at}"
-    return RankReport(rank, "failed", operation, line, text, file, (*lines, said))
+    said = f"{failed.kind}: {failed.message}".partition("\n")[0] if failed.message else failed.kind
+    frames = tuple(_printed(frame) for frame in _shown(failed.frames))
+    text = f"in {failed.operation}{at}" if failed.operation else f"raised {said}{at}"
+    operation = failed.operation or operation
+    return RankReport(rank, "failed", operation, line, text, file, frames)
 
 
 def _position(seen: str, stack: list[Frame]) -> tuple[str | None, int | None]:
@@ -96,13 +98,17 @@ def _shown(frames: Iterable[Frame]) -> list[Frame]:
     return own or [frame for frame in frames if not frame[0].endswith(PLUMBING)]
 
 
-def _printed(frame: Frame) -> list[str]:
+def _printed(frame: Frame) -> str:
     file, line, function = frame
-    return [f"  {place(file, line)}, in {function}", f"    {code(file, line)}"]
+    return f"  {place(file, line)}, in {function}: {code(file, line)}"
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
 
 
 def _frames(dump: str) -> list[Frame]:
-    """faulthandler's text of the thread that runs the rank; it writes the innermost frame first."""
-    threads = [text for text in MAIN_THREAD.findall(dump) if "run_rank" in text]
-    found = FRAME.findall(threads[0]) if threads else []
-    return [(file, int(line), function) for file, line, function in reversed(found)]
+    """The stack of the thread that runs the rank, from faulthandler's text (innermost first)."""
+    threads = [part for part in dump.split("\n\n") if "in _watch" not in part]
+    main = max(threads, key=lambda part: ("in run_rank" in part, len(part)), default="")
+    return [(file, int(line), function) for file, line, function in reversed(FRAME.findall(main))]

@@ -20,6 +20,7 @@ from minitrain.errors import InputError
 from minitrain.measure.traffic import Trace, WallClock
 from minitrain.parallel.group import Group
 from minitrain.parallel.payload import dumps
+from minitrain.parallel.worker import seed
 
 if TYPE_CHECKING:
     from minitrain.parallel.fabric import Fabric
@@ -32,7 +33,7 @@ def is_launched_from_outside() -> bool:
 def run(
     fn: Callable, args: tuple, ranks: int, timeout: float, fabric: Fabric | None
 ) -> tuple[list, list[Trace], float, float | None, str | None]:
-    """The values, traces, seconds, logical seconds and fabric's name for `Results`, on every rank."""
+    """What `Results` takes, on every rank: values, traces, seconds, logical seconds, fabric."""
     world = join(timeout)
     if ranks > world.size:
         raise InputError(
@@ -66,6 +67,6 @@ def join(timeout: float) -> Group:
         backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     rank, size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(rank)
+    seed(rank)
     process_group = dist.distributed_c10d._get_default_group()
     return Group(process_group, range(size), rank, device, Trace(rank, clock=WallClock()))

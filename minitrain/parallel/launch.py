@@ -12,6 +12,7 @@ Lab: e00_ranks_and_collectives.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, unknown_name
 from minitrain.measure.traffic import Trace
 from minitrain.parallel import in_place
 from minitrain.parallel.board import stuck
@@ -104,7 +105,7 @@ def launch(
     start_method: "fork" is faster, for a parent that has never run an operation of torch.
     Rank r starts with the random seed r, and with as many threads as there are cores / ranks.
     """
-    _check(fn, ranks, timeout)
+    _check(fn, ranks, timeout, start_method)
     emulated = _find_fabric(fabric)
     if in_place.is_launched_from_outside():
         return Results(*in_place.run(fn, args, ranks, timeout, emulated))
@@ -133,7 +134,7 @@ def launch(
 
 
 def prepare() -> None:
-    """Starts the server that ranks are forked from, in the background; the first launch waits less."""
+    """Starts the server that ranks are forked from, in the background, before it is needed."""
     if os.name == "posix" and not in_place.is_launched_from_outside():
         context(None)
         forkserver.ensure_running()
@@ -165,18 +166,27 @@ def _failed(crew: Ranks) -> RankError:
     if first in crew.died:
         return RankDied(f"rank {first}: {crew.died[first]}", reports)
     failure = crew.failed[first]
-    if failure.is_mismatch:
-        return MismatchError(f"mismatch: rank {first}: {failure.message}", reports)
+    if failure.operation:
+        return MismatchError(f"mismatch: {failure.message}", reports)
     kind = RankInputError if failure.is_input_error else RankError
     return kind(f"rank {first} raised {failure.kind}: {failure.message}", reports)
 
 
 def _deadlock(crew: Ranks) -> DeadlockError:
-    done = sorted(crew.finished)
-    reason = f"it waits for rank {done[0]}, which has returned" if len(done) == crew.count - 1 else (
-        "ranks wait for what no rank will send"
-    )  # fmt: skip
-    return DeadlockError(f"deadlock: {reason}", crew.reports())
+    reports = crew.reports()
+    waiting = [report.rank for report in reports if report.state == "waiting"]
+    gone = [report.rank for report in reports if report.state == "finished"]
+    who = f"{_list(waiting)} wait{'s' if len(waiting) == 1 else ''}"
+    reason = (
+        f"but {_list(gone)} {'has' if len(gone) == 1 else 'have'} returned"
+        if gone
+        else "each for another that waits as well"
+    )
+    return DeadlockError(f"deadlock: {who}, {reason}", reports)
+
+
+def _list(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _too_late(crew: Ranks, timeout: float) -> RankError:
@@ -197,13 +207,16 @@ def _results(crew: Ranks, seconds: float, fabric: Fabric | None) -> Results:
     return Results(values, traces, seconds, logical, fabric.name if fabric else None)
 
 
-def _check(fn: Callable, ranks: int, timeout: float) -> None:
+def _check(fn: Callable, ranks: int, timeout: float, start_method: str | None) -> None:
     if not callable(fn):
         raise InputError(f"launch calls a function on each rank; {fn!r} cannot be called")
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
         raise InputError(f"ranks={ranks!r}: give a whole number from 1 up")
     if not isinstance(timeout, (int, float)) or not isfinite(timeout) or timeout <= 0:
         raise InputError(f"timeout={timeout!r}: give the seconds after which a hang is reported")
+    if start_method not in (None, *multiprocessing.get_all_start_methods()):
+        known = multiprocessing.get_all_start_methods()
+        raise unknown_name("start_method", start_method, known)
 
 
 def _check_memory(ranks: int) -> None:

@@ -13,6 +13,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,9 +26,16 @@ from minitrain.errors import InputError
 
 
 class Pickler(cloudpickle.Pickler):
-    """cloudpickle, with tensors as plain CPU data."""
+    """cloudpickle, with tensors as plain CPU data, and any kind of module by its name.
+
+    cloudpickle takes `torch` with each submodule that a function might mean: the word `ops` in it
+    is enough for `torch.ops`, a module of a class of its own that it cannot send.
+    """
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, ModuleType) and type(value) is not ModuleType:
+            if sys.modules.get(value.__name__) is value:
+                return import_module, (value.__name__,)
         if type(value) in (Tensor, torch.nn.Parameter) and value.layout == torch.strided:
             if value.device.type != "meta" and not value.is_quantized:
                 return _tensor_parts(value)
@@ -52,18 +60,25 @@ def pack_call(fn: Callable, args: tuple, fabric: Any = None) -> bytes:
 def _tensor_parts(value: Tensor) -> tuple:
     plain = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
     raw = bytearray(plain.view(-1).view(torch.uint8).numpy()) if plain.numel() else bytearray()
-    is_parameter = isinstance(value, torch.nn.Parameter)
-    return _tensor, (raw, value.dtype, tuple(value.shape), value.requires_grad, is_parameter)
+    kind, is_leaf = type(value), value.is_leaf  # how a result was made stays on the rank
+    leaf = (is_leaf and value.requires_grad, value.grad if is_leaf else None)
+    return _tensor, (kind, raw, value.dtype, tuple(value.shape), *leaf)
 
 
 def _tensor(
-    raw: bytearray, dtype: torch.dtype, shape: tuple, requires_grad: bool, is_parameter: bool
+    kind: type,
+    raw: bytearray,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    requires_grad: bool,
+    grad: Tensor | None,
 ) -> Tensor:
     flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
     tensor = flat.view(shape)
-    if is_parameter:
-        return torch.nn.Parameter(tensor, requires_grad)
-    return tensor.requires_grad_(requires_grad)
+    if kind is torch.nn.Parameter:
+        tensor = torch.nn.Parameter(tensor, requires_grad)
+    tensor.requires_grad_(requires_grad).grad = grad
+    return tensor
 
 
 @contextmanager

@@ -17,7 +17,7 @@ class RankReport:
     line: int | None  # in the learner's own code
     text: str  # all of that in one sentence
     file: str | None = None
-    traceback: tuple[str, ...] = ()  # the learner's frames, outermost first, as printed lines
+    traceback: tuple[str, ...] = ()  # one text a frame of the learner's, innermost last
 
     def __str__(self) -> str:
         return f"rank {self.rank}: {self.text}"
@@ -76,8 +76,9 @@ class RanksInterrupted(KeyboardInterrupt):
 class Mismatch(RuntimeError):
     """Raised within a rank, by the second of two that came with different operations."""
 
-    def __init__(self, mine: str, other: int, theirs: str) -> None:
-        super().__init__(f"this rank is in {mine}, but rank {other} is in {theirs}")
+    def __init__(self, rank: int, mine: str, other: int, theirs: str) -> None:
+        super().__init__(f"rank {rank} is in {mine}, but rank {other} is in {theirs}")
+        self.mine = mine
 
 
 class ConnectionLost(RuntimeError):
@@ -85,9 +86,12 @@ class ConnectionLost(RuntimeError):
 
 
 def describe(headline: str, reports: tuple[RankReport, ...]) -> str:
-    """The headline, then a line a rank, then the traceback of each rank that failed by itself."""
+    """The headline, a line a rank, then how each that failed came to its line, if by any way."""
     lines = [headline, *(f"  {report}" for report in reports)]
+    ways: dict[tuple[str, ...], list[str]] = {}
     for report in reports:
-        if report.traceback:
-            lines += ["", f"rank {report.rank}, in its own code:", *report.traceback]
+        ways.setdefault(report.traceback, []).append(str(report.rank))
+    for frames, ranks in ways.items():
+        if len(frames) > 1:
+            lines += ["", f"the way of rank {', '.join(ranks)} to that line:", *frames]
     return "\n".join(lines)

@@ -104,8 +104,7 @@ class Ranks:
     @property
     def causes(self) -> list[int]:
         """The ranks that failed by themselves, first one first."""
-        own = [r for r in self.events if r in self.died or not self.failed[r].is_consequence]
-        return own or ([] if not self.events else [])
+        return [r for r in self.events if r in self.died or not self.failed[r].is_consequence]
 
     def reports(self) -> tuple[RankReport, ...]:
         """Rank by rank, where each one is now."""
@@ -126,7 +125,7 @@ class Ranks:
                     process.kill()
             for process in self.processes:
                 if process.pid is not None:
-                    process.join(5)
+                    process.join()  # it was killed: only the kernel is still in the way
                     process.close()
             for connection in self.connections.values():
                 connection.close()

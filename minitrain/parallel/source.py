@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
-import sysconfig
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 
-PACKAGE = str(Path(__file__).resolve().parents[1])
-LIBRARIES = tuple(
-    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
+PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
 
 
 @lru_cache(maxsize=4096)
 def is_own(file: str) -> bool:
     """Whether a person at the keyboard wrote this file: no library's, none of this package."""
-    return not file.startswith((PACKAGE, "<frozen", *LIBRARIES)) and file != "<string>"
+    if file.startswith((PACKAGE, STANDARD_LIBRARY, "<frozen")) or file == "<string>":
+        return False
+    return "site-packages" not in file and "dist-packages" not in file
 
 
 def learner_line(frame: FrameType | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import io
 import linecache
 import os
@@ -31,12 +32,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from minitrain.errors import InputError
 from minitrain.measure.traffic import Trace, WallClock
 from minitrain.parallel.board import Board
 from minitrain.parallel.group import Group
 from minitrain.parallel.payload import dumps
 from minitrain.parallel.rank_errors import ConnectionLost, Mismatch
 from minitrain.parallel.source import learner_line
+from minitrain.parallel.wire import says_peer_is_gone
 
 GLANCE_SECONDS = 0.2
 LONGEST_LINE = 1 << 16
@@ -57,13 +60,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception of a rank as plain values; `frames` are (file, line, function), outermost first."""
+    """An exception of a rank as plain values; frames: (file, line, function), innermost last."""
 
     kind: str
     message: str
     frames: tuple[tuple[str, int, str], ...]
+    operation: str | None = None  # what the rank came with, where that is the error
     is_consequence: bool = False
-    is_mismatch: bool = False
     is_input_error: bool = False
 
 
@@ -103,6 +106,7 @@ class Lines(io.TextIOBase):
 
 def run_rank(connection: Connection, folder: str, rank: int, inherited: Iterable = ()) -> None:
     """The target of a rank's process; returns only by the end of the process."""
+    gc.freeze()  # else a collection would copy every page that is shared with the server
     for other in inherited:  # with fork, the other ranks' pipes came along
         other.close()
     link = Link(connection)
@@ -113,7 +117,8 @@ def run_rank(connection: Connection, folder: str, rank: int, inherited: Iterable
     out, err = Lines(link, "stdout"), Lines(link, "stderr")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         answer = _answer(task, folder, rank, board)
-        out.close(), err.close()
+        out.close()
+        err.close()
     link.send(*answer)
     while True:
         threading.Event().wait()
@@ -127,27 +132,40 @@ def _answer(task: Task, folder: str, rank: int, board: Board) -> tuple:
         if fabric is not None:
             group.use(fabric.clock(group))
         board.compute()
+        board.glance(_first_line(fn))
         result = fn(group, *args)
+        seconds = group.now()
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join()
-        return "finished", dumps(result), group.trace.as_dict(), group.now()
+        return "finished", _packed(result), group.trace.as_dict(), seconds
     except BaseException as error:
         return "failed", failure(error)
 
 
+def _first_line(fn: Any) -> str:
+    code = getattr(fn, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+
+
+def _packed(result: Any) -> bytes:
+    try:
+        return dumps(result)
+    except Exception as error:
+        kind = type(result).__name__
+        raise TypeError(f"what it returned, a {kind}, cannot be sent back: {error}") from error
+
+
 def failure(error: BaseException) -> Failure:
-    frames = [
-        (f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(error.__traceback__)
-    ]
-    names = {cls.__name__ for cls in type(error).__mro__}
+    trail = traceback.extract_tb(error.__traceback__)
+    frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in trail]
     return Failure(
         type(error).__name__,
         str(error),
         tuple(frames),
-        is_consequence=isinstance(error, ConnectionLost),
-        is_mismatch=isinstance(error, Mismatch),
-        is_input_error="InputError" in names,
+        operation=error.mine if isinstance(error, Mismatch) else None,
+        is_consequence=isinstance(error, ConnectionLost) or says_peer_is_gone(error),
+        is_input_error=isinstance(error, InputError),
     )
 
 
@@ -182,7 +200,14 @@ def _prepare(task: Task, rank: int) -> None:
     os.environ.update(task.environment)
     linecache.cache.update(task.cells)
     torch.set_num_threads(task.threads)
-    random.seed(rank), np.random.seed(rank), torch.manual_seed(rank)
+    seed(rank)
+
+
+def seed(number: int) -> None:
+    """Every source of chance a rank has; ranks differ, so a forgotten broadcast shows."""
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
 
 
 def _join(task: Task, folder: str, rank: int, board: Board) -> Group:

@@ -1,0 +1,109 @@
+"""Traffic: intervals against counting instants one by one, and the ring's bytes against a ring."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.measure.traffic import Op, Trace, WallClock, intersection, length, ring_bytes, union
+
+INSTANTS = 40  # integer instants, so that each can be counted
+
+
+def intervals():
+    ends = st.tuples(st.integers(0, INSTANTS), st.integers(0, INSTANTS))
+    return st.lists(ends.map(sorted).map(tuple), max_size=8)
+
+
+def covered(spans):
+    """The oracle: which unit steps lie in one of the spans, one by one."""
+    return {t for t in range(INSTANTS) if any(a <= t < b for a, b in spans)}
+
+
+@given(intervals())
+def test_a_union_covers_the_same_instants_once(spans):
+    merged = union(spans)
+    assert covered(merged) == covered(spans)
+    assert length(merged) == len(covered(spans))
+    assert all(end < start for (_, end), (start, _) in pairwise(merged))
+
+
+@given(intervals(), intervals())
+def test_an_intersection_covers_what_both_cover(a, b):
+    common = intersection(union(a), union(b))
+    assert covered(common) == covered(a) & covered(b)
+    assert length(common) == len(covered(a) & covered(b))
+
+
+@st.composite
+def operations(draw):
+    """An op with issued <= waited <= done, that ended somewhere between issued and done."""
+    issued, waited, done = sorted(draw(st.integers(0, INSTANTS)) for _ in range(3))
+    finished = draw(st.one_of(st.none(), st.integers(issued, done)))
+    return Op("all_reduce", 8, 8, 2, None, issued, waited, finished, done)
+
+
+@given(st.lists(operations(), max_size=8))
+def test_exposed_and_hidden_split_the_time_of_communication(ops):
+    trace = Trace(ops=ops)
+    waits = covered([(op.waited, op.done) for op in ops])
+    under_way = covered([(op.issued, op.end) for op in ops])
+    assert trace.exposed_seconds() == len(waits)
+    assert trace.hidden_seconds() == len(under_way - waits)
+    assert trace.exposed_seconds() + trace.hidden_seconds() == len(under_way | waits)
+
+
+def test_two_waits_at_once_count_once():
+    both = [
+        Op("send", 1, 1, 2, 1, 0.0, 1.0, None, 3.0),
+        Op("recv", 1, 0, 2, 1, 0.0, 2.0, None, 4.0),
+    ]
+    trace = Trace(ops=both)
+    assert trace.exposed_seconds() == 3.0  # 1 to 4, where a sum over ops would say 4
+    assert trace.hidden_seconds() == 1.0
+
+
+def test_an_operation_that_no_one_waited_for_is_not_exposed():
+    trace = Trace(ops=[Op("all_reduce", 8, 8, 2, issued=1.0, finished=2.5)])
+    assert trace.exposed_seconds() == 0.0
+    assert trace.hidden_seconds() == 1.5
+
+
+def test_a_wait_at_time_zero_counts():
+    assert Trace(ops=[Op("barrier", 0, 0, 2, None, 0.0, 0.0, None, 2.0)]).exposed_seconds() == 2.0
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_ring_bytes_are_those_of_a_ring_of_chunks(ranks):
+    chunk = 24
+    whole = chunk * ranks
+    assert ring_bytes("reduce_scatter", whole, ranks) == (ranks - 1) * chunk
+    assert ring_bytes("all_gather", whole, ranks) == (ranks - 1) * chunk
+    assert ring_bytes("all_reduce", whole, ranks) == 2 * (ranks - 1) * chunk
+    assert ring_bytes("broadcast", whole, ranks) == (whole if ranks > 1 else 0)
+
+
+def test_bytes_and_counts_by_kind():
+    trace = Trace(ops=[Op("send", 8, 8, 2, 1), Op("recv", 8, 0, 2, 1), Op("send", 4, 4, 2, 1)])
+    assert (trace.bytes_sent(), trace.bytes_sent("send"), trace.bytes_sent("recv")) == (12, 12, 0)
+    assert (trace.count(), trace.count("send"), trace.count("barrier")) == (3, 2, 0)
+
+
+@given(st.lists(operations(), max_size=4))
+def test_a_trace_travels_as_json(ops):
+    trace = Trace(3, True, ops, [("forward", 0.5)])
+    assert Trace.from_dict(json.loads(json.dumps(trace.as_dict()))) == trace
+
+
+def test_marks_are_made_by_the_clock_and_not_after_it_is_gone():
+    trace = Trace(clock=WallClock())
+    trace.mark("forward")
+    trace.mark("backward")
+    assert [name for name, _ in trace.marks] == ["forward", "backward"]
+    assert 0 <= trace.marks[0][1] <= trace.marks[1][1]
+    with pytest.raises(AssertionError, match="no clock"):
+        Trace.from_dict(trace.as_dict()).mark("late")
