@@ -18,9 +18,11 @@ from minitrain.parallel.collectives import ring_all_gather, ring_all_reduce, rin
 from minitrain.parallel.group import Group
 
 SIZES = (2**12, 2**16, 2**20, 2**22, 2**24, 2**26)  # 4 KB to 64 MB
-REASON = (
-    "ours runs Python between messages, keeps a record of each, and returns a new tensor; "
-    "gloo does none of these"
+SMALL, LARGE = (
+    "at this size the time is latency, and ours runs Python for every message, records it and "
+    "checks it against what the other ranks do",
+    "at this size the time is memory traffic, and ours returns a new tensor, whose pages the "
+    "system must first provide, where gloo writes into one that is there",
 )
 # Newer versions of torch have these under new names and warn of the old ones.
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -35,7 +37,7 @@ def cases(repeats: int = 15, sizes: Sequence[int] = SIZES, ranks: int = 2) -> li
             f"{pair.__name__.removesuffix('_pair')} {readable(size)}, {ranks} ranks",
             f"gloo of torch {torch.__version__}",
             partial(on_ranks, measured, pair, size, repeats, ranks=ranks),
-            REASON,
+            SMALL if size < 2**20 else LARGE,
         )
         for pair in pairs
         for size in sizes

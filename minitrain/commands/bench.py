@@ -87,9 +87,7 @@ def report(rows: list[Row], json: Path | None = None) -> None:
 def table(rows: list[Row]) -> Table:
     from rich.table import Table
 
-    out = Table(
-        title="Ours beside the peer: medians of interleaved repeats (ratio over 1: we lose)"
-    )
+    out = Table(title="Medians of repeats taken in turn; a ratio over 1 says that we lose")
     for name in ("name", "ours", "peer", "ratio", "unit", "peer's name and version"):
         out.add_column(name, justify="right" if name in ("ours", "peer", "ratio") else "left")
     for row in rows:
@@ -102,14 +100,16 @@ def table(rows: list[Row]) -> Table:
 
 
 def verdict(rows: list[Row]) -> str:
-    """One line a loss with its reason, after the count of wins."""
+    """How many we win, and each loss in words, with the reasons beside them."""
     losses = [row for row in rows if row.lost]
     lines = [f"We win {len(rows) - len(losses)} of {len(rows)}."]
-    for row in losses:
-        within = row.ratio - 1 <= row.spread / 2 * row.ratio
-        noise = " (within the spread of the repeats)" if within else ""
-        lines.append(
-            f"We lose {row.name}: {row.ratio:.2f} x the cost of {row.peer_name}{noise}. "
-            f"Why: {row.reason}."
-        )
+    for reason in dict.fromkeys(row.reason for row in losses):
+        lines += [loss_in_words(row) for row in losses if row.reason == reason]
+        lines.append(f"  Why: {reason}.")
     return "\n".join(lines)
+
+
+def loss_in_words(row: Row) -> str:
+    within = row.ratio - 1 <= row.spread / 2 * row.ratio
+    noise = ", which is within the spread of the repeats" if within else ""
+    return f"We lose {row.name}: {row.ratio:.2f} x the cost of {row.peer_name}{noise}."
