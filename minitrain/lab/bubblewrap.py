@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import minitrain
+from minitrain.lab.limits import Limits
 
 PACKAGE = Path(minitrain.__file__).resolve().parent
 PRIVATE = "/tmp"  # inside: a tmpfs of its own
-TMP_BYTES = 256 * 2**20
 REFUSED = "not allowed while your code is graded: it imports {}, which is hidden"
 SYSTEM = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/nix/store", "/opt"]
 SETTINGS = [
@@ -50,8 +50,8 @@ def _walls() -> list[str]:
     return [
         *("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *("--hostname", "grader", "--proc", "/proc", "--dev", "/dev"),
-        *("--size", str(TMP_BYTES), "--tmpfs", PRIVATE),
-        *("--size", str(TMP_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *("--size", str(Limits.disk_bytes), "--tmpfs", PRIVATE),
+        *("--size", str(Limits.disk_bytes), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
     ]
 
 

@@ -55,6 +55,7 @@ def _own_files(output: int, folder: str) -> None:
     os.close(output)
     tempfile.tempdir = tempfile.mkdtemp(dir=folder)
     os.chdir(tempfile.tempdir)
+    os.environ.update(dict.fromkeys(("TMPDIR", "HOME"), tempfile.tempdir))
 
 
 def _answer(header: dict[str, Any], reply: int) -> dict[str, Any]:
@@ -92,13 +93,17 @@ def run_probe(header: dict[str, Any], context: tuple[Any, ...]) -> bytes:
     """Loads the submission, calls `probe(*context, f, *args)`; its value and what was noticed."""
     probe, args = cloudpickle.loads(header["probe"])
     sealed = seals.snapshot()
-    groups = [seals.GroupSeal.of(group) for group in context]
+    groups = [seals.GroupSeal(group) for group in context]
     guard = Guard(header["denied"], [tempfile.gettempdir()], header["hidden"])
     if header["guarded"]:
         guard.install()
     solution, problems = loader.load(header["solution"], header["name"])
     guard.loading = False
-    value = probe(*context, solution, *args)
+    try:
+        value = probe(*context, solution, *args)
+    except NameError as error:  # a statement that should have bound the name may have failed
+        error.args = ("; ".join([str(error), *problems[:2]]),)
+        raise
     tampered = seals.broken(sealed) + [name for seal in groups for name in seal.broken()]
     notes = {"tampered": tampered, "forbidden": guard.violations, "problems": problems}
     return wire.pack({"value": value, **notes})

@@ -24,7 +24,8 @@ class Limits:
     exercise_seconds: float = 9.0  # of all runs of an exercise together
     memory_bytes: int = 3 * GB  # private memory of all its processes together
     processes: int = 64
-    file_bytes: int = 64 * 2**20
+    file_bytes: int = 64 * 2**20  # of one file
+    disk_bytes: int = 256 * 2**20  # of all its files
     output_bytes: int = 4 * 2**20
     reply_bytes: int = 256 * 2**20
 

@@ -92,8 +92,9 @@ def _defines(statement: ast.stmt) -> bool:
         return True
     if not isinstance(statement, ast.Assign) or _calls_lab(statement):
         return False
-    names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
-    constant = bool(names) and all(name.isupper() for name in names)
+    if not all(isinstance(target, ast.Name) for target in statement.targets):
+        return False
+    constant = all(target.id.isupper() for target in statement.targets)
     return constant or not any(isinstance(node, ast.Call) for node in ast.walk(statement.value))
 
 

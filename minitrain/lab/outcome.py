@@ -21,6 +21,7 @@ NO_RESULT = {
     "memory": "it used more than {memory:.1f} GB of memory",
     "processes": "it started more than {processes} processes",
     "output": "it printed more than {output:.0f} MB",
+    "disk": "it wrote more than {disk:.0f} MB of files",
     "reply": "what it returns is larger than {reply:.0f} MB",
     "died": "it ended the process that grades it: does it call os.kill?",
 }
@@ -36,9 +37,10 @@ def judge(outcome: Outcome, nonce: bytes, limits: Limits, seconds: float) -> dic
             processes=limits.processes,
             output=limits.output_bytes / 2**20,
             reply=limits.reply_bytes / 2**20,
+            disk=limits.disk_bytes / 2**20,
         )
-        kind = "died" if outcome.cause == "processes" else outcome.cause
-        raise SubmissionFailed("output" if kind == "reply" else kind, words)
+        kinds = {"processes": "forbidden", "disk": "output", "reply": "output"}
+        raise SubmissionFailed(kinds.get(outcome.cause, outcome.cause), words)
     assert outcome.status is not None, "a run without a cause has ended"
     if outcome.status != 0:
         raise SubmissionFailed("died", _ending(outcome.status))

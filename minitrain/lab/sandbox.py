@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -28,7 +27,8 @@ import psutil
 
 from minitrain.lab import bubblewrap, outcome, wire
 from minitrain.lab.limits import Limits
-from minitrain.lab.watch import Outcome, family_of, follow
+from minitrain.lab.processes import kill_family
+from minitrain.lab.watch import Outcome, Watch
 
 START_SECONDS = 120.0  # importing torch from a cold disk
 NOT_ISOLATED = (
@@ -104,7 +104,9 @@ class Sandbox:
                 finally:
                     os.close(reply_end), os.close(output_end)
             zygote = psutil.Process(self.process.pid)
-            return follow(self.control, reply, output, zygote, self.limits, seconds)
+            folder = None if self.bubblewrap else Path(self.folder.name)
+            watch = Watch(self.control, reply, output, zygote, self.limits, folder)
+            return watch.follow(seconds)
         except (psutil.NoSuchProcess, ConnectionError):
             return Outcome(cause="died")
         finally:
@@ -185,23 +187,6 @@ class Sandbox:
         self.stop()
         with suppress(OSError):
             self.folder.cleanup()
-
-
-def kill_family(process: psutil.Process) -> None:
-    """Freezes, then kills: a process that is stopped cannot fork while its siblings are found."""
-    deadline = time.monotonic() + 3
-    found: dict[int, psutil.Process] = {}
-    while time.monotonic() < deadline:
-        new = [p for p in [process, *family_of(process)] if p.pid not in found]
-        for member in new:
-            found[member.pid] = member
-            with suppress(psutil.Error):
-                member.suspend()
-        if not new:
-            break
-    for member in found.values():
-        with suppress(psutil.Error):
-            member.kill()
 
 
 def _compiled(source: Path) -> list[Path]:

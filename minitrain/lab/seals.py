@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from minitrain.lab import wire
+from minitrain.lab.witness import Witness
 from minitrain.measure import traffic
 from minitrain.parallel.board import Board
 from minitrain.parallel.group import Group, Work
@@ -69,31 +69,22 @@ def _code(value: Any) -> Any:
     return None
 
 
-@dataclass(frozen=True)
 class GroupSeal:
-    """A rank's group as it was: its parts, and how many operations its record has and the board."""
+    """A rank's group as it was; a witness (witness.py) keeps a second record of what it does."""
 
-    group: Group
-    parts: dict[str, Any]
-    ops: list[traffic.Op]
-
-    @staticmethod
-    def of(group: Group) -> GroupSeal:
-        parts = {n: v for n, v in vars(group).items() if not isinstance(v, (int, float))}
-        return GroupSeal(group, {**parts, "trace.clock": group.trace.clock}, group.trace.ops)
+    def __init__(self, group: Group) -> None:
+        self.group, self.trace, self.witness = group, group.trace, Witness(group.trace)
+        group.use(self.witness)
+        self.parts = {n: v for n, v in vars(group).items() if not isinstance(v, (int, float))}
+        self.ops = group.trace.ops
 
     def broken(self) -> list[str]:
-        """Methods shadowed on the instance, parts exchanged, records added or taken away."""
-        group, now = self.group, {**vars(self.group), "trace.clock": self.group.trace.clock}
-        found = {name for name in vars(group) if hasattr(type(group), name)}
+        """Methods shadowed on the instance, parts exchanged, records changed."""
+        now = vars(self.group)
+        found = {name for name in now if hasattr(type(self.group), name)}
         found |= {name for name, part in self.parts.items() if now.get(name) is not part}
-        if group.trace.ops is not self.ops or self._miscounted():
+        if self.trace.clock is not self.witness:
+            found.add("trace.clock")
+        if self.trace.ops is not self.ops or not self.witness.agrees(self.ops):
             found.add("trace.ops")
         return sorted(f"group.{name}" for name in found)
-
-    def _miscounted(self) -> bool:
-        """The board, which all ranks share, counts too; a subgroup posts on lines of its own."""
-        posted = self.group.board.count() if isinstance(self.group.board, Board) else None
-        if posted is None or self.group._children:
-            return False
-        return posted != len(self.ops)

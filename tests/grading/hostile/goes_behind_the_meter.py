@@ -1,0 +1,9 @@
+# exercise: sum_over_ranks
+# says: no message was sent
+
+import torch.distributed as dist
+
+
+def sum_over_ranks(group, x):
+    dist.all_reduce(x)
+    return x
