@@ -72,8 +72,9 @@ class ModelConfig:
         _check_whole("head_size", self.head_size)
         _check_heads(self)
         for name in ("rope_theta", "norm_eps"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be above 0")
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not value > 0:
+                raise InputError(f"{name} is {value!r}; it must be a number above 0")
 
 
 def _check_whole(name: str, value: object) -> None:

@@ -97,6 +97,8 @@ def _model_config(family: str, raw: Mapping) -> ModelConfig:
 def _rope(raw: Mapping) -> tuple[float, RopeScaling | None]:
     """transformers 5 writes `rope_parameters`; before, it was `rope_theta` and `rope_scaling`."""
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise InputError(f"its RoPE parameters are {rope!r}, not an object")
     theta = rope.get("rope_theta", raw.get("rope_theta", 10000.0))
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "llama3") or rope.get("partial_rotary_factor", 1.0) != 1.0:

@@ -57,10 +57,11 @@ def frequencies(config: ModelConfig, device: torch.device | str = "cpu") -> Tens
 def _slowed(radians: Tensor, scaling: RopeScaling) -> Tensor:
     """Llama 3.1: fast waves, which tell neighbours apart, stay; waves that never turned once within
     the original length go `factor` times slower, and so meet no new angle; those between mix."""
-    turns = scaling.original_length * radians / (2 * math.pi)
+    wavelength = 2 * math.pi / radians  # tokens a turn
+    turns = scaling.original_length / wavelength
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return kept * radians + (1 - kept) * radians / scaling.factor
+    return (1 - kept) * radians / scaling.factor + kept * radians
 
 
 def rotate(x: Tensor, turns: Rotation) -> Tensor:

@@ -1,0 +1,87 @@
+"""The same model in `transformers`, to compare with."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from minitrain.model.config import ModelConfig
+
+SMALL = ModelConfig(61, 32, layers=3, heads=4, kv_heads=2, ffn_size=40, rope_theta=100.0)
+CLASSES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+}
+
+
+def peer_config(config: ModelConfig, family: str, **more) -> LlamaConfig:
+    rope = {"rope_type": "default", "rope_theta": config.rope_theta}
+    if config.rope_scaling is not None:
+        scaling = config.rope_scaling
+        rope |= {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_frequency_factor,
+            "high_freq_factor": scaling.high_frequency_factor,
+            "original_max_position_embeddings": scaling.original_length,
+        }
+    if family == "mistral":
+        more |= {"sliding_window": config.window}
+    if family == "qwen2" and config.window is not None:
+        more |= {
+            "sliding_window": config.window,
+            "use_sliding_window": True,
+            "max_window_layers": 0,
+        }
+    return CLASSES[family][0](
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.ffn_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.kv_heads,
+        head_dim=config.head_size,
+        max_position_embeddings=config.max_length,
+        rms_norm_eps=config.norm_eps,
+        tie_word_embeddings=config.tied,
+        rope_parameters=rope,
+        attn_implementation="sdpa",
+        use_cache=False,
+        **more,
+    )
+
+
+def random_peer(config: ModelConfig, family: str, **more) -> PreTrainedModel:
+    """float64, with every parameter random: fresh norms of 1 and biases of 0 would hide a mix-up."""
+    peer = CLASSES[family][1](peer_config(config, family, **more)).double()
+    with torch.no_grad():
+        for parameter in peer.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return peer.eval()
+
+
+def exact(peer: PreTrainedModel) -> PreTrainedModel:
+    """Its norms round to float32 even in a float64 model; torch's own take their places here."""
+    for module in list(peer.modules()):
+        for name, child in list(module.named_children()):
+            if type(child).__name__.endswith("RMSNorm"):
+                norm = nn.RMSNorm(
+                    child.weight.shape, child.variance_epsilon, dtype=child.weight.dtype
+                )
+                norm.weight = child.weight
+                setattr(module, name, norm)
+    return peer
+
+
+def random_tokens(config: ModelConfig, batch: int, length: int) -> torch.Tensor:
+    return torch.randint(config.vocab_size, (batch, length))
