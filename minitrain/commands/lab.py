@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Annotated
@@ -30,8 +31,12 @@ def lab(
         raise InputError(f"port {port} is none: give one from 1 to 65535, such as 8888")
     page = known[name.removesuffix(".ipynb")]
     options = (f"--ServerApp.ip={ip}",) if ip != "localhost" else ()
-    print(f"JupyterLab opens on labs/{page.name}; Ctrl-C here stops it.")
-    try:
-        sys.exit(subprocess.run(server_command(root, page, port, browser, options)).returncode)
-    except KeyboardInterrupt:
-        sys.exit(0)
+    print(f"JupyterLab opens on labs/{page.name}; Ctrl-C here, twice, stops it.", flush=True)
+    become(server_command(root, page, port, browser, options))
+
+
+def become(command: list[str]) -> None:
+    """Runs it in place of this process, so that signals and the exit code are its own."""
+    if os.name == "posix":
+        os.execv(command[0], command)
+    sys.exit(subprocess.run(command).returncode)

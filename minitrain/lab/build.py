@@ -21,6 +21,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from minitrain.errors import InputError, unknown_name
+from minitrain.lab.colab_cells import add_colab
 from minitrain.lab.grading_metadata import add_grading_metadata
 from minitrain.paths import course_root
 
@@ -81,6 +82,7 @@ def read_master(target: Target) -> NotebookNode:
         language_info=NotebookNode(name="python"),
         minitrain=NotebookNode(lab=target.name, source=digest),
     )
+    add_colab(notebook, target.name, target.root)
     seen: dict[str, int] = {}
     for number, cell in enumerate(notebook.cells, start=1):
         tags = cell.metadata.get("tags", [])

@@ -5,6 +5,7 @@ The settings lie in `minitrain/lab/jupyter/overrides.json`; the user's own are k
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -28,7 +29,12 @@ def server_command(
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--KernelSpecManager.allowed_kernelspecs={'python3'}",
         "--KernelManager.transport_encryption=auto",  # else each kernel warns in the terminal
-        "--ServerApp.show_banner=False",
     ]
     command += [f"--ServerApp.port={port}"] if port else []
+    command += ["--allow-root"] if is_root() else []
     return command + ([] if browser else ["--no-browser"]) + list(options)
+
+
+def is_root() -> bool:
+    """In a container one often is; Jupyter then wants to be told that it is meant."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0

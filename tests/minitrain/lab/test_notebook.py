@@ -43,7 +43,9 @@ def load(tmp_path: Path, body: str):
 def test_one_line_at_the_start(root, tmp_path, capsys):
     lab = Lab("e90_sums", root=root, progress_folder=tmp_path)
     line = capsys.readouterr().out
-    assert line.count("\n") == 1 and line.startswith("torch 2.") and line.endswith(" · 0 of 3 done\n")
+    assert (
+        line.count("\n") == 1 and line.startswith("torch 2.") and line.endswith(" · 0 of 3 done\n")
+    )
     assert repr(lab) in line
 
 
@@ -109,12 +111,19 @@ def test_guess_then_measure(lab, capsys):
     lab.predict("sent", 12e6, unit="B")
     lab.reveal("sent", 1.5e6, formula=1.5e6, note="each rank")
     said = capsys.readouterr().out
-    assert "12 MB" in said and "8 times too large" in said and "1.5 MB" in said and "each rank" in said
+    assert (
+        "12 MB" in said and "8 times too large" in said and "1.5 MB" in said and "each rank" in said
+    )
 
 
 @pytest.mark.parametrize(
     "guess, measured, verdict",
-    [(5, 5, "exactly right"), (101, 100, "1% above"), (50, 100, "2 times too small"), (-1, 3, "off by 4")],
+    [
+        (5, 5, "exactly right"),
+        (101, 100, "1% above"),
+        (50, 100, "2 times too small"),
+        (-1, 3, "off by 4"),
+    ],
 )
 def test_the_distance_in_words(lab, capsys, guess, measured, verdict):
     lab.predict("x", guess), lab.reveal("x", measured)
@@ -144,7 +153,10 @@ def test_score_names_what_is_open_and_what_to_read(lab, capsys):
 @pytest.mark.parametrize(
     "call, said",
     [
-        (lambda lab: Lab("e90_sumz", root=Path(__file__).parent / "course"), "did you mean 'e90_sums'"),
+        (
+            lambda lab: Lab("e90_sumz", root=Path(__file__).parent / "course"),
+            "did you mean 'e90_sums'",
+        ),
         (lambda lab: lab.grade(load_named("runing_sum")), "did you mean 'running_sum'"),
         (lambda lab: lab.grade(3), "takes the function or class"),
         (lambda lab: lab.experiment("grwth", [{"n": 1}]), "did you mean 'growth'"),

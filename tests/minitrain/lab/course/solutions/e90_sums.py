@@ -25,6 +25,7 @@ lab.predict("last_sum", guess)
 # %% [markdown]
 # **Exercise 1** · difficulty 1 of 5 · 2 minutes · 6 points
 
+
 # %% tags=["exercise"]
 def running_sum(values: torch.Tensor) -> torch.Tensor:
     """The sum so far at each element: (N,) -> (N,). About 2 lines."""

@@ -1,0 +1,98 @@
+"""`lab`, `build` and `doctor` from the command line: their words, and exit code 2 for bad input."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from minitrain.commands.build import _report_drift
+from minitrain.lab.build import for_learners, read_master, targets, write
+from minitrain.paths import course_root
+
+COURSE = Path(__file__).parent.parent / "lab" / "course"
+
+
+def minitrain(*words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "minitrain", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=course_root())
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("lab", "e00_rank"), "no lab is called 'e00_rank'"),
+        (("lab", "--port", "99999"), "port 99999"),
+        (("build", "e77"), "no lab is called 'e77'"),
+        (("build", "--check", "e77"), "no lab is called 'e77'"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(words, said):
+    done = minitrain(*words)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_doctor_says_ten_lines_and_exits_with_0():
+    done = minitrain("doctor")
+    lines = done.stdout.strip().splitlines()
+    assert 9 <= len(lines) <= 12 and all(
+        line[:4].strip() in ("ok", "warn", "fail") for line in lines
+    )
+    assert done.returncode == any(line.startswith("fail") for line in lines), done.stdout
+
+
+def test_check_tells_drift_and_broken_rules(course, capsys):
+    (target,) = targets(None, course)
+    assert _report_drift([target]) == 1
+    assert "labs/e90_sums.ipynb is not there: run 'make build'" in capsys.readouterr().out
+    notebook = read_master(target)
+    write(for_learners(notebook), target.lab), write(notebook, target.solution)
+    assert _report_drift([target]) == 0
+    text = target.master.read_text().replace("A running sum", "word " * 60 + "A running sum")
+    target.master.write_text(text)
+    notebook = read_master(target)
+    write(for_learners(notebook), target.lab), write(notebook, target.solution)
+    assert _report_drift([target]) == 1
+    assert "a prose cell has at most 60" in capsys.readouterr().out
+
+
+@pytest.fixture
+def course(tmp_path: Path) -> Path:
+    import shutil
+
+    return Path(shutil.copytree(COURSE, tmp_path / "course"))
+
+
+def test_lab_serves_jupyterlab_with_one_kernel_and_stops_on_interrupt(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "minitrain", "lab", "--no-browser", "--port", str(port)]
+    log = (tmp_path / "log").open("w+")
+    server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=course_root())
+    try:
+        address = _address(tmp_path / "log", server)
+        assert f":{port}/lab" in address and "/tree/labs/index.ipynb" in address
+        base, token = address.split("/lab")[0], address.split("token=")[1]
+        with urllib.request.urlopen(f"{base}/api/kernelspecs?token={token}") as answer:
+            assert list(json.load(answer)["kernelspecs"]) == ["python3"]
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def _address(log: Path, server: subprocess.Popen) -> str:
+    for _ in range(300):
+        found = [w for w in log.read_text().split() if w.startswith("http://") and "token=" in w]
+        if found:
+            return found[0]
+        assert server.poll() is None, log.read_text()
+        time.sleep(0.2)
+    raise AssertionError(log.read_text())

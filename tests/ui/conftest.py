@@ -1,0 +1,115 @@
+"""A real JupyterLab with the course's settings, on copies of the notebooks, and a real browser.
+
+Without Chromium, or without the ports that it needs, the tests skip and say why.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minitrain.lab.build import for_learners, read_master, targets, write
+from minitrain.lab.health import find_chromium
+from minitrain.lab.server import server_command
+from minitrain.paths import course_root
+
+SMALL = Path(__file__).parent.parent / "minitrain" / "lab" / "course"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
+]
+
+
+@pytest.fixture(scope="session")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The course's notebooks and the small lab, copied: opening a notebook dirties it."""
+    root = tmp_path_factory.mktemp("ui")
+    shutil.copytree(SMALL, root / "small")
+    shutil.copytree(course_root() / "labs", root / "labs")
+    for name in ("solutions", "tests/labs"):
+        shutil.copytree(course_root() / name, root / name)
+    (target,) = targets(["e90_sums"], root / "small")
+    write(for_learners(read_master(target)), target.lab)
+    return root
+
+
+@pytest.fixture(scope="session")
+def server(workplace: Path) -> Iterator[str]:
+    """The address of the server; the learner's own progress stays untouched."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    page = workplace / "labs" / "index.ipynb"
+    open_to_tests = ("--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True")
+    command = server_command(workplace, page, port, browser=False, options=open_to_tests)
+    with (workplace / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "XDG_DATA_HOME": str(workplace / "data"), "HOME": str(workplace)},
+        )
+    try:
+        yield _wait_for(f"http://localhost:{port}", process, workplace / "server.log")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _wait_for(address: str, process: subprocess.Popen, log: Path) -> str:
+    for _ in range(300):
+        assert process.poll() is None, log.read_text()
+        try:
+            urllib.request.urlopen(f"{address}/api", timeout=2).close()
+            return address
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise AssertionError(f"no answer at {address}: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """Chromium of the system's packages, driven by playwright."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium is installed: sudo apt install chromium")
+    with playwright.sync_playwright() as play:
+        running = play.chromium.launch(executable_path=program, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def open_page(browser, server: str) -> Iterator[Callable]:
+    """Opens a notebook in the light or the dark theme and waits until its kernel is idle."""
+    contexts = []
+
+    def opened(path: str, theme: str = "light"):
+        size = {"width": 1280, "height": 1400}
+        contexts.append(browser.new_context(viewport=size, color_scheme=theme))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(60_000)
+        page.goto(
+            f"{server}/lab/workspaces/test{len(contexts)}-{theme}-{Path(path).stem}/tree/{path}"
+        )
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
+        page.wait_for_selector(
+            ".jp-Notebook-ExecutionIndicator[data-status='idle']", state="attached"
+        )
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
