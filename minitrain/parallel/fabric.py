@@ -93,10 +93,13 @@ class Fabric:
         share = nbytes if kind == "broadcast" else nbytes / local
         if kind == "all_to_all":  # what leaves the node is (nodes-1)/nodes of all, on one card
             share = nbytes
-        latency = self.inside.seconds(kind, 0, local) + between.seconds(kind, 0, nodes)
-        inside = self.inside.seconds(kind, nbytes, local) - self.inside.seconds(kind, 0, local)
-        across = between.seconds(kind, share, nodes) - between.seconds(kind, 0, nodes)
-        return latency + max(inside, across)
+        # an all-reduce is a reduce-scatter inside, all-reduces between, and an all-gather inside
+        parts = ("reduce_scatter", "all_gather") if kind == "all_reduce" else (kind,)
+        latency_inside = sum(self.inside.seconds(part, 0, local) for part in parts)
+        inside = sum(self.inside.seconds(part, nbytes, local) for part in parts) - latency_inside
+        latency_across = between.seconds(kind, 0, nodes)
+        across = between.seconds(kind, share, nodes) - latency_across
+        return latency_inside + latency_across + max(inside, across)
 
     def resolved(self) -> Fabric:
         """The same with `compute_scale` as a number: measured here, once, where it was None."""
