@@ -43,6 +43,11 @@ class Machine:
         name = torch.cuda.get_device_name(0)
         return name if self.gpus == 1 else f"{self.gpus} × {name}"
 
+    @property
+    def name(self) -> str:
+        """What a figure's title calls it: '2 CPU cores', or the GPUs."""
+        return self.processor if self.gpus else f"{self.cores} CPU core{'s' * (self.cores != 1)}"
+
     def __repr__(self) -> str:
         import torch
 
