@@ -147,7 +147,7 @@ class StepRecord:
     step: int  # steps done, this one included
     total_steps: float  # an estimate while a time limit runs
     tokens: int  # seen by the run so far
-    seconds: float  # trained so far
+    seconds: float  # trained when the step began, the same on all ranks
     loss: float
     lr: float
     grad_norm: float
@@ -206,7 +206,7 @@ def train(
         state.seconds = now() - began
         result.losses.append(step.loss)
         speeds.append(speed)
-        counts = (state.step, total, state.tokens, state.seconds)
+        counts = (state.step, total, state.tokens, elapsed)
         record = StepRecord(*counts, step.loss, lr, step.grad_norm, speed)
         for callback in callbacks:
             callback(record)

@@ -1,0 +1,214 @@
+"""What a training run needs, made and checked before anything is written.
+
+text -> tokenizer -> rows;  model -> DDP;  optimizer;  the checkpoint, if a run is resumed
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import torch
+from torch import nn
+
+from minitrain.commands.train_data import Rows, fit_tokenizer, make_rows, read_text
+from minitrain.commands.train_options import RUN_FILE, TrainOptions
+from minitrain.data.loader import Loader
+from minitrain.data.tokenizer import Tokenizer
+from minitrain.errors import InputError
+from minitrain.measure.clock import compare, matmul_peak
+from minitrain.measure.flops import mfu
+from minitrain.model.config import ModelConfig, parameter_count, preset
+from minitrain.model.transformer import build
+from minitrain.parallel.ddp import DDP
+from minitrain.parallel.group import Group
+from minitrain.training.checkpoint import (
+    Ranks,
+    TrainState,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+)
+from minitrain.training.config import TrainConfig
+from minitrain.training.loop import ALONE, Peers, evaluate
+from minitrain.training.optimizers import adamw
+
+CLOSING_SECONDS = 3.0  # of the minutes asked for: the last evaluation, the sample, the last save
+EVALUATION_ROWS = 32
+TOKENIZER_FILE = "tokenizer.json"
+DATA_FILE = "data.sha256"
+BYTES_PER_PARAMETER = 16  # float32 weight and gradient, and AdamW's two means
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rank is told."""
+
+    options: TrainOptions
+    folder: Path
+    resume: bool
+    device: str | None
+    started: float  # time.time() when the command began: its minutes count from there
+    stop_file: Path  # exists once someone has asked the run to stop
+
+
+@dataclass
+class Run:
+    """What a rank has prepared."""
+
+    job: Job
+    options: TrainOptions
+    rows: Rows
+    tokenizer: Tokenizer
+    config: ModelConfig
+    model: nn.Module  # wrapped in DDP where there are ranks
+    state: TrainState
+    peers: Peers
+    ranks: Ranks
+    train_config: TrainConfig
+    device: torch.device
+    peak: float  # FLOP/s of this rank's matmuls in this dtype
+
+    @property
+    def speaks(self) -> bool:
+        return self.ranks.rank == 0
+
+    def utilisation(self, tokens_per_second: float) -> float:
+        own = tokens_per_second / self.ranks.size
+        return mfu(own, self.config, self.options.length, self.peak)
+
+    def evaluate(self) -> float:
+        """Held-out nats per token; each rank reads its share."""
+        size, rank = self.ranks.size, self.ranks.rank
+        rows = -(-EVALUATION_ROWS // size)
+        loader = Loader(self.rows.held_out, rows, rank, size, shuffle=False)
+        return evaluate(self.state.model, loader, self.train_config.autocast, self.peers)
+
+    def save(self) -> None:
+        files = {
+            RUN_FILE: self.options.to_json(),
+            TOKENIZER_FILE: self.tokenizer.backend.to_str(),
+            DATA_FILE: self.rows.fingerprint,
+        }
+        save_checkpoint(self.job.folder, self.state, files, self.ranks)
+
+
+def prepare(group: Group | None, job: Job) -> Run:
+    """Whatever can be wrong with a run is found here, before anything is written."""
+    ranks = Ranks() if group is None else Ranks(group.rank, group.size, group.barrier)
+    device = find_device(job.device) if group is None else group.device
+    options = replace(job.options, dtype=agreed_dtype(job.options.dtype, device, group))
+    text = read_text(options)
+    if job.resume:
+        tokenizer = Tokenizer.load(newest_checkpoint(job.folder) / TOKENIZER_FILE)
+    else:
+        tokenizer = fit_tokenizer(text, options.vocab)
+    rows = make_rows(text, tokenizer, options)
+    config = preset(options.preset, vocab_size=tokenizer.vocab_size)
+    check_memory(options.preset, config, device)
+    peak = matmul_peak(getattr(torch, options.dtype), device)
+    torch.manual_seed(options.seed + ranks.rank)
+    inner = build(config, device, seed=options.seed)
+    model, peers = wire(inner, group)
+    seat = (ranks.rank, ranks.size)
+    loader = Loader(rows.training, options.microbatch, *seat, options.seed, drop_last=True)
+    state = TrainState(inner, adamw(inner, options.lr), loader)
+    if job.resume:
+        resume(job.folder, rows, state, ranks)
+    plan = train_config(options, rows, job.started, group)
+    check_unfinished(plan, state)
+    return Run(
+        job, options, rows, tokenizer, config, model, state, peers, ranks, plan, device, peak
+    )
+
+
+def wire(model: nn.Module, group: Group | None) -> tuple[nn.Module, Peers]:
+    """The model that a step calls, and how it reaches the other ranks."""
+    if group is None:
+        return model, ALONE
+    wrapped = DDP(model, group)
+    return wrapped, Peers(group.size, group.all_reduce, wrapped.finish, wrapped.no_sync)
+
+
+def resume(folder: Path, rows: Rows, state: TrainState, ranks: Ranks) -> None:
+    """Loads the newest checkpoint, after a look whether the text is still the same."""
+    checkpoint = newest_checkpoint(folder)
+    saved = checkpoint / DATA_FILE
+    if saved.is_file() and saved.read_text() != rows.fingerprint:
+        raise InputError(
+            f"the text is not the one that {folder} was trained on: put the old file back, or "
+            "start a new run with another --out"
+        )
+    load_checkpoint(checkpoint, state, ranks)
+
+
+def train_config(
+    options: TrainOptions, rows: Rows, started: float, group: Group | None
+) -> TrainConfig:
+    """Steps as they are given, or as the tokens make them; minutes less what has passed already."""
+    autocast = torch.bfloat16 if options.dtype == "bfloat16" else None
+    shared = {"lr": options.lr, "accumulate": options.accumulate, "autocast": autocast}
+    if options.minutes is None:
+        tokens_per_step = options.batch * int(rows.training.valid.sum()) / len(rows.training)
+        steps = options.steps or math.ceil(options.tokens / tokens_per_step)
+        return TrainConfig(steps=steps, **shared)
+    whole = 60 * options.minutes
+    left = torch.tensor(max(whole / 2, whole - (time.time() - started) - CLOSING_SECONDS))
+    if group is not None:
+        left = group.all_reduce(left.to(group.device), op="min")
+    return TrainConfig(seconds=left.item(), **shared)
+
+
+def check_unfinished(plan: TrainConfig, state: TrainState) -> None:
+    if state.step >= plan.total_steps(state.step, state.seconds):
+        raise InputError(
+            f"this run is complete ({state.step} steps, {state.seconds / 60:.1f} minutes): go on "
+            f"with more of them, such as --resume --minutes {state.seconds / 30:.0f}"
+        )
+
+
+def find_device(name: str | None) -> torch.device:
+    """The device of that name, or a GPU if there is one."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"--device {name} cannot be used here ({reason}): try cpu") from error
+    return device
+
+
+def agreed_dtype(name: str, device: torch.device, group: Group | None) -> str:
+    """For "auto": bfloat16 where every rank's matmuls are at least half as fast again in it."""
+    if name != "auto":
+        return name
+    faster = torch.tensor(_bfloat16_gain(device), device=device)
+    if group is not None:
+        faster = group.all_reduce(faster, op="min")
+    return "bfloat16" if faster >= 1.5 else "float32"
+
+
+def _bfloat16_gain(device: torch.device) -> float:
+    size = 4096 if device.type == "cuda" else 384
+    full = torch.randn(size, size, device=device)
+    half = full.bfloat16()
+    return compare({"full": lambda: full @ full, "half": lambda: half @ half}, 5).ratio(
+        "full", "half"
+    )
+
+
+def check_memory(name: str, config: ModelConfig, device: torch.device) -> None:
+    needed = BYTES_PER_PARAMETER * parameter_count(config)
+    free = psutil.virtual_memory().available
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+    if needed > free:
+        raise InputError(
+            f"--preset {name} needs {needed / 2**30:,.0f} GiB for weights, gradients and AdamW, "
+            f"and {device} has {free / 2**30:.0f} GiB free: use a smaller one, such as 100M or 1M"
+        )
