@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from minitrain.errors import InputError
+from minitrain.measure.clock import threads
 from minitrain.measure.flops import (
     counted_flops,
     flops_per_token,
@@ -28,6 +29,13 @@ SHAPES = {
     "tied, wide heads": ModelConfig(50, 32, 1, 4, 1, ffn_size=24, tied=True, head_size=12),
     "biased": ModelConfig(50, 32, layers=2, heads=4, kv_heads=2, ffn_size=24, qkv_bias=True),
 }
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny matmuls on a busy machine wait for each other's threads far longer than they compute."""
+    with threads(1):
+        yield
 
 
 @pytest.mark.parametrize("enable_gqa", [False, True])
