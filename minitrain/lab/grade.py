@@ -14,7 +14,7 @@ import inspect
 import random
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -52,7 +52,7 @@ __all__ = [
     "warm",
 ]
 
-Records = Mapping[str, list[dict[str, Any]]]
+Records = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -114,42 +114,50 @@ def grade_submission(submission: Submission, lab: LabChecks, sandbox: Sandbox) -
     """Every exercise, experiment and question of a lab, from a file."""
     results: list[CheckResult] = []
     substitutes: dict[str, bytes] = {}
-    tables = submission.recorded.get("experiment", {})
     for item in lab.items:
-        if issubclass(item, Exercise):
-            graded = grade_exercise(item, submission, substitutes, sandbox)
-            if any(result.status != "passed" for result in graded):
-                substitutes[item.name] = pickled_reference(item)
-        else:
-            kind = "answer" if item.kind == "question" else item.kind
-            graded = grade_recorded(item, submission.recorded.get(kind, {}).get(item.name), tables)
+        try:
+            if issubclass(item, Exercise):
+                fixtures = {"submission": attempt_of(item, submission, substitutes, sandbox)}
+                graded = run_checks(item, fixtures)
+            else:
+                graded = grade_recorded(item, payload_of(item, submission), tables_of(submission))
+        except NotAttempted as reason:
+            graded = _all(item, "not attempted", str(reason))
+        if issubclass(item, Exercise) and any(result.status != "passed" for result in graded):
+            substitutes[item.name] = pickled_reference(item)
         results += graded
     return Report(lab.name, tuple(results), sandbox.warning)
 
 
-def grade_exercise(
+def attempt_of(
     item: type[Exercise], submission: Submission, substitutes: dict[str, bytes], sandbox: Sandbox
-) -> list[CheckResult]:
-    """One exercise of a file; what is plainly not there, or still the stub, costs no run."""
+) -> Attempt:
+    """One exercise of a file, to run; what is plainly not there, or still the stub, is not run."""
     if not submission.defines(item.name):
-        return _all(item, "not attempted", f"there is no `{item.name}` in {submission.path.name}")
+        raise NotAttempted(f"there is no `{item.name}` in {submission.path.name}")
     if submission.is_stub(item.name):
-        return _all(item, "not attempted", "not filled in yet")
-    attempt = Attempt(sandbox, file_solution(submission, substitutes), item.name)
-    return run_checks(item, {"submission": attempt})
-
-
-def file_solution(submission: Submission, substitutes: dict[str, bytes]) -> dict[str, Any]:
-    """What `loader.load` runs in the sandbox."""
+        raise NotAttempted("not filled in yet")
     cells = [[cell.name, cell.source, cell.whole] for cell in submission.cells]
-    return {"cells": cells, "substitutes": dict(substitutes)}
+    return Attempt(sandbox, {"cells": cells, "substitutes": dict(substitutes)}, item.name)
 
 
-def grade_recorded(item: type[Graded], payload: Any, records: Any) -> list[CheckResult]:
+def payload_of(item: type[Graded], submission: Submission) -> Any:
+    """The table or the answer that the notebook recorded last."""
+    kind = "answer" if item.kind == "question" else item.kind
+    values = submission.recorded.get(kind, {})
+    if values.get(item.name) is None:
+        raise NotAttempted(f"nothing is recorded: run the cell of '{item.name}' and save")
+    return _rows(values[item.name]) if item.kind == "experiment" else values[item.name]
+
+
+def tables_of(submission: Submission) -> dict[str, list[Row]]:
+    """All tables that the notebook recorded, by name."""
+    return {name: _rows(table) for name, table in submission.recorded.get("experiment", {}).items()}
+
+
+def grade_recorded(item: type[Graded], payload: Any, records: Records) -> list[CheckResult]:
     """An experiment or a question, from what the learner's own run recorded."""
-    if payload is None:
-        return _all(item, "not attempted", f"nothing is recorded: run the cell of '{item.name}'")
-    tables = {name: _rows(table) for name, table in dict(records).items()}
+    tables = {name: _rows(table) for name, table in records.items()}
     if item.kind == "question":
         return run_checks(item, {"value": payload, "records": tables})
     rows = _rows(payload)

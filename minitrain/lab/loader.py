@@ -33,8 +33,6 @@ def load(solution: dict[str, Any], name: str) -> tuple[Any, list[str]]:
     """
     substitutes = {key: pickle.loads(data) for key, data in solution["substitutes"].items()}
     if "live" in solution:
-        for file, text in solution["sources"].items():
-            _remember(file, text)
         return _Unpickler(solution["live"], substitutes).load(), []
     return _load_cells(solution["cells"], substitutes, name)
 
@@ -67,7 +65,6 @@ def _load_cells(
 
 def _run_cell(namespace: dict[str, Any], file: str, source: str, whole: bool) -> list[str]:
     """Runs the statements that count; what failed, one line each."""
-    _remember(file, source)
     try:
         statements = ast.parse(source, file).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -102,9 +99,11 @@ def _calls_lab(statement: ast.stmt) -> bool:
     return isinstance(statement, (ast.Assign, ast.Expr)) and is_lab_call(statement.value)
 
 
-def _remember(file: str, source: str) -> None:
-    """So that a traceback can show the learner's line."""
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+def remember(solution: dict[str, Any]) -> None:
+    """So that a traceback, or the report of a hang, can show the learner's line."""
+    cells = [(cell[0], cell[1]) for cell in solution.get("cells", [])]
+    for file, text in [*cells, *solution.get("sources", {}).items()]:
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
 
 
 def files(solution: dict[str, Any]) -> set[str]:

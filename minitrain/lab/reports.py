@@ -34,14 +34,15 @@ def text(report: Report, title: str) -> RenderableType:
     table.add_column(justify="left")
     table.add_column(justify="left")
     table.add_column(justify="right")
-    previous = ""
+    previous = CheckResult("", "", 0, 0, "")
     for result in report.checks:
-        if result.exercise != previous:
+        if result.exercise != previous.exercise:
             table.add_row("", Text(result.exercise, style="bold"), "")
-            previous = result.exercise
+        is_told = (result.exercise, result.message) == (previous.exercise, previous.message)
         sign, colour = SIGNS[result.status]
         earned = f"{points(result.points)}/{points(result.max_points)}"
-        table.add_row(Text(sign, style=colour), _described(result), earned)
+        table.add_row(Text(sign, style=colour), _described(result, is_told), earned)
+        previous = result
     total = f"{points(report.score)} of {points(report.max_score)} points"
     return Group(table, Padding(Text(total, style="bold"), (0, 1)))
 
@@ -51,8 +52,9 @@ def print_text(report: Report, title: str) -> None:
     Console(soft_wrap=False).print(text(report, title))
 
 
-def _described(result: CheckResult) -> RenderableType:
-    if not result.message or result.status == "passed":
+def _described(result: CheckResult, is_told: bool) -> RenderableType:
+    """The check, and its message where the line before has not just said the same."""
+    if not result.message or is_told:
         return Text(result.check)
     return Group(Text(result.check), Padding(Text(result.message, style="dim"), (0, 0, 0, 2)))
 

@@ -22,6 +22,7 @@ from minitrain.errors import InputError
 RECORDED = "application/vnd.minitrain+json"
 MAX_BYTES = 64 * 2**20
 LAB_CALL = re.compile(r"""\bLab\(\s*["']([\w-]+)["']""")
+UNFILLED = re.compile(r"^ *# YOUR CODE HERE\n *\.\.\. *$", re.MULTILINE)
 CELL_MARK = re.compile(r"^# ?%%(.*)$", re.MULTILINE)
 
 
@@ -52,16 +53,17 @@ class Submission:
 
     def defines(self, name: str) -> bool:
         """True where a cell defines or assigns `name`."""
-        return any(name in _bound(statement) for statement in self._statements())
+        return any(name in _bound(statement) for _, statement in self._statements())
 
     def is_stub(self, name: str) -> bool:
-        """True where the last definition is only a docstring and a raise, a pass or `…`."""
-        found = [s for s in self._statements() if name in _bound(s)]
-        return bool(found) and is_stub(found[-1])
+        """True where the last definition of the function is still the one of the empty lab."""
+        found = [(cell, s) for cell, s in self._statements() if name in _bound(s)]
+        return bool(found) and _is_stub(*found[-1])
 
-    def _statements(self) -> Iterator[ast.stmt]:
+    def _statements(self) -> Iterator[tuple[Cell, ast.stmt]]:
         for cell in self.cells:
-            yield from cell.statements()
+            for statement in cell.statements():
+                yield cell, statement
 
 
 def read_submission(path: Path) -> Submission:
@@ -103,7 +105,14 @@ def _code_cells(notebook: Any) -> Iterator[Cell]:
         if cell.cell_type == "code":
             number += 1
             tags = cell.get("metadata", {}).get("tags", [])
-            yield Cell(f"cell {number}", _plain(str(cell.source)), "exercise" in tags)
+            source = _plain(str(cell.source))
+            yield Cell(_cell_name(source, number), source, "exercise" in tags)
+
+
+def _cell_name(source: str, number: int) -> str:
+    """By what it defines, since a notebook shows no numbers until it is run."""
+    defined = re.search(r"^(?:def|class) (\w+)", source, re.MULTILINE)
+    return f"cell of {defined[1]}" if defined else f"code cell {number}"
 
 
 def _read_python(path: Path, text: str) -> Submission:
@@ -161,11 +170,12 @@ def is_lab_call(value: ast.expr) -> bool:
     return isinstance(value.func.value, ast.Name) and value.func.value.id == "lab"
 
 
-def is_stub(statement: ast.stmt) -> bool:
-    """A function of nothing but a docstring and `raise NotImplementedError`, `pass` or `…`."""
-    if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+def _is_stub(cell: Cell, statement: ast.stmt) -> bool:
+    """A function with the lab's own mark still in it, or of nothing but a docstring and `pass`."""
+    if not isinstance(statement, ast.FunctionDef):
         return False
-    return all(_says_nothing(line) for line in statement.body)
+    lines = cell.source.splitlines()[statement.lineno - 1 : statement.end_lineno]
+    return bool(UNFILLED.search("\n".join(lines))) or all(map(_says_nothing, statement.body))
 
 
 def _says_nothing(line: ast.stmt) -> bool:

@@ -1,0 +1,127 @@
+"""A course of one tiny lab, and sandboxes that are started once for all the tests here."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from minitrain.lab import bubblewrap
+from minitrain.lab.course import LabChecks, load_lab
+from minitrain.lab.grade import Report, grade_submission
+from minitrain.lab.limits import Limits
+from minitrain.lab.sandbox import Sandbox
+from minitrain.lab.submission import RECORDED, Cell, Submission, read_submission
+
+FIXTURES = Path(__file__).parent / "fixtures"
+QUICK = Limits(
+    seconds=3.0,
+    after_hang=1.0,
+    exercise_seconds=30.0,
+    memory_bytes=2**30,
+    processes=48,
+    output_bytes=2**20,
+    reply_bytes=2**26,
+)
+
+
+@pytest.fixture(scope="session")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of a course with the lab t00_tiny."""
+    root = tmp_path_factory.mktemp("course")
+    (root / "tests" / "labs").mkdir(parents=True)
+    (root / "labs").mkdir()
+    shutil.copy(FIXTURES / "test_t00_tiny.py", root / "tests" / "labs")
+    return root
+
+
+@pytest.fixture(scope="session")
+def tiny(course: Path) -> LabChecks:
+    return load_lab("t00_tiny", course)
+
+
+@pytest.fixture(scope="session")
+def sandbox(tiny: LabChecks) -> Iterator[Sandbox]:
+    """The strongest that this machine has."""
+    with Sandbox(tiny.hidden, QUICK) as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture(scope="session")
+def open_sandbox(tiny: LabChecks) -> Iterator[Sandbox]:
+    """Without bubblewrap, as on macOS: limits and the guard only."""
+    with Sandbox(tiny.hidden, QUICK, isolate=False) as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture(scope="session")
+def isolated(sandbox: Sandbox) -> Sandbox:
+    if bubblewrap.find() is None:
+        pytest.skip("bubblewrap is not installed here, or the kernel forbids it")
+    return sandbox
+
+
+@pytest.fixture(scope="session")
+def honest() -> Submission:
+    return read_submission(FIXTURES / "honest.py")
+
+
+def submitted(*sources: str) -> Submission:
+    """A submission from the text of its exercise cells."""
+    cells = [Cell(f"cell {number}", text, True) for number, text in enumerate(sources, 1)]
+    return Submission(Path("cells.py"), tuple(cells))
+
+
+@pytest.fixture
+def grade(tiny: LabChecks, sandbox: Sandbox, honest: Submission):
+    """grade("def f(x): …") -> the report of an honest solution with these cells after it."""
+
+    def run(*sources: str) -> Report:
+        cells = (*honest.cells, *submitted(*sources).cells)
+        return grade_submission(replace(honest, cells=cells), tiny, sandbox)
+
+    return run
+
+
+@pytest.fixture
+def notebook(tmp_path: Path):
+    """notebook("ada_t00_tiny.ipynb", [(source, tags, records)]) -> the path of a notebook."""
+
+    def write(name: str, cells: list[tuple[str, list[str], list[dict]]]) -> Path:
+        made = nbformat.v4.new_notebook()
+        for source, tags, records in cells:
+            outputs = [nbformat.v4.new_output("display_data", {RECORDED: r}) for r in records]
+            cell = nbformat.v4.new_code_cell(source, metadata={"tags": tags}, outputs=outputs)
+            made.cells.append(cell)
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(made, path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def complete(notebook):
+    """complete(name) -> a notebook of the tiny lab with everything done."""
+    functions = (FIXTURES / "honest.py").read_text()
+    table = [{"ranks": 2, "bytes": 10}, {"ranks": 4, "bytes": 30}]
+    records = [{"kind": "experiment", "name": "scaling", "value": table}]
+    answers = [{"kind": "answer", "name": "most", "value": 4}]
+
+    def write(name: str = "t00_tiny.ipynb") -> Path:
+        setup = ('from minitrain.lab import Lab\n\nlab = Lab("t00_tiny")', ["setup"], [])
+        body = [(functions, ["exercise"], []), ("chunk_sizes = lab.grade(chunk_sizes)", [], [])]
+        data = [
+            ('lab.experiment("scaling", t)', [], records),
+            ('lab.answer("most", 4)', [], answers),
+        ]
+        return notebook(name, [setup, *body, *data])
+
+    return write

@@ -1,0 +1,96 @@
+"""Each attack costs its own points, is told what it did, and leaves the grader as it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from minitrain.lab.bank import Specimen, bank
+from minitrain.lab.checks import Exercise, NotAttempted
+from minitrain.lab.grade import CheckResult, attempt_of, grade_submission, run_checks
+from minitrain.lab.sandbox import Sandbox
+from minitrain.lab.submission import Submission, read_submission
+
+SPECIMENS = bank(Path(__file__).parent / "hostile")
+
+# Their walls are the kernel's; without bubblewrap the guard says no and the next two hold as well.
+GUARDED = ["asks_the_network", "imports_the_reference", "opens_the_reference", "reads_the_solutions", "deletes_the_tests", "writes_over_the_grader", "opens_a_socket", "kills_its_parent", "process_bomb", "memory_bomb", "endless_loop", "fills_the_disk", "leaves_a_daemon", "prints_gigabytes", "forged_on_every_channel", "os_exit", "deadlock"]
+
+
+def attacked(item: type[Exercise], submission: Submission, sandbox: Sandbox) -> list[CheckResult]:
+    return run_checks(item, {"submission": attempt_of(item, submission, {}, sandbox)})
+
+
+def holds(specimen: Specimen, tiny, honest: Submission, sandbox: Sandbox) -> None:
+    item = tiny.find("exercise", specimen.exercise)
+    results = attacked(item, read_submission(specimen.path), sandbox)
+    assert any(result.status == "failed" for result in results), results
+    assert all(result.status in ("failed", "passed") for result in results), results
+    said = "\n".join(result.message for result in results)
+    assert not specimen.missing(said), f"not said: {specimen.missing(said)}, but: {said}"
+    after = attacked(tiny.find("exercise", "chunk_sizes"), honest, sandbox)
+    assert all(result.status == "passed" for result in after), after
+
+
+@pytest.mark.parametrize("specimen", SPECIMENS, ids=lambda s: s.path.stem)
+def test_an_attack_costs_its_own_points(specimen, tiny, honest, sandbox):
+    holds(specimen, tiny, honest, sandbox)
+
+
+@pytest.mark.parametrize(
+    "specimen", [s for s in SPECIMENS if s.path.stem in GUARDED], ids=lambda s: s.path.stem
+)
+def test_also_without_bubblewrap(specimen, tiny, honest, open_sandbox):
+    holds(specimen, tiny, honest, open_sandbox)
+
+
+def test_every_attack_that_is_known_is_in_the_bank():
+    names = {specimen.path.stem for specimen in SPECIMENS}
+    assert set(GUARDED) <= names
+    assert all(specimen.exercise and specimen.says for specimen in SPECIMENS)
+
+
+def test_the_rest_of_the_same_file_keeps_its_points(tiny, honest, sandbox):
+    worst = [s for s in SPECIMENS if s.path.stem in ("os_exit", "patched_allclose", "deadlock")]
+    for specimen in worst:
+        cells = (*honest.cells, *read_submission(specimen.path).cells)
+        report = grade_submission(replace(honest, cells=cells), tiny, sandbox)
+        others = [r for r in report.checks if r.exercise != specimen.exercise]
+        assert {r.status for r in others if r.exercise in ("chunk_sizes", "sum_over_ranks")} == {
+            "passed"
+        }
+
+
+def test_a_daemon_is_gone_after_its_run():
+    left = [p for p in psutil.process_iter(["cmdline"]) if "4321" in (p.info["cmdline"] or [])]
+    assert not left
+
+
+def test_no_pickle_was_loaded():
+    assert not Path("/tmp/minitrain-was-here").exists()
+
+
+def test_inputs_differ_from_run_to_run(tiny, sandbox, honest):
+    """A submission that knows the inputs of one run knows nothing of the next."""
+    seen = []
+
+    for check in ("first", "second"):
+        item = tiny.find("exercise", "chunk_sizes")
+        attempt = attempt_of(item, honest, {}, sandbox)
+        sent = attempt.run
+
+        def run(probe, *args, sent=sent):
+            seen.append(args)
+            return sent(probe, *args)
+
+        attempt.run = run
+        assert run_checks(item, {"submission": attempt})[0].status == "passed", check
+    assert seen[0] != seen[2]
+
+
+def test_a_file_without_the_exercise_is_not_run(tiny, sandbox, honest):
+    with pytest.raises(NotAttempted, match="there is no `chunk_sizes`"):
+        attempt_of(tiny.find("exercise", "chunk_sizes"), replace(honest, cells=()), {}, sandbox)

@@ -1,0 +1,17 @@
+# exercise: ring_reduce_scatter
+# says: that is the next rank's chunk
+
+import torch
+
+
+
+def ring_reduce_scatter(group, tensor):
+    n, me = group.size, group.rank
+    chunks = list(tensor.flatten().tensor_split(n))
+    right, left = (me + 1) % n, (me - 1) % n
+
+    travelling = chunks[me]
+    for step in range(n - 1):
+        own = chunks[(me - 1 - step) % n]
+        travelling = group.exchange(travelling, right, torch.empty_like(own), left) + own
+    return travelling
