@@ -8,14 +8,14 @@
 # %% [markdown]
 # <table>
 # <tr>
-# <td><a href="../labs/e00_ranks_and_collectives.ipynb"><img width="300" src="../labs/pictures/e00_ranks_and_collectives.png" alt="Lab e00: bandwidth of an all-reduce against message size, this laptop beside an A100 and an H200 machine"></a></td>
-# <td><a href="../labs/e01_baseline.ipynb"><img width="300" src="../labs/pictures/e01_baseline.png" alt="Lab e01: the loss of a small model falling toward the floor that no model can beat"></a></td>
-# <td><a href="../labs/e02_data_parallel.ipynb"><img width="300" src="../labs/pictures/e02_data_parallel.png" alt="Lab e02: scaling efficiency from one to eight ranks over four fabrics"></a></td>
+# <td width="33%"><a href="../labs/e00_ranks_and_collectives.ipynb"><img width="300" src="../labs/pictures/e00_ranks_and_collectives.png" alt="Lab e00: bandwidth of an all-reduce against message size, this laptop beside an A100 and an H200 machine"></a></td>
+# <td width="33%"><a href="../labs/e01_baseline.ipynb"><img width="300" src="../labs/pictures/e01_baseline.png" alt="Lab e01: the loss of a small model falling toward the floor that no model can beat"></a></td>
+# <td width="33%"><a href="../labs/e02_data_parallel.ipynb"><img width="300" src="../labs/pictures/e02_data_parallel.png" alt="Lab e02: scaling efficiency from one to eight ranks over four fabrics"></a></td>
 # </tr>
 # <tr>
-# <td><a href="../labs/e00_ranks_and_collectives.ipynb">e00</a> → how ranks talk, and what a message costs</td>
-# <td><a href="../labs/e01_baseline.ipynb">e01</a> → one model, trained and metered on one device</td>
-# <td><a href="../labs/e02_data_parallel.ipynb">e02</a> → the same model on many, its traffic hidden</td>
+# <td width="33%"><a href="../labs/e00_ranks_and_collectives.ipynb">e00</a> → how ranks talk, and what a message costs</td>
+# <td width="33%"><a href="../labs/e01_baseline.ipynb">e01</a> → one model, trained and metered on one device</td>
+# <td width="33%"><a href="../labs/e02_data_parallel.ipynb">e02</a> → the same model on many, its traffic hidden</td>
 # </tr>
 # </table>
 
@@ -36,7 +36,8 @@ overview()
 
 # %% [markdown]
 # Your points are kept on this machine, the best of each exercise, whatever you run again. Three
-# folded hints stand under every exercise; a worked notebook lies in `solutions/`.
+# folded hints stand under every exercise; a worked notebook lies in `solutions/`. If you teach
+# with these labs, [the instructor's page](INSTRUCTORS.md) says how to release, collect and grade.
 
 # %% [markdown]
 # ## When something is wrong
@@ -44,5 +45,5 @@ overview()
 # | in a terminal | what it does |
 # |---|---|
 # | `python -m minitrain doctor` | says whether this machine can run the course, and the remedy |
-# | `python -m minitrain grade labs/e00_ranks_and_collectives.ipynb` | grades a notebook outside JupyterLab |
+# | `python -m minitrain grade labs/e00_ranks_and_collectives.ipynb` | grades a saved notebook |
 # | Kernel → Restart Kernel | a clean start; your points stay |

@@ -26,7 +26,7 @@ from minitrain.lab.display import display, publish
 from minitrain.lab.grade import grade_item, load_lab, reference, warm
 from minitrain.lab.machine import Machine
 from minitrain.lab.progress import LabProgress, Progress
-from minitrain.lab.review import guess_card, score_card
+from minitrain.lab.review import guess_card, score_card, spoken
 from minitrain.lab.tables import plain, rows_of
 
 Submitted = TypeVar("Submitted", bound=Callable[..., Any])
@@ -106,7 +106,7 @@ class Lab:
         """Keeps a guess, before the measured number is shown by `reveal`."""
         if guess is None:
             text = "No guess yet: put a number in place of None; until then the answer is hidden."
-            display(waiting_card(f"Predict: {name}", text))
+            display(waiting_card(f"Your guess: {spoken(name)}", text))
             return
         value = plain(guess, f"the guess '{name}'")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -122,7 +122,7 @@ class Lab:
         kept = self.progress.predictions.get(name)
         if kept is None:
             text = "Make your guess in the cell above first, then run this one again."
-            display(waiting_card(f"Revealed after your guess: {name}", text))
+            display(waiting_card(f"Hidden until your guess: {spoken(name)}", text))
             return
         shown = plain(measured, "measured")
         display(guess_card(name, kept["guess"], kept["unit"], shown, plain(formula), note))

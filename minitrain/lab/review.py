@@ -22,6 +22,11 @@ def with_unit(value: float | None, unit: str) -> str:
     return f"{number_text(value)} {unit}".strip()
 
 
+def spoken(name: str) -> str:
+    """A name as words: bytes_per_rank -> bytes per rank."""
+    return name.replace("_", " ")
+
+
 def guess_card(
     name: str,
     guess: float,
@@ -32,7 +37,7 @@ def guess_card(
     data: dict[str, Any] | None = None,
 ) -> Rich:
     """A guess alone, or as bars beside the formula and the measurement."""
-    title = name.replace("_", " ")
+    title = spoken(name)
     if measured is None:
         shown = info_card(f"Your guess for {title}: {with_unit(guess, unit)}")
         return Rich(shown.html, shown.text, data)

@@ -5,6 +5,7 @@ The numbers are those of a reader's patience: an hour of work, a screen a cell.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -46,7 +47,7 @@ def _cell(number: int, cell: NotebookNode) -> Iterator[str]:
 
 
 def _code_cell(number: int, cell: NotebookNode, tags: list[str]) -> Iterator[str]:
-    lines = code_lines(cell.source)
+    lines = code_lines(without_pictures(cell.source))
     if "exercise" in tags and lines > EXERCISE_LINES:
         yield f"cell {number}: {lines} lines of code; an exercise has at most {EXERCISE_LINES}"
     if not tags and lines > DEMO_LINES:
@@ -75,6 +76,19 @@ def code_lines(source: str) -> int:
         bool(line) and not line.startswith("#") and not re.fullmatch(r"[)\]},]+", line)
         for line in lines
     )
+
+
+def without_pictures(source: str) -> str:
+    """The source with each call of `show` on one line: a picture's words are no code to follow."""
+    lines = source.splitlines()
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except SyntaxError:
+        return source
+    for node in nodes:
+        if isinstance(node, ast.Expr) and ast.unparse(node).startswith("show."):
+            lines[node.lineno : node.end_lineno] = [""] * (node.end_lineno - node.lineno)
+    return "\n".join(lines)
 
 
 def _tags(cell: NotebookNode) -> list[str]:

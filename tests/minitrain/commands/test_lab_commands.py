@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def course(tmp_path: Path) -> Path:
     return Path(shutil.copytree(COURSE, tmp_path / "course"))
 
 
-def test_lab_serves_jupyterlab_with_one_kernel_and_stops_on_interrupt(tmp_path):
+def test_lab_serves_jupyterlab_with_one_kernel_and_ends_with_its_process(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -81,11 +82,23 @@ def test_lab_serves_jupyterlab_with_one_kernel_and_stops_on_interrupt(tmp_path):
         address = _address(tmp_path / "log", server)
         assert f":{port}/lab" in address and "/tree/labs/index.ipynb" in address
         base, token = address.split("/lab")[0], address.split("token=")[1]
-        with urllib.request.urlopen(f"{base}/api/kernelspecs?token={token}") as answer:
-            assert list(json.load(answer)["kernelspecs"]) == ["python3"]
+        assert list(_get(f"{base}/api/kernelspecs?token={token}")["kernelspecs"]) == ["python3"]
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(30)
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{base}/api", timeout=5)
+
+
+def _get(address: str) -> dict:
+    """The address is printed a moment before it answers."""
+    for _ in range(100):
+        try:
+            with urllib.request.urlopen(address, timeout=20) as answer:
+                return json.load(answer)
+        except urllib.error.URLError:
+            time.sleep(0.2)
+    raise AssertionError(f"no answer at {address}")
 
 
 def _address(log: Path, server: subprocess.Popen) -> str:

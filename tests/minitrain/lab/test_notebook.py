@@ -104,7 +104,7 @@ def test_nothing_recorded_yet_goes_on(lab, capsys):
     lab.predict("last_sum", None), lab.reveal("last_sum", 10)
     said = capsys.readouterr().out
     assert said.count("Nothing recorded yet") == 2 and "No answer yet" in said
-    assert lab.progress.points == {} and "10" not in said.split("Revealed")[1]
+    assert lab.progress.points == {} and "10" not in said.split("Hidden")[1]
 
 
 def test_guess_then_measure(lab, capsys):

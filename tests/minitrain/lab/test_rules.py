@@ -69,6 +69,12 @@ def test_words_counts_prose_only():
     assert words("one [two](https://a.b/c) $$x + y$$ <b>three</b>\n```\ncode here\n```") == 3
 
 
+def test_the_arguments_of_a_picture_are_no_lines_of_code():
+    picture = "show.lines(\n" + "    a=1,\n" * 12 + "    alt='x',\n)"
+    assert "at most" not in told(code(f"with open('a'):\n    x = 1\n{picture}\ny = 2"))
+    assert "at most 10" in told(code(picture.replace("show.lines", "print")))
+
+
 def test_code_lines_counts_what_says_something():
     assert (
         code_lines(
