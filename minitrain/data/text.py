@@ -13,7 +13,7 @@ from minitrain.data.assets import fetch
 from minitrain.errors import InputError
 
 SEPARATOR = "<|endoftext|>"  # between documents, as in TinyStories' files
-CHAPTER = re.compile(r"^(?=CHAPTER \d+\.|Epilogue)", re.MULTILINE)
+CHAPTER = re.compile(r"^(?=CHAPTER \d+\.)", re.MULTILINE)
 READABLE = ("*.txt", "*.md")
 
 

@@ -46,10 +46,12 @@ class Tokenizer:
         """Text to token ids, without the end token."""
         if not NOT_UTF8.search(text):
             return self.backend.encode(text).ids
-        return self.encode_bytes(text.encode("utf-8", "surrogateescape"))
+        return self.encode_bytes(_raw(text))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Many texts at once, on all cores."""
+        if any(NOT_UTF8.search(text) for text in texts):
+            return [self.encode(text) for text in texts]
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts))]
 
     def encode_bytes(self, data: bytes) -> list[int]:
@@ -119,6 +121,14 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Tokenizer:
     )
     backend.train_from_iterator(texts, trainer)
     return Tokenizer(backend)
+
+
+def _raw(text: str) -> bytes:
+    """The bytes of a text with lone surrogates: those that it was read from, if it was read."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def _from_json(text: str) -> Tokenizer:

@@ -1,0 +1,246 @@
+"""The corpus: exact odds, proved by a parser and by telling every story of a tiny world."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import replace
+from math import exp, inf, log
+
+import numpy as np
+import pytest
+
+from minitrain.data._domains import Domain
+from minitrain.data._odds import TOTAL, Table, around, ranked, table
+from minitrain.data._scorer import score
+from minitrain.data._storyteller import Dice, tell
+from minitrain.data.corpus import DOMAINS, log_probability, make_corpus, random_bytes
+from minitrain.data.tokenizer import train_tokenizer
+from minitrain.errors import InputError
+
+FIRST_BYTES = {  # of the SHA-256 of the first 20,000 bytes with seed 7
+    "village": "1e610dedfbec29b2",
+    "forest": "3e5384afec866805",
+    "sea": "9f5b4b7cb76ba14d",
+    "space": "9d33fd2a28f2779a",
+}
+
+
+class AllChoices:
+    """Instead of dice: makes the choices of a given path, and notes what else was possible."""
+
+    def __init__(self, path: list[int]) -> None:
+        self.path, self.at, self.p = path, 0, 1.0
+        self.open_at: list[list[int]] = []
+
+    def pick(self, odds: Table, banned=()) -> int:
+        possible = [i for i, w in enumerate(odds.weights) if w and i not in banned]
+        if self.at == len(self.path):
+            self.path.append(possible[0])
+        self.open_at.append(possible)
+        index = self.path[self.at]
+        self.at += 1
+        self.p *= odds.weights[index] / sum(odds.weights[i] for i in possible)
+        return index
+
+
+def every_story(domain: Domain):
+    """(text, p) of each derivation, depth first."""
+    path: list[int] = []
+    while True:
+        choices = AllChoices(path)
+        text = tell(domain, choices.pick)
+        yield text, choices.p
+        while path and path[-1] == choices.open_at[len(path) - 1][-1]:
+            path.pop()
+        if not path:
+            return
+        options = choices.open_at[len(path) - 1]
+        path[-1] = options[options.index(path[-1]) + 1]
+
+
+def tiny_world() -> Domain:
+    """Few words, so that all stories can be told; two events at most."""
+    v = DOMAINS["village"]
+    lists = ("traits", "weathers", "times", "postures", "moves", "spots", "gives", "drops")
+    one = {name: getattr(v, name)[:1] for name in (*lists, "songs", "moods", "feelings", "rests")}
+    return replace(
+        v,
+        **one,
+        women=v.women[:1],
+        men=v.men[:1],
+        jobs=v.jobs[:2],
+        places=v.places[:2],
+        objects=v.objects[:2],
+        adjectives=v.adjectives[:1],
+        creatures=v.creatures[:1],
+        endings=(0, 100, 256),
+    )
+
+
+def test_every_story_of_a_tiny_world_is_told_once_and_the_odds_sum_to_one():
+    world = tiny_world()
+    stories = list(every_story(world))
+    texts = [text for text, _ in stories]
+    assert len(texts) > 3_000
+    assert len(set(texts)) == len(texts), "two derivations of one text: its p would be their sum"
+    assert sum(p for _, p in stories) == pytest.approx(1, abs=1e-9)
+    for text, p in stories:
+        assert abs(score(text, world) - log(p)) < 1e-9, text
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_parser_recovers_the_generators_nats(domain):
+    corpus = make_corpus(60_000, seed=11, domain=domain)
+    for text, nats in zip(corpus.documents, corpus.nats):
+        assert log_probability(text, domain) == pytest.approx(-nats, abs=1e-9), text
+
+
+def test_the_mean_of_p_over_bytes_is_what_the_dice_do():
+    """Drawn often, the choices of the dice have the frequencies of the weights, banned left out."""
+    odds, dice = ranked(6, 3), Dice(random_bytes(5, "village"))
+    drawn = np.bincount([dice.pick(odds, (1,)) for _ in range(20_000)], minlength=6) / 20_000
+    weights = np.array(odds.weights) * (np.arange(6) != 1)
+    assert drawn == pytest.approx(weights / weights.sum(), abs=0.012)
+    assert dice.nats == pytest.approx(
+        -sum(20_000 * f * log(w / weights.sum()) for f, w in zip(drawn, weights) if w)
+    )
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_same_seed_gives_the_same_bytes_everywhere(domain):
+    text = "\n".join(make_corpus(20_000, seed=7, domain=domain).documents)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == FIRST_BYTES[domain]
+
+
+def test_a_larger_corpus_begins_with_the_smaller_and_another_seed_shares_nothing():
+    small, large = make_corpus(10_000), make_corpus(50_000)
+    assert large.documents[: len(small.documents)] == small.documents
+    assert (large.nats[: len(small.nats)] == small.nats).all()
+    assert small.size_bytes >= 10_000 > small.size_bytes - len(small.documents[-1])
+    assert not set(make_corpus(50_000, seed=1).documents) & set(large.documents)
+
+
+STORY = (
+    "One fine day, Mia the kind baker sat at the forge with a big loaf. "
+    "Tom the old smith ate at the school with a blue map. He ran to Mia. "
+    "Mia gave the loaf to Tom. She went to the kitchen. In the end, Tom had the loaf and the map."
+)
+LOST = STORY.replace(
+    "In the end, Tom had the loaf and the map", "That night, Mia slept in the kitchen"
+)
+
+
+@pytest.mark.parametrize("story", [STORY, LOST])
+def test_a_consistent_story_is_possible(story):
+    assert -120 < log_probability(story) < -30
+
+
+CONTRADICTIONS = {
+    "Mia gave it away": (STORY, "end, Tom had the loaf and the map", "end, Mia had the loaf"),
+    "Tom has both": (STORY, "had the loaf and the map", "had the map"),
+    "in the other order": (STORY, "had the loaf and the map", "had the map and the loaf"),
+    "he has something": (STORY, "had the loaf and the map", "had nothing"),
+    "she left": (LOST, "slept in the kitchen", "slept at the forge"),
+    "nobody of that name": (LOST, "That night, Mia", "That night, Lily"),
+    "Mia is she": (STORY, "She went", "He went"),
+    "not together": (STORY, "He ran to Mia. ", ""),
+    "already there": (STORY, "to the kitchen", "to the forge"),
+    "he is there to be met": (
+        STORY,
+        "She went to the kitchen",
+        "She went to the school and met Tom",
+    ),
+    "nothing lies there": (STORY, "She went to the kitchen", "She took the loaf"),
+    "it is not hers": (STORY, "gave the loaf", "gave the map"),
+    "one object twice": (STORY, "a blue map", "a blue loaf"),
+    "two of one name": (STORY, "Tom the old", "Mia the old"),
+    "two of one job": (STORY, "old smith", "old baker"),
+    "no such word": (STORY, "blue map", "blue phone"),
+    "cut short": (STORY, " In the end, Tom had the loaf and the map.", ""),
+    "no full stop": (STORY, "and the map.", "and the map"),
+    "a blank too many": (STORY, "Mia gave", " Mia gave"),
+    "too long": (STORY, "She went", "She felt sad. She felt sad. She felt sad. She went"),
+    "two documents": (STORY, "the map.", f"the map. {STORY}"),
+}
+
+
+@pytest.mark.parametrize("why", CONTRADICTIONS)
+def test_an_inconsistent_story_has_no_probability(why):
+    story, old, new = CONTRADICTIONS[why]
+    assert old in story
+    assert log_probability(story.replace(old, new)) == -inf
+
+
+@pytest.mark.parametrize("text", ["", ".", "Once upon a time.", "One. Two. Three.", "a. b. c. d."])
+def test_what_is_no_story_has_no_probability(text):
+    assert log_probability(text) == -inf
+
+
+def test_another_domain_cannot_tell_it():
+    story = make_corpus(1_000, domain="sea").documents[0]
+    assert log_probability(story, "sea") > -inf
+    assert log_probability(story, "village") == -inf
+
+
+def test_the_floor_per_token_counts_each_end():
+    corpus = make_corpus(40_000)
+    tokenizer = train_tokenizer(corpus.documents)
+    tokens = sum(len(tokenizer.encode(text)) + 1 for text in corpus.documents)
+    assert corpus.entropy_per_token(tokenizer) == pytest.approx(corpus.nats.sum() / tokens)
+    assert corpus.bits_per_byte == pytest.approx(
+        corpus.nats.sum() / log(2) / len("".join(corpus.documents))
+    )
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_documents_are_short_and_ascii(domain):
+    corpus = make_corpus(300_000, domain=domain)
+    tokenizer = train_tokenizer(corpus.documents)
+    lengths = np.array([len(ids) + 1 for ids in tokenizer.encode_batch(corpus.documents)])
+    assert np.mean(lengths <= 120) > 0.95
+    assert all(text.isascii() for text in corpus.documents)
+
+
+def test_a_mean_over_documents_estimates_the_entropy():
+    """Two seeds agree on nats per document within what their spread allows."""
+    first, second = (make_corpus(400_000, seed=seed).nats for seed in (1, 2))
+    error = np.sqrt(first.var() / len(first) + second.var() / len(second))
+    assert abs(first.mean() - second.mean()) < 4 * error < 2
+
+
+def test_five_megabytes_a_second():
+    seconds = []
+    for seed in range(5):
+        start = time.process_time()
+        size = make_corpus(500_000, seed=seed).size_bytes
+        seconds.append((time.process_time() - start) / size * 1e6)
+    assert min(seconds) < 1 / 5, f"{1 / min(seconds):.1f} MB/s"
+
+
+@pytest.mark.parametrize("raw", [[1], [3, 1], [1000, 1, 1], list(range(1, 25)), [5, 0, 2]])
+def test_weights_are_whole_sum_to_256_and_keep_what_is_possible(raw):
+    weights = table(raw).weights
+    assert sum(weights) == TOTAL
+    assert [w > 0 for w in weights] == [r > 0 for r in raw]
+    assert all(abs(w - r / sum(raw) * TOTAL) <= len(raw) for w, r in zip(weights, raw))
+
+
+def test_words_go_round_a_circle():
+    tables = around(10, 5, 20)
+    assert [t.weights.index(max(t.weights)) for t in tables] == [0, 2, 4, 6, 8]
+    assert abs(tables[0].weights[1] - tables[0].weights[9]) <= 1
+    assert exp(-tables[0].nats[0]) == pytest.approx(tables[0].weights[0] / TOTAL)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"domain": "vilage"}, "did you mean 'village'"),
+        ({"size_bytes": 0}, "1 byte or more"),
+        ({"seed": -1}, "seed >= 0"),
+    ],
+)
+def test_a_wrong_argument_is_told(arguments, says):
+    with pytest.raises(InputError, match=says):
+        make_corpus(**({"size_bytes": 1000} | arguments))
