@@ -43,10 +43,11 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, r = ctx.saved_tensors
         n = x * r  # (..., D)
+        dy = dy.to(n.dtype)
         dyn = dy * n
         dw = dyn.flatten(0, -2).sum(dim=0)  # (D,)
-        mean = (dyn @ weight.to(dyn.dtype)).unsqueeze(-1) / x.shape[-1]  # (..., 1): of w·dy·n
-        dx = (dy * weight - n * mean) * r
+        mean = (dyn @ weight.to(n.dtype)).unsqueeze(-1) / x.shape[-1]  # (..., 1): of w·dy·n
+        dx = (dy * weight).addcmul_(n, mean, value=-1).mul_(r)
         return dx.to(x.dtype), dw.to(weight.dtype), None
 
 

@@ -119,7 +119,7 @@ def test_stories15m_tells_a_story():
     with torch.no_grad():
         for _ in range(48):
             tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
-    # llama2.c itself, `./run stories15M.bin -t 0`, begins with these words.
+    # What llama2.c itself says at temperature 0 (its WebAssembly build, run with node).
     assert tokenizer.decode(tokens) == (
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the "
         "sunshine. One day, she saw a big, red ball in the sky. It was the sun! She thought it was"
