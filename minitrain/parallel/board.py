@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROWS, RING = 128, 32
-KEY, WORDS, WHERE = 64, 160, 256
-HEAD = struct.Struct(f"@BBxxiQQ{WHERE}s{WHERE}s")  # state provable row number version where seen
+KEY, WORDS, PLACE = 64, 160, 256
+HEAD = struct.Struct("@BBxxiQQ")  # state, provable, row, number, version
+WHERE_AT, SEEN_AT, HEAD_BYTES = HEAD.size, HEAD.size + PLACE, HEAD.size + 2 * PLACE
 ROW = struct.Struct("@QQQ")  # counterpart, mask of the ranks needed, how many were posted
 RECORD = struct.Struct(f"@{KEY}s{WORDS}s")  # what must agree, what a person reads
 IDS = struct.Struct(f"@{ROWS}Q")
 ROW_BYTES = ROW.size + RING * RECORD.size
-PART_BYTES = HEAD.size + IDS.size + ROWS * ROW_BYTES
+PART_BYTES = HEAD_BYTES + IDS.size + ROWS * ROW_BYTES
 
 STARTING, COMPUTING, WAITING = range(3)
 
@@ -54,7 +55,7 @@ class Status(NamedTuple):
     row: int
     number: int
     version: int
-    where: str  # "file:line" of the wait
+    where: str  # "file:line" of the last wait
     seen: str  # "file:line" at the last glance of the rank's watch
 
 
@@ -66,7 +67,7 @@ class Board:
         with open(path, "r+b") as file:
             self.memory = mmap.mmap(file.fileno(), ranks * PART_BYTES)
         self.rows: dict[tuple[int, int], int] = {}  # (rank, channel id) -> row, once known
-        self.full = False
+        self.full, self.version = False, 0
 
     @staticmethod
     def create(path: str | Path, ranks: int) -> Board:
@@ -91,7 +92,7 @@ class Board:
         at = self._row_at(self.rank, row)
         counterpart, mask, number = ROW.unpack_from(self.memory, at)
         mine = key.encode()[:KEY].ljust(KEY, b"\0")
-        place = at + ROW.size + number % RING * RECORD.size
+        place = self._record_at(self.rank, row, number)
         RECORD.pack_into(self.memory, place, mine, words.encode()[:WORDS])
         ROW.pack_into(self.memory, at, counterpart, mask, number + 1)
         other = self._first_that_differs(channel, number, mine)
@@ -99,22 +100,25 @@ class Board:
 
     def wait(self, posting: Posting, where: str, provable: bool) -> None:
         """From now on this rank waits for `posting`. Not provable: another thread may help it."""
-        self._set_head(WAITING, posting, where.encode()[:WHERE], provable and posting.row >= 0)
+        self._write_place(WHERE_AT, where)
+        self._set_head(WAITING, provable and posting.row >= 0, posting)
 
     def compute(self) -> None:
-        self._set_head(COMPUTING, Posting(-1, 0), b"", False)
+        """From now on this rank is at work."""
+        self._set_head(COMPUTING, False, Posting(-1, 0))
 
     def glance(self, where: str) -> None:
         """Notes where the rank's own code is, for the case that it dies there."""
-        at = self._part_at(self.rank) + HEAD.size - WHERE
-        self.memory[at : at + WHERE] = where.encode()[:WHERE].ljust(WHERE, b"\0")
+        self._write_place(SEEN_AT, where)
 
-    def _set_head(self, state: int, posting: Posting, where: bytes, provable: bool) -> None:
+    def _write_place(self, offset: int, where: str) -> None:
+        at = self._part_at(self.rank) + offset
+        self.memory[at : at + PLACE] = where.encode()[-PLACE:].ljust(PLACE, b"\0")
+
+    def _set_head(self, state: int, provable: bool, posting: Posting) -> None:
+        self.version += 1
         at = self._part_at(self.rank)
-        head = HEAD.unpack_from(self.memory, at)
-        seen = head[6] if state == WAITING else head[5]  # where the last wait was
-        fields = (state, provable, posting.row, posting.number, head[4] + 1, where, seen)
-        HEAD.pack_into(self.memory, at, *fields)
+        HEAD.pack_into(self.memory, at, state, provable, *posting, self.version)
 
     def _own_row(self, channel: Channel) -> int | None:
         row = self.rows.get((self.rank, channel.id))
@@ -133,14 +137,16 @@ class Board:
     # ---- anyone reads ----
 
     def status(self, rank: int) -> Status:
-        state, provable, row, number, version, where, seen = HEAD.unpack_from(
-            self.memory, self._part_at(rank)
-        )
+        at = self._part_at(rank)
+        state, provable, row, number, version = HEAD.unpack_from(self.memory, at)
+        where, seen = (self.memory[at + o : at + o + PLACE] for o in (WHERE_AT, SEEN_AT))
         return Status(state, bool(provable), row, number, version, _text(where), _text(seen))
 
     def words(self, rank: int, row: int, number: int) -> str:
         """How a person reads the operation: "all_reduce(sum) of float32 [3, 4]"."""
-        return _text(self._record(rank, row, number)[1]) if row >= 0 else ""
+        if row < 0:
+            return ""
+        return _text(RECORD.unpack_from(self.memory, self._record_at(rank, row, number))[1])
 
     def missing(self, rank: int, row: int, number: int) -> list[int]:
         """The ranks that have not yet posted their side of this operation."""
@@ -165,7 +171,8 @@ class Board:
         posted = self._posted(rank, channel)
         if not number < posted <= number + RING:
             return None
-        return self._record(rank, self.rows[rank, channel], number)[0]
+        at = self._record_at(rank, self.rows[rank, channel], number)
+        return self.memory[at : at + KEY]
 
     def _posted(self, rank: int, channel: int) -> int:
         row = self.rows.get((rank, channel))
@@ -176,18 +183,17 @@ class Board:
             row = self.rows[rank, channel] = ids.index(channel)
         return ROW.unpack_from(self.memory, self._row_at(rank, row))[2]
 
-    def _record(self, rank: int, row: int, number: int) -> tuple[bytes, bytes]:
-        at = self._row_at(rank, row) + ROW.size + number % RING * RECORD.size
-        return RECORD.unpack_from(self.memory, at)
+    def _record_at(self, rank: int, row: int, number: int) -> int:
+        return self._row_at(rank, row) + ROW.size + number % RING * RECORD.size
 
     def _part_at(self, rank: int) -> int:
         return rank * PART_BYTES
 
     def _ids_at(self, rank: int) -> int:
-        return rank * PART_BYTES + HEAD.size
+        return rank * PART_BYTES + HEAD_BYTES
 
     def _row_at(self, rank: int, row: int) -> int:
-        return rank * PART_BYTES + HEAD.size + IDS.size + row * ROW_BYTES
+        return rank * PART_BYTES + HEAD_BYTES + IDS.size + row * ROW_BYTES
 
 
 class NoBoard:

@@ -78,12 +78,13 @@ def _of_failure(rank: int, failed: Failure, operation: str | None) -> RankReport
 
 
 def _position(seen: str, stack: list[Frame]) -> tuple[str | None, int | None]:
-    """The learner's line: from the dump just made, else from what the rank had noted."""
+    """The learner's line: from the stack, else what the rank had noted, else any line there is."""
+    own = [frame for frame in stack if is_own(frame[0])]
+    file, _, line = seen.rpartition(":")
+    if not own and file:
+        return file, int(line)
     frame = _innermost(stack)
-    if frame is not None:
-        return frame[0], frame[1]
-    file, colon, line = seen.rpartition(":")
-    return (file, int(line)) if colon and line.isdigit() else (None, None)
+    return (frame[0], frame[1]) if frame else (None, None)
 
 
 def _innermost(frames: Iterable[Frame]) -> Frame | None:
