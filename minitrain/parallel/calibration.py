@@ -4,8 +4,8 @@ For each kind of operation the ranks time several sizes in turn, and least squar
 gives α and β. Two more numbers matter where the ranks share the cores with the messages:
 
     compute_scale   seconds on the wall per CPU second, when all ranks compute at once
-    overlap_cost κ  from T = C + d + κ·h: compute of C seconds, with messages under way for h seconds
-                    of it, and d for the last one, which nothing hides
+    overlap_cost κ  from T = C + d + κ·h: compute of C seconds with messages under way for h of
+                    them, and d seconds for the last message, which nothing hides
 
 Checked by `tests/minitrain/parallel/test_calibration.py`: the emulated 2-rank DDP step is within
 15% of the measured one.

@@ -87,7 +87,7 @@ class Bucket:
         if gradient is None:
             view.zero_()
         else:
-            torch.div(gradient, ranks, out=view)  # in place where the gradient is the view already
+            torch.mul(gradient, 1 / ranks, out=view)  # in place where it is the view already
         parameter.grad = view
         self.missing.discard(parameter)
 
