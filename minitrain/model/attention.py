@@ -5,7 +5,7 @@ server keeps for every token of every user are H/K times fewer. `attention_naive
 computed; `attention` is PyTorch's fused kernel, which never holds the (T, T) scores.
 
 Cost a layer: 4·B·H·T²·C FLOPs forward, half of which causality spares the fused kernel; the naive
-one holds 2·B·H·T² numbers for backward, the fused one B·T·(2H + 2K)·C.
+one keeps B·H·T² weights for backward, the fused one q, k, v and out, B·T·(2H + 2K)·C.
 Papers: Ainslie et al., arXiv 2305.13245 (GQA); Dao et al., 2205.14135 (FlashAttention). Lab: e01.
 Shapes: B batch  T tokens  D width  H query heads  K key/value heads  C head size.
 """

@@ -32,8 +32,16 @@ SIZES = {
 # ... and these have each family's own default where they are not.
 DEFAULTS = {
     "llama": {"max_position_embeddings": 2048},
-    "mistral": {"max_position_embeddings": 131072, "sliding_window": 4096},
-    "qwen2": {"max_position_embeddings": 32768, "sliding_window": 4096},
+    "mistral": {
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+        "num_key_value_heads": 8,
+    },
+    "qwen2": {
+        "max_position_embeddings": 32768,
+        "sliding_window": 4096,
+        "num_key_value_heads": 32,
+    },
 }
 
 # What this package does not compute, and the only value with which it makes no difference.
@@ -115,21 +123,20 @@ def _rope(raw: Mapping) -> tuple[float, RopeScaling | None]:
 
 
 def _window(family: str, raw: Mapping) -> int | None:
-    """Qwen2 may slide from a given layer on; one window for all layers is what can be read."""
+    """One window for all layers, or none for any: a mixture cannot be read."""
+    layers, types = raw["num_hidden_layers"], raw.get("layer_types")
     if family == "llama" or raw["sliding_window"] is None:
-        return None
-    if family == "mistral":
-        return raw["sliding_window"]
-    layers = raw["num_hidden_layers"]
-    full = layers
-    if raw.get("use_sliding_window", False):
-        full = min(raw.get("max_window_layers", 28), layers)
-    if 0 < full < layers:
-        raise InputError(
-            f"a window slides over its last {layers - full} layers and not over the first {full}; "
-            "it must be all or none"
-        )
-    return raw["sliding_window"] if full == 0 else None
+        windowed = 0
+    elif types is not None:  # transformers 5 lists each layer's
+        windowed = list(types).count("sliding_attention")
+    elif family == "mistral":
+        windowed = layers
+    else:  # Qwen2's first layers may stay full
+        full = raw.get("max_window_layers", 28) if raw.get("use_sliding_window") else layers
+        windowed = max(layers - full, 0)
+    if 0 < windowed < layers:
+        raise InputError(f"a window slides over {windowed} of its {layers} layers, not over all")
+    return raw["sliding_window"] if windowed else None
 
 
 def hub_config(config: ModelConfig, family: str, dtype: str) -> dict[str, object]:

@@ -7,7 +7,8 @@ number a token are enough, r = 1 / sqrt(...): with n = r·x,
 
     dx = r·(w·dy - n·mean(w·dy·n)),   dw = sum over tokens of dy·n
 
-and making n again costs less than reading it would. Cost: saves B·T·(D + 1) numbers.
+and making n again costs less than keeping it: forward and backward take 0.3 to 0.6 of F.rms_norm's
+time (float32, one CPU core, 8 x 256 tokens, D from 96 to 1024). Cost: saves B·T·(D + 1) numbers.
 Paper: Zhang and Sennrich, arXiv 1910.07467. Lab: e01. Shapes: B batch  T tokens  D width.
 """
 
@@ -26,7 +27,7 @@ def rms_norm_naive(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The same with the backward of our own; on a CPU 1.3 to 1.8 times as fast as F.rms_norm."""
+    """The same, with the backward of above."""
     return _RMSNorm.apply(x, weight, eps)
 
 
