@@ -24,9 +24,11 @@ Words = str | Callable[..., str]
 def explore(draw: Callable[..., None], *, alt: Words, caption: str = "", **choices: Choice) -> None:
     """Shows `draw(ax, **defaults)`, then, where they can live, handles that draw it anew."""
     defaults = {name: default_of(name, choice) for name, choice in choices.items()}
-    display(_painted(draw, alt, caption, defaults))
+    first = _painted(draw, alt, caption, defaults)
     if in_kernel():
-        _show_handles(draw, alt, choices)
+        _show_with_handles(first, lambda values: _painted(draw, alt, caption, values), choices)
+    else:
+        display(first)
 
 
 def default_of(name: str, choice: Choice) -> Any:
@@ -46,21 +48,22 @@ def _painted(draw: Callable[..., None], alt: Words, caption: str, values: dict[s
         return picture(fig, alt if isinstance(alt, str) else alt(**values), caption)
 
 
-def _show_handles(draw: Callable[..., None], alt: Words, choices: dict[str, Choice]) -> None:
+def _show_with_handles(
+    first: Rich, paint: Callable[[dict[str, Any]], Rich], choices: dict[str, Choice]
+) -> None:
+    """The picture, and below it the handles; a move of one replaces the picture where it stands."""
     import ipywidgets
     from IPython.display import display as show_in_notebook
 
+    shown = show_in_notebook(first, display_id=True)
     handles = {name: _handle(name, choice) for name, choice in choices.items()}
-    seen = ipywidgets.HTML()
 
-    def redraw(_: Any = None) -> None:
-        values = {name: handle.value for name, handle in handles.items()}
-        seen.value = _painted(draw, alt, "", values).html
+    def redraw(_: Any) -> None:
+        shown.update(paint({name: handle.value for name, handle in handles.items()}))
 
     for handle in handles.values():
-        handle.observe(lambda change: redraw(), names="value")
-    folded = ipywidgets.VBox([*handles.values(), seen])
-    show_in_notebook(folded)
+        handle.observe(redraw, names="value")
+    show_in_notebook(ipywidgets.VBox(list(handles.values())))
 
 
 def _handle(name: str, choice: Choice) -> Any:

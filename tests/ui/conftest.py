@@ -105,9 +105,7 @@ def open_page(browser, server: str) -> Iterator[Callable]:
             f"{server}/lab/workspaces/test{len(contexts)}-{theme}-{Path(path).stem}/tree/{path}"
         )
         page.wait_for_selector(".jp-Notebook .jp-Cell")
-        page.wait_for_selector(
-            ".jp-Notebook-ExecutionIndicator[data-status='idle']", state="attached"
-        )
+        page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()  # connected, and free
         return page
 
     yield opened

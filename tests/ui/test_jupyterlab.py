@@ -52,7 +52,8 @@ def run_cell(page, cell) -> None:
     """Runs one cell and waits for its number."""
     dialog = page.locator(".jp-Dialog")
     assert dialog.count() == 0, dialog.first.inner_text()
-    cell.locator(".jp-InputArea-editor").click()
+    cell.locator(".cm-content").click()
+    cell.locator(".cm-focused").wait_for()
     page.keyboard.press("Shift+Enter")
     prompt = cell.locator(".jp-InputPrompt").first
     prompt.filter(has_text=re.compile(r"\[\d+\]")).wait_for()
@@ -107,11 +108,24 @@ def test_an_exercise_is_solved_and_graded(open_page, theme, tmp_path):
     page.screenshot(path=tmp_path / f"card-{theme}.png")
 
 
+def test_a_slider_is_moved_with_the_arrow_keys(open_page):
+    page = open_page("small/labs/e90_sums.ipynb")
+    run_cell(page, code_cell(page, "Lab("))
+    cell = code_cell(page, "widgets.explore")
+    run_cell(page, cell)
+    assert cell.locator("img[alt$='up to 5']").count() == 1, "a static picture comes first"
+    slider = cell.locator(".noUi-handle, [role=slider]").first
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    cell.locator("img[alt$='up to 6']").wait_for()
+    assert cell.locator("img").count() == 1, "the picture is replaced where it stands"
+
+
 @pytest.mark.parametrize("name", LABS)
 def test_a_lab_opens_with_a_kernel_and_line_numbers(open_page, name):
     page = open_page(f"labs/{name}.ipynb")
     assert no_dialog(page)
-    assert page.locator(".cm-lineNumbers").count() > 0
+    page.locator(".cm-lineNumbers").first.wait_for()
     setup = code_cell(page, "Lab(")
     run_cell(page, setup)
     line = setup.locator(".jp-OutputArea-output").first.inner_text()

@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbgrader.preprocessors import CheckCellMetadata
+from nbgrader.utils import determine_grade
 
 from minitrain.errors import InputError
 from minitrain.lab.build import (
@@ -134,6 +135,9 @@ def test_executed_with_outputs_and_then_current(target, tmp_path):
     assert "execution" not in solution.cells[1].metadata and str(Path.home()) + "/" not in text
     card = cell_with(solution, "lab.grade(").outputs[-1]
     assert card.output_type == "execute_result" and card.data["text/plain"] == "6.0"
+    assert determine_grade(cell_with(solution, "lab.grade(")) == (6.0, 6.0), (
+        "nbgrader's own reading"
+    )
     record = (
         cell_with(solution, "lab.experiment(").outputs[-1].data["application/vnd.minitrain+json"]
     )
@@ -161,7 +165,7 @@ def test_an_error_names_cell_and_line(target):
         "running_sum, _ = running_sum, 'lab.grade(running_sum)'",
     )
     with pytest.raises(
-        InputError, match=r"e90_sums, cell 15, line 2 \(`raise KeyError\(x\)`\) raised KeyError"
+        InputError, match=r"e90_sums, cell 16, line 2 \(`raise KeyError\(x\)`\) raised KeyError"
     ):
         execute(read_master(target), MASTER, target.lab.parent, quiet=True)
 

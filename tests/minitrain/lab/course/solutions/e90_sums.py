@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from minitrain.lab import Lab, show
+from minitrain.lab import Lab, show, widgets
 
 lab = Lab("e90_sums", root=Path("..").resolve())
 
@@ -61,6 +61,15 @@ show.lines(
     alt="The sum of n ones against n: a straight line through the origin",
     theory={"measured = n": (ns, ns)},
 )
+
+
+# %%
+def draw(ax, last):
+    xs = list(range(last + 1))
+    show.lines({"sum": (xs, [n * (n + 1) / 2 for n in xs])}, x="n", y="sum to n", ax=ax)
+
+
+widgets.explore(draw, alt=lambda last: f"The sum from 0 to n, for n up to {last}", last=(2, 20, 5))
 
 # %% tags=["grade"]
 lab.experiment("growth", table)
