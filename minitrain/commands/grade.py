@@ -57,7 +57,7 @@ def _find(given: str) -> Path:
 
 
 def _files(paths: list[Path]) -> list[Path]:
-    from minitrain.lab.classroom import find_submissions
+    from minitrain.lab.collect import find_submissions
 
     found: list[Path] = []
     for path in paths:
@@ -66,12 +66,15 @@ def _files(paths: list[Path]) -> list[Path]:
 
 
 def _report(path: Path) -> Report:
-    from minitrain.lab.classroom import find_lab
-    from minitrain.lab.grade import PATIENT, grade_submission, load_lab, warm
+    from minitrain.lab.collect import find_lab
     from minitrain.lab.submission import read_submission
 
     submission = read_submission(path)
-    lab = load_lab(find_lab(submission))
+    name = find_lab(submission)
+
+    from minitrain.lab.grade import PATIENT, grade_submission, load_lab, warm  # torch: seconds
+
+    lab = load_lab(name)
     with warm(lab, PATIENT) as sandbox:
         if sandbox.warning:
             print(f"warning: {sandbox.warning}", file=sys.stderr)
@@ -100,12 +103,14 @@ def _write(
 
 def _class(paths: list[Path], csv: Path, jobs: int) -> None:
     from minitrain.errors import InputError
-    from minitrain.lab.classroom import grade_folder
 
     if len(paths) != 1 or not paths[0].is_dir():
         raise InputError("--csv grades one folder of submissions: give that folder alone")
     if jobs < 1:
         raise InputError(f"--jobs {jobs}: give the number of parallel processes, from 1 up")
+
+    from minitrain.lab.classroom import grade_folder  # torch: seconds
+
     rows = grade_folder(paths[0], csv, jobs)
     failed = [row for row in rows if row.error]
     print(f"{csv}: {len(rows)} rows, {len(failed)} of them with an error")

@@ -22,6 +22,7 @@ import cloudpickle
 from minitrain.lab.checks import SubmissionFailed
 from minitrain.lab.sandbox import Sandbox
 from minitrain.measure.traffic import Trace
+from minitrain.parallel.fabric import find_fabric
 from minitrain.parallel.launch import Results
 from minitrain.parallel.payload import dumps
 
@@ -81,7 +82,7 @@ class Attempt:
             "guarded": True,
             "probe": payload,
             "ranks": ranks,
-            "fabric": cloudpickle.dumps(fabric),
+            "fabric": cloudpickle.dumps(None if fabric is None else find_fabric(fabric)),
             "grace": GRACE if ranks else 0.0,
         }
         self.sandbox.wait_until_ready()  # its start is no part of the exercise's time

@@ -18,21 +18,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from minitrain.errors import InputError
-from minitrain.lab.course import checks_folder, lab_names, load_lab
+from minitrain.lab.collect import Entry, checks_folder, find_lab, find_submissions
+from minitrain.lab.course import load_lab
 from minitrain.lab.grade import PATIENT, Report, grade_submission, warm
 from minitrain.lab.reports import points, printable, write_atomically
-from minitrain.lab.submission import Submission, read_submission
-
-SKIPPED = {".ipynb_checkpoints", "__pycache__", "feedback"}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A file that belongs to a student and a lab."""
-
-    student: str
-    lab: str
-    path: Path
+from minitrain.lab.submission import read_submission
 
 
 @dataclass(frozen=True)
@@ -47,47 +37,6 @@ class Row:
     remarks: str
     file: str
     graded_from: str  # of the file and of the checks: the row is kept while both are as they were
-
-
-def find_lab(submission: Submission, root: Path | None = None) -> str:
-    """By the file's name, else by what the notebook says; InputError where neither tells."""
-    return _lab_in_name(submission.path.stem, root) or _known(submission, root)
-
-
-def _known(submission: Submission, root: Path | None) -> str:
-    if submission.lab is None:
-        raise InputError(
-            f"{submission.path} does not say which lab it is: name it e02_data_parallel.ipynb, "
-            f"or keep its setup cell with Lab(…); known are {', '.join(lab_names(root))}"
-        )
-    return load_lab(submission.lab, root).name
-
-
-def _lab_in_name(stem: str, root: Path | None) -> str | None:
-    found = [name for name in lab_names(root) if name in stem]
-    return max(found, key=len, default=None)
-
-
-def find_submissions(folder: Path, root: Path | None = None) -> list[Entry]:
-    """`ada/e02.ipynb`, `ada/e02/e02.ipynb`, `ada_e02.ipynb`; .py where there is no notebook."""
-    paths = sorted(p for p in folder.rglob("*.ipynb") if not SKIPPED & set(p.parts))
-    if not paths:
-        paths = [p for p in sorted(folder.rglob("*.py")) if _lab_in_name(p.stem, root)]
-    entries = [_entry(path, folder, root) for path in paths if path.stem != "index"]
-    if not entries:
-        raise InputError(
-            f"{folder} holds no submissions: it needs notebooks, such as "
-            "student/e02_data_parallel.ipynb or student_e02_data_parallel.ipynb"
-        )
-    return entries
-
-
-def _entry(path: Path, folder: Path, root: Path | None) -> Entry:
-    parts = path.relative_to(folder).parts
-    lab = _lab_in_name(path.stem, root) or ""
-    if len(parts) > 1:
-        return Entry(parts[0], lab, path)
-    return Entry(path.stem.partition(lab)[0].rstrip("_- ") if lab else path.stem, lab, path)
 
 
 def grade_folder(folder: Path, csv_path: Path, workers: int, root: Path | None = None) -> list[Row]:

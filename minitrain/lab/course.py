@@ -12,7 +12,7 @@ from typing import Any
 
 from minitrain.errors import unknown_name
 from minitrain.lab.checks import Exercise, Graded
-from minitrain.paths import course_root
+from minitrain.lab.collect import checks_folder, lab_names
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,6 @@ class LabChecks:
         if name not in known:
             raise unknown_name(f"{kind} of {self.name}", name, known)
         return known[name]
-
-
-def checks_folder(root: Path | None = None) -> Path:
-    return (root or course_root()) / "tests" / "labs"
-
-
-def lab_names(root: Path | None = None) -> list[str]:
-    """All labs that have checks, in the course's order."""
-    files = checks_folder(root).glob("test_*.py")
-    return sorted(path.stem.removeprefix("test_") for path in files)
 
 
 def load_lab(name: str, root: Path | None = None) -> LabChecks:

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from minitrain.errors import InputError
 
 RECORDED = "application/vnd.minitrain+json"
@@ -85,6 +83,8 @@ def read_submission(path: Path) -> Submission:
 
 
 def _read_notebook(path: Path, text: str) -> Submission:
+    import nbformat  # here, because it costs a second that a lab's first line need not wait
+
     try:
         notebook = nbformat.reads(text, as_version=4)
         cells = list(_code_cells(notebook))
@@ -124,7 +124,7 @@ def _read_python(path: Path, text: str) -> Submission:
     for mark, end in zip(marks, ends):
         if "[markdown]" not in mark[1] and "[md]" not in mark[1]:
             line = text.count("\n", 0, mark.end())
-            source = "\n" * line + text[mark.end() + 1 : end]  # the file's own line numbers
+            source = "\n" * (line + 1) + text[mark.end() + 1 : end]  # the file's own line numbers
             cells.append(Cell(path.name, _plain(source), '"exercise"' in mark[1]))
     return Submission(path, tuple(cells), _lab_call(cell.source for cell in cells))
 

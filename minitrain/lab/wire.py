@@ -49,6 +49,8 @@ def unpack(data: bytes) -> Any:
         if data[:4] != MAGIC:
             raise WireError("not a message of the grader's")
         (length,) = struct.unpack("<I", data[4:8])
+        if length > len(data) - 8:
+            raise WireError("a message that is cut short")
         tree = json.loads(data[8 : 8 + length].decode())
         return _Decoder(memoryview(data)[8 + length :]).decode(tree, 0)
     except WireError:

@@ -35,7 +35,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("course")
     (root / "tests" / "labs").mkdir(parents=True)
     (root / "labs").mkdir()
-    shutil.copy(FIXTURES / "test_t00_tiny.py", root / "tests" / "labs")
+    shutil.copy(FIXTURES / "tiny_lab.py", root / "tests" / "labs" / "test_t00_tiny.py")
     return root
 
 

@@ -17,7 +17,25 @@ from minitrain.lab.submission import Submission, read_submission
 SPECIMENS = bank(Path(__file__).parent / "hostile")
 
 # Their walls are the kernel's; without bubblewrap the guard says no and the next two hold as well.
-GUARDED = ["asks_the_network", "imports_the_reference", "opens_the_reference", "reads_the_solutions", "deletes_the_tests", "writes_over_the_grader", "opens_a_socket", "kills_its_parent", "process_bomb", "memory_bomb", "endless_loop", "fills_the_disk", "leaves_a_daemon", "prints_gigabytes", "forged_on_every_channel", "os_exit", "deadlock"]
+GUARDED = [
+    "asks_the_network",
+    "imports_the_reference",
+    "opens_the_reference",
+    "reads_the_solutions",
+    "deletes_the_tests",
+    "writes_over_the_grader",
+    "opens_a_socket",
+    "kills_its_parent",
+    "process_bomb",
+    "memory_bomb",
+    "endless_loop",
+    "fills_the_disk",
+    "leaves_a_daemon",
+    "prints_gigabytes",
+    "forged_on_every_channel",
+    "os_exit",
+    "deadlock",
+]
 
 
 def attacked(item: type[Exercise], submission: Submission, sandbox: Sandbox) -> list[CheckResult]:

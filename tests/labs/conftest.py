@@ -16,13 +16,14 @@ import pytest
 
 from minitrain.lab.attempt import Attempt
 from minitrain.lab.checks import Exercise, NotAttempted
-from minitrain.lab.classroom import find_lab, find_submissions
+from minitrain.lab.collect import find_lab, find_submissions
 from minitrain.lab.course import LabChecks, lab_of
 from minitrain.lab.grade import PATIENT, attempt_of, payload_of, tables_of, unpredictable, warm
 from minitrain.lab.sandbox import Sandbox
 from minitrain.lab.submission import Submission, read_submission
 from minitrain.lab.substitutes import pickled_reference
-from minitrain.paths import course_root
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,14 +71,14 @@ def handed_in(request: pytest.FixtureRequest) -> Iterator[HandedIn]:
 
 def _solution(lab: LabChecks) -> Path | None:
     """The executed notebook, which has the recorded tables, else the master."""
-    folder = course_root() / "solutions"
+    folder = ROOT / "solutions"
     paths = [folder / f"{lab.name}{suffix}" for suffix in (".ipynb", ".py")]
     return next((path for path in paths if path.exists()), None)
 
 
 def _given(path: Path, lab: LabChecks) -> Path | None:
-    paths = [entry.path for entry in find_submissions(path)] if path.is_dir() else [path]
-    return next((p for p in paths if find_lab(read_submission(p)) == lab.name), None)
+    paths = [entry.path for entry in find_submissions(path, ROOT)] if path.is_dir() else [path]
+    return next((p for p in paths if find_lab(read_submission(p), ROOT) == lab.name), None)
 
 
 @pytest.fixture

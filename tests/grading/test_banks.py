@@ -1,0 +1,89 @@
+"""Every wrong submission fails with its own words; every right one gets full marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minitrain.lab.bank import Specimen, bank, lab_of
+from minitrain.lab.course import LabChecks, lab_names, load_lab
+from minitrain.lab.grade import PATIENT, CheckResult, attempt_of, run_checks
+from minitrain.lab.sandbox import Sandbox
+from minitrain.lab.submission import read_submission
+from minitrain.lab.substitutes import pickled_reference
+
+HERE = Path(__file__).parent
+WRONG, RIGHT = bank(HERE / "wrong"), bank(HERE / "right")
+
+Grade = Callable[[Specimen, str], list[CheckResult]]
+
+
+@pytest.fixture(scope="module")
+def graded() -> Iterator[Grade]:
+    """graded(specimen, exercise) -> its checks; one sandbox a lab, the one in use."""
+    labs: dict[str, LabChecks] = {}
+    sandboxes: dict[str, Sandbox] = {}
+
+    def grade(specimen: Specimen, exercise: str) -> list[CheckResult]:
+        name = lab_of(specimen.path, lab_names())
+        if name not in sandboxes:
+            for old in list(sandboxes):
+                sandboxes.pop(old).close()
+            labs[name] = load_lab(name)
+            sandboxes[name] = Sandbox(labs[name].hidden, PATIENT)
+        submission = read_submission(specimen.path)
+        exercises = [item for item in labs[name].items if item.kind == "exercise"]
+        theirs = {e.name for e in exercises if submission.defines(e.name)}
+        ours = {e.name: pickled_reference(e) for e in exercises if e.name not in theirs}
+        item = labs[name].find("exercise", exercise)
+        attempt = attempt_of(item, submission, ours, sandboxes[name])
+        return run_checks(item, {"submission": attempt})
+
+    yield grade
+    for sandbox in sandboxes.values():
+        sandbox.close()
+
+
+def named(specimen: Specimen) -> str:
+    return f"{specimen.path.parent.name}-{specimen.path.stem}"
+
+
+@pytest.mark.parametrize("specimen", WRONG, ids=named)
+def test_a_wrong_one_fails_with_its_own_words(specimen: Specimen, graded: Grade):
+    assert specimen.exercise and specimen.says, (
+        f"{specimen.path} needs a head: see minitrain/lab/bank.py"
+    )
+    results = graded(specimen, specimen.exercise)
+    said = "\n".join(result.message for result in results)
+    assert any(result.status == "failed" for result in results), results
+    assert not any(result.status == "error" for result in results), said
+    assert not specimen.missing(said), f"not said: {specimen.missing(said)}; said: {said}"
+
+
+@pytest.mark.parametrize("specimen", RIGHT, ids=named)
+def test_a_right_one_gets_full_marks(specimen: Specimen, graded: Grade):
+    lab = load_lab(lab_of(specimen.path, lab_names()))
+    submission = read_submission(specimen.path)
+    defined = [
+        item.name for item in lab.items if item.kind == "exercise" and submission.defines(item.name)
+    ]
+    assert defined, f"{specimen.path} defines no exercise of {lab.name}"
+    for exercise in defined:
+        results = graded(specimen, exercise)
+        assert all(result.status == "passed" for result in results), results
+
+
+@pytest.mark.parametrize("name", lab_names())
+def test_the_banks_are_large_enough(name: str):
+    """At least four wrong submissions and a right one for every exercise."""
+    folder = name.partition("_")[0]
+    wrong = [s.exercise for s in WRONG if s.path.parent.name == folder]
+    right = [read_submission(s.path) for s in RIGHT if s.path.parent.name == folder]
+    for item in load_lab(name).items:
+        if item.kind == "exercise":
+            assert wrong.count(item.name) >= 4, (
+                f"{item.name}: {wrong.count(item.name)} wrong submissions"
+            )
+            assert any(s.defines(item.name) for s in right), f"{item.name}: no right submission"

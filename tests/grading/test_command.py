@@ -1,0 +1,57 @@
+"""`python -m minitrain grade` on the course's own labs, and on what is none."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from minitrain.__main__ import main
+from minitrain.paths import course_root
+
+LAB = "e00_ranks_and_collectives"
+
+
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """run("labs/x.ipynb", "--json") -> exit code, stdout, stderr."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.chdir(course_root())
+        monkeypatch.setattr(sys, "argv", ["minitrain", "grade", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code or 0, *capfd.readouterr()
+
+    return call
+
+
+def test_an_empty_lab_is_graded_in_every_form(run, tmp_path):
+    xml, results = tmp_path / "r.xml", tmp_path / "r.json"
+    code, out, err = run(f"labs/{LAB}.ipynb", "--json", "--junit", xml, "--gradescope", results)
+    report = json.loads(out)
+    assert code == 0 and ("bubblewrap" in err or not err)
+    assert (report["lab"], report["score"], report["max_score"]) == (LAB, 0, 100)
+    assert {check["status"] for check in report["checks"]} <= {"not attempted", "failed"}
+    assert ET.parse(xml).getroot()[0].get("tests") == str(len(report["checks"]))
+    assert json.loads(results.read_text())["score"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["labs/e00_ranks_and_colectives.ipynb"], f"did you mean labs/{LAB}.ipynb?"),
+        (["e00_ranks_and_collective"], f"did you mean {LAB}?"),
+        (["pyproject.toml"], "neither a notebook (.ipynb) nor Python (.py)"),
+        (["minitrain/errors.py"], "does not say which lab it is"),
+        (["data"], "holds no submissions"),
+        ([f"labs/{LAB}.ipynb", "--csv", "grades.csv"], "--csv grades one folder"),
+        (["labs", "--csv", "new.csv", "--jobs", "0"], "--jobs 0"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(run, arguments, words):
+    code, out, err = run(*arguments)
+    assert code == 2 and out == ""
+    assert words in err and err.startswith("error: ") and len(err.strip().splitlines()) == 1

@@ -1,0 +1,84 @@
+"""What a check says: compact, with the place, the values and the likely mistake."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minitrain.lab import expect
+from minitrain.lab.expect import CheckFailed
+
+
+def said(call, *args, **options) -> str:
+    with pytest.raises(CheckFailed) as failure:
+        call(*args, **options)
+    return str(failure.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_another_order_of_additions_is_equal(dtype):
+    x = torch.randn(1000, dtype=dtype)
+    expect.equal(x.sum() + 0 * x[:1], x.flip(0).cumsum(0)[-1:] + 0 * x[:1], tol=1e-1)
+    a, b = torch.randn(2, 50, dtype=dtype)
+    expect.equal((a + b) + a, a + (b + a))
+
+
+def test_a_small_error_is_an_error():
+    x = torch.ones(5, dtype=torch.float64)
+    text = said(expect.equal, x + torch.tensor([0, 0, 1e-6, 0, 0]), x, what="rank 2 of 3")
+    assert text.startswith(
+        "rank 2 of 3: 1 of 5 elements differ, first at [2]: got 1.000001, expected 1;"
+    )
+    assert "largest error 1e-06" in text
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "words"),
+    [
+        (torch.ones(2, 3), torch.ones(3, 2), "shape (2, 3) float32, expected shape (3, 2) float32"),
+        (torch.ones(2), torch.ones(2).double(), "float32, expected shape (2,) float64"),
+        (None, torch.ones(2), "is a `return` missing?"),
+        ([1, 2], [1, 2, 3], "got 2 items, expected 3"),
+        ([1, 5, 3], [1, 2, 3], "item 1: got 5, expected 2"),
+        ({"a": 1}, {"b": 1}, "missing ['b'], not expected ['a']"),
+        ({"a": 1}, {"a": 2}, "'a': got 1, expected 2"),
+        ("ring", "tree", "got 'ring', expected 'tree'"),
+        (True, 1, "got True, expected 1"),
+        (3.0, 4.0, "got 3, expected 4"),
+        (torch.tensor([float("nan")]), torch.ones(1), "got nan, expected 1"),
+        (7, torch.ones(1), "got 7, expected [1]"),
+    ],
+)
+def test_what_differs_is_named(got, want, words):
+    assert words in said(expect.equal, got, want)
+
+
+def test_the_hint_that_fits_ends_the_message():
+    x = [torch.randn(4) for _ in range(3)]
+    hints = [(sum(x), "that is the sum"), (sum(x) / 3, "that is the average: do not divide")]
+    text = said(expect.equal, sum(x) / 3, x[0], hints=hints)
+    assert text.endswith("that is the average: do not divide") and "that is the sum" not in text
+    assert "that is" not in said(expect.equal, torch.zeros(4), x[0], hints=hints)
+
+
+def test_close_names_its_tolerance():
+    expect.close(1.04, 1.0, 0.05)
+    assert "within 5%" in said(expect.close, 1.06, 1.0, 0.05)
+
+
+def test_identical_forgives_no_bit():
+    x = torch.randn(9, dtype=torch.float64)
+    expect.identical(x.clone(), x)
+    assert "bit for bit" in said(expect.identical, x * (1 + 1e-15), x)
+
+
+def test_equal_accepts_what_it_must():
+    expect.equal(torch.tensor(3), 3)
+    expect.equal((1, 2), [1, 2])
+    expect.equal(
+        torch.tensor([float("nan"), float("inf")]), torch.tensor([float("nan"), float("inf")])
+    )
+    expect.equal(torch.empty(0), torch.empty(0))
+    expect.equal(0.1 + 0.2, 0.3)
+    expect.that(True, "never said")
+    assert said(expect.that, False, "too many messages") == "too many messages"

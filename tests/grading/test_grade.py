@@ -1,0 +1,257 @@
+"""The engine: points, messages, what stands in for what is missing, and live functions."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitrain.errors import InputError
+from minitrain.lab.attempt import Attempt
+from minitrain.lab.checks import Exercise, SubmissionFailed, check, checks_of, expect
+from minitrain.lab.course import load_lab
+from minitrain.lab.grade import grade_item, grade_submission, run_checks, unpredictable
+from minitrain.lab.sandbox import Sandbox
+from minitrain.lab.submission import read_submission
+from minitrain.parallel.collectives import chunk_sizes as reference_chunk_sizes
+
+AVERAGE = """
+def sum_over_ranks(group, x):
+    return group.all_reduce(x, op="avg")
+"""
+BUILDS_ON = """
+def sum_over_ranks(group, x):
+    assert chunk_sizes(7, 3) == [3, 2, 2], chunk_sizes
+    total, part = x.clone(), x
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    for _ in range(group.size - 1):
+        part = group.exchange(part, right, part.clone(), left)
+        total += part
+    return total
+"""
+
+
+def by(report, exercise):
+    return [result for result in report.checks if result.exercise == exercise]
+
+
+def statuses(report, exercise):
+    return [result.status for result in by(report, exercise)]
+
+
+def test_a_complete_notebook_has_full_marks(tiny, sandbox, complete):
+    report = grade_submission(read_submission(complete()), tiny, sandbox)
+    assert (report.score, report.max_score) == (7, 7), report
+    assert report.warning is None or "bubblewrap" in report.warning
+    assert set(report.as_dict()) == {"lab", "score", "max_score", "checks"}
+
+
+def test_a_mistake_is_told_in_words(grade):
+    report = grade(AVERAGE)
+    first, second = by(report, "sum_over_ranks")
+    assert first.status == "failed" and "that is the average" in first.message
+    assert second.message == "no message was sent"
+    assert report.score == 2 and statuses(report, "chunk_sizes") == ["passed", "passed"]
+
+
+def test_what_is_missing_or_a_stub_is_not_attempted(tiny, sandbox, tmp_path):
+    path = tmp_path / "t00_tiny.py"
+    path.write_text(
+        'def chunk_sizes(elements, ranks):\n    """n."""\n    raise NotImplementedError\n'
+    )
+    report = grade_submission(read_submission(path), tiny, sandbox)
+    assert {result.status for result in report.checks} == {"not attempted"}
+    assert by(report, "chunk_sizes")[0].message == "not filled in yet"
+    assert "there is no `sum_over_ranks`" in by(report, "sum_over_ranks")[0].message
+
+
+def test_a_stub_that_only_running_shows_is_not_attempted_either(grade):
+    half = "def chunk_sizes(elements, ranks):\n    n = 1\n    if n:\n        raise NotImplementedError\n"
+    assert statuses(grade(half), "chunk_sizes") == ["not attempted"] * 2
+    half = (
+        "def sum_over_ranks(group, x):\n    if x.sum() < 1e9:\n        raise NotImplementedError\n"
+    )
+    assert statuses(grade(half), "sum_over_ranks") == ["not attempted"] * 2
+
+
+@pytest.mark.parametrize("broken", ["    raise NotImplementedError", "    return [0]"])
+def test_the_courses_version_stands_in_for_an_earlier_exercise(grade, broken):
+    report = grade(f"def chunk_sizes(elements, ranks):\n{broken}\n", BUILDS_ON)
+    assert set(statuses(report, "sum_over_ranks")) == {"passed"}, report
+    assert by(report, "chunk_sizes")[1].points == 0
+
+
+def test_a_cell_that_fails_costs_nothing_else(grade):
+    report = grade("def broken(:\n", "import no_such_module\n1 / 0\n")
+    assert report.score == 5
+
+
+def test_a_name_that_a_failed_cell_should_have_bound_is_explained(grade):
+    report = grade(
+        "from no_such_module import helper\n\ndef chunk_sizes(n, ranks):\n    return helper(n)\n"
+    )
+    message = by(report, "chunk_sizes")[0].message
+    assert (
+        "name 'helper' is not defined" in message and "No module named 'no_such_module'" in message
+    )
+
+
+def test_demo_cells_do_not_run(tiny, sandbox, notebook):
+    honest = (Path(__file__).parent / "fixtures" / "honest.py").read_text()
+    demo = "import torch\nSIZE = max(2, 3)\nvalue = open('/no/such/file').read()\nwhile True:\n    pass"
+    path = notebook("t00_tiny.ipynb", [(demo, [], []), (honest, ["exercise"], [])])
+    assert grade_submission(read_submission(path), tiny, sandbox).score == 5
+
+
+def test_an_exception_names_the_line(grade):
+    report = grade("def chunk_sizes(elements, ranks):\n    sizes = {}\n    return sizes[ranks]\n")
+    assert "KeyError" in by(report, "chunk_sizes")[1].message
+    assert (
+        "(cell 1, line 3, in chunk_sizes: `return sizes[ranks]`)"
+        in by(report, "chunk_sizes")[1].message
+    )
+
+
+def test_what_a_check_cannot_read_is_an_error_not_a_crash(sandbox):
+    class Careless(Exercise):
+        name = "f"
+
+        @check(points=1, title="reads it")
+        def test_it(self, submission):
+            expect.that(submission.run(lambda f: f()).shape == (2,), "shape")
+
+    solution = {"cells": [["a", "def f():\n    return None\n", True]], "substitutes": {}}
+    (result,) = run_checks(Careless, {"submission": Attempt(sandbox, solution, "f")})
+    assert result.status == "error" and "AttributeError" in result.message
+
+
+class TestLive:
+    """Functions of a notebook's kernel, as `lab.grade(f)` gives them."""
+
+    def graded(self, tiny, sandbox, function, name="chunk_sizes"):
+        return grade_item(tiny.find("exercise", name), function, {}, sandbox)
+
+    def test_a_closure_passes(self, tiny, sandbox):
+        one = 1
+
+        def chunk_sizes(elements, ranks):
+            return [elements // ranks + one * (rank < elements % ranks) for rank in range(ranks)]
+
+        assert [r.status for r in self.graded(tiny, sandbox, chunk_sizes)] == ["passed"] * 2
+
+    def test_it_may_use_what_lab_grade_returned_for_another(self, tiny, sandbox):
+        chunk_sizes = reference_chunk_sizes
+
+        def sum_over_ranks(group, x):
+            assert sum(chunk_sizes(x.numel(), group.size)) == x.numel()
+            right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+            total, part = x.clone(), x
+            for _ in range(group.size - 1):
+                part = group.exchange(part, right, torch.empty_like(part), left)
+                total += part
+            return total
+
+        results = self.graded(tiny, sandbox, sum_over_ranks, "sum_over_ranks")
+        assert [r.status for r in results] == ["passed"] * 2, results
+
+    def test_the_reference_itself_earns_nothing(self, tiny, sandbox):
+        results = self.graded(tiny, sandbox, reference_chunk_sizes)
+        assert {r.points for r in results} == {0.0}
+        assert "the course's own version" in results[0].message
+
+    def test_what_cannot_be_sent_is_told(self, tiny, sandbox):
+        handle = open(__file__)  # noqa: SIM115 (something that no pickle takes)
+
+        def chunk_sizes(elements, ranks):
+            return handle
+
+        assert "cannot be sent to the grader" in self.graded(tiny, sandbox, chunk_sizes)[0].message
+        handle.close()
+
+    def test_random_numbers_of_the_notebook_go_on_as_they_were(self, tiny, sandbox):
+        torch.manual_seed(3), random.seed(3)
+        with unpredictable():
+            drawn = torch.rand(1), random.random()
+        after = torch.rand(1), random.random()
+        torch.manual_seed(3), random.seed(3)
+        assert (torch.rand(1), random.random()) == after and drawn != after
+
+
+class TestRecorded:
+    """Experiments and questions, from tables that a learner recorded."""
+
+    def scaling(self, tiny, table):
+        (result,) = grade_item(tiny.find("experiment", "scaling"), table, {}, None)
+        return result
+
+    def test_data_that_obeys_passes(self, tiny):
+        assert self.scaling(tiny, [{"bytes": 1}, {"bytes": 2}]).status == "passed"
+
+    @pytest.mark.parametrize(
+        ("table", "words"),
+        [
+            ([{"bytes": 2}, {"bytes": 1}], "fewer bytes on more ranks"),
+            ([{"ranks": 2}], "no column 'bytes': it has ranks"),
+            ([], "list of rows"),
+            ("rows", "list of rows"),
+            ([1, 2], "list of rows"),
+            ([{"bytes": None}, {"bytes": 3}], "not what the check can read"),
+        ],
+    )
+    def test_data_that_does_not_is_told(self, tiny, table, words):
+        result = self.scaling(tiny, table)
+        assert result.points == 0 and words in result.message
+
+    def test_an_answer_is_judged_by_ones_own_table(self, tiny):
+        records = {"scaling": [{"ranks": 2, "bytes": 9}, {"ranks": 4, "bytes": 3}]}
+        item = tiny.find("question", "most")
+        assert grade_item(item, 2, records, None)[0].status == "passed"
+        assert "got 4, expected 2" in grade_item(item, 4, records, None)[0].message
+
+
+class TestLimits:
+    """An exercise that hangs has little time left, and says so."""
+
+    def test_a_hang_shortens_the_next_run_and_the_exercise_ends(self, tiny, sandbox):
+        solution = {
+            "cells": [["a", "def f():\n    while True:\n        pass\n", True]],
+            "substitutes": {},
+        }
+        attempt = Attempt(sandbox, solution, "f")
+        with pytest.raises(SubmissionFailed, match=r"not finished after 3 s.*line 2"):
+            attempt.run(lambda f: f())
+        assert attempt.has_hung
+        attempt.used_seconds = sandbox.limits.exercise_seconds
+        with pytest.raises(
+            SubmissionFailed, match="not run: the checks before it took all of the 30 s"
+        ):
+            attempt.run(lambda f: f())
+
+    def test_a_sandbox_that_was_killed_comes_back(self, tiny, honest):
+        with Sandbox(tiny.hidden) as own:
+            for _ in range(2):
+                assert grade_submission(honest, tiny, own).score == 5
+                own.stop()
+
+
+def test_checks_are_found_in_order_with_titles_and_points(tiny):
+    assert [item.name for item in tiny.items] == [
+        "chunk_sizes",
+        "sum_over_ranks",
+        "scaling",
+        "most",
+    ]
+    assert [c.points for c in checks_of(tiny.items[1])] == [2, 1]
+    assert tiny.items[0].title == "How many elements each rank gets"
+    assert (tiny.max_score, tiny.items[1].max_points) == (7, 3)
+    assert tiny.sizes["cpu"] == {"ranks": 2}
+    assert tiny.hidden == ("minitrain/parallel/collectives.py",)
+
+
+def test_an_unknown_lab_or_exercise_suggests_the_nearest(course, tiny):
+    with pytest.raises(InputError, match="did you mean 't00_tiny'"):
+        load_lab("t00_tini", course)
+    with pytest.raises(InputError, match="did you mean 'chunk_sizes'"):
+        tiny.find("exercise", "chunksizes")

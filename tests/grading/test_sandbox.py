@@ -1,0 +1,131 @@
+"""The wall itself: what is seen inside, what is limited, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+import minitrain
+from minitrain.lab.attempt import Attempt
+from minitrain.lab.checks import SubmissionFailed
+from minitrain.lab.sandbox import Sandbox
+from minitrain.parallel.launch import Results
+
+ROOT = Path(minitrain.__file__).parent.parent
+
+
+def attempt(sandbox: Sandbox, source: str = "def f(*args):\n    return args\n") -> Attempt:
+    return Attempt(sandbox, {"cells": [["cell", source, True]], "substitutes": {}}, "f")
+
+
+def test_nothing_but_python_and_the_package_is_seen(isolated):
+    def look(f):
+        import os
+
+        def names(folder):
+            return sorted(os.listdir(folder)) if os.path.isdir(folder) else None
+
+        home = os.path.expanduser("~root")
+        return {
+            "root": names(f()),
+            "home": names(home),
+            "tmp": names("/tmp"),
+            "pids": names("/proc"),
+        }
+
+    seen = attempt(isolated, f"def f():\n    return {str(ROOT)!r}\n").run(look)
+    assert set(seen["root"]) <= {"minitrain", ".venv"}
+    assert not set(seen["home"] or ()) & {".ssh", ".bashrc", ".cache", ".local"}
+    assert len(seen["tmp"]) == 1, "only this run's own folder"
+    assert sum(name.isdigit() for name in seen["pids"]) <= 3, "no process of the outside"
+
+
+def test_the_environment_has_nothing_of_the_users(sandbox, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "s3cr3t")
+    with Sandbox(sandbox.hidden, sandbox.limits) as own:
+        seen = attempt(own).run(lambda f: dict(__import__("os").environ))
+    assert "SECRET_TOKEN" not in seen and seen["HOME"] != os.environ.get("HOME")
+
+
+def test_there_is_no_network_even_from_c(isolated):
+    interfaces = attempt(isolated).run(
+        lambda f: [n for _, n in __import__("socket").if_nameindex()]
+    )
+    assert interfaces == ["lo"]
+
+
+def test_it_has_no_power_over_the_machine(isolated):
+    status = attempt(isolated).run(
+        lambda f: __import__("pathlib").Path("/proc/self/status").read_text()
+    )
+    assert "CapEff:\t0000000000000000" in status and "NoNewPrivs:\t1" in status
+
+
+@pytest.mark.parametrize("place", ["sandbox", "open_sandbox"])
+def test_values_and_results_come_back(place, request):
+    sandbox = request.getfixturevalue(place)
+    x = torch.randn(3, 5, dtype=torch.float64)
+    back = attempt(sandbox).run(lambda f, *a: {"out": f(*a), 3: None}, x.T, [1, "two"])
+    assert torch.equal(back["out"][0], x.T) and back["out"][1] == [1, "two"] and back[3] is None
+
+
+@pytest.mark.parametrize("place", ["sandbox", "open_sandbox"])
+def test_a_launch_brings_results_and_traces(place, request):
+    sandbox = request.getfixturevalue(place)
+    source = "def f(group, x):\n    return group.all_reduce(x)\n"
+    results = attempt(sandbox, source).launch(
+        lambda g, f, x: f(g, x * g.rank), torch.ones(4), ranks=3
+    )
+    assert isinstance(results, Results) and [r.tolist() for r in results] == [[3.0] * 4] * 3
+    assert [trace.count("all_reduce") for trace in results.traces] == [1, 1, 1]
+    assert results.traces[1].bytes_sent() == 2 * 2 * 16 // 3 and results.emulated_seconds is None
+
+
+def test_a_launch_on_an_emulated_fabric(sandbox):
+    source = "def f(group, x):\n    return group.all_reduce(x)\n"
+    run = attempt(sandbox, source)
+    results = run.launch(lambda g, f, x: f(g, x), torch.ones(4), ranks=2, fabric="ethernet-25g")
+    assert (
+        results.emulated_seconds > 0
+        and results.traces[0].emulated
+        and results.fabric == "ethernet-25g"
+    )
+
+
+def test_two_runs_share_nothing(sandbox):
+    source = "import os\nseen = []\n\ndef f():\n    seen.append(1)\n    open('left', 'w').close()\n"
+    source += "    return len(seen), os.listdir('.')\n"
+    run = attempt(sandbox, source)
+    assert run.run(lambda f: f()) == run.run(lambda f: f()) == (1, ["left"])
+
+
+def test_prints_are_not_results(sandbox):
+    source = "def f():\n    print('{\"results\": [7]}')\n    return 1\n"
+    assert attempt(sandbox, source).run(lambda f: f()) == 1
+
+
+def test_nothing_is_left_of_a_sandbox(tiny):
+    with Sandbox(tiny.hidden) as own:
+        assert attempt(own).run(lambda f: 1) == 1
+        family = [own.process.pid, *(p.pid for p in psutil.Process(own.process.pid).children(True))]
+        folder = Path(own.folder.name)
+        assert folder.exists()
+    assert not folder.exists()
+    _, alive = psutil.wait_procs([psutil.Process(p) for p in family if psutil.pid_exists(p)], 5)
+    assert not alive
+
+
+def test_a_result_that_is_too_large_is_refused(sandbox):
+    source = "import torch\n\ndef f():\n    return torch.zeros(2**25)\n"
+    with pytest.raises(SubmissionFailed, match=r"larger than|more than") as failure:
+        attempt(sandbox, source).run(lambda f: f())
+    assert failure.value.kind in ("output", "memory")
+
+
+def test_where_there_is_no_bubblewrap_it_says_so(open_sandbox, isolated):
+    assert isolated.warning is None
+    assert "grade only what you trust" in open_sandbox.warning

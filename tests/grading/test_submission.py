@@ -1,0 +1,102 @@
+"""Reading what is handed in: notebooks, files in cells, plain files, and what is none of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minitrain.errors import InputError
+from minitrain.lab.submission import read_submission
+
+STUB = 'def f(x):\n    """Says it."""\n    raise NotImplementedError("3 lines")\n'
+MARKED = 'def f(x):\n    """Says it."""\n    n = len(x)\n    # YOUR CODE HERE\n    ...\n'
+
+
+def written(tmp_path: Path, text: str, name: str = "e.py") -> Path:
+    (tmp_path / name).write_text(text)
+    return tmp_path / name
+
+
+def test_a_notebook_gives_cells_records_and_its_lab(complete):
+    read = read_submission(complete())
+    assert read.lab == "t00_tiny"
+    assert [cell.whole for cell in read.cells] == [False, True, False, False, False]
+    assert read.recorded["experiment"]["scaling"][1] == {"ranks": 4, "bytes": 30}
+    assert read.recorded["answer"] == {"most": 4}
+    assert read.defines("chunk_sizes") and not read.defines("lab.grade")
+
+
+def test_the_last_record_of_a_name_counts(notebook):
+    records = [{"kind": "answer", "name": "most", "value": value} for value in (1, 2)]
+    path = notebook("t.ipynb", [("a", [], records[:1]), ("b", [], records[1:])])
+    assert read_submission(path).recorded["answer"] == {"most": 2}
+
+
+def test_a_file_in_cells_keeps_its_line_numbers(tmp_path):
+    text = '# %% [markdown]\n# prose\n# %% tags=["exercise"]\ndef f():\n    pass\n# %%\nlaunch(f)\n'
+    cells = read_submission(written(tmp_path, text)).cells
+    assert [cell.whole for cell in cells] == [False, True, False]
+    assert cells[1].source.splitlines()[3] == "def f():"
+
+
+@pytest.mark.parametrize("text", [STUB, MARKED, "def f(x):\n    ...\n", "def f(x): pass\n"])
+def test_a_stub_is_known_without_running_it(tmp_path, text):
+    assert read_submission(written(tmp_path, text)).is_stub("f")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STUB + "\ndef f(x):\n    return x\n",
+        MARKED.replace("    ...", "    return n"),
+        "def f(x):\n    if x:\n        raise NotImplementedError\n    return x\n",
+        "f = len\n",
+        "class f:\n    pass\n",
+    ],
+)
+def test_what_is_filled_in_is_no_stub(tmp_path, text):
+    read = read_submission(written(tmp_path, text))
+    assert read.defines("f") and not read.is_stub("f")
+
+
+def test_grading_it_is_not_defining_it(tmp_path):
+    assert not read_submission(written(tmp_path, "f = lab.grade(f)\n")).defines("f")
+
+
+def test_magics_are_no_obstacle(tmp_path, notebook):
+    path = notebook("m.ipynb", [("%time\n!ls\ndef f():\n    return 1", ["exercise"], [])])
+    assert read_submission(path).defines("f")
+
+
+@pytest.mark.parametrize(
+    "text", ["def f(:\n", "-" * 200_000 + "1", "(" * 5000, "x" + ".a" * 300_000]
+)
+def test_what_is_no_python_defines_nothing(tmp_path, text):
+    assert not read_submission(written(tmp_path, text)).defines("f")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.ipynb", b"", "is not a notebook"),
+        ("a.ipynb", b"{}", "is not a notebook"),
+        ("a.ipynb", b"[1, 2]", "is not a notebook"),
+        (
+            "a.ipynb",
+            b'{"cells": 3, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
+            "not a notebook",
+        ),
+        ("a.ipynb", b"\xff\xfe\x00", "not a text file in UTF-8"),
+        ("a.txt", b"hello", "neither a notebook"),
+    ],
+)
+def test_bad_files_get_one_sentence(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        read_submission(tmp_path / name)
+
+
+def test_a_missing_file_gets_one_sentence(tmp_path):
+    with pytest.raises(InputError, match="is not there"):
+        read_submission(tmp_path / "no.ipynb")

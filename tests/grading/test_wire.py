@@ -1,0 +1,124 @@
+"""What crosses the wall: plain data comes back as it went, and anything else is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import struct
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrain.lab import wire
+from minitrain.lab.expect import difference
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.floats(allow_nan=False)
+    | st.binary(),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner)
+    ),
+    max_leaves=20,
+)
+
+
+@given(PLAIN)
+@settings(max_examples=60, deadline=None)
+def test_plain_values_come_back_as_they_went(value):
+    assert wire.unpack(wire.pack(value)) == value
+
+
+@pytest.mark.parametrize("dtype", wire.DTYPES.values(), ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3)])
+def test_tensors_of_every_dtype_come_back_bit_for_bit(dtype, shape):
+    tensor = torch.randint(0, 2, shape).to(dtype)
+    back = wire.unpack(wire.pack(tensor))
+    assert back.dtype == dtype and back.shape == tensor.shape
+    assert torch.equal(back.to(torch.complex128), tensor.to(torch.complex128))
+
+
+def test_a_view_sends_its_own_elements_only():
+    column = torch.arange(1_000_000.0).view(1000, 1000)[:, 3]
+    packed = wire.pack({"part": column, "parameter": torch.nn.Parameter(torch.ones(2))})
+    assert len(packed) < 6_000
+    assert torch.equal(wire.unpack(packed)["part"], column)
+
+
+def test_not_a_number_and_infinity():
+    back = wire.unpack(wire.pack([math.nan, math.inf, -math.inf, np.float32(0.5), torch.bfloat16]))
+    assert math.isnan(back[0]) and back[1:] == [math.inf, -math.inf, 0.5, torch.bfloat16]
+
+
+class Bomb:
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was loaded",)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Bomb(), [Bomb()], {"x": {1, 2}}, print, torch.nn.Linear(1, 1), torch.empty(2, device="meta")],
+)
+def test_objects_are_refused_by_name(value):
+    with pytest.raises(wire.WireError, match="cannot be sent"):
+        wire.pack(value)
+
+
+def test_a_value_that_is_nested_without_end_is_refused():
+    value: list = []
+    value.append(value)
+    with pytest.raises(wire.WireError, match="nested"):
+        wire.pack(value)
+
+
+def forged(tree: object, blobs: bytes = b"") -> bytes:
+    head = json.dumps(tree).encode()
+    return wire.MAGIC + struct.pack("<I", len(head)) + head + blobs
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"MTW1",
+        b"MTW1\xff\xff\xff\xff[]",
+        pickle.dumps(Bomb()),
+        forged({"tensor": ["float32", [4], 0, 16]}),
+        forged({"tensor": ["float32", [-4], 0, 16]}, bytes(16)),
+        forged({"tensor": ["float32", [4], -16, 16]}, bytes(16)),
+        forged({"tensor": ["float32", [2**40, 2**40], 0, 16]}, bytes(16)),
+        forged({"tensor": ["object", [4], 0, 16]}, bytes(16)),
+        forged({"tensor": ["float32", [4.0], 0, 16]}, bytes(16)),
+        forged({"tensor": "float32"}),
+        forged({"bytes": [0, 10**9]}),
+        forged({"call": ["os.system", "true"]}),
+        forged({"dict": [[[1], 2]]}),
+        forged({"float": "1e999"}),
+        forged({"tuple": 3}),
+        forged({"a": 1, "b": 2}),
+        wire.MAGIC + struct.pack("<I", 200_000) + b"[" * 200_000,
+    ],
+)
+def test_a_forged_message_is_refused(data):
+    with pytest.raises(wire.WireError):
+        wire.unpack(data)
+
+
+@given(st.binary(max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_no_bytes_do_anything_else(data):
+    with suppress(wire.WireError):
+        wire.unpack(wire.MAGIC + data)
+
+
+def test_a_bool_that_is_neither_is_true():
+    value = wire.unpack(forged({"tensor": ["bool", [2], 0, 2]}, b"\x00\x07"))
+    assert difference(value, torch.tensor([False, True])) is None
