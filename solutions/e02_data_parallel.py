@@ -372,20 +372,18 @@ from minitrain.parallel.ddp import broadcast_parameters
 
 def steps(group, variant, repeats, bucket_bytes=2**20):
     """Seconds, bytes, messages, waiting and hidden seconds of a step: medians."""
-    model = build(config, seed=1)
+    model, trace = build(config, seed=1), group.trace
     ddp = DDP(model, group, bucket_bytes) if variant == "overlapped" else model
     broadcast_parameters(group, model)
-    optimizer, tokens, rows = (
-        torch.optim.AdamW(model.parameters()),
-        tokens_of(group.rank),
-        [],
-    )
+    optimizer, tokens = torch.optim.AdamW(model.parameters()), tokens_of(group.rank)
+    rows = []
     for _ in range(repeats + 1):
         group.barrier()
-        group.trace.ops.clear()
-        start = group.now()
+        trace.ops.clear()
+        trace.marks.clear()
+        trace.mark("start")
         loss_of(ddp, tokens).backward()
-        computed = group.now()
+        trace.mark("backward done")
         if variant == "naive":
             all_reduce_gradients(group, model)
         elif variant == "bucketed":
@@ -394,9 +392,12 @@ def steps(group, variant, repeats, bucket_bytes=2**20):
             ddp.finish()
         optimizer.step()
         optimizer.zero_grad()
-        trace = group.trace
-        rows.append((group.now() - start, trace.bytes_sent(), trace.count("all_reduce"),
-                     trace.exposed_seconds(), trace.hidden_seconds(), computed - start))  # fmt: skip
+        trace.mark("end")
+        begin, computed, end = (at for _, at in trace.marks)
+        rows.append(
+            (end - begin, trace.bytes_sent(), trace.count("all_reduce"),
+             trace.exposed_seconds(), trace.hidden_seconds(), computed - begin)
+        )  # fmt: skip
     return [sorted(column)[repeats // 2] for column in zip(*rows[1:])]
 
 
@@ -440,8 +441,8 @@ show.bars(
 # ## 6 · A cluster on a laptop
 #
 # A *fabric* runs your real tensors beside a clock: compute counts your CPU seconds scaled to an H100 or A100, messages
-# cost `α + bytes·β` of published sweeps. Each parameter here stands for 1,000, in bytes and in FLOPs, so the 1M model weighs
-# what a 1B one does.
+# cost `α + bytes·β` of published sweeps. Each parameter here stands for 1,000 and each token for 32, so the 1M model on 512
+# tokens weighs what a 1B one on 16,384 does.
 #
 # Everything from here on is **emulated**.
 
@@ -450,22 +451,21 @@ from dataclasses import replace
 
 from minitrain.parallel.fabric import FABRICS
 
-weight = lab.size("stand_in")
+weight, length = lab.size("parameters_each"), lab.size("tokens_each")
 
 
 def stand_in(name, **changes):
-    """The fabric with a model `weight` times as heavy."""
+    """The fabric, with a model and a batch that are heavier than the ones that run."""
     fabric = replace(FABRICS[name](), **changes).resolved()
-    return replace(
-        fabric, compute_scale=weight * fabric.compute_scale, payload_scale=weight
-    )
+    scale = weight * length * fabric.compute_scale
+    return replace(fabric, compute_scale=scale, payload_scale=weight)
 
 
 infiniband = stand_in("h100-infiniband", ranks_per_node=1)
-overlap = []
+overlap, runs = [], {}
 for variant in variants:
-    row = launch(steps, variant, 3, 2**18, ranks=4, fabric=infiniband)[0]
-    overlap.append({"variant": variant, **dict(zip(columns, row))})
+    runs[variant] = launch(steps, variant, 3, 2**18, ranks=4, fabric=infiniband)
+    overlap.append({"variant": variant, **dict(zip(columns, runs[variant][0]))})
 
 # %% tags=["grade"]
 lab.experiment("overlap", overlap)
@@ -483,42 +483,21 @@ lab.predict("hidden", guess)
 
 
 # %%
-def one_step(group, variant):
-    """The spans of one step on this rank: compute, and each all-reduce."""
-    steps(group, variant, 1, 2**18)
-    ops = group.trace.select("all_reduce")
-    return [(op.issued, op.end, op.waited, op.done) for op in ops]
-
-
-spans, origin = [], None
+spans = []
 for variant in variants:
-    ops = launch(one_step, variant, ranks=4, fabric=infiniband)[0]
-    row = next(r for r in overlap if r["variant"] == variant)
-    first = (
-        ops[0][0] if variant != "overlapped" else ops[-1][3] - row["exposed_seconds"]
+    trace = runs[variant].traces[0]
+    at = {name: 1e3 * seconds for name, seconds in trace.marks}
+    zero, busy = at["start"], 0.0
+    spans.append(
+        (f"{variant}: compute", 0.0, at["backward done"] - zero, "compute")
     )
-    zero = first - row["backward_seconds"] if variant != "overlapped" else ops[0][0]
-    for issued, end, waited, done in ops:
-        spans.append(
-            (
-                f"{variant}: link",
-                1e3 * (issued - zero),
-                1e3 * (end - zero),
-                "all-reduce",
-            )
-        )
-        if done > waited:
-            spans.append(
-                (
-                    f"{variant}: rank",
-                    1e3 * (waited - zero),
-                    1e3 * (done - zero),
-                    "waits",
-                )
-            )
+    for op in trace.select("all_reduce"):
+        begin, busy = max(busy, 1e3 * op.issued - zero), 1e3 * op.end - zero
+        spans.append((f"{variant}: network", begin, busy, "all-reduce"))
+    spans.append((f"{variant}: compute", busy, at["end"] - zero, "optimizer"))
 show.timeline(
     spans,
-    alt="When all-reduces are under way and when the rank waits, for three variants.",
+    alt="One step of three variants: computing, and all-reduces under way beside it.",
     title="One step on 4 emulated nodes, InfiniBand",
 )
 

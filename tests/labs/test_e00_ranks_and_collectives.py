@@ -125,12 +125,12 @@ class TestTreeBroadcast(Exercise):
                     what=f"rank {rank} of {ranks}, root {root}",
                     hints=[
                         (
-                            x[rank],
-                            "the rank kept its own values: it never received, or returns the wrong tensor",
-                        ),
-                        (
                             x[0],
                             f"those are rank 0's values, but the root is {root}: count ranks from the root, (rank - root) % size",
+                        ),
+                        (
+                            x[rank],
+                            "the rank kept its own values: it never received, or returns the wrong tensor",
                         ),
                     ],
                 )
@@ -373,7 +373,8 @@ class TestPairwiseAllToAll(Exercise):
                 want = [x[source][rank] for source in range(ranks)]
                 turned = [x[(rank - step) % ranks][rank] for step in range(ranks)]
                 kept = [
-                    x[source][rank] if source != rank else torch.zeros(3) for source in range(ranks)
+                    x[source][rank] if source != rank else torch.zeros_like(x[0][0])
+                    for source in range(ranks)
                 ]
                 expect.equal(
                     result,

@@ -36,7 +36,7 @@ def shapes():
         size, kv, groups = 2 * draw(4, 9), draw(1, 4), draw(2, 4)
         heads = kv * groups
         made.append(
-            dict(vocab_size=draw(50, 200), hidden_size=size * heads, layers=draw(1, 5), heads=heads,
+            dict(vocab_size=draw(50, 200), hidden_size=size * heads, layers=draw(2, 6), heads=heads,
                  kv_heads=kv, ffn_size=draw(30, 90), head_size=size, tied=tied, window=None, qkv_bias=False)
         )  # fmt: skip
     return made

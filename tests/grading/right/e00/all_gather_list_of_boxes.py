@@ -1,7 +1,6 @@
 import torch
 
 
-
 def ring_all_gather(group, chunk, sizes):
     boxes = {group.rank: chunk}
     for step in range(group.size - 1):

@@ -1,7 +1,6 @@
 import torch
 
 
-
 def ring_all_reduce(group, tensor):
     """Both laps in one loop over one buffer."""
     n, me = group.size, group.rank

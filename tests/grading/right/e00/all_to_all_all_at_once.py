@@ -1,7 +1,6 @@
 import torch
 
 
-
 def pairwise_all_to_all(group, chunks):
     """Everything under way at the same time, then one wait for all."""
     result = [piece.clone() for piece in chunks]

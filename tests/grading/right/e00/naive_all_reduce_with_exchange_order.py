@@ -1,7 +1,6 @@
 import torch
 
 
-
 def naive_all_reduce(group, tensor):
     others = range(1, group.size)
     if group.rank:

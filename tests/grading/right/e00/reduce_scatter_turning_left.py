@@ -1,7 +1,6 @@
 import torch
 
 
-
 def ring_reduce_scatter(group, tensor):
     """The same ring the other way round, with non-blocking messages."""
     n, me = group.size, group.rank

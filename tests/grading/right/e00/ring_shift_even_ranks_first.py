@@ -1,7 +1,6 @@
 import torch
 
 
-
 def ring_shift(group, tensor):
     """Even ranks send first, odd ones receive first; the last of an odd ring waits one turn."""
     n, me = group.size, group.rank

@@ -1,7 +1,6 @@
 import torch
 
 
-
 def tree_broadcast(group, tensor, root=0):
     """From the top: whoever holds the tensor for a range of places passes its upper part on."""
     buffer = tensor.detach().clone()

@@ -4,7 +4,6 @@
 import torch
 
 
-
 def ring_all_gather(group, chunk, sizes):
     n, me = group.size, group.rank
     right, left = (me + 1) % n, (me - 1) % n

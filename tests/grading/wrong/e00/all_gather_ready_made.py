@@ -4,7 +4,6 @@
 import torch
 
 
-
 def ring_all_gather(group, chunk, sizes):
     out = chunk.new_zeros(sum(sizes))
     out.split(sizes)[group.rank].copy_(chunk)

@@ -4,7 +4,6 @@
 import torch
 
 
-
 def ring_all_gather(group, chunk, sizes):
     n, me = group.size, group.rank
     places = [chunk.new_empty(size) for size in sizes]

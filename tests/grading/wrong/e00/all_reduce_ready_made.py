@@ -4,6 +4,5 @@
 import torch
 
 
-
 def ring_all_reduce(group, tensor):
     return group.all_reduce(tensor.clone())

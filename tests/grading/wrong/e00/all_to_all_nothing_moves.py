@@ -4,6 +4,5 @@
 import torch
 
 
-
 def pairwise_all_to_all(group, chunks):
     return [chunk.clone() for chunk in chunks]

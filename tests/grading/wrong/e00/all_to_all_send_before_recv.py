@@ -4,7 +4,6 @@
 import torch
 
 
-
 def pairwise_all_to_all(group, chunks):
     out = [torch.empty_like(chunk) for chunk in chunks]
     out[group.rank].copy_(chunks[group.rank])

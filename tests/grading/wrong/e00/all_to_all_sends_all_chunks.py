@@ -4,7 +4,6 @@
 import torch
 
 
-
 def pairwise_all_to_all(group, chunks):
     n, me = group.size, group.rank
     mine, out = torch.stack(chunks), [None] * n

@@ -4,7 +4,6 @@
 import torch
 
 
-
 def ring_reduce_scatter(group, tensor):
     n, me = group.size, group.rank
     chunks = list(tensor.flatten().tensor_split(n))

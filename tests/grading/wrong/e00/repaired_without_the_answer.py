@@ -4,7 +4,6 @@
 import torch
 
 
-
 def naive_all_reduce(group, tensor):
     total = tensor.clone()
     if group.rank == 0:

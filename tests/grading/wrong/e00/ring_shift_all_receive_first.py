@@ -4,7 +4,6 @@
 import torch
 
 
-
 def ring_shift(group, tensor):
     into = group.recv(torch.empty_like(tensor), (group.rank - 1) % group.size)
     group.send(tensor, (group.rank + 1) % group.size)

@@ -4,7 +4,6 @@
 import torch
 
 
-
 def ring_shift(group, tensor):
     flat = torch.empty(group.size * tensor.numel(), dtype=tensor.dtype)
     group.all_gather(flat, tensor.flatten())

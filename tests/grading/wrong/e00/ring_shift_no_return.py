@@ -4,7 +4,6 @@
 import torch
 
 
-
 def ring_shift(group, tensor):
     into = torch.empty_like(tensor)
     group.exchange(tensor, (group.rank + 1) % group.size, into, (group.rank - 1) % group.size)

@@ -4,7 +4,8 @@
 import torch
 
 
-
 def ring_shift(group, tensor):
     outgoing = tensor.clone()
-    return group.exchange(outgoing, (group.rank + 1) % group.size, tensor, (group.rank - 1) % group.size)
+    return group.exchange(
+        outgoing, (group.rank + 1) % group.size, tensor, (group.rank - 1) % group.size
+    )

@@ -4,7 +4,6 @@
 import torch
 
 
-
 def ring_shift(group, tensor):
     left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
     return group.exchange(tensor, left, torch.empty_like(tensor), right)

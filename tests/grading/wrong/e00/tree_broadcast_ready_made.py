@@ -4,6 +4,5 @@
 import torch
 
 
-
 def tree_broadcast(group, tensor, root=0):
     return group.broadcast(tensor.clone(), root)

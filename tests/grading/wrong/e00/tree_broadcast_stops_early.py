@@ -4,7 +4,6 @@
 import torch
 
 
-
 def tree_broadcast(group, tensor, root=0):
     out = tensor.clone()
     place, distance = (group.rank - root) % group.size, 1

@@ -1,0 +1,10 @@
+# exercise: parameter_count
+# says: the norms are missing
+
+
+def parameter_count(config):
+    D, embedding = config.hidden_size, config.vocab_size * config.hidden_size
+    layer = (
+        2 * D * config.head_size * (config.heads + config.kv_heads) + 3 * D * config.ffn_size + 0
+    )
+    return embedding + config.layers * layer + (0 if config.tied else embedding)

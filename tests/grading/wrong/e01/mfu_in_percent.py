@@ -1,0 +1,13 @@
+# exercise: mfu
+# says: a share from 0 to 1
+
+
+def flops_per_token(config, length):
+    D, C = config.hidden_size, config.head_size
+    layer = 2 * D * C * (config.heads + config.kv_heads) + 3 * D * config.ffn_size
+    weights = config.layers * layer + config.vocab_size * D
+    return 3 * (2 * weights + 4 * config.layers * config.heads * C * length)
+
+
+def mfu(tokens_per_second, config, length, peak):
+    return 100 * tokens_per_second * flops_per_token(config, length) / peak

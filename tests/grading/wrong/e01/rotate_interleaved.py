@@ -1,0 +1,11 @@
+# exercise: rotate
+# says: that pairs numbers 2i and 2i+1
+
+import torch
+
+
+def rotate(x, turns):
+    half = x.shape[-1] // 2
+    cos, sin = turns.cos[..., :half], turns.sin[..., half:]
+    a, b = x[..., 0::2], x[..., 1::2]
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)

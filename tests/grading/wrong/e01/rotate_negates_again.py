@@ -1,0 +1,9 @@
+# exercise: rotate
+# says: the result
+
+import torch
+
+
+def rotate(x, turns):
+    a, b = x.chunk(2, dim=-1)
+    return x * turns.cos + torch.cat([-b, a], dim=-1) * turns.sin

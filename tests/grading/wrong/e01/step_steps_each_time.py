@@ -1,0 +1,13 @@
+# exercise: train_step
+# says: once a step, after the last microbatch
+
+import torch
+
+
+def train_step(model, optimizer, microbatches, clip=1.0):
+    for b in microbatches:
+        logits = model(b.tokens, b.documents, b.positions).flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, b.targets.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
