@@ -6,12 +6,11 @@ disk; a lab that is added to `labs/` appears here without a change.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-
-import nbformat
 
 from minitrain.lab.cards import points_text
 from minitrain.lab.course import lab_names, load_lab
@@ -53,7 +52,8 @@ def standings(root: Path | None = None, progress_folder: Path | None = None) -> 
 
 
 def _standing(path: Path, root: Path, progress_folder: Path | None) -> Standing:
-    first = nbformat.read(path, as_version=4).cells[0].source
+    cell = json.loads(path.read_text(encoding="utf-8"))["cells"][0]
+    first = "".join(cell["source"])  # a text, or a list of lines
     title = re.search(r"^#\s+(.+)$", first, re.MULTILINE)
     minutes = MINUTES.search(first)
     items = load_lab(path.stem, root).items
