@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from minitrain.lab import limits, loader, seals, wire
-from minitrain.lab.frame import FRAME, MARK
+from minitrain.lab.frame import FOLDERS, FRAME, MARK
 from minitrain.lab.guard import NOT_ALLOWED, Forbidden, Guard
 from minitrain.parallel.group import Group
 from minitrain.parallel.launch import DeadlockError, MismatchError, RankDied, RankError, launch
@@ -55,7 +55,7 @@ def _own_files(output: int, folder: str) -> None:
     os.close(output)
     tempfile.tempdir = tempfile.mkdtemp(dir=folder)
     os.chdir(tempfile.tempdir)
-    os.environ.update(dict.fromkeys(("TMPDIR", "HOME"), tempfile.tempdir))
+    os.environ.update(dict.fromkeys(FOLDERS, tempfile.tempdir))
 
 
 def _answer(header: dict[str, Any], reply: int) -> dict[str, Any]:

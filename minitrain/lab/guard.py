@@ -16,7 +16,7 @@ from typing import Any
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 DESTROYING = {
     *("os.remove", "os.rmdir", "os.rename", "os.truncate", "os.chmod", "os.chown", "os.link"),
-    *("os.symlink", "os.mkdir", "os.utime", "shutil.rmtree", "shutil.move", "shutil.chown"),
+    *("os.symlink", "os.utime", "shutil.rmtree", "shutil.move", "shutil.chown"),
 }
 STARTING = {
     *("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn"),
@@ -50,6 +50,7 @@ class Guard:
             "os.listdir": self.on_read,
             "os.scandir": self.on_read,
             **dict.fromkeys(DESTROYING, self.on_write),
+            "os.mkdir": self.on_mkdir,
         }
 
     def install(self) -> None:
@@ -85,6 +86,12 @@ class Guard:
         real = _real(path)
         if real and not _inside(real, self.writable):
             self.refuse(f"changes {_tail(real)}; it may write in its own temporary folder only")
+
+    def on_mkdir(self, path: Any = None, *rest: Any) -> None:
+        if not os.path.isdir(
+            _real(path) or ""
+        ):  # where it is there, as makedirs may find, nothing changes
+            self.on_write(path)
 
     def on_import(self, module: str, *rest: Any) -> None:
         if module in self.modules:

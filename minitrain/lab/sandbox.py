@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 import psutil
 
 from minitrain.lab import bubblewrap, outcome, wire
+from minitrain.lab.frame import FOLDERS
 from minitrain.lab.limits import Limits
 from minitrain.lab.processes import kill_family
 from minitrain.lab.watch import Outcome, Watch
@@ -149,7 +150,7 @@ class Sandbox:
             "PATH": os.defpath,
             "PYTHONPATH": str(bubblewrap.PACKAGE.parent),
             "PYTHONDONTWRITEBYTECODE": "1",
-            **dict.fromkeys(("HOME", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR"), place),
+            **dict.fromkeys(FOLDERS, place),
             "USER": "learner",
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",

@@ -29,13 +29,12 @@ from pathlib import Path
 import psutil
 
 STATUS = struct.Struct("<i")
+# torch._dynamo: the first optimizer of a process imports it, for more than a second.
 PRELOAD = [
-    *("torch", "torch.distributed", "torch.testing", "torch.utils.checkpoint"),
+    *("torch", "torch.distributed", "torch.testing", "torch.utils.checkpoint", "torch._dynamo"),
     *("numpy", "einops", "cloudpickle", "minitrain.parallel.launch", "minitrain.lab.child"),
 ]
-WHEN_IDLE = "torch._dynamo"  # the first optimizer of a process imports it, for more than a second
-IDLE_SECONDS = 0.5
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 
 
 def main(control_fd: int, folder: str, outer_namespace: str) -> None:
@@ -44,8 +43,6 @@ def main(control_fd: int, folder: str, outer_namespace: str) -> None:
     private = _pid_namespace() not in ("", outer_namespace)
     _prepare()
     control.send(b"R")
-    if not select.select([control], [], [], IDLE_SECONDS)[0]:
-        importlib.import_module(WHEN_IDLE)
     while True:
         message, fds, _, _ = socket.recv_fds(control, 1, 3)
         if not message:
