@@ -17,7 +17,7 @@ from minitrain.parallel.worker import Failure
 
 Frame = tuple[str, int, str]  # file, line, function
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-PLUMBING = ("group.py", "wire.py", "worker.py", "board.py", "payload.py")
+PLUMBING = ("group.py", "wire.py", "worker.py", "entry.py", "board.py", "payload.py")
 
 
 def dump_stacks(folder: Path, pids: dict[int, int], seconds: float = 0.5) -> dict[int, list[Frame]]:

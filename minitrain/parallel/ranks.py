@@ -21,13 +21,18 @@ from types import ModuleType
 from typing import Any
 
 from minitrain.parallel.board import COMPUTING, STARTING, Board
+from minitrain.parallel.entry import enter, home
 from minitrain.parallel.hang_report import dump_stacks, report
 from minitrain.parallel.rank_errors import RankReport
 from minitrain.parallel.worker import Failure, Task, end_group, run_rank
 
-# Not minitrain itself, so that an edit of the package counts at the next launch. torch._dynamo:
-# the first optimizer of a process imports it, for more than a second.
-PRELOADED = ["torch", "torch.distributed", "cloudpickle", "einops", "numpy", "torch._dynamo"]
+PRELOADED = [
+    "torch",
+    "torch._dynamo",  # the first optimizer of a process imports it, for more than a second
+    "minitrain.training.loop",
+    "minitrain.parallel.ddp",
+    "minitrain.parallel.entry",  # the last one: it notes how old the sources are
+]
 
 
 def context(start_method: str | None) -> Any:
@@ -62,8 +67,9 @@ class Ranks:
         with _main_hidden():
             for rank, (_, theirs) in enumerate(pipes):
                 others = [end for pipe in pipes for end in pipe if end is not theirs]
-                args = (theirs, str(self.folder), rank, others if forked else ())
-                process = self._context.Process(target=run_rank, args=args, name=f"rank {rank}")
+                args = (theirs, str(self.folder), rank)
+                target, args = (run_rank, (*args, others)) if forked else (enter, (home(), *args))
+                process = self._context.Process(target=target, args=args)
                 self.processes.append(process)
                 process.start()
         for _, theirs in pipes:

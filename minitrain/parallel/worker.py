@@ -12,6 +12,7 @@ import faulthandler
 import gc
 import io
 import linecache
+import multiprocessing
 import os
 import pickle
 import random
@@ -170,8 +171,13 @@ def failure(error: BaseException) -> Failure:
 
 
 def _detach(folder: Path, rank: int) -> None:
-    """Out of the terminal's reach: an interrupt is the launching process's to handle."""
+    """Out of the terminal's reach: an interrupt is the launching process's to handle.
+
+    Its own children (a loader's workers) start as the platform likes, not as the rank was started:
+    a server of its own would cost each rank seconds.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     if os.name == "posix":
         os.setsid()
         stack = open(folder / f"stack-{rank}", "w")  # noqa: SIM115 (open as long as the rank lives)
