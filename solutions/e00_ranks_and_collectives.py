@@ -9,6 +9,8 @@
 # You build: a ring shift, a broadcast tree, reduce-scatter, all-gather, all-reduce and all-to-all, and you repair a
 # deadlock from its report. You end with this picture: the bandwidth of *your* machine, measured and predicted, beside
 # eight A100s and eight H200s.
+#
+# ![Bus bandwidth against message size: a laptop far below 8 A100 and 8 H200, all of one shape](../labs/pictures/e00_ranks_and_collectives.png)
 
 # %% tags=["setup"]
 import torch
@@ -22,6 +24,7 @@ lab = Lab("e00_ranks_and_collectives")
 #
 # `launch(fn, ranks=4)` starts four processes. Each runs `fn(group)` with its own `group.rank`; nothing is shared. The
 # four return values come back as a list.
+
 
 # %%
 def hello(group):
@@ -43,6 +46,7 @@ launch(hello, ranks=4)
 # Difficulty 1 of 5 · 5 minutes · 6 points
 #
 # Pass your tensor to the right neighbour (`rank + 1`, the last one to rank 0), and return what the left one sent you.
+
 
 # %% tags=["exercise"]
 def ring_shift(group, tensor: torch.Tensor) -> torch.Tensor:
@@ -75,6 +79,7 @@ ring_shift = lab.grade(ring_shift)
 #
 # </details>
 
+
 # %% tags=["nbval-check-output"]
 def turn(group):
     return ring_shift(group, torch.tensor([group.rank])).item()
@@ -104,6 +109,7 @@ lab.predict("rounds", guess)
 #
 # Count places from the root: `place = (rank - root) % size`. In the round of `distance` 1, 2, 4 …, places below
 # `distance` have the tensor; each sends it `distance` further on.
+
 
 # %% tags=["exercise"]
 def tree_broadcast(group, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
@@ -161,28 +167,23 @@ lab.reveal("rounds", 6, note="2⁶ = 64: seven ranks of 8 are reached in 3 round
 # **The ring's idea**: cut the tensor into N chunks. Chunk c starts at rank c + 1 and goes once around; each rank adds its
 # own part as it passes.
 
+
 # %%
-def draw_ring(ax, step, ranks):
-    """Which chunk each rank holds before `step`, and how many parts are in it."""
+def draw_ring(ax, step, ranks=4):
+    """How many ranks' parts are in each chunk on each rank, after `step` steps."""
     for rank in range(ranks):
         for chunk in range(ranks):
-            travelling = (rank - 1 - step) % ranks == chunk
-            parts = step + 1 if travelling else 1
+            parts = step + 1 if (rank - 1 - step) % ranks == chunk else 1
             ax.barh(rank, 0.92, left=chunk, color=show.COLORS[0], alpha=parts / ranks)
-            ax.text(chunk + 0.46, rank, str(parts), ha="center", va="center")
-    ax.set(xticks=[c + 0.46 for c in range(ranks)], yticks=range(ranks))
-    ax.set_xticklabels([f"chunk {c}" for c in range(ranks)])
-    ax.set_yticklabels([f"rank {r}" for r in range(ranks)])
-    ax.set_title(f"after {step} of {ranks - 1} steps: ranks' parts in each chunk")
-    ax.grid(False)
+            ax.text(chunk + 0.46, rank, parts, ha="center", va="center")
+    ax.set_xticks(
+        [c + 0.46 for c in range(ranks)], [f"chunk {c}" for c in range(ranks)]
+    )
+    ax.set_yticks(range(ranks), [f"rank {r}" for r in range(ranks)])
 
 
-widgets.explore(
-    draw_ring,
-    alt="A grid of ranks and chunks; the number in each cell is how many parts it sums.",
-    step=(0, 3, 2),
-    ranks=[4],
-)
+words = "A grid of ranks and chunks: how many ranks' parts each cell sums."
+widgets.explore(draw_ring, alt=words, step=(0, 3, 2))
 
 # %% [markdown]
 # After N - 1 steps, chunk r is complete at rank r: a **reduce-scatter**.
@@ -203,6 +204,7 @@ lab.predict("scatter_bytes", guess, unit="B")
 #
 # First send chunk `rank - 1` (as yet only your part). In step s = 0, 1, … receive chunk `rank - 2 - s`, add your part to
 # it, and send *that* on. `tensor_split` cuts, whatever the size.
+
 
 # %% tags=["exercise"]
 def ring_reduce_scatter(group, tensor: torch.Tensor) -> torch.Tensor:
@@ -260,6 +262,7 @@ lab.reveal("scatter_bytes", sent, formula=3 / 4 * 4e6, note="(N-1)/N of the tens
 #
 # The way back: each rank has one chunk, all need all. Pass on what came last, N - 1 times.
 
+
 # %% tags=["exercise"]
 def ring_all_gather(group, chunk: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     """All ranks' chunks in order of rank: (sum(sizes),). `sizes[r]` is the number of
@@ -308,6 +311,7 @@ ring_all_gather = lab.grade(ring_all_gather)
 # ### Exercise 5 · `ring_all_reduce`
 #
 # Difficulty 2 · 5 minutes · 8 points
+
 
 # %% tags=["exercise"]
 def ring_all_reduce(group, tensor: torch.Tensor) -> torch.Tensor:
@@ -359,6 +363,7 @@ lab.answer("bytes_per_rank", bytes_per_rank)
 # tensor S, so **seconds = 2(N-1)·α + 2(N-1)/N · S · β**.
 #
 # Measure your own all-reduce over many sizes.
+
 
 # %% tags=["experiment"]
 def timed(group, sizes, repeats):
@@ -510,6 +515,7 @@ lab.answer("crossover", crossover)
 #
 # In step s send to `rank + s` and receive from `rank - s`: every link is used once a step.
 
+
 # %% tags=["exercise"]
 def pairwise_all_to_all(group, chunks: list[torch.Tensor]) -> list[torch.Tensor]:
     """Sends chunks[j] to rank j; returns what each rank had for me, in order of rank.
@@ -550,20 +556,18 @@ pairwise_all_to_all = lab.grade(pairwise_all_to_all)
 # A collective that one rank does not join waits for ever; on 16,000 GPUs that is the night. Here a deadline stops it and
 # each rank says where it stood. Run this broken all-reduce and read the report.
 
+
 # %%
-def broken_all_reduce(group, tensor):
-    total = tensor.clone()
+def broken_all_reduce(group, total):
     if group.rank == 0:
         for rank in range(1, group.size):
             total += group.recv(torch.empty_like(total), rank)
-        for rank in range(1, group.size):
-            group.send(total, rank)
     else:
         group.recv(total, 0)
-        group.send(tensor, 0)
-    return total
+        group.send(total, 0)
 
 
+# %%
 try:
     launch(broken_all_reduce, torch.ones(3), ranks=3, timeout=5)
 except RuntimeError as report:
@@ -575,6 +579,7 @@ except RuntimeError as report:
 # Difficulty 2 · 5 minutes · 7 points
 #
 # Everyone waits to receive, nobody sends. Move one line.
+
 
 # %% tags=["exercise"]
 def naive_all_reduce(group, tensor: torch.Tensor) -> torch.Tensor:
@@ -629,9 +634,12 @@ for name, label in [("a100_8gpu_nvlink3", "8 x A100"), ("h200_8gpu_nvls", "8 x H
     curves[label] = ([s for s, _ in points], [1.75 * s / t / 1e9 for s, t in points])
 bus = [r["sent_bytes"] / r["seconds"] / 1e9 for r in sweep]
 curves["this machine"] = (sizes, bus)
-theory["α, β of your fit"] = (sizes, [r["sent_bytes"] / t / 1e9 for r, t in zip(sweep, line)])
+theory["α, β of your fit"] = (
+    sizes,
+    [r["sent_bytes"] / t / 1e9 for r, t in zip(sweep, line)],
+)
 
-# %%
+# %% tags=["picture"]
 show.lines(
     curves,
     theory=theory,
@@ -643,12 +651,11 @@ show.lines(
 )
 
 # %% [markdown]
-# All three curves have one shape: latency on the left, bandwidth on the right. That is why every framework joins small
-# gradients into *buckets* before it sends them, which is what you build in
-# [e02 · Data parallel](e02_data_parallel.ipynb).
+# All three curves have one shape: latency on the left, bandwidth on the right. So every framework joins small gradients
+# into *buckets* before it sends them, as you will in [e02](e02_data_parallel.ipynb).
 #
-# > **On GPUs.** `launch` uses NCCL when there are at least as many GPUs as ranks, and the sweep goes on to 256 MB. Under
-# > `torchrun` the same cells run on a cluster.
+# > **On GPUs.** With as many GPUs as ranks, `launch` uses NCCL and the sweep goes on to 256 MB. `torchrun` runs the same
+# > functions on a cluster.
 
 # %%
 lab.score(read="minitrain/parallel/collectives.py")

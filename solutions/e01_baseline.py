@@ -9,6 +9,8 @@
 #
 # You build: attention with rotary positions, the counts of parameters and FLOPs, a training step, its schedule, MFU. You
 # end with this picture: your model's loss falling toward the floor *that no model can beat*.
+#
+# ![Held-out loss of a small model over tokens, falling toward a dashed floor](../labs/pictures/e01_baseline.png)
 
 # %% tags=["setup"]
 import torch
@@ -358,14 +360,8 @@ corpus, held_out = (
 )
 tokenizer = train_tokenizer(corpus.documents[:3000])
 floor = held_out.entropy_per_token(tokenizer)
-rows = [
-    pack(tokenizer.encode_batch(c.documents), T, tokenizer.end_token)
-    for c in (corpus, held_out)
-]
 print(corpus.documents[0])
-print(
-    f"\nfloor: {floor:.3f} nats a token; a model that knows nothing: {math.log(512):.3f}"
-)
+print(f"\nfloor: {floor:.3f} nats a token; a guess among 512: {math.log(512):.3f}")
 
 # %% [markdown]
 # **Predict**: after a few hundred steps of the 1M model, how far above the floor is its loss, as a share? (0.1 is 10%.)
@@ -384,6 +380,10 @@ from minitrain.training.loop import evaluate
 from minitrain.training.optimizers import adamw
 from tqdm.auto import tqdm
 
+rows = [
+    pack(tokenizer.encode_batch(c.documents), T, tokenizer.end_token)
+    for c in (corpus, held_out)
+]
 model, training, tokens_seen = build(config, seed=0).to(lab.device), [], 0
 optimizer = adamw(model, lr=4e-3)
 loader, steps, start = (
@@ -405,7 +405,7 @@ for step, batch in tqdm(zip(range(steps), loader), total=steps, leave=False):
 # %% tags=["grade"]
 lab.experiment("training", training)
 
-# %%
+# %% tags=["picture"]
 xs, ys = [r["tokens"] for r in training], [r["loss"] for r in training]
 show.lines(
     {"held-out loss": (xs, ys)},
@@ -561,6 +561,8 @@ mfu = lab.grade(mfu)
 # **Run**: the peak is *measured* here, with the best matmul of many sizes. Then steps of several batches and lengths.
 
 # %% tags=["experiment"]
+from functools import partial
+
 from minitrain.measure.clock import copy_bandwidth, matmul_peak, median_seconds
 
 peak = matmul_peak(torch.float32, "cpu")
@@ -613,14 +615,13 @@ show.table(
 
 # %%
 bandwidth, points = copy_bandwidth(), {}
-for name, (m, k, n) in {"one token": (1, 384, 1024), "MLP of 1M": (2048, 128, 448),
-                        "MLP of 10M": (2048, 384, 1024), "square 1024": (1024, 1024, 1024)}.items():  # fmt: skip
-    a, b = torch.randn(m, k), torch.randn(k, n)
+shapes = {"one token": (1, 384, 1024), "MLP of 1M": (2048, 128, 448),
+          "MLP of 10M": (2048, 384, 1024), "square 1024": (1024, 1024, 1024)}  # fmt: skip
+for name, (m, k, n) in shapes.items():
+    operands = torch.randn(m, k), torch.randn(k, n)
+    seconds = median_seconds(partial(torch.matmul, *operands))
     flops, moved = 2 * m * k * n, 4 * (m * k + k * n + m * n)
-    points[name] = ([flops / moved], [flops / median_seconds(lambda: a @ b) / 1e9])
-x = torch.randn(2048, 128)
-seconds = median_seconds(lambda: torch.nn.functional.silu(x))
-points["silu"] = ([x.numel() * 4 / (8 * x.numel())], [4 * x.numel() / seconds / 1e9])
+    points[name] = ([flops / moved], [flops / seconds / 1e9])
 
 # %%
 intensity = [2.0**e for e in range(-2, 10)]

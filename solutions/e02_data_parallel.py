@@ -8,6 +8,8 @@
 #
 # You build: naive DDP, buckets, overlap with backward, and accumulation. You end with this picture: efficiency from one to
 # eight ranks over four networks, with and without overlap.
+#
+# ![Efficiency from 1 to 8 ranks over four networks: NVLink stays high, Ethernet falls to a tenth](../labs/pictures/e02_data_parallel.png)
 
 # %% tags=["setup"]
 import torch
@@ -28,10 +30,12 @@ lab = Lab("e02_data_parallel")
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
 
-config = preset(lab.size("preset"))
-B, T = lab.size("batch"), lab.size("length")
+config, B, T = preset(lab.size("preset")), lab.size("batch"), lab.size("length")
+P = sum(p.numel() for p in build(config).parameters())
+print(f"{show.count_text(P)} parameters, {show.bytes_text(4 * P)} of gradients")
 
 
+# %%
 def loss_of(model, tokens):
     logits = model(tokens[:, :-1])  # (B, T, V)
     return torch.nn.functional.cross_entropy(
@@ -43,9 +47,6 @@ def tokens_of(rank):
     seeded = torch.Generator().manual_seed(rank)
     return torch.randint(config.vocab_size, (B, T + 1), generator=seeded)
 
-
-P = sum(p.numel() for p in build(config).parameters())
-print(f"{show.count_text(P)} parameters, {show.bytes_text(4 * P)} of gradients")
 
 # %% [markdown]
 # **Predict**: two ranks all-reduce these gradients by the ring of e00. How many bytes does each rank send in a step?
@@ -211,9 +212,8 @@ class Bucket:
         pieces = self.buffer.split([p.numel() for p in parameters])
         self.views = {p: v.view_as(p) for p, v in zip(parameters, pieces)}
 
-    @torch.no_grad()
     def take(self, p, ranks):
-        self.views[p].copy_(0 * p if p.grad is None else p.grad / ranks)
+        self.views[p].copy_(0 * p.data if p.grad is None else p.grad / ranks)
         p.grad = self.views[p]
         self.missing.discard(p)
 
@@ -440,9 +440,8 @@ show.bars(
 # %% [markdown]
 # ## 6 · A cluster on a laptop
 #
-# A *fabric* runs your real tensors beside a clock: compute counts your CPU seconds scaled to an H100 or A100, messages
-# cost `α + bytes·β` of published sweeps. Each parameter here stands for 1,000 and each token for 32, so the 1M model on 512
-# tokens weighs what a 1B one on 16,384 does.
+# A *fabric* runs real tensors beside a clock: compute is your CPU seconds scaled to a GPU, messages cost `α + bytes·β` of
+# published sweeps. Each parameter stands for 1,000 and each token for 32: a 1B model on 16,384 tokens.
 #
 # Everything from here on is **emulated**.
 
@@ -483,20 +482,28 @@ lab.predict("hidden", guess)
 
 
 # %%
-spans = []
-for variant in variants:
-    trace = runs[variant].traces[0]
-    at = {name: 1e3 * seconds for name, seconds in trace.marks}
-    zero, busy = at["start"], 0.0
-    spans.append(
-        (f"{variant}: compute", 0.0, at["backward done"] - zero, "compute")
-    )
+def spans_of(variant, trace):
+    """(lane, start, end, label) in ms of what a rank and its network did in one step."""
+    zero, computed, end = (1e3 * seconds for _, seconds in trace.marks)
+    busy, network = 0.0, []
     for op in trace.select("all_reduce"):
         begin, busy = max(busy, 1e3 * op.issued - zero), 1e3 * op.end - zero
-        spans.append((f"{variant}: network", begin, busy, "all-reduce"))
-    spans.append((f"{variant}: compute", busy, at["end"] - zero, "optimizer"))
+        network.append((f"{variant}: network", begin, busy, "all-reduce"))
+    lane = f"{variant}: compute"
+    work = [
+        (lane, 0.0, computed - zero, "compute"),
+        (lane, busy, end - zero, "optimizer"),
+    ]
+    return work[:1] + network + work[1:]
+
+
+# %%
 show.timeline(
-    spans,
+    [
+        span
+        for variant in variants
+        for span in spans_of(variant, runs[variant].traces[0])
+    ],
     alt="One step of three variants: computing, and all-reduces under way beside it.",
     title="One step on 4 emulated nodes, InfiniBand",
 )
@@ -562,25 +569,21 @@ for name, fabric in clusters.items():
 lab.experiment("scaling", scaling)
 
 # %% [markdown]
-# The dashed formula knows only compute C, backward and communication T: naive keeps C / (C + T). Points are your code, run
-# on real tensors beside the emulated clock.
+# Theory: with compute C and communication T a naive step keeps C / (C + T); an overlapped one hides up to the backward's
+# part of C. NVLink hides all of it. Ethernet cannot: T is ten times C, and no overlap mends that.
 
-# %%
+# %% tags=["picture"]
 with show.canvas(columns=2) as (figure, axes):
     for ax, variant in zip(axes, ("naive", "overlapped")):
-        rows = [r for r in scaling if r["variant"] == variant]
-        curves = {
-            name: zip(
-                *[
-                    (r["ranks"], 100 * r["efficiency"])
-                    for r in rows
-                    if r["fabric"] == name
-                ]
-            )
-            for name in clusters
-        }
-        show.lines({name: tuple(curve) for name, curve in curves.items()}, x="ranks",
-                   y="efficiency (%)", title=f"{variant} (emulated)", ax=ax)  # fmt: skip
+        rows, curves = [r for r in scaling if r["variant"] == variant], {}
+        for name in clusters:
+            points = [
+                (r["ranks"], 100 * r["efficiency"]) for r in rows if r["fabric"] == name
+            ]
+            curves[name] = tuple(zip(*points))
+        show.lines(
+            curves, x="ranks", y="efficiency (%)", title=f"{variant} (emulated)", ax=ax
+        )
         ax.set_ylim(0, 105)
 show.figure(
     figure, alt="Efficiency against ranks over four networks, naive and overlapped."
