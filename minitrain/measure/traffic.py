@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Interval = tuple[float, float]
@@ -124,7 +124,7 @@ class Trace:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values only, so that a trace travels as JSON."""
-        ops = [asdict(op) for op in self.ops]
+        ops = [{name: getattr(op, name) for name in Op.__slots__} for op in self.ops]
         return {"rank": self.rank, "emulated": self.emulated, "ops": ops, "marks": self.marks}
 
     @classmethod

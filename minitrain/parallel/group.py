@@ -11,6 +11,7 @@ The seam for an emulated clock: `launch(fabric=…)` makes `fabric.clock(group)`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from torch import Tensor
 from minitrain.errors import InputError, unknown_name
 from minitrain.measure.traffic import Clock, Op, Trace, WallClock, ring_bytes
 from minitrain.parallel.board import Board, NoBoard
+from minitrain.parallel.subgroup import new_process_group
 from minitrain.parallel.wire import Wire, Work, dense, land, shape
 
 REDUCTIONS = {
@@ -51,7 +53,7 @@ class Group:
         self.trace = trace or Trace(self.ranks[rank], clock=WallClock())
         self.board = board or NoBoard()
         self._wire = Wire(process_group, self.ranks, rank, self.trace, self.board, name)
-        self._children = 0
+        self._made: Counter[tuple[int, ...]] = Counter()  # subgroups, by their members
 
     def __repr__(self) -> str:
         return f"Group(rank={self.rank}, size={self.size}, ranks={list(self.ranks)})"
@@ -179,15 +181,15 @@ class Group:
         return self.subgroup([rank for rank, other in enumerate(colors.tolist()) if other == color])
 
     def subgroup(self, ranks: Sequence[int]) -> Group | None:
-        """The group of these of my ranks. Each of them calls it; any other rank gets None."""
+        """The group of these of my ranks, in this order. Each of them calls; others get None."""
         if len(set(ranks)) < len(ranks) or not all(0 <= r < self.size for r in ranks):
             raise InputError(f"{list(ranks)} must be different ranks from 0 to {self.size - 1}")
         if self.rank not in ranks:
             return None
         place, members = list(ranks).index(self.rank), [self.ranks[r] for r in ranks]
-        self._children += 1
-        name = f"{self.name}/{self._children}:{members}"
-        process_group = dist.new_group(members, use_local_synchronization=True)
+        self._made[tuple(members)] += 1
+        name = f"{self.name}/{members}#{self._made[tuple(members)]}"  # the same on every member
+        process_group = new_process_group(members, name)
         return Group(process_group, members, place, self.device, self.trace, self.board, name)
 
     # ---- what they share ----

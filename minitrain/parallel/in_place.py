@@ -6,6 +6,7 @@ function, and each gets the results of all. So a lab's cells are a cluster's scr
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import time
@@ -66,7 +67,9 @@ def join(timeout: float) -> Group:
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        atexit.register(dist.destroy_process_group)
     rank, size = dist.get_rank(), dist.get_world_size()
     seed(rank)
     process_group = dist.distributed_c10d._get_default_group()
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), process_group)
     return Group(process_group, range(size), rank, device, Trace(rank, clock=WallClock()))

@@ -64,7 +64,9 @@ class Ranks:
         pipes = [self._context.Pipe() for _ in range(self.count)]
         forked = self._context.get_start_method() == "fork"
         self.connections = {rank: ours for rank, (ours, _) in enumerate(pipes)}
-        with _main_hidden():
+        with _main_hidden(), contextlib.ExitStack() as handed_over:
+            for _, theirs in pipes:
+                handed_over.callback(theirs.close)
             for rank, (_, theirs) in enumerate(pipes):
                 others = [end for pipe in pipes for end in pipe if end is not theirs]
                 args = (theirs, str(self.folder), rank)
@@ -72,8 +74,6 @@ class Ranks:
                 process = self._context.Process(target=target, args=args)
                 self.processes.append(process)
                 process.start()
-        for _, theirs in pipes:
-            theirs.close()
 
     @property
     def ended(self) -> set[int]:
@@ -188,8 +188,8 @@ def _uninterrupted() -> Iterator[None]:
     if os.name != "posix" or threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -32,12 +33,20 @@ def learner_line(frame: FrameType | None) -> str:
 
 def place(file: str, line: int) -> str:
     """How a person calls it: "cell In[3], line 4" in a notebook, else "train.py, line 4"."""
+    return f"{_cell(file) or Path(file).name}, line {line}"
+
+
+def _cell(file: str) -> str | None:
+    """ "cell In[3]" for the file name that IPython gave to a cell."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
-    named = shell.compile.format_code_name(file) if shell else None
-    if named:
-        return f"cell {named[1]}, line {line}"
-    return f"{Path(file).name}, line {line}"
+    if shell is None:
+        return None
+    old_name = re.match(r"<ipython-input-(\d+)-", file)  # IPython 7, as on Colab
+    if old_name:
+        return f"cell In[{old_name[1]}]"
+    named = getattr(shell.compile, "format_code_name", lambda file: None)(file)
+    return f"cell {named[1]}" if named else None
 
 
 def code(file: str, line: int) -> str:

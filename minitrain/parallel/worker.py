@@ -111,6 +111,8 @@ def run_rank(connection: Connection, folder: str, rank: int, inherited: Iterable
     for other in inherited:  # with fork, the other ranks' pipes came along
         other.close()
     link = Link(connection)
+    if not Path(folder).exists():  # the launch was interrupted before this rank began
+        os._exit(1)
     _detach(Path(folder), rank)
     task: Task = pickle.loads((Path(folder) / "task").read_bytes())
     board = Board(Path(folder) / "board", task.ranks, rank)

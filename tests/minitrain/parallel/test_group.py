@@ -240,6 +240,9 @@ def in_columns(group):
     else:
         found.append(pair.recv(torch.tensor([0]), source=0).item())
     place = reverse.rank if reverse else None
+    if reverse:  # rank 3 of all is rank 0 of these
+        got = reverse.exchange(torch.tensor([group.rank]), 1 - place, torch.tensor([0]), 1 - place)
+        assert got.item() == 4 - group.rank
     below = pair.split(color=group.rank)
     return found, place, alone.size if alone else None, list(below.ranks)
 
@@ -250,7 +253,7 @@ def test_subgroups_have_ranks_of_their_own_and_share_the_trace():
     assert results[1] == ([0, 2, [1, 3], 4], 1, None, [1])
     assert results[2] == ([1, 2, [0, 2], 2, 0], None, 1, [2])
     assert results[3] == ([1, 2, [1, 3], 4, 1], 0, None, [3])
-    assert [trace.count() for trace in results.traces] == [2, 2, 2, 2]
+    assert [trace.count() for trace in results.traces] == [2, 4, 2, 4]
 
 
 def test_torchs_own_ddp_runs_on_the_groups_process_group():
@@ -288,3 +291,18 @@ def test_a_wrong_call_is_one_clear_sentence(wrong, words):
     with pytest.raises(RankInputError) as caught:
         launch(wrong, ranks=2, timeout=20)
     assert words in str(caught.value)
+
+
+def overlapping_subgroups(group):
+    """Rank 1 is in two of them, the others in one: their names must agree all the same."""
+    left, right = group.subgroup([0, 1]), group.subgroup([1, 2])
+    found = []
+    for part in (left, right):
+        if part is not None:
+            time.sleep(0.3 * (part.rank == 0))  # long enough for a false alarm
+            found.append(part.all_reduce(torch.ones(1)).item())
+    return found
+
+
+def test_overlapping_subgroups_are_no_deadlock():
+    assert launch(overlapping_subgroups, ranks=3) == [[2.0], [2.0, 2.0], [2.0]]
