@@ -489,21 +489,15 @@ def spans_of(variant, trace):
     for op in trace.select("all_reduce"):
         begin, busy = max(busy, 1e3 * op.issued - zero), 1e3 * op.end - zero
         network.append((f"{variant}: network", begin, busy, "all-reduce"))
-    lane = f"{variant}: compute"
-    work = [
-        (lane, 0.0, computed - zero, "compute"),
-        (lane, busy, end - zero, "optimizer"),
-    ]
-    return work[:1] + network + work[1:]
+    lane, after = f"{variant}: compute", end - zero
+    step = [(lane, 0.0, computed - zero, "compute"), *network]
+    return [*step, (lane, busy, after, "optimizer")]
 
 
 # %%
+spans = [spans_of(variant, runs[variant].traces[0]) for variant in variants]
 show.timeline(
-    [
-        span
-        for variant in variants
-        for span in spans_of(variant, runs[variant].traces[0])
-    ],
+    sum(spans, []),
     alt="One step of three variants: computing, and all-reduces under way beside it.",
     title="One step on 4 emulated nodes, InfiniBand",
 )

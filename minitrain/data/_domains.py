@@ -31,6 +31,7 @@ class Domain:
     jobs: tuple[str, ...]
     places: tuple[str, ...]  # with their prepositions: "in the kitchen"
     objects: tuple[str, ...]
+    sizes: tuple[str, ...]
     adjectives: tuple[str, ...]
     weathers: tuple[str, ...]
     times: tuple[str, ...]
@@ -47,7 +48,7 @@ class Domain:
     events: tuple[int, ...]  # how often each of EVENTS happens, where it can
     endings: tuple[int, ...]  # of 256: the story ends before event 0, 1, 2, …; 256 closes it
     loyalty: int  # of 256: the next event has the same actor
-    nights: int  # of 256: the story ends with where somebody is, else with what somebody has
+    nights: int  # of 256: the story ends with where somebody is, else with who has something
     carrying: int  # of 256: the second character starts with an object
     habit: int  # how strongly jobs, places, objects and adjectives belong together
 
@@ -62,6 +63,10 @@ class Domain:
     @property
     def pronouns(self) -> tuple[str, ...]:
         return ("She",) * len(self.women) + ("He",) * len(self.men)
+
+    @property
+    def objective_pronouns(self) -> tuple[str, ...]:
+        return ("her",) * len(self.women) + ("him",) * len(self.men)
 
     @property
     def bare_places(self) -> tuple[str, ...]:
@@ -86,6 +91,7 @@ class Odds:
     place_of_job: tuple[Table, ...]
     object_of_job: tuple[Table, ...]
     object_of_place: tuple[Table, ...]
+    size: Table
     adjective_of_object: tuple[Table, ...]
     carries: Table
     ends: tuple[Table, ...]
@@ -116,6 +122,7 @@ class Odds:
             place_of_job=around(places, jobs, d.habit),
             object_of_job=around(objects, jobs, d.habit),
             object_of_place=around(objects, places, d.habit),
+            size=ranked(len(d.sizes), 2),
             adjective_of_object=around(len(d.adjectives), objects, d.habit),
             carries=yes(d.carrying),
             ends=tuple(yes(ending) for ending in d.endings),

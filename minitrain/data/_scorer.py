@@ -16,13 +16,13 @@ from minitrain.data._domains import EVENTS, MAX_OBJECTS, Domain
 from minitrain.data._odds import TOTAL, Table
 
 OPENING = re.compile(r"One (\w+) (\w+), (.+)")
-PERSON = re.compile(r"(\w+) the (\w+) (\w+) (\w+) (.+?)(?: with a (\w+) (\w+))?")
-NIGHT = re.compile(r"That night, (\w+) (.+)")
-END = re.compile(r"In the end, (\w+) had (?:nothing|the (.+))")
+PERSON = re.compile(r"(\w+) the (\w+) (\w+) (\w+) (.+?)(?: with a (\w+) (\w+) (\w+))?")
+NIGHT, IN_THE_END = "That night, ", "In the end, "
+END = re.compile(r"had (?:nothing|the (\w+))")
 READERS = {
     "move": re.compile(r"(\w+) to (the \w+)(?: and met (\w+))?"),
     "visit": re.compile(r"(\w+) to (\w+)"),
-    "find": re.compile(r"found a (\w+) (\w+) (.+)"),
+    "find": re.compile(r"found a (\w+) (\w+) (\w+) (.+)"),
     "give": re.compile(r"(\w+) the (\w+) to (\w+)"),
     "drop": re.compile(r"(\w+) the (\w+) there"),
     "take": re.compile(r"took the (\w+)"),
@@ -39,6 +39,7 @@ class Impossible(Exception):
 class Person:
     name: str
     pronoun: str
+    them: str
     job: int
     place: str  # with its preposition
 
@@ -74,8 +75,14 @@ class Reading:
         need(self.read_person(first[2]))
         carries = self.read_person(sentences[1])
         self.chose(self.odds.carries, (False, True), carries)
-        self.read_events(sentences[2:-1])
-        self.read_close(sentences[-1])
+        actor, other = self.people[1], self.people[0]
+        need(len(sentences) - 3 < len(self.odds.ends))
+        for ends, sentence in zip(self.odds.ends, sentences[2:-1]):
+            self.chose(ends, (False, True), False)
+            actor, other, rest = self.read_subject(sentence, actor, other)
+            self.read_event(rest, actor, other)
+        self.chose(self.odds.ends[len(sentences) - 3], (False, True), True)
+        self.read_close(sentences[-1], actor, other)
         return self.log_p
 
     def chose(self, odds: Table, options: Sequence, option: object, banned: Sequence = ()) -> None:
@@ -94,36 +101,34 @@ class Reading:
     def read_person(self, sentence: str) -> bool:
         """A character comes in; says whether they carry something."""
         d, odds = self.d, self.odds
-        name, trait, job, posture, place, adjective, thing = self.match(PERSON, sentence)
+        name, trait, job, posture, place, size, adjective, thing = self.match(PERSON, sentence)
         self.chose(odds.name, d.names, name, [person.name for person in self.people])
         self.chose(odds.trait, d.traits, trait)
         self.chose(odds.job, d.jobs, job, [d.jobs[person.job] for person in self.people])
         self.chose(odds.posture, d.postures, posture)
         job_index = d.jobs.index(job)
         self.chose(odds.place_of_job[job_index], d.places, place)
-        self.people.append(Person(name, "She" if name in d.women else "He", job_index, place))
+        pronoun, them = ("She", "her") if name in d.women else ("He", "him")
+        self.people.append(Person(name, pronoun, them, job_index, place))
         if thing:
-            self.read_new(odds.object_of_job[job_index], adjective, thing, name)
+            self.read_new(odds.object_of_job[job_index], size, adjective, thing, name)
         return thing is not None
 
-    def read_new(self, odds: Table, adjective: str, thing: str, owner: str) -> None:
+    def read_new(self, odds: Table, size: str, adjective: str, thing: str, owner: str) -> None:
         self.chose(odds, self.d.objects, thing, list(self.owner))
+        self.chose(self.odds.size, self.d.sizes, size)
         of_object = self.odds.adjective_of_object[self.d.objects.index(thing)]
         self.chose(of_object, self.d.adjectives, adjective)
         self.owner[thing] = owner
 
-    def read_events(self, sentences: list[str]) -> None:
-        need(len(sentences) < len(self.odds.ends))
-        actor, other = self.people[1], self.people[0]
-        for ends, sentence in zip(self.odds.ends, sentences):
-            self.chose(ends, (False, True), False)
-            need(" " in sentence)
-            subject, rest = sentence.split(" ", 1)
-            self.chose(self.odds.switches, (actor.pronoun, other.name), subject)
-            if subject == other.name:
-                actor, other = other, actor
-            self.read_event(rest, actor, other)
-        self.chose(self.odds.ends[len(sentences)], (False, True), True)
+    def read_subject(
+        self, sentence: str, actor: Person, other: Person
+    ) -> tuple[Person, Person, str]:
+        """Who acts now, the other one, and the rest of the sentence."""
+        need(" " in sentence)
+        subject, rest = sentence.split(" ", 1)
+        self.chose(self.odds.switches, (actor.pronoun, other.name), subject)
+        return (other, actor, rest) if subject == other.name else (actor, other, rest)
 
     def read_event(self, rest: str, actor: Person, other: Person) -> None:
         fitting = [kind for kind in EVENTS if READERS[kind].fullmatch(rest)]
@@ -151,22 +156,24 @@ class Reading:
         need(bare in self.d.bare_places)
         place = self.d.places[self.d.bare_places.index(bare)]
         self.chose(self.odds.place_of_job[actor.job], self.d.places, place, [actor.place])
-        need(met == (other.name if other.place == place else None))
+        need(met == (other.them if other.place == place else None))
         actor.place = place
 
-    def read_visit(self, actor: Person, other: Person, verb: str, name: str) -> None:
+    def read_visit(self, actor: Person, other: Person, verb: str, them: str) -> None:
         self.chose(self.odds.move, self.d.moves, verb)
-        need(name == other.name)
+        need(them == other.them)
         actor.place = other.place
 
-    def read_find(self, actor: Person, _: Person, adjective: str, thing: str, spot: str) -> None:
+    def read_find(
+        self, actor: Person, _: Person, size: str, adjective: str, thing: str, spot: str
+    ) -> None:
         odds = self.odds.object_of_place[self.d.places.index(actor.place)]
-        self.read_new(odds, adjective, thing, actor.name)
+        self.read_new(odds, size, adjective, thing, actor.name)
         self.chose(self.odds.spot, self.d.spots, spot)
 
-    def read_give(self, actor: Person, other: Person, verb: str, thing: str, name: str) -> None:
+    def read_give(self, actor: Person, other: Person, verb: str, thing: str, them: str) -> None:
         self.chose(self.odds.give, self.d.gives, verb)
-        need(name == other.name)
+        need(them == other.them)
         self.hand(thing, actor.name, other.name)
 
     def read_drop(self, actor: Person, _: Person, verb: str, thing: str) -> None:
@@ -192,17 +199,24 @@ class Reading:
     def read_feel(self, _: Person, __: Person, feeling: str) -> None:
         self.chose(self.odds.feeling, self.d.feelings, feeling)
 
-    def read_close(self, sentence: str) -> None:
-        is_night = sentence.startswith("That night")
-        name, rest = self.match(NIGHT if is_night else END, sentence)
-        self.chose(self.odds.which[1], [person.name for person in self.people], name)
+    def read_close(self, sentence: str, actor: Person, other: Person) -> None:
+        is_night = sentence.startswith(NIGHT)
+        need(is_night or sentence.startswith(IN_THE_END))
         self.chose(self.odds.night, (False, True), is_night)
+        subject = sentence.removeprefix(NIGHT if is_night else IN_THE_END)
+        need(not subject.startswith(("She ", "He ")))
+        if subject.startswith(("she ", "he ")):
+            subject = subject[0].upper() + subject[1:]
+        actor, other, rest = self.read_subject(subject, actor, other)
         if is_night:
-            place = next(person.place for person in self.people if person.name == name)
-            need(rest.endswith(" " + place))
-            self.chose(self.odds.rest, self.d.rests, rest.removesuffix(" " + place))
+            need(rest.endswith(" " + actor.place))
+            self.chose(self.odds.rest, self.d.rests, rest.removesuffix(" " + actor.place))
+            return
+        (thing,) = self.match(END, rest)
+        if thing:
+            self.hand(thing, actor.name, actor.name)
         else:
-            need(self.owned(name) == (rest.split(" and the ") if rest else []))
+            need(not self.owned(actor.name))
 
     def owned(self, owner: str) -> list[str]:
         return [thing for thing, its_owner in self.owner.items() if its_owner == owner]

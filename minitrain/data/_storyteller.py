@@ -1,12 +1,12 @@
 """Tells one story, choice by choice, and adds up -log p of each choice as it is made.
 
-    One rainy day, Mia the kind baker sat in the kitchen with a warm loaf.    who, where, what
-    Tom the old smith worked at the forge.                                    who, where
-    Mia ran to Tom. She gave the loaf to Tom. …                               1 to 4 events
-    In the end, Tom had the loaf.                                             a fact that holds
+    One rainy day, Mia the kind baker sat in the kitchen with a small warm loaf.
+    Tom the old smith worked at the forge.            who is where, with what; then 1 to 4 events:
+    Mia ran to him. She gave the loaf to him. …
+    In the end, Tom had the loaf.                     and a fact that holds
 
 Each choice shows in the text (the actor spoken of last is "She" or "He", another is named), and
-what follows from the state alone (who is there to be met, what somebody has) is written without
+what follows from the state alone (who is there to be met, who has the loaf) is written without
 any choice: so a text has one derivation, and its -log p is the sum over the choices.
 """
 
@@ -61,13 +61,17 @@ class Story:
         yield self._enter(carrying=bool(pick(odds.carries, ())))
         actor = 1  # whom the text spoke of last
         for ends in odds.ends:
-            if pick(ends, ()):
-                break
+            over = pick(ends, ())
+            night = over and pick(odds.night, ())
             switches = pick(odds.switches, ())
             actor = 1 - actor if switches else actor
             person = self.people[actor]
-            yield f"{d.names[person] if switches else d.pronouns[person]} {self._event(actor)}."
-        yield self._close()
+            subject = d.names[person] if switches else d.pronouns[person]
+            if over:
+                subject = subject if switches else subject.lower()
+                yield self._night(actor, subject) if night else self._end(actor, subject)
+                return
+            yield f"{subject} {self._event(actor)}."
 
     def _enter(self, carrying: bool) -> str:
         """A character comes in: "Mia the kind baker sat in the kitchen with a warm loaf." """
@@ -86,11 +90,12 @@ class Story:
         return f"{text} with {self._new(odds.object_of_job[job], len(self.people) - 1)}."
 
     def _new(self, odds: Table, keeper: int) -> str:
-        """An object that was not in the story comes in: "a warm loaf"."""
+        """An object that was not in the story comes in: "a small warm loaf"."""
         thing = self.pick(odds, self.keeper)
         self.keeper[thing] = keeper
-        adjective = self.pick(self.odds.adjective_of_object[thing], ())
-        return f"a {self.d.adjectives[adjective]} {self.d.objects[thing]}"
+        size = self.d.sizes[self.pick(self.odds.size, ())]
+        adjective = self.d.adjectives[self.pick(self.odds.adjective_of_object[thing], ())]
+        return f"a {size} {adjective} {self.d.objects[thing]}"
 
     def _event(self, actor: int) -> str:
         kind = self.pick(self.odds.event, self._impossible(actor))
@@ -125,12 +130,12 @@ class Story:
         verb = self.d.moves[self.pick(self.odds.move, ())]
         odds = self.odds.place_of_job[self.jobs[actor]]
         place = self.where[actor] = self.pick(odds, (self.where[actor],))
-        meets = f" and met {self._name(1 - actor)}" if self.where[1 - actor] == place else ""
+        meets = f" and met {self._them(1 - actor)}" if self.where[1 - actor] == place else ""
         return f"{verb} to {self.d.bare_places[place]}{meets}"
 
     def _visit(self, actor: int) -> str:
         self.where[actor] = self.where[1 - actor]
-        return f"{self.d.moves[self.pick(self.odds.move, ())]} to {self._name(1 - actor)}"
+        return f"{self.d.moves[self.pick(self.odds.move, ())]} to {self._them(1 - actor)}"
 
     def _find(self, actor: int) -> str:
         thing = self._new(self.odds.object_of_place[self.where[actor]], actor)
@@ -138,7 +143,7 @@ class Story:
 
     def _give(self, actor: int) -> str:
         verb = self.d.gives[self.pick(self.odds.give, ())]
-        return f"{verb} {self._one_of(actor, to=1 - actor)} to {self._name(1 - actor)}"
+        return f"{verb} {self._one_of(actor, to=1 - actor)} to {self._them(1 - actor)}"
 
     def _drop(self, actor: int) -> str:
         verb = self.d.drops[self.pick(self.odds.drop, ())]
@@ -156,14 +161,15 @@ class Story:
     def _feel(self, actor: int) -> str:
         return f"felt {self.d.feelings[self.pick(self.odds.feeling, ())]}"
 
-    def _close(self) -> str:
-        """Where somebody is, or what somebody has; either follows from the story."""
-        actor = self.pick(self.odds.which[1], ())
-        if self.pick(self.odds.night, ()):
-            rest = self.d.rests[self.pick(self.odds.rest, ())]
-            return f"That night, {self._name(actor)} {rest} {self.d.places[self.where[actor]]}."
-        has = " and ".join(f"the {self.d.objects[thing]}" for thing in self._kept(actor))
-        return f"In the end, {self._name(actor)} had {has or 'nothing'}."
+    def _night(self, actor: int, subject: str) -> str:
+        """Where somebody is at the end."""
+        rest = self.d.rests[self.pick(self.odds.rest, ())]
+        return f"That night, {subject} {rest} {self.d.places[self.where[actor]]}."
+
+    def _end(self, actor: int, subject: str) -> str:
+        """One of the objects that somebody has at the end."""
+        has = self._one_of(actor, to=actor) if self._kept(actor) else "nothing"
+        return f"In the end, {subject} had {has}."
 
     def _one_of(self, keeper: int, to: int) -> str:
         """One of the objects that `keeper` has changes hands: "the loaf"."""
@@ -175,5 +181,5 @@ class Story:
     def _kept(self, keeper: int) -> list[int]:
         return [thing for thing, its_keeper in self.keeper.items() if its_keeper == keeper]
 
-    def _name(self, actor: int) -> str:
-        return self.d.names[self.people[actor]]
+    def _them(self, actor: int) -> str:
+        return self.d.objective_pronouns[self.people[actor]]

@@ -19,10 +19,10 @@ from minitrain.data.tokenizer import train_tokenizer
 from minitrain.errors import InputError
 
 FIRST_BYTES = {  # of the SHA-256 of the first 20,000 bytes with seed 7
-    "village": "1e610dedfbec29b2",
-    "forest": "3e5384afec866805",
-    "sea": "9f5b4b7cb76ba14d",
-    "space": "9d33fd2a28f2779a",
+    "village": "9276ad63e2a33bf6",
+    "forest": "a2316629c3172cb0",
+    "sea": "b12a3d2b2cb39bef",
+    "space": "f7bf9b461a0f3f23",
 }
 
 
@@ -62,7 +62,7 @@ def every_story(domain: Domain):
 def tiny_world() -> Domain:
     """Few words, so that all stories can be told; two events at most."""
     v = DOMAINS["village"]
-    lists = ("traits", "weathers", "times", "postures", "moves", "spots", "gives", "drops")
+    lists = ("traits", "sizes", "weathers", "times", "postures", "moves", "spots", "gives", "drops")
     one = {name: getattr(v, name)[:1] for name in (*lists, "songs", "moods", "feelings", "rests")}
     return replace(
         v,
@@ -122,46 +122,48 @@ def test_a_larger_corpus_begins_with_the_smaller_and_another_seed_shares_nothing
 
 
 STORY = (
-    "One fine day, Mia the kind baker sat at the forge with a big loaf. "
-    "Tom the old smith ate at the school with a blue map. He ran to Mia. "
-    "Mia gave the loaf to Tom. She went to the kitchen. In the end, Tom had the loaf and the map."
+    "One fine day, Mia the kind baker sat at the forge with a big warm loaf. "
+    "Tom the old smith stood at the school with a nice blue book. He ran to her. "
+    "Mia gave the loaf to him. She went to the kitchen. In the end, Tom had the loaf."
 )
-LOST = STORY.replace(
-    "In the end, Tom had the loaf and the map", "That night, Mia slept in the kitchen"
+EMPTY = STORY.replace("gave the loaf to him", "left the loaf there").replace(
+    "Tom had the loaf", "she had nothing"
 )
+NIGHT = STORY.replace("In the end, Tom had the loaf", "That night, she slept in the kitchen")
+TOM = NIGHT.replace("she slept in the kitchen", "Tom slept at the forge")
 
 
-@pytest.mark.parametrize("story", [STORY, LOST])
+@pytest.mark.parametrize("story", [STORY, EMPTY, NIGHT, TOM])
 def test_a_consistent_story_is_possible(story):
     assert -120 < log_probability(story) < -30
 
 
 CONTRADICTIONS = {
-    "Mia gave it away": (STORY, "end, Tom had the loaf and the map", "end, Mia had the loaf"),
-    "Tom has both": (STORY, "had the loaf and the map", "had the map"),
-    "in the other order": (STORY, "had the loaf and the map", "had the map and the loaf"),
-    "he has something": (STORY, "had the loaf and the map", "had nothing"),
-    "she left": (LOST, "slept in the kitchen", "slept at the forge"),
-    "nobody of that name": (LOST, "That night, Mia", "That night, Lily"),
+    "Mia gave it away": (STORY, "end, Tom had", "end, she had"),
+    "it lies there": (EMPTY, "she had nothing", "she had the loaf"),
+    "he has two": (STORY, "had the loaf", "had nothing"),
+    "no such object came in": (STORY, "had the loaf", "had the pie"),
+    "she left": (NIGHT, "slept in the kitchen", "slept at the forge"),
+    "he stayed": (TOM, "slept at the forge", "slept at the school"),
+    "nobody of that name": (TOM, "night, Tom", "night, Ben"),
+    "who was spoken of last is she": (NIGHT, "night, she", "night, Mia"),
+    "she, in the middle of a sentence": (NIGHT, "night, she", "night, She"),
     "Mia is she": (STORY, "She went", "He went"),
-    "not together": (STORY, "He ran to Mia. ", ""),
+    "Tom is him": (STORY, "to him", "to her"),
+    "not together": (STORY, "He ran to her. ", ""),
     "already there": (STORY, "to the kitchen", "to the forge"),
-    "he is there to be met": (
-        STORY,
-        "She went to the kitchen",
-        "She went to the school and met Tom",
-    ),
+    "he is not there to be met": (STORY, "to the kitchen", "to the kitchen and met him"),
     "nothing lies there": (STORY, "She went to the kitchen", "She took the loaf"),
-    "it is not hers": (STORY, "gave the loaf", "gave the map"),
-    "one object twice": (STORY, "a blue map", "a blue loaf"),
+    "it is not hers": (STORY, "gave the loaf", "gave the book"),
+    "one object twice": (STORY, "blue book", "blue loaf"),
     "two of one name": (STORY, "Tom the old", "Mia the old"),
     "two of one job": (STORY, "old smith", "old baker"),
-    "no such word": (STORY, "blue map", "blue phone"),
-    "cut short": (STORY, " In the end, Tom had the loaf and the map.", ""),
-    "no full stop": (STORY, "and the map.", "and the map"),
+    "no such word": (STORY, "blue book", "blue phone"),
+    "cut short": (STORY, " In the end, Tom had the loaf.", ""),
+    "no full stop": (STORY, "the loaf.", "the loaf"),
     "a blank too many": (STORY, "Mia gave", " Mia gave"),
     "too long": (STORY, "She went", "She felt sad. She felt sad. She felt sad. She went"),
-    "two documents": (STORY, "the map.", f"the map. {STORY}"),
+    "two documents": (STORY, "the loaf.", f"the loaf. {STORY}"),
 }
 
 
