@@ -30,6 +30,7 @@ class CheckFailed(AssertionError):
 
 def that(condition: object, message: str) -> None:
     """Fails with `message` where the condition does not hold."""
+    __tracebackhide__ = True  # pytest shows the check's line, not this one
     if not condition:
         raise CheckFailed(message)
 
@@ -38,6 +39,7 @@ def equal(
     got: Any, want: Any, tol: float | None = None, hints: Hints = (), what: str = "the result"
 ) -> None:
     """Tensors, numbers, texts, lists and dicts of them; floats up to `tol` (default: rounding)."""
+    __tracebackhide__ = True
     _judge(got, want, tol, hints, what)
 
 
@@ -45,15 +47,18 @@ def close(
     got: Any, want: Any, tol: float = 0.01, hints: Hints = (), what: str = "the result"
 ) -> None:
     """As `equal`, with a relative tolerance that the message names: 0.01 is one percent."""
+    __tracebackhide__ = True
     _judge(got, want, tol, hints, f"{what} (within {100 * tol:.3g}%)")
 
 
 def identical(got: Any, want: Any, hints: Hints = (), what: str = "the result") -> None:
     """The same bits: a copy, or the same additions in the same order."""
+    __tracebackhide__ = True
     _judge(got, want, 0.0, hints, f"{what} (bit for bit)")
 
 
 def _judge(got: Any, want: Any, tol: float | None, hints: Hints, what: str) -> None:
+    __tracebackhide__ = True
     problem = difference(got, want, tol)
     if problem is None:
         return

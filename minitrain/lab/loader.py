@@ -1,8 +1,8 @@
 """Loads a submission inside the sandbox: the text of its cells, or a function sent from a notebook.
 
-Exercise cells (and plain files) run every statement; other cells only their imports, definitions
-and constants, so that a demo of the lab costs no time. A statement that fails is noted and the next
-one runs: an exercise stands on its own, and a typo in another cell costs nothing.
+Only what the exercise needs is run (closure.py): of a notebook the exercise's own cell, of other
+cells the imports, definitions and constants that it uses, so that a demo of the lab costs no time.
+A statement that fails is noted and the next one runs: a typo in another cell costs nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from minitrain.lab.submission import is_lab_call
+from minitrain.lab.closure import Unit, closure, units_of
 
 MODULE = "submission"
 
@@ -53,50 +53,38 @@ def _load_cells(
 ) -> tuple[Any, list[str]]:
     module = ModuleType(MODULE)
     sys.modules[MODULE] = module
-    problems: list[str] = []
-    for file, source, whole in cells:
-        problems += _run_cell(module.__dict__, file, source, whole)
+    units, problems = _parsed(cells)
+    for unit in closure(units, {name}, set(substitutes)):
         module.__dict__.update(substitutes)
+        problems += _run(module.__dict__, unit)
+    module.__dict__.update(substitutes)
     if name not in module.__dict__:
         reason = f"; {problems[0]}" if problems else ""
         raise NotDefined(f"there is no `{name}` in what was handed in{reason}")
     return module.__dict__[name], problems
 
 
-def _run_cell(namespace: dict[str, Any], file: str, source: str, whole: bool) -> list[str]:
-    """Runs the statements that count; what failed, one line each."""
-    try:
-        statements = ast.parse(source, file).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return [f"{file} is not Python: {describe(error)}"]
+def _parsed(cells: list[list[Any]]) -> tuple[list[Unit], list[str]]:
+    """What there is to run, and what is no Python, one line each."""
+    units, problems = [], []
+    for file, source, is_whole in cells:
+        try:
+            units += units_of(file, source, is_whole)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            problems.append(f"{file} is not Python: {describe(error)}")
+    return units, problems
+
+
+def _run(namespace: dict[str, Any], unit: Unit) -> list[str]:
+    """Runs the statements of a unit; what failed, one line each."""
     problems = []
-    for statement in statements:
-        if (whole and not _calls_lab(statement)) or _defines(statement):
-            try:
-                code = compile(ast.Module([statement], []), file, "exec", dont_inherit=True)
-                exec(code, namespace)
-            except (Exception, RecursionError) as error:
-                problems.append(f"{file}, line {statement.lineno}: {describe(error)}")
+    for statement in unit.statements:
+        try:
+            code = compile(ast.Module([statement], []), unit.file, "exec", dont_inherit=True)
+            exec(code, namespace)
+        except (Exception, RecursionError) as error:
+            problems.append(f"{unit.file}, line {statement.lineno}: {describe(error)}")
     return problems
-
-
-def _defines(statement: ast.stmt) -> bool:
-    """Imports, definitions, constants: plain values, or NAMES_IN_CAPITALS whatever makes them."""
-    if isinstance(
-        statement,
-        (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
-    ):
-        return True
-    if not isinstance(statement, ast.Assign) or _calls_lab(statement):
-        return False
-    if not all(isinstance(target, ast.Name) for target in statement.targets):
-        return False
-    constant = all(target.id.isupper() for target in statement.targets)
-    return constant or not any(isinstance(node, ast.Call) for node in ast.walk(statement.value))
-
-
-def _calls_lab(statement: ast.stmt) -> bool:
-    return isinstance(statement, (ast.Assign, ast.Expr)) and is_lab_call(statement.value)
 
 
 def remember(solution: dict[str, Any]) -> None:

@@ -51,11 +51,11 @@ class Submission:
 
     def defines(self, name: str) -> bool:
         """True where a cell defines or assigns `name`."""
-        return any(name in _bound(statement) for _, statement in self._statements())
+        return any(name in bound(statement) for _, statement in self._statements())
 
     def is_stub(self, name: str) -> bool:
         """True where the last definition of the function is still the one of the empty lab."""
-        found = [(cell, s) for cell, s in self._statements() if name in _bound(s)]
+        found = [(cell, s) for cell, s in self._statements() if name in bound(s)]
         return bool(found) and _is_stub(*found[-1])
 
     def _statements(self) -> Iterator[tuple[Cell, ast.stmt]]:
@@ -153,13 +153,17 @@ def _recorded(outputs: list[Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _bound(statement: ast.stmt) -> set[str]:
+def bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement gives a value, as far as grading is concerned."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {statement.name}
     if isinstance(statement, ast.Assign) and not is_lab_call(statement.value):
-        return {target.id for target in statement.targets if isinstance(target, ast.Name)}
+        targets = (node for target in statement.targets for node in ast.walk(target))
+        return {node.id for node in targets if isinstance(node, ast.Name)}
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+        return {statement.target.id}
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        return {alias.asname or alias.name for alias in statement.names}
+        return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
     return set()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from minitrain.lab.limits import Limits
-from minitrain.lab.processes import family_of, private_bytes
+from minitrain.lab.processes import family_of, memory_of
 from minitrain.lab.zygote import STATUS
 
 LOOK_EVERY = 0.04  # seconds between two counts of processes and memory
@@ -116,13 +116,13 @@ class Watch:
         return bool(data)
 
     def _excess(self, is_late: bool) -> str | None:
-        family = family_of(self.zygote)
+        family, most = family_of(self.zygote), self.limits.memory_bytes
         excess = {
             "timeout": is_late,
             "output": self.outcome.printed_bytes > self.limits.output_bytes,
             "reply": len(self.outcome.reply) > self.limits.reply_bytes,
             "processes": len(family) > self.limits.processes,
-            "memory": sum(map(private_bytes, family)) > self.limits.memory_bytes,
+            "memory": memory_of(family, most) > most,
             "disk": self.folder is not None and _size(self.folder) > self.limits.disk_bytes,
         }
         return next((cause for cause, is_over in excess.items() if is_over), None)

@@ -98,6 +98,28 @@ def test_a_name_that_a_failed_cell_should_have_bound_is_explained(grade):
     )
 
 
+def test_what_another_exercises_cell_does_costs_that_exercise_only(grade):
+    patch = "import torch\ntorch.equal = torch.allclose = None\n\n"
+    report = grade(patch + "def chunk_sizes(n, ranks):\n    return [n // ranks] * ranks\n")
+    assert set(statuses(report, "sum_over_ranks")) == {"passed"}
+    assert "tampered with torch.allclose, torch.equal" in by(report, "chunk_sizes")[0].message
+
+
+def test_only_what_is_used_is_imported(tiny, sandbox, notebook):
+    cells = [
+        ("import no_such_module\nfrom math import floor, ceil as up", [], []),
+        ("import sys\n\ndef share(n, ranks):\n    return floor(n / ranks)", [], []),
+        (
+            "def chunk_sizes(n, ranks):\n    import sys\n    assert 'no_such_module' not in sys.modules\n"
+            "    return [share(n, ranks) + (r < n % ranks) for r in range(ranks)]",
+            ["exercise"],
+            [],
+        ),
+    ]
+    report = grade_submission(read_submission(notebook("t00_tiny.ipynb", cells)), tiny, sandbox)
+    assert report.score == 2, report
+
+
 def test_demo_cells_do_not_run(tiny, sandbox, notebook):
     honest = (Path(__file__).parent / "fixtures" / "honest.py").read_text()
     demo = "import torch\nSIZE = max(2, 3)\nvalue = open('/no/such/file').read()\nwhile True:\n    pass"
