@@ -1,6 +1,6 @@
 """Tiny stories from a seeded probabilistic language whose entropy is known exactly.
 
-Two characters with jobs, up to four objects, ten places: who is where and who has what stays
+Two characters, up to four objects, ten places: who is where and who has what stays
 consistent to the last sentence. Each choice shows in the text, so -log p of a document is a sum
 over its choices, and the mean over documents is the floor that no model can beat:
 
