@@ -15,7 +15,10 @@ from minitrain.lab.submission import bound, is_lab_call
 
 @dataclass(frozen=True)
 class Unit:
-    """Statements that run together: a whole exercise cell, or one definition of another cell."""
+    """Statements that run together: an import, an exercise cell without its imports, or one
+
+    definition of another cell.
+    """
 
     file: str
     statements: tuple[ast.stmt, ...]
@@ -33,8 +36,10 @@ class Unit:
 def units_of(file: str, source: str, is_whole: bool) -> list[Unit]:
     """The units of a cell; raises what `ast.parse` raises."""
     statements = [s for s in ast.parse(source, file).body if not _calls_lab(s)]
+    imports = [s for s in statements if isinstance(s, (ast.Import, ast.ImportFrom))]
+    rest = [s for s in statements if s not in imports]
     if is_whole:
-        return [Unit(file, tuple(statements))]
+        return [*(Unit(file, (one,)) for one in imports), Unit(file, tuple(rest))]
     return [Unit(file, (statement,)) for statement in statements if _defines(statement)]
 
 

@@ -159,7 +159,8 @@ def bound(statement: ast.stmt) -> set[str]:
         return {statement.name}
     if isinstance(statement, ast.Assign) and not is_lab_call(statement.value):
         targets = (node for target in statement.targets for node in ast.walk(target))
-        return {node.id for node in targets if isinstance(node, ast.Name)}
+        names = (node for node in targets if isinstance(node, ast.Name))
+        return {node.id for node in names if isinstance(node.ctx, ast.Store)}
     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
         return {statement.target.id}
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
