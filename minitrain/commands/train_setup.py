@@ -31,6 +31,7 @@ from minitrain.training.checkpoint import (
     load_checkpoint,
     newest_checkpoint,
     save_checkpoint,
+    verify,
 )
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import ALONE, Peers, evaluate
@@ -101,9 +102,10 @@ def prepare(group: Group | None, job: Job) -> Run:
     ranks = Ranks() if group is None else Ranks(group.rank, group.size, group.barrier)
     device = find_device(job.device) if group is None else group.device
     options = replace(job.options, dtype=agreed_dtype(job.options.dtype, device, group))
+    checkpoint = whole_checkpoint(job.folder) if job.resume else None
     text = read_text(options)
-    if job.resume:
-        tokenizer = Tokenizer.load(newest_checkpoint(job.folder) / TOKENIZER_FILE)
+    if checkpoint:
+        tokenizer = Tokenizer.load(checkpoint / TOKENIZER_FILE)
     else:
         tokenizer = fit_tokenizer(text, options.vocab)
     rows = make_rows(text, tokenizer, options)
@@ -116,8 +118,8 @@ def prepare(group: Group | None, job: Job) -> Run:
     seat = (ranks.rank, ranks.size)
     loader = Loader(rows.training, options.microbatch, *seat, options.seed, drop_last=True)
     state = TrainState(inner, adamw(inner, options.lr), loader)
-    if job.resume:
-        resume(job.folder, rows, state, ranks)
+    if checkpoint:
+        resume(checkpoint, rows, state, ranks)
     plan = train_config(options, rows, job.started, group)
     check_unfinished(plan, state)
     return Run(
@@ -133,14 +135,19 @@ def wire(model: nn.Module, group: Group | None) -> tuple[nn.Module, Peers]:
     return wrapped, Peers(group.size, group.all_reduce, wrapped.finish, wrapped.no_sync)
 
 
-def resume(folder: Path, rows: Rows, state: TrainState, ranks: Ranks) -> None:
-    """Loads the newest checkpoint, after a look whether the text is still the same."""
+def whole_checkpoint(folder: Path) -> Path:
+    """The newest one, once its files are found to be what they should be."""
     checkpoint = newest_checkpoint(folder)
-    saved = checkpoint / DATA_FILE
-    if saved.is_file() and saved.read_text() != rows.fingerprint:
+    verify(checkpoint)
+    return checkpoint
+
+
+def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: Ranks) -> None:
+    """Loads the checkpoint, after a look whether the text is still the same."""
+    if (checkpoint / DATA_FILE).read_text() != rows.fingerprint:
         raise InputError(
-            f"the text is not the one that {folder} was trained on: put the old file back, or "
-            "start a new run with another --out"
+            f"the text is not the one that {checkpoint.parent} was trained on: put the old one "
+            "back, or start a new run with another --out"
         )
     load_checkpoint(checkpoint, state, ranks)
 
