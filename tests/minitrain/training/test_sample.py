@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from minitrain.data.assets import fetch, is_cached
 from minitrain.errors import InputError
+from minitrain.model.llama2c import load_llama2c
 from minitrain.training.sample import generate, next_token_probabilities
 
 LOGITS = torch.tensor([0.1, 2.0, -1.0, 1.0, 1.5])
@@ -98,3 +100,13 @@ def test_impossible_options_are_named(options):
 def test_an_empty_prompt_is_named():
     with pytest.raises(InputError, match="prompt is empty"):
         generate(Counting(), [], 3)
+
+
+@pytest.mark.skipif(not is_cached("stories15M"), reason="python -m minitrain assets stories15M")
+def test_a_pretrained_model_tells_its_story():
+    model, tokenizer = load_llama2c(fetch("stories15M", progress=False))
+    prompt = tokenizer.encode("Once upon a time")
+    told = generate(model, prompt, 18, temperature=0, end_token=tokenizer.bos_id, max_length=256)
+    assert tokenizer.decode(prompt + told) == (
+        "Once upon a time, there was a little girl named Lily. She loved to play outside in the sun"
+    )

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from minitrain.training.loop import StepRecord
+from minitrain.training.report import COLUMNS, Reporter, above_floor, cut_log, describe_loss
+
+
+def record(step: int, total: float = 10) -> StepRecord:
+    return StepRecord(step, total, 100 * step, 0.5 * step, 2.0 / step, 0.01, 0.3, 5000.0)
+
+
+def rows(path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_distance_to_the_floor():
+    assert above_floor(1.1, 1.0) == pytest.approx(0.1)
+    assert above_floor(0.9, 1.0) == pytest.approx(-0.1)  # below: a sign that something leaks
+    assert describe_loss(1.305, 1.21) == "1.305, 7.9% above the floor"
+    assert describe_loss(1.305, None) == "1.305"
+
+
+@pytest.mark.parametrize("total", [10, 7, 3])
+def test_evaluates_evenly_and_logs_every_step(tmp_path, capsys, total):
+    asked = []
+    reporter = Reporter(
+        tmp_path / "log.csv", lambda: asked.append(1) or 1.5, 1.25, lambda speed: speed / 1e4, 5
+    )
+    for step in range(1, total + 1):
+        reporter(record(step, total))
+    reporter.close()
+    found = rows(tmp_path / "log.csv")
+    assert tuple(found[0]) == COLUMNS
+    assert [int(row["step"]) for row in found] == list(range(1, total + 1))
+    assert len(asked) == min(5, total) == sum(row["held_out"] == "1.5" for row in found)
+    assert found[-1]["held_out"] == "1.5"
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(asked)
+    assert "held out 1.500, 20.0% above the floor · 5,000 tok/s · MFU 50%" in lines[-1]
+
+
+def test_a_rank_that_does_not_speak_evaluates_and_writes_nothing(tmp_path, capsys):
+    asked = []
+    reporter = Reporter(tmp_path / "log.csv", lambda: asked.append(1) or 1.5, speaks=False)
+    for step in range(1, 9):
+        reporter(record(step, 8))
+    assert len(asked) == 8 and not (tmp_path / "log.csv").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_resumed_log_forgets_the_steps_that_come_again(tmp_path):
+    log = tmp_path / "log.csv"
+    reporter = Reporter(log, lambda: 1.0)
+    for step in range(1, 7):
+        reporter(record(step))
+    resumed = Reporter(log, lambda: 1.0, done_steps=4)
+    resumed(record(5))
+    assert [row["step"] for row in rows(log)] == ["1", "2", "3", "4", "5"]
+    cut_log(log, 0)
+    assert log.read_text(encoding="utf-8").splitlines() == [",".join(COLUMNS)]
