@@ -3,7 +3,7 @@
 `Group` wraps one of torch's process groups and is passed as an argument: no default group, no
 globals. Operations are in place, as in torch.distributed, and return the tensor that they fill, or
 with async_op=True a `Work`. Strided and empty tensors are welcome. Each operation is recorded in
-`group.trace` by `group.clock`, and announced on the ranks' board (wire.py): about 20 µs more.
+`group.trace` by `group.clock`, and announced on the ranks' board (wire.py): 15 µs of a rank's time.
 
 The seam for an emulated clock: `launch(fabric=…)` makes `fabric.clock(group)` once a rank and calls
 `group.use(clock)`; subgroups share it. What it is asked, and when: `measure.traffic.Clock`.

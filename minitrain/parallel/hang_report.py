@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from minitrain.parallel.board import WAITING, Board
+from minitrain.parallel.board import STARTING, WAITING, Board
 from minitrain.parallel.rank_errors import RankReport
 from minitrain.parallel.source import code, is_own, place
 from minitrain.parallel.worker import Failure
@@ -63,7 +63,8 @@ def report(
         return RankReport(
             rank, "waiting", None, line, f"cut off from a rank that is gone{at}", file
         )
-    return RankReport(rank, "computing", None, line, f"still at work{at}", file)
+    doing = "still starting" if status.state == STARTING else f"still at work{at}"
+    return RankReport(rank, "computing", None, line, doing, file)
 
 
 def _of_failure(rank: int, failed: Failure, operation: str | None) -> RankReport:

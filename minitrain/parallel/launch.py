@@ -1,8 +1,9 @@
 """`launch(fn, *args, ranks=4)`: runs `fn(group, *args)`, a function of a cell, on N ranks.
 
-Each rank is a process forked from a server that has torch imported: 4 ranks in about 0.1 s from
-the second call on, where torchrun takes 4 s. There is never a silent hang: a deadlock is told as
-soon as it is certain, and at the deadline every rank says what it waits in, and at which line.
+Each rank is a process forked from a server that has torch imported: 4 ranks in about 0.1 s, where
+torchrun takes 6 s; the first call starts the server (2 s; `prepare` does so ahead). There is never
+a silent hang: a deadlock is told as soon as it is certain, and at the deadline every rank says what
+it waits in, and at which line.
 
     results = launch(lambda group: group.all_reduce(torch.ones(2)), ranks=2)   # [2, 2] from both
 
