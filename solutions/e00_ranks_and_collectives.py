@@ -182,8 +182,12 @@ def draw_ring(ax, step, ranks=4):
     ax.set_yticks(range(ranks), [f"rank {r}" for r in range(ranks)])
 
 
-words = "A grid of ranks and chunks: how many ranks' parts each cell sums."
-widgets.explore(draw_ring, alt=words, step=(0, 3, 2))
+# %%
+widgets.explore(
+    draw_ring,
+    alt="A grid of ranks and chunks: how many ranks' parts each cell sums.",
+    step=(0, 3, 2),
+)
 
 # %% [markdown]
 # After N - 1 steps, chunk r is complete at rank r: a **reduce-scatter**.

@@ -354,14 +354,12 @@ from minitrain.data.loader import Loader
 from minitrain.data.packing import pack
 from minitrain.data.tokenizer import train_tokenizer
 
-corpus, held_out = (
-    make_corpus(lab.size("corpus_bytes"), seed=1),
-    make_corpus(60_000, seed=2),
-)
+corpus = make_corpus(lab.size("corpus_bytes"), seed=1)
+held_out = make_corpus(60_000, seed=2)
 tokenizer = train_tokenizer(corpus.documents[:3000])
 floor = held_out.entropy_per_token(tokenizer)
 print(corpus.documents[0])
-print(f"\nfloor: {floor:.3f} nats a token; a guess among 512: {math.log(512):.3f}")
+print(f"\nfloor: {floor:.3f} nats a token")
 
 # %% [markdown]
 # **Predict**: after a few hundred steps of the 1M model, how far above the floor is its loss, as a share? (0.1 is 10%.)

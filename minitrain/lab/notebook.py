@@ -28,6 +28,7 @@ from minitrain.lab.machine import Machine
 from minitrain.lab.progress import LabProgress, Progress
 from minitrain.lab.review import guess_card, score_card, spoken
 from minitrain.lab.tables import plain, rows_of
+from minitrain.parallel.launch import prepare
 
 Submitted = TypeVar("Submitted", bound=Callable[..., Any])
 STUB = "# YOUR CODE HERE"
@@ -44,6 +45,7 @@ class Lab:
         self.name = name
         self.machine = Machine()
         self._progress = Progress(name, progress_folder)
+        prepare()  # the first launch of ranks then takes no longer than the others
         print(self)
 
     def __repr__(self) -> str:
