@@ -31,7 +31,11 @@ def grade(
     jobs: Annotated[int, typer.Option(help="parallel processes for --csv")] = os.cpu_count() or 1,
 ) -> None:
     """Grade submissions in the sandbox: text, or --json, --junit, --gradescope, --csv."""
+    from minitrain.lab import bubblewrap
+
     paths = [_find(given) for given in submissions]
+    if bubblewrap.find() is None:
+        print(f"warning: {bubblewrap.MISSING}", file=sys.stderr)
     if csv is not None:
         _class(paths, csv, jobs)
         return
@@ -76,8 +80,6 @@ def _report(path: Path) -> Report:
 
     lab = load_lab(name)
     with warm(lab, PATIENT) as sandbox:
-        if sandbox.warning:
-            print(f"warning: {sandbox.warning}", file=sys.stderr)
         return grade_submission(submission, lab, sandbox)
 
 

@@ -18,6 +18,10 @@ from minitrain.lab.limits import Limits
 
 PACKAGE = Path(minitrain.__file__).resolve().parent
 PRIVATE = "/tmp"  # inside: a tmpfs of its own
+MISSING = (
+    "bubblewrap is not installed, or the kernel forbids it: a submission can read files and reach "
+    "the network in unusual ways; grade only what you trust, or use Linux with bubblewrap"
+)
 REFUSED = "not allowed while your code is graded: it imports {}, which is hidden"
 SYSTEM = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/nix/store", "/opt"]
 SETTINGS = [

@@ -10,6 +10,8 @@ import csv
 import hashlib
 import io
 import multiprocessing
+import signal
+import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
@@ -58,21 +60,32 @@ def _graded(
     todo: list[Entry], marks: dict[Path, str], workers: int, root: Path | None
 ) -> Iterator[tuple[Row, Entry]]:
     """In the order in which they are finished, with a progress bar."""
+    count = max(1, min(workers, len(todo)))
     context = multiprocessing.get_context("spawn")  # this process may have run torch
-    with ProcessPoolExecutor(max(1, min(workers, len(todo))), mp_context=context) as pool:
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_until_told) as pool:
         futures: dict[Future[Row], Entry] = {
             pool.submit(grade_entry, entry, marks[entry.path], root): entry for entry in todo
         }
-        bar = tqdm(as_completed(futures), total=len(futures), desc="grading", unit="file")
         try:
-            for future in bar:
-                entry = futures[future]
-                failed = future.exception()
+            for future in tqdm(
+                as_completed(futures), total=len(futures), desc="grading", unit="file"
+            ):
+                entry, failed = futures[future], future.exception()
                 row = future.result() if failed is None else _failed(entry, str(failed), "")
                 yield row, entry
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                while worker.is_alive():  # each time it leaves what it is grading
+                    worker.terminate()
+                    worker.join(1)
             raise
+
+
+def _until_told() -> None:
+    """A worker leaves Ctrl-C to its parent, and at its word ends its sandbox on the way out."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
 def grade_entry(entry: Entry, mark: str, root: Path | None = None) -> Row:

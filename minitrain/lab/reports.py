@@ -56,7 +56,9 @@ def _described(result: CheckResult, is_told: bool) -> RenderableType:
     """The check, and its message where the line before has not just said the same."""
     if not result.message or is_told:
         return Text(result.check)
-    return Group(Text(result.check), Padding(Text(result.message, style="dim"), (0, 0, 0, 2)))
+    return Group(
+        Text(result.check), Padding(Text(printable(result.message), style="dim"), (0, 0, 0, 2))
+    )
 
 
 def as_json(reports: Sequence[Report]) -> str:

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 import psutil
 
+from minitrain.errors import InputError
 from minitrain.lab import bubblewrap, outcome, wire
 from minitrain.lab.frame import FOLDERS
 from minitrain.lab.limits import Limits
@@ -32,10 +33,6 @@ from minitrain.lab.processes import kill_family
 from minitrain.lab.watch import Outcome, Watch
 
 START_SECONDS = 120.0  # importing torch from a cold disk
-NOT_ISOLATED = (
-    "bubblewrap does not work here ({}), so this submission could read files and reach the network "
-    "by unusual means: grade only what you trust, or use Linux with bubblewrap installed"
-)
 
 
 class Sandbox:
@@ -60,12 +57,12 @@ class Sandbox:
     @property
     def warning(self) -> str | None:
         """What to tell an instructor where the kernel's walls are missing."""
-        if self.bubblewrap:
-            return None
-        return NOT_ISOLATED.format("it is not installed, or the kernel forbids it")
+        return None if self.bubblewrap else bubblewrap.MISSING
 
     def start(self) -> None:
         """Starts the zygote and does not wait for it: it imports torch while other things go on."""
+        if not hasattr(os, "fork"):
+            raise InputError(f"no sandbox on {sys.platform}: grade on Linux, macOS or in WSL")
         if self.process is not None and self.process.poll() is None:
             return
         self.stop()

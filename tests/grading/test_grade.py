@@ -10,8 +10,17 @@ import torch
 
 from minitrain.errors import InputError
 from minitrain.lab.attempt import Attempt
-from minitrain.lab.checks import Exercise, SubmissionFailed, check, checks_of, expect
+from minitrain.lab.checks import (
+    CheckFailed,
+    Exercise,
+    Question,
+    SubmissionFailed,
+    check,
+    checks_of,
+    expect,
+)
 from minitrain.lab.course import load_lab
+from minitrain.lab.deadline import within
 from minitrain.lab.grade import grade_item, grade_submission, run_checks, unpredictable
 from minitrain.lab.sandbox import Sandbox
 from minitrain.lab.submission import read_submission
@@ -225,6 +234,19 @@ class TestRecorded:
     def test_data_that_does_not_is_told(self, tiny, table, words):
         result = self.scaling(tiny, table)
         assert result.points == 0 and words in result.message
+
+    def test_data_that_keeps_a_check_busy_costs_only_its_points(self):
+        class Slow(Question):
+            name = "slow"
+
+            @check(points=1, title="counts to it")
+            def test_it(self, value):
+                while value:
+                    pass
+
+        with within(None), pytest.raises(CheckFailed, match=r"more than 0\.05 s"), within(0.05):
+            Slow().test_it(1)
+        assert run_checks(Slow, {"value": 0})[0].status == "passed"
 
     def test_an_answer_is_judged_by_ones_own_table(self, tiny):
         records = {"scaling": [{"ranks": 2, "bytes": 9}, {"ranks": 4, "bytes": 3}]}
