@@ -564,7 +564,7 @@ lab.experiment("scaling", scaling)
 
 # %% [markdown]
 # Theory: with compute C and communication T a naive step keeps C / (C + T); an overlapped one hides up to the backward's
-# part of C. NVLink hides all of it. Ethernet cannot: T is ten times C, and no overlap mends that.
+# part of C. NVLink hides nearly all of it. Ethernet cannot: T is a multiple of C, and no overlap mends that.
 
 # %% tags=["picture"]
 with show.canvas(columns=2) as (figure, axes):
