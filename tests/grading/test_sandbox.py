@@ -40,7 +40,8 @@ def test_nothing_but_python_and_the_package_is_seen(isolated):
     seen = attempt(isolated, f"def f():\n    return {str(ROOT)!r}\n").run(look)
     assert set(seen["root"]) <= {"minitrain", ".venv"}
     assert not set(seen["home"] or ()) & {".ssh", ".bashrc", ".cache", ".local"}
-    assert len(seen["tmp"]) == 1, "only this run's own folder"
+    course = {ROOT.parts[2]} if ROOT.is_relative_to("/tmp") else set()  # a checkout in /tmp
+    assert len(set(seen["tmp"]) - course) == 1, "only this run's own folder"
     assert sum(name.isdigit() for name in seen["pids"]) <= 3, "no process of the outside"
 
 
