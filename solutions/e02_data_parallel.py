@@ -441,7 +441,7 @@ show.bars(
 # ## 6 · A cluster on a laptop
 #
 # A *fabric* runs real tensors beside a clock: compute is your CPU seconds scaled to a GPU, messages cost `α + bytes·β` of
-# published sweeps. Each parameter stands for 1,000 and each token for 32: a 1B model on 16,384 tokens.
+# published sweeps. Each parameter stands for 1,000 and each token for 64: a 1B model on 16,384 tokens.
 #
 # Everything from here on is **emulated**.
 

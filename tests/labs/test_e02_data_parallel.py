@@ -13,12 +13,12 @@ LAB = "e02_data_parallel"
 SIZES = {
     "cpu": {
         "preset": "1M",
-        "batch": 8,
+        "batch": 4,
         "length": 64,
         "repeats": 5,
         "ranks": [1, 2, 4, 8],
         "parameters_each": 1000,
-        "tokens_each": 32,
+        "tokens_each": 64,
     },
     "gpu": {"preset": "30M", "batch": 16, "length": 512},
     "multi": {"preset": "100M", "batch": 16, "length": 1024},
