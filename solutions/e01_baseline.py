@@ -232,10 +232,8 @@ flops_per_token = lab.grade(flops_per_token)
 #
 # </details>
 
-# %% [markdown]
-# **Run**: count the FLOPs that a real step executes, and compare.
-
 # %% tags=["nbval-check-output"]
+# Run: count the FLOPs that a real step executes, and compare.
 from minitrain.measure.flops import counted_flops
 
 B, T = 2, lab.size("length")
