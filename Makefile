@@ -12,12 +12,12 @@ SUBMISSION ?= labs
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "make %-6s %s\n", $$1, $$2}'
 
-setup: $(READY)  ## make the environment in .venv (3 minutes, once)
+setup: $(READY)  ## make the environment in .venv (about 2 minutes and the download, once)
 
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python {v[0]}.{v[1]} is here; the course needs 3.10 to 3.13: try make PYTHON=python3.12 setup")'
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV) || { echo "python venv is missing: on Debian or Ubuntu, sudo apt install python3-venv"; exit 1; }
-	@echo "installing the course's packages into $(VENV) (about 3 minutes, once) ..."
+	@echo "installing the course's packages into $(VENV) (about 2 minutes and the download, once) ..."
 	@$(PY) -m pip install --quiet --disable-pip-version-check --prefer-binary -r requirements.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $(READY)

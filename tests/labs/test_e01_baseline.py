@@ -85,7 +85,7 @@ def turned(f, x, cos, sin):
 
 
 def attended(f, q, k, v):
-    """The output, the gradients, and the largest tensor that was saved for backward."""
+    """The output and the gradients."""
     q, k, v = (z.clone().requires_grad_() for z in (q, k, v))
     out = f(q, k, v)
     out.square().sum().backward()
@@ -167,12 +167,12 @@ class TestRotate(Exercise):
     reference = "minitrain.model.rope:rotate"
     hidden = ("minitrain/model/rope.py",)
 
-    def turns(self, length, size, swap=False):
+    def turns(self, length, size):
         angles = torch.arange(length)[:, None, None] * torch.rand(size // 2, dtype=torch.float64)
         cos, sin = angles.cos(), angles.sin()
         return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
-    def check_values(self, submission, check_hints):
+    def check_values(self, submission):
         x = torch.randn(2, 5, 3, 8, dtype=torch.float64)
         cos, sin = self.turns(5, 8)
         a, b = x.chunk(2, -1)
@@ -202,7 +202,7 @@ class TestRotate(Exercise):
 
     @check(points=5, title="each half-split pair is turned by its angle (float64)")
     def test_values(self, submission):
-        self.check_values(submission, True)
+        self.check_values(submission)
 
     @check(points=3, title="the product of a query and a key depends on their distance alone")
     def test_distance(self, submission):
