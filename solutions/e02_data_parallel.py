@@ -401,19 +401,19 @@ def steps(group, variant, repeats, bucket_bytes=2**20):
     return [sorted(column)[repeats // 2] for column in zip(*rows[1:])]
 
 
+def each(group, variants, *options):
+    """The variants one after another, in one launch."""
+    return [
+        {"variant": v, **dict(zip(columns, steps(group, v, *options)))}
+        for v in variants
+    ]
+
+
 columns = ["step_seconds", "sent_bytes", "all_reduces", "exposed_seconds", "hidden_seconds", "backward_seconds"]  # fmt: skip
-measured = []
+variants, measured = ["naive", "bucketed", "overlapped"], []
 for ranks in (1, 2):
-    for variant in ("naive", "bucketed", "overlapped"):
-        row = launch(steps, variant, lab.size("repeats"), ranks=ranks)[0]
-        measured.append(
-            {
-                "variant": variant,
-                "ranks": ranks,
-                "parameters": P,
-                **dict(zip(columns, row)),
-            }
-        )
+    for row in launch(each, variants, lab.size("repeats"), ranks=ranks)[0]:
+        measured.append({"ranks": ranks, "parameters": P, **row})
 
 # %% tags=["grade"]
 lab.experiment("measured", measured)
@@ -422,7 +422,6 @@ lab.experiment("measured", measured)
 rate = {
     (r["variant"], r["ranks"]): r["ranks"] * B * T / r["step_seconds"] for r in measured
 }
-variants = ["naive", "bucketed", "overlapped"]
 show.bars(
     variants,
     {f"{n} rank{'s' * (n > 1)}": [rate[v, n] for v in variants] for n in (1, 2)},
@@ -535,29 +534,15 @@ clusters = {
 scaling = []
 for name, fabric in clusters.items():
     for ranks in lab.size("ranks"):
-        for variant in ("naive", "overlapped"):
-            row = dict(
-                zip(
-                    columns,
-                    launch(steps, variant, 3, 2**18, ranks=ranks, fabric=fabric)[0],
-                )
-            )
-            row["communication_seconds"] = fabric.seconds(
-                "all_reduce", 4 * P, range(ranks)
-            )
-            row["latency_seconds"] = row["all_reduces"] * fabric.seconds(
-                "all_reduce", 0, range(ranks)
-            )
+        pair = ["naive", "overlapped"]
+        run = launch(each, pair, 3, 2**18, ranks=ranks, fabric=fabric)
+        moved = fabric.seconds("all_reduce", 4 * P, range(ranks))
+        latency = fabric.seconds("all_reduce", 0, range(ranks))
+        for row in run[0]:
+            row["communication_seconds"] = moved
+            row["latency_seconds"] = row["all_reduces"] * latency
             row["efficiency"] = 1 - row["exposed_seconds"] / row["step_seconds"]
-            scaling.append(
-                {
-                    "fabric": name,
-                    "ranks": ranks,
-                    "variant": variant,
-                    "tokens": B * T,
-                    **row,
-                }
-            )
+            scaling.append({"fabric": name, "ranks": ranks, "tokens": B * T, **row})
 
 # %% tags=["grade"]
 lab.experiment("scaling", scaling)

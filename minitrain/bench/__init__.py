@@ -1,17 +1,16 @@
 """Each technique beside the peer that a user would pick instead: the same work, taken in turn.
 
-A `Case` measures both contenders in one process tree, A B A B …, and gives a `Row`. Every unit is
+A `Case` measures both contenders in one process tree, A B B A …, and gives a `Row`. Every unit is
 a cost, so that a ratio over 1 says that ours loses; then the row's `reason` is printed beside it.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from minitrain.measure.clock import Comparison, Timing, synchronize
+from minitrain.measure.clock import Comparison, Timing, alternating, seconds_of
 from minitrain.parallel.group import Group
 from minitrain.parallel.launch import launch as launch_ranks
 
@@ -71,14 +70,11 @@ def in_turn(
     """On each rank: the seconds of every repeat of every contender, a barrier before each."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for repeat in range(-warmup, repeats):
-        for name, contender in contenders.items():
-            synchronize()
+        for name in alternating(contenders, repeat):
             group.barrier()
-            start = time.perf_counter()
-            contender()
-            synchronize()
+            took = seconds_of(contenders[name])
             if repeat >= 0:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(took)
     return seconds
 
 

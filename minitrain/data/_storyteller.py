@@ -12,31 +12,14 @@ any choice: so a text has one derivation, and its -log p is the sum over the cho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 
+from minitrain.data._dice import Pick
 from minitrain.data._domains import MAX_OBJECTS, Domain
 from minitrain.data._odds import Table
 
 MOVE, VISIT, FIND, GIVE, DROP, TAKE, SING, FEEL = range(8)
 ON_THE_GROUND = 2  # keepers: 0 and 1 are the characters, 2 + place is the ground there
-Pick = Callable[[Table, Collection[int]], int]
-
-
-class Dice:
-    """Choices from random bytes; `nats` is -log p of all that was picked so far."""
-
-    def __init__(self, random_bytes: Iterator[int]) -> None:
-        self.random_bytes, self.nats = random_bytes, 0.0
-
-    def pick(self, table: Table, banned: Collection[int] = ()) -> int:
-        """One index, drawn again while it is one of the banned."""
-        index = table.outcome[next(self.random_bytes)]
-        if banned:
-            while index in banned:
-                index = table.outcome[next(self.random_bytes)]
-            self.nats -= table.nats_without(banned)
-        self.nats += table.nats[index]
-        return index
 
 
 def tell(domain: Domain, pick: Pick) -> str:

@@ -8,27 +8,56 @@ over its choices, and the mean over documents is the floor that no model can bea
 
 `log_probability` reads a text back, without the generator, and gives -inf where it contradicts
 itself. Same seed, same bytes, on every platform: the random bytes are PCG64's raw stream. A larger
-corpus begins with the smaller one; another seed gives held-out documents. Labs: all.
+corpus begins with the smaller one; another seed gives held-out documents. A fifth domain, `chain`,
+is no story but a chain of words, on which losses follow a power law (_chain.py). Labs: all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
+from typing import Protocol
 
 import numpy as np
 from tqdm.auto import tqdm
 
+from minitrain.data._chain import make_chain
+from minitrain.data._dice import Dice, Pick, random_bytes
 from minitrain.data._domains import Domain
 from minitrain.data._scorer import score
-from minitrain.data._storyteller import Dice, tell
+from minitrain.data._storyteller import tell
 from minitrain.data._worlds import WORLDS
 from minitrain.data.tokenizer import Tokenizer
 from minitrain.errors import InputError, unknown_name
 
-DOMAINS: dict[str, Domain] = {world.name: world for world in WORLDS}
-SMALLEST_SLICE = 1 << 13  # numbers of 8 bytes drawn at once
+
+class Language(Protocol):
+    """What a corpus is drawn from."""
+
+    def tell(self, pick: Pick) -> str:
+        """One document, from choices that `pick` makes and counts."""
+        ...
+
+    def score(self, text: str) -> float:
+        """log p of a whole document; -inf where it is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stories:
+    """The tiny stories of one world."""
+
+    world: Domain
+
+    def tell(self, pick: Pick) -> str:
+        return tell(self.world, pick)
+
+    def score(self, text: str) -> float:
+        return score(text, self.world)
+
+
+DOMAINS: dict[str, Language] = {world.name: Stories(world) for world in WORLDS}
+DOMAINS["chain"] = make_chain("chain")
 
 
 @dataclass(frozen=True)
@@ -57,7 +86,7 @@ def make_corpus(
     size_bytes: int = 4_000_000, seed: int = 0, domain: str = "village", progress: bool = False
 ) -> Corpus:
     """As many whole stories as it takes to reach `size_bytes`."""
-    world = _world(domain)
+    language = _language(domain)
     if size_bytes < 1 or seed < 0:
         raise InputError(
             f"a corpus of {size_bytes} bytes, seed {seed}: use 1 byte or more, seed >= 0"
@@ -69,7 +98,7 @@ def make_corpus(
     ) as bar:
         while size < size_bytes:
             dice.nats = 0.0
-            documents.append(tell(world, dice.pick))
+            documents.append(language.tell(dice.pick))
             nats.append(dice.nats)
             size += len(documents[-1])
             bar.update(len(documents[-1]))
@@ -78,17 +107,10 @@ def make_corpus(
 
 def log_probability(text: str, domain: str = "village") -> float:
     """log p of a text as one whole document: minus infinity if the language cannot tell it."""
-    return score(text, _world(domain))
+    return _language(domain).score(text)
 
 
-def random_bytes(seed: int, domain: str) -> Iterator[int]:
-    """Endless bytes, the same on every platform and version of NumPy."""
-    bits = np.random.PCG64(np.random.SeedSequence([seed, *domain.encode()]))
-    while True:
-        yield from bits.random_raw(SMALLEST_SLICE).astype("<u8").tobytes()
-
-
-def _world(domain: str) -> Domain:
+def _language(domain: str) -> Language:
     if domain not in DOMAINS:
         raise unknown_name("domain of the corpus", domain, DOMAINS)
     return DOMAINS[domain]

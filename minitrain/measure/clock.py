@@ -1,9 +1,10 @@
 """Seconds, measured so that they mean something: warmed up, repeated, in turn, with their spread.
 
 A single time is noise: the first call pays for allocation, and another program may hold a core.
-So `timing` gives the median of many calls, and `compare` takes its contenders in turn (A B A B …),
-so that whatever slows the machine slows both. `matmul_peak` and `copy_bandwidth` measure the two
-roofs of the roofline (Williams et al. 2009): seconds >= max(FLOPs / peak, bytes / bandwidth).
+So `timing` gives the median of many calls, and `compare` takes its contenders in turn (A B B A …),
+so that whatever slows the machine slows both, and neither always runs in the wake of the other.
+`matmul_peak` and `copy_bandwidth` measure the two roofs of the roofline (Williams et al. 2009):
+seconds >= max(FLOPs / peak, bytes / bandwidth).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -102,20 +103,24 @@ def seconds_of(function: Callable[[], Any]) -> float:
 def compare(
     functions: Mapping[str, Callable[[], Any]], repeats: int = 11, warmup: int = 2
 ) -> Comparison:
-    """Times each function `repeats` times, in turn: A B C A B C …, after `warmup` such rounds."""
+    """Times each function `repeats` times, in turn: A B C C B A …, after `warmup` such rounds."""
     if repeats < 1 or warmup < 0 or not functions:
         raise InputError(
             f"compare got {len(functions)} functions, repeats={repeats}, warmup={warmup}; "
             "it needs at least one function and one repeat: try repeats=11, warmup=2"
         )
-    for _ in range(warmup):
-        for function in functions.values():
-            function()
     seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(repeats):
-        for name, function in functions.items():
-            seconds[name].append(seconds_of(function))
+    for repeat in range(-warmup, repeats):
+        for name in alternating(functions, repeat):
+            took = seconds_of(functions[name])
+            if repeat >= 0:
+                seconds[name].append(took)
     return Comparison({name: Timing(tuple(values)) for name, values in seconds.items()})
+
+
+def alternating(names: Iterable[str], repeat: int) -> list[str]:
+    """Forwards in even repeats, backwards in odd ones: who comes second finds other caches."""
+    return list(names)[:: -1 if repeat % 2 else 1]
 
 
 def timing(function: Callable[[], Any], repeats: int = 11, warmup: int = 2) -> Timing:

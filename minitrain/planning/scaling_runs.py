@@ -1,6 +1,6 @@
 """Small runs for a scaling law: a grid of sizes and tokens, each trained from scratch, in a CSV.
 
-The text is the course's own corpus, so that the floor E that the law must find is known exactly.
+The text is the course's own chain of words, so that the E that the law must find is known exactly.
 Every (N, D) is a run of its own, whose cosine ends at D: the loss half-way through a longer run is
 not that of a shorter one (Hoffmann et al. 2022, §3). No document comes twice. A row is written as
 soon as its run ends, and runs that the file already has are not made again.
@@ -26,7 +26,7 @@ from minitrain.model.transformer import build
 from minitrain.training.loop import TrainConfig, evaluate, train
 
 VOCABULARY = 512
-BYTES_PER_TOKEN = 3.4  # of the corpus with 512 tokens, rounded up
+BYTES_PER_TOKEN = 4.5  # of the corpus with 512 tokens, rounded up
 TOKENIZER_BYTES = 1_000_000
 
 
@@ -48,10 +48,10 @@ class Recipe:
 
     length: int = 128
     batch: int = 8
-    lr: float = 4e-3
+    lr: float = 8e-3
     device: str = "cpu"
     held_out_bytes: int = 200_000
-    domain: str = "village"
+    domain: str = "chain"  # learned smoothly; the stories have a step, which no power law describes
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def make_texts(tokens: int, seed: int = 0, recipe: Recipe = Recipe()) -> Texts:
     size = int(tokens * BYTES_PER_TOKEN)
     training = make_corpus(size, seed=2 * seed, domain=recipe.domain)
     held_out = make_corpus(recipe.held_out_bytes, seed=2 * seed + 1, domain=recipe.domain)
-    sample = training.documents[: max(1, len(training.documents) * TOKENIZER_BYTES // size)]
-    tokenizer = train_tokenizer(sample, VOCABULARY)
+    sample = make_corpus(TOKENIZER_BYTES, seed=2 * seed, domain=recipe.domain)
+    tokenizer = train_tokenizer(sample.documents, VOCABULARY)  # the same for any number of tokens
     rows = (_packed(corpus, tokenizer, recipe.length) for corpus in (training, held_out))
     return Texts(*rows, held_out.entropy_per_token(tokenizer))
 

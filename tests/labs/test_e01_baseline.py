@@ -607,11 +607,16 @@ class TestThroughput(Experiment):
 
 
 class TestScalingLaw(Experiment):
-    """A law, and a run that it has not seen"""
+    """A law, and the floor that it must find"""
 
     name = "scaling_law"
 
-    @check(points=6, title="the law of the recorded runs predicts your own run within 5%")
+    @check(points=3, title="E, with your own run among the others, is the true floor within 5%")
+    def test_irreducible_loss(self, table):
+        row = table[0]
+        expect.close(row["E"], row["floor"], tol=0.05, what="E, nats a token")
+
+    @check(points=3, title="the law of the recorded runs predicts your own run within 5%")
     def test_prediction(self, table):
         row = table[0]
         expect.that(

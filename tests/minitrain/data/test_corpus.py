@@ -10,11 +10,13 @@ from math import exp, inf, log
 import numpy as np
 import pytest
 
+from minitrain.data._chain import ODDS, WORDS
+from minitrain.data._dice import Dice, random_bytes
 from minitrain.data._domains import Domain
 from minitrain.data._odds import TOTAL, Table, around, ranked, table
 from minitrain.data._scorer import score
-from minitrain.data._storyteller import Dice, tell
-from minitrain.data.corpus import DOMAINS, log_probability, make_corpus, random_bytes
+from minitrain.data._storyteller import tell
+from minitrain.data.corpus import DOMAINS, log_probability, make_corpus
 from minitrain.data.tokenizer import train_tokenizer
 from minitrain.errors import InputError
 
@@ -23,6 +25,7 @@ FIRST_BYTES = {  # of the SHA-256 of the first 20,000 bytes with seed 7
     "forest": "a2316629c3172cb0",
     "sea": "b12a3d2b2cb39bef",
     "space": "f7bf9b461a0f3f23",
+    "chain": "2049b8f9b58323a0",
 }
 
 
@@ -61,7 +64,7 @@ def every_story(domain: Domain):
 
 def tiny_world() -> Domain:
     """Few words, so that all stories can be told; two events at most."""
-    v = DOMAINS["village"]
+    v = DOMAINS["village"].world
     lists = ("traits", "sizes", "weathers", "times", "postures", "moves", "spots", "gives", "drops")
     one = {name: getattr(v, name)[:1] for name in (*lists, "songs", "moods", "feelings", "rests")}
     return replace(
@@ -183,6 +186,22 @@ def test_another_domain_cannot_tell_it():
     story = make_corpus(1_000, domain="sea").documents[0]
     assert log_probability(story, "sea") > -inf
     assert log_probability(story, "village") == -inf
+
+
+def test_a_document_of_the_chain_costs_the_entropy_of_its_table_a_word():
+    """In closed form: every word has the same odds over its own followers."""
+    nats = make_corpus(1_000_000, domain="chain").nats / WORDS
+    entropy = sum(weight / TOTAL * cost for weight, cost in zip(ODDS.weights, ODDS.nats))
+    assert abs(nats.mean() - entropy) < 4 * nats.std() / np.sqrt(len(nats)) < 0.01
+
+
+@pytest.mark.parametrize("change", [str.upper, str.strip, lambda text: text + " ", lambda text: ""])
+def test_what_the_chain_cannot_say_has_no_probability(change):
+    text = make_corpus(1_000, domain="chain").documents[0]
+    said = log_probability(change(text), "chain")
+    assert (said > -inf) == (change(text) == text)
+    swapped = " ".join(reversed(text.split()))
+    assert log_probability(swapped, "chain") == -inf
 
 
 def test_the_floor_per_token_counts_each_end():
