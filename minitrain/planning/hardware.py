@@ -1,0 +1,136 @@
+"""Chips: what they can do on paper (`data/hardware.csv`), and what of it training gets.
+
+Figures are dense (no sparsity), one way (not both), per chip, in SI units: FLOP/s, bytes, bytes/s,
+watts. Tables elsewhere print sparse rates (2x), both directions (2x) or one link of several; the
+notes in the file say where a source was read so.
+
+Training gets less than the peak. Four constants per chip say how much (`data/calibration.csv`),
+fitted once over published runs on that chip, never to one run:
+
+    matmul      share of the peak rate that large matmuls hold (power limit, kernels, clocks)
+    attention   the same of fused attention, its FLOPs counted in full though half is masked
+    memory      share of the peak bandwidth that element-wise kernels hold
+    kernel      seconds lost by each kernel to launch, ramp and tail
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+
+from minitrain.errors import InputError, unknown_name
+from minitrain.paths import data_dir
+
+BYTES = {"fp16": 2, "bf16": 2, "fp8": 2}  # of an activation; FP8's are cast as they are multiplied
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What a chip holds of its peaks in training; the four of the table above."""
+
+    matmul: float
+    attention: float
+    memory: float
+    kernel: float
+
+
+@dataclass(frozen=True)
+class Chip:
+    name: str
+    flops: tuple[tuple[str, float], ...]  # (precision, FLOP/s dense) of those that it has
+    memory: float | None  # bytes
+    bandwidth: float | None  # bytes/s
+    watts: float | None
+    link: float | None  # bytes/s one way, all of the chip's links within a node together
+    network: float | None  # bytes/s one way, its share of the node's network
+    per_node: int
+    fp8_share: float  # of its peak that FP8 reaches in the best matmuls, over 16 bits' share
+    constants: Constants
+    calibrated: bool  # its constants were fitted; otherwise they are those of its nearest kin
+
+    def peak(self, precision: str) -> float:
+        """FLOP/s of dense matmuls; an InputError for a precision that the chip lacks."""
+        rates = dict(self.flops)
+        if precision not in rates:
+            raise InputError(
+                f"precision is {precision}, which {self.name} has no matrix units for: "
+                f"use {' or '.join(rates)}"
+            )
+        return rates[precision]
+
+
+def read_table(file: Path) -> list[dict[str, str]]:
+    """The rows of a CSV with a header; an InputError where there is no such file or no header."""
+    try:
+        with file.open(newline="", encoding="utf-8") as lines:
+            return list(csv.DictReader(lines))
+    except FileNotFoundError:
+        raise InputError(f"{file} is not there: give the path of a CSV file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{file} is not text: a CSV file in UTF-8 is needed") from None
+
+
+def number(row: dict[str, str], field: str, scale: float = 1.0) -> float | None:
+    """A cell as a float times `scale`; None where it is empty."""
+    text = (row.get(field) or "").strip()
+    if not text:
+        return None
+    try:
+        return float(text) * scale
+    except ValueError:
+        raise InputError(f"{field} is '{text}': a number is needed, or nothing") from None
+
+
+@lru_cache
+def chips() -> dict[str, Chip]:
+    """All chips of the table by name."""
+    fitted = {row["chip"]: row for row in read_table(data_dir() / "calibration.csv")}
+    rows = read_table(data_dir() / "hardware.csv")
+    return {row["chip"]: _chip(row, fitted) for row in rows}
+
+
+def find_chip(name: str) -> Chip:
+    if name not in chips():
+        raise unknown_name("chip", name, chips())
+    return chips()[name]
+
+
+def _chip(row: dict[str, str], fitted: dict[str, dict[str, str]]) -> Chip:
+    rates = {kind: number(row, f"{kind}_tflops", 1e12) for kind in ("fp16", "bf16", "fp8")}
+    return Chip(
+        name=row["chip"],
+        flops=tuple((kind, rate) for kind, rate in rates.items() if rate),
+        memory=number(row, "memory_GB", 1e9),
+        bandwidth=number(row, "memory_TBps", 1e12),
+        watts=number(row, "tdp_W"),
+        link=number(row, "link_GBps", 1e9),
+        network=number(row, "network_GBps", 1e9),
+        per_node=int(number(row, "per_node") or 8),
+        fp8_share=_fp8_share(row),
+        constants=_constants(row, fitted),
+        calibrated=row["chip"] in fitted,
+    )
+
+
+def _fp8_share(row: dict[str, str]) -> float:
+    """From the best matmuls that were measured; where none was, the median of the other chips."""
+    best = [number(row, f"matmul_{kind}_tflops") for kind in ("fp8", "bf16")]
+    peak = [number(row, f"{kind}_tflops") for kind in ("fp8", "bf16")]
+    return best[0] / peak[0] / (best[1] / peak[1]) if all(best + peak) else 0.95
+
+
+def _constants(row: dict[str, str], fitted: dict[str, dict[str, str]]) -> Constants:
+    """Its own if runs on it were fitted; else the default row's, scaled by its measured matmul.
+
+    The best matmul that was measured on a chip (mamf-finder) over its peak says how far kernels
+    and clocks go; training holds a share of that, which the default row has from calibrated chips.
+    """
+    chosen = fitted.get(row["chip"], fitted["default"])
+    values = {field.name: number(chosen, field.name) for field in fields(Constants)}
+    best, peak = number(row, "matmul_bf16_tflops"), number(row, "bf16_tflops")
+    if row["chip"] not in fitted and best and peak:
+        for name in ("matmul", "attention"):
+            values[name] *= best / peak / number(fitted["default"], "best_over_peak")
+    return Constants(**values)

@@ -1,0 +1,69 @@
+"""What an hour of a chip costs: always a range with a date and a provider, never one number.
+
+`data/prices.csv` holds what pages printed, each with its source; they disagree by up to 2.7 times
+for the same chip, and change by the month. A price of one's own replaces the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from minitrain.errors import InputError
+from minitrain.paths import data_dir
+from minitrain.planning.hardware import number, read_table
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars per chip and hour."""
+
+    low: float
+    typical: float
+    high: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low <= self.typical <= self.high:
+            raise InputError(
+                f"price is {self.low} to {self.typical} to {self.high}: give 0 < low <= typical "
+                "<= high, in dollars per chip and hour"
+            )
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A row of the table."""
+
+    chip: str
+    provider: str
+    kind: str  # on-demand or spot
+    usd: float
+    low: float
+    high: float
+    date: str
+    source: str
+
+
+def offers(chip: str | None = None, kind: str | None = None) -> list[Offer]:
+    """The rows of `data/prices.csv`, of one chip and kind or of all."""
+    rows = []
+    for row in read_table(data_dir() / "prices.csv"):
+        usd, low, high = (number(row, field) for field in ("usd_per_hour", "low", "high"))
+        names = (row["chip"], row["provider"], row["kind"])
+        rows.append(Offer(*names, usd, low, high, row["date"], row["source"]))
+    return [r for r in rows if chip in (None, r.chip) and kind in (None, r.kind)]
+
+
+def price_of(chip: str, kind: str = "on-demand") -> Price:
+    """The range and the median over all offers of a chip."""
+    found = offers(chip, kind)
+    if not found:
+        priced = sorted({offer.chip for offer in offers(kind=kind)})
+        raise InputError(
+            f"data/prices.csv has no {kind} price for {chip}: give one (--price), or take one of "
+            f"{', '.join(priced)}"
+        )
+    said = f"{len(found)} {kind} prices of data/prices.csv"
+    typical = median(offer.usd for offer in found)
+    return Price(min(o.low for o in found), typical, max(o.high for o in found), said)

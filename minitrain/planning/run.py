@@ -1,0 +1,175 @@
+"""A training run on paper: the model's shape, the chips, how the work is cut up.
+
+The names are those of `plan predict`'s columns. t·c·p·d = chips: tensor, context, pipeline and data
+parallel; experts are spread over `ep` of the data-parallel ranks. Every check says which field
+cannot be, and what would do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from minitrain.errors import InputError
+from minitrain.parallel.schedules import SCHEDULES
+from minitrain.planning.hardware import Chip, find_chip
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder; `experts` 0 is dense. A gated MLP (Llama) has three matrices, else GPT's two."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    gated: bool = True
+    experts: int = 0
+    experts_per_token: int = 0
+    moe_ffn: int = 0
+    shared_experts: int = 0  # every token passes them
+    dense_layers: int = 0  # of a mixture: the first few, whose MLP is one of `ffn`
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def moe_layers(self) -> int:
+        return self.layers - self.dense_layers if self.experts else 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a step is cut over chips and time.
+
+    `modern` software fuses attention (FlashAttention), has no dropout, and sends between stages
+    beside the computation. Before, in Megatron of 2021-22, scores and dropout masks were kept in
+    memory and a stage waited for its sends.
+    """
+
+    tp: int = 1
+    sp: bool = False
+    cp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    dp: int = 1
+    ep: int = 1
+    zero: int = 0
+    recompute: str = "none"  # none, selective (attention's scores), full (each layer from its input)
+    precision: str = "bf16"
+    micro_batch: int = 1
+    schedule: str = "1f1b"
+    modern: bool = True
+
+    @property
+    def ranks(self) -> int:
+        return self.tp * self.cp * self.pp * self.dp
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    chip: Chip
+    per_node: int
+    model: Model
+    plan: Plan
+    seq: int
+    global_batch: int
+
+    @property
+    def gpus(self) -> int:
+        return self.plan.ranks
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.global_batch * self.seq
+
+    @cached_property
+    def microbatches(self) -> int:
+        return self.global_batch // (self.plan.dp * self.plan.micro_batch)
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens of a microbatch on one rank; context parallelism cuts the sequence."""
+        return self.plan.micro_batch * self.seq // self.plan.cp
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        check_mesh(self)
+        check_batch(self)
+        self.chip.peak(self.plan.precision)
+
+
+def make_run(
+    chip: str | Chip, model: Model, plan: Plan, seq: int, global_batch: int, name: str = "run",
+    per_node: int | None = None,
+) -> Run:  # fmt: skip
+    chip = find_chip(chip) if isinstance(chip, str) else chip
+    return Run(name, chip, per_node or chip.per_node, model, plan, seq, global_batch)
+
+
+def check_sizes(run: Run) -> None:
+    model = run.model
+    sizes = {"seq": run.seq, "global_batch": run.global_batch, "gpus_per_node": run.per_node}
+    for field in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"):
+        sizes[field] = getattr(model, field)
+    for field in ("tp", "cp", "pp", "vpp", "dp", "ep", "micro_batch"):
+        sizes[field] = getattr(run.plan, field)
+    for field, value in sizes.items():
+        if value < 1:
+            raise InputError(f"{field} is {value}: it must be 1 or more")
+    if model.hidden % model.heads:
+        raise InputError(f"heads is {model.heads}, which does not divide hidden {model.hidden}")
+    if model.heads % model.kv_heads:
+        raise InputError(f"kv_heads is {model.kv_heads}: it must divide heads {model.heads}")
+    if model.experts and not (0 < model.experts_per_token <= model.experts and model.moe_ffn > 0):
+        raise InputError(
+            f"experts is {model.experts}: give experts_per_token (1 to {model.experts}) and moe_ffn"
+        )
+    _check_names(run.plan)
+
+
+def _check_names(plan: Plan) -> None:
+    if plan.zero not in (0, 1, 2, 3):
+        raise InputError(f"zero is {plan.zero}: it must be 0, 1, 2 or 3")
+    if plan.recompute not in ("none", "selective", "full"):
+        raise InputError(f"recompute is '{plan.recompute}': it must be none, selective or full")
+    if plan.schedule not in SCHEDULES:
+        raise InputError(f"schedule is '{plan.schedule}': it must be {', '.join(SCHEDULES)}")
+
+
+def check_mesh(run: Run) -> None:
+    """What each axis may be, for this model."""
+    plan, model = run.plan, run.model
+    if model.heads % plan.tp:
+        raise InputError(f"tp is {plan.tp}, which does not divide heads {model.heads}")
+    if run.seq % plan.cp:
+        raise InputError(f"cp is {plan.cp}, which does not divide seq {run.seq}")
+    if plan.pp * plan.vpp > model.layers + 2:  # embedding and head may have a stage of their own
+        raise InputError(
+            f"pp {plan.pp} x vpp {plan.vpp} cuts {model.layers} layers into more parts than there "
+            f"are: pp·vpp may be {model.layers} at most"
+        )
+    if plan.vpp > 1 and plan.schedule != "interleaved":
+        raise InputError(f"vpp is {plan.vpp} with schedule '{plan.schedule}': use 'interleaved'")
+    if plan.ep > 1 and not model.experts:
+        raise InputError(f"ep is {plan.ep}, but experts is 0: use 1, or give experts")
+    if plan.ep > 1 and (model.experts % plan.ep or (plan.dp * plan.cp) % plan.ep):
+        raise InputError(
+            f"ep is {plan.ep}: it must divide experts {model.experts} and dp·cp {plan.dp * plan.cp}"
+        )
+
+
+def check_batch(run: Run) -> None:
+    size = run.plan.dp * run.plan.micro_batch
+    if run.global_batch % size:
+        below = run.global_batch // size * size
+        near = f"{below} or {below + size}" if below else str(size)
+        raise InputError(
+            f"global_batch is {run.global_batch}, not a multiple of dp {run.plan.dp} x micro_batch "
+            f"{run.plan.micro_batch}: use {near}"
+        )

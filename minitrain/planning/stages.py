@@ -1,0 +1,56 @@
+"""Which layers lie where: the cut of a model into the v·p stages of a pipeline.
+
+Stage c·p + r is chunk c of rank r. The embedding is in the first stage, the head in the last. Where
+the layers do not divide evenly the ends get fewer, since they have embedding and head as well:
+Llama 3's 126 layers over 128 stages leave one out at either end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from minitrain.planning.run import Run
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`dense` and `mixture` layers, and whether the embedding or the head is here."""
+
+    dense: int
+    mixture: int
+    first: bool
+    last: bool
+
+    @property
+    def layers(self) -> int:
+        return self.dense + self.mixture
+
+
+def layers_per_stage(layers: int, stages: int) -> list[int]:
+    """As even as possible; stages in the middle take the remainder, the ends have the least."""
+    base, more = divmod(layers, stages)
+    if not more:
+        return [base] * stages
+    by_distance = sorted(range(stages), key=lambda i: (-min(i, stages - 1 - i), i))
+    counts = [base] * stages
+    for i in by_distance[:more]:
+        counts[i] += 1
+    return counts
+
+
+def stages_of(run: Run) -> list[Stage]:
+    """All v·p stages in the order in which a token passes them."""
+    counts = layers_per_stage(run.model.layers, run.plan.pp * run.plan.vpp)
+    dense_left = run.model.layers - run.model.moe_layers
+    stages = []
+    for i, count in enumerate(counts):
+        dense = min(dense_left, count)
+        dense_left -= dense
+        stages.append(Stage(dense, count - dense, i == 0, i == len(counts) - 1))
+    return stages
+
+
+def chunks_of_rank(run: Run, rank: int) -> Iterator[Stage]:
+    """The stages that pipeline rank `rank` holds."""
+    yield from stages_of(run)[rank :: run.plan.pp]

@@ -1,0 +1,175 @@
+"""Seconds of one training step: the schedule's operations on a clock, and what comes after them.
+
+All data, tensor and context ranks do the same at the same time, so one pipeline stands for the
+cluster: p ranks are simulated, not p·t·c·d. Each operation lasts what its stage's two streams take
+(`passes.py`); transfers between stages run on the sender's communication stream
+(`parallel.schedule_check.clocked`, the clock that proves the schedules).
+
+    step = busy + bubble + exposed gradient synchronisation + optimizer
+
+`parts` says where the time of the busiest rank goes, and sums to the step. A long pipeline
+is simulated for as many microbatches as it needs to settle: each further p take the same again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import lru_cache
+
+from minitrain.parallel.schedule_check import Clocked, clocked
+from minitrain.parallel.schedules import Operation, make_schedule
+from minitrain.planning import kernels, workload
+from minitrain.planning.memory import Memory, end_parameters, peak_memory, rank_parameters
+from minitrain.planning.network import Fabric, fabric_of
+from minitrain.planning.passes import Passes, data_seconds, gradient_seconds, stage_passes
+from minitrain.planning.run import Run
+from minitrain.planning.stages import Stage, chunks_of_rank
+
+ADAM_BYTES = 38  # a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
+LARGEST = 20_000  # operations that are simulated one by one
+
+
+@dataclass(frozen=True)
+class Step:
+    """An estimate, with where the seconds of the busiest rank go."""
+
+    run: Run
+    seconds: float
+    parts: dict[str, float]
+    memory: Memory
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.run.tokens / self.seconds
+
+    @property
+    def tflops_per_gpu(self) -> float:
+        """Model FLOPs, attention in full; recomputation not counted."""
+        return workload.model_flops(self.run) / self.seconds / self.run.gpus / 1e12
+
+    @property
+    def mfu(self) -> float:
+        return self.tflops_per_gpu * 1e12 / self.run.chip.peak(self.run.plan.precision)
+
+    @property
+    def hfu(self) -> float:
+        return self.mfu * workload.hardware_flops(self.run) / workload.model_flops(self.run)
+
+
+def estimate(run: Run, fabric: Fabric | None = None, exact: bool = True) -> Step:
+    """Memory and time of one step of `run`; not `exact`: the bubble in closed form, for a search."""
+    fabric = fabric or fabric_of(run.chip, run.per_node)
+    passes = rank_passes(run, fabric)
+    finish = (finish_seconds if exact else finish_in_closed_form)(run, fabric, passes)
+    after = [tail(run, fabric, rank, passes[rank]) for rank in range(run.plan.pp)]
+    seconds = max(end + sum(rest.values()) for end, rest in zip(finish, after))
+    work = [busy_parts(run, fabric, chunks) for chunks in passes]
+    rank = max(range(run.plan.pp), key=lambda r: sum(work[r].values()) + sum(after[r].values()))
+    parts = work[rank]
+    for part, exposed in after[rank].items():
+        parts[part] += exposed
+    parts["bubble"] = seconds - sum(parts.values())
+    parts = {part: spent for part, spent in parts.items() if spent > 1e-9 * seconds}
+    return Step(run, seconds, parts, peak_memory(run))
+
+
+def busy_parts(run: Run, fabric: Fabric, chunks: list[Passes]) -> dict[str, float]:
+    """What a rank does with all microbatches, by part."""
+    parts: dict[str, float] = defaultdict(float)
+    for stage in chunks:
+        for passed in (stage.forward, stage.backward):
+            for part, seconds in passed.parts.items():
+                parts[part] += run.microbatches * seconds
+        parts["send"] += 2 * run.microbatches * blocking_seconds(run, fabric)
+    return parts
+
+
+def rank_passes(run: Run, fabric: Fabric) -> list[list[Passes]]:
+    """For each pipeline rank those of its chunks; stages that are alike are computed once."""
+
+    @lru_cache
+    def of(stage: Stage) -> Passes:
+        return stage_passes(run, fabric, stage)
+
+    return [[of(stage) for stage in chunks_of_rank(run, rank)] for rank in range(run.plan.pp)]
+
+
+def timeline(run: Run, fabric: Fabric | None = None, microbatches: int | None = None) -> Clocked:
+    """Every operation of every pipeline rank with its start and end."""
+    fabric = fabric or fabric_of(run.chip, run.per_node)
+    return clock(run, fabric, rank_passes(run, fabric), microbatches or run.microbatches)
+
+
+def clock(run: Run, fabric: Fabric, passes: list[list[Passes]], microbatches: int) -> Clocked:
+    plan = run.plan
+    schedule = make_schedule(plan.schedule, plan.pp, microbatches, plan.vpp)
+    split = schedule.splits_backward
+    send = blocking_seconds(run, fabric)
+    tables = [
+        [{"F": x.forward.seconds + send, "W": x.weights,
+          "B": x.backward.seconds - split * x.weights + send} for x in chunks]
+        for chunks in passes
+    ]  # fmt: skip
+
+    def seconds(rank: int, operation: Operation) -> float:
+        return tables[rank][operation.chunk][operation.kind]
+
+    return clocked(schedule, seconds, send_seconds(run, fabric) - send)
+
+
+def send_seconds(run: Run, fabric: Fabric) -> float:
+    """A microbatch's activations to the next stage, each tensor rank a part of them."""
+    if run.plan.pp == 1:
+        return 0.0
+    nbytes = 2 * run.local_tokens * run.model.hidden / run.plan.tp
+    return fabric.send(nbytes, stride=run.gpus // run.plan.pp)
+
+
+def blocking_seconds(run: Run, fabric: Fabric) -> float:
+    """Megatron of 2021-22 waits for a send before it goes on."""
+    return 0.0 if run.plan.modern else send_seconds(run, fabric)
+
+
+def finish_seconds(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list[float]:
+    """When each pipeline rank has done its last operation."""
+    p, m, v = run.plan.pp, run.microbatches, run.plan.vpp
+    if p == 1:
+        return [m * sum(x.forward.seconds + x.backward.seconds for x in passes[0])]
+    if 2 * p * m * v <= LARGEST or m <= 4 * p:
+        return [events[-1].end for events in clock(run, fabric, passes, m).ranks]
+    settled = 2 * p + m % p
+    short, longer = (clock(run, fabric, passes, n).ranks for n in (settled, settled + p))
+    more = (m - settled - p) / p
+    return [
+        b[-1].end + more * (b[-1].end - a[-1].end) for a, b in zip(short, longer)
+    ]
+
+
+def finish_in_closed_form(
+    run: Run, fabric: Fabric, passes: list[list[Passes]]
+) -> list[float]:
+    """The slowest rank's work, and (p-1)/v passes of the pipeline to fill and drain it."""
+    send = 2 * send_seconds(run, fabric)
+    work = [sum(x.forward.seconds + x.backward.seconds for x in chunks) for chunks in passes]
+    fill = (run.plan.pp - 1) * (sum(work) / len(work) / run.plan.vpp + send)
+    blocked = 2 * run.plan.vpp * blocking_seconds(run, fabric)
+    return [run.microbatches * (max(work) + blocked) + fill] * len(passes)
+
+
+def tail(run: Run, fabric: Fabric, rank: int, passes: list[Passes]) -> dict[str, float]:
+    """After the last backward: gradients that did not travel beside it, and the optimizer.
+
+    They leave in buckets as backward makes them; the last layer's has nothing to hide behind.
+    """
+    layers, experts = rank_parameters(run, rank)
+    stages = list(chunks_of_rank(run, rank))
+    layers += end_parameters(run, stages)
+    count = max(1, sum(stage.layers for stage in stages))
+    sync = gradient_seconds(run, fabric, layers, experts)
+    beside = sum(x.backward.seconds for x in passes)
+    exposed = max(sync / count, sync - beside * (count - 1) / count)
+    if run.plan.zero == 3:  # the first layer's weights, and the last gradients
+        exposed = 2 * data_seconds(run, fabric, "all_gather", 2 * (layers + experts) / count)
+    held = (layers + experts) / (run.plan.dp * run.plan.cp if run.plan.zero else 1)
+    return {"dp": exposed, "optimizer": kernels.elementwise(run.chip, ADAM_BYTES * held)}
