@@ -1,4 +1,4 @@
-"""`python -m minitrain lab | train | grade | build | bench | doctor | assets`."""
+"""`python -m minitrain lab | train | grade | build | bench | plan | doctor | assets`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from minitrain.commands.build import build
 from minitrain.commands.doctor import doctor
 from minitrain.commands.grade import grade
 from minitrain.commands.lab import lab
+from minitrain.commands.plan import plan
 from minitrain.commands.train import train
 from minitrain.errors import InputError
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 for command in (lab, train, grade, build, bench, doctor, assets):
     app.command()(command)
+app.add_typer(plan, name="plan")
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ def clocked(
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Asserts that each operation is there exactly once on each rank, and that it comes to an end."""
+    """Asserts that each operation is there exactly once on each rank, and that it halts."""
     kinds = "FBW" if schedule.splits_backward else "FB"
     wanted = {
         Operation(kind, i, c)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from minitrain.errors import InputError, unknown_name
@@ -78,7 +79,7 @@ def one_forward_one_backward(p: int, m: int) -> Schedule:
 
 
 def interleaved(p: int, m: int, v: int) -> Schedule:
-    """1F1B over v chunks a rank: microbatches go in groups, each through all chunks before the next.
+    """1F1B over v chunks a rank: a group of microbatches goes through all chunks, then the next.
 
     A group has p microbatches, or a few more where p does not divide m: with fewer, a rank would
     wait for a forward that stands behind a backward waiting for it. With m < p there is one group,
@@ -139,7 +140,7 @@ def alternate(forwards: list[Operation], backwards: list[Operation], ahead: int)
 def grouped(m: int, count: int) -> list[range]:
     """m microbatches in `count` groups whose sizes differ by at most one."""
     edges = [m * i // count for i in range(count + 1)]
-    return [range(a, b) for a, b in zip(edges, edges[1:])]
+    return [range(a, b) for a, b in pairwise(edges)]
 
 
 def check_sizes(p: int, m: int, v: int = 1) -> None:

@@ -1,0 +1,200 @@
+"""The planner against what was published: every row of `data/published_runs.csv`, table by table.
+
+A row names a metric; `PREDICTED` says how it is computed here. `use` tells what a small error is
+worth: *fitted* rows took part in choosing a chip's constants, *not fitted* ones did not, *circular*
+ones are products of numbers that the publication itself multiplied, so they check units alone.
+
+    error = predicted / published - 1         a table's: the mean and the worst of |error|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby
+
+from minitrain.parallel.links import published_sweep
+from minitrain.paths import data_dir
+from minitrain.planning import workload
+from minitrain.planning.columns import run_from_row
+from minitrain.planning.cost import chip_hours
+from minitrain.planning.hardware import number, read_table
+from minitrain.planning.layer import backward_tasks, forward_tasks, layer_times
+from minitrain.planning.memory import ZERO_PAPER, peak_memory, state_bytes
+from minitrain.planning.network import fabric_of, fit_wire
+from minitrain.planning.optimal import fit_frontier
+from minitrain.planning.scaling_laws import CHINCHILLA_REFITTED
+from minitrain.planning.step import estimate
+from minitrain.planning.streams import repeated
+
+GRID_KG_PER_KWH = 0.42  # one constant that gives every published CO2 row of the Llama model cards
+SWEEPS = ("a100_8gpu_nvlink3", "h200_8gpu_nvls")
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Checked:
+    name: str
+    published: float
+    predicted: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """`rank_correlation`: Spearman's, of the model FLOP/s per chip where rows are runs."""
+
+    table: str
+    mean_error: float
+    worst_error: float
+    rows: list[Checked]
+    use: str
+    rank_correlation: float | None = None
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+def validate() -> Iterator[Table]:
+    """One table after the other, as it is done."""
+    rows = read_table(data_dir() / "published_runs.csv")
+    for name, group in groupby(rows, key=lambda row: row["table"]):
+        yield checked_table(name, list(group))
+    for sweep in SWEEPS:
+        yield sweep_table(sweep)
+
+
+def checked_table(name: str, rows: list[Row]) -> Table:
+    results = [checked(row, rows) for row in rows]
+    uses = " and ".join(dict.fromkeys(row["use"] for row in rows if row["use"])) or "closed form"
+    correlation = None
+    if rows[0]["metric"] == "tokens_per_second" and len(rows) > 4:
+        correlation = utilisation_correlation(rows, results)
+    return table_of(name, results, uses, correlation)
+
+
+def table_of(name: str, rows: list[Checked], use: str, correlation: float | None = None) -> Table:
+    errors = [abs(row.error) for row in rows]
+    return Table(name, sum(errors) / len(errors), max(errors), rows, use, correlation)
+
+
+def checked(row: Row, table: list[Row]) -> Checked:
+    published = number(row, "published")
+    predicted = PREDICTED[row["metric"]](row, table)
+    return Checked(row["name"], published, predicted, predicted / published - 1)
+
+
+def sweep_table(name: str) -> Table:
+    """A measured all-reduce over sizes, in seconds."""
+    sweep = published_sweep(name)
+    wire = fit_wire(sweep)
+    rows = []
+    for size, seconds in sweep.points:
+        predicted = wire.seconds(sweep.kind, size, sweep.ranks)
+        rows.append(Checked(f"{size / 2**20:g} MiB", seconds, predicted, predicted / seconds - 1))
+    return table_of(f"All-reduce {name}", rows, "fitted")
+
+
+def of_step(value: Callable) -> Callable[[Row, list[Row]], float]:
+    """A metric that is read off the step of the row's run."""
+    return lambda row, table: value(estimate(run_from_row(row)))
+
+
+def of_memory(value: Callable) -> Callable[[Row, list[Row]], float]:
+    return lambda row, table: value(peak_memory(run_from_row(row))) / 2**30
+
+
+def zero_gigabytes(row: Row, table: list[Row]) -> float:
+    ranks, stage = int(row["dp"]), int(row["zero"])
+    return sum(state_bytes(number(row, "parameters"), stage, ranks, ZERO_PAPER)) / 1e9
+
+
+def layer_milliseconds(tasks: Callable) -> Callable[[Row, list[Row]], float]:
+    def value(row: Row, table: list[Row]) -> float:
+        run = run_from_row(row)
+        times = layer_times(run, fabric_of(run.chip, run.per_node), mixture=False)
+        passed = repeated(tasks(run, times), run.model.layers)
+        return passed.seconds / run.model.layers * 1e3
+
+    return value
+
+
+def hours_of(row: Row, table: list[Row]) -> float:
+    return chip_hours(number(row, "tokens"), estimate(run_from_row(row)))
+
+
+def megawatt_hours(row: Row, table: list[Row]) -> float:
+    return number(row, "chip_hours") * number(row, "watts") * number(row, "pue") / 1e6
+
+
+def parameters_of(row: Row, table: list[Row]) -> float:
+    run = run_from_row(row)
+    return workload.parameter_count(run.model, run.seq)
+
+
+def frontier_tokens(exponent: float) -> Callable[[Row, list[Row]], float]:
+    """Chinchilla's first two approaches: a power law through the table, with one constant."""
+
+    def value(row: Row, table: list[Row]) -> float:
+        points = [(number(r, "parameters"), number(r, "published")) for r in table]
+        frontier = fit_frontier(exponent, points)
+        return frontier.tokens(frontier.flops_for(number(row, "parameters")))
+
+    return value
+
+
+def law_tokens(row: Row, table: list[Row]) -> float:
+    """The tokens for which a model of this size is the best, by the law of the loss."""
+    law, n = CHINCHILLA_REFITTED, number(row, "parameters")
+    # on the frontier α A / N^α = β B / D^β
+    return (law.beta * law.B * n**law.alpha / (law.alpha * law.A)) ** (1 / law.beta)
+
+
+def hardware_tflops(step) -> float:
+    return step.tflops_per_gpu * step.hfu / step.mfu
+
+
+PREDICTED: dict[str, Callable[[Row, list[Row]], float]] = {
+    "state_gb": zero_gigabytes,
+    "activation_gib": of_memory(lambda memory: memory.activations),
+    "state_gib": of_memory(lambda memory: memory.states - memory.embedding),
+    "layer_fwd_ms": layer_milliseconds(forward_tasks),
+    "layer_bwd_ms": layer_milliseconds(backward_tasks),
+    "step_seconds": of_step(lambda step: step.seconds),
+    "hardware_tflops": of_step(hardware_tflops),
+    "tflops_per_gpu": of_step(lambda step: step.tflops_per_gpu),
+    "tokens_per_second": of_step(lambda step: step.tokens_per_second),
+    "mfu": of_step(lambda step: step.mfu),
+    "chip_hours": hours_of,
+    "tonnes_co2": lambda row, table: megawatt_hours(row, table) * GRID_KG_PER_KWH,
+    "mwh": megawatt_hours,
+    "parameters": parameters_of,
+    "chinchilla_1_tokens": frontier_tokens(0.50),
+    "chinchilla_2_tokens": frontier_tokens(0.49),
+    "chinchilla_3_tokens": law_tokens,
+}
+
+
+def utilisation_correlation(rows: list[Row], results: list[Checked]) -> float:
+    """Of published with predicted FLOP/s per chip: speed itself follows from size alone."""
+    runs = [run_from_row(row) for row in rows]
+    work = [workload.model_flops(run) / run.tokens / run.gpus for run in runs]
+    published = [w * result.published for w, result in zip(work, results)]
+    return spearman(published, [w * result.predicted for w, result in zip(work, results)])
+
+
+def spearman(x: list[float], y: list[float]) -> float:
+    """The correlation of ranks; equal values share the mean of theirs."""
+    a, b = ranks(x), ranks(y)
+    mean = (len(x) + 1) / 2
+    covariance = sum((p - mean) * (q - mean) for p, q in zip(a, b))
+    spread = sum((p - mean) ** 2 for p in a) * sum((q - mean) ** 2 for q in b)
+    return covariance / spread**0.5
+
+
+def ranks(values: list[float]) -> list[float]:
+    order = sorted(values)
+    first = {value: order.index(value) for value in set(values)}
+    count = {value: order.count(value) for value in set(values)}
+    return [first[value] + (count[value] + 1) / 2 for value in values]
