@@ -35,7 +35,9 @@ def best_plan(
     ] = None,
     pue: Annotated[float, typer.Option(help="all power over the machines' power")] = 1.2,
     carbon: Annotated[float, typer.Option(help="grams of CO2 per kWh")] = 400.0,
-    rank: Annotated[str, typer.Option(help="by time or by cost (which may use fewer gpus)")] = "time",
+    rank: Annotated[
+        str, typer.Option(help="by time or by cost (which may use fewer gpus)")
+    ] = "time",
     json: Annotated[bool, typer.Option("--json", help="as JSON, on stdout")] = False,
 ) -> None:
     """The best ways to cut a training run over a cluster, what they cost, and why others lose."""

@@ -177,8 +177,13 @@ def cost_text(question: Question, cost: Cost) -> str:
             f"${cost.usd.typical:,.0f} (${cost.usd.low:,.0f} to ${cost.usd.high:,.0f}; "
             f"{cost.usd.source})"
         )
+    energy = "no power known for the chip"
+    if cost.kwh is not None:
+        energy = (
+            f"{cost.kwh / 1000:,.3g} MWh at the chips' power limit, "
+            f"{cost.tonnes_co2:,.3g} t of CO2"
+        )
     return (
         f"{question.training_tokens:.3g} tokens: {cost.days:.3g} days, {cost.chip_hours:,.0f} "
-        f"chip-hours at {100 * cost.goodput:.1f}% goodput, {money}, {cost.kwh / 1000:,.3g} MWh at "
-        f"the chips' power limit, {cost.tonnes_co2:,.3g} t of CO2"
+        f"chip-hours at {100 * cost.goodput:.1f}% goodput, {money}; {energy}"
     )

@@ -1,1 +1,1 @@
-"""On paper, before the money is spent: scaling laws."""
+"""On paper, before the money is spent: memory, time, cost and scaling laws of a training run."""

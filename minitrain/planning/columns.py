@@ -43,7 +43,7 @@ COLUMNS = {
     "recompute": "none",
     "precision": "bf16; fp16 where the chip lacks it",
     "schedule": "1f1b; interleaved where vpp is over 1",
-    "software": "modern; with fp16, 2022: no fused attention, sends that block",
+    "software": "fp16: 2022, Megatron then; without tp and pp: eager PyTorch; else fused",
     "shared_experts": "0",
     "dense_layers": "0: of a mixture, the first few whose MLP is one of ffn",
 }
@@ -108,7 +108,7 @@ def plan_of(cells: Mapping[str, str], chip: Chip) -> Plan:
         zero=optional(cells, "zero") or 0,
         recompute=cells.get("recompute") or "none",
         precision=precision,
-        modern=software(cells, precision),
+        software=cells.get("software") or usual_software(precision, tp * pp),
     )
 
 
@@ -131,11 +131,11 @@ def data_ranks(cells: Mapping[str, str], others: int) -> int:
     return gpus // others
 
 
-def software(cells: Mapping[str, str], precision: str) -> bool:
-    given = cells.get("software") or ("2022" if precision == "fp16" else "modern")
-    if given not in ("2022", "modern"):
-        raise InputError(f"software is '{given}': it must be 2022 or modern")
-    return given == "modern"
+def usual_software(precision: str, model_parallel: int) -> str:
+    """What a run of this kind is usually written in; `Plan` says what the names mean."""
+    if precision == "fp16":
+        return "2022"
+    return "fused" if model_parallel > 1 else "eager"
 
 
 def with_chunks(plan: Plan, cells: Mapping[str, str], model: Model, batch: int) -> Plan:

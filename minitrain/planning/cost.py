@@ -1,7 +1,7 @@
 """What a run costs: hours, money with its range, energy, carbon; to rent or to own; what is best.
 
     chip-hours = tokens / tokens per second · chips / goodput
-    energy     = chip-hours · watts · PUE          watts: the chip's limit, and its share of the host
+    energy     = chip-hours · watts · PUE          the chip's limit and its share of the host
     carbon     = energy · grams per kWh            from 30 (France) to over 700 (coal)
 
 Watts at the limit are an upper bound: published CO2 figures are mostly made so (hours x limit), and
@@ -43,8 +43,8 @@ class Cost:
     days: float
     chip_hours: float
     usd: Price | None  # of the whole run; None where no price is known
-    kwh: float
-    tonnes_co2: float
+    kwh: float | None  # None where the chip's power is not known
+    tonnes_co2: float | None
     goodput: float
 
 
@@ -61,10 +61,11 @@ def cost_of(
         raise InputError(f"tokens is {tokens:g}: give how many to train on, 15e12 for one")
     good = goodput(failures, step.run.gpus) if failures else 1.0
     hours = chip_hours(tokens, step, good)
-    kwh = energy_kwh(hours, step.run.chip, site)
-    usd = price and Price(*(hours * x for x in (price.low, price.typical, price.high)), price.source)
+    kwh = energy_kwh(hours, step.run.chip, site) if step.run.chip.watts else None
+    carbon = None if kwh is None else kwh * site.grams_per_kwh / 1e6
+    usd = price and price.times(hours)
     days = hours / step.run.gpus / 24
-    return Cost(days, hours, usd, kwh, kwh * site.grams_per_kwh / 1e6, good)
+    return Cost(days, hours, usd, kwh, carbon, good)
 
 
 def energy_kwh(hours: float, chip: Chip, site: Site) -> float:
@@ -77,7 +78,7 @@ def break_even(
     purchase_usd: float, rent_usd_per_hour: float, watts: float, years: float = 4.0,
     usd_per_kwh: float = 0.1, pue: float = PUE, upkeep_per_year: float = 0.1,
 ) -> float:  # fmt: skip
-    """Share of its life that a chip must be busy for owning to be as cheap as renting; over 1: rent.
+    """Share of its life that a chip must be busy to be as cheap as a rented one; over 1: rent.
 
     `purchase_usd` counts the chip with its share of node, network and building; upkeep is a share
     of it a year; power is paid only while it runs.

@@ -23,9 +23,6 @@ from pathlib import Path
 from minitrain.errors import InputError, unknown_name
 from minitrain.paths import data_dir
 
-BYTES = {"fp16": 2, "bf16": 2, "fp8": 2}  # of an activation; FP8's are cast as they are multiplied
-
-
 @dataclass(frozen=True)
 class Constants:
     """What a chip holds of its peaks in training; the four of the table above."""

@@ -37,7 +37,7 @@ def matmul(chip: Chip, precision: str, m: float, n: float, k: float, count: int 
 
 
 def fused_attention(chip: Chip, precision: str, flops: float) -> float:
-    """FlashAttention and its like (Dao et al. 2022): it computes in 16 bits, whatever the matmuls."""
+    """FlashAttention and its like (Dao et al. 2022): in 16 bits, whatever the matmuls have."""
     sixteen = "bf16" if precision == "fp8" else precision
     return flops / (chip.constants.attention * chip.peak(sixteen)) + chip.constants.kernel
 

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 
 from minitrain.planning import kernels
 from minitrain.planning.network import Fabric
-from minitrain.planning.run import Plan, Run
+from minitrain.planning.run import Run
 from minitrain.planning.streams import Task
-
 
 EAGER = 2.0  # bias, dropout, cast and addition are kernels of their own, each reads and writes
 
@@ -53,7 +52,7 @@ def layer_times(run: Run, fabric: Fabric, mixture: bool) -> LayerTimes:
     rows = tokens / t if plan.sp else tokens  # of what tensor parallelism alone leaves whole
     copies, f, mlp_tokens, experts = mlp_shape(run, mixture)
     mask = 0 if plan.modern else 1
-    eager = EAGER if is_eager(plan) else 1.0
+    eager = EAGER if plan.software == "eager" else 1.0
     return LayerTimes(
         norm=kernels.elementwise(chip, eager * 4 * rows * h),
         add=kernels.elementwise(chip, eager * (6 + mask) * rows * h),
@@ -70,13 +69,8 @@ def layer_times(run: Run, fabric: Fabric, mixture: bool) -> LayerTimes:
         gather=fabric.seconds("all_gather", 2 * tokens * h, t),
         context=2 * fabric.seconds("all_gather", 2 * plan.cp * tokens * kv / t, plan.cp, t),
         dispatch=dispatch_seconds(run, fabric) if mixture else 0.0,
-        route=kernels.elementwise(chip, 8 * tokens * model.experts_per_token * h, 3) if mixture else 0.0,
+        route=route_seconds(run) if mixture else 0.0,
     )
-
-
-def is_eager(plan: Plan) -> bool:
-    """Sharded data parallelism alone is plain PyTorch; every other cut is Megatron's or its like."""
-    return plan.zero == 3 and plan.tp == 1 and plan.pp == 1
 
 
 def mlp_shape(run: Run, mixture: bool) -> tuple[int, float, float, int]:
@@ -120,6 +114,12 @@ def dispatch_seconds(run: Run, fabric: Fabric) -> float:
     width = 1 if plan.precision == "fp8" else 2
     nbytes = width * run.local_tokens * copies * model.hidden / plan.tp
     return fabric.seconds("all_to_all", nbytes, plan.ep, plan.tp)
+
+
+def route_seconds(run: Run) -> float:
+    """Tokens copied into the order of their experts, and back: read and written, twice."""
+    copies = run.local_tokens * run.model.experts_per_token
+    return kernels.elementwise(run.chip, 8 * copies * run.model.hidden, 3)
 
 
 def forward_tasks(run: Run, x: LayerTimes) -> list[Task]:
@@ -171,11 +171,11 @@ def backward_tasks(run: Run, x: LayerTimes) -> list[Task]:
 def repeated_tasks(run: Run, x: LayerTimes) -> list[Task]:
     """What full recomputation runs again.
 
-    Megatron's checkpoint repeats the layer. torch.utils.checkpoint, which sharded-data stacks
-    (ZeRO-3) use, stops once it has what backward needs: the last matmul and addition have no reader.
+    Megatron's checkpoint repeats the layer. torch.utils.checkpoint stops once it has what backward
+    needs, and nothing reads the last matmul and addition.
     """
     tasks = forward_tasks(run, x)
-    return tasks[:-2] if is_eager(run.plan) else tasks
+    return tasks[:-2] if run.plan.software == "eager" else tasks
 
 
 def half_backward(out: list[Task], run: Run, x: LayerTimes, half: str) -> None:

@@ -1,8 +1,8 @@
 """Bytes on each rank by category, for any cut of a run over chips.
 
-States (Rajbhandari et al. 2020, ZeRO, fig. 1), Ψ parameters on a rank before sharding, N data ranks:
+States (Rajbhandari et al. 2020, ZeRO, fig. 1), Ψ parameters on a rank before sharding, N ranks:
 
-    weights + gradients + optimizer = (2 + g + 12) Ψ     g = 4 where gradients add up in FP32, else 2
+    weights + gradients + optimizer = (2 + g + 12) Ψ     g = 4 if gradients add up in FP32, else 2
     stage 1 divides the optimizer's 12 by N, stage 2 also g, stage 3 also the weights' 2
 
 Activations of one layer (Korthikanti et al. 2022, table 2), s b tokens, t tensor ranks:
@@ -104,7 +104,7 @@ def mlp_bytes(run: Run, mixture: bool) -> float:
 
 
 def live_passes(plan: Plan, rank: int, microbatches: int) -> int:
-    """Chunk-activations alive at once on a pipeline rank (`schedule_check.peak_live` counts them)."""
+    """Chunk-activations alive at once on a pipeline rank: `peak_live` of its schedule."""
     p, v, m = plan.pp, plan.vpp, microbatches
     if plan.schedule == "gpipe":
         return m
@@ -161,7 +161,9 @@ def rank_memory(run: Run, rank: int = 0, per: StateBytes = FP32_GRADIENTS) -> Me
 def temporaries(run: Run, stages: list[Stage]) -> float:
     """What lives only while it is used: the largest of logits and of a layer made again."""
     plan, model, tokens = run.plan, run.model, run.local_tokens
-    logits = 8 * tokens * model.vocab / plan.tp if stages[-1].last else 0  # and their gradient, FP32
+    logits = (
+        8 * tokens * model.vocab / plan.tp if stages[-1].last else 0
+    )  # and their gradient, FP32
     again = 0.0
     if plan.recompute != "none":
         again = tokens * (attention_bytes_in_full(run) + mlp_bytes(run, model.moe_layers > 0))

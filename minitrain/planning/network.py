@@ -1,13 +1,14 @@
 """Seconds of a message or a collective among chips: inside a node, between nodes, or both.
 
-A collective of wire bytes W (2(N-1)/N · S for an all-reduce of S) whose steps cost a seconds in all:
+A collective of wire bytes W (2(N-1)/N · S for an all-reduce of S) whose steps cost a seconds:
 
     seconds = a + W/B + √(a W/B)        a = steps · α
 
-The third term is chunking: a message is cut so that its parts pipeline through the ring; many small
-chunks pay α more often, few large ones leave links idle; at the best size both cost c·√(a W/B), with
-c = 2 if every hop waits and 0 if none does (Sanders et al. 2009); c = 1 describes the sweeps of
-`data/collective_sweeps.csv` over six decades of size within 9% in the mean, α-β alone within 15%.
+The third term is chunking: a message is cut so that its parts pipeline through the ring; many
+small chunks pay α more often, few large ones leave links idle; at the best size both cost
+c·√(a W/B), with c = 2 if every hop waits and 0 if none does (Sanders et al. 2009). c = 1 describes
+the sweeps of `data/collective_sweeps.csv`, over six decades of size, within 9% in the mean; α and β
+alone within 16%.
 
 Between nodes NCCL works in two levels: inside each node, and between the nodes with each chip's own
 share on its own network card. What shares a link shares its bandwidth: `sharing` groups that use a
@@ -50,6 +51,7 @@ class Fabric:
     between: Wire
     per_node: int
     tree_alpha: float  # latency of one hop of a tree, between nodes
+    in_network: bool = False  # switches that add up (SHARP): an all-reduce sends each byte once
 
     def seconds(
         self, kind: str, nbytes: float, ranks: int, stride: int = 1, sharing: int = 1
@@ -85,13 +87,15 @@ class Fabric:
         return max(inside, across + first)
 
     def across(self, wire: Wire, kind: str, nbytes: float, nodes: int) -> float:
-        """A ring between the nodes; an all-reduce may take NCCL's double tree where that is faster.
+        """A ring between the nodes; an all-reduce may take a double tree where that is faster.
 
         The tree (Sanders et al. 2009) has 2 log2 N steps for the ring's 2(N-1), and sends 2 S.
         """
         ring = wire.seconds(kind, nbytes, nodes)
         if kind != "all_reduce":
             return ring
+        if self.in_network:
+            return 2 * self.tree_alpha + nbytes / wire.bandwidth
         latency = 2 * math.ceil(math.log2(nodes)) * self.tree_alpha
         transfer = 2 * nbytes / wire.bandwidth
         return min(ring, latency + transfer + CHUNKING * math.sqrt(latency * transfer))

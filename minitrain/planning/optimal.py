@@ -53,7 +53,9 @@ def with_inference(
 ) -> Optimum:
     """The N and D that reach `loss` for the fewest FLOPs of training and serving together."""
     if loss <= law.E:
-        raise InputError(f"loss is {loss}: no model gets to {law.E} or under; ask for more than that")
+        raise InputError(
+            f"loss is {loss}: no model gets to {law.E} or under; ask for more than that"
+        )
     if served_tokens < 0:
         raise InputError(f"served tokens is {served_tokens:g}: give 0 or more")
     smallest = (law.A / (loss - law.E)) ** (1 / law.alpha)  # with tokens without end

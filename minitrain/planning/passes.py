@@ -7,7 +7,8 @@ beside the next layer's backward; other stages synchronise once a step (`gradien
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from minitrain.planning import kernels, workload
 from minitrain.planning.layer import LayerTimes, backward_tasks, forward_tasks, layer_times
@@ -21,7 +22,7 @@ LOSS_BYTES = 24  # a logit: written, cast to FP32, softmax and loss, and their b
 
 @dataclass(frozen=True)
 class Passes:
-    """A stage's forward and backward; `weights` seconds of the latter are the weights' gradients."""
+    """A stage's forward and backward; `weights` seconds of the latter are weight gradients."""
 
     forward: Passed
     backward: Passed
@@ -32,17 +33,33 @@ def stage_passes(run: Run, fabric: Fabric, stage: Stage) -> Passes:
     forward, backward, weights = Passed(), Passed(), 0.0
     for mixture, layers in ((False, stage.dense), (True, stage.mixture)):
         if layers:
-            times = layer_times(run, fabric, mixture)
-            gathered, scattered = sharded_seconds(run, fabric, mixture)
-            tasks = with_gather(forward_tasks(run, times), gathered, 0.0)
-            forward.add(repeated(tasks, layers))
-            tasks = with_gather(backward_tasks(run, times), gathered, scattered)
-            backward.add(repeated(tasks, layers))
-            weights += layers * matmul_seconds(times)
+            stack = layer_stack(without_pipeline(run), fabric, mixture, layers)
+            forward.add(stack.forward)
+            backward.add(stack.backward)
+            weights += stack.weights
     for part, seconds in ends(run, stage).items():
         forward.parts[part] += seconds
         backward.parts[part] += 2 * seconds
     return Passes(forward, backward, weights)
+
+
+@lru_cache(maxsize=4096)
+def layer_stack(run: Run, fabric: Fabric, mixture: bool, layers: int) -> Passes:
+    """`layers` layers of one kind, one after the other."""
+    times = layer_times(run, fabric, mixture)
+    gathered, scattered = sharded_seconds(run, fabric, mixture)
+    forward = with_gather(forward_tasks(run, times), gathered, 0.0)
+    backward = with_gather(backward_tasks(run, times), gathered, scattered)
+    weights = layers * matmul_seconds(times)
+    return Passes(repeated(forward, layers), repeated(backward, layers), weights)
+
+
+def without_pipeline(run: Run) -> Run:
+    """The run as one layer sees it: plans that differ elsewhere alone share a `layer_stack`."""
+    if run.plan.zero == 3:
+        return run
+    plan = replace(run.plan, pp=1, vpp=1, schedule="1f1b", dp=run.plan.ep, zero=0)
+    return replace(run, name="", plan=plan, global_batch=plan.dp * plan.micro_batch)
 
 
 def matmul_seconds(x: LayerTimes) -> float:
@@ -88,7 +105,10 @@ def with_gather(tasks: list[Task], gathered: float, scattered: float) -> list[Ta
     if not gathered:
         return tasks
     moved = [Task(t.part, t.seconds, tuple(i + 2 for i in t.after)) for t in tasks]
-    first = [Task("dp", gathered), Task("elementwise", 0.0, (-1,))]  # -1: task 0 of the layer before
+    first = [
+        Task("dp", gathered),
+        Task("elementwise", 0.0, (-1,)),
+    ]  # -1: task 0 of the layer before
     out = first + moved
     if scattered:
         last = max(i for i, task in enumerate(out) if not task.communicates)
@@ -97,7 +117,7 @@ def with_gather(tasks: list[Task], gathered: float, scattered: float) -> list[Ta
 
 
 def gradient_seconds(run: Run, fabric: Fabric, parameters: float, experts: float) -> float:
-    """Gradients in FP32 made equal over the data ranks, once a step, and ZeRO-1's and 2's gather."""
+    """FP32 gradients made equal over the data ranks, once a step; ZeRO-1's and 2's gather."""
     if run.plan.zero == 3:
         return 0.0
     total = 0.0

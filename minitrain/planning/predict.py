@@ -54,7 +54,9 @@ def check_header(file: Path, columns: list[str] | None) -> None:
             raise unknown_name(f"column of {file}", column, COLUMNS)
     missing = [column for column in NEEDED if column not in columns]
     if missing:
-        raise InputError(f"{file} lacks the column {missing[0]}: every run needs {', '.join(NEEDED)}")
+        raise InputError(
+            f"{file} lacks the column {missing[0]}: every run needs {', '.join(NEEDED)}"
+        )
 
 
 def count_runs(file: Path) -> int:

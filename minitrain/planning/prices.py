@@ -30,6 +30,10 @@ class Price:
                 "<= high, in dollars per chip and hour"
             )
 
+    def times(self, hours: float) -> Price:
+        """Dollars of so many chip-hours."""
+        return Price(self.low * hours, self.typical * hours, self.high * hours, self.source)
+
 
 @dataclass(frozen=True)
 class Offer:

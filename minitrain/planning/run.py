@@ -43,11 +43,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a step is cut over chips and time.
+    """How a step is cut over chips and time, and what software runs it.
 
-    `modern` software fuses attention (FlashAttention), has no dropout, and sends between stages
-    beside the computation. Before, in Megatron of 2021-22, scores and dropout masks were kept in
-    memory and a stage waited for its sends.
+    `fused`: Megatron's kernels, FlashAttention, sends beside the computation. `eager`: the same in
+    plain PyTorch, each element-wise operation a kernel of its own. `2022`: Megatron of 2021-22,
+    fused but for attention, whose scores lie in memory; with dropout; a stage waits for its sends.
     """
 
     tp: int = 1
@@ -58,11 +58,17 @@ class Plan:
     dp: int = 1
     ep: int = 1
     zero: int = 0
-    recompute: str = "none"  # none, selective (attention's scores), full (each layer from its input)
+    recompute: str = (
+        "none"  # none, selective (attention's scores), full (each layer from its input)
+    )
     precision: str = "bf16"
     micro_batch: int = 1
     schedule: str = "1f1b"
-    modern: bool = True
+    software: str = "fused"
+
+    @property
+    def modern(self) -> bool:
+        return self.software != "2022"
 
     @property
     def ranks(self) -> int:
@@ -138,6 +144,8 @@ def _check_names(plan: Plan) -> None:
         raise InputError(f"zero is {plan.zero}: it must be 0, 1, 2 or 3")
     if plan.recompute not in ("none", "selective", "full"):
         raise InputError(f"recompute is '{plan.recompute}': it must be none, selective or full")
+    if plan.software not in ("fused", "eager", "2022"):
+        raise InputError(f"software is '{plan.software}': it must be fused, eager or 2022")
     if plan.schedule not in SCHEDULES:
         raise InputError(f"schedule is '{plan.schedule}': it must be {', '.join(SCHEDULES)}")
 

@@ -2,8 +2,8 @@
 
 Axes: tp within a node and dividing heads; pp up to the layers; cp for long sequences; dp the rest;
 ep dividing experts and data ranks; ZeRO 0 to 3; recomputation; microbatch; one or several chunks.
-A plan is dropped if its memory is over `USABLE` of the chip's (allocator, NCCL, CUDA's own). What is
-left is timed with the bubble in closed form, (p-1)/v·(F+B); the best are simulated on the clock.
+A plan is dropped if its memory is over `USABLE` of the chip's (allocator, NCCL, CUDA's own). What
+is left is timed with the bubble in closed form, (p-1)/v·(F+B); the best are simulated on the clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minitrain.errors import InputError
 from minitrain.planning.columns import most_chunks
 from minitrain.planning.hardware import Chip, find_chip
 from minitrain.planning.memory import peak_memory
-from minitrain.planning.network import Fabric, fabric_of
+from minitrain.planning.network import fabric_of
 from minitrain.planning.run import Model, Plan, Run, make_run
 from minitrain.planning.step import Step, estimate
 
@@ -65,9 +65,8 @@ def legal_runs(
         dp = gpus // (tp * cp * pp)
         if batch % dp:
             continue
-        for ep, zero, recompute, micro in product(
-            expert_ranks(model, dp * cp), range(4 if dp * cp > 1 else 1), ("none", "full"), (1, 2, 4, 8)
-        ):  # fmt: skip
+        experts, stages = expert_ranks(model, dp * cp), range(4 if dp * cp > 1 else 1)
+        for ep, zero, recompute, micro in product(experts, stages, ("none", "full"), (1, 2, 4, 8)):
             if (batch // dp) % micro or (zero == 3 and pp > 1):
                 continue  # sharded weights would be gathered for every microbatch of a pipeline
             plan = Plan(
@@ -147,7 +146,7 @@ PHRASES = {
     "bubble": "pipeline bubble",
     "recompute": "recomputation",
     "elementwise": "memory-bound kernels",
-    "matmul": "smaller matmuls",
+    "matmul": "smaller matmuls, or layers cut unevenly",
     "contention": "collectives beside computation",
     "optimizer": "the optimizer's unsharded step",
     "send": "sends between stages",

@@ -26,7 +26,9 @@ from minitrain.planning.passes import Passes, data_seconds, gradient_seconds, st
 from minitrain.planning.run import Run
 from minitrain.planning.stages import Stage, chunks_of_rank
 
-ADAM_BYTES = 38  # a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
+ADAM_BYTES = (
+    38  # a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
+)
 LARGEST = 20_000  # operations that are simulated one by one
 
 
@@ -58,7 +60,7 @@ class Step:
 
 
 def estimate(run: Run, fabric: Fabric | None = None, exact: bool = True) -> Step:
-    """Memory and time of one step of `run`; not `exact`: the bubble in closed form, for a search."""
+    """Memory and time of one step; not `exact`: the bubble in closed form, for a search."""
     fabric = fabric or fabric_of(run.chip, run.per_node)
     passes = rank_passes(run, fabric)
     finish = (finish_seconds if exact else finish_in_closed_form)(run, fabric, passes)
@@ -141,14 +143,10 @@ def finish_seconds(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list
     settled = 2 * p + m % p
     short, longer = (clock(run, fabric, passes, n).ranks for n in (settled, settled + p))
     more = (m - settled - p) / p
-    return [
-        b[-1].end + more * (b[-1].end - a[-1].end) for a, b in zip(short, longer)
-    ]
+    return [b[-1].end + more * (b[-1].end - a[-1].end) for a, b in zip(short, longer)]
 
 
-def finish_in_closed_form(
-    run: Run, fabric: Fabric, passes: list[list[Passes]]
-) -> list[float]:
+def finish_in_closed_form(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list[float]:
     """The slowest rank's work, and (p-1)/v passes of the pipeline to fill and drain it."""
     send = 2 * send_seconds(run, fabric)
     work = [sum(x.forward.seconds + x.backward.seconds for x in chunks) for chunks in passes]
@@ -160,7 +158,8 @@ def finish_in_closed_form(
 def tail(run: Run, fabric: Fabric, rank: int, passes: list[Passes]) -> dict[str, float]:
     """After the last backward: gradients that did not travel beside it, and the optimizer.
 
-    They leave in buckets as backward makes them; the last layer's has nothing to hide behind.
+    They leave in buckets as the last microbatch's backward makes them; the last layer's has nothing
+    to hide behind. A chunk is done p passes before the next, which later software makes use of.
     """
     layers, experts = rank_parameters(run, rank)
     stages = list(chunks_of_rank(run, rank))
@@ -168,6 +167,8 @@ def tail(run: Run, fabric: Fabric, rank: int, passes: list[Passes]) -> dict[str,
     count = max(1, sum(stage.layers for stage in stages))
     sync = gradient_seconds(run, fabric, layers, experts)
     beside = sum(x.backward.seconds for x in passes)
+    if run.plan.modern:
+        beside *= 1 + run.plan.pp * (run.plan.vpp - 1) / run.plan.vpp
     exposed = max(sync / count, sync - beside * (count - 1) / count)
     if run.plan.zero == 3:  # the first layer's weights, and the last gradients
         exposed = 2 * data_seconds(run, fabric, "all_gather", 2 * (layers + experts) / count)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from minitrain.commands.plan import price_given, shape_of
+from minitrain.errors import InputError
+from minitrain.planning.predict import count_runs, predict
+
+HEADER = "name,chip,gpus,layers,hidden,heads,vocab,seq,gated,global_batch,tp,pp,zero,recompute\n"
+ROW = "small,A100-SXM-80GB,8,12,768,12,50304,1024,0,64,1,1,3,none\n"
+KEYS = {"step_seconds", "tflops_per_gpu", "mfu", "hfu", "tokens_per_second", "memory_gib"}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "minitrain", "plan", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    file = tmp_path / "runs.csv"
+    file.write_text(HEADER + ROW + ROW.replace("small", "again"))
+    return file
+
+
+def test_predict_as_json(runs):
+    done = run("predict", str(runs), "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["name"] for row in rows] == ["small", "again"]
+    assert set(rows[0]) >= KEYS
+    assert sum(rows[0]["memory_parts_gib"].values()) == pytest.approx(rows[0]["memory_gib"])
+    assert sum(rows[0]["step_parts_seconds"].values()) == pytest.approx(rows[0]["step_seconds"])
+
+
+def test_predict_as_a_table(runs):
+    done = run("predict", str(runs))
+    assert done.returncode == 0 and "again" in done.stdout and "GiB" in done.stdout
+
+
+def test_an_impossible_row_is_one_sentence_and_exit_2(runs):
+    runs.write_text(HEADER + ROW + ROW.replace(",8,", ",9,").replace(",1,1,3", ",2,1,3"))
+    done = run("predict", str(runs), "--json")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "line 3 (small): gpus is 9, not a multiple" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text,words",
+    [
+        ("", "is empty"),
+        (HEADER, "no rows"),
+        ("name,layers,hidden\nx,1,2\n", "lacks the column chip"),
+        (HEADER.replace("tp", "tensor") + ROW, "no column .* 'tensor'"),
+        (HEADER + ROW.strip() + ",extra\n", "more cells than columns"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path, text, words):
+    file = tmp_path / "runs.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=words):
+        count_runs(file)
+
+
+def test_a_long_file_streams(tmp_path):
+    """20,000 rows of which no two are held: the estimates come one by one."""
+    file = tmp_path / "runs.csv"
+    file.write_text(HEADER + "".join(ROW.replace("small", f"run {i}") for i in range(20_000)))
+    assert count_runs(file) == 20_000
+    estimates = predict(file)
+    assert next(estimates)["name"] == "run 0"
+    assert sum(1 for _ in estimates) == 19_999
+
+
+def test_a_plan_for_a_preset():
+    done = run("--model", "llama3-8b", "--gpus", "16", "--seq", "4096", "--tokens", "1e12", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert len(answer["plans"]) == 5 and answer["plans"][0]["why"] == "the fastest"
+    cost = answer["plans"][0]["cost"]
+    assert cost["usd"]["low"] < cost["usd"]["high"] and cost["kwh"] > 0
+
+
+def test_a_picture_and_the_price_of_ones_own():
+    done = run("--gpus", "8", "--price", "2-4", "--rank", "cost")
+    assert done.returncode == 0, done.stderr
+    assert "█" in done.stdout and "--price" in done.stdout and "chip-hours" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments,words",
+    [
+        (["--model", "llama9"], "no model preset is called 'llama9'"),
+        (["--chip", "H100"], "no chip is called 'H100'"),
+        (["--gpus", "0"], "--gpus is 0"),
+        (["--price", "cheap"], "--price is 'cheap'"),
+        (["--rank", "luck"], "--rank is 'luck'"),
+        (["--model", "llama3-405b", "--gpus", "8"], "does not fit"),
+        (["predict", "none.csv"], "is not there"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(arguments, words):
+    done = run(*arguments)
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_options_are_read():
+    assert price_given("2-8", "x").typical == pytest.approx(4)
+    assert price_given("3", "x").low == 3
+    assert price_given(None, "TPUv4") is None
+    assert shape_of("llama3-8b").kv_heads == 8

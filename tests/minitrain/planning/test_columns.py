@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from minitrain.errors import InputError
+from minitrain.planning.columns import run_from_row
+
+ROW = {"chip": "H100-SXM-80GB", "layers": "32", "hidden": "4096"}
+
+
+def row(**cells: object) -> dict[str, str]:
+    return ROW | {name: str(value) for name, value in cells.items()}
+
+
+def test_three_cells_are_enough():
+    run = run_from_row(ROW)
+    assert (run.model.heads, run.model.ffn, run.model.gated, run.seq) == (32, 11008, True, 2048)
+    assert (run.gpus, run.plan.precision, run.plan.schedule, run.global_batch) == (1, "bf16", "1f1b", 1)
+
+
+def test_empty_is_the_default():
+    assert run_from_row(ROW | {"tp": "", "dp": " ", "gated": "", "name": ""}) == run_from_row(ROW)
+
+
+def test_what_follows_from_what():
+    run = run_from_row(row(gpus=64, tp=8, pp=4, global_batch=32))
+    assert (run.plan.dp, run.plan.vpp, run.plan.schedule) == (2, 8, "interleaved")
+    assert run_from_row(row(gpus=64, tp=8, pp=4, global_batch=32, vpp=1)).plan.schedule == "1f1b"
+    assert run_from_row(row(tp=2, dp=8)).gpus == 16
+    assert run_from_row(row(precision="fp16")).plan.software == "2022"
+    assert run_from_row(row(gated=0)).model.ffn == 4 * 4096
+    assert run_from_row({**ROW, "chip": "V100-SXM2-32GB"}).plan.precision == "fp16"
+    assert run_from_row(row(layers="32.0")).model.layers == 32
+
+
+def test_a_microbatch_is_chosen_that_fits():
+    assert run_from_row(row(dp=8, global_batch=128, zero=3, recompute="full")).plan.micro_batch == 8
+    assert run_from_row(row(dp=8, global_batch=128, zero=3, seq=8192)).plan.micro_batch < 8
+
+
+@pytest.mark.parametrize(
+    "cells,words",
+    [
+        ({"chip": ""}, "chip is missing: give"),
+        ({"chip": "H100-SXM-80G"}, "did you mean 'H100-SXM-80GB'"),
+        ({"layers": ""}, "layers is missing"),
+        ({"layers": "many"}, "layers is 'many': a whole number"),
+        ({"hidden": "-1"}, "hidden is '-1'"),
+        ({"hidden": "1e999"}, "hidden is '1e999'"),
+        ({"hidden": "nan"}, "hidden is 'nan'"),
+        ({"heads": "33"}, "heads is 33, which does not divide hidden 4096"),
+        ({"kv_heads": "5"}, "kv_heads is 5: it must divide heads 32"),
+        ({"tp": "3"}, "tp is 3, which does not divide heads 32"),
+        ({"tp": "0"}, "tp is 0: it must be 1 or more"),
+        ({"gpus": "12", "tp": "8"}, "gpus is 12, not a multiple of tp·cp·pp = 8: use 8 or 16"),
+        ({"gpus": "16", "dp": "4"}, "dp is 4, but gpus 16"),
+        ({"dp": "4", "global_batch": "6", "micro_batch": "1"}, "global_batch is 6, not a multiple"),
+        ({"cp": "3"}, "cp is 3, which does not divide seq 2048"),
+        ({"pp": "64"}, "pp 64 x vpp 1 cuts 32 layers"),
+        ({"pp": "2", "vpp": "2", "schedule": "gpipe"}, "vpp is 2 with schedule 'gpipe'"),
+        ({"ep": "2", "dp": "2"}, "ep is 2, but experts is 0"),
+        ({"ep": "3", "dp": "3", "experts": "8"}, "ep is 3: it must divide experts 8"),
+        ({"experts": "4", "experts_per_token": "5"}, "give experts_per_token"),
+        ({"zero": "4"}, "zero is 4: it must be 0, 1, 2 or 3"),
+        ({"recompute": "some"}, "recompute is 'some': it must be none, selective or full"),
+        ({"precision": "fp4"}, "precision is fp4, which H100-SXM-80GB has no matrix units for"),
+        ({"sp": "2"}, "sp is '2': it must be 0 or 1"),
+        ({"schedule": "dualpipe"}, "schedule is 'dualpipe': it must be"),
+        ({"software": "2019"}, "software is '2019': it must be fused, eager or 2022"),
+    ],
+)
+def test_impossible_and_incomplete_rows_name_the_field_and_the_remedy(cells, words):
+    with pytest.raises(InputError, match=words.replace("(", r"\(")):
+        run_from_row(ROW | cells)
+
+
+def test_a_chip_without_the_precision():
+    with pytest.raises(InputError, match="use fp16"):
+        run_from_row({**ROW, "chip": "T4", "precision": "bf16"})
