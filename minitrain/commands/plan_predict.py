@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from minitrain.planning.predict import count_runs, predict
@@ -13,8 +13,9 @@ TABLE_ROWS = 200  # a longer file is for --json; the table shows its head
 
 def as_json(file: Path) -> None:
     """An array that is written as it grows, so that 100,000 runs need no memory."""
+    estimates = with_bar(file)
     print("[", end="")
-    for i, estimate in enumerate(with_bar(file)):
+    for i, estimate in enumerate(estimates):
         print("," * (i > 0) + "\n" + json.dumps(estimate), end="")
     print("\n]")
 
@@ -51,9 +52,9 @@ def cells(run: dict) -> list[str]:
     ]
 
 
-def with_bar(file: Path) -> Iterator[dict]:
-    """The estimates, counted on stderr; the file is checked whole before the first."""
+def with_bar(file: Path) -> Iterable[dict]:
+    """The estimates, counted on stderr; the file is checked whole before this returns."""
     from tqdm import tqdm
 
     total = count_runs(file)
-    yield from tqdm(predict(file), total=total, unit="run", leave=False, disable=total < 100)
+    return tqdm(predict(file), total=total, unit="run", leave=False, disable=total < 100)

@@ -24,8 +24,8 @@ class Failures:
     restart, from the failure to the first new step."""
 
     chip_hours: float = LLAMA3_CHIP_HOURS
-    save_seconds: float = 30.0
-    restart_seconds: float = 600.0
+    save_seconds: float = 15.0
+    restart_seconds: float = 300.0
 
     def __post_init__(self) -> None:
         if self.chip_hours <= 0 or self.save_seconds < 0 or self.restart_seconds < 0:

@@ -109,7 +109,7 @@ def live_passes(plan: Plan, rank: int, microbatches: int) -> int:
     if plan.schedule == "gpipe":
         return m
     if plan.schedule == "zero-bubble":
-        return min(p, m) if rank else min(p - rank, m)
+        return min(p, m)
     if plan.schedule == "1f1b" or v == 1:
         return min(p - rank, m)
     if m < p:

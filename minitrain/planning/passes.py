@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from minitrain.planning import kernels, workload
-from minitrain.planning.layer import LayerTimes, backward_tasks, forward_tasks, layer_times
+from minitrain.planning.layer import backward_tasks, forward_tasks
+from minitrain.planning.layer_times import LayerTimes, layer_times
 from minitrain.planning.network import Fabric
 from minitrain.planning.run import Run
 from minitrain.planning.stages import Stage

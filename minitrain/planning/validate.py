@@ -19,7 +19,8 @@ from minitrain.planning import workload
 from minitrain.planning.columns import run_from_row
 from minitrain.planning.cost import chip_hours
 from minitrain.planning.hardware import number, read_table
-from minitrain.planning.layer import backward_tasks, forward_tasks, layer_times
+from minitrain.planning.layer import backward_tasks, forward_tasks
+from minitrain.planning.layer_times import layer_times
 from minitrain.planning.memory import ZERO_PAPER, peak_memory, state_bytes
 from minitrain.planning.network import fabric_of, fit_wire
 from minitrain.planning.optimal import fit_frontier

@@ -61,7 +61,7 @@ def test_4096_chips_in_ten_seconds():
     "chip,gpus,batch,words",
     [
         ("A100-SXM-40GB", 1, 8, "does not fit: its leanest plan needs .* use about"),
-        ("H100-SXM-80GB", 7, 16, "no cut of global_batch 16 over 7 gpus"),
+        ("H100-SXM-80GB", 37, 16, "no cut of global_batch 16 over 37 gpus"),
         ("A100", 8, 64, "no chip is called 'A100'"),
     ],
 )
