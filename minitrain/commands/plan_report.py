@@ -180,8 +180,7 @@ def cost_text(question: Question, cost: Cost) -> str:
     energy = "no power known for the chip"
     if cost.kwh is not None:
         energy = (
-            f"{cost.kwh / 1000:,.3g} MWh at the chips' power limit, "
-            f"{cost.tonnes_co2:,.3g} t of CO2"
+            f"{cost.kwh / 1000:,.3g} MWh at the chips' power limit, {cost.tonnes_co2:,.3g} t of CO2"
         )
     return (
         f"{question.training_tokens:.3g} tokens: {cost.days:.3g} days, {cost.chip_hours:,.0f} "

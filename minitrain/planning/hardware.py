@@ -23,6 +23,7 @@ from pathlib import Path
 from minitrain.errors import InputError, unknown_name
 from minitrain.paths import data_dir
 
+
 @dataclass(frozen=True)
 class Constants:
     """What a chip holds of its peaks in training; the four of the table above."""

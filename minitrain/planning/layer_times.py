@@ -1,8 +1,9 @@
 """Seconds of the pieces of one layer's forward, of one microbatch on one rank.
 
-Element-wise kernels move, per token and in 16 bits: a norm 4h bytes, an addition 6h (7h with dropout
-and its mask), the activation of an MLP 4f (10f gated); scores, where attention is not fused, 9 a s
-(softmax 4, dropout 5). Plain PyTorch, without Megatron's fused kernels, moves `EAGER` times as much.
+Element-wise kernels move, per token and in 16 bits: a norm 4h bytes, an addition 6h (7h with
+dropout and its mask), the activation of an MLP 4f (10f gated); scores, where attention is not
+fused, 9 a s (softmax 4, dropout 5). Plain PyTorch, without Megatron's fused kernels, moves `EAGER`
+times as much.
 """
 
 from __future__ import annotations

@@ -78,7 +78,9 @@ def test_a_long_file_streams(tmp_path):
 
 
 def test_a_plan_for_a_preset():
-    done = run("--model", "llama3-8b", "--gpus", "16", "--seq", "4096", "--tokens", "1e12", "--json")
+    done = run(
+        "--model", "llama3-8b", "--gpus", "16", "--seq", "4096", "--tokens", "1e12", "--json"
+    )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert len(answer["plans"]) == 5 and answer["plans"][0]["why"] == "the fastest"

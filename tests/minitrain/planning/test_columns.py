@@ -15,7 +15,12 @@ def row(**cells: object) -> dict[str, str]:
 def test_three_cells_are_enough():
     run = run_from_row(ROW)
     assert (run.model.heads, run.model.ffn, run.model.gated, run.seq) == (32, 11008, True, 2048)
-    assert (run.gpus, run.plan.precision, run.plan.schedule, run.global_batch) == (1, "bf16", "1f1b", 1)
+    assert (run.gpus, run.plan.precision, run.plan.schedule, run.global_batch) == (
+        1,
+        "bf16",
+        "1f1b",
+        1,
+    )
 
 
 def test_empty_is_the_default():

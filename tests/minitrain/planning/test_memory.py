@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from .cases import LLAMA, MIXTURE, SMALL, changed, run_with
 
 from minitrain.parallel.schedule_check import peak_live
 from minitrain.parallel.schedules import make_schedule
@@ -17,6 +16,8 @@ from minitrain.planning.memory import (
     state_bytes,
 )
 from minitrain.planning.run import Model, Plan, make_run
+
+from .cases import LLAMA, MIXTURE, SMALL, changed, run_with
 
 GPT = Model(48, 6144, 64, 64, 4 * 6144, 51200, gated=False)
 

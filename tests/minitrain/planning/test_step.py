@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from .cases import LLAMA, MIXTURE, PLANS, SMALL, changed, run_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,8 @@ from minitrain.planning import workload
 from minitrain.planning.network import IDEAL, Wire, fabric_of
 from minitrain.planning.run import Plan, make_run
 from minitrain.planning.step import estimate, timeline
+
+from .cases import LLAMA, MIXTURE, PLANS, SMALL, changed, run_with
 
 runs = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 
@@ -97,9 +98,7 @@ def test_the_timeline_is_the_step(p, m, schedule):
     clock, step = timeline(run), estimate(run)
     assert len(clock.ranks) == p
     assert clock.makespan <= step.seconds
-    assert all(
-        a.end <= b.start + 1e-12 for events in clock.ranks for a, b in pairwise(events)
-    )
+    assert all(a.end <= b.start + 1e-12 for events in clock.ranks for a, b in pairwise(events))
 
 
 def test_schedules_are_ordered_as_the_papers_say():

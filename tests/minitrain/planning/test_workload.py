@@ -35,10 +35,16 @@ def test_counts_agree_with_the_packages_own(name):
 def test_narayanans_formula():
     """96 B s l h² (1 + s/6h + V/16lh) with full recomputation, 72 (… + V/12lh) without."""
     l, h, s, v, b = 48, 6144, 2048, 51200, 4  # noqa: E741
-    run = make_run("A100-SXM-80GB", Model(l, h, 64, 64, 4 * h, v, gated=False), Plan(recompute="full"), s, b)
+    run = make_run(
+        "A100-SXM-80GB", Model(l, h, 64, 64, 4 * h, v, gated=False), Plan(recompute="full"), s, b
+    )
     base = b * s * l * h * h
-    assert workload.model_flops(run) == pytest.approx(72 * base * (1 + s / (6 * h) + v / (12 * l * h)))
-    assert workload.hardware_flops(run) == pytest.approx(96 * base * (1 + s / (6 * h) + v / (16 * l * h)))
+    assert workload.model_flops(run) == pytest.approx(
+        72 * base * (1 + s / (6 * h) + v / (12 * l * h))
+    )
+    assert workload.hardware_flops(run) == pytest.approx(
+        96 * base * (1 + s / (6 * h) + v / (16 * l * h))
+    )
 
 
 def test_the_52_percent_of_2021_is_an_hfu():
