@@ -8,7 +8,8 @@ cluster: p ranks are simulated, not p·t·c·d. Each operation lasts what its st
     step = busy + bubble + exposed gradient synchronisation + optimizer
 
 `parts` says where the time of the busiest rank goes, and sums to the step. A long pipeline
-is simulated for as many microbatches as it needs to settle: each further p take the same again.
+is simulated for as many microbatches as it needs to settle: each further p take the same again
+(exactly where p divides them; within 1% where an interleaved schedule has groups of two sizes).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from minitrain.planning.stages import Stage, chunks_of_rank
 ADAM_BYTES = (
     38  # a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
 )
-LARGEST = 20_000  # operations that are simulated one by one
+SETTLED = 2  # rounds of p microbatches after which a pipeline repeats itself
 
 
 @dataclass(frozen=True)
@@ -135,12 +136,12 @@ def blocking_seconds(run: Run, fabric: Fabric) -> float:
 
 def finish_seconds(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list[float]:
     """When each pipeline rank has done its last operation."""
-    p, m, v = run.plan.pp, run.microbatches, run.plan.vpp
+    p, m = run.plan.pp, run.microbatches
     if p == 1:
         return [m * sum(x.forward.seconds + x.backward.seconds for x in passes[0])]
-    if 2 * p * m * v <= LARGEST or m <= 4 * p:
+    if m <= (SETTLED + 2) * p:
         return [events[-1].end for events in clock(run, fabric, passes, m).ranks]
-    settled = 2 * p + m % p
+    settled = SETTLED * p + m % p
     short, longer = (clock(run, fabric, passes, n).ranks for n in (settled, settled + p))
     more = (m - settled - p) / p
     return [b[-1].end + more * (b[-1].end - a[-1].end) for a, b in zip(short, longer)]

@@ -75,11 +75,14 @@ def test_degenerate_meshes(axis):
     assert two.seconds < alone.seconds
 
 
-def test_a_long_pipeline_is_extrapolated_exactly(monkeypatch):
-    run = run_with(Plan(pp=4, vpp=2, schedule="interleaved"), batch=128)
+@pytest.mark.parametrize("name", ["pipeline", "interleaved", "zero-bubble", "2022"])
+@pytest.mark.parametrize("batch,error", [(128, 1e-9), (126, 0.01)])
+def test_a_long_pipeline_is_extrapolated(name, batch, error, monkeypatch):
+    """Exactly where p divides m; else an interleaved schedule has groups of two sizes."""
+    run = run_with(PLANS[name], batch=batch)
     short = estimate(run).seconds
-    monkeypatch.setattr(step_file, "LARGEST", 0)
-    assert estimate(run).seconds == pytest.approx(short, rel=1e-6)
+    monkeypatch.setattr(step_file, "SETTLED", 1000)
+    assert estimate(run).seconds == pytest.approx(short, rel=error)
 
 
 def test_10_000_ranks_simulate_in_under_a_second():
