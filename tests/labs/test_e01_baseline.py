@@ -16,7 +16,7 @@ SIZES = {
     "cpu": {
         "preset": "1M", "steps": 150, "batch": 16, "length": 128, "corpus_bytes": 3_000_000,
         "grid": [[4, 128], [16, 128], [64, 128], [16, 32], [16, 256]],
-        "own_width": 40, "own_layers": 2, "own_tokens": 300_000,
+        "own_width": 20, "own_layers": 1, "own_tokens": 350_000,
     },
     "gpu": {"preset": "30M", "batch": 32, "length": 256},
     "multi": {},
