@@ -21,6 +21,7 @@ from minitrain.data.loader import Loader
 from minitrain.data.packing import Packed, pack
 from minitrain.data.tokenizer import Tokenizer, train_tokenizer
 from minitrain.errors import InputError
+from minitrain.measure.clock import threads
 from minitrain.model.config import ModelConfig, parameter_count
 from minitrain.model.transformer import build
 from minitrain.training.loop import TrainConfig, evaluate, train
