@@ -37,16 +37,18 @@ def said(tmp_path_factory):
     root, folder = str(Path(__file__).parent / "course"), str(tmp_path_factory.mktemp("progress"))
     setup = SETUP.format(root=root, folder=folder)
     grade = "print(lab.grade(running_sum))"
-    cells = [nbformat.v4.new_code_cell(c) for c in (setup, HELPER, USES, grade, CLASS, grade)]
+    cells = [
+        nbformat.v4.new_code_cell(c.strip()) for c in (setup, HELPER, USES, grade, CLASS, grade)
+    ]
     notebook = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(notebook, timeout=100).execute()
     return [cell.outputs[0].data["text/html"] for cell in (notebook.cells[3], notebook.cells[5])]
 
 
 def test_a_helper_of_an_earlier_cell_is_named_by_its_cell(said):
-    assert "(cell In[2], line 3, in helper: <code>return values[" in said[0]
+    assert "(cell In[2], line 2, in helper: <code>return values[" in said[0]
 
 
 def test_a_method_of_a_class_is_named_by_its_cell(said):
-    line = "cell In[5], line 4, in __init__: <code>self.sums = values.no_such_method()</code>"
+    line = "cell In[5], line 3, in __init__: <code>self.sums = values.no_such_method()</code>"
     assert line in said[1] and "ipykernel" not in said[1]
