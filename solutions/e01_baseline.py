@@ -356,7 +356,7 @@ from minitrain.data.packing import pack
 from minitrain.data.tokenizer import train_tokenizer
 
 corpus = make_corpus(lab.size("corpus_bytes"), seed=1)
-held_out = make_corpus(60_000, seed=2)
+held_out = make_corpus(40_000, seed=2)
 tokenizer = train_tokenizer(corpus.documents[:3000])
 floor = held_out.entropy_per_token(tokenizer)
 print(corpus.documents[0])
@@ -459,7 +459,7 @@ print("One" + tokenizer.decode(story))
 # The ledger counts bytes by who holds them. Training with AdamW keeps four float32 numbers a parameter: the weight, its
 # gradient and two averages, 16 bytes. The rest is *saved activations*: what forward keeps for backward.
 #
-# **Predict**: at batch 16 and 128 tokens, which is larger: those 16 bytes a parameter, or the activations? Give the ratio
+# **Predict**: at batch 8 and 128 tokens, which is larger: those 16 bytes a parameter, or the activations? Give the ratio
 # activations / (16 · parameters).
 
 # %% tags=["question"]

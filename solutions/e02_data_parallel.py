@@ -30,7 +30,8 @@ lab = Lab("e02_data_parallel")
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
 
-config, B, T = preset(lab.size("preset")), lab.size("batch"), lab.size("length")
+config = preset(lab.size("preset"), layers=lab.size("layers"))
+B, T = lab.size("batch"), lab.size("length")
 P = sum(p.numel() for p in build(config).parameters())
 print(f"{show.count_text(P)} parameters, {show.bytes_text(4 * P)} of gradients")
 
@@ -481,7 +482,7 @@ show.bars(
 # ## 6 · A cluster on a laptop
 #
 # A *fabric* runs real tensors beside a clock: compute is your CPU seconds scaled to a GPU, messages cost `α + bytes·β` of
-# published sweeps. Each parameter stands for 1,000 and each token for 64: a 1B model on 16,384 tokens.
+# published sweeps. Each parameter stands for 1,800 and each token for 64: a 1B model on 16,384 tokens.
 #
 # Everything from here on is **emulated**.
 
@@ -565,7 +566,7 @@ lab.answer("hidden_share", hidden_share)
 # ## 7 · From one to eight
 #
 # Each rank keeps its batch; more ranks mean a larger one (*weak scaling*). **Efficiency** is the part of the step in which
-# a rank computes: `1 - exposed / step`. The next cell takes up to a minute.
+# a rank computes: `1 - exposed / step`. The next cell takes half a minute.
 
 # %% tags=["experiment"]
 clusters = {
@@ -578,7 +579,7 @@ scaling = []
 for name, fabric in clusters.items():
     for ranks in lab.size("ranks"):
         pair = ["naive", "overlapped"]
-        run = launch(each, pair, 3, 2**18, ranks=ranks, fabric=fabric)
+        run = launch(each, pair, 2, 2**18, ranks=ranks, fabric=fabric)
         moved = fabric.seconds("all_reduce", 4 * P, range(ranks))
         latency = fabric.seconds("all_reduce", 0, range(ranks))
         for row in run[0]:

@@ -122,9 +122,9 @@ def train_one(
     loader = Loader(texts.training, recipe.batch, seed=seed)
     tokens_per_step = recipe.batch * recipe.length * texts.training.fill
     steps = max(1, round(tokens / tokens_per_step))
-    result = train(
-        model, loader, TrainConfig(steps=steps, lr=recipe.lr_times_width / config.hidden_size)
-    )
+    rate = recipe.lr_times_width / config.hidden_size
+    with threads(1):  # a second one would only wait, in models as small as these
+        result = train(model, loader, TrainConfig(steps=steps, lr=rate))
     held_out = Loader(texts.held_out, 32, shuffle=False)
     return Run(
         parameters=parameter_count(config),

@@ -21,15 +21,16 @@ LAB = "e02_data_parallel"
 SIZES = {
     "cpu": {
         "preset": "1M",
+        "layers": 2,
         "batch": 4,
         "length": 64,
         "repeats": 5,
         "ranks": [1, 2, 4, 8],
-        "parameters_each": 1000,
+        "parameters_each": 1800,
         "tokens_each": 64,
     },
-    "gpu": {"preset": "30M", "batch": 16, "length": 512},
-    "multi": {"preset": "100M", "batch": 16, "length": 1024},
+    "gpu": {"preset": "30M", "layers": 8, "batch": 16, "length": 512},
+    "multi": {"preset": "100M", "layers": 12, "batch": 16, "length": 1024},
 }
 DDP_FILE = "minitrain/parallel/ddp.py"
 WIDTH, LAYERS = 6, 4
