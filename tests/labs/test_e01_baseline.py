@@ -14,9 +14,9 @@ from minitrain.lab.checks import Exercise, Experiment, Question, check, expect
 LAB = "e01_baseline"
 SIZES = {
     "cpu": {
-        "preset": "1M", "steps": 180, "batch": 8, "length": 128, "corpus_bytes": 3_000_000,
+        "preset": "1M", "steps": 160, "batch": 8, "length": 128, "corpus_bytes": 3_000_000,
         "grid": [[4, 128], [16, 128], [64, 128], [16, 32], [16, 256]],
-        "own_width": 20, "own_layers": 1, "own_tokens": 350_000,
+        "own_width": 20, "own_layers": 1, "own_tokens": 250_000,
     },
     "gpu": {"preset": "30M", "batch": 32, "length": 256},
     "multi": {},
