@@ -456,11 +456,10 @@ print("One" + tokenizer.decode(story))
 # %% [markdown]
 # ## 6 · What fills the memory
 #
-# The ledger counts bytes by who holds them. Training with AdamW keeps four float32 numbers a parameter: the weight, its
-# gradient and two averages, 16 bytes. The rest is *saved activations*: what forward keeps for backward.
+# The ledger counts bytes by who holds them. Training with AdamW keeps four float32 numbers a parameter: weight, gradient,
+# two averages. The rest is *saved activations*: what forward keeps for backward.
 #
-# **Predict**: at batch 8 and 128 tokens, which is larger: those 16 bytes a parameter, or the activations? Give the ratio
-# activations / (16 · parameters).
+# **Predict** their ratio at batch 8 and 128 tokens: activations / (16 bytes · parameters).
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -644,8 +643,8 @@ show.lines(
 # ## 8 · A law whose end is known
 #
 # Loss falls with parameters N and tokens D as **L = E + A/N^α + B/D^β** ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)).
-# E is what no size and no text removes. Chinchilla's fit of it, 1.69, nobody can check. *Here the truth is known*: the runs
-# in `data/` read a chain of words, of which each draws the next. Fit them, predict a run that they lack, make it, and add it.
+# E is what nothing removes. Chinchilla's 1.69 nobody can check. *Here the truth is known*: the runs in `data/` read a chain
+# of words, each of which draws the next. Fit them, predict a run that they lack, make it, add it.
 
 # %% tags=["experiment"]
 from minitrain.paths import data_dir
