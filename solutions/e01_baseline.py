@@ -643,8 +643,8 @@ show.lines(
 # ## 8 · A law whose end is known
 #
 # Loss falls with parameters N and tokens D as **L = E + A/N^α + B/D^β** ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)).
-# E is what nothing removes. Chinchilla's 1.69 nobody can check. *Here the truth is known*: the runs in `data/` read a chain
-# of words, each of which draws the next. Fit them, predict a run that they lack, make it, add it.
+# Nobody can check Chinchilla's E of 1.69. *Here it is known*: the runs in `data/` read a chain of words, each drawing the
+# next. Fit them, predict another, make it.
 
 # %% tags=["experiment"]
 from minitrain.paths import data_dir
