@@ -13,9 +13,11 @@ class InputError(ValueError):
     """
 
 
-def unknown_name(kind: str, given: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is none of `known`, with the nearest one suggested."""
+def unknown_name(
+    kind: str, given: str, known: Iterable[str], meant: str | None = None
+) -> InputError:
+    """The error for a name that is none of `known`, with `meant` or the nearest one suggested."""
     names = sorted(known)
-    near = get_close_matches(str(given), names, n=1, cutoff=0.5)
+    near = [meant] if meant else get_close_matches(str(given), names, n=1, cutoff=0.5)
     advice = f"did you mean '{near[0]}'? " if near else ""
     return InputError(f"no {kind} is called '{given}': {advice}known are {', '.join(names)}")

@@ -23,7 +23,7 @@ lab = Lab("e00_ranks_and_collectives")
 # ## 1 · A rank is a process
 #
 # `launch(fn, ranks=4)` starts four processes. Each runs `fn(group)` with its own `group.rank`; nothing is shared. The
-# four return values come back as a list.
+# four return values come back as a list; the lines that ranks print may come in any order.
 
 
 # %%
@@ -90,14 +90,14 @@ print(list(launch(turn, ranks=4)))  # expected: [3, 0, 1, 2]
 # %% [markdown]
 # ## 2 · One to all
 #
-# Rank 0 has the weights, 63 others need them. Sending one by one takes 63 messages in a row. But whoever *has* them can
-# send too: 1 → 2 → 4 → 8 …
+# Rank 0 has the weights, 7 others need them. Sending one by one takes 7 messages in a row. But whoever *has* them can send
+# too: in each round, all that have them send to one other.
 #
-# **Predict**: how many rounds for 64 ranks?
+# **Predict**: how many rounds for 8 ranks?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-guess = 6
+guess = 3
 ### LAB guess = None  # rounds, your guess
 ### END SOLUTION
 lab.predict("rounds", guess)
@@ -157,7 +157,8 @@ tree_broadcast = lab.grade(tree_broadcast)
 ranks = 8
 results = launch(tree_broadcast, torch.zeros(1000), ranks=ranks)
 print("sent by each rank:", [trace.count("send") for trace in results.traces])
-lab.reveal("rounds", 6, note="2⁶ = 64: seven ranks of 8 are reached in 3 rounds")
+rounds = results.traces[0].count("send")  # the root sends in every round
+lab.reveal("rounds", rounds, formula=3, note="log₂N · 8 ranks: 3; 64 ranks: 6, not 63")
 
 # %% [markdown]
 # ## 3 · All to one, in pieces
@@ -180,6 +181,7 @@ def draw_ring(ax, step, ranks=4):
         [c + 0.46 for c in range(ranks)], [f"chunk {c}" for c in range(ranks)]
     )
     ax.set_yticks(range(ranks), [f"rank {r}" for r in range(ranks)])
+    ax.set(title=f"Parts summed, {step} steps done", ylim=(ranks - 0.5, -0.5))
 
 
 # %%
@@ -426,8 +428,8 @@ prediction = [{"bytes": unseen, "predicted": predicted, "measured": measured}]
 lab.experiment("prediction", prediction)
 
 # %% [markdown]
-# **Question**: at which tensor size is half of the time latency? Solve `2(N-1)·α = 2(N-1)/N · S · β` with your own α and
-# β. Below it, a faster network buys nothing.
+# **Question**: at which tensor size is half of the time latency? Solve `2(N-1)·α = 2(N-1)/N · S · β` with your own α
+# (`link.alpha`) and β (`link.beta`). Below it, a faster network buys nothing.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -504,6 +506,7 @@ crossover = min(
 )
 ### LAB crossover = None  # your answer, in bytes
 ### END SOLUTION
+show.table(ring_or_doubling)
 
 # %% tags=["grade"]
 lab.answer("crossover", crossover)
@@ -557,8 +560,8 @@ pairwise_all_to_all = lab.grade(pairwise_all_to_all)
 # %% [markdown]
 # ## 8 · When it hangs
 #
-# A collective that one rank does not join waits for ever; on 16,000 GPUs that is the night. Here a deadline stops it and
-# each rank says where it stood. Run this broken all-reduce and read the report.
+# A collective that one rank does not join waits for ever; on 16,000 GPUs that is the night. Here the launcher notices
+# that nobody can go on, and each rank says where it stood. Run this broken all-reduce and read the report.
 
 
 # %%
@@ -628,8 +631,9 @@ naive_all_reduce = lab.grade(naive_all_reduce)
 # %% [markdown]
 # ## 9 · Your laptop beside a DGX
 #
-# *Bus bandwidth* is the bytes on the busiest link over the seconds: it compares clusters of any size. The A100 and H200
-# points are [published sweeps](https://github.com/stas00/ml-engineering/tree/master/network) of NCCL on 8 GPUs.
+# *Bus bandwidth* is the bytes on the busiest link over the seconds: it compares clusters of any size. On 8 GPUs those bytes
+# are 2(N-1)/N · S = 1.75 S. The A100 and H200 points are [published
+# sweeps](https://github.com/stas00/ml-engineering/tree/master/network) of NCCL on 8 GPUs.
 
 # %%
 curves, theory = {}, {}

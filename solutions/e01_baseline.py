@@ -29,8 +29,8 @@ lab = Lab("e01_baseline")
 #
 # Difficulty 2 of 5 · 6 minutes · 8 points
 #
-# The pair of number i is i + C/2: the two halves of the last dimension. Each pair (a, b) becomes
-# (a·cos - b·sin, b·cos + a·sin).
+# Element i of the last dimension is paired with element i + C/2. Each pair (a, b) becomes
+# (a·cos - b·sin, b·cos + a·sin). The minus sign is already in `turns.sin`: multiply by it as it is.
 
 
 # %% tags=["exercise"]
@@ -68,7 +68,7 @@ rotate = lab.grade(rotate)
 #
 # A server must keep keys and values of every token. Grouped-query attention
 # ([Ainslie et al.](https://arxiv.org/abs/2305.13245)) lets H/K query heads share one of K key/value heads: Llama 3 70B has
-# 64 and 8, so its cache is 8 times smaller.
+# 64 and 8, so its KV cache, what is kept, is 8 times smaller.
 
 # %% [markdown]
 # ### Exercise 2 · `grouped_query_attention`
@@ -114,25 +114,27 @@ grouped_query_attention = lab.grade(grouped_query_attention)
 # %% [markdown]
 # ## 3 · Counted on paper
 #
-# A shape says what a model costs before it exists. Ours, and one that is 400,000 times larger:
+# A shape says what a model costs before it exists. V is `vocab_size`, D `hidden_size`, L `layers`, H `heads`, K `kv_heads`,
+# C `head_size`, F `ffn_size`, T the length in tokens. Ours, and two that are large:
 
 # %%
 from minitrain.model.config import PRESETS, preset
 
 config = preset(lab.size("preset"))
-columns = ["vocab_size", "hidden_size", "layers", "heads", "kv_heads", "ffn_size"]
+columns = ["vocab_size", "hidden_size", "layers", "heads", "kv_heads", "head_size", "ffn_size"]  # fmt: skip
+models = {
+    "ours": config,
+    **{name: PRESETS[name] for name in ("llama2-7b", "llama3-405b")},
+}
 show.table(
     [
-        {
-            "model": name,
-            **{column: getattr(PRESETS[name], column) for column in columns},
-        }
-        for name in (lab.size("preset"), "llama2-7b", "llama3-405b")
+        {"model": name, **{column: getattr(shape, column) for column in columns}}
+        for name, shape in models.items()
     ]
 )
 
 # %% [markdown]
-# **Predict**: how many parameters does ours have?
+# **Predict**: how many parameters does ours have? (Its head is not tied to the embedding.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -239,7 +241,7 @@ from minitrain.measure.flops import counted_flops
 B, T = 2, lab.size("length")
 tokens = torch.randint(config.vocab_size, (B, T))
 counted = counted_flops(lambda: model(tokens).sum().backward())
-print("counted:", counted, "· on paper:", B * T * flops_per_token(config, T))
+print(f"counted {counted:,} · on paper {B * T * flops_per_token(config, T):,}")
 
 # %% [markdown]
 # ## 4 · A step that weighs every token alike
@@ -252,8 +254,9 @@ print("counted:", counted, "· on paper:", B * T * flops_per_token(config, T))
 #
 # Difficulty 3 · 12 minutes · 12 points
 #
-# Each microbatch has `.tokens`, `.targets` (-100 where not counted), `.documents`, `.positions`. Divide each *summed* loss by
-# the targets of *all* microbatches. Clip by the global norm, step, zero.
+# Each microbatch has `.tokens`, `.targets`, `.documents`, `.positions`. `targets[:, t]` is already the token that comes after
+# `tokens[:, t]`, or -100 where nothing counts. Divide each *summed* loss by the counted targets of *all* microbatches. Then
+# once: clip by the global norm, step, zero.
 
 
 # %% tags=["exercise"]
@@ -353,14 +356,15 @@ from minitrain.data.packing import pack
 from minitrain.data.tokenizer import train_tokenizer
 
 corpus = make_corpus(lab.size("corpus_bytes"), seed=1)
-held_out = make_corpus(60_000, seed=2)
+held_out = make_corpus(25_000, seed=2)
 tokenizer = train_tokenizer(corpus.documents[:3000])
 floor = held_out.entropy_per_token(tokenizer)
 print(corpus.documents[0])
 print(f"\nfloor: {floor:.3f} nats a token")
 
 # %% [markdown]
-# **Predict**: after a few hundred steps of the 1M model, how far above the floor is its loss, as a share? (0.1 is 10%.)
+# **Predict**: after the steps below, half a minute on two cores, how far above the floor is the loss, as a share of the
+# floor? (0.1 is 10%.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -413,11 +417,14 @@ show.lines(
     alt="Held-out loss falling toward the dashed entropy floor, over tokens on a log axis.",
 )
 lab.reveal(
-    "above", ys[-1] / floor - 1, note="loss / floor - 1; two minutes bring it below 0.1"
+    "above",
+    ys[-1] / floor - 1,
+    note="loss / floor - 1; `python -m minitrain train` brings it below 0.1 in two minutes",
 )
 
 # %% [markdown]
-# **Question**: how far above the floor did it end, as a share (`loss / floor - 1`)? And what did the run cost in FLOPs?
+# **Question**: how far above the floor did it end, as a share (`loss / floor - 1`)? And what did the run cost in model
+# FLOPs, for the tokens that count (`training[-1]["tokens"]`; padding costs too, and is left out)?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -449,11 +456,10 @@ print("One" + tokenizer.decode(story))
 # %% [markdown]
 # ## 6 · What fills the memory
 #
-# The ledger counts bytes by who holds them. AdamW keeps 4 numbers a parameter: weight, gradient, two averages. The rest is
-# *saved activations*: what forward keeps for backward.
+# The ledger counts bytes by who holds them. Training with AdamW keeps four float32 numbers a parameter: weight, gradient,
+# two averages. The rest is *saved activations*: what forward keeps for backward.
 #
-# **Predict**: at batch 16, which is larger: all of the model's 16 bytes a parameter, or the activations? Give their
-# ratio, activations / model.
+# **Predict** their ratio at batch 8 and 128 tokens: activations / (16 bytes · parameters).
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -520,8 +526,8 @@ lab.answer("largest", largest)
 #
 # Difficulty 1 · 4 minutes · 6 points
 #
-# Model FLOPs utilisation ([PaLM, app. B](https://arxiv.org/abs/2204.02311)): FLOPs that *train* a second, over the peak of
-# the device.
+# Model FLOPs utilisation ([PaLM, app. B](https://arxiv.org/abs/2204.02311)): the model's FLOPs per second, over the peak of
+# the device. `flops_per_token` is per token already.
 
 
 # %% tags=["exercise"]
@@ -553,7 +559,8 @@ mfu = lab.grade(mfu)
 # </details>
 
 # %% [markdown]
-# **Run**: the peak is *measured* here, with the best matmul of many sizes. Then steps of several batches and lengths.
+# **Run**: the peak is *measured* here, with the best matmul of many sizes. Then steps of several batches and lengths (a
+# quarter of a minute).
 
 # %% tags=["experiment"]
 from functools import partial
@@ -606,7 +613,8 @@ show.table(
 
 # %% [markdown]
 # **Explain**: a *roofline* ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)). An operation that does few
-# FLOPs for each byte it moves is held by the memory, not by the matmul units, and a small model is made of such.
+# FLOPs for each byte it moves is held by the memory, not by the matmul units. A point above the slope had its operands in
+# the caches, which are faster.
 
 # %%
 bandwidth, points = copy_bandwidth(), {}
@@ -635,8 +643,8 @@ show.lines(
 # ## 8 · A law whose end is known
 #
 # Loss falls with parameters N and tokens D as **L = E + A/N^α + B/D^β** ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)).
-# E is what no size and no text removes. Chinchilla's fit of it, 1.69, nobody can check. *Here the truth is known*: the runs
-# in `data/` read a chain of words, of which each draws the next. Fit them, predict a run that they lack, make it, and add it.
+# Nobody can check Chinchilla's E of 1.69. *Here it is known*: the runs in `data/` read a chain of words, each drawing the
+# next. Fit them, predict another, make it.
 
 # %% tags=["experiment"]
 from minitrain.paths import data_dir

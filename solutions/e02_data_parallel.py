@@ -1,15 +1,15 @@
 # %% [markdown]
 # # e02 · Data parallel
 #
-# **Every rank trains on its own part of the batch, and all end with the same weights. You write it three times, each time
-# faster, and read off a trace where the rest of the time goes.**
+# **Every rank trains on its own part of the batch, and all end with the same weights. You write it three times, from one
+# message a tensor to messages that travel while you compute, and read off a trace where the rest of the time goes.**
 #
 # 60 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
 #
 # You build: naive DDP, buckets, overlap with backward, and accumulation. You end with this picture: efficiency from one to
 # eight ranks over four networks, with and without overlap.
 #
-# ![Efficiency from 1 to 8 ranks over four networks: NVLink stays high, Ethernet falls to a tenth](../labs/pictures/e02_data_parallel.png)
+# ![Efficiency from 1 to 8 ranks over four networks: NVLink stays high, Ethernet falls below a half](../labs/pictures/e02_data_parallel.png)
 
 # %% tags=["setup"]
 import torch
@@ -30,7 +30,8 @@ lab = Lab("e02_data_parallel")
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
 
-config, B, T = preset(lab.size("preset")), lab.size("batch"), lab.size("length")
+config = preset(lab.size("preset"), layers=lab.size("layers"))
+B, T = lab.size("batch"), lab.size("length")
 P = sum(p.numel() for p in build(config).parameters())
 print(f"{show.count_text(P)} parameters, {show.bytes_text(4 * P)} of gradients")
 
@@ -49,11 +50,11 @@ def tokens_of(rank):
 
 
 # %% [markdown]
-# **Predict**: two ranks all-reduce these gradients by the ring of e00. How many bytes does each rank send in a step?
+# **Predict**: four ranks all-reduce these gradients by the ring of e00. How many bytes does each rank send in a step?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-guess = 2 * 1 / 2 * 4 * P
+guess = 2 * 3 / 4 * 4 * P
 ### LAB guess = None  # bytes, your guess
 ### END SOLUTION
 lab.predict("step_bytes", guess, unit="B")
@@ -64,7 +65,8 @@ lab.predict("step_bytes", guess, unit="B")
 # Difficulty 2 of 5 · 8 minutes · 12 points
 #
 # After backward, average every gradient: `group.all_reduce(tensor, op="avg")` works in place. A parameter that this rank
-# did not use has `grad is None`; the others still wait for its part.
+# did not use has `grad is None`; the others still wait for its part. A *tied* parameter, one tensor under two names
+# (embedding and head), is sent once.
 
 
 # %% tags=["exercise"]
@@ -86,7 +88,7 @@ all_reduce_gradients = lab.grade(all_reduce_gradients)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `model.parameters()` gives each tied parameter once, in the same order on all ranks. Leave out what does not require a
+# `model.parameters()` names a tied parameter once, in the same order on all ranks. Leave out what does not require a
 # gradient.
 #
 # </details>
@@ -102,7 +104,7 @@ all_reduce_gradients = lab.grade(all_reduce_gradients)
 # </details>
 
 # %% [markdown]
-# **Run**: two ranks, two different batches, against one process with both. Never compare the loss alone: Adam hides a
+# **Run**: four ranks, four different batches, against one process with all. Never compare the loss alone: Adam hides a
 # gradient that is N times too large.
 
 
@@ -115,17 +117,17 @@ def data_parallel(group):
 
 
 one = build(config, dtype=torch.float64, seed=1)
-loss_of(one, torch.cat([tokens_of(0), tokens_of(1)])).backward()
-two = launch(data_parallel, ranks=2)
-worst = max((g - p.grad).abs().max() for g, p in zip(two[0], one.parameters()))
+loss_of(one, torch.cat([tokens_of(rank) for rank in range(4)])).backward()
+four = launch(data_parallel, ranks=4)
+worst = max((g - p.grad).abs().max() for g, p in zip(four[0], one.parameters()))
 print("largest difference of any gradient is below 1e-12:", worst.item() < 1e-12)
 
 # %%
-sent = two.traces[0].bytes_sent() // 2  # counted in float64 here, 8 bytes instead of 4
+sent = four.traces[0].bytes_sent() // 2  # float64 here, 8 bytes instead of 4
 lab.reveal(
     "step_bytes",
     sent,
-    formula=2 * 1 / 2 * 4 * P,
+    formula=2 * 3 / 4 * 4 * P,
     note="2(N-1)/N · 4P, whatever the batch",
 )
 
@@ -136,7 +138,8 @@ lab.reveal(
 # a row, 2(N-1) each.
 #
 # So gradients share **buckets**: flat buffers, one all-reduce each. PyTorch's default is 25 MiB
-# ([Li et al. 2020](https://arxiv.org/abs/2006.15704)).
+# ([Li et al. 2020](https://arxiv.org/abs/2006.15704)). With large tensors they alone gain little; they make section 3
+# possible.
 
 # %% [markdown]
 # ### Exercise 2 · `all_reduce_gradients_bucketed`
@@ -230,16 +233,38 @@ def make_buckets(model, bucket_bytes):
 
 
 # %% [markdown]
+# So is `Wrapper`: inside `with ddp.no_sync():`, `ddp.synchronize` is False, and the hook lets gradients add up.
+
+# %%
+from contextlib import contextmanager
+
+
+class Wrapper(torch.nn.Module):
+    synchronize = True
+
+    def forward(self, *inputs, **options):
+        return self.module(*inputs, **options)
+
+    @contextmanager
+    def no_sync(self):
+        self.synchronize = False
+        yield
+        self.synchronize = True
+
+
+# %% [markdown]
 # ### Exercise 3 · `DDP`
 #
 # Difficulty 5 · 20 minutes · 20 points
 #
-# Write `send_ready`: while the *next* bucket in line misses nothing, issue its all-reduce (`async_op=True`) and keep the
-# work. And `finish`: take what is still missing, send the rest, wait. In line, because ranks must send in one order.
+# `hook`: take `p`, then `send_ready`: while the *next* bucket in line misses nothing, issue its all-reduce
+# (`async_op=True`), keep the work; stop when all are sent. In line, because ranks must send in one order.
+#
+# `finish`: take what is missing, send the rest, wait, and reset: no works, every `missing` full.
 
 
 # %% tags=["exercise"]
-class DDP(torch.nn.Module):
+class DDP(Wrapper):
     """A model whose backward leaves averaged gradients. About 14 lines of yours."""
 
     def __init__(self, model, group, bucket_bytes=25 * 2**20):
@@ -252,15 +277,13 @@ class DDP(torch.nn.Module):
                     lambda p, b=bucket: self.hook(p, b)
                 )
 
-    def forward(self, *inputs, **options):
-        return self.module(*inputs, **options)
-
     def hook(self, p, bucket):
         """The gradient of `p` is complete; others may not be."""
-        ### BEGIN SOLUTION
-        bucket.take(p, self.group.size)
-        self.send_ready()
-        ### END SOLUTION
+        if self.synchronize:
+            ### BEGIN SOLUTION
+            bucket.take(p, self.group.size)
+            self.send_ready()
+            ### END SOLUTION
 
     def send_ready(self):
         """Issues the buckets that are next in line and full."""
@@ -313,14 +336,15 @@ DDP = lab.grade(DDP)
 # ## 4 · Accumulate, then talk once
 #
 # A batch that does not fit is cut into M microbatches whose gradients add up. Sending after each would cost M times the
-# bytes for nothing. `ddp.no_sync()` makes a forward and backward that only accumulates.
+# bytes for nothing: forward and backward inside `ddp.no_sync()` only accumulate.
 
 # %% [markdown]
 # ### Exercise 4 · `accumulate`
 #
 # Difficulty 2 · 6 minutes · 12 points
 #
-# All but the last microbatch run inside `ddp.no_sync()`, forward included. Each loss is divided by M.
+# All but the last microbatch run inside `ddp.no_sync()`, forward included. Each loss is divided by M. The caller runs
+# `ddp.finish()`.
 
 # %% tags=["exercise"]
 from contextlib import nullcontext
@@ -362,9 +386,26 @@ accumulate = lab.grade(accumulate)
 # </details>
 
 # %% [markdown]
+# **Run**: two microbatches, one all-reduce (the whole model fits one bucket of 25 MiB).
+
+
+# %% tags=["nbval-check-output"]
+def two_microbatches(group):
+    ddp = DDP(build(config, seed=1), group)
+    accumulate(ddp, tokens_of(group.rank).chunk(2), loss_of)
+    ddp.finish()
+    return group.trace.count("all_reduce")
+
+
+print("all-reduces of each rank:", list(launch(two_microbatches, ranks=2)))
+
+# %% [markdown]
 # ## 5 · Measure
 #
-# One training step, three ways, on this machine. `group.trace` keeps every message; `group.now()` is the clock.
+# One training step, three ways, on this machine, in about ten seconds. `group.trace` keeps every message.
+#
+# Communication is **exposed** while the rank does nothing but wait for it, and **hidden** while it travels and the rank
+# computes.
 
 # %% tags=["experiment"]
 from minitrain.parallel.ddp import broadcast_parameters
@@ -427,20 +468,21 @@ show.bars(
     {f"{n} rank{'s' * (n > 1)}": [rate[v, n] for v in variants] for n in (1, 2)},
     theory=[2 * rate[v, 1] for v in variants],
     y="tokens per second",
-    title=f"Measured on {lab.device_name}; dashed: twice one rank",
+    title=f"Measured on {lab.device_name}; predicted: twice one rank",
     alt="Tokens per second of one and two ranks, naive, bucketed and overlapped.",
     form="{:.0f}",
 )
 
 # %% [markdown]
-# **Explain**: two ranks on two cores stay below twice one rank. One rank alone may use all cores, so the second core is
-# not new; and here the network *is* the memory bus. A cluster is neither: emulate one.
+# **Explain**: two ranks on two cores usually stay below twice one rank; if yours do not, the machine was busy: run the
+# cell again. One rank alone may use all cores, so the second core is not new; and here the network *is* the memory bus. A
+# cluster is neither: emulate one.
 
 # %% [markdown]
 # ## 6 · A cluster on a laptop
 #
 # A *fabric* runs real tensors beside a clock: compute is your CPU seconds scaled to a GPU, messages cost `α + bytes·β` of
-# published sweeps. Each parameter stands for 1,000 and each token for 64: a 1B model on 16,384 tokens.
+# published sweeps. Each parameter stands for 1,800 and each token for 64: a 1B model on 16,384 tokens.
 #
 # Everything from here on is **emulated**.
 
@@ -507,13 +549,15 @@ hidden = row["hidden_seconds"] / (row["hidden_seconds"] + row["exposed_seconds"]
 lab.reveal("hidden", hidden, note="hidden / (hidden + exposed), emulated")
 
 # %% [markdown]
-# **Question**: the share of the communication that your overlapped DDP hid, from the table `overlap`.
+# **Question**: the same share of the *naive* step, from the table `overlap`. The timeline shows why.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-hidden_share = hidden
+row = overlap[0]
+hidden_share = row["hidden_seconds"] / (row["hidden_seconds"] + row["exposed_seconds"])
 ### LAB hidden_share = None  # your answer, between 0 and 1
 ### END SOLUTION
+show.table(overlap)
 
 # %% tags=["grade"]
 lab.answer("hidden_share", hidden_share)
@@ -522,7 +566,7 @@ lab.answer("hidden_share", hidden_share)
 # ## 7 · From one to eight
 #
 # Each rank keeps its batch; more ranks mean a larger one (*weak scaling*). **Efficiency** is the part of the step in which
-# a rank computes: `1 - exposed / step`.
+# a rank computes: `1 - exposed / step`. The next cell takes half a minute.
 
 # %% tags=["experiment"]
 clusters = {
@@ -535,7 +579,7 @@ scaling = []
 for name, fabric in clusters.items():
     for ranks in lab.size("ranks"):
         pair = ["naive", "overlapped"]
-        run = launch(each, pair, 3, 2**18, ranks=ranks, fabric=fabric)
+        run = launch(each, pair, 2, 2**18, ranks=ranks, fabric=fabric)
         moved = fabric.seconds("all_reduce", 4 * P, range(ranks))
         latency = fabric.seconds("all_reduce", 0, range(ranks))
         for row in run[0]:
@@ -548,24 +592,38 @@ for name, fabric in clusters.items():
 lab.experiment("scaling", scaling)
 
 # %% [markdown]
-# Theory: with compute C and communication T a naive step keeps C / (C + T); an overlapped one hides up to the backward's
-# part of C. NVLink hides nearly all of it. Ethernet cannot: T is a multiple of C, and no overlap mends that.
+# Theory (dashed): with compute C and communication T a naive step keeps C / (C + T). Measured points lie lower, since
+# *exposed* also counts waiting for slower ranks.
+#
+# An overlapped step hides up to the backward's part of C. NVLink hides nearly all of it. Ethernet cannot: T is a multiple
+# of C, and no overlap mends that.
 
 # %% tags=["picture"]
 with show.canvas(columns=2) as (figure, axes):
     for ax, variant in zip(axes, ("naive", "overlapped")):
-        rows, curves = [r for r in scaling if r["variant"] == variant], {}
+        curves, theory = {}, {}
         for name in clusters:
-            points = [
-                (r["ranks"], 100 * r["efficiency"]) for r in rows if r["fabric"] == name
-            ]
-            curves[name] = tuple(zip(*points))
+            own = [r for r in scaling if (r["fabric"], r["variant"]) == (name, variant)]
+            ranks = [r["ranks"] for r in own]
+            curves[name] = (ranks, [100 * r["efficiency"] for r in own])
+            C = [r["step_seconds"] - r["exposed_seconds"] for r in own]
+            T = [r["communication_seconds"] for r in own]
+            theory[f"{name}, theory"] = (
+                ranks,
+                [100 * c / (c + t) for c, t in zip(C, T)],
+            )
         show.lines(
-            curves, x="ranks", y="efficiency (%)", title=f"{variant} (emulated)", ax=ax
+            curves,
+            theory=theory if variant == "naive" else None,
+            x="ranks",
+            y="efficiency (%)",
+            title=f"{variant} (emulated)",
+            ax=ax,
         )
         ax.set_ylim(0, 105)
 show.figure(
-    figure, alt="Efficiency against ranks over four networks, naive and overlapped."
+    figure,
+    alt="Efficiency against ranks over four networks, naive with theory, and overlapped.",
 )
 
 # %% [markdown]
@@ -588,7 +646,7 @@ lab.answer("bottleneck", bottleneck)
 
 # %% [markdown]
 # **Question**: compute grows with the tokens of a rank, communication does not. How many tokens a rank would make compute
-# (`step - exposed`) as long as `communication_seconds` there?
+# (`step - exposed`) as long as `communication_seconds` there? In tokens as in the column `tokens` (not times 64).
 
 # %% tags=["question"]
 ### BEGIN SOLUTION

@@ -38,7 +38,7 @@ def train(
     tokens: Annotated[int | None, typer.Option(help="instead of minutes")] = None,
     batch: Annotated[int | None, typer.Option(help="sequences a step, over all ranks [8]")] = None,
     length: Annotated[int | None, typer.Option(help="tokens a sequence [192]")] = None,
-    lr: Annotated[float | None, typer.Option(help="the highest learning rate [0.006]")] = None,
+    lr: Annotated[float | None, typer.Option(help="the highest learning rate [0.004]")] = None,
     accumulate: Annotated[
         int | None, typer.Option(help="microbatches that a rank's batch is cut into [1]")
     ] = None,

@@ -33,7 +33,7 @@ class TrainOptions:
     tokens: int | None = None
     batch: int = 8  # sequences a step, over all ranks and microbatches
     length: int = 192
-    lr: float = 6e-3
+    lr: float = 4e-3
     accumulate: int = 1
     dtype: str = "auto"
     vocab: int = 512

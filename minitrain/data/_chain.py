@@ -3,7 +3,7 @@
     mopa suri dalo kemi dalo …     one of 32 followers of "mopa", then one of 32 of "suri", …
 
 Shannon's first-order approximation to language (1948, §3). There is nothing to understand, only
-200 x 32 odds to learn, the frequent ones first: so a model's loss falls smoothly with its size and
+100 x 32 odds to learn, the frequent ones first: so a model's loss falls smoothly with its size and
 its text, along a power law, where the stories have a step (who has the loaf is learned at once, and
 late). Every word has the same odds over its own followers, so a document costs `WORDS` times the
 entropy of one table in the mean: the floor in closed form. Labs: e01, for the scaling law.
@@ -21,8 +21,8 @@ from minitrain.data._dice import Pick, random_bytes
 from minitrain.data._odds import Table, ranked
 
 T = TypeVar("T")
-VOCABULARY, FOLLOWERS = 200, 32
-WORDS = 90  # in a document
+VOCABULARY, FOLLOWERS = 100, 32
+WORDS = 116  # in a document
 ODDS = ranked(FOLLOWERS, 5)
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 

@@ -19,12 +19,14 @@ from typing import Any
 
 import cloudpickle
 
+from minitrain.errors import InputError
 from minitrain.lab.checks import SubmissionFailed
+from minitrain.lab.renaming import RenamingPickler
 from minitrain.lab.sandbox import Sandbox
 from minitrain.measure.traffic import Trace
 from minitrain.parallel.fabric import find_fabric
 from minitrain.parallel.launch import Results
-from minitrain.parallel.payload import dumps
+from minitrain.parallel.source import CHECKER, is_own
 
 GRACE = 2.5  # seconds that `launch` may take after its deadline to report who hangs where
 LEAST = 0.3  # seconds in which no run can be judged
@@ -33,17 +35,11 @@ LIBRARIES = tuple(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "p
 
 
 class Attempt:
-    """`solution` as `loader.load` takes it; `names` are words for files in messages."""
+    """`solution` as `loader.load` takes it."""
 
-    def __init__(
-        self,
-        sandbox: Sandbox,
-        solution: dict[str, Any],
-        name: str,
-        names: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, sandbox: Sandbox, solution: dict[str, Any], name: str) -> None:
         self.sandbox, self.solution, self.name = sandbox, solution, name
-        self.names = names or {}
+        self.traces: list[Trace] = []  # of the last launch
         self.used_seconds = 0.0
         self.has_hung = False
 
@@ -69,13 +65,14 @@ class Attempt:
             timing = (float(reply["seconds"]), reply["emulated_seconds"], reply["fabric"])
         except (KeyError, TypeError, ValueError) as error:
             raise SubmissionFailed("tampered", "its traces are not as the grader's own") from error
+        self.traces = traces
         return Results(reply["results"], traces, *timing)
 
     def _send(
         self, probe: Callable[..., Any], args: tuple, ranks: int, fabric: Any, timeout: float | None
     ) -> dict[str, Any]:
         with by_value(probe):
-            payload = dumps((probe, args))
+            payload = RenamingPickler(_named).dumps((probe, args))
         request = {
             "solution": self.solution,
             "name": self.name,
@@ -90,9 +87,9 @@ class Attempt:
         began = time.monotonic()
         try:
             return self.sandbox.run(request, seconds)
-        except SubmissionFailed as failure:
+        except SubmissionFailed:
             self.has_hung |= time.monotonic() - began >= seconds
-            raise SubmissionFailed(failure.kind, self._worded(str(failure))) from failure
+            raise
         finally:
             self.used_seconds += time.monotonic() - began
 
@@ -106,10 +103,19 @@ class Attempt:
         usual = limits.after_hang if self.has_hung else (timeout or limits.seconds)
         return min(usual, left)
 
-    def _worded(self, text: str) -> str:
-        for file, words in self.names.items():
-            text = text.replace(file, words)
-        return text
+    def never_waited(self) -> str | None:
+        """In words, the first work of the last launch that nobody waited for."""
+        try:
+            for trace in self.traces:
+                trace.check_waited()
+        except InputError as error:
+            return str(error)
+        return None
+
+
+def _named(file: str) -> str:
+    """The checker's own frames are none that a learner can mend: no message shows them."""
+    return CHECKER if is_own(file) else file
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from minitrain.lab.display import (
     meter,
     words,
 )
+from minitrain.lab.plurals import plural
 from minitrain.lab.tables import rows_of
 
 
@@ -64,6 +65,11 @@ def number_text(value: Any) -> str:
 def points_text(value: float) -> str:
     """2.0 -> '2', 1.5 -> '1.5'."""
     return f"{value:g}"
+
+
+def score_text(got: float, most: float) -> str:
+    """(2, 6) -> '2 of 6 points', (1, 1) -> '1 of 1 point'."""
+    return f"{points_text(got)} of {plural(most, 'point')}"
 
 
 def _scaled(value: float, step: int, units: Sequence[str], space: str) -> str:
@@ -153,7 +159,7 @@ def grade_card(
     """Every check with its points; under each failure, what the learner needs to mend it."""
     got, most = sum(r.points for r in results), sum(r.max_points for r in results)
     tone = "good" if got >= most else "bad"
-    score = f"{points_text(got)} of {points_text(most)} points"
+    score = score_text(got, most)
     inside = heading(title, score) + meter(got / most if most else 0.0, tone)
     plain = [f"{title}: {score}"]
     for result in results:
@@ -187,7 +193,7 @@ def _check_row(result: Verdict) -> str:
 
 def waiting_card(title: str, text: str, points: float = 0.0, data: dict | None = None) -> Rich:
     """Nothing to grade yet: grey, and no reproach."""
-    right = f"0 of {points_text(points)} points" if points else ""
+    right = score_text(0, points) if points else ""
     inside = heading(title, right) + f"<div>{words(text)}</div>"
-    plain = f"{title}: {right + '; ' if right else ''}{text}"
+    plain = f"{title}: {right}\n  {text}" if right else f"{title}\n  {text}"
     return Rich(box(inside, "wait"), plain, data, value="0.0" if points else None)

@@ -118,9 +118,13 @@ class Experiment(Graded):
 
 
 class Question(Graded):
-    """An `lab.answer(name, value)`; its checks take `value` and `records` (tables by name)."""
+    """An `lab.answer(name, value)`; its checks take `value` and `records` (tables by name).
+
+    A message says that a number is too large and by about how much, not which one is expected.
+    """
 
     kind = "question"
+    tells: ClassVar[bool] = False  # True: what is expected may be said, as in an exercise
 
 
 class Row(dict):

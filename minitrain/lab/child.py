@@ -20,7 +20,14 @@ from minitrain.lab import limits, loader, seals, wire
 from minitrain.lab.frame import FOLDERS, FRAME, MARK
 from minitrain.lab.guard import NOT_ALLOWED, Forbidden, Guard
 from minitrain.parallel.group import Group
-from minitrain.parallel.launch import DeadlockError, MismatchError, RankDied, RankError, launch
+from minitrain.parallel.launch import (
+    DeadlineError,
+    DeadlockError,
+    MismatchError,
+    RankDied,
+    RankError,
+    launch,
+)
 
 PR_SET_DUMPABLE = 4
 
@@ -66,7 +73,7 @@ def _answer(header: dict[str, Any], reply: int) -> dict[str, Any]:
         faulthandler.dump_traceback_later(max(header["seconds"] - 0.3, 0.1))
         return {"results": [run_probe(header, ())]}
     except BaseException as error:
-        return {"failure": failure(error, loader.files(header["solution"]))}
+        return {"failure": failure(error, set(loader.texts(header["solution"])))}
 
 
 def _launched(header: dict[str, Any], reply: int) -> dict[str, Any]:
@@ -127,9 +134,14 @@ def failure(error: BaseException, files: set[str]) -> dict[str, str]:
 
 
 def _rank_failure(error: RankError) -> dict[str, str]:
-    kinds = {DeadlockError: "deadlock", MismatchError: "mismatch", RankDied: "died"}
+    kinds = {
+        DeadlockError: "deadlock",
+        MismatchError: "mismatch",
+        RankDied: "died",
+        DeadlineError: "timeout",
+    }
     known = [kind for cls, kind in kinds.items() if isinstance(error, cls)]
-    text = str(error)
+    text = str(error).replace(DeadlineError.ADVICE, "your loop may never end")  # not theirs to set
     return {"kind": known[0] if known else _kind(error, text), "message": text}
 
 

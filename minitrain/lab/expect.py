@@ -4,6 +4,7 @@
     expect.close(got, want, tol=0.05)                    within a relative tolerance
     expect.identical(got, want)                          the same bits
     expect.that(condition, "words")
+    expect.among(got, words)                             one of these words, which the message names
 
 A hint is a value that a likely mistake gives: if `got` is that value, its words end the message.
 """
@@ -17,15 +18,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minitrain.lab.plurals import plural
+
 Hints = Iterable[tuple[Any, str]]
 
 # Relative rounding that a different, equally right order of operations may cause.
 ROUNDING = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 SHOWN = 8  # elements of a tensor that a message shows in full
+ROUNDED = 1e-4  # a tolerance below it is for rounding: no message names it
 
 
 class CheckFailed(AssertionError):
-    """A check did not pass; the text is for the learner."""
+    """A check did not pass; the text is for the learner. `secretive`: without what is expected."""
+
+    def __init__(self, message: str, secretive: str | None = None) -> None:
+        super().__init__(message)
+        self.secretive = message if secretive is None else secretive
+
+
+class Word(str):
+    """A text that was typed: equal to another one whatever the case and the blanks of both."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and _bare(self) == _bare(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(_bare(self))
 
 
 def that(condition: object, message: str) -> None:
@@ -48,7 +69,8 @@ def close(
 ) -> None:
     """As `equal`, with a relative tolerance that the message names: 0.01 is one percent."""
     __tracebackhide__ = True
-    _judge(got, want, tol, hints, f"{what} (within {100 * tol:.3g}%)")
+    within = f" (within {100 * tol:.3g}%)" if tol >= ROUNDED else ""
+    _judge(got, want, tol, hints, what + within)
 
 
 def identical(got: Any, want: Any, hints: Hints = (), what: str = "the result") -> None:
@@ -57,13 +79,21 @@ def identical(got: Any, want: Any, hints: Hints = (), what: str = "the result") 
     _judge(got, want, 0.0, hints, f"{what} (bit for bit)")
 
 
+def among(got: Any, words: Iterable[str]) -> None:
+    """Fails where `got` is none of these words; an answer may be any of them, right or wrong."""
+    __tracebackhide__ = True
+    words = list(words)
+    that(got in words, f"got {show(got)}: the answer is one of {', '.join(map(repr, words))}")
+
+
 def _judge(got: Any, want: Any, tol: float | None, hints: Hints, what: str) -> None:
     __tracebackhide__ = True
     problem = difference(got, want, tol)
     if problem is None:
         return
-    words = [text for wrong, text in hints if difference(got, wrong, tol) is None]
-    raise CheckFailed("\n".join([f"{what}: {problem}", *words[:1]]))
+    hint = [text for wrong, text in hints if difference(got, wrong, tol) is None][:1]
+    told = "\n".join([f"{what}: {problem}", *hint])
+    raise CheckFailed(told, "\n".join([f"{what}: {miss(got, want, tol)}", *hint]))
 
 
 def difference(got: Any, want: Any, tol: float | None = None) -> str | None:
@@ -78,7 +108,44 @@ def difference(got: Any, want: Any, tol: float | None = None) -> str | None:
         return _dict_difference(got, want, tol)
     if isinstance(want, Number) and not isinstance(want, bool):
         return _number_difference(got, want, tol)
-    return None if type(got) is type(want) and got == want else _given(got, want)
+    is_alike = type(got) is type(want) or (isinstance(got, str) and isinstance(want, str))
+    return None if is_alike and got == want else _given(got, want)
+
+
+def miss(got: Any, want: Any, tol: float | None = None) -> str:
+    """What is different, in words that do not say what is expected."""
+    got = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
+    if isinstance(want, bool):
+        return f"got {show(got)}" + (
+            "" if isinstance(got, bool) else ": True or False is asked for"
+        )
+    if isinstance(want, Number):
+        is_number = isinstance(got, (int, float)) and not isinstance(got, bool)
+        return f"got {show(got)}: " + (_way(got, want) if is_number else "a number is asked for")
+    if isinstance(want, str):
+        return f"got {show(got)}" + ("" if isinstance(got, str) else ": a word is asked for")
+    if isinstance(want, (list, tuple)) and isinstance(got, (list, tuple)):
+        if len(got) != len(want):
+            return f"got {plural(len(got), 'item')}: {len(want)} are asked for"
+        wrong = [i for i, pair in enumerate(zip(got, want)) if difference(*pair, tol)]
+        return f"item {wrong[0]}: {miss(got[wrong[0]], want[wrong[0]], tol)}"
+    return f"got {show(got)}"
+
+
+def _way(got: float, want: float) -> str:
+    """The direction, and the factor, so roughly that nobody can work back to what is expected."""
+    way = "too large" if got > want else "too small"
+    if not got * want > 0:
+        return way
+    factor = max(got / want, want / got)
+    if factor < 1.1:
+        return f"a little {way}"
+    rough = f"{factor:.1f}" if factor < 2 else f"{float(f'{factor:.1g}'):,.0f}"
+    return f"{way}, by about {rough} x"
+
+
+def _bare(text: str) -> str:
+    return " ".join(text.split()).casefold()
 
 
 def _tensor_difference(got: Any, want: Tensor, tol: float | None) -> str | None:
@@ -107,7 +174,8 @@ def _near(got: Tensor, want: Tensor, tol: float | None) -> Tensor:
 def _first_bad(got: Tensor, want: Tensor, bad: Tensor) -> str:
     at = tuple(int(i) for i in bad.nonzero()[0])
     place = f"[{', '.join(map(str, at))}]" if at else "its only element"
-    text = f"{int(bad.sum())} of {bad.numel()} elements differ, first at {place}: "
+    verb = "differs" if bad.numel() == 1 else "differ"
+    text = f"{int(bad.sum())} of {plural(bad.numel(), 'element')} {verb}, first at {place}: "
     text += f"got {_number(got[at].item())}, expected {_number(want[at].item())}"
     if want.is_floating_point():
         worst = (got.double() - want.double())[bad].abs().max().item()
@@ -121,7 +189,8 @@ def _sequence_difference(got: Any, want: list | tuple, tol: float | None) -> str
     if not isinstance(got, (list, tuple)):
         return _given(got, want)
     if len(got) != len(want):
-        return f"got {len(got)} items, expected {len(want)}: {show(got)} against {show(want)}"
+        items = plural(len(got), "item")
+        return f"got {items}, expected {len(want)}: {show(got)} against {show(want)}"
     for place, (one, other) in enumerate(zip(got, want)):
         problem = difference(one, other, tol)
         if problem:

@@ -29,11 +29,13 @@ from minitrain.lab.checks import (
     Exercise,
     Graded,
     NotAttempted,
+    Question,
     Row,
     checks_of,
 )
 from minitrain.lab.course import LabChecks, lab_names, lab_of, load_lab, reference
 from minitrain.lab.deadline import within
+from minitrain.lab.expect import Word
 from minitrain.lab.limits import PATIENT, Limits
 from minitrain.lab.live import live_solution
 from minitrain.lab.sandbox import Sandbox
@@ -106,10 +108,10 @@ def grade_item(
         return grade_recorded(item, payload, records)
     lab = lab_of(sys.modules[item.__module__])
     try:
-        solution, names = live_solution(payload, item, lab)
+        solution = live_solution(payload, item, lab)
     except CheckFailed as refused:
         return _all(item, "failed", str(refused))
-    return run_checks(item, {"submission": Attempt(sandbox, solution, item.name, names)})
+    return run_checks(item, {"submission": Attempt(sandbox, solution, item.name)})
 
 
 def grade_submission(submission: Submission, lab: LabChecks, sandbox: Sandbox) -> Report:
@@ -149,7 +151,7 @@ def payload_of(item: type[Graded], submission: Submission) -> Any:
     values = submission.recorded.get(kind, {})
     if values.get(item.name) is None:
         raise NotAttempted(f"nothing is recorded: run the cell of '{item.name}' and save")
-    return _rows(values[item.name]) if item.kind == "experiment" else values[item.name]
+    return _rows(values[item.name]) if item.kind == "experiment" else _answer(values[item.name])
 
 
 def tables_of(submission: Submission) -> dict[str, list[Row]]:
@@ -161,7 +163,7 @@ def grade_recorded(item: type[Graded], payload: Any, records: Records) -> list[C
     """An experiment or a question, from what the learner's own run recorded."""
     tables = {name: _rows(table) for name, table in records.items()}
     if item.kind == "question":
-        return run_checks(item, {"value": payload, "records": tables})
+        return run_checks(item, {"value": _answer(payload), "records": tables})
     rows = _rows(payload)
     if not rows:
         return _all(item, "failed", "the table must be a list of rows, and have at least one")
@@ -182,15 +184,28 @@ def _run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> Ch
     except NotAttempted:
         status, message, points = "not attempted", "not filled in yet", 0.0
     except CheckFailed as failure:
-        status, message, points = "failed", str(failure), 0.0
+        status, message, points = "failed", _told(item, failure), 0.0
     except Exception as error:
-        status, message, points = "error", _unreadable(error), 0.0
+        attempt = fixtures.get("submission")
+        status, message = _stumbled(error, attempt.never_waited() if attempt else None)
+        points = 0.0
     return CheckResult(item.name, check.title, points, check.points, status, message)
 
 
-def _unreadable(error: Exception) -> str:
-    """A check that stumbles does so over what came back: a type or a shape that nobody expected."""
-    return (
+def _told(item: type[Graded], failure: CheckFailed) -> str:
+    """An answer is to be found, not copied from the message."""
+    is_secret = issubclass(item, Question) and not item.tells
+    return failure.secretive if is_secret else str(failure)
+
+
+def _stumbled(error: Exception, never_waited: str | None) -> tuple[str, str]:
+    """A check that stumbles does so over what came back: a type or a shape that nobody expected,
+
+    or a time that is not there, because nobody waited.
+    """
+    if never_waited is not None:
+        return "failed", never_waited
+    return "error", (
         f"what came back is not what the check can read ({type(error).__name__}: {error}): "
         "compare the type and the shape of what you return with the docstring"
     )
@@ -214,6 +229,10 @@ def _all(item: type[Graded], status: str, message: str) -> list[CheckResult]:
         CheckResult(item.name, check.title, 0.0, check.points, status, message)
         for check in checks_of(item)
     ]
+
+
+def _answer(value: Any) -> Any:
+    return Word(value) if isinstance(value, str) else value
 
 
 def _rows(table: Any) -> list[Row]:

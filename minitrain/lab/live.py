@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
-import io
 import linecache
-import pickle
-import sys
+from pathlib import Path
 from typing import Any
 
 from minitrain.lab.attempt import by_value
 from minitrain.lab.checks import CheckFailed, Exercise
 from minitrain.lab.course import LabChecks, reference
+from minitrain.lab.renaming import RenamingPickler
 from minitrain.lab.substitutes import pickled_reference
-from minitrain.parallel.payload import Pickler
+from minitrain.parallel.source import cell_name, is_own
 
 
-def live_solution(
-    submitted: Any, item: type[Exercise], lab: LabChecks
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """What `loader.load` takes, and the words for its files; CheckFailed where it cannot be sent.
+def live_solution(submitted: Any, item: type[Exercise], lab: LabChecks) -> dict[str, Any]:
+    """What `loader.load` takes; CheckFailed where it cannot be sent.
 
     Where it uses another exercise's reference (as `lab.grade` returned it) that one travels too.
     """
@@ -27,21 +23,20 @@ def live_solution(
     pickler = _Pickler(submitted, item, {id(reference(e)): e for e in others})
     data = pickler.send()
     used = {e.name: pickled_reference(e) for e in others if e.name in pickler.used}
-    sources = _sources(submitted)
-    solution = {"live": data, "sources": sources, "substitutes": used}
-    return solution, {file: _cell(file) for file in sources if _cell(file) != file}
+    return {"live": data, "sources": pickler.sources, "substitutes": used}
 
 
-class _Pickler(Pickler):
+class _Pickler(RenamingPickler):
     """Sends the references of other exercises by name, and refuses the one that is graded."""
 
     def __init__(
         self, submitted: Any, item: type[Exercise], others: dict[int, type[Exercise]]
     ) -> None:
-        self.buffer = io.BytesIO()
-        super().__init__(self.buffer, protocol=pickle.HIGHEST_PROTOCOL)
+        super().__init__(self.named)
         self.submitted, self.own, self.others = submitted, reference(item), others
+        self.name = item.name
         self.used: set[str] = set()
+        self.sources: dict[str, str] = {}  # the text of every file that its code comes from
 
     def persistent_id(self, value: Any) -> str | None:
         if value is self.own:
@@ -57,7 +52,7 @@ class _Pickler(Pickler):
     def send(self) -> bytes:
         try:
             with by_value(self.submitted):
-                self.dump(self.submitted)
+                return self.dumps(self.submitted)
         except CheckFailed:
             raise
         except Exception as error:
@@ -65,21 +60,11 @@ class _Pickler(Pickler):
                 f"it cannot be sent to the grader ({error}): make what it uses inside the "
                 "function, or give it as an argument"
             ) from error
-        return self.buffer.getvalue()
 
-
-def _sources(submitted: Any) -> dict[str, str]:
-    """The text of the cell that defines it, so that a message can show the line."""
-    try:
-        file = inspect.getsourcefile(submitted) or ""
-    except (TypeError, OSError):
-        return {}
-    return {file: "".join(linecache.getlines(file))} if file else {}
-
-
-def _cell(file: str) -> str:
-    """`cell In[3]` for a cell's file, where a notebook's shell is here to know."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    named = shell.compile.format_code_name(file) if shell else None
-    return f"cell {named[1]}" if named else file
+    def named(self, file: str) -> str:
+        """`cell In[3]`, or a file on the disk, or the exercise's own name for its cell."""
+        if not is_own(file):
+            return file
+        words = cell_name(file) or (file if Path(file).exists() else f"cell of {self.name}")
+        self.sources[words] = "".join(linecache.getlines(file))
+        return words

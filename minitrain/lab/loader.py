@@ -13,6 +13,7 @@ import linecache
 import pickle
 import sys
 import traceback
+from itertools import zip_longest
 from types import ModuleType
 from typing import Any
 
@@ -89,14 +90,21 @@ def _run(namespace: dict[str, Any], unit: Unit) -> list[str]:
 
 def remember(solution: dict[str, Any]) -> None:
     """So that a traceback, or the report of a hang, can show the learner's line."""
+    for file, lines in texts(solution).items():
+        linecache.cache[file] = (sum(map(len, lines)), None, [line + "\n" for line in lines], file)
+
+
+def texts(solution: dict[str, Any]) -> dict[str, list[str]]:
+    """The submission's own lines, by the names that its files have in a traceback.
+
+    A .py file comes as cells of one name, each with empty lines in place of those before it.
+    """
+    found: dict[str, list[str]] = {}
     cells = [(cell[0], cell[1]) for cell in solution.get("cells", [])]
     for file, text in [*cells, *solution.get("sources", {}).items()]:
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-
-
-def files(solution: dict[str, Any]) -> set[str]:
-    """The names that the submission's own lines have in a traceback."""
-    return set(solution["sources"]) if "live" in solution else {c[0] for c in solution["cells"]}
+        pairs = zip_longest(text.split("\n"), found.get(file, []), fillvalue="")
+        found[file] = [new or old for new, old in pairs]
+    return found
 
 
 def describe(error: BaseException) -> str:

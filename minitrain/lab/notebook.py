@@ -7,6 +7,7 @@
     lab.answer("bottleneck", value)        checked against one's own records
     lab.size("hidden")                     from the lab's table, by the hardware that is here
     lab.score()                            the sum, and what to read now
+    lab.reset()                            starts the lab over
 
 Whatever is earned is kept on disk (`progress.py`); every call may be run again.
 """
@@ -20,13 +21,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minitrain.errors import InputError, unknown_name
-from minitrain.lab.cards import grade_card, points_text, waiting_card
+from minitrain.lab.cards import grade_card, waiting_card
 from minitrain.lab.checks import Graded
 from minitrain.lab.display import display, publish
 from minitrain.lab.grade import grade_item, load_lab, reference, warm
 from minitrain.lab.machine import Machine
+from minitrain.lab.plurals import plural
 from minitrain.lab.progress import LabProgress, Progress
-from minitrain.lab.review import guess_card, score_card, spoken
+from minitrain.lab.review import guess_card, header_card, hidden_card, score_card, spoken
 from minitrain.lab.tables import plain, rows_of
 from minitrain.parallel.launch import prepare
 
@@ -46,7 +48,10 @@ class Lab:
         self.machine = Machine()
         self._progress = Progress(name, progress_folder)
         prepare()  # the first launch of ranks then takes no longer than the others
-        print(self)
+        if self.progress == LabProgress(name):
+            print(self)
+        else:
+            display(header_card(repr(self), self._progress.path))
 
     def __repr__(self) -> str:
         done = sum(item.name in self._full() for item in self.checks.items)
@@ -107,8 +112,8 @@ class Lab:
     def predict(self, name: str, guess: float | None, unit: str = "") -> None:
         """Keeps a guess, before the measured number is shown by `reveal`."""
         if guess is None:
-            text = "No guess yet: put a number in place of None; until then the answer is hidden."
-            display(waiting_card(f"Your guess: {spoken(name)}", text))
+            text = "Put a number in place of None: until then the answer stays hidden."
+            display(waiting_card(f"Your guess for {spoken(name)}", text))
             return
         value = plain(guess, f"the guess '{name}'")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -123,8 +128,7 @@ class Lab:
         """Shows the guess beside the measured number, and the formula's where there is one."""
         kept = self.progress.predictions.get(name)
         if kept is None:
-            text = "Make your guess in the cell above first, then run this one again."
-            display(waiting_card(f"Hidden until your guess: {spoken(name)}", text))
+            display(hidden_card(name))
             return
         shown = plain(measured, "measured")
         display(guess_card(name, kept["guess"], kept["unit"], shown, plain(formula), note))
@@ -139,7 +143,7 @@ class Lab:
             return
         self._progress.remember("records", name, rows)
         data = {"kind": "experiment", "name": name, "value": rows}
-        self._judge(item, rows, f"{len(rows)} rows kept.", data)
+        self._judge(item, rows, f"{plural(len(rows), 'row')} kept.", data)
 
     def answer(self, name: str, value: Any) -> None:
         """Checks an answer against the learner's own records."""
@@ -155,6 +159,11 @@ class Lab:
         """The sum of the best results, what is missing, and what to read now."""
         display(score_card(self.name, self.checks.items, self.progress, read))
 
+    def reset(self) -> None:
+        """Starts over: no points, guesses, tables or answers. The old ones stay in a file."""
+        kept = self._progress.reset()
+        print(f"{self}\nwhat you had is in {kept}" if kept else self)
+
     def _given_out(self, submitted: Any) -> type[Graded] | None:
         """The exercise whose reference this is: a grade cell that is run twice passes it back."""
         exercises = (item for item in self.checks.items if item.kind == "exercise")
@@ -168,7 +177,7 @@ class Lab:
         before = self.progress.points.get(item.name, [0.0])[0]
         best = self._progress.score(item.name, points, item.max_points)
         if before > points:
-            note = f"{note} Your best so far, {points_text(best)} points, is kept.".strip()
+            note = f"{note} Your best so far, {plural(best, 'point')}, is kept.".strip()
         elif passed and item.kind == "exercise":
             note = "From here on the lab uses yours."
         publish(grade_card(item.title, results, note, data))

@@ -27,10 +27,15 @@ NO_RESULT = {
 }
 
 
-def judge(outcome: Outcome, nonce: bytes, limits: Limits, seconds: float) -> dict[str, Any]:
-    """The reply; raises SubmissionFailed or NotAttempted with words for the learner."""
+def judge(
+    outcome: Outcome, nonce: bytes, limits: Limits, seconds: float, lines: dict[str, list[str]]
+) -> dict[str, Any]:
+    """The reply; raises SubmissionFailed or NotAttempted with words for the learner.
+
+    `lines`: those of the submission, by file.
+    """
     if outcome.cause == "timeout":
-        raise SubmissionFailed("timeout", _slow(outcome, seconds))
+        raise SubmissionFailed("timeout", _slow(outcome, seconds, lines))
     if outcome.cause is not None:
         words = NO_RESULT[outcome.cause].format(
             memory=limits.memory_bytes / 2**30,
@@ -89,16 +94,17 @@ def _checked(reply: dict[str, Any]) -> dict[str, Any]:
     return {**reply, "results": values}
 
 
-def _slow(outcome: Outcome, seconds: float) -> str:
+def _slow(outcome: Outcome, seconds: float, lines: dict[str, list[str]]) -> str:
     """With the line where it was, from the stack that the child dumped just before the end."""
     text = outcome.output.decode(errors="replace")
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', text[text.rfind("Timeout (") :])
-    own = [f for f in frames if not re.search(r"site-packages|/lib/python|/minitrain/|^<", f[0])]
+    own = [frame for frame in frames if frame[0] in lines]
     words = f"it was not finished after {seconds:.3g} s: an endless loop, or a wait for nobody?"
     if not own:
         return words
     file, line, function = own[0]
-    return f"{words} It was at {os.path.basename(file)}, line {line}, in {function}"
+    text = "".join(lines[file][int(line) - 1 : int(line)]).strip()
+    return f"{words} It was at {os.path.basename(file)}, line {line}, in {function}: `{text}`"
 
 
 def _ending(status: int) -> str:

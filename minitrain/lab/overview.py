@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from minitrain.lab.cards import points_text
+from minitrain.lab.cards import points_text, score_text
 from minitrain.lab.course import lab_names, load_lab
 from minitrain.lab.display import MUTED, RULE, Rich, badge, box, display, heading, meter
 from minitrain.lab.progress import Progress
@@ -77,7 +77,7 @@ def overview(root: Path | None = None, progress_folder: Path | None = None) -> N
 def overview_card(labs: list[Standing]) -> Rich:
     """The same as an object."""
     earned, total = sum(lab.earned for lab in labs), sum(lab.total for lab in labs)
-    score = f"{points_text(earned)} of {points_text(total)} points"
+    score = score_text(earned, total)
     inside, plain = heading("Your course", score), [f"Your course: {score}"]
     for lab in labs:
         word, tone = lab.state

@@ -75,6 +75,17 @@ class Progress:
         """Keeps a value under `kind`: predictions, records or answers."""
         self._update(lambda now: getattr(now, kind).__setitem__(name, value))
 
+    def reset(self) -> Path | None:
+        """Forgets everything; returns the file in which it stays, or None where nothing was."""
+        if self.load() == LabProgress(self.lab):
+            return None
+        old = self.path.with_suffix(".before-reset")
+        with FileLock(self.path.with_suffix(".lock"), timeout=10):
+            os.replace(self.path if _is_good(self.lab, self.path) else self._backup, old)
+            self.path.unlink(missing_ok=True)
+            self._backup.unlink(missing_ok=True)
+        return old
+
     @property
     def _backup(self) -> Path:
         return self.path.with_suffix(".bak")

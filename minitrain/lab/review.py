@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from minitrain.lab.cards import bytes_text, info_card, number_text, points_text, seconds_text
+from minitrain.lab.cards import (
+    bytes_text,
+    info_card,
+    number_text,
+    points_text,
+    score_text,
+    seconds_text,
+    waiting_card,
+)
 from minitrain.lab.checks import Graded
-from minitrain.lab.display import MUTED, RULE, TONES, Rich, badge, box, heading, meter, words
+from minitrain.lab.display import FONT, MUTED, RULE, TONES, Rich, badge, box, heading, meter, words
 from minitrain.lab.progress import LabProgress
 
 
@@ -27,6 +36,17 @@ def spoken(name: str) -> str:
     return name.replace("_", " ")
 
 
+def sentence(text: str) -> str:
+    """With a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
+def hidden_card(name: str) -> Rich:
+    """In place of a measurement, until there is a guess to compare it with."""
+    text = "Put your number in the cell above, run it, then run this one again."
+    return waiting_card(f"{sentence(spoken(name))}: hidden until you guess", text)
+
+
 def guess_card(
     name: str,
     guess: float,
@@ -43,14 +63,17 @@ def guess_card(
         return Rich(shown.html, shown.text, data)
     rows = [("your guess", guess), ("formula", formula), ("measured", measured)]
     rows = [(label, value) for label, value in rows if value is not None]
-    verdict = _distance(guess, measured)
+    verdict = f"your guess is {_distance(guess, measured)}"
     largest = max(abs(value) for _, value in rows) or 1.0
-    inside = heading(title[:1].upper() + title[1:], verdict)
+    inside = heading(sentence(title), verdict)
     for label, value in rows:
         tone = "info" if label == "your guess" else "good" if label == "measured" else "wait"
         inside += _bar_row(label, with_unit(value, unit), abs(value) / largest, tone)
     inside += f'<div style="{MUTED}margin-top:4px;">{words(note)}</div>' if note else ""
-    plain = [f"{title}: {verdict}", *(f"  {label}: {with_unit(v, unit)}" for label, v in rows)]
+    plain = [
+        f"{sentence(title)}: {verdict}",
+        *(f"  {label}: {with_unit(v, unit)}" for label, v in rows),
+    ]
     return Rich(box(inside, "info"), "\n".join([*plain, *([f"  {note}"] if note else [])]), data)
 
 
@@ -76,13 +99,20 @@ def _distance(guess: float, measured: float) -> str:
     return f"{factor:.3g} times too {'large' if abs(guess) > abs(measured) else 'small'}"
 
 
+def header_card(headline: str, path: Path) -> Rich:
+    """A lab's first line where something was done already; unfolded, where that is kept."""
+    text = f"Your progress is kept in `{path}`; `lab.reset()` starts this lab over."
+    html = f"<details><summary>{words(headline)}</summary>{words(text)}</details>"
+    return Rich(f'<div style="{FONT}">{html}</div>', f"{headline}\n  {text.replace('`', '')}")
+
+
 def score_card(
     name: str, items: Sequence[type[Graded]], progress: LabProgress, read: str = ""
 ) -> Rich:
     """Points by exercise, experiment and question, and where to go now."""
     best = {item.name: progress.points.get(item.name, [0.0, 0.0])[0] for item in items}
     got, total = sum(best.values()), sum(item.max_points for item in items)
-    score = f"{points_text(got)} of {points_text(total)} points"
+    score = score_text(got, total)
     tone = "good" if got >= total else "info"
     inside, plain = (
         heading(name, score) + meter(got / total if total else 0.0, tone),

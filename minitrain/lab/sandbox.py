@@ -29,6 +29,7 @@ from minitrain.errors import InputError
 from minitrain.lab import bubblewrap, outcome, wire
 from minitrain.lab.frame import FOLDERS
 from minitrain.lab.limits import Limits
+from minitrain.lab.loader import texts
 from minitrain.lab.processes import kill_family
 from minitrain.lab.watch import Outcome, Watch
 
@@ -88,7 +89,7 @@ class Sandbox:
         result = self._exchange(wire.pack(header), seconds + request["grace"])
         if result.status is None:
             self.stop()
-        return outcome.judge(result, nonce, self.limits, seconds)
+        return outcome.judge(result, nonce, self.limits, seconds, texts(request["solution"]))
 
     def _exchange(self, request: bytes, seconds: float) -> Outcome:
         reply, reply_end = os.pipe()

@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from minitrain.errors import InputError
+
 Interval = tuple[float, float]
 
 
@@ -133,8 +135,16 @@ class Trace:
         marks = [(str(name), float(seconds)) for name, seconds in plain["marks"]]
         return cls(plain["rank"], plain["emulated"], ops, marks)
 
+    def check_waited(self) -> None:
+        """InputError where an operation was started and never waited for: its end is unknown."""
+        for op in self.ops:
+            if op.waited is None or op.done is None:
+                what = f"rank {self.rank}, {op.kind} of {op.payload_bytes} bytes"
+                raise InputError(f"a work was never waited for ({what}): call `work.wait()`")
+
     def _waits(self) -> list[Interval]:
-        return [(op.waited, op.done) for op in self.ops if None not in (op.waited, op.done)]
+        self.check_waited()
+        return [(op.waited, op.done) for op in self.ops]
 
 
 def ring_bytes(kind: str, payload_bytes: int, ranks: int) -> int:

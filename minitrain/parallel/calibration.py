@@ -27,7 +27,8 @@ from minitrain.parallel.launch import launch
 from minitrain.parallel.links import Link, LinkModel, Sweep, fit
 
 SIZES = (4 * 2**10, 64 * 2**10, 2**20, 4 * 2**20)  # bytes; divisible by the number of ranks
-REPEATS = 9
+REPEATS = 21
+OVERLAPS = 2  # for each repeat: they give small differences of times that scatter
 PARTS = 4  # of the compute that messages overlap with
 
 
@@ -56,7 +57,7 @@ class Measurement:
 
 
 def measure(ranks: int = 2) -> Fabric:
-    """Takes about two seconds. Measure while the machine is as busy as it will be later."""
+    """Takes about five seconds. Measure while the machine is as busy as it will be later."""
     return measurement(ranks).fabric()
 
 
@@ -72,8 +73,8 @@ def measurement(ranks: int = 2) -> Measurement:
     }
     compute, message, both = (seconds[name, 0] for name in ("compute", "message", "both"))
     overlap_cost = (both - compute - message) / ((PARTS - 1) * message)
-    cpu = median(median(result["cpu", 0]) for result in times)
-    return Measurement(ranks, sweeps, compute / cpu, max(overlap_cost, 0.0))
+    scales = [median(result["compute", 0]) / median(result["cpu", 0]) for result in times]
+    return Measurement(ranks, sweeps, median(scales), max(overlap_cost, 0.0))
 
 
 def slowest(times_of_ranks: list[list[float]]) -> float:
@@ -85,15 +86,16 @@ Times = dict[tuple[str, int], list[float]]  # (what, bytes) -> seconds of each r
 
 
 def time_everything(group: Group) -> Times:
-    """On each rank: all operations in turn, REPEATS times, after one round that warms up."""
+    """On each rank: all operations in turn, REPEATS times and more, after what warms up."""
     times: Times = {}
     for _ in range(REPEATS + 1):
         for nbytes in SIZES:
             nbytes = nbytes // (4 * group.size) * 4 * group.size  # the same elements on each rank
             for kind, operation in operations(group, nbytes).items():
                 times.setdefault((kind, nbytes), []).append(seconds_of(group, operation))
-        for name, seconds in overlap(group).items():
-            times.setdefault((name, 0), []).append(seconds)
+        for _ in range(OVERLAPS):
+            for name, seconds in overlap(group).items():
+                times.setdefault((name, 0), []).append(seconds)
     return {key: seconds[1:] for key, seconds in times.items()}
 
 

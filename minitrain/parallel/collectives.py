@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from minitrain.errors import InputError, unknown_name
-from minitrain.parallel.group import Group
+from minitrain.parallel.group import MEANT, Group
 
 
 def ring_shift(group: Group, tensor: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ def _combiner(op: str, tensor: Tensor) -> Callable[..., Tensor]:
         "min": torch.minimum,
     }
     if op not in combiners:
-        raise unknown_name("reduction", op, combiners)
+        raise unknown_name("reduction", op, combiners, MEANT.get(op))
     if op == "avg" and not tensor.is_floating_point():
         raise InputError(f"no average of {tensor.dtype}: use op='sum', or convert with .float()")
     return combiners[op]

@@ -14,7 +14,7 @@ Paper: Li et al. 2020, "PyTorch Distributed". Lab: e02_data_parallel. P paramete
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -25,6 +25,7 @@ from minitrain.errors import InputError
 from minitrain.parallel.group import Group, Work
 
 BUCKET_BYTES = 25 * 2**20
+LAST_BYTES = 2 * 2**20  # when the last bucket is full, no backward is left to hide its all-reduce
 
 
 @torch.no_grad()
@@ -99,13 +100,23 @@ class Bucket:
 def make_buckets(model: nn.Module, bucket_bytes: int = BUCKET_BYTES) -> list[Bucket]:
     """Buckets in reverse order of registration, about the order in which backward makes gradients.
 
-    A parameter larger than a bucket gets one to itself; a bucket has one dtype and device.
+    A parameter larger than a bucket gets one to itself; a bucket has one dtype and device. Where
+    there are several, the last one is small.
     """
     if bucket_bytes < 1:
         raise InputError(f"bucket_bytes={bucket_bytes}: give 1 or more (1: a bucket a parameter)")
+    groups = _filled(reversed(trainable(model)), bucket_bytes)
+    if len(groups) > 1:
+        tail = _filled(reversed(groups[-1]), LAST_BYTES)[0]
+        rest = groups.pop()[: -len(tail)]
+        groups += [group for group in (rest, tail[::-1]) if group]
+    return [Bucket(group) for group in groups]
+
+
+def _filled(parameters: Iterable[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
     groups: list[list[nn.Parameter]] = []
     room = 0
-    for p in reversed(trainable(model)):
+    for p in parameters:
         nbytes = p.numel() * p.element_size()
         alike = bool(groups) and (p.dtype, p.device) == (groups[-1][0].dtype, groups[-1][0].device)
         if not alike or nbytes > room:
@@ -113,7 +124,7 @@ def make_buckets(model: nn.Module, bucket_bytes: int = BUCKET_BYTES) -> list[Buc
             room = bucket_bytes
         groups[-1].append(p)
         room -= nbytes
-    return [Bucket(group) for group in groups]
+    return groups
 
 
 class DDP(nn.Module):

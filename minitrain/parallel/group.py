@@ -32,6 +32,7 @@ REDUCTIONS = {
     "max": dist.ReduceOp.MAX,
     "min": dist.ReduceOp.MIN,
 }
+MEANT = {"mean": "avg", "average": "avg", "add": "sum"}  # what others call them: for the message
 
 
 class Group:
@@ -243,7 +244,7 @@ class Group:
 
 def _reduction(op: str, tensor: Tensor) -> Any:
     if op not in REDUCTIONS:
-        raise unknown_name("reduction", op, REDUCTIONS)
+        raise unknown_name("reduction", op, REDUCTIONS, MEANT.get(op))
     if op == "avg" and not tensor.is_floating_point():
         raise InputError(f"no avg of {tensor.dtype}: sum it, or convert it to float first")
     return REDUCTIONS[op]

@@ -12,12 +12,15 @@ from pathlib import Path
 
 from minitrain.parallel.board import STARTING, WAITING, Board
 from minitrain.parallel.rank_errors import RankReport
-from minitrain.parallel.source import code, is_own, place
+from minitrain.parallel.source import CHECKER, PACKAGE, code, is_own, place
 from minitrain.parallel.worker import Failure
 
 Frame = tuple[str, int, str]  # file, line, function
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-PLUMBING = ("group.py", "wire.py", "worker.py", "entry.py", "board.py", "payload.py")
+PLUMBING = {
+    *("group.py", "wire.py", "worker.py", "entry.py", "board.py", "payload.py"),
+    "child.py",  # the sandbox's, which calls the checker
+}
 
 
 def dump_stacks(folder: Path, pids: dict[int, int], seconds: float = 0.5) -> dict[int, list[Frame]]:
@@ -52,7 +55,7 @@ def report(
     waits = status.state == WAITING
     stack = failed.frames if failed is not None else stack  # cut off, when another rank was gone
     file, line = _position(status.where if waits else status.seen, stack or [])
-    at = f", {place(file, line)}: {code(file, line)}" if file else ""
+    at = f", {_quoted(file, line)}" if file else ""
     if ended is not None:
         doing = f"waiting in {operation}" if waits else "at work"
         text = f"{ended}; last seen {doing}{at}"
@@ -70,7 +73,7 @@ def report(
 def _of_failure(rank: int, failed: Failure, operation: str | None) -> RankReport:
     frame = _innermost(failed.frames)
     file, line = (frame[0], frame[1]) if frame else (None, None)
-    at = f", {place(file, line)}: {code(file, line)}" if file else ""
+    at = f", {_quoted(file, line)}" if file else ""
     said = f"{failed.kind}: {failed.message}".partition("\n")[0] if failed.message else failed.kind
     frames = tuple(_printed(frame) for frame in _shown(failed.frames))
     text = f"in {failed.operation}{at}" if failed.operation else f"raised {said}{at}"
@@ -82,7 +85,7 @@ def _position(seen: str, stack: list[Frame]) -> tuple[str | None, int | None]:
     """The learner's line: from the stack, else what the rank had noted, else any line there is."""
     own = [frame for frame in stack if is_own(frame[0])]
     file, _, line = seen.rpartition(":")
-    if not own and file:
+    if not own and file and not _is_plumbing(file):
         return file, int(line)
     frame = _innermost(stack)
     return (frame[0], frame[1]) if frame else (None, None)
@@ -97,12 +100,22 @@ def _shown(frames: Iterable[Frame]) -> list[Frame]:
     """The learner's own frames; where there are none, all but this machinery's."""
     frames = list(frames)
     own = [frame for frame in frames if is_own(frame[0])]
-    return own or [frame for frame in frames if not frame[0].endswith(PLUMBING)]
+    return own or [frame for frame in frames if not _is_plumbing(frame[0])]
+
+
+def _is_plumbing(file: str) -> bool:
+    return file == CHECKER or (file.startswith(PACKAGE) and Path(file).name in PLUMBING)
 
 
 def _printed(frame: Frame) -> str:
     file, line, function = frame
-    return f"  {place(file, line)}, in {function}: {code(file, line)}"
+    return f"  {_quoted(file, line, f', in {function}')}"
+
+
+def _quoted(file: str, line: int, function: str = "") -> str:
+    """The place, and the line's text where it is known."""
+    text = code(file, line)
+    return f"{place(file, line)}{function}" + (f": {text}" if text else "")
 
 
 def _read(path: Path) -> str:
@@ -110,7 +123,11 @@ def _read(path: Path) -> str:
 
 
 def _frames(dump: str) -> list[Frame]:
-    """The stack of the thread that runs the rank, from faulthandler's text (innermost first)."""
+    """The stack of the thread that runs the rank, from faulthandler's text (innermost first).
+
+    A rank that was forked has its parent's frames outside of `run_rank`: they are left out.
+    """
     threads = [part for part in dump.split("\n\n") if "in _watch" not in part]
     main = max(threads, key=lambda part: ("in run_rank" in part, len(part)), default="")
+    main = main.partition(" in run_rank\n")[0]
     return [(file, int(line), function) for file, line, function in reversed(FRAME.findall(main))]

@@ -42,6 +42,7 @@ from minitrain.parallel.rank_errors import (
     RankInputError,
     RankReport,
     RanksInterrupted,
+    ranks_text,
 )
 from minitrain.parallel.ranks import Ranks, context
 from minitrain.parallel.source import cells
@@ -177,17 +178,13 @@ def _deadlock(crew: Ranks) -> DeadlockError:
     reports = crew.reports()
     waiting = [report.rank for report in reports if report.state == "waiting"]
     gone = [report.rank for report in reports if report.state == "finished"]
-    who = f"{_list(waiting)} wait{'s' if len(waiting) == 1 else ''}"
+    who = f"{ranks_text(waiting)} wait{'s' if len(waiting) == 1 else ''}"
     reason = (
-        f"but {_list(gone)} {'has' if len(gone) == 1 else 'have'} returned"
+        f"but {ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} returned"
         if gone
         else "each for another that waits as well"
     )
     return DeadlockError(f"deadlock: {who}, {reason}", reports)
-
-
-def _list(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _too_late(crew: Ranks, timeout: float) -> RankError:
@@ -195,8 +192,7 @@ def _too_late(crew: Ranks, timeout: float) -> RankError:
     if all(report.state in ("waiting", "finished") for report in reports):
         return DeadlockError(f"deadlock: no rank had gone on after {timeout:g} s", reports)
     return DeadlineError(
-        f"the deadline of {timeout:g} s has passed; if the work takes longer, raise timeout=",
-        reports,
+        f"the deadline of {timeout:g} s has passed; {DeadlineError.ADVICE}", reports
     )
 
 

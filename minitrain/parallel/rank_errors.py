@@ -52,7 +52,9 @@ class RankDied(RankError):
 
 
 class DeadlineError(RankError):
-    """The deadline passed while a rank was still at work."""
+    """The deadline passed while a rank was still at work; `ADVICE` ends its headline."""
+
+    ADVICE = "if the work takes longer, raise timeout="
 
 
 class RankInputError(RankError, InputError):
@@ -86,12 +88,17 @@ class ConnectionLost(RuntimeError):
 
 
 def describe(headline: str, reports: tuple[RankReport, ...]) -> str:
-    """The headline, a line a rank, then how each that failed came to its line, if by any way."""
+    """The headline, a line a rank, then the calls by which a rank that failed came to its line."""
     lines = [headline, *(f"  {report}" for report in reports)]
-    ways: dict[tuple[str, ...], list[str]] = {}
+    stacks: dict[tuple[str, ...], list[int]] = {}
     for report in reports:
-        ways.setdefault(report.traceback, []).append(str(report.rank))
-    for frames, ranks in ways.items():
+        stacks.setdefault(report.traceback, []).append(report.rank)
+    for frames, ranks in stacks.items():
         if len(frames) > 1:
-            lines += ["", f"the way of rank {', '.join(ranks)} to that line:", *frames]
+            lines += ["", f"call stack of {ranks_text(ranks)}:", *frames]
     return "\n".join(lines)
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """[0] -> "rank 0", [0, 1] -> "ranks 0, 1"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -12,12 +12,13 @@ from types import FrameType
 
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
+CHECKER = "<the checker>"  # the name of all files of a lab's checks where a submission is graded
 
 
 @lru_cache(maxsize=4096)
 def is_own(file: str) -> bool:
     """Whether a person at the keyboard wrote this file: no library's, none of this package."""
-    if file.startswith((PACKAGE, STANDARD_LIBRARY, "<frozen")) or file == "<string>":
+    if file.startswith((PACKAGE, STANDARD_LIBRARY, "<frozen")) or file in ("<string>", CHECKER):
         return False
     return "site-packages" not in file and "dist-packages" not in file
 
@@ -33,11 +34,11 @@ def learner_line(frame: FrameType | None) -> str:
 
 def place(file: str, line: int) -> str:
     """How a person calls it: "cell In[3], line 4" in a notebook, else "train.py, line 4"."""
-    return f"{_cell(file) or Path(file).name}, line {line}"
+    return f"{cell_name(file) or Path(file).name}, line {line}"
 
 
-def _cell(file: str) -> str | None:
-    """ "cell In[3]" for the file name that IPython gave to a cell."""
+def cell_name(file: str) -> str | None:
+    """ "cell In[3]" for the file name that IPython gave to a cell; None where it gave none."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is None:

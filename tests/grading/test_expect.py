@@ -39,6 +39,7 @@ def test_a_small_error_is_an_error():
         (torch.ones(2), torch.ones(2).double(), "float32, expected shape (2,) float64"),
         (None, torch.ones(2), "is a `return` missing?"),
         ([1, 2], [1, 2, 3], "got 2 items, expected 3"),
+        ([1], [1, 2, 3], "got 1 item, expected 3"),
         ([1, 5, 3], [1, 2, 3], "item 1: got 5, expected 2"),
         ({"a": 1}, {"b": 1}, "missing ['b'], not expected ['a']"),
         ({"a": 1}, {"a": 2}, "'a': got 1, expected 2"),
@@ -64,6 +65,38 @@ def test_the_hint_that_fits_ends_the_message():
 def test_close_names_its_tolerance():
     expect.close(1.04, 1.0, 0.05)
     assert "within 5%" in said(expect.close, 1.06, 1.0, 0.05)
+    assert "within" not in said(expect.close, 1.06, 1.0, 1e-6), "that is for rounding only"
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "words"),
+    [
+        (4.0, 2.0, "too large, by about 2 x"),
+        (1.0, 1.74e9, "too small, by about 2,000,000,000 x"),
+        (1.3, 2.0, "too small, by about 1.5 x"),
+        (2.1, 2.0, "a little too large"),
+        (-3, 2, "too small"),
+        (True, 3.5, "a number is asked for"),
+        ("tree", 3.5, "a number is asked for"),
+        (3.5, "tree", "a word is asked for"),
+        ("ring", "tree", "got 'ring'"),
+        ("yes", False, "True or False is asked for"),
+        (False, True, "got False"),
+        ([1, 9], [1, 3], "item 1: got 9: too large, by about 3 x"),
+        ([1], [1, 3], "got 1 item: 2 are asked for"),
+    ],
+)
+def test_a_miss_does_not_say_what_is_expected(got, want, words):
+    with pytest.raises(CheckFailed) as failure:
+        expect.equal(got, want, what="x", hints=[(got, "the hint")])
+    assert failure.value.secretive.endswith(f"{words}\nthe hint")
+    assert "expected" not in failure.value.secretive
+
+
+def test_words_are_equal_whatever_their_case_and_blanks():
+    typed = expect.Word(" All  Reduce")
+    assert typed in ["all reduce"] and typed in {"all reduce"}
+    assert (typed != "ALL REDUCE") is False and typed != "allreduce" and typed != 3
 
 
 def test_identical_forgives_no_bit():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import random
 from pathlib import Path
 
@@ -158,6 +159,55 @@ def test_what_a_check_cannot_read_is_an_error_not_a_crash(sandbox):
     assert result.status == "error" and "AttributeError" in result.message
 
 
+def test_a_work_that_nobody_waited_for_is_told_where_a_check_stumbles(sandbox):
+    class Impatient(Exercise):
+        name = "f"
+
+        @check(points=1, title="waits")
+        def test_it(self, submission):
+            traces = submission.launch(lambda group, f: f(group), ranks=2).traces
+            expect.that(traces[1].ops[0].waited > 0, "never said")
+
+    source = "import torch\n\ndef f(group):\n    group.all_reduce(torch.ones(3), async_op=True)\n"
+    solution = {"cells": [["a", source, True]], "substitutes": {}}
+    (result,) = run_checks(Impatient, {"submission": Attempt(sandbox, solution, "f")})
+    assert result.status == "failed"
+    assert result.message == (
+        "a work was never waited for (rank 0, all_reduce of 12 bytes): call `work.wait()`"
+    )
+
+
+def test_an_endless_loop_on_a_rank_gets_no_advice_that_cannot_be_followed(grade):
+    report = grade("def sum_over_ranks(group, x):\n    while True:\n        pass\n")
+    message = by(report, "sum_over_ranks")[0].message
+    assert "has passed; your loop may never end" in message and "timeout=" not in message
+    assert "cell 1, line 2: while True:" in message or "cell 1, line 3: pass" in message
+
+
+def test_only_the_learners_own_frames_are_shown(grade):
+    deep = "def sum_over_ranks(group, x):\n    return inner(x)\n\ndef inner(x):\n    return x[9]\n"
+    message = by(grade(deep), "sum_over_ranks")[0].message
+    assert "cell 1, line 5: return x[9]" in message and "call stack of ranks 0, 1, 2:" in message
+    assert ".py" not in message and "checker" not in message
+
+
+def test_where_only_the_checker_was_at_work_no_line_of_it_is_shown(grade):
+    message = by(grade("def sum_over_ranks(group):\n    return 1\n"), "sum_over_ranks")[0].message
+    assert "takes 1 positional argument" in message
+    assert ".py" not in message and "checker" not in message
+
+
+def test_a_file_in_cells_shows_the_line_of_each_cell(tiny, sandbox, tmp_path):
+    text = (
+        '# %% tags=["exercise"]\ndef chunk_sizes(n, ranks):\n    return n[ranks]\n\n'
+        '# %% tags=["exercise"]\ndef sum_over_ranks(group, x):\n    return x[9]\n# %%\n'
+    )
+    (tmp_path / "t00_tiny.py").write_text(text)
+    report = grade_submission(read_submission(tmp_path / "t00_tiny.py"), tiny, sandbox)
+    assert "line 3, in chunk_sizes: `return n[ranks]`" in by(report, "chunk_sizes")[0].message
+    assert "t00_tiny.py, line 7: return x[9]" in by(report, "sum_over_ranks")[0].message
+
+
 class TestLive:
     """Functions of a notebook's kernel, as `lab.grade(f)` gives them."""
 
@@ -191,6 +241,16 @@ class TestLive:
         results = self.graded(tiny, sandbox, reference_chunk_sizes)
         assert {r.points for r in results} == {0.0}
         assert "the course's own version" in results[0].message
+
+    def test_a_class_of_a_cell_is_quoted_by_line(self, tiny, sandbox):
+        """As a notebook's kernel has it: a source that is on no disk, in `linecache` alone."""
+        lines = ["class chunk_sizes:", "    def __init__(self, n, ranks):", "        n[ranks]"]
+        file = "/tmp/ipykernel_1/101531833.py"
+        linecache.cache[file] = (99, None, [line + "\n" for line in lines], file)
+        names = {"__name__": "__main__"}
+        exec(compile("\n".join(lines), file, "exec"), names)
+        message = self.graded(tiny, sandbox, names["chunk_sizes"])[0].message
+        assert "(cell of chunk_sizes, line 3, in __init__: `n[ranks]`)" in message
 
     def test_what_cannot_be_sent_is_told(self, tiny, sandbox):
         handle = open(__file__)  # noqa: SIM115 (something that no pickle takes)
@@ -252,7 +312,36 @@ class TestRecorded:
         records = {"scaling": [{"ranks": 2, "bytes": 9}, {"ranks": 4, "bytes": 3}]}
         item = tiny.find("question", "most")
         assert grade_item(item, 2, records, None)[0].status == "passed"
-        assert "got 4, expected 2" in grade_item(item, 4, records, None)[0].message
+        assert grade_item(item, 4, records, None)[0].message == (
+            "the result: got 4: too large, by about 2 x"
+        )
+
+    def test_what_an_answer_must_be_is_said_only_where_the_check_wants_it(self):
+        class Told(Question):
+            name = "told"
+            tells = True
+
+            @check(points=1, title="two")
+            def test_it(self, value):
+                expect.equal(value, 2)
+
+        assert run_checks(Told, {"value": 4})[0].message == "the result: got 4, expected 2"
+
+    def test_a_word_may_be_typed_anyhow_and_the_choice_is_named(self):
+        class Chosen(Question):
+            name = "chosen"
+
+            @check(points=1, title="a word")
+            def test_it(self, value):
+                expect.among(value, ["latency", "Band width"])
+                expect.equal(value, "Band width")
+
+        def told(value):
+            return grade_item(Chosen, value, {}, None)[0]
+
+        assert told("  band  WIDTH ").status == "passed"
+        assert told("latency").message == "the result: got 'latency'"
+        assert "one of 'latency', 'Band width'" in told("memory").message
 
 
 class TestLimits:
@@ -264,7 +353,9 @@ class TestLimits:
             "substitutes": {},
         }
         attempt = Attempt(sandbox, solution, "f")
-        with pytest.raises(SubmissionFailed, match=r"not finished after 3 s.*line 2"):
+        with pytest.raises(
+            SubmissionFailed, match=r"not finished after 3 s.*line [23], in f: `(while True:|pass)`"
+        ):
             attempt.run(lambda f: f())
         assert attempt.has_hung
         attempt.used_seconds = sandbox.limits.exercise_seconds

@@ -6,7 +6,14 @@ import math
 
 import torch
 
-from minitrain.lab.checks import Exercise, Experiment, Question, check, expect
+from minitrain.lab.checks import (
+    Exercise,
+    Experiment,
+    Question,
+    SubmissionFailed,
+    check,
+    expect,
+)
 from minitrain.parallel.links import Sweep, fit
 
 LAB = "e00_ranks_and_collectives"
@@ -179,6 +186,19 @@ def rounds(traces, root=0):
     return max(arrived.values())
 
 
+def of_unequal_chunks(submission, *tensors, ranks):
+    """A launch whose chunks may differ by one element; a mismatch is told its likely cause."""
+    try:
+        return submission.launch(on_tensor, *tensors, ranks=ranks)
+    except SubmissionFailed as failure:
+        if failure.kind != "mismatch":
+            raise
+        words = (
+            "chunks may differ by one element: size the receive buffer for the chunk that is coming"
+        )
+        raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
+
+
 class RingCheck:
     """What every ring obeys: N-1 messages (a round), to one neighbour, of one chunk each."""
 
@@ -229,7 +249,7 @@ class TestRingReduceScatter(RingCheck, Exercise):
             x = inputs(ranks, n)
             total = sum(x)
             want = total.tensor_split(ranks)
-            results = submission.launch(on_tensor, x, ranks=ranks)
+            results = of_unequal_chunks(submission, x, ranks=ranks)
             for rank, result in enumerate(results):
                 right = (rank + 1) % ranks
                 expect.equal(
@@ -291,7 +311,7 @@ class TestRingAllGather(RingCheck, Exercise):
             whole = torch.randn(total, dtype=torch.float64)
             chunks = [chunk.clone() for chunk in whole.tensor_split(ranks)]
             sizes = [chunk.numel() for chunk in chunks]
-            results = submission.launch(on_tensor, chunks, sizes, ranks=ranks)
+            results = of_unequal_chunks(submission, chunks, sizes, ranks=ranks)
             for rank, result in enumerate(results):
                 rolled = torch.cat(chunks[rank:] + chunks[:rank])
                 arrival = torch.cat([chunks[(rank - s) % ranks] for s in range(ranks)])
@@ -573,6 +593,7 @@ class TestBytesPerRank(Question):
                 ),
                 (7e9, "that is (N-1)·S, what naive sending to everyone takes"),
                 (1e9, "that is S: each byte goes out twice but for 1/N of it"),
+                (1.75, "that looks like gigabytes: the answer is in bytes"),
             ],
         )
 
@@ -619,6 +640,10 @@ class TestCrossover(Question):
         faster = [row["bytes"] for row in rows if row["bytes"] > max(slower)]
         expect.that(slower and faster, "your table has no crossover: add smaller or larger sizes")
         expect.that(
-            max(slower) <= value <= min(faster),
-            f"got {value}; in your table the ring loses up to {max(slower)} bytes and wins from {min(faster)} bytes on",
+            value >= max(slower),
+            f"got {value}: at a larger size of your table doubling still wins, look further down",
+        )
+        expect.that(
+            value <= min(faster),
+            f"got {value}: from a smaller size of your table on the ring wins, look further up",
         )

@@ -14,11 +14,11 @@ from minitrain.lab.checks import Exercise, Experiment, Question, check, expect
 LAB = "e01_baseline"
 SIZES = {
     "cpu": {
-        "preset": "1M", "steps": 150, "batch": 16, "length": 128, "corpus_bytes": 3_000_000,
-        "grid": [[4, 128], [16, 128], [64, 128], [16, 32], [16, 256]], "timed_preset": "10M",
-        "own_width": 80, "own_layers": 2, "own_tokens": 350_000,
+        "preset": "1M", "steps": 160, "batch": 8, "length": 128, "corpus_bytes": 3_000_000,
+        "grid": [[4, 128], [16, 128], [64, 128], [16, 32], [16, 256]],
+        "own_width": 20, "own_layers": 1, "own_tokens": 250_000,
     },
-    "gpu": {"preset": "30M", "batch": 32, "length": 256, "timed_preset": "100M"},
+    "gpu": {"preset": "30M", "batch": 32, "length": 256},
     "multi": {},
 }  # fmt: skip
 IGNORED = -100
@@ -101,7 +101,8 @@ class Tiny(nn.Module):
         self.head = nn.Linear(6, 11)
 
     def forward(self, tokens, documents=None, positions=None):
-        return self.head(torch.tanh(self.embed(tokens)))
+        place = 0 if documents is None or positions is None else (documents + positions)[..., None]
+        return self.head(torch.tanh(self.embed(tokens) + 0.1 * place))
 
 
 def tiny():
@@ -126,7 +127,7 @@ def stepped(f, batches, clip):
     model = tiny()
     optimizer = Spy(model.parameters())
     made = [
-        SimpleNamespace(tokens=t, targets=y, documents=None, positions=None) for t, y in batches
+        SimpleNamespace(tokens=t, targets=y, documents=d, positions=p) for t, y, d, p in batches
     ]
     f(model, optimizer, made, clip)
     left = [p.grad is None or not p.grad.any() for p in model.parameters()]
@@ -134,22 +135,24 @@ def stepped(f, batches, clip):
 
 
 def microbatches(valid=(12, 3, 7)):
-    """(tokens, targets) with unequal numbers of targets that count."""
+    """(tokens, targets, documents, positions) with unequal numbers of targets that count."""
     made = []
     for count in valid:
         tokens, targets = torch.randint(11, (3, 4)), torch.full((12,), IGNORED)
         targets[torch.randperm(12)[:count]] = torch.randint(11, (count,))
-        made.append((tokens, targets.view(3, 4)))
+        documents, positions = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
+        made.append((tokens, targets.view(3, 4), documents.expand(3, 4), positions.expand(3, 4)))
     return made
 
 
-def gradients_of(batches, weights):
+def gradients_of(batches, weights, packed=True):
     """Gradients of the weighted sum of each microbatch's summed loss."""
     model = tiny()
     loss = 0.0
-    for (tokens, targets), weight in zip(batches, weights):
+    for (tokens, targets, *where), weight in zip(batches, weights):
+        logits = model(tokens, *(where if packed else ()))
         loss = loss + weight * F.cross_entropy(
-            model(tokens).flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+            logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
         )
     loss.backward()
     return [p.grad for p in model.parameters()]
@@ -195,6 +198,10 @@ class TestRotate(Exercise):
                     interleaved,
                     "that pairs numbers 2i and 2i+1: here the pairs are i and i + C/2, the two halves",
                 ),
+                (
+                    torch.cat([a * c + b * s, b * c + a * s], -1),
+                    "the sign of sin came twice: `turns.sin` has it already, so give it (b, a) and not (-b, a)",
+                ),
                 (x * cos + x * sin, "x·sin must take the *other* half of x: roll by C/2"),
                 (x * cos, "the sin part is missing"),
             ],
@@ -218,7 +225,7 @@ class TestRotate(Exercise):
             products,
             products[:1].expand(4),
             tol=1e-9,
-            what="q·k for tokens two apart, at four places",
+            what="q·k for tokens two apart, at four places (all four must be equal)",
         )
 
 
@@ -243,6 +250,10 @@ class TestAttention(Exercise):
             q = torch.randn(2, heads, length, size, dtype=torch.float64)
             k, v = torch.randn(2, 2, kv, length, size, dtype=torch.float64)
             got = submission.run(attended, q, k, v)["out"]
+            expect.that(
+                bool(got[:, :, 0].isfinite().all()),
+                "nan in the first row: may token 0 see itself? Mask what lies above the diagonal only, triu(1)",
+            )
             expect.equal(
                 got,
                 self.oracle(q, k, v),
@@ -251,6 +262,10 @@ class TestAttention(Exercise):
                     (
                         self.oracle(q, k, v, causal=False),
                         "tokens look into the future: mask the scores above the diagonal",
+                    ),
+                    (
+                        self.oracle(q.flip(2), k.flip(2), v.flip(2)).flip(2),
+                        "tokens see the future and not the past: mask what lies above the diagonal, triu(1)",
                     ),
                     (
                         self.oracle(q, k, v, repeat="tile"),
@@ -318,7 +333,7 @@ class TestParameterCount(Exercise):
                         "the norms are missing: D each, two a layer and one at the end",
                     ),
                     (parameters_of(c, norms=1), "each layer has two norms"),
-                    (parameters_of(c) - c["hidden_size"], "the last norm is missing"),
+                    (parameters_of(c) - c["hidden_size"], "the last norm is missing: D"),
                     (
                         parameters_of(c, tied=not c["tied"]),
                         "a tied head is the embedding itself: count it once if tied, twice if not",
@@ -361,6 +376,10 @@ class TestFlops(Exercise):
                 want,
                 what=f"FLOPs a token at length {length} of {c}",
                 hints=[
+                    (
+                        6 * parameters_of(c),
+                        "6·P is for large models: the embedding's lookup and the norms multiply nothing, and attention adds QKᵀ and AV",
+                    ),
                     (
                         6 * weights,
                         "attention's own products are missing: QKᵀ and AV, 4·L·H·C·T forward",
@@ -408,7 +427,7 @@ class TestTrainStep(Exercise):
             len(result["seen"]) == 1,
             f"optimizer.step() ran {len(result['seen'])} times: once a step, after the last microbatch",
         )
-        counts = [int((y != IGNORED).sum()) for _, y in batches]
+        counts = [int((y != IGNORED).sum()) for _, y, *_ in batches]
         total = sum(counts)
         right = gradients_of(batches, [1 / total] * 3)
         means = gradients_of(batches, [1 / (3 * n) for n in counts])
@@ -424,6 +443,10 @@ class TestTrainStep(Exercise):
                 (
                     means,
                     "that is the mean of the microbatches' means: a token of a half-empty microbatch counts more. Divide each *sum* by the tokens of all of them",
+                ),
+                (
+                    gradients_of(batches, [1 / total] * 3, packed=False),
+                    "the model did not get documents and positions: without them a token reads other documents",
                 ),
                 (sums, "that adds up the microbatches' means: three times too large, and unequal"),
                 (last, "that is the last microbatch's alone: do not zero the gradients in between"),
@@ -500,15 +523,17 @@ class TestWarmupCosine(Exercise):
             got = submission.run(plainly, step, 110, 10, peak, floor)
             expect.equal(got, want, tol=1e-9, what=f"the rate of step {step}", hints=[(got, words)])
 
-    @check(points=2, title="every step in between, on random schedules")
+    @check(points=2, title="steps of the rise and of the descent, on random schedules")
     def test_random(self, submission):
         for _ in range(3):
             total, warmup = int(torch.randint(30, 200, (1,))), int(torch.randint(2, 20, (1,)))
-            step = int(torch.randint(warmup, total, (1,)))
-            t = (step - warmup) / (total - warmup)
-            want = 0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi * t))
-            got = submission.run(plainly, step, total, warmup, 1.0, 0.2)
-            expect.equal(got, want, tol=1e-9, what=f"step {step} of {total}, warm-up {warmup}")
+            rising = int(torch.randint(warmup, (1,)))
+            falling = int(torch.randint(warmup, total, (1,)))
+            t = (falling - warmup) / (total - warmup)
+            cosine = 0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi * t))
+            for step, want in ((rising, (rising + 1) / warmup), (falling, cosine)):
+                got = submission.run(plainly, step, total, warmup, 1.0, 0.2)
+                expect.equal(got, want, tol=1e-9, what=f"step {step} of {total}, warm-up {warmup}")
 
 
 class TestMFU(Exercise):
@@ -536,6 +561,10 @@ class TestMFU(Exercise):
                     (0.4 * 4 / 3, "that counts a recomputed forward: HFU does, MFU does not"),
                     (40.0, "that is in percent: a share from 0 to 1"),
                     (2.5, "that is upside down"),
+                    (
+                        0.4 * 64,
+                        "`flops_per_token` is for one token already: do not multiply by the length",
+                    ),
                 ],
             )
 
@@ -643,14 +672,11 @@ class TestAboveFloor(Question):
     def test_value(self, value, records):
         row = rows_at(records, "training")[-1]
         want = row["loss"] / row["floor"] - 1
+        percent = abs(value / 100 - want) <= 0.005
+        advice = "that is in percent, give a share" if percent else "divide, then subtract 1"
         expect.that(
             abs(value - want) <= 0.005,
-            f"got {value:.4g}; your last row says {row['loss']:.4f} / {row['floor']:.4f} - 1 = {want:.4f}"
-            + (
-                ": that looks like percent, a share is asked for"
-                if abs(value / 100 - want) <= 0.005
-                else ""
-            ),
+            f"got {value:.4g} for a loss of {row['loss']:.4f} over a floor of {row['floor']:.4f}: {advice}",
         )
 
 
@@ -662,6 +688,8 @@ class TestLargest(Question):
     @check(points=5, title="the largest category of your own ledger")
     def test_value(self, value, records):
         rows = rows_at(records, "memory")
+        names = [row["category"] for row in rows]
+        expect.among(value, names)
         want = max(rows, key=lambda row: row["measured"])["category"]
         expect.that(value == want, f"got {value!r}; the tallest bar of your ledger is another one")
 

@@ -7,21 +7,30 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from minitrain.lab.checks import Exercise, Experiment, Question, check, expect
+from minitrain.lab.checks import (
+    CheckFailed,
+    Exercise,
+    Experiment,
+    Question,
+    SubmissionFailed,
+    check,
+    expect,
+)
 
 LAB = "e02_data_parallel"
 SIZES = {
     "cpu": {
         "preset": "1M",
+        "layers": 2,
         "batch": 4,
         "length": 64,
         "repeats": 5,
         "ranks": [1, 2, 4, 8],
-        "parameters_each": 1000,
+        "parameters_each": 1800,
         "tokens_each": 64,
     },
-    "gpu": {"preset": "30M", "batch": 16, "length": 512},
-    "multi": {"preset": "100M", "batch": 16, "length": 1024},
+    "gpu": {"preset": "30M", "layers": 8, "batch": 16, "length": 512},
+    "multi": {"preset": "100M", "layers": 12, "batch": 16, "length": 1024},
 }
 DDP_FILE = "minitrain/parallel/ddp.py"
 WIDTH, LAYERS = 6, 4
@@ -80,6 +89,7 @@ def wrapped(group, f, batches, bucket_bytes, usage="all"):
     """For the DDP class: two steps, so that leftovers of the first one would show."""
     model = network()
     ddp = f(model, group, bucket_bytes)
+    steps = []
     for _ in range(2):
         model.zero_grad(set_to_none=True)
         begin = len(group.trace.ops)
@@ -87,8 +97,10 @@ def wrapped(group, f, batches, bucket_bytes, usage="all"):
         squared(ddp, batches[group.rank], with_side=side).backward()
         group.trace.mark("backward returned")
         ddp.finish()
+        found = gradients(model).items()
+        steps.append({name: None if g is None else g.clone() for name, g in found})
     kinds = [op.kind for op in group.trace.ops[begin:]]
-    return {"gradients": gradients(model), "kinds": kinds}
+    return {"first": steps[0], "gradients": steps[1], "kinds": kinds}
 
 
 class Slow(torch.autograd.Function):
@@ -189,7 +201,8 @@ def equal_gradients(results, batches, sides=None):
                     (want * ranks, "that is the sum over ranks: divide by the number of ranks"),
                     (
                         own[rank][name],
-                        "that is the rank's own gradient: it was never averaged with the others'",
+                        "that is the rank's own gradient: it was never averaged with the others', "
+                        "or the average was not copied back into `.grad`",
                     ),
                     (
                         own[rank][name] / ranks,
@@ -205,6 +218,18 @@ def equal_gradients(results, batches, sides=None):
                     ),
                 ],
             )
+
+
+def launch_unused(submission, probe, batches, *rest):
+    """A launch in which only rank 0 has every gradient; a hang is told its likely cause."""
+    try:
+        return submission.launch(probe, batches, *rest, ranks=len(batches), timeout=8)
+    except SubmissionFailed as failure:
+        hang = failure.kind in ("deadlock", "mismatch", "timeout")
+        if not (hang or "NoneType" in str(failure)):
+            raise
+        words = "a rank without this gradient must contribute zeros"
+        raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
 
 
 class TestAllReduceGradients(Exercise):
@@ -244,7 +269,7 @@ class TestAllReduceGradients(Exercise):
     @check(points=3, title="a parameter that only one rank used does not hang the others")
     def test_unused(self, submission):
         batches = batches_of(3)
-        results = submission.launch(some_unused, batches, ranks=3, timeout=8)
+        results = launch_unused(submission, some_unused, batches)
         equal_gradients(results, batches, sides=[True, False, False])
 
 
@@ -299,8 +324,18 @@ class TestBucketed(Exercise):
     @check(points=3, title="a parameter that only one rank used counts as zero")
     def test_unused(self, submission):
         batches = batches_of(2)
-        results = submission.launch(some_unused, batches, 400, ranks=2, timeout=8)
+        results = launch_unused(submission, some_unused, batches, 400)
         equal_gradients(results, batches, sides=[True, False])
+
+
+def all_waited(results):
+    """The results, of ranks that waited for everything that they began."""
+    for rank, trace in enumerate(results.traces):
+        expect.that(
+            all(op.waited is not None for op in trace.select("all_reduce")),
+            f"rank {rank}: a work was never waited for: call `work.wait()` in finish()",
+        )
+    return results
 
 
 class TestDDP(Exercise):
@@ -315,7 +350,15 @@ class TestDDP(Exercise):
         for ranks, nbytes in [(2, 400), (3, 1)]:
             batches = batches_of(ranks)
             results = submission.launch(wrapped, batches, nbytes, ranks=ranks, timeout=8)
-            equal_gradients([r["gradients"] for r in results], batches)
+            all_waited(results)
+            equal_gradients([r["first"] for r in results], batches)
+            try:
+                equal_gradients([r["gradients"] for r in results], batches)
+            except CheckFailed as failure:
+                raise CheckFailed(
+                    f"the first step is right, the second is not: {failure}\n"
+                    "finish() must end by emptying the works and refilling each `missing`"
+                ) from None
 
     @check(points=6, title="a full bucket is sent while backward still computes")
     def test_overlap(self, submission):
@@ -340,9 +383,8 @@ class TestDDP(Exercise):
                 count == 1,
                 f"rank {rank} made {count} all-reduces for one bucket: send it once, when it is full",
             )
-        for rank, result in enumerate(
-            submission.launch(stamped, batches_of(2), ranks=2, timeout=8)
-        ):
+        results = submission.launch(stamped, batches_of(2), ranks=2, timeout=8)
+        for rank, result in enumerate(all_waited(results)):
             expect.that(result["waited"], f"rank {rank} made no all-reduce")
             expect.that(
                 result["waited"][0] > result["halfway"],
@@ -358,7 +400,7 @@ class TestDDP(Exercise):
     )
     def test_unused(self, submission):
         batches = batches_of(3)
-        results = submission.launch(wrapped, batches, 1, "some", ranks=3, timeout=8)
+        results = all_waited(launch_unused(submission, wrapped, batches, 1, "some"))
         equal_gradients([r["gradients"] for r in results], batches, sides=[True, False, False])
 
 
@@ -532,20 +574,22 @@ def rows_at(records, name):
 
 
 class TestHiddenShare(Question):
-    """How much was hidden"""
+    """How much naive hides"""
 
     name = "hidden_share"
 
-    @check(points=5, title="the share of communication that your overlapped DDP hid")
+    @check(points=5, title="the share of communication that the naive step hides")
     def test_value(self, value, records):
-        row = next((r for r in rows_at(records, "overlap") if r["variant"] == "overlapped"), None)
-        expect.that(row is not None, "your table has no row of 'overlapped'")
-        total = row["hidden_seconds"] + row["exposed_seconds"]
-        want = row["hidden_seconds"] / total
-        expect.that(
-            abs(value - want) < 0.02,
-            f"got {value:.3g}, your own trace says {want:.3g}: hidden / (hidden + exposed), between 0 and 1",
-        )
+        share = {
+            row["variant"]: row["hidden_seconds"] / (row["hidden_seconds"] + row["exposed_seconds"])
+            for row in rows_at(records, "overlap")
+        }
+        for variant in ("naive", "overlapped"):
+            expect.that(variant in share, f"your table has no row of '{variant}'")
+        words = "hidden / (hidden + exposed) of the row 'naive', between 0 and 1"
+        if abs(value - share["overlapped"]) < 0.02:
+            words = "that is the overlapped step's, take the row 'naive'"
+        expect.that(abs(value - share["naive"]) < 0.02, f"got {value:.3g}: {words}")
 
 
 class TestBottleneck(Question):
@@ -570,13 +614,13 @@ class TestBottleneck(Question):
             want = "latency" if latency > 0.5 * row["exposed_seconds"] else "bandwidth"
         expect.that(
             value == want,
-            f"got {value!r}. On {row['fabric']} a step takes {row['step_seconds']:.3g} s; {compute:.3g} s of it compute, "
-            f"{row['exposed_seconds']:.3g} s wait, of which {row['latency_seconds']:.3g} s would be latency",
+            f"got {value!r}. In the row of {row['fabric']} compare compute (step - exposed) with waiting (exposed), "
+            "and latency_seconds with half of the waiting",
         )
 
 
 class TestTokensToHide(Question):
-    """A batch that hides it all"""
+    """Where compute equals communication"""
 
     name = "tokens_to_hide"
 
@@ -593,6 +637,7 @@ class TestTokensToHide(Question):
         row = min(rows, key=lambda r: r["efficiency"])
         compute = row["step_seconds"] - row["exposed_seconds"]
         want = row["tokens"] * row["communication_seconds"] / compute
+        each = SIZES["cpu"]["tokens_each"]
         expect.close(
             value,
             want,
@@ -602,6 +647,14 @@ class TestTokensToHide(Question):
                 (
                     row["tokens"] * compute / row["communication_seconds"],
                     "that is upside down: more communication needs more tokens",
-                )
+                ),
+                (
+                    want * each,
+                    f"that is {each} times too many: count tokens as the column `tokens` does",
+                ),
+                (
+                    want / row["tokens"],
+                    "that is how many times as many: multiply by the tokens that a rank has now",
+                ),
             ],
         )

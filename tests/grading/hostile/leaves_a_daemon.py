@@ -1,5 +1,5 @@
 # exercise: chunk_sizes
-# says: got 1 items, expected 4
+# says: got 1 item, expected 4
 
 from multiprocessing.util import spawnv_passfds
 

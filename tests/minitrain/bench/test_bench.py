@@ -98,7 +98,7 @@ def times_on_a_rank(group):
 
 def test_contenders_take_turns_with_a_barrier_before_each():
     for seconds, calls, barriers in launch_ranks(times_on_a_rank, ranks=2):
-        assert calls == ["a", "b"] * 3 and barriers == 6
+        assert calls == ["b", "a", "a", "b", "b", "a"] and barriers == 6
         assert [len(times) for times in seconds.values()] == [2, 2]
 
 

@@ -25,7 +25,7 @@ FIRST_BYTES = {  # of the SHA-256 of the first 20,000 bytes with seed 7
     "forest": "a2316629c3172cb0",
     "sea": "b12a3d2b2cb39bef",
     "space": "f7bf9b461a0f3f23",
-    "chain": "2049b8f9b58323a0",
+    "chain": "82a357661049da71",
 }
 
 

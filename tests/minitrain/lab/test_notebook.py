@@ -74,7 +74,7 @@ def test_the_best_score_stays(lab, tmp_path, capsys):
 def test_the_stub_costs_no_run(lab, tmp_path, capsys):
     stub = load(tmp_path, '    """The sum."""\n    # YOUR CODE HERE\n    ...')
     assert lab.grade(stub) is torch.cumsum
-    assert "Not written yet" in capsys.readouterr().out
+    assert "6 points\n  Not written yet: the reference stands in" in capsys.readouterr().out
     assert lab.progress.points == {}
 
 
@@ -88,7 +88,7 @@ def test_experiment_and_question(lab, capsys):
     lab.experiment("growth", {"n": [1, 2], "sum": [1.0, 2.0]})
     lab.answer("largest", torch.tensor(2.0))
     said = capsys.readouterr().out
-    assert "3 of 3 points" in said and "1 of 1 points" in said
+    assert "3 of 3 points" in said and "1 of 1 point\n" in said
     assert lab.records == {"growth": [{"n": 1, "sum": 1.0}, {"n": 2, "sum": 2.0}]}
     assert lab.progress.answers == {"largest": 2.0}
 
@@ -104,7 +104,8 @@ def test_nothing_recorded_yet_goes_on(lab, capsys):
     lab.predict("last_sum", None), lab.reveal("last_sum", 10)
     said = capsys.readouterr().out
     assert said.count("Nothing recorded yet") == 2 and "No answer yet" in said
-    assert lab.progress.points == {} and "10" not in said.split("Hidden")[1]
+    assert "Your guess for last sum\n  Put a number in place of None" in said
+    assert lab.progress.points == {} and "10" not in said.split("Last sum: hidden until you")[1]
 
 
 def test_guess_then_measure(lab, capsys):
@@ -119,8 +120,8 @@ def test_guess_then_measure(lab, capsys):
 @pytest.mark.parametrize(
     "guess, measured, verdict",
     [
-        (5, 5, "exactly right"),
-        (101, 100, "1% above"),
+        (5, 5, "X: your guess is exactly right"),
+        (101, 100, "your guess is 1% above"),
         (50, 100, "2 times too small"),
         (-1, 3, "off by 4"),
     ],
@@ -136,10 +137,25 @@ def test_sizes_by_tier(lab, monkeypatch):
     assert lab.tier == "multi" and lab.size("elements") == 1024 and lab.size("repeats") == 3
 
 
-def test_another_session_goes_on_where_this_one_ended(lab, root, tmp_path):
+def test_another_session_goes_on_where_this_one_ended(lab, root, tmp_path, capsys):
     lab.experiment("growth", [{"n": 1, "sum": 1}])
+    capsys.readouterr()
     again = Lab("e90_sums", root=root, progress_folder=tmp_path / "progress")
     assert repr(again).endswith("1 of 3 done") and again.records == lab.records
+    headline, where = capsys.readouterr().out.splitlines()
+    assert headline == repr(again) and "reset" not in headline
+    assert str(tmp_path / "progress" / "e90_sums.json") in where and "lab.reset()" in where
+
+
+def test_a_lab_can_be_started_over_and_nothing_is_lost(lab, capsys):
+    lab.experiment("growth", [{"n": 1, "sum": 1}])
+    assert "1 row kept." in capsys.readouterr().out
+    lab.reset()
+    first, where = capsys.readouterr().out.splitlines()
+    assert first.endswith("0 of 3 done") and lab.records == {}
+    assert "growth" in Path(where.removeprefix("what you had is in ")).read_text()
+    lab.reset()
+    assert "what you had" not in capsys.readouterr().out
 
 
 def test_score_names_what_is_open_and_what_to_read(lab, capsys):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minitrain.errors import InputError
 from minitrain.measure.traffic import Op, Trace, WallClock, intersection, length, ring_bytes, union
 
 INSTANTS = 40  # integer instants, so that each can be counted
@@ -67,10 +68,12 @@ def test_two_waits_at_once_count_once():
     assert trace.hidden_seconds() == 1.0
 
 
-def test_an_operation_that_no_one_waited_for_is_not_exposed():
-    trace = Trace(ops=[Op("all_reduce", 8, 8, 2, issued=1.0, finished=2.5)])
-    assert trace.exposed_seconds() == 0.0
-    assert trace.hidden_seconds() == 1.5
+@pytest.mark.parametrize("read", [Trace.exposed_seconds, Trace.hidden_seconds])
+def test_a_work_that_no_one_waited_for_is_told(read):
+    trace = Trace(1, ops=[Op("all_reduce", 8, 8, 2, issued=1.0, finished=2.5)])
+    words = r"never waited for \(rank 1, all_reduce of 8 bytes\): call `work.wait\(\)`"
+    with pytest.raises(InputError, match=words):
+        read(trace)
 
 
 def test_a_wait_at_time_zero_counts():

@@ -278,7 +278,10 @@ def test_torchs_own_ddp_runs_on_the_groups_process_group():
         (lambda g: g.recv(torch.ones(1), source=-1), "cannot receive from rank -1 of 2"),
         (lambda g: g.send([1.0], to=1 - g.rank), "send takes a tensor, not list"),
         (lambda g: g.broadcast(torch.ones(1), root=2), "root 2 is not a rank of this group"),
-        (lambda g: g.all_reduce(torch.ones(1), op="mean"), "no reduction is called 'mean'"),
+        (
+            lambda g: g.all_reduce(torch.ones(1), op="mean"),
+            "no reduction is called 'mean': did you mean 'avg'",
+        ),
         (lambda g: g.all_reduce(torch.tensor([1]), op="avg"), "no avg of torch.int64"),
         (lambda g: g.all_gather(torch.ones(3), torch.ones(2)), "must have 2 x 2 elements"),
         (lambda g: g.reduce_scatter(torch.ones(1), torch.ones(3)), "must have 2 x 1 elements"),

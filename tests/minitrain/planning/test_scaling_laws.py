@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrain.errors import InputError
+from minitrain.paths import data_dir
 from minitrain.planning.scaling_laws import (
     CHINCHILLA,
     CHINCHILLA_REFITTED,
@@ -17,6 +18,7 @@ from minitrain.planning.scaling_laws import (
     bootstrap,
     fit,
 )
+from minitrain.planning.scaling_runs import read_runs
 
 SMALL = ScalingLaw(E=0.9, A=60.0, B=300.0, alpha=0.45, beta=0.5)
 
@@ -82,6 +84,18 @@ def test_bootstrap_surrounds_the_truth():
     laws = bootstrap(*runs(SMALL, noise=0.005), draws=8)
     low, high = min(law.E for law in laws), max(law.E for law in laws)
     assert low < SMALL.E < high and high - low < 0.2
+
+
+def test_the_recorded_runs_recover_the_true_floor():
+    """The text's entropy is known, the fit is not told it; nor does it hang on a few of the runs."""
+    recorded = read_runs(data_dir() / "scaling_runs.csv")
+    columns = np.array([(r.parameters, r.tokens, r.loss) for r in recorded])
+    floor = recorded[0].floor
+    assert columns[:, 2].min() > floor
+    assert pytest.approx(floor, rel=0.05) == fit(*columns.T).E
+    for part in range(4):
+        kept = np.arange(len(columns)) % 4 != part
+        assert pytest.approx(floor, rel=0.08) == fit(*columns[kept].T).E
 
 
 @pytest.mark.parametrize(

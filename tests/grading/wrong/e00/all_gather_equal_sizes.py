@@ -1,5 +1,5 @@
 # exercise: ring_all_gather
-# says: mismatch | expected | elements
+# says: size the receive buffer for the chunk that is coming
 
 import torch
 

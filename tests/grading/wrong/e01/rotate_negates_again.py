@@ -1,5 +1,5 @@
 # exercise: rotate
-# says: the result
+# says: the sign of sin came twice
 
 import torch
 

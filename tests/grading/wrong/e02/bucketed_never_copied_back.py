@@ -1,5 +1,6 @@
 # exercise: all_reduce_gradients_bucketed
 # says: never averaged
+# says: the average was not copied back into `.grad`
 
 import torch
 

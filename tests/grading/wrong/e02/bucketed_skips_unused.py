@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: rank
+# says: a rank without this gradient must contribute zeros
 
 import torch
 

@@ -1,5 +1,6 @@
 # exercise: DDP
-# says: own gradient | expected
+# says: the first step is right, the second is not
+# says: emptying the works and refilling each `missing`
 
 import torch
 
