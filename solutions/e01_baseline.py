@@ -604,6 +604,7 @@ show.table(
     throughput,
     caption=f"{show.count_text(built)} parameters; peak {peak / 1e9:.0f} GFLOP/s, measured on {lab.device_name}",
     formats={
+        "tokens_per_second": "{:,.0f}".format,
         "activation_bytes": show.bytes_text,
         "model_bytes": show.bytes_text,
         "mfu": "{:.0%}".format,
@@ -627,7 +628,8 @@ for name, (m, k, n) in shapes.items():
     points[name] = ([flops / moved], [flops / seconds / 1e9])
 
 # %%
-intensity = [2.0**e for e in range(-2, 10)]
+kink = peak / bandwidth  # FLOPs a byte from which the matmul units are the limit
+intensity = sorted([*(2.0**e for e in range(-2, 10)), kink])
 roof = [min(peak, i * bandwidth) / 1e9 for i in intensity]
 show.lines(
     points,
@@ -678,16 +680,16 @@ lab.experiment("scaling_law", scaling_law)
 
 # %%
 curves = {}
-for count in sorted({float(f"{r.tokens:.1g}") for r in recorded}):
+for count in sorted({125_000 * round(r.tokens / 125_000) for r in recorded}):
     same = sorted(
         (r.parameters, r.loss) for r in recorded if abs(r.tokens / count - 1) < 0.3
     )
-    curves[f"{count / 1e6:.2g}M tokens"] = tuple(zip(*same))
+    curves[f"{count / 1e6:g}M tokens"] = tuple(zip(*same))
 curves["yours"] = ([own.parameters], [own.loss])
-sizes, floor = [2e4, 1e5, 1e6], recorded[0].floor
+sizes, floor = sorted({r.parameters for r in recorded}), recorded[0].floor
 show.lines(
     curves,
-    theory={f"true floor {floor:.2f}": (sizes, [floor] * 3)},
+    theory={f"true floor {floor:.2f}": (sizes, [floor] * len(sizes))},
     x="parameters N",
     y="held-out loss (nats per token)",
     log="x",
@@ -697,9 +699,8 @@ show.lines(
 print(f"E by the fit: {law.E:.3f}; the truth: {floor:.3f} nats a token")
 
 # %% [markdown]
-# **Explain**: no run came closer than a few percent to the floor, and yet the law knows where it is: the curves bend towards
-# it. It works since this language is learned evenly. The stories are not: who holds what is learned late and at once, and a
-# law fitted to small runs does not see it coming.
+# **Explain**: the fit was not told the floor, and found it. It works since this language is learned evenly. The stories are
+# not: who holds what is learned late and at once, and a law fitted to small runs does not see it coming.
 
 # %% [markdown]
 # > **On a GPU.** The sizes grow to 30M and the peak is the GPU's; then raise the batch until memory is full and watch MFU.
