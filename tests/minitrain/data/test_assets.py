@@ -127,6 +127,8 @@ def test_a_file_broken_in_the_cache_is_fetched_again(npm, tmp_path, damage, caps
 
 
 FETCH = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
