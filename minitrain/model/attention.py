@@ -12,6 +12,8 @@ Shapes: B batch  T tokens  D width  H query heads  K key/value heads  C head siz
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange, repeat
@@ -72,8 +74,14 @@ def attention_mask(x: Tensor, documents: Tensor | None, window: int | None) -> T
     return torch.zeros_like(readable, dtype=x.dtype).masked_fill_(~readable, -torch.inf)
 
 
+Kernel = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
+
+
 class Attention(nn.Module):
-    """The four matrices: into queries, keys and values, and back into the width."""
+    """The four matrices: into queries, keys and values, and back into the width.
+
+    `kernel` is what computes q, k, v, mask -> out: another one may take `attention`'s place.
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -83,13 +91,14 @@ class Attention(nn.Module):
         self.k = nn.Linear(width, keys, bias=config.qkv_bias)
         self.v = nn.Linear(width, keys, bias=config.qkv_bias)
         self.o = nn.Linear(queries, width, bias=False)
+        self.kernel: Kernel = attention
 
     def forward(self, x: Tensor, turns: Rotation, mask: Tensor | None = None) -> Tensor:
         """x (B, T, D) -> (B, T, D)."""
         q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
         q, k = rotate(q, turns), rotate(k, turns)  # (B, T, H, C), (B, T, K, C)
         q, k, v = (rearrange(z, "b t h c -> b h t c") for z in (q, k, v))
-        out = attention(q, k, v, mask)  # (B, H, T, C)
+        out = self.kernel(q, k, v, mask)  # (B, H, T, C)
         return self.o(rearrange(out, "b h t c -> b t (h c)"))
 
     def split(self, z: Tensor) -> Tensor:

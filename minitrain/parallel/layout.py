@@ -1,0 +1,49 @@
+"""How a parameter lies on a mesh: which axes split it, and over which its gradient is a part.
+
+Two questions, for each parameter and each axis of the mesh, decide what is sent and counted:
+
+    split     do the ranks along the axis hold different elements?    the norm adds up over it
+    partial   does each rank's backward see a part of the loss only?  the gradient is summed over it
+    neither   equal copies with equal gradients: nothing is sent, and the norm counts one of them
+
+                                  split      partial
+    norm                          -          dp, ep, cp, and tp where the sequence is split over tp
+    q, k, v, o, gate, up, down    tp         dp, ep, cp
+    expert                        ep, tp     dp, cp
+    embedding tied to the head    tp         dp, ep, cp, pp
+
+Every rank's loss is its tokens' summed loss over the *global* number of tokens, so that parts add
+up and nothing is divided. An axis that a parameter's layout does not name makes no difference to
+it. Lab: e02f_four_dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`split` and `partial` are sets of axes of the mesh; they never share one."""
+
+    split: frozenset[str] = frozenset()
+    partial: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        both = self.split & self.partial
+        assert not both, f"{sorted(both)}: a parameter that is split there has no parts to sum"
+
+
+def layout_of(parameter: nn.Parameter) -> Layout:
+    """What `lay_out` noted, or a whole copy on each rank."""
+    return getattr(parameter, "layout", Layout())
+
+
+def lay_out(parameter: nn.Parameter, split: str = "", partial: str = "") -> None:
+    """Notes more axes, given as names with spaces between: `lay_out(w, split="tp")`."""
+    before = layout_of(parameter)
+    parameter.layout = Layout(
+        before.split | set(split.split()), before.partial | set(partial.split())
+    )
