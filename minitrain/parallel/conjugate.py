@@ -116,7 +116,7 @@ def start_reduce_scatter(x: Tensor, group: Group, dim: int) -> Callable[[], Tens
 
 
 def start_all_reduce(x: Tensor, group: Group) -> Callable[[], Tensor]:
-    """Issues the all-reduce *in place*, for a fresh x of one's own; what it returns waits for it."""
+    """Issues the all-reduce *in place*, on a fresh x of one's own; what it returns waits."""
     return (lambda: x) if group.size == 1 else group.all_reduce(x, async_op=True).wait
 
 

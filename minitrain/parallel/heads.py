@@ -43,6 +43,12 @@ class Heads:
         group = len(self.queries) // len(self.keys)
         return self.reads == tuple(i // group for i in range(len(self.queries)))
 
+    def owned_rows(self, head_size: int) -> range | None:
+        """Of the rows of k and v here, those of `owned`; None: all, for nothing is shared."""
+        if not self.shared:
+            return None
+        return range((self.owned.start - self.keys.start) * head_size, len(self.keys) * head_size)
+
 
 def heads_of(rank: int, ranks: int, heads: int, kv_heads: int) -> Heads:
     """H query heads, split evenly, and the key/value heads they read."""
