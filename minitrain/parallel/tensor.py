@@ -58,9 +58,7 @@ class TensorAttention(Attention):
         """x (B, T, D), or (B, T/N, D) with `sequence` -> the same."""
         k, v = share([(z.weight, z.bias) for z in (self.k, self.v)], self.shared)
         pairs = [(self.q.weight, self.q.bias), k, v]
-        q, k, v = column_linears(
-            x, pairs, self.group, self.sequence
-        )  # (B, T, H·C/N), 2 (B, T, K·C/N)
+        q, k, v = column_linears(x, pairs, self.group, self.sequence)  # (B, T, H·C/N or K·C/N)
         return self.o(self.attend(q, self._as_read(k), self._as_read(v), turns, mask))
 
     def _as_read(self, z: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def test_wrong_operators_are_told_apart():
 def refused_and_twice(group):
     with pytest.raises(InputError, match="use 6 or 8"):
         conjugate.scatter(numbers(0, (2, 7)), group, 1)
-    with pytest.raises(InputError, match="use 2$"):
+    with pytest.raises(InputError, match=r"use 2$"):
         conjugate.reduce_scatter(numbers(0, (2, 1)), group, -1)
     x = numbers(0).requires_grad_()
     y = conjugate.copy(x, group).pow(3).sum()

@@ -217,8 +217,8 @@ def test_wrong_versions_are_told_apart():
 
 def refused(group):
     for changes, message in (
-        ({"heads": 3, "kv_heads": 3, "hidden_size": 12}, "3 heads .* 2 ranks: use 1, 3 ranks"),
-        ({"ffn_size": 25}, "ffn_size 25 .* 2 ranks: use 24 or 26"),
+        ({"heads": 3, "kv_heads": 3, "hidden_size": 12}, r"3 heads .* 2 ranks: use 1, 3 ranks"),
+        ({"ffn_size": 25}, r"ffn_size 25 .* 2 ranks: use 24 or 26"),
     ):
         model = whole_model(replace(CONFIGS["one head each"], head_size=None, **changes))
         with pytest.raises(InputError, match=message):

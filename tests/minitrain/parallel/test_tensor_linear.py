@@ -115,7 +115,7 @@ def test_wrong_versions_are_told_apart():
 
 def on_one_rank(group):
     """tp=1 against nn.Linear: the same bits, forward and backward, and nothing is sent."""
-    first, second, third, x = layers(torch.float32)
+    first, _, third, x = layers(torch.float32)
     part = even_slice("features", FEATURES, group, dim=0)
     column, row = ColumnLinear(first, group, part), RowLinear(third, group, replace(part, dim=1))
     row(torch.tanh(column(x))).square().sum().backward()
@@ -152,7 +152,7 @@ def test_the_sum_travels_while_the_weights_gradients_are_computed(sequence):
 
 
 def under_autocast(group):
-    first, second, third, x = layers(torch.float32)
+    first, _, third, x = layers(torch.float32)
     part = even_slice("features", FEATURES, group, dim=0)
     column, row = ColumnLinear(first, group, part), RowLinear(third, group, replace(part, dim=1))
     with torch.autocast("cpu", torch.bfloat16):
@@ -167,7 +167,7 @@ def test_autocast_reaches_our_own_functions():
 
 
 def refused(group):
-    with pytest.raises(InputError, match="ffn_size 7 .* 2 ranks: use 6 or 8"):
+    with pytest.raises(InputError, match=r"ffn_size 7 .* 2 ranks: use 6 or 8"):
         even_slice("ffn_size", 7, group, dim=0)
 
 

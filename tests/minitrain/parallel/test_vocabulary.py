@@ -175,7 +175,7 @@ def refused(group):
     logits, targets = batch(8, 1, 0)
     with pytest.raises(InputError, match="share, give 0 to 1"):
         vocabulary_parallel_loss(logits, targets, 1, group, 8, label_smoothing=1.5)
-    with pytest.raises(InputError, match="2 ranks with 8 logits .* of 17: give each rank 9"):
+    with pytest.raises(InputError, match=r"2 ranks with 8 logits .* of 17: give each rank 9"):
         vocabulary_parallel_loss(logits, targets, 1, group, 17)
 
 
