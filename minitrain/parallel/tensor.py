@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.model.attention import Attention
 from minitrain.model.config import ModelConfig
 from minitrain.model.rope import Rotation
+from minitrain.model.swiglu import swiglu
 from minitrain.model.transformer import MLP, Transformer
 from minitrain.parallel.group import Group
 from minitrain.parallel.heads import heads_of, share, shared_rows
@@ -83,7 +83,7 @@ class TensorMLP(nn.Module):
         """x (B, T, D), or (B, T/N, D) with `sequence` -> the same."""
         pairs = [(z.weight, z.bias) for z in (self.gate, self.up)]
         gate, up = column_linears(x, pairs, self.group, self.sequence)  # (B, T, F/N)
-        return self.down(F.silu(gate) * up)
+        return self.down(swiglu(gate, up))
 
 
 def check_tensor_parallel(config: ModelConfig, group: Group) -> None:

@@ -10,7 +10,18 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from minitrain.bench import OURS, PEER, Case, Row, as_json, collectives, ddp, in_turn, launch, tensor
+from minitrain.bench import (
+    OURS,
+    PEER,
+    Case,
+    Row,
+    as_json,
+    collectives,
+    ddp,
+    in_turn,
+    launch,
+    tensor,
+)
 from minitrain.bench import training as training_bench
 from minitrain.commands.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
 from minitrain.errors import InputError
@@ -69,7 +80,7 @@ def test_tensor_small():
     rows = [c.row() for c in cases]
     check_contract(rows)
     assert [row.unit for row in rows] == ["seconds", "bytes"] * 2
-    assert rows[1].ours <= rows[1].peer and rows[3].ours < rows[3].peer, "bytes are not noise"
+    assert rows[1].ours <= rows[1].peer and rows[3].ours < rows[3].peer, "bytes are no noise"
 
 
 def test_training_small():

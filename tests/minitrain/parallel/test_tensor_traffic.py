@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from minitrain.model.config import ModelConfig
+from minitrain.model.config import ModelConfig, parameter_count
 from minitrain.model.transformer import build
 from minitrain.parallel.launch import launch
 from minitrain.parallel.tensor import tensor_parallel
@@ -74,3 +76,36 @@ def test_the_closed_form_as_papers_state_it():
         assert layer_bytes(config, 4, 128, ranks, number_bytes=2) == (4 * share, 4 * share)
         assert layer_bytes(config, 4, 128, ranks, True, 2) == (4 * share, 6 * share)
     assert layer_bytes(config, 4, 128, 1) == (0, 0)
+
+
+# ---- past the node ----
+
+LAYER = ModelConfig(64, 8192, 1, heads=64, kv_heads=64, ffn_size=21824)  # about Llama 2 70B's
+TOKENS = 4096  # one sequence in bfloat16
+SMALL = ModelConfig(21, 32, 1, heads=16, kv_heads=16, ffn_size=32)  # what really runs
+
+
+def layer_seconds(group):
+    """Emulated seconds that one layer's forward and backward wait for communication."""
+    block = tensor_parallel(build(SMALL), group).blocks[0]
+    model_input = torch.randn(1, 8, 32, requires_grad=True)
+    turns, mask = build(SMALL).surroundings(model_input)
+    group.barrier()
+    start = group.now()
+    block(model_input, turns, mask).sum().backward()
+    return group.now() - start
+
+
+def efficiency(ranks):
+    """A rank's share of the layer's matmuls over that and what it sends, on nodes of 8 H100."""
+    scale = TOKENS * LAYER.hidden_size * 2 / (8 * 32 * 4)
+    fabric = replace(h100_infiniband(), payload_scale=scale, compute_scale=1e-9)
+    sending = max(launch(layer_seconds, ranks=ranks, fabric=fabric))
+    matrices = parameter_count(LAYER) - 2 * LAYER.vocab_size * LAYER.hidden_size
+    computing = 6 * matrices * TOKENS / fabric.device.flops / ranks
+    return computing / (computing + sending)
+
+
+def test_past_the_node_efficiency_falls_off():
+    four, eight, sixteen = (efficiency(ranks) for ranks in (4, 8, 16))
+    print(four, eight, sixteen)
