@@ -48,6 +48,7 @@ class Case:
     peer_name: str
     measure: Callable[[], Comparison]
     reason: str
+    unit: str = "seconds"
 
     def row(self) -> Row:
         comparison = self.measure()
@@ -57,7 +58,7 @@ class Case:
             ours=comparison.timings[OURS].median,
             peer=comparison.timings[PEER].median,
             ratio=ratio,
-            unit="seconds",
+            unit=self.unit,
             peer_name=self.peer_name,
             spread=comparison.ratio_spread(OURS, PEER),
             reason=self.reason if ratio > 1 else "",
@@ -80,7 +81,7 @@ def in_turn(
 
 def on_ranks(function: Callable, *args: object, ranks: int = 2) -> Comparison:
     """`function(group, *args)` gives `in_turn`'s times on each rank; a repeat lasts as long as its
-    slowest rank."""
+    slowest rank. Of bytes, instead of times, it is the rank that holds the most."""
     results = launch_ranks(function, *args, ranks=ranks, timeout=300)
     slowest = {
         name: Timing(tuple(max(times) for times in zip(*(result[name] for result in results))))

@@ -95,11 +95,17 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, turns: Rotation, mask: Tensor | None = None) -> Tensor:
         """x (B, T, D) -> (B, T, D)."""
-        q, k, v = (self.split(project(x)) for project in (self.q, self.k, self.v))
+        return self.o(self.attend(self.q(x), self.k(x), self.v(x), turns, mask))
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, turns: Rotation, mask: Tensor | None
+    ) -> Tensor:
+        """q (B, T, H·C), k and v (B, T, K·C) -> (B, T, H·C): what each head has read."""
+        q, k, v = (self.split(z) for z in (q, k, v))
         q, k = rotate(q, turns), rotate(k, turns)  # (B, T, H, C), (B, T, K, C)
         q, k, v = (rearrange(z, "b t h c -> b h t c") for z in (q, k, v))
         out = self.kernel(q, k, v, mask)  # (B, H, T, C)
-        return self.o(rearrange(out, "b h t c -> b t (h c)"))
+        return rearrange(out, "b h t c -> b t (h c)")
 
     def split(self, z: Tensor) -> Tensor:
         return rearrange(z, "b t (h c) -> b t h c", c=self.head_size)

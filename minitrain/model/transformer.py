@@ -55,6 +55,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
+        self.sequence_ranks = 1  # over how many ranks the stream's tokens are split
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
@@ -79,7 +80,11 @@ class Transformer(nn.Module):
     def surroundings(
         self, x: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
     ) -> tuple[Rotation, Tensor | None]:
-        """What each block needs beside x (B, T, D), made once for all: rotation and mask."""
+        """What each block needs beside x (B, T, D), made once for all: rotation and mask.
+
+        Where N ranks share a sequence, x is (B, T/N, D), and attention still reads all T tokens.
+        """
+        x = x[:, :1].expand(-1, x.shape[1] * self.sequence_ranks, -1)  # (B, T, D), a view
         if positions is None and documents is not None:
             positions = document_positions(documents)  # (B, T)
         elif positions is None:

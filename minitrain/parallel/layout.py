@@ -9,6 +9,7 @@ Two questions, for each parameter and each axis of the mesh, decide what is sent
                                   split      partial
     norm                          -          dp, ep, cp, and tp where the sequence is split over tp
     q, k, v, o, gate, up, down    tp         dp, ep, cp
+    k, v that ranks share         tp         dp, ep, cp; `owned` has the rows that count here
     expert                        ep, tp     dp, cp
     embedding tied to the head    tp         dp, ep, cp, pp
 
@@ -26,10 +27,15 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Layout:
-    """`split` and `partial` are sets of axes of the mesh; they never share one."""
+    """`split` and `partial` are sets of axes of the mesh; they never share one.
+
+    `owned`: where ranks along a split axis hold some rows twice (key/value heads that N ranks do
+    not divide), the rows of dim 0 that the norm counts and a checkpoint takes here; None: all.
+    """
 
     split: frozenset[str] = frozenset()
     partial: frozenset[str] = frozenset()
+    owned: range | None = None
 
     def __post_init__(self) -> None:
         both = self.split & self.partial
@@ -38,12 +44,16 @@ class Layout:
 
 def layout_of(parameter: nn.Parameter) -> Layout:
     """What `lay_out` noted, or a whole copy on each rank."""
-    return getattr(parameter, "layout", Layout())
+    return getattr(parameter, "mesh_layout", Layout())  # `layout` is every tensor's own: strided
 
 
-def lay_out(parameter: nn.Parameter, split: str = "", partial: str = "") -> None:
+def lay_out(
+    parameter: nn.Parameter, split: str = "", partial: str = "", owned: range | None = None
+) -> None:
     """Notes more axes, given as names with spaces between: `lay_out(w, split="tp")`."""
     before = layout_of(parameter)
-    parameter.layout = Layout(
-        before.split | set(split.split()), before.partial | set(partial.split())
+    parameter.mesh_layout = Layout(
+        before.split | set(split.split()),
+        before.partial | set(partial.split()),
+        before.owned if owned is None else owned,
     )

@@ -167,6 +167,16 @@ def test_works_may_be_waited_for_in_any_order_and_twice():
         assert values == [[20.0], [2.0], [2.0], [rank, rank]] and completed
 
 
+def test_an_asynchronous_reduce_scatter_has_no_future_and_needs_none():
+    def scatter(group):
+        part = torch.empty(2)
+        work = group.reduce_scatter(part, torch.arange(4.0), async_op=True)
+        return work.wait().tolist(), part.tolist()
+
+    results = list(launch(scatter, ranks=2))
+    assert results == [([0.0, 2.0], [0.0, 2.0]), ([4.0, 6.0], [4.0, 6.0])]
+
+
 # ---- the trace ----
 
 

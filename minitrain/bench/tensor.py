@@ -1,0 +1,166 @@
+"""Our tensor parallelism beside torch's, on 2 ranks: a block, and the loss over a cut vocabulary.
+
+The block: `parallelize_module` with ColwiseParallel and RowwiseParallel, as torch's own tutorial
+has them, on a copy of the same block. The loss: `loss_parallel`, on the same logits. Forward and
+backward; seconds, and the most bytes that either allocates. Before that, both must give the same
+values and gradients.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
+
+from minitrain.bench import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.measure.allocated import peak_allocated_bytes
+from minitrain.model.config import preset
+from minitrain.model.transformer import build
+from minitrain.parallel.group import Group
+from minitrain.parallel.tensor import tensor_parallel
+from minitrain.parallel.vocabulary import vocabulary_parallel_loss
+
+BLOCKS = (("1M", 4, 128), ("10M", 4, 256))  # preset, batch, length
+LOSSES = ((1024, 512), (512, 32000))  # tokens, vocabulary
+BLOCK_REASON = (
+    "the matmuls are the same, and torch sums the input's gradient once for q, k and v each, where "
+    "ours does it once for all: what is left is noise (see the spread)"
+)
+LOSS_REASON = (
+    "both compute two exponentials a logit, and ours sends one message where torch sends three: "
+    "what is left is noise (see the spread)"
+)
+Contenders = dict[str, Callable[[], object]]
+
+
+def cases(
+    repeats: int = 15,
+    blocks: Sequence[tuple[str, int, int]] = BLOCKS,
+    losses: Sequence[tuple[int, int]] = LOSSES,
+    ranks: int = 2,
+) -> list[Case]:
+    version = f"of torch {torch.__version__}"
+    out = []
+    for name, batch, length in blocks:
+        title = f"TP block {name}, {batch} x {length}, {ranks} ranks"
+        make = partial(block_pair, name, batch, length)
+        out += pair_of_cases(
+            title, f"parallelize_module {version}", make, BLOCK_REASON, repeats, ranks
+        )
+    for tokens, vocab_size in losses:
+        title = f"vocabulary-parallel loss, {tokens} x {vocab_size}, {ranks} ranks"
+        make = partial(loss_pair, tokens, vocab_size)
+        out += pair_of_cases(title, f"loss_parallel {version}", make, LOSS_REASON, repeats, ranks)
+    return out
+
+
+def pair_of_cases(
+    title: str, peer: str, make: Callable, reason: str, repeats: int, ranks: int
+) -> list[Case]:
+    """The seconds, and the bytes, of what `make(group)` gives to compare."""
+    time = partial(on_ranks, timed, make, repeats, ranks=ranks)
+    peak = partial(on_ranks, held, make, ranks=ranks)
+    return [
+        Case(title, peer, time, reason),
+        Case(f"{title}, peak", peer, peak, "torch frees a buffer earlier than we do", "bytes"),
+    ]
+
+
+def timed(group: Group, make: Callable[[Group], Contenders], repeats: int) -> dict[str, list]:
+    return in_turn(group, make(group), repeats)
+
+
+def held(group: Group, make: Callable[[Group], Contenders]) -> dict[str, list]:
+    """Three times: gloo's threads free their buffers a little sooner or later."""
+    return {
+        name: [peak_allocated_bytes(run, group.device) for _ in range(3)]
+        for name, run in make(group).items()
+    }
+
+
+def block_pair(name: str, batch: int, length: int, group: Group) -> Contenders:
+    config = preset(name)
+    model = build(config, device=group.device)
+    theirs = copy.deepcopy(model.blocks[0])
+    ours = tensor_parallel(model, group).blocks[0]
+    parallelize_module(theirs, _device_mesh(group), PLAN)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, length, config.hidden_size, generator=generator).to(group.device)
+    turns, mask = model.surroundings(x)
+    steps = {
+        name: partial(_block_step, block, x, turns, mask)
+        for name, block in ((OURS, ours), (PEER, theirs))
+    }
+    _check_same(steps)
+    return steps
+
+
+PLAN = {
+    "attention.q": ColwiseParallel(),
+    "attention.k": ColwiseParallel(),
+    "attention.v": ColwiseParallel(),
+    "attention.o": RowwiseParallel(),
+    "mlp.gate": ColwiseParallel(),
+    "mlp.up": ColwiseParallel(),
+    "mlp.down": RowwiseParallel(),
+}
+
+
+def _block_step(block: nn.Module, x: Tensor, turns: object, mask: object) -> tuple[Tensor, ...]:
+    """Forward and backward; gives the output and all gradients, and leaves none behind."""
+    x = x.detach().requires_grad_()
+    y = block(x, turns, mask)
+    y.sum().backward()
+    gradients = [_local(p.grad) for p in block.parameters()]
+    block.zero_grad(set_to_none=True)
+    return y.detach(), x.grad, *gradients
+
+
+def loss_pair(tokens: int, vocab_size: int, group: Group) -> Contenders:
+    generator = torch.Generator().manual_seed(0)
+    whole = torch.randn(tokens, vocab_size, generator=generator)
+    logits = whole.chunk(group.size, dim=-1)[group.rank].contiguous().to(group.device)
+    targets = torch.randint(vocab_size, (tokens,), generator=generator).to(group.device)
+    mesh = _device_mesh(group)
+
+    def ours() -> tuple[Tensor, Tensor]:
+        mine = logits.detach().requires_grad_()
+        loss = vocabulary_parallel_loss(mine[None], targets[None], tokens, group, vocab_size)
+        loss.backward()
+        return loss.detach(), mine.grad
+
+    def theirs() -> tuple[Tensor, Tensor]:
+        mine = logits.detach().requires_grad_()
+        with loss_parallel():
+            loss = F.cross_entropy(DTensor.from_local(mine, mesh, [Shard(1)]), targets)
+            loss.backward()
+        return _local(loss.detach()), mine.grad
+
+    steps = {OURS: ours, PEER: theirs}
+    _check_same(steps)
+    return steps
+
+
+def _check_same(steps: Contenders) -> None:
+    for mine, other in zip(steps[OURS](), steps[PEER]()):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-5)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _device_mesh(group: Group) -> DeviceMesh:
+    return DeviceMesh.from_group(group.process_group, group.device.type)
