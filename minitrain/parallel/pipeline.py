@@ -83,8 +83,8 @@ class Pipeline:
 
         Every rank is given the same `batches`, which have tokens (B, T), documents and positions,
         and `loss(logits, batch)`, a microbatch's share of the step's loss, such as
-        `share_of_loss`. Returns the sum of the shares computed on this rank: all ranks' sum is the
-        step's loss.
+        `share_of_loss`. Once a step, from cleared gradients: what several ranks hold is summed at
+        its end. Returns the sum of this rank's shares; all ranks' together is the step's loss.
         """
         if len(batches) != self.schedule.microbatches:
             raise InputError(

@@ -6,6 +6,7 @@ import pytest
 
 from minitrain.measure import flops as measured
 from minitrain.model.config import PRESETS, parameter_count
+from minitrain.parallel.schedules import split_layers
 from minitrain.planning import workload
 from minitrain.planning.run import Model, Plan, make_run
 from minitrain.planning.stages import stages_of
