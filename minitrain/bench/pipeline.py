@@ -133,16 +133,12 @@ def peer_step(
         )
         for stage in stages
     ]
-    options: dict[str, Any] = {
-        "n_microbatches": schedule.microbatches,
-        "loss_fn": lambda logits, targets: token_weighted_loss(logits, targets, total),
-        "scale_grads": False,
-    }
     is_looped = schedule.chunks > 1
-    theirs = (
-        ScheduleInterleaved1F1B(parts, **options)
-        if is_looped
-        else Schedule1F1B(parts[0], **options)
+    theirs = (ScheduleInterleaved1F1B if is_looped else Schedule1F1B)(
+        parts if is_looped else parts[0],
+        schedule.microbatches,
+        loss_fn=lambda logits, targets: token_weighted_loss(logits, targets, total),
+        scale_grads=False,
     )
     arguments = [text[:, :-1]] if group.rank == 0 else []
     target = text[:, 1:] if group.rank == group.size - 1 else None
