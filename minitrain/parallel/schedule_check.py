@@ -10,11 +10,13 @@ message between ranks occupies the sender's communication stream and arrives `se
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
-from minitrain.parallel.schedules import Operation, Schedule
+from minitrain.measure.traffic import Trace
+from minitrain.parallel.schedules import Operation, Schedule, parsed
 
 UNIT = {"F": 1.0, "B": 2.0}
 UNIT_SPLIT = {"F": 1.0, "B": 1.0, "W": 1.0}  # a backward is two forwards, half of it the weights'
@@ -87,16 +89,38 @@ def clocked(
     return Clocked(tuple(map(tuple, events)))
 
 
+def executed(traces: Sequence[Trace]) -> Clocked:
+    """What really ran, from the marks that `Pipeline.run` left in each rank's trace (the last run).
+
+    Seconds since the rank began its step; put a barrier before it, so that all begin together.
+    """
+    return Clocked(tuple(tuple(_marked(trace.marks)) for trace in traces))
+
+
+def _marked(marks: Sequence[tuple[str, float]]) -> Iterator[Event]:
+    starts = [i for i, (name, _) in enumerate(marks) if name == "pipeline"]
+    assert starts, "no pipeline has run on this rank"
+    begun: dict[str, float] = {}
+    for name, seconds in marks[starts[-1] + 1 :]:
+        operation, _, which = name.partition(" ")
+        if which == "begins":
+            begun[operation] = seconds
+        elif which == "ends":
+            zero = marks[starts[-1]][1]
+            yield Event(parsed(operation), begun[operation] - zero, seconds - zero)
+
+
 def check_schedule(schedule: Schedule) -> None:
     """Asserts that each operation is there exactly once on each rank, and that it halts."""
     kinds = "FBW" if schedule.splits_backward else "FB"
-    wanted = {
-        Operation(kind, i, c)
-        for kind in kinds
-        for i in range(schedule.microbatches)
-        for c in range(schedule.chunks)
-    }
     for rank, order in enumerate(schedule.ranks):
+        wanted = {
+            Operation(kind, i, chunk)
+            for kind in kinds
+            for i in range(schedule.microbatches)
+            for place, chunk in schedule.route(i)
+            if place == rank
+        }
         assert len(order) == len(set(order)), f"rank {rank} runs an operation twice"
         assert set(order) == wanted, f"rank {rank} lacks {sorted(wanted - set(order))[:3]}"
     clocked(schedule)
@@ -110,13 +134,11 @@ def bubble_fraction(schedule: Schedule) -> float:
 
 def peak_live(schedule: Schedule) -> list[int]:
     """For each rank the most chunk-activations that it holds at once."""
-    release = "W" if schedule.splits_backward else "B"
-    peaks = []
-    for order in schedule.ranks:
-        live = peak = 0
-        for operation in order:
-            live += (operation.kind == "F") - (operation.kind == release)
-            # while the release runs, what it frees is still there
-            peak = max(peak, live)
-        peaks.append(peak)
-    return peaks
+    return [peak_of(order) for order in schedule.ranks]
+
+
+def peak_of(order: Sequence[Operation]) -> int:
+    """While the operation runs that frees an activation, it is still there."""
+    release = "W" if any(operation.kind == "W" for operation in order) else "B"
+    steps = [(operation.kind == "F") - (operation.kind == release) for operation in order]
+    return max(accumulate(steps), default=0)

@@ -1,22 +1,24 @@
 """Pipeline schedules as pure data: for each rank, the list of operations it runs, in order.
 
 Of p ranks and m microbatches, each rank holds v chunks of the model: chunk c of rank r is stage
-c·p + r of v·p. `F` is a forward, `B` a backward; zero-bubble splits it into `B` (the input's
-gradient, which the rank before waits for) and `W` (the weight's, which nobody waits for).
+c·p + r of v·p. `F` is a forward, `B` a backward; some split it into `B` (the input's gradient,
+which the rank before waits for) and `W` (the weight's, which nobody waits for).
 
     GPipe        F0 F1 F2 F3 B0 B1 B2 B3    bubble (p-1)(F+B)      live m     Huang et al. 2019
     1F1B         F0 F1 B0 F2 B1 F3 B2 B3    bubble (p-1)(F+B)      live p-r   Narayanan et al. 2019
     interleaved  1F1B over v chunks a rank  bubble (p-1)(F+B)/v    live more  Narayanan et al. 2021
     zero-bubble  ZB-H1: W fills the bubble  bubble (p-1)(F+B-W)    live p     Qi et al. 2024
+    DualPipe     from both ends at once     bubble (p/2-1)(F+B-W)  live p+1   DeepSeek-AI 2024
 
-with F, B, W the seconds of one microbatch on one rank. Who runs a schedule needs only this list:
-`pipeline.py` executes it, `planning` times it, lab e02c draws it.
+with F, B, W the seconds of one microbatch on one rank (where W is apart, B is without it). Who runs
+a schedule needs only this list: `pipeline.py` executes it, `planning` times it, lab e02c draws it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -34,32 +36,84 @@ class Operation(NamedTuple):
         return f"{self.kind}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
 
 
+def parsed(text: str) -> Operation:
+    """The inverse of `str(operation)`: "B3.1" is microbatch 3's backward in chunk 1."""
+    microbatch, _, chunk = text[1:].partition(".")
+    return Operation(text[0], int(microbatch), int(chunk or 0))
+
+
+Place = tuple[int, int]  # a rank and one of its chunks
+Route = tuple[Place, ...]  # the places that a microbatch passes: one for each stage
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """`ranks[r]` is the order of rank r; `chunks` is v."""
+    """`ranks[r]` is the order of rank r; `chunks` is v.
+
+    Microbatch i takes route i mod (number of routes): one that winds v times around the ranks, or
+    in DualPipe two, from either end.
+    """
 
     name: str
     microbatches: int
     chunks: int
     ranks: tuple[tuple[Operation, ...], ...]
+    routes: tuple[Route, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.routes:
+            object.__setattr__(self, "routes", (winding(len(self.ranks), self.chunks),))
 
     @property
     def splits_backward(self) -> bool:
         return any(operation.kind == "W" for operation in self.ranks[0])
 
+    @property
+    def stages(self) -> int:
+        """How many parts the model is cut into."""
+        return len(self.routes[0])
+
+    @cached_property
+    def stage_at(self) -> dict[Place, int]:
+        return {place: stage for route in self.routes for stage, place in enumerate(route)}
+
+    def route(self, microbatch: int) -> Route:
+        return self.routes[microbatch % len(self.routes)]
+
+    def source(self, rank: int, operation: Operation) -> tuple[int, Operation] | None:
+        """Whose result it works on: the stage before for F, behind for B. None: it begins there."""
+        return self._neighbour(rank, operation, {"F": -1, "B": 1})
+
+    def target(self, rank: int, operation: Operation) -> tuple[int, Operation] | None:
+        """Who works on its result. None: nobody."""
+        return self._neighbour(rank, operation, {"F": 1, "B": -1})
+
     def needs(self, rank: int, operation: Operation) -> Iterator[tuple[int, Operation]]:
         """What must be done before: the neighbour's operation, and this rank's own of before."""
+        source = self.source(rank, operation)
+        if source is not None:
+            yield source
+        own = {"B": "F", "W": "B"}.get(operation.kind)
+        if own is not None:
+            yield rank, operation._replace(kind=own)
+
+    def _neighbour(
+        self, rank: int, operation: Operation, steps: dict[str, int]
+    ) -> tuple[int, Operation] | None:
         kind, microbatch, chunk = operation
-        p, last = len(self.ranks), len(self.ranks) * self.chunks - 1
-        stage = chunk * p + rank
-        if kind == "F" and stage > 0:
-            yield (stage - 1) % p, Operation("F", microbatch, (stage - 1) // p)
-        if kind == "B":
-            yield rank, Operation("F", microbatch, chunk)
-            if stage < last:
-                yield (stage + 1) % p, Operation("B", microbatch, (stage + 1) // p)
-        if kind == "W":
-            yield rank, Operation("B", microbatch, chunk)
+        if kind not in steps:
+            return None
+        route = self.route(microbatch)
+        stage = self.stage_at[rank, chunk] + steps[kind]
+        if not 0 <= stage < len(route):
+            return None
+        rank, chunk = route[stage]
+        return rank, Operation(kind, microbatch, chunk)
+
+
+def winding(p: int, v: int) -> Route:
+    """Stage s is chunk s // p of rank s mod p."""
+    return tuple((stage % p, stage // p) for stage in range(v * p))
 
 
 def gpipe(p: int, m: int) -> Schedule:
@@ -111,11 +165,62 @@ def zero_bubble(p: int, m: int) -> Schedule:
     return Schedule("zero-bubble", m, 1, tuple(orders))
 
 
+def dualpipe(p: int, m: int) -> Schedule:
+    """Even microbatches go down the ranks, odd ones up: rank r holds stage r and stage p-1-r.
+
+    Each rank has the weights of two stages, and runs the forwards of one direction while it would
+    wait for the backwards of the other. Every input gradient leaves before its W, also where the
+    paper (arXiv 2412.19437, §3.2.1) keeps backwards whole: the bubble is smaller than its
+    (p/2-1)(F+2B-W). Made for an even p and an even m of 2p at least; otherwise what is too much of
+    such a one is left out, which cannot make the rest wait for each other.
+    """
+    check_sizes(p, m)
+    even, enough = p + p % 2, max(2 * (p + p % 2), m + m % 2)
+    orders = [dualpipe_order(r, even, enough) for r in range(even)]
+    if p % 2:
+        del orders[even // 2]
+    kept = [tuple(operation for operation in order if operation.microbatch < m) for order in orders]
+    down, up = (tuple((r, 0) for r in range(p)), tuple((r, 1) for r in reversed(range(p))))
+    return Schedule("dualpipe", m, 2, tuple(kept), (down, up))
+
+
+def dualpipe_order(rank: int, p: int, m: int) -> list[Operation]:
+    """One rank's order as eight phases. 0 is the direction that it meets early, 1 the other."""
+    depth = min(rank, p - 1 - rank)  # from the nearer end
+    inner = p // 2 - 1 - depth  # from the middle
+    phases = [
+        ("F0", 2 * inner),
+        ("F0 F1", depth + 1),
+        ("B1 W F1", inner),
+        ("F0 B1 W F1 B0 W", m // 2 - p + depth + 1),
+        ("B1 W F1 B0 W", inner),
+        *[(f"B{1 - i % 2} W", 1) for i in range(depth + 1)],
+        *[(f"B{1 - i % 2}", 1) for i in range(depth + 1, 2 * depth + 2)],
+        ("W B0", inner),
+        ("W", depth + 1),
+    ]
+    early = 0 if rank < p // 2 else 1
+    done = dict.fromkeys(("F0", "F1", "B0", "B1"), 0)
+    late: list[Operation] = []  # backwards whose weight gradients are still to come
+    order: list[Operation] = []
+    for step in " ".join(" ".join([steps] * times) for steps, times in phases).split():
+        if step == "W":
+            order.append(late.pop(0)._replace(kind="W"))
+            continue
+        direction = int(step[1]) ^ early
+        order.append(Operation(step[0], 2 * done[step] + direction, direction))
+        done[step] += 1
+        if step[0] == "B":
+            late.append(order[-1])
+    return order
+
+
 SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
     "gpipe": lambda p, m, v: gpipe(p, m),
     "1f1b": lambda p, m, v: one_forward_one_backward(p, m),
     "interleaved": interleaved,
     "zero-bubble": lambda p, m, v: zero_bubble(p, m),
+    "dualpipe": lambda p, m, v: dualpipe(p, m),
 }
 
 
@@ -141,6 +246,18 @@ def grouped(m: int, count: int) -> list[range]:
     """m microbatches in `count` groups whose sizes differ by at most one."""
     edges = [m * i // count for i in range(count + 1)]
     return [range(a, b) for a, b in pairwise(edges)]
+
+
+def split_layers(layers: int, stages: int) -> list[int]:
+    """How many layers each stage gets, as even as possible.
+
+    Stages in the middle take the remainder, since the ends have embedding and head as well.
+    """
+    base, more = divmod(layers, stages)
+    counts = [base] * stages
+    for i in sorted(range(stages), key=lambda i: (-min(i, stages - 1 - i), i))[:more]:
+        counts[i] += 1
+    return counts
 
 
 def check_sizes(p: int, m: int, v: int = 1) -> None:

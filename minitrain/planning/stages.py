@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from minitrain.parallel.schedules import split_layers
 from minitrain.planning.run import Run
 
 
@@ -27,21 +28,9 @@ class Stage:
         return self.dense + self.mixture
 
 
-def layers_per_stage(layers: int, stages: int) -> list[int]:
-    """As even as possible; stages in the middle take the remainder, the ends have the least."""
-    base, more = divmod(layers, stages)
-    if not more:
-        return [base] * stages
-    by_distance = sorted(range(stages), key=lambda i: (-min(i, stages - 1 - i), i))
-    counts = [base] * stages
-    for i in by_distance[:more]:
-        counts[i] += 1
-    return counts
-
-
 def stages_of(run: Run) -> list[Stage]:
     """All v·p stages in the order in which a token passes them."""
-    counts = layers_per_stage(run.model.layers, run.plan.pp * run.plan.vpp)
+    counts = split_layers(run.model.layers, run.plan.pp * run.plan.vpp)
     dense_left = run.model.layers - run.model.moe_layers
     stages = []
     for i, count in enumerate(counts):

@@ -100,6 +100,17 @@ def test_shared_cores_pay_for_what_is_hidden():
         assert both == pytest.approx(1320, rel=0.03)
 
 
+def declared(group):
+    group.clock.advance(5.0 + group.rank)
+    group.barrier()
+    return group.now()
+
+
+def test_compute_that_is_known_is_declared_and_others_wait_for_it():
+    for seconds in launch(declared, ranks=2, fabric=SLOW, timeout=60):
+        assert seconds == pytest.approx(6.0 + 10.0, abs=1e-6)
+
+
 def late(group):
     group.barrier()
     start = group.now()

@@ -14,10 +14,13 @@ from minitrain.parallel.schedule_check import (
 from minitrain.parallel.schedules import (
     Operation,
     Schedule,
+    dualpipe,
     gpipe,
     interleaved,
     make_schedule,
     one_forward_one_backward,
+    parsed,
+    split_layers,
     zero_bubble,
 )
 
@@ -27,7 +30,7 @@ SIZES = list(itertools.product(range(1, 9), range(1, 20)))
 @pytest.mark.parametrize("p,m", SIZES)
 def test_every_schedule_is_whole_and_halts(p, m):
     """Any p and m: m < p and m not divisible by p among them, and v up to 5."""
-    for name in ("gpipe", "1f1b", "zero-bubble"):
+    for name in ("gpipe", "1f1b", "zero-bubble", "dualpipe"):
         check_schedule(make_schedule(name, p, m))
     for v in range(2, 6):
         check_schedule(interleaved(p, m, v))
@@ -54,6 +57,55 @@ def test_interleaving_with_a_remainder_still_beats_1f1b(p, m, v):
 def test_zero_bubble_leaves_a_third(p, m):
     """(p-1)(F+B-W) with F = B = W: a third of 1F1B's 3(p-1)."""
     assert bubble_fraction(zero_bubble(p, m)) == pytest.approx((p - 1) / (3 * m))
+
+
+@pytest.mark.parametrize("p,m", [(2, 4), (4, 8), (4, 14), (6, 12), (8, 30)])
+def test_dualpipe_meets_itself_in_the_middle(p, m):
+    """(p/2-1)(F+B-W) idle, p+1 chunks alive on every rank, though each has two stages' weights."""
+    schedule = dualpipe(p, m)
+    seconds = {"F": 1.0, "B": 1.25, "W": 0.75}
+    clock = clocked(schedule, lambda rank, operation: seconds[operation.kind])
+    assert clock.makespan == pytest.approx(3 * m + (p / 2 - 1) * (1.0 + 1.25 - 0.75))
+    assert peak_live(schedule) == [p + 1] * p
+    assert all(schedule.stage_at[r, 0] + schedule.stage_at[r, 1] == p - 1 for r in range(p))
+
+
+@pytest.mark.parametrize("p,m", [(3, 6), (5, 12), (4, 9), (3, 1), (1, 4)])
+def test_dualpipe_of_odd_sizes_is_no_worse_than_zero_bubble(p, m):
+    idle = [max(map(clocked(s).bubble, range(p))) for s in (dualpipe(p, m), zero_bubble(p, m))]
+    assert idle[0] <= idle[1]
+
+
+@pytest.mark.parametrize("name,v", [("1f1b", 1), ("interleaved", 3), ("dualpipe", 1)])
+@pytest.mark.parametrize("p", [1, 3, 4])
+def test_a_target_is_the_inverse_of_a_source(p, name, v):
+    schedule = make_schedule(name, p, 4, v)
+    ends = 0
+    for rank, order in enumerate(schedule.ranks):
+        for operation in order:
+            target = schedule.target(rank, operation)
+            ends += target is None and operation.kind != "W"
+            assert target is None or schedule.source(*target) == (rank, operation)
+    assert ends == 2 * 4, "each microbatch ends once forward, once backward"
+
+
+def test_a_message_to_a_place_where_nobody_waits_is_found():
+    """A schedule that forgets that DualPipe's odd microbatches go up, and sends all down."""
+    right = dualpipe(2, 4)
+    with pytest.raises(AssertionError, match=r"lacks|deadlocks"):
+        check_schedule(Schedule("wrong", 4, 2, right.ranks, right.routes[:1]))
+
+
+def test_operations_read_as_they_are_written():
+    for operation in (Operation("F", 0), Operation("B", 12, 3), Operation("W", 3, 1)):
+        assert parsed(str(operation)) == operation
+
+
+@pytest.mark.parametrize("layers,stages", [(5, 2), (5, 4), (3, 4), (12, 4), (126, 128)])
+def test_layers_are_split_evenly_with_the_least_at_the_ends(layers, stages):
+    counts = split_layers(layers, stages)
+    assert sum(counts) == layers and max(counts) - min(counts) <= 1
+    assert counts[0] <= min(counts[1:-1], default=layers) and counts[-1] == min(counts)
 
 
 @pytest.mark.parametrize("p,m", SIZES)

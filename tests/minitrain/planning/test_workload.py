@@ -6,9 +6,10 @@ import pytest
 
 from minitrain.measure import flops as measured
 from minitrain.model.config import PRESETS, parameter_count
+from minitrain.parallel.schedules import split_layers
 from minitrain.planning import workload
 from minitrain.planning.run import Model, Plan, make_run
-from minitrain.planning.stages import layers_per_stage, stages_of
+from minitrain.planning.stages import stages_of
 
 from .cases import LLAMA, MIXTURE, run_with
 
@@ -75,9 +76,9 @@ def test_selective_recomputation_repeats_scores_unless_fused():
 
 
 def test_layers_over_stages():
-    assert layers_per_stage(126, 128) == [0] + [1] * 126 + [0], "Llama 3: one less at either end"
-    assert layers_per_stage(12, 4) == [3] * 4
-    assert sum(layers_per_stage(61, 16)) == 61
+    assert split_layers(126, 128) == [0] + [1] * 126 + [0], "Llama 3: one less at either end"
+    assert split_layers(12, 4) == [3] * 4
+    assert sum(split_layers(61, 16)) == 61
     stages = stages_of(run_with(Plan(pp=4, vpp=2, schedule="interleaved"), MIXTURE))
     assert [s.first for s in stages] == [True] + 7 * [False]
     assert sum(s.dense for s in stages) == 1 and sum(s.layers for s in stages) == 16

@@ -1,0 +1,150 @@
+"""Our pipeline beside torch's: forward and backward of one step on 2 ranks, in turn.
+
+The same stages, microbatches and loss for both, and torch's at its best: outputs are not collected.
+Before anything is measured, both must leave the same gradients. Time is a repeat's slowest rank;
+bytes are the most that a rank holds at any moment of a step, whatever it is for, as `MemoryLedger`
+counts them for both.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.bench import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.measure.memory import MemoryLedger
+from minitrain.model.config import preset
+from minitrain.model.transformer import build
+from minitrain.parallel.group import Group
+from minitrain.parallel.pipeline import Pipeline, Stage, cut, share_of_loss
+from minitrain.parallel.schedules import Schedule, make_schedule
+from minitrain.training.loop import token_weighted_loss
+
+SCHEDULES = (("1f1b", 1), ("interleaved", 2))  # and chunks a rank
+SHAPE = ("3M", 8, 2, 128)  # preset, microbatches, rows in each, length
+REASON = (
+    "the matmuls and the messages are the same, so what is left is noise (see the spread) or "
+    "Python around each operation"
+)
+
+
+def cases(
+    repeats: int = 15, shape: tuple[str, int, int, int] = SHAPE, ranks: int = 2
+) -> list[Case]:
+    name, microbatches, rows, length = shape
+    peer = f"torch.distributed.pipelining of torch {torch.__version__}"
+    made = []
+    for schedule, chunks in SCHEDULES:
+        what = f"{schedule} {name}, {microbatches} x {rows} x {length}, {ranks} ranks"
+        for unit, measured in (("seconds", step_seconds), ("bytes", peak_bytes)):
+            title = f"pipeline {'step' if unit == 'seconds' else 'peak'} {what}"
+            measure = partial(on_ranks, measured, schedule, chunks, shape, repeats, ranks=ranks)
+            made.append(Case(title, peer, measure, REASON, unit))
+    return made
+
+
+def step_seconds(
+    group: Group, name: str, chunks: int, shape: tuple[str, int, int, int], repeats: int
+) -> dict[str, list[float]]:
+    """On each rank: both contenders' times, in turn."""
+    _, steps = contenders(group, name, chunks, shape)
+    return in_turn(group, steps, repeats)
+
+
+def peak_bytes(
+    group: Group, name: str, chunks: int, shape: tuple[str, int, int, int], repeats: int
+) -> dict[str, list[float]]:
+    """On each rank: the most bytes held during a step of each; one repeat is enough."""
+    models, steps = contenders(group, name, chunks, shape)
+    peaks = {}
+    for who, step in steps.items():
+        with MemoryLedger(models[who]) as ledger:
+            step()
+        peaks[who] = [float(ledger.peak_bytes)]
+        models[who].zero_grad()
+    return peaks
+
+
+def contenders(
+    group: Group, name: str, chunks: int, shape: tuple[str, int, int, int]
+) -> tuple[dict[str, nn.Module], dict[str, Callable[[], object]]]:
+    """This rank's stages, twice, and a step of each contender, which have left equal gradients."""
+    preset_name, count, rows, length = shape
+    schedule = make_schedule(name, group.size, count, chunks)
+    config = preset(preset_name)
+    stages = cut(build(config, device=group.device), schedule, group.rank)
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(config.vocab_size, (count * rows, length + 1), generator=generator)
+    text = text.to(group.device)
+    models = {OURS: nn.ModuleList(stages), PEER: nn.ModuleList(copy.deepcopy(stages))}
+    steps = {
+        OURS: our_step(group, schedule, models[OURS], text),
+        PEER: peer_step(group, schedule, models[PEER], text),
+    }
+    for step in steps.values():
+        step()
+    for mine, theirs in zip(models[OURS].parameters(), models[PEER].parameters()):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+    return models, steps
+
+
+def our_step(
+    group: Group, schedule: Schedule, stages: nn.ModuleList, text: Tensor
+) -> Callable[[], object]:
+    batches = [
+        SimpleNamespace(tokens=rows[:, :-1], targets=rows[:, 1:], documents=None, positions=None)
+        for rows in text.chunk(schedule.microbatches)
+    ]
+    pipeline, loss = Pipeline(group, schedule, stages), share_of_loss(text[:, 1:].numel())
+
+    def step() -> None:
+        stages.zero_grad()
+        pipeline.run(batches, loss)
+
+    return step
+
+
+class OneInput(nn.Module):
+    """A stage as torch's pipelining calls it: with tokens, or with what the stage before gave."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stage(x, SimpleNamespace(tokens=x, documents=None, positions=None))
+
+
+def peer_step(
+    group: Group, schedule: Schedule, stages: nn.ModuleList, text: Tensor
+) -> Callable[[], object]:
+    """Its losses are already shares of the step's: nothing is scaled afterwards."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+
+    total = text[:, 1:].numel()
+    parts = [
+        PipelineStage(
+            OneInput(stage), stage.index, schedule.stages, group.device, group=group.process_group
+        )
+        for stage in stages
+    ]
+    is_looped = schedule.chunks > 1
+    theirs = (ScheduleInterleaved1F1B if is_looped else Schedule1F1B)(
+        parts if is_looped else parts[0],
+        schedule.microbatches,
+        loss_fn=lambda logits, targets: token_weighted_loss(logits, targets, total),
+        scale_grads=False,
+    )
+    arguments = [text[:, :-1]] if group.rank == 0 else []
+    target = text[:, 1:] if group.rank == group.size - 1 else None
+
+    def step() -> None:
+        stages.zero_grad()
+        theirs.step(*arguments, target=target, return_outputs=False)
+
+    return step
