@@ -93,11 +93,12 @@ def grouped_outer(x: Tensor, y: Tensor, counts: Tensor) -> Tensor:
 
 
 def has_kernel(*operands: Tensor) -> bool:
-    """Whether torch's grouped matmul takes these: it wants rows of whole 16 bytes."""
-    aligned = all(
-        stride * t.element_size() % 16 == 0 for t in operands for stride in t.stride() if stride > 1
+    """Whether torch's grouped matmul takes these: it wants rows, and of whole 16 bytes."""
+    fit = all(
+        t.numel() and all(n == 1 or n * t.element_size() % 16 == 0 for n in t.stride())
+        for t in operands
     )
-    return aligned and _kernel_runs(operands[0].dtype, operands[0].device.type)
+    return fit and _kernel_runs(operands[0].dtype, operands[0].device.type)
 
 
 @lru_cache

@@ -38,12 +38,12 @@ class Layout:
 
 def layout_of(parameter: nn.Parameter) -> Layout:
     """What `lay_out` noted, or a whole copy on each rank."""
-    return getattr(parameter, "layout", Layout())
+    return getattr(parameter, "mesh_layout", Layout())  # `layout` is every tensor's own: strided
 
 
 def lay_out(parameter: nn.Parameter, split: str = "", partial: str = "") -> None:
     """Notes more axes, given as names with spaces between: `lay_out(w, split="tp")`."""
     before = layout_of(parameter)
-    parameter.layout = Layout(
+    parameter.mesh_layout = Layout(
         before.split | set(split.split()), before.partial | set(partial.split())
     )
