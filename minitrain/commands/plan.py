@@ -84,7 +84,10 @@ def shape_of(name: str) -> Model:
     config = preset(name)
     return Model(
         config.layers, config.hidden_size, config.heads, config.kv_heads, config.ffn_size,
-        config.vocab_size, gated=True,
+        config.vocab_size, gated=True, experts=config.experts,
+        experts_per_token=config.experts_per_token if config.experts else 0,
+        moe_ffn=config.expert_ffn_size if config.experts else 0,
+        shared_experts=config.shared_experts,
     )  # fmt: skip
 
 

@@ -38,12 +38,23 @@ class Shape(Protocol):
     window: int | None
     head_size: int
     qkv_bias: bool
+    experts: int
+    experts_per_token: int
+    expert_ffn_size: int
+    shared_experts: int
 
 
 def block_matmul_parameters(config: Shape) -> int:
-    """Weights of one block that multiply: q and o, k and v, and the three of SwiGLU."""
+    """Weights of one block that multiply a token: q and o, k and v, and the three of SwiGLU.
+
+    Of E experts those that the token chooses and the shared ones multiply it, and the router does.
+    """
     width, size = config.hidden_size, config.head_size
-    return width * (2 * config.heads * size + 2 * config.kv_heads * size + 3 * config.ffn_size)
+    attention = 2 * config.heads * size + 2 * config.kv_heads * size
+    if not config.experts:
+        return width * (attention + 3 * config.ffn_size)
+    passed = config.experts_per_token + config.shared_experts
+    return width * (attention + 3 * passed * config.expert_ffn_size + config.experts)
 
 
 def matmul_parameters(config: Shape) -> int:
@@ -111,14 +122,16 @@ def counted_flops(function: Callable[[], Any]) -> int:
     adds, in backward, the scores that the kernel recomputes. Here every fused attention costs two
     matmuls forward and four backward, wherever it runs, so that counts compare across devices.
     """
-    with FlopCounterMode(display=False, custom_mapping=_attention_formulas()) as counter:
+    with FlopCounterMode(display=False, custom_mapping=_formulas()) as counter:
         function()
     return counter.get_total_flops()
 
 
-def _attention_formulas() -> dict[Any, Callable[..., int]]:
-    """One formula for each fused attention that this version of torch has."""
-    formulas: dict[Any, Callable[..., int]] = {}
+def _formulas() -> dict[Any, Callable[..., int]]:
+    """One formula for each fused attention that this version of torch has, and grouped matmul's."""
+    formulas: dict[Any, Callable[..., int]] = {
+        getattr(torch.ops.aten, "_grouped_mm", None): _grouped_matmul
+    }
     for kernel in ("flash", "efficient", "cudnn", "fused"):
         for ending in ("", "_for_cpu", "_overrideable"):
             name = f"_scaled_dot_product_{kernel}_attention{ending}"
@@ -126,6 +139,11 @@ def _attention_formulas() -> dict[Any, Callable[..., int]]:
             formulas[getattr(torch.ops.aten, f"{name}_backward", None)] = _backward_attention
     formulas.pop(None, None)
     return formulas
+
+
+def _grouped_matmul(left, right, *args, out_shape=None, **options) -> int:
+    """(R, D) x (E, D, F) or, where rows are summed over, (D, R) x (R, F): 2·R·D·F both."""
+    return 2 * left[0] * left[1] * right[-1]
 
 
 def _forward_attention(query, key, value, *args, out_shape=None, **options) -> int:

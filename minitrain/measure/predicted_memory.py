@@ -28,7 +28,10 @@ def predicted_parameters(config: Shape) -> int:
     embedding = 0 if config.tied else config.vocab_size * width
     biases = (config.heads + 2 * config.kv_heads) * config.head_size if config.qkv_bias else 0
     norms = 2 * width
-    return matmul_parameters(config) + embedding + config.layers * (norms + biases) + width
+    chosen = config.experts_per_token if config.experts else 0
+    idle = (config.experts - chosen) * 3 * width * config.expert_ffn_size  # for one token
+    layers = config.layers * (norms + biases + idle)
+    return matmul_parameters(config) + embedding + layers + width
 
 
 def predicted_activations(

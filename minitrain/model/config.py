@@ -11,8 +11,11 @@ F the width in the MLP, L layers and V the vocabulary:
                   + 2·D)             two norms
                + D + V·D             the last norm; the head, unless it is tied to the embedding
 
-Papers: Llama 2, arXiv 2307.09288; Llama 3, 2407.21783; Mistral 7B, 2310.06825; Qwen2, 2407.10671.
-Lab: e01.
+With E experts of width F' in the MLP's place, S of them shared, 3·D·F becomes (E + S)·3·D·F' and
+the router's D·E; a token passes through n + S of them, and only those are its *active* parameters.
+
+Papers: Llama 2, arXiv 2307.09288; Llama 3, 2407.21783; Mistral 7B, 2310.06825; Qwen2, 2407.10671;
+Mixtral, 2401.04088. Labs: e01, e02d.
 """
 
 from __future__ import annotations
@@ -60,6 +63,15 @@ class ModelConfig:
     head_size: int | None = None
     qkv_bias: bool = False  # Qwen2
     rope_scaling: RopeScaling | None = None  # Llama 3.1
+    experts: int = 0  # 0: one MLP for all tokens
+    experts_per_token: int = 2
+    expert_ffn_size: int | None = None  # ffn_size unless it is given
+    shared_experts: int = 0  # which every token passes through besides
+    capacity: float | None = None  # times an even load; None: no token is ever dropped
+    sequence_balance: float = 0.0  # weights of the router's losses: router.py says more
+    batch_balance: float = 0.0
+    z_loss: float = 0.0
+    bias_rate: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "ffn_size"):
@@ -71,6 +83,9 @@ class ModelConfig:
             object.__setattr__(self, "head_size", _derived_head_size(self))
         _check_whole("head_size", self.head_size)
         _check_heads(self)
+        if self.expert_ffn_size is None:
+            object.__setattr__(self, "expert_ffn_size", self.ffn_size)
+        _check_experts(self)
         for name in ("rope_theta", "norm_eps"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not value > 0:
@@ -96,6 +111,27 @@ def _check_heads(config: ModelConfig) -> None:
         )
 
 
+def _check_experts(config: ModelConfig) -> None:
+    for name in ("experts_per_token", "expert_ffn_size"):
+        _check_whole(name, getattr(config, name))
+    for name in ("experts", "shared_experts"):
+        if getattr(config, name) != 0:
+            _check_whole(name, getattr(config, name))
+    if 0 < config.experts < config.experts_per_token:
+        raise InputError(
+            f"a token cannot choose {config.experts_per_token} of {config.experts} experts: "
+            f"experts_per_token may be 1 to {config.experts}"
+        )
+    if config.capacity is not None and not config.capacity > 0:
+        raise InputError(
+            f"capacity is {config.capacity}; it must be above 0, 1.25 for a quarter over an even "
+            "load, or None to drop nothing"
+        )
+    for name in ("sequence_balance", "batch_balance", "z_loss", "bias_rate"):
+        if not getattr(config, name) >= 0:
+            raise InputError(f"{name} is {getattr(config, name)!r}; it must be 0 (off) or more")
+
+
 def _derived_head_size(config: ModelConfig) -> int:
     width, heads = config.hidden_size, config.heads
     if width % heads:
@@ -113,9 +149,26 @@ def parameter_count(config: ModelConfig) -> int:
     queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
     attention = 2 * width * queries + 2 * width * keys
     biases = queries + 2 * keys if config.qkv_bias else 0
-    layer = attention + biases + 3 * width * config.ffn_size + 2 * width
+    layer = attention + biases + _mlp_parameters(config, config.experts) + 2 * width
     embedding = config.vocab_size * width
     return embedding + config.layers * layer + width + (0 if config.tied else embedding)
+
+
+def active_parameter_count(config: ModelConfig) -> int:
+    """Those that one token passes through: all, but of the experts only its own."""
+    idle = _mlp_parameters(config, config.experts) - _mlp_parameters(
+        config, config.experts_per_token
+    )
+    return parameter_count(config) - config.layers * idle
+
+
+def _mlp_parameters(config: ModelConfig, experts: int) -> int:
+    """Of one layer, counting `experts` of the routed ones."""
+    if not config.experts:
+        return 3 * config.hidden_size * config.ffn_size
+    router = config.hidden_size * config.experts
+    matrices = 3 * config.hidden_size * config.expert_ffn_size
+    return router + (experts + config.shared_experts) * matrices
 
 
 def preset(name: str, **changes: object) -> ModelConfig:
@@ -130,11 +183,14 @@ def preset(name: str, **changes: object) -> ModelConfig:
     # Where heads and width fix the head size, a change of theirs changes it too.
     if base.head_size * base.heads == base.hidden_size:
         changes = {"head_size": None, **changes}
+    if base.expert_ffn_size == base.ffn_size:
+        changes = {"expert_ffn_size": None, **changes}
     return replace(base, **changes)
 
 
 # The first six are the course's own: 0.5M to 10M for the 512 tokens of its corpus, with heads,
-# layers and MLPs that split over 2 ranks and mostly over 4. The others are as published.
+# layers and MLPs that split over 2 ranks and mostly over 4. The 1M-moe ones have the 1M's active
+# parameters (and a router), in Mixtral's manner and in DeepSeek's. The others are as published.
 # fmt: off
 PRESETS: dict[str, ModelConfig] = {
     #                          V      D    L    H   K   F      length  theta
@@ -161,6 +217,16 @@ PRESETS: dict[str, ModelConfig] = {
     "llama3-405b": ModelConfig(
                            128256, 16384, 126, 128,  8, 53248, 131072, 5e5,
                            rope_scaling=RopeScaling()),
+    "1M-moe": ModelConfig(    512,   128,   4,   4,  2,   448,
+                           experts=8, expert_ffn_size=224,
+                           sequence_balance=0.01, z_loss=1e-3),
+    "1M-moe-shared": ModelConfig(
+                              512,   128,   4,   4,  2,   448,
+                           experts=16, experts_per_token=3, expert_ffn_size=112, shared_experts=1,
+                           sequence_balance=1e-4, bias_rate=1e-3),
+    "mixtral-8x7b": ModelConfig(
+                            32000,  4096,  32,  32,  8, 14336,  32768, 1e6,
+                           experts=8, batch_balance=0.02),
     "mistral-7b": ModelConfig(
                             32000,  4096,  32,  32,  8, 14336,  32768, window=4096),
     "qwen2-0.5b": ModelConfig(

@@ -176,6 +176,10 @@ def _check_family(config: ModelConfig, family: str) -> None:
         having = "has" if config.qkv_bias else "lacks"
         other = "qwen2" if config.qkv_bias else "llama or mistral"
         raise InputError(f"this model {having} q, k and v biases, unlike {family}: save as {other}")
+    if config.experts:
+        raise InputError(
+            f"this model has {config.experts} experts, unlike {family}: save its state_dict"
+        )
     if config.window is not None and family == "llama":
         raise InputError("this model has a sliding window, unlike llama: save as mistral")
 

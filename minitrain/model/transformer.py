@@ -6,8 +6,9 @@
     logits = head(norm(x))
 
 Cost a token: 2 FLOPs a matrix parameter forward and 4 backward, and attention's own.
-Papers: Vaswani et al., arXiv 1706.03762; LLaMA, 2302.13971; SwiGLU, 2002.05202. Lab: e01.
-Shapes: B batch  T tokens  D width  F width in the MLP  V vocabulary.
+Where the configuration has experts, mixtures of them take the MLPs' places (moe.py).
+Papers: Vaswani et al., arXiv 1706.03762; LLaMA, 2302.13971. Lab: e01.
+Shapes: B batch  T tokens  D width  V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,26 +16,14 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitrain.model.attention import Attention, attention_mask
 from minitrain.model.config import ModelConfig
+from minitrain.model.mlp import MLP
+from minitrain.model.moe import MoE
 from minitrain.model.norm import RMSNorm
 from minitrain.model.rope import Rotation, document_positions, rotation
-
-
-class MLP(nn.Module):
-    """SwiGLU: `up` proposes F features, `gate` says how much of each passes, `down` sums up."""
-
-    def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.gate = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
-        self.up = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
-        self.down = nn.Linear(config.ffn_size, config.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))  # (B, T, F) -> (B, T, D)
 
 
 class Block(nn.Module):
@@ -43,7 +32,7 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.attention = Attention(config)
         self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = MLP(config)
+        self.mlp = MoE(config) if config.experts else MLP(config)
 
     def forward(self, x: Tensor, turns: Rotation, mask: Tensor | None = None) -> Tensor:
         """x (B, T, D) -> (B, T, D)."""
@@ -106,6 +95,8 @@ def empty(
         model = Transformer(config)
     model = model.to(dtype).to_empty(device=device)
     model.tie()  # leaving the meta device made two of one
+    for buffer in model.buffers():
+        buffer.zero_()
     return model
 
 
@@ -133,6 +124,6 @@ def initialise(model: Transformer, generator: torch.Generator | None = None) -> 
         if parameter.dim() == 1:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
             continue
-        adds = name.endswith(("attention.o.weight", "mlp.down.weight"))
+        adds = name.endswith(("attention.o.weight", "down.weight", "experts.down"))
         scale = std / math.sqrt(2 * model.config.layers) if adds else std
         parameter.copy_(torch.randn(parameter.shape, generator=generator, device="cpu") * scale)

@@ -23,6 +23,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
+from minitrain.model.moe import set_step, update_biases
 from minitrain.training.checkpoint import TrainState
 from minitrain.training.config import TrainConfig
 from minitrain.training.optimizers import adamw, clip_by_global_norm
@@ -100,8 +101,10 @@ def train_step(
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
-    tokens = sum((batch.targets != IGNORED).sum() for batch in microbatches)
-    peers.all_reduce(tokens)
+    sizes = torch.stack([_sizes(batch) for batch in microbatches]).sum(dim=0)  # (2,)
+    peers.all_reduce(sizes)
+    tokens, places = sizes
+    set_step(model, places, scale=peers.size)
     loss = torch.zeros((), device=device)
     for index, batch in enumerate(microbatches):
         last = index == len(microbatches) - 1
@@ -116,7 +119,14 @@ def train_step(
     grad_norm = clip_by_global_norm(parameters, clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    update_biases(model, peers.all_reduce)
     return StepResult(loss.item(), grad_norm.item(), int(tokens))
+
+
+def _sizes(batch: Any) -> Tensor:
+    """(2,): the targets that count, and all places."""
+    counts = batch.targets != IGNORED
+    return torch.stack([counts.sum(), torch.ones_like(counts).sum()])
 
 
 @torch.no_grad()

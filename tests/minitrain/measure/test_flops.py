@@ -28,6 +28,10 @@ SHAPES = {
     "grouped": ModelConfig(64, 48, layers=3, heads=6, kv_heads=2, ffn_size=40),
     "tied, wide heads": ModelConfig(50, 32, 1, 4, 1, ffn_size=24, tied=True, head_size=12),
     "biased": ModelConfig(50, 32, layers=2, heads=4, kv_heads=2, ffn_size=24, qkv_bias=True),
+    "experts": ModelConfig(
+        50, 32, 2, 4, 2, 24, experts=6, expert_ffn_size=20, shared_experts=1, z_loss=0.1
+    ),
+    "experts, one at a time": ModelConfig(50, 32, 1, 4, 2, 24, experts=3, experts_per_token=1),
 }
 
 

@@ -28,6 +28,8 @@ CASES = {
     "sliding window": (replace(SMALL, window=8), 2, 100, torch.float32, False),
     "bfloat16": (preset("1M"), 4, 64, torch.bfloat16, False),
     "wide heads, bfloat16": (replace(SMALL, head_size=32), 2, 64, torch.bfloat16, True),
+    "experts": (preset("1M-moe"), 4, 64, torch.float32, False),
+    "shared experts, bfloat16": (preset("1M-moe-shared"), 4, 64, torch.bfloat16, False),
     "long": (SMALL, 1, 700, torch.float32, False),
 }
 

@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
-from minitrain.model.config import PRESETS, ModelConfig, RopeScaling, parameter_count, preset
+from minitrain.model.config import (
+    PRESETS,
+    ModelConfig,
+    RopeScaling,
+    active_parameter_count,
+    parameter_count,
+    preset,
+)
+from minitrain.model.moe import MoE
 from minitrain.model.transformer import Transformer
 
 PUBLISHED = {  # of the checkpoints on the hub
@@ -17,6 +25,7 @@ PUBLISHED = {  # of the checkpoints on the hub
     "llama3-70b": 70_553_706_496,
     "llama3-405b": 405_853_388_800,
     "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
     "qwen2-0.5b": 494_032_768,
     "qwen2-7b": 7_615_616_512,
 }
@@ -47,10 +56,31 @@ def test_a_preset_named_after_its_size_has_it_within_two_percent(name):
     assert parameter_count(preset(name)) == pytest.approx(float(name[:-1]) * 1e6, rel=0.02)
 
 
+@pytest.mark.parametrize("name", ["1M-moe", "1M-moe-shared"])
+def test_active_parameters_are_those_of_the_dense_model_and_the_router(name):
+    config, dense = preset(name), preset("1M")
+    routers = config.layers * config.experts * config.hidden_size
+    assert active_parameter_count(config) == parameter_count(dense) + routers
+    assert active_parameter_count(dense) == parameter_count(dense)
+    assert parameter_count(config) > 3 * parameter_count(dense)
+
+
+def test_active_parameters_leave_out_the_experts_that_a_token_does_not_choose():
+    config = preset("1M-moe-shared", layers=1)
+    with torch.device("meta"):
+        moe = MoE(config)
+    idle = (config.experts - config.experts_per_token) / config.experts
+    idle *= sum(p.numel() for p in moe.experts.parameters())
+    assert parameter_count(config) - active_parameter_count(config) == idle
+    assert active_parameter_count(preset("mixtral-8x7b")) == 12_879_925_248  # "13B" in its paper
+
+
 def test_every_field_of_a_preset_can_be_changed():
     assert preset("1M", vocab_size=1024, tied=True).vocab_size == 1024
     assert preset("1M", hidden_size=256).head_size == 64  # it was derived, so it follows
     assert preset("1M", hidden_size=256, head_size=32).head_size == 32
+    assert preset("mixtral-8x7b", ffn_size=64).expert_ffn_size == 64  # and so does this
+    assert preset("1M-moe", ffn_size=64).expert_ffn_size == 224
 
 
 @pytest.mark.parametrize(
@@ -69,6 +99,13 @@ def test_every_field_of_a_preset_can_be_changed():
         ({"rope_theta": 0.0}, "rope_theta is 0.0; it must be a number above 0"),
         ({"norm_eps": float("nan")}, "norm_eps is nan"),
         ({"rope_theta": "10k"}, "rope_theta is '10k'"),
+        ({"experts": 1}, "cannot choose 2 of 1 experts: experts_per_token may be 1 to 1"),
+        ({"experts": -4}, "experts is -4"),
+        ({"experts": 4, "experts_per_token": 0}, "experts_per_token is 0"),
+        ({"experts": 4, "expert_ffn_size": 0}, "expert_ffn_size is 0"),
+        ({"experts": 4, "shared_experts": 1.5}, "shared_experts is 1.5"),
+        ({"experts": 4, "capacity": 0.0}, "capacity is 0.0; it must be above 0"),
+        ({"experts": 4, "z_loss": -1.0}, "z_loss is -1.0; it must be 0"),
     ],
 )
 def test_a_shape_that_cannot_be_is_refused_with_one_that_can(change, words):

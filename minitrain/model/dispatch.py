@@ -1,0 +1,139 @@
+"""Dispatch and combine: tokens to rows that are sorted by expert, and back.
+
+Each of M tokens makes K choices; a kept choice is a row, and rows of one expert are neighbours:
+
+    token      0    1    2                      row       0  1  2  3  4  5
+    experts   b a  c b  a b        order of choices      a0 a2|b0 b1 b2|c1       counts 2 3 1
+
+`slots` is the inverse: the row of each choice. Without a capacity nothing is dropped (dropless).
+With one, an expert takes its `capacity` choices of highest router probability, the earlier token
+where two are equal, and drops the rest: a dropped choice adds nothing to its token, and the weights
+of the kept ones stay as they are.
+
+Cost: moves M·K·D numbers each way; backward is the other way round, with no scattered addition, so
+that it is the same bit for bit each time. Papers: GShard, arXiv 2006.16668 (capacity); V-MoE,
+2106.05974 (priority); MegaBlocks, 2211.15841 (dropless). Lab: e02d_expert_parallel.
+Shapes: M tokens  K choices a token  E experts  R rows, M·K less what is dropped  D width.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Plan(NamedTuple):
+    """Who goes where. A choice's number is K·token + k."""
+
+    order: Tensor  # (R,) the choice in each row
+    slots: Tensor  # (M, K) the row of each choice; 0 where it is dropped
+    kept: Tensor  # (M, K) bool
+    counts: Tensor  # (E,) rows of each expert
+
+    @property
+    def tokens(self) -> Tensor:
+        """(R,) the token in each row."""
+        return self.order // self.slots.shape[1]
+
+    @property
+    def dropped(self) -> Tensor:
+        """() choices that found their expert full."""
+        return (~self.kept).sum()
+
+
+def make_plan(
+    experts: Tensor,
+    count: int,
+    capacity: int | None = None,
+    probabilities: Tensor | None = None,
+) -> Plan:
+    """experts (M, K) int64 below `count`; `probabilities` (M, K) give priority under a capacity."""
+    flat = experts.flatten()  # (M·K,)
+    counts = torch.bincount(flat, minlength=count)  # (E,)
+    if capacity is None:
+        order = flat.argsort(stable=True)  # (M·K,) by expert, then by token
+    else:
+        first = probabilities.flatten().argsort(descending=True, stable=True)
+        order = first[flat[first].argsort(stable=True)]  # by expert, then by probability
+        order = order[places(counts) < capacity]  # (R,)
+        counts = counts.clamp(max=capacity)
+    slots = torch.zeros_like(flat)
+    slots[order] = torch.arange(len(order), device=flat.device)
+    kept = torch.zeros_like(flat, dtype=torch.bool)
+    kept[order] = True
+    return Plan(order, slots.view_as(experts), kept.view_as(experts), counts)
+
+
+def places(counts: Tensor) -> Tensor:
+    """counts (E,) -> (their sum,): 0, 1, 2, … within each expert's rows."""
+    starts = counts.cumsum(0) - counts  # (E,)
+    rows = torch.arange(int(counts.sum()), device=counts.device)
+    return rows - starts.repeat_interleave(counts)
+
+
+def dispatch(x: Tensor, plan: Plan) -> Tensor:
+    """x (M, D) -> (R, D): a copy of its token in each row. Its backward is `collect`."""
+    return _Dispatch.apply(x, plan)
+
+
+def collect(rows: Tensor, plan: Plan) -> Tensor:
+    """rows (R, D) -> (M, D): each token's rows, added. Its backward is `dispatch`."""
+    return _Collect.apply(rows, plan)
+
+
+def combine(rows: Tensor, weights: Tensor, plan: Plan) -> Tensor:
+    """rows (R, D), weights (M, K) -> (M, D): each token's rows, weighed and added."""
+    return _Combine.apply(rows, weights, plan)
+
+
+class _Dispatch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, plan: Plan) -> Tensor:
+        ctx.save_for_backward(*plan)
+        return x.index_select(0, plan.tokens)  # (R, D)
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, None]:
+        return _Collect.apply(dy, Plan(*ctx.saved_tensors)), None
+
+
+class _Collect(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows: Tensor, plan: Plan) -> Tensor:
+        ctx.save_for_backward(*plan)
+        return _weighed(rows, plan.kept, plan)
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, None]:
+        return _Dispatch.apply(dy, Plan(*ctx.saved_tensors)), None
+
+
+class _Combine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows: Tensor, weights: Tensor, plan: Plan) -> Tensor:
+        ctx.save_for_backward(rows, weights, *plan)
+        return _weighed(rows, weights * plan.kept, plan)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+        rows, weights, *plan = ctx.saved_tensors
+        plan = Plan(*plan)
+        dy = dy.index_select(0, plan.tokens)  # (R, D)
+        dots = (dy * rows).sum(dim=-1, dtype=weights.dtype)  # (R,)
+        dweights = torch.zeros_like(weights).flatten()  # (M·K,): of a dropped choice 0
+        dweights[plan.order] = dots
+        drows = dy * weights.flatten()[plan.order].to(dy.dtype).unsqueeze(1)  # (R, D)
+        return drows, dweights.view_as(weights), None
+
+
+def _weighed(rows: Tensor, weights: Tensor, plan: Plan) -> Tensor:
+    """Each token's rows times its weights (M, K), added in float32 at least."""
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    out = torch.zeros(len(weights), rows.shape[1], dtype=wide, device=rows.device)  # (M, D)
+    for slots, weight in zip(plan.slots.unbind(1), weights.to(wide).unbind(1)):
+        out.addcmul_(rows.index_select(0, slots).to(wide), weight.unsqueeze(1))
+    return out.to(rows.dtype)

@@ -1,0 +1,25 @@
+"""SwiGLU: `up` proposes F features, `gate` says how much of each passes, `down` sums up.
+
+    y = down(silu(gate(x))·up(x))
+
+Cost a token: 6·D·F FLOPs forward; backward needs 4·F numbers of it, and x.
+Paper: Shazeer, arXiv 2002.05202. Lab: e01. Shapes: B batch  T tokens  D width  F width inside.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minitrain.model.config import ModelConfig
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.gate = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
+        self.up = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
+        self.down = nn.Linear(config.ffn_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))  # (B, T, F) -> (B, T, D)
