@@ -13,13 +13,16 @@ Shapes: B batch  T tokens  D width  F width in the MLP  V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.model.attention import Attention, attention_mask
+from minitrain.model.attention import Attention, Kernel, attention_mask
 from minitrain.model.config import ModelConfig
+from minitrain.model.mask import Mask
 from minitrain.model.norm import RMSNorm
 from minitrain.model.rope import Rotation, document_positions, rotation
 
@@ -45,16 +48,38 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, turns: Rotation, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, turns: Rotation, mask: Tensor | Mask | None = None) -> Tensor:
         """x (B, T, D) -> (B, T, D)."""
         x = x + self.attention(self.attention_norm(x), turns, mask)
         return x + self.mlp(self.mlp_norm(x))
 
 
+MaskMaker = Callable[[Tensor, "Tensor | None", "int | None"], "Tensor | Mask | None"]
+
+
+def surroundings(
+    config: ModelConfig,
+    make_mask: MaskMaker,
+    x: Tensor,
+    documents: Tensor | None = None,
+    positions: Tensor | None = None,
+) -> tuple[Rotation, Tensor | Mask | None]:
+    """What each block needs beside x (B, T, D), made once for all: rotation and mask."""
+    if positions is None and documents is not None:
+        positions = document_positions(documents)  # (B, T)
+    elif positions is None:
+        positions = torch.arange(x.shape[1], device=x.device)  # (T,)
+    return rotation(config, positions, x.dtype), make_mask(x, documents, config.window)
+
+
 class Transformer(nn.Module):
+    """`surroundings(x, documents, positions)` gives rotation and mask, made once for all blocks;
+    `exchange_attention` puts another in its place, where another kernel reads other masks."""
+
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
+        self.surroundings = partial(surroundings, config, attention_mask)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
@@ -76,21 +101,21 @@ class Transformer(nn.Module):
             x = block(x, turns, mask)
         return self.head(self.norm(x))  # (B, T, V)
 
-    def surroundings(
-        self, x: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
-    ) -> tuple[Rotation, Tensor | None]:
-        """What each block needs beside x (B, T, D), made once for all: rotation and mask."""
-        if positions is None and documents is not None:
-            positions = document_positions(documents)  # (B, T)
-        elif positions is None:
-            positions = torch.arange(x.shape[1], device=x.device)  # (T,)
-        mask = attention_mask(x, documents, self.config.window)
-        return rotation(self.config, positions, x.dtype), mask
-
     def tie(self) -> None:
         """Makes head and embedding one parameter, where the configuration wants it."""
         if self.config.tied:
             self.head.weight = self.embed.weight
+
+
+def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker) -> Transformer:
+    """Another kernel in every block, and masks in the form that it reads. Returns the model.
+
+    `exchange_attention(model, tiled_attention, Mask.of)`, and back: (attention, attention_mask).
+    """
+    for block in model.blocks:
+        block.attention.kernel = kernel
+    model.surroundings = partial(surroundings, model.config, make_mask)
+    return model
 
 
 def empty(
