@@ -15,7 +15,7 @@ C head size. Rows (g i) of one key/value head stand together: keys are read by G
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from einops import rearrange
@@ -33,28 +33,37 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None) -
     Without a mask it is causal, the last query beside the last key.
     """
     check_heads(q, k, v)
-    return _Tiled.apply(q, k, v, (mask or Mask()).between(q.shape[2], k.shape[2]))
+    mask = (mask or Mask()).between(q.shape[2], k.shape[2])
+    return Tiled.apply(q, k, v, mask, tiled_forward, tiled_backward)
 
 
-class _Tiled(torch.autograd.Function):
+class Tiled(torch.autograd.Function):
+    """Of a pair of functions like `tiled_forward` and `tiled_backward` a differentiable one."""
+
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        out, lse = tiled_forward(q, k, v, mask)
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, mask: Mask, forward: Callable, backward: Callable
+    ) -> Tensor:
+        out, lse = forward(q, k, v, mask)
+        out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.mask = mask
+        ctx.mask, ctx.gradients = mask, backward
         return out
 
     @staticmethod
     def backward(ctx, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        delta = row_products(d_out, out)
-        return *tiled_backward(q, k, v, d_out, lse, delta, ctx.mask), None
+        grads = ctx.gradients(q, k, v, d_out, lse, row_products(d_out, out), ctx.mask)
+        return *(grad.to(q.dtype) for grad in grads), None, None, None
 
 
 def tiled_forward(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
-    """-> out (B, H, I, C), and of each row log Σ exp(score), (B, H, I): -inf where none is read."""
+    """-> out (B, H, I, C), and of each row log Σ exp(score), (B, H, I): -inf where none is read.
+
+    Both in float32 at least.
+    """
     kv_heads, exact = k.shape[1], _exact(q)
-    out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=exact)
+    out, lse = torch.empty_like(q, dtype=exact), q.new_empty(q.shape[:3], dtype=exact)
     for rows in tiles(range(q.shape[2]), ROWS):
         queries = _by_key_head(q[:, :, rows], kv_heads).to(exact) / q.shape[-1] ** 0.5
         total = torch.zeros_like(queries)  # (B, K, g i, C), to be divided by `mass`

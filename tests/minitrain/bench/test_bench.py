@@ -10,7 +10,18 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from minitrain.bench import OURS, PEER, Case, Row, as_json, collectives, ddp, in_turn, launch
+from minitrain.bench import (
+    OURS,
+    PEER,
+    Case,
+    Row,
+    as_json,
+    attention,
+    collectives,
+    ddp,
+    in_turn,
+    launch,
+)
 from minitrain.bench import training as training_bench
 from minitrain.commands.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
 from minitrain.errors import InputError
@@ -34,7 +45,7 @@ def check_contract(rows: list[Row]) -> None:
         assert set(row) >= KEYS
         assert row["ours"] > 0 and row["peer"] > 0 and row["spread"] >= 0
         assert row["ratio"] == pytest.approx(row["ours"] / row["peer"])
-        assert row["unit"] == "seconds"
+        assert row["unit"] in ("seconds", "bytes")
         assert any(c.isdigit() for c in row["peer_name"]), "the peer's version is named"
         assert (row["ratio"] > 1) == bool(row["reason"])
 
@@ -62,6 +73,15 @@ def test_collectives_small():
 
 def test_ddp_small():
     check_contract([c.row() for c in ddp.cases(repeats=1, shapes=(("0.5M", 1, 8),))])
+
+
+def test_attention_small():
+    cases = attention.cases(repeats=1, lengths=(64, 600), device="cpu")
+    rows = [c.row() for c in cases]
+    check_contract(rows)
+    assert [row.unit for row in rows] == ["seconds", "bytes"] * 4
+    ratios = {row.name: row.ratio for row in rows}
+    assert ratios["attention, peak bytes, 600 tokens, beside the naive one"] < 1
 
 
 def test_training_small():
