@@ -62,7 +62,7 @@ def tiled_forward(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, 
 
     Both in float32 at least.
     """
-    kv_heads, exact = k.shape[1], _exact(q)
+    kv_heads, exact = k.shape[1], exact_dtype(q)
     out, lse = torch.empty_like(q, dtype=exact), q.new_empty(q.shape[:3], dtype=exact)
     for rows in tiles(range(q.shape[2]), ROWS):
         queries = _by_key_head(q[:, :, rows], kv_heads).to(exact) / q.shape[-1] ** 0.5
@@ -91,7 +91,7 @@ def tiled_backward(
 
     then this is their part of the gradient, and parts add up (ring attention lives on that).
     """
-    kv_heads, exact, scale = k.shape[1], _exact(q), q.shape[-1] ** -0.5
+    kv_heads, exact, scale = k.shape[1], exact_dtype(q), q.shape[-1] ** -0.5
     dq, dk, dv = (torch.zeros_like(z, dtype=exact) for z in (q, k, v))
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # a row that reads nothing: exp(-inf) = 0
     for rows in tiles(range(q.shape[2]), ROWS):
@@ -114,7 +114,7 @@ def tiled_backward(
 
 def row_products(d_out: Tensor, out: Tensor) -> Tensor:
     """(B, H, I): what the derivative of a softmax takes off a whole row, Σ_j P·dP = dO·O."""
-    exact = _exact(out)
+    exact = exact_dtype(out)
     return (d_out.to(exact) * out.to(exact)).sum(dim=-1)
 
 
@@ -151,7 +151,7 @@ def _by_query_head(z: Tensor, heads: int) -> Tensor:
     return rearrange(z, "b kv (g i) ... -> b (kv g) i ...", g=heads // z.shape[1])
 
 
-def _exact(q: Tensor) -> torch.dtype:
+def exact_dtype(q: Tensor) -> torch.dtype:
     """What sums and exponentials are kept in, as a GPU's kernel keeps them in its registers."""
     return torch.promote_types(q.dtype, torch.float32)
 

@@ -10,12 +10,13 @@ rank's keys is merged with what they found before, by the log-sum-exp of their s
     link      |   kv 1  |    kv 2    | dkv of r-1 | dkv of r-2 |     backward: a block's gradient
     compute   |  own kv |  kv of r-1 |  kv of r-2 |                  goes on with it, gathers each
                                                                      rank's part, and comes home
+
 S = 2·B·K·T/N·C elements (a rank's keys and values, of K heads: never repeated for H) are sent:
 
-    a layer         forward     backward                            held beside q, out
-    naive gather    (N-1)·S     (N-1)·S                             N·S
-    ring            (N-1)·S     2(N-1)·S, gradients in float32      2·S
-    Ulysses         another exchange: see ulysses.py
+    sent a layer    forward     backward                         keys and values held, forward
+    naive gather    (N-1)·S     (N-1)·S                          N·S
+    ring            (N-1)·S     2(N-1)·S, half of it float32     2·S: one here, one on its way
+    Ulysses         see ulysses.py
 
 Papers: Liu et al., arXiv 2310.01889; Brandon et al., 2311.09431; Llama 3, 2407.21783. Lab: e02e.
 Shapes: B batch  T tokens  H query heads  K key/value heads  C head size  N ranks.
@@ -35,6 +36,7 @@ from minitrain.model.mask import Mask
 from minitrain.model.rope import Rotation, document_positions, rotation
 from minitrain.model.tiled_attention import (
     check_heads,
+    exact_dtype,
     row_products,
     tiled_attention,
     tiled_backward,
@@ -142,8 +144,8 @@ class _Ring(torch.autograd.Function):
         ctx, group: Group, order: str, q: Tensor, k: Tensor, v: Tensor, mask: Mask
     ) -> Tensor:
         kv = torch.stack((k, v))  # one message
-        out, lse = torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf)
-        out, lse = (z.to(torch.promote_types(q.dtype, torch.float32)) for z in (out, lse))
+        out = torch.zeros_like(q, dtype=exact_dtype(q))
+        lse = out.new_full(q.shape[:3], -torch.inf)
         for owner, (keys, values) in around(group, kv):
             for rows, columns, part in blocks(group, order, owner, q.shape[2], mask):
                 found = tiled_forward(

@@ -56,9 +56,8 @@ def outcome(model, part: Batch, packed: bool, total: int, positions=None):
     """Logits and gradients of this part's share of the loss over `total` targets."""
     model.zero_grad(set_to_none=True)
     logits = model(part.tokens, part.documents if packed else None, positions)
-    F.cross_entropy(logits.flatten(0, 1), part.targets.flatten(), reduction="sum").div(
-        total
-    ).backward()
+    summed = F.cross_entropy(logits.flatten(0, 1), part.targets.flatten(), reduction="sum")
+    (summed / total).backward()
     return logits.detach(), {name: p.grad for name, p in model.named_parameters()}
 
 
@@ -88,12 +87,12 @@ def assert_same(got, want):
 def every_kind(group, heads):
     found = {}
     for case, (packed, window) in CASES.items():
-        for order in ORDERS:
+        for order in ORDERS if case == "documents" else ORDERS[:1]:
             for kind in KINDS:
                 model = context_parallel(model_of(heads, window), group, order, kind)
                 found[case, order, kind] = together(group, model, packed, order)
-        model = context_parallel(model_of(heads, window), group)
-        found[case, "zigzag", "positions given"] = together(group, model, packed, "zigzag", "given")
+    model = context_parallel(model_of(heads), group)
+    found["documents", "positions given"] = together(group, model, True, "zigzag", "given")
     return found
 
 
@@ -101,7 +100,7 @@ def every_kind(group, heads):
 def test_every_kind_and_order_equals_one_process_with_every_gradient(ranks):
     want = {case: one_process(HEADS[ranks], *which) for case, which in CASES.items()}
     for found in launch(every_kind, HEADS[ranks], ranks=ranks, timeout=120):
-        assert len(found) == len(CASES) * (len(ORDERS) * len(KINDS) + 1)
+        assert len(found) == (len(CASES) + 1) * len(KINDS) + 1
         for (case, *_), got in found.items():
             assert_same(got, want[case])
 
