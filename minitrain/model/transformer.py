@@ -57,14 +57,14 @@ class Block(nn.Module):
 MaskMaker = Callable[[Tensor, "Tensor | None", "int | None"], "Tensor | Mask | None"]
 
 
-def surroundings(
+def look_around(
     config: ModelConfig,
     make_mask: MaskMaker,
     x: Tensor,
     documents: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> tuple[Rotation, Tensor | Mask | None]:
-    """What each block needs beside x (B, T, D), made once for all: rotation and mask."""
+    """The rotation of each token of x (B, T, D), and the mask as the kernel wants it."""
     if positions is None and documents is not None:
         positions = document_positions(documents)  # (B, T)
     elif positions is None:
@@ -73,13 +73,13 @@ def surroundings(
 
 
 class Transformer(nn.Module):
-    """`surroundings(x, documents, positions)` gives rotation and mask, made once for all blocks;
-    `exchange_attention` puts another in its place, where another kernel reads other masks."""
+    """`look_around` is what finds x's rotation and mask: another one may take its place, where
+    another kernel reads other masks (`exchange_attention`) or x is a part of a text."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
-        self.surroundings = partial(surroundings, config, attention_mask)
+        self.look_around = partial(look_around, config, attention_mask)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
@@ -101,6 +101,12 @@ class Transformer(nn.Module):
             x = block(x, turns, mask)
         return self.head(self.norm(x))  # (B, T, V)
 
+    def surroundings(
+        self, x: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
+    ) -> tuple[Rotation, Tensor | Mask | None]:
+        """What each block needs beside x (B, T, D), made once for all: rotation and mask."""
+        return self.look_around(x, documents, positions)
+
     def tie(self) -> None:
         """Makes head and embedding one parameter, where the configuration wants it."""
         if self.config.tied:
@@ -114,7 +120,7 @@ def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker)
     """
     for block in model.blocks:
         block.attention.kernel = kernel
-    model.surroundings = partial(surroundings, model.config, make_mask)
+    model.look_around = partial(look_around, model.config, make_mask)
     return model
 
 

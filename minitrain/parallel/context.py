@@ -60,11 +60,11 @@ def context_parallel(
     chunks_of(group.rank, group.size, order)  # refuses an unknown order now
     for block in model.blocks:
         block.attention.kernel = partial(KINDS[kind], group, order)
-    model.surroundings = partial(context_surroundings, model.config, group, order)
+    model.look_around = partial(look_around_in_part, model.config, group, order)
     return model
 
 
-def context_surroundings(
+def look_around_in_part(
     config: ModelConfig,
     group: Group,
     order: str,
@@ -72,7 +72,7 @@ def context_surroundings(
     documents: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> tuple[Rotation, Mask]:
-    """As `transformer.surroundings`, for this rank's x (B, T/N, D): its own tokens' rotation, and
+    """As `transformer.look_around`, for this rank's x (B, T/N, D): its own tokens' rotation, and
     the mask of the whole sequence. Documents are gathered once, for all layers."""
     if documents is not None:
         documents = gather_sequence(group, order, documents)  # (B, T)

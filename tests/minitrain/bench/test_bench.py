@@ -142,4 +142,6 @@ def test_unknown_names_and_bad_options_are_refused_before_anything_runs(tmp_path
 
 def test_every_name_has_cases():
     pytest.importorskip("transformers")
-    assert len(chosen_cases(list(NAMES))) == 2 + 3 * len(collectives.SIZES) + 2 + 2 + 4 * len(attention.LENGTHS)
+    assert len(chosen_cases(list(NAMES))) == 2 + 3 * len(collectives.SIZES) + 2 + 2 + 4 * len(
+        attention.LENGTHS
+    )

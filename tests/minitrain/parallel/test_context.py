@@ -121,15 +121,15 @@ def mistakes(group, heads):
         "cut in another order": together(group, ring(model_of(heads)), False, "contiguous"),
     }
     model = ring(model_of(heads))
-    model.surroundings = partial(forgets_documents, model.surroundings)
+    model.look_around = partial(forgets_documents, model.look_around)
     found["documents read each other"] = together(group, model, True, "zigzag", "given")
     context.merge = add_up  # in this rank's process alone
     found["merged without scaling"] = together(group, ring(model_of(heads)), False, "zigzag")
     return found
 
 
-def forgets_documents(surroundings, x, documents, positions):
-    return surroundings(x, None, positions)
+def forgets_documents(look_around, x, documents, positions):
+    return look_around(x, None, positions)
 
 
 def test_known_mistakes_are_seen():
