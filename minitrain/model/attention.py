@@ -20,6 +20,7 @@ from einops import einsum, rearrange, repeat
 from torch import Tensor, nn
 
 from minitrain.model.config import ModelConfig
+from minitrain.model.mask import Mask
 from minitrain.model.rope import Rotation, rotate
 
 
@@ -74,13 +75,14 @@ def attention_mask(x: Tensor, documents: Tensor | None, window: int | None) -> T
     return torch.zeros_like(readable, dtype=x.dtype).masked_fill_(~readable, -torch.inf)
 
 
-Kernel = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
+Kernel = Callable[[Tensor, Tensor, Tensor, "Tensor | Mask | None"], Tensor]
 
 
 class Attention(nn.Module):
     """The four matrices: into queries, keys and values, and back into the width.
 
-    `kernel` is what computes q, k, v, mask -> out: another one may take `attention`'s place.
+    `kernel` is what computes q, k, v, mask -> out: another one may take `attention`'s place
+    (`transformer.exchange_attention`), and reads a mask of its own kind.
     """
 
     def __init__(self, config: ModelConfig):
@@ -93,7 +95,7 @@ class Attention(nn.Module):
         self.o = nn.Linear(queries, width, bias=False)
         self.kernel: Kernel = attention
 
-    def forward(self, x: Tensor, turns: Rotation, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, turns: Rotation, mask: Tensor | Mask | None = None) -> Tensor:
         """x (B, T, D) -> (B, T, D)."""
         return self.o(self.attend(self.q(x), self.k(x), self.v(x), turns, mask))
 

@@ -14,12 +14,15 @@ Shapes: B batch  T tokens  D width  V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.model.attention import Attention, attention_mask
+from minitrain.model.attention import Attention, Kernel, attention_mask
 from minitrain.model.config import ModelConfig
+from minitrain.model.mask import Mask
 from minitrain.model.mlp import MLP
 from minitrain.model.moe import MoE
 from minitrain.model.norm import RMSNorm
@@ -34,17 +37,39 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.mlp = MoE(config) if config.experts else MLP(config)
 
-    def forward(self, x: Tensor, turns: Rotation, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, turns: Rotation, mask: Tensor | Mask | None = None) -> Tensor:
         """x (B, T, D) -> (B, T, D)."""
         x = x + self.attention(self.attention_norm(x), turns, mask)
         return x + self.mlp(self.mlp_norm(x))
 
 
+MaskMaker = Callable[[Tensor, "Tensor | None", "int | None"], "Tensor | Mask | None"]
+
+
+def look_around(
+    config: ModelConfig,
+    make_mask: MaskMaker,
+    x: Tensor,
+    documents: Tensor | None = None,
+    positions: Tensor | None = None,
+) -> tuple[Rotation, Tensor | Mask | None]:
+    """The rotation of each token of x (B, T, D), and the mask as the kernel wants it."""
+    if positions is None and documents is not None:
+        positions = document_positions(documents)  # (B, T)
+    elif positions is None:
+        positions = torch.arange(x.shape[1], device=x.device)  # (T,)
+    return rotation(config, positions, x.dtype), make_mask(x, documents, config.window)
+
+
 class Transformer(nn.Module):
+    """`look_around` is what finds x's rotation and mask: another one may take its place, where
+    another kernel reads other masks (`exchange_attention`) or x is a part of a text."""
+
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
         self.sequence_ranks = 1  # over how many ranks the stream's tokens are split
+        self.look_around = partial(look_around, config, attention_mask)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
@@ -68,23 +93,29 @@ class Transformer(nn.Module):
 
     def surroundings(
         self, x: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
-    ) -> tuple[Rotation, Tensor | None]:
+    ) -> tuple[Rotation, Tensor | Mask | None]:
         """What each block needs beside x (B, T, D), made once for all: rotation and mask.
 
         Where N ranks share a sequence, x is (B, T/N, D), and attention still reads all T tokens.
         """
         x = x[:, :1].expand(-1, x.shape[1] * self.sequence_ranks, -1)  # (B, T, D), a view
-        if positions is None and documents is not None:
-            positions = document_positions(documents)  # (B, T)
-        elif positions is None:
-            positions = torch.arange(x.shape[1], device=x.device)  # (T,)
-        mask = attention_mask(x, documents, self.config.window)
-        return rotation(self.config, positions, x.dtype), mask
+        return self.look_around(x, documents, positions)
 
     def tie(self) -> None:
         """Makes head and embedding one parameter, where the configuration wants it."""
         if self.config.tied:
             self.head.weight = self.embed.weight
+
+
+def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker) -> Transformer:
+    """Another kernel in every block, and masks in the form that it reads. Returns the model.
+
+    `exchange_attention(model, tiled_attention, Mask.of)`, and back: (attention, attention_mask).
+    """
+    for block in model.blocks:
+        block.attention.kernel = kernel
+    model.look_around = partial(look_around, model.config, make_mask)
+    return model
 
 
 def empty(

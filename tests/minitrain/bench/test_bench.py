@@ -16,6 +16,7 @@ from minitrain.bench import (
     Case,
     Row,
     as_json,
+    attention,
     collectives,
     ddp,
     in_turn,
@@ -89,6 +90,15 @@ def test_pipeline_small():
     check_contract(rows)
     assert [row.unit for row in rows] == ["seconds", "bytes"] * 2
     assert all(row.ratio <= 1 for row in rows if row.unit == "bytes"), "no more bytes than torch"
+
+
+def test_attention_small():
+    cases = attention.cases(repeats=1, lengths=(64, 600), device="cpu")
+    rows = [c.row() for c in cases]
+    check_contract(rows)
+    assert [row.unit for row in rows] == ["seconds", "bytes"] * 4
+    ratios = {row.name: row.ratio for row in rows}
+    assert ratios["attention, peak bytes, 600 tokens, beside the naive one"] < 1
 
 
 def test_training_small():

@@ -1,0 +1,106 @@
+"""Tiled attention beside the naive one and PyTorch's fused kernel: forward and backward, causal.
+
+Seconds, and the bytes held at the peak beside q, k and v and the gradient of the output, by the
+ledger (which sees tensors, not a kernel's own workspace). On a GPU ours is the Triton kernel.
+Before it is timed, all must agree in the output and every gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.bench import OURS, PEER, Case
+from minitrain.measure.clock import Comparison, Timing, compare
+from minitrain.measure.memory import MemoryLedger
+from minitrain.model.attention import Kernel, attention, attention_naive
+from minitrain.model.tiled_attention import tiled_attention
+from minitrain.model.triton_attention import triton_attention
+
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
+HEADS, KV_HEADS, SIZE = 4, 2, 64
+SLOWER = {
+    "naive": "a text shorter than a tile or two has little to skip, and a tile costs ten calls",
+    "fused": "the fused kernel is one C++ function for a tile, ours ten operations from Python",
+}
+LARGER = {
+    "naive": "a tile's scores are as large as all the scores of a text no longer than the tile",
+    "fused": "our tile is a tensor that the ledger sees, theirs a workspace of the kernel's",
+}
+
+
+def cases(
+    repeats: int = 7, lengths: Sequence[int] = LENGTHS, device: str | None = None
+) -> list[Case]:
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    peers = {"naive": attention_naive, "fused": attention}
+    return [
+        case
+        for length in lengths
+        for name, peer in peers.items()
+        for case in _pair(name, peer, length, repeats, device)
+    ]
+
+
+def _pair(name: str, peer: Kernel, length: int, repeats: int, device: str) -> list[Case]:
+    """The seconds and the bytes of one length beside one peer."""
+    version = f"torch {torch.__version__}"
+    kernel = "F.scaled_dot_product_attention" if name == "fused" else "attention in full"
+    beside = f"{length} tokens, beside the {name} one"
+    peer_name = f"{kernel}, {version}"
+    timed = partial(_timed, peer, length, repeats, device)
+    weighed = partial(_weighed, peer, length, device)
+    return [
+        Case(f"attention, {beside}", peer_name, timed, SLOWER[name]),
+        Case(f"attention, peak bytes, {beside}", peer_name, weighed, LARGER[name], unit="bytes"),
+    ]
+
+
+def _timed(peer: Kernel, length: int, repeats: int, device: str) -> Comparison:
+    inputs = _inputs(length, device)
+    ours = _ours(device)
+    for mine, theirs in zip(_run(ours, *inputs), _run(peer, *inputs)):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+    contenders = {OURS: partial(_run, ours, *inputs), PEER: partial(_run, peer, *inputs)}
+    return compare(contenders, repeats, warmup=1)
+
+
+def _weighed(peer: Kernel, length: int, device: str) -> Comparison:
+    kernels = {OURS: _ours(device), PEER: peer}
+    return Comparison(
+        {
+            name: Timing((peak_bytes(kernel, *_inputs(length, device)),))
+            for name, kernel in kernels.items()
+        }
+    )
+
+
+def peak_bytes(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor) -> int:
+    """At the peak of forward and backward, beside what they are given."""
+    with MemoryLedger(nn.ParameterList((q, k, v))) as ledger:
+        d_out.mul_(1)  # so that the ledger has seen it
+        given = ledger.now_bytes
+        ledger.reset_peak()
+        _run(kernel, q, k, v, d_out)
+    return ledger.peak_bytes - given
+
+
+def _run(kernel: Callable, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor) -> list[Tensor]:
+    """-> out, dq, dk, dv."""
+    out = kernel(q, k, v, None)
+    return [out, *torch.autograd.grad(out, (q, k, v), d_out)]
+
+
+def _ours(device: str) -> Kernel:
+    return triton_attention if device.startswith("cuda") else tiled_attention
+
+
+def _inputs(length: int, device: str) -> list[Tensor]:
+    """q, k and v, and the gradient of the output."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(1, heads, length, SIZE) for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS)]
+    tensors = [torch.randn(shape, generator=generator).to(device) for shape in shapes]
+    return [*(nn.Parameter(z) for z in tensors[:3]), tensors[3]]
