@@ -549,18 +549,18 @@ hidden = row["hidden_seconds"] / (row["hidden_seconds"] + row["exposed_seconds"]
 lab.reveal("hidden", hidden, note="hidden / (hidden + exposed), emulated")
 
 # %% [markdown]
-# **Question**: the same share of the *naive* step, from the table `overlap`. The timeline shows why.
+# **Question**: how many times as fast as the naive step is the overlapped one, in the table `overlap`? The timeline shows
+# why.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-row = overlap[0]
-hidden_share = row["hidden_seconds"] / (row["hidden_seconds"] + row["exposed_seconds"])
-### LAB hidden_share = None  # your answer, between 0 and 1
+overlap_speedup = overlap[0]["step_seconds"] / overlap[2]["step_seconds"]
+### LAB overlap_speedup = None  # your answer, 1 where both take as long
 ### END SOLUTION
 show.table(overlap)
 
 # %% tags=["grade"]
-lab.answer("hidden_share", hidden_share)
+lab.answer("overlap_speedup", overlap_speedup)
 
 # %% [markdown]
 # ## 7 · From one to eight

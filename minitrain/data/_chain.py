@@ -31,7 +31,6 @@ CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 class Chain:
     """`followers[w]` are the words that may come after word w, the likeliest first."""
 
-    name: str
     words: tuple[str, ...]
     followers: tuple[tuple[int, ...], ...]
     odds: Table = ODDS
@@ -67,7 +66,7 @@ def make_chain(name: str) -> Chain:
     dice = random_bytes(0, name)
     words = _distinct(VOCABULARY, lambda: _syllable(dice) + _syllable(dice))
     followers = tuple(_distinct(FOLLOWERS, lambda: _frequent(dice)) for _ in words)
-    return Chain(name, words, followers)
+    return Chain(words, followers)
 
 
 def _syllable(dice: Iterator[int]) -> str:

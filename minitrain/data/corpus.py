@@ -85,7 +85,7 @@ class Corpus:
 def make_corpus(
     size_bytes: int = 4_000_000, seed: int = 0, domain: str = "village", progress: bool = False
 ) -> Corpus:
-    """As many whole stories as it takes to reach `size_bytes`."""
+    """As many whole documents as it takes to reach `size_bytes`."""
     language = _language(domain)
     if size_bytes < 1 or seed < 0:
         raise InputError(
