@@ -89,7 +89,7 @@ def draw(axes: Axes, clock: Clocked, unit: str, title: str) -> None:
     axes.set_xlim(0, whole)
     axes.grid(axis="y", visible=False)
     finish(axes, f"time ({unit})", "", title)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0)
 
 
 def shade(operation: Operation) -> tuple[float, ...]:

@@ -7,6 +7,9 @@ and its buffer free, is known when the receiver answers with something that it c
 
     rank 0   F0 ─send→ F1 ─send→ ·wait· B0 …
     rank 1       └→ F0 (receive of F1's input posted) B0 ─send→ F1 …
+
+On GPUs a receive that is posted early holds up every later message of its pair and process group;
+so messages to higher ranks and to lower ones have a group each.
 """
 
 from __future__ import annotations
@@ -31,12 +34,18 @@ class Parcel(NamedTuple):
 
 
 class Mail:
-    """`empty(i)` is a buffer for what passes between two stages of microbatch i, either way."""
+    """`empty(i)` is a buffer for what passes between two stages of microbatch i, either way.
 
-    def __init__(self, group: Group, schedule: Schedule, empty: Callable[[int], Tensor]) -> None:
-        self.group, self.schedule, self.empty = group, schedule, empty
+    `up` and `down` are groups of the same ranks, for messages to higher and to lower ranks.
+    """
+
+    def __init__(
+        self, up: Group, down: Group, schedule: Schedule, empty: Callable[[int], Tensor]
+    ) -> None:
+        self.up, self.down, self.rank = up, down, up.rank
+        self.schedule, self.empty = schedule, empty
         self.places = [{op: i for i, op in enumerate(order)} for order in schedule.ranks]
-        peers = [peer for peer in range(group.size) if peer != group.rank]
+        peers = [peer for peer in range(up.size) if peer != self.rank]
         self.coming = {peer: deque(self._messages_from(peer)) for peer in peers}
         self.inbox: dict[Operation, Parcel] = {}
         self.kept: dict[Operation, Tensor] = {}  # from this rank to itself
@@ -44,18 +53,19 @@ class Mail:
 
     def expect(self, operation: Operation) -> None:
         """Posts the receive of what the operation works on, and of all that comes before it."""
-        source = self.schedule.source(self.group.rank, operation)
-        if source is None or source[0] == self.group.rank:
+        source = self.schedule.source(self.rank, operation)
+        if source is None or source[0] == self.rank:
             return
         peer = source[0]
         while operation not in self.inbox:
             mine, place = self.coming[peer].popleft()
-            work = self.group.irecv(self.empty(mine.microbatch), peer)
+            way = self.up if peer < self.rank else self.down
+            work = way.irecv(self.empty(mine.microbatch), peer)
             self.inbox[mine] = Parcel(work, peer, place)
 
     def take(self, operation: Operation) -> Tensor | None:
         """What the operation works on, when it has come; None where it begins with nothing."""
-        if self.schedule.source(self.group.rank, operation) is None:
+        if self.schedule.source(self.rank, operation) is None:
             return None
         if operation in self.kept:
             return self.kept.pop(operation)
@@ -67,15 +77,16 @@ class Mail:
 
     def give(self, operation: Operation, result: Tensor | None) -> None:
         """Sends what the operation has made to whom it is for."""
-        target = self.schedule.target(self.group.rank, operation)
+        target = self.schedule.target(self.rank, operation)
         if target is None:
             return
         peer, theirs = target
         assert result is not None, f"{operation} has made nothing for rank {peer}"
-        if peer == self.group.rank:
+        if peer == self.rank:
             self.kept[theirs] = result
         else:
-            work = self.group.isend(result, peer)
+            way = self.up if peer > self.rank else self.down
+            work = way.isend(result, peer)
             self.leaving[peer].append(Parcel(work, peer, self.places[peer][theirs]))
 
     def finish(self) -> None:
@@ -86,7 +97,7 @@ class Mail:
     def _messages_from(self, peer: int) -> Iterator[tuple[Operation, int]]:
         for place, operation in enumerate(self.schedule.ranks[peer]):
             target = self.schedule.target(peer, operation)
-            if target is not None and target[0] == self.group.rank:
+            if target is not None and target[0] == self.rank:
                 yield target[1], place
 
     def _free_buffers(self, peer: int, place: int) -> None:

@@ -75,6 +75,7 @@ class Pipeline:
                 f"each, given to {group.size} ranks with {len(stages)} stages: make it for them"
             )
         self.group, self.schedule, self.stages = group, schedule, list(stages)
+        self.down = group.subgroup(range(group.size))  # for messages to lower ranks
         self.shared = shared_parameters(group, schedule, self.stages)
         self.live = self.peak_live = 0  # passes whose activations are held, now and at most
 
@@ -92,7 +93,8 @@ class Pipeline:
                 f"give as many, or make the schedule for {len(batches)}"
             )
         step = Step(self.stages, batches, loss, self.schedule.splits_backward)
-        mail = Mail(self.group, self.schedule, lambda i: self.stages[0].message(batches[i]))
+        empty = lambda i: self.stages[0].message(batches[i])  # noqa: E731
+        mail = Mail(self.group, self.down, self.schedule, empty)
         order = self.schedule.ranks[self.group.rank]
         self.peak_live = self.live
         self.group.trace.mark("pipeline")

@@ -10,8 +10,9 @@ which the rank before waits for) and `W` (the weight's, which nobody waits for).
     zero-bubble  ZB-H1: W fills the bubble  bubble (p-1)(F+B-W)    live p     Qi et al. 2024
     DualPipe     from both ends at once     bubble (p/2-1)(F+B-W)  live p+1   DeepSeek-AI 2024
 
-with F, B, W the seconds of one microbatch on one rank (where W is apart, B is without it). Who runs
-a schedule needs only this list: `pipeline.py` executes it, `planning` times it, lab e02c draws it.
+with F, B, W the seconds of one microbatch on one rank; where W is apart, B is without it, and W is
+the shortest. Who runs a schedule needs only this list: `pipeline.py` executes it, `planning` times
+it, lab e02c draws it.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def dualpipe(p: int, m: int) -> Schedule:
     even, enough = p + p % 2, max(2 * (p + p % 2), m + m % 2)
     orders = [dualpipe_order(r, even, enough) for r in range(even)]
     if p % 2:
-        del orders[even // 2]
+        del orders[even // 2]  # one of the two in the middle: the other has its stage twice
     kept = [tuple(operation for operation in order if operation.microbatch < m) for order in orders]
     down, up = (tuple((r, 0) for r in range(p)), tuple((r, 1) for r in reversed(range(p))))
     return Schedule("dualpipe", m, 2, tuple(kept), (down, up))

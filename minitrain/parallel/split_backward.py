@@ -5,11 +5,13 @@
 
 B asks autograd for the gradients of the stage's input and of each layer's *output*: on the way
 there no weight's gradient is computed. W goes from each of these outputs one step back, to that
-layer's own parameters. Cost: none is computed twice; from B to W each layer keeps the gradient of
-its output beside what it saved. A parameter that is not used exactly once, by the module that has
-it, gets its gradient with B: an embedding tied to a head in the same stage, or matrices of several
-linears that another module takes together. Paper: Qi et al. 2024, arXiv 2401.10241.
-Lab: e02c_pipeline_parallel.
+layer's own parameters. A parameter that is not used exactly once, by the module that has it, gets
+its gradient with B: an embedding tied to a head in the same stage, or matrices of several linears
+that another module takes together.
+
+Cost: the FLOPs of a whole backward; from B to W each layer keeps the gradient of its output beside
+what it saved. With recomputation, W makes a block again for each of its layers: prefer a schedule
+that does not split. Paper: Qi et al. 2024, arXiv 2401.10241. Lab: e02c_pipeline_parallel.
 """
 
 from __future__ import annotations

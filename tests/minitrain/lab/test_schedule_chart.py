@@ -10,6 +10,8 @@ from minitrain.lab.schedule_chart import KINDS, draw_schedule, in_words
 from minitrain.measure.traffic import Trace
 from minitrain.parallel.schedule_check import clocked, executed
 from minitrain.parallel.schedules import make_schedule
+from minitrain.planning.run import Model, Plan, make_run
+from minitrain.planning.step import timeline
 
 
 def boxes(clock, **options):
@@ -55,6 +57,13 @@ def test_what_ran_is_drawn_from_the_traces():
     ]
     assert numbers == ["0", "0"] and label == "time (ms)"
     assert [str(event.operation) for event in clock.ranks[0]] == ["F0", "B0.1"]
+
+
+def test_what_the_planner_times_is_drawn_alike():
+    model = Model(8, 1024, 8, 8, 4096, 32000)
+    clock = timeline(make_run("H100-SXM-80GB", model, Plan(pp=2), 2048, 3))
+    drawn, numbers, *_ = boxes(clock, unit="ms")
+    assert len(drawn) == 2 * 2 * 3 and set(numbers) <= {"0", "1", "2"}
 
 
 def test_the_words_say_bubble_and_live_activations(capsys):

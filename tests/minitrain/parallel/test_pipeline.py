@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from minitrain.errors import InputError
 from minitrain.parallel.launch import launch
+from minitrain.parallel.mesh import Mesh
 from minitrain.parallel.pipeline import Pipeline, cut, naive_pipeline, share_of_loss
 from minitrain.parallel.schedule_check import peak_live
 from minitrain.parallel.schedules import make_schedule
@@ -145,3 +148,60 @@ def one_rank(group, case):
 def test_what_does_not_fit_is_said(case, words):
     with pytest.raises(InputError, match=words):
         launch(one_rank, case, ranks=1, timeout=30)
+
+
+# ---- with other techniques ----
+
+
+def two_by_two(group):
+    """Each pipeline has half of the microbatches; the loss counts the tokens of all."""
+    mesh, batches = Mesh(dp=2, pp=2), microbatches(5)
+    data, pipe = mesh.group(group, "dp"), mesh.group(group, "pp")
+    mine = batches[data.rank :: data.size]
+    schedule = make_schedule("1f1b", pipe.size, len(mine))
+    stages = cut(tiny(tied=True), schedule, pipe.rank)
+    Pipeline(pipe, schedule, stages).run(mine, share_of_loss(total_tokens(batches)))
+    for parameter in stages[0].parameters():
+        data.all_reduce(parameter.grad)
+    return None, {n: p.grad for n, p in stages[0].named_parameters()}
+
+
+def test_beside_data_parallelism():
+    assert_whole(launch(two_by_two, ranks=4, timeout=60), one_process(True, 5)[1])
+
+
+class Forgetful(nn.Module):
+    """A block with dropout, made again in backward where `again`."""
+
+    def __init__(self, block, again):
+        super().__init__()
+        self.block, self.again = block, again
+
+    def forward(self, x, turns, mask):
+        if self.again:
+            return checkpoint(self.dropped, x, turns, mask, use_reentrant=False)
+        return self.dropped(x, turns, mask)
+
+    def dropped(self, x, turns, mask):
+        return torch.dropout(self.block(x, turns, mask), 0.5, train=True)
+
+
+def recomputed(group):
+    found = []
+    for name in ("1f1b", "zero-bubble"):
+        for again in (False, True):
+            model = tiny()
+            model.blocks = nn.ModuleList(Forgetful(block, again) for block in model.blocks)
+            schedule = make_schedule(name, group.size, 4)
+            stages = cut(model, schedule, group.rank)
+            torch.manual_seed(group.rank)
+            Pipeline(group, schedule, stages).run(microbatches(4), share_of_loss(1))
+            found.append({n: p.grad for n, p in stages[0].named_parameters()})
+    return found
+
+
+def test_recomputation_draws_each_microbatchs_own_dropout_again():
+    for results in launch(recomputed, ranks=2, timeout=60):
+        for kept, again in (results[:2], results[2:]):
+            for name, gradient in kept.items():
+                torch.testing.assert_close(again[name], gradient, rtol=1e-10, atol=1e-12)
