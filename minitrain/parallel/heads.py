@@ -78,14 +78,14 @@ def _span(rank: int, count: int, group: int) -> tuple[range, range]:
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Rows of k and v that other ranks hold too: per head, its C rows here and its holders."""
+    """Rows of k and v that other ranks hold too: a shared head's C rows here, and its holders."""
 
     rows: tuple[slice, ...]
     groups: tuple[Group, ...]
 
 
 def shared_rows(group: Group, plan: Heads, head_size: int) -> SharedRows:
-    """Makes the group of each shared head. Collective among the ranks that share it."""
+    """Makes the group of each shared head, for all layers. Collective among its holders."""
     starts = [(k - plan.keys.start) * head_size for k in plan.shared]
     rows = tuple(slice(start, start + head_size) for start in starts)
     return SharedRows(rows, tuple(group.subgroup(ranks) for ranks in plan.shared.values()))

@@ -24,12 +24,11 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.model.attention import Attention
-from minitrain.model.config import ModelConfig
 from minitrain.model.rope import Rotation
 from minitrain.model.swiglu import swiglu
 from minitrain.model.transformer import MLP, Transformer
 from minitrain.parallel.group import Group
-from minitrain.parallel.heads import heads_of, share, shared_rows
+from minitrain.parallel.heads import Heads, SharedRows, heads_of, share, shared_rows
 from minitrain.parallel.layout import lay_out, layout_of
 from minitrain.parallel.slices import Slice, even_slice, padded_slice
 from minitrain.parallel.tensor_linear import ColumnLinear, RowLinear, column_linears
@@ -39,14 +38,20 @@ from minitrain.parallel.vocabulary import VocabularyEmbedding
 class TensorAttention(Attention):
     """This rank's query heads, and the key/value heads that they read."""
 
-    def __init__(self, attention: Attention, group: Group, sequence: bool = False) -> None:
+    def __init__(
+        self,
+        attention: Attention,
+        group: Group,
+        heads: Heads,
+        shared: SharedRows,
+        sequence: bool = False,
+    ) -> None:
         nn.Module.__init__(self)  # Attention's own would make whole matrices
         self.group, self.sequence = group, sequence
         self.kernel = attention.kernel
         size = self.head_size = attention.head_size
         width, kv_width = len(attention.q.weight), len(attention.k.weight)
-        heads = self.heads = heads_of(group.rank, group.size, width // size, kv_width // size)
-        self.shared, owned = shared_rows(group, heads, size), heads.owned_rows(size)
+        self.heads, self.shared, owned = heads, shared, heads.owned_rows(size)
         columns = even_slice("attention's width", width, group, dim=0)
         kv_columns = Slice(0, heads.keys.start * size, len(heads.keys) * size, kv_width)
         self.q = ColumnLinear(attention.q, group, columns, sequence)
@@ -86,12 +91,6 @@ class TensorMLP(nn.Module):
         return self.down(swiglu(gate, up))
 
 
-def check_tensor_parallel(config: ModelConfig, group: Group) -> None:
-    """InputError where heads or features cannot be split evenly over the ranks."""
-    heads_of(group.rank, group.size, config.heads, config.kv_heads)
-    even_slice("ffn_size", config.ffn_size, group, dim=0)
-
-
 def tensor_parallel(model: Transformer, group: Group, sequence: bool = False) -> Transformer:
     """Leaves on each rank its slices of a one-process model, which every rank has alike.
 
@@ -99,12 +98,14 @@ def tensor_parallel(model: Transformer, group: Group, sequence: bool = False) ->
     `vocabulary_parallel_loss`. An MLP of another kind than `MLP` (experts) stays whole.
     """
     config = model.config
-    check_tensor_parallel(config, group)
+    heads = heads_of(group.rank, group.size, config.heads, config.kv_heads)
+    even_slice("ffn_size", config.ffn_size, group, dim=0)  # refuse before anything is changed
+    shared = shared_rows(group, heads, config.head_size)
     model.embed = VocabularyEmbedding(model.embed, group, sequence)
     for block in model.blocks:
         if isinstance(block.mlp, MLP):
             block.mlp = TensorMLP(block.mlp, group, sequence)
-        block.attention = TensorAttention(block.attention, group, sequence)
+        block.attention = TensorAttention(block.attention, group, heads, shared, sequence)
     part = padded_slice(config.vocab_size, group, dim=0)
     model.head = ColumnLinear(model.head, group, part, sequence)
     model.tie()
