@@ -27,21 +27,30 @@ from minitrain.training.optimizers import clip_factor
 SUMMED = ("dp", "ep", "cp", "tp")  # what the pipeline shares, over pp, it has summed itself
 
 
+PLANES = ("dp ep cp", "dp cp", "cp", "dp ep cp tp", "dp cp tp", "cp tp")
+
+
 class Lines:
-    """A rank's groups along the axes of a mesh: `lines["tp"]`, or `lines["dp cp"]` for a plane."""
+    """A rank's groups along the axes of a mesh: `lines["tp"]`, or `lines["dp cp"]` for a plane.
+
+    Axes of size 1 make no difference, so that they cost no group of their own.
+    """
 
     def __init__(self, mesh: Mesh, group: Group) -> None:
         mesh.check(group.size)
         self.mesh, self.world = mesh, group
         self.here = mesh.coordinates(group.rank)
-        planes = [d + t for d in ("dp ep cp", "dp cp", "cp") for t in ("", " tp")]
-        self._groups = {
-            frozenset(names.split()): mesh.group(group, names.split())
-            for names in [*mesh.axes, *planes]
-        }
+        self._groups: dict[tuple[str, ...], Group] = {}
+        for axes in map(self._long, (*mesh.axes, *PLANES)):  # in the same order on every rank
+            if axes not in self._groups:
+                self._groups[axes] = mesh.group(group, axes)
 
     def __getitem__(self, axes: str) -> Group:
-        return self._groups[frozenset(axes.split())]
+        return self._groups[self._long(axes)]
+
+    def _long(self, axes: str) -> tuple[str, ...]:
+        """Those of more than one rank, in the mesh's order."""
+        return tuple(a for a in self.mesh.axes if a in axes.split() and self.mesh[a] > 1)
 
 
 class GradientSums:
@@ -80,8 +89,8 @@ def gradient_norm(parameters: Iterable[nn.Parameter], lines: Lines) -> Tensor:
     for parameter in parameters:
         if parameter.grad is not None:
             layout = layout_of(parameter)
-            rows = slice(None) if layout.owned is None else layout.owned
-            own = torch.linalg.vector_norm(parameter.grad[list(rows) if rows else rows])
+            rows = range(len(parameter)) if layout.owned is None else layout.owned
+            own = torch.linalg.vector_norm(parameter.grad[rows.start : rows.stop])
             square += own.double() ** 2 / copies(layout, lines.mesh)
     return lines.world.all_reduce(square).sqrt()
 

@@ -94,7 +94,7 @@ class MeshModel:
         set_step(self.modules, places)
         loss = self.pipeline.run(microbatches, self._loss(tokens))
         self.sum_gradients()
-        loss = self.lines["pp"].all_reduce(loss.detach().clone())
+        loss = self.lines["pp"].all_reduce(loss.detach().double())  # one dtype on every stage
         return self.lines["dp ep cp"].all_reduce(loss), tokens
 
     def step(

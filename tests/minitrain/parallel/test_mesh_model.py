@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from math import prod
 
@@ -14,21 +15,20 @@ from minitrain.data.loader import Batch
 from minitrain.model.config import ModelConfig
 from minitrain.model.moe import set_step
 from minitrain.model.transformer import build
-from minitrain.parallel import mesh_model
 from minitrain.parallel.launch import launch
-from minitrain.parallel.layout import Layout, layout_of
-from minitrain.parallel.mesh_gradients import GradientSums, copies, gradient_norm
+from minitrain.parallel.layout import layout_of
+from minitrain.parallel.mesh_gradients import gradient_norm
 from minitrain.parallel.mesh_model import AXES, MeshModel, MeshOptions, full_mesh
 from minitrain.training.loop import token_weighted_loss
 from minitrain.training.optimizers import clip_by_global_norm
 
-EXPERTS, ROWS, LENGTH, VOCABULARY = 24, 24, 48, 11
+EXPERTS, VOCABULARY = 24, 11
 CLIP, RATE = 0.5, 0.1
 DENSE = ModelConfig(
-    VOCABULARY, 8, layers=3, heads=24, kv_heads=4, ffn_size=24, head_size=2, qkv_bias=True
+    VOCABULARY, 8, layers=8, heads=24, kv_heads=4, ffn_size=24, head_size=2, qkv_bias=True
 )
 MIXTURE = replace(
-    DENSE, layers=2, experts=EXPERTS, experts_per_token=2, expert_ffn_size=4, shared_experts=1,
+    DENSE, layers=4, experts=EXPERTS, experts_per_token=2, expert_ffn_size=4, shared_experts=1,
     sequence_balance=0.1, z_loss=0.01, bias_rate=0.01,
 )  # fmt: skip
 
@@ -42,29 +42,38 @@ class Case:
     def ranks(self) -> int:
         return prod(self.sizes.values())
 
+    @property
+    def config(self) -> ModelConfig:
+        return MIXTURE if self.sizes["ep"] > 1 else DENSE
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and tokens of a microbatch: a row or two a rank, and whole chunks of it."""
+        tokens = 4 * self.sizes["cp"] * (self.sizes["tp"] if self.options.sequence else 1)
+        return max(2, self.sizes["dp"] * self.sizes["ep"]), tokens
+
     def __str__(self) -> str:
         return " ".join(f"{axis}{n}" for axis, n in self.sizes.items() if n > 1) or "one rank"
 
 
 def all_meshes() -> list[Case]:
-    """Sizes that divide 24 rows, 24 experts and 24 heads, and whose double divides 48 tokens."""
-    sizes = product((1, 2, 3, 4, 6, 8), repeat=len(AXES))
-    return [Case(dict(zip(AXES, size))) for size in sizes if prod(size) <= 8]
+    """Sizes that divide 24 heads, features and experts; no more stages than layers."""
+    sizes = (dict(zip(AXES, n)) for n in product((1, 2, 3, 4, 6, 8), repeat=len(AXES)))
+    cases = [Case(size) for size in sizes if prod(size.values()) <= 8]
+    return [case for case in cases if case.sizes["pp"] <= case.config.layers]
 
 
-def batches() -> list[Batch]:
+def batches(rows: int, length: int) -> list[Batch]:
     """Two microbatches with unequal numbers of targets, rows of several documents."""
     generator = torch.Generator().manual_seed(5)
     made = []
-    for padding in (7, 0):
-        tokens, targets = torch.randint(VOCABULARY, (2, ROWS, LENGTH), generator=generator)
-        targets[::3, LENGTH - padding :] = -100
-        documents = (torch.arange(LENGTH) * torch.arange(1, ROWS + 1)[:, None]) // (8 * ROWS)
-        starts = documents != documents.roll(1, dims=1)
-        starts[:, 0] = True
-        place = torch.arange(LENGTH)
-        positions = place - torch.where(starts, place, 0).cummax(dim=1).values
-        made.append(Batch(tokens, targets, documents, positions))
+    for padding in (length // 4, 0):
+        tokens, targets = torch.randint(VOCABULARY, (2, rows, length), generator=generator)
+        targets[::2, length - padding :] = -100
+        second = 1 + torch.arange(rows)[:, None] % (length - 1)  # where a row's second one begins
+        place = torch.arange(length)
+        documents = (place >= second).long()
+        made.append(Batch(tokens, targets, documents, place - second * documents))
     return made
 
 
@@ -78,8 +87,9 @@ class Whole:
     weights: dict[str, Tensor]  # after a step of clipped gradient descent
 
 
-def one_process(config: ModelConfig) -> Whole:
-    model, parts = build(config, dtype=torch.float64), batches()
+@cache
+def one_process(config: ModelConfig, shape: tuple[int, int]) -> Whole:
+    model, parts = build(config, dtype=torch.float64), batches(*shape)
     tokens = sum(part.tokens_counted for part in parts)
     set_step(model, sum(part.targets.numel() for part in parts))
     shares = []
@@ -102,13 +112,12 @@ def part_of(whole: Tensor, parameter: torch.nn.Parameter, model: MeshModel) -> T
     return whole if cut is None else cut.of(whole)
 
 
-def errors(group, config: ModelConfig, want: Whole, case: Case) -> dict[str, float]:
+def errors(group, case: Case, want: Whole) -> dict[str, float]:
     """The largest difference of anything on this rank, by what it is, in units of 1e-10."""
     torch.set_num_threads(1)
-    model = MeshModel(
-        build(config, dtype=torch.float64), full_mesh(**case.sizes), group, case.options
-    )
-    mine = [model.share(batch) for batch in batches()]
+    whole = build(case.config, dtype=torch.float64)
+    model = MeshModel(whole, full_mesh(**case.sizes), group, case.options)
+    mine = [model.share(batch) for batch in batches(*case.shape)]
     optimizer = torch.optim.SGD(model.parameters, lr=RATE)
     loss, _ = model.backward(mine)
     named = dict(model.modules.named_parameters())
@@ -131,20 +140,20 @@ def errors(group, config: ModelConfig, want: Whole, case: Case) -> dict[str, flo
     return {what: error / 1e-10 for what, error in found.items()}
 
 
-def worst(group, config: ModelConfig, want: Whole, cases: list[Case]) -> list[tuple[float, str]]:
-    return [max((e, what) for what, e in errors(group, config, want, c).items()) for c in cases]
+def worst(group, cases: list[tuple[Case, Whole]]) -> list[tuple[float, str]]:
+    return [max((e, what) for what, e in errors(group, *case).items()) for case in cases]
+
+
+def check(cases: list[Case], ranks: int) -> None:
+    wanted = [(case, one_process(case.config, case.shape)) for case in cases]
+    for case, *of_ranks in zip(cases, *launch(worst, wanted, ranks=ranks, timeout=240)):
+        assert max(of_ranks)[0] < 1, f"{case}: {max(of_ranks)}"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8])
 def test_every_mesh_is_one_process(ranks, capsys):
     """Dense where experts are not split over ranks, a mixture of experts where they are."""
-    mixture = [case for case in all_meshes() if case.ranks == ranks and case.sizes["ep"] > 1]
-    dense = [case for case in all_meshes() if case.ranks == ranks and case.sizes["ep"] == 1]
+    cases = [case for case in all_meshes() if case.ranks == ranks]
     with capsys.disabled():
-        names = ", ".join(map(str, dense + mixture))
-        print(f"\n{len(dense) + len(mixture)} meshes of {ranks}: {names}")
-    for config, cases in ((DENSE, dense), (MIXTURE, mixture)):
-        if cases:
-            results = launch(worst, config, one_process(config), cases, ranks=ranks, timeout=240)
-            for case, *of_ranks in zip(cases, *results):
-                assert max(of_ranks)[0] < 1, f"{case}: {max(of_ranks)}"
+        print(f"\n{len(cases)} meshes of {ranks}: {', '.join(map(str, cases))}")
+    check(cases, ranks)
