@@ -30,7 +30,7 @@ from minitrain.errors import InputError
 from minitrain.model.dispatch import collect, dispatch, make_plan
 from minitrain.model.moe import Answer, MoE, moe_layers
 from minitrain.parallel.group import Group
-from minitrain.parallel.layout import lay_out
+from minitrain.parallel.layout import inherit_layout, lay_out
 
 
 def exchange_naive(group: Group, experts: Answer, rows: Tensor, counts: Tensor) -> Tensor:
@@ -124,6 +124,7 @@ def _keep_slice(layer: MoE, group: Group) -> None:
     for name, weight in list(layer.experts.named_parameters()):
         mine = weight.detach().chunk(group.size)[group.rank].clone()  # (E/N, …)
         parameter = nn.Parameter(mine, requires_grad=weight.requires_grad)
+        inherit_layout(parameter, weight)
         lay_out(parameter, split="ep")
         setattr(layer.experts, name, parameter)
 

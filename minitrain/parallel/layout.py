@@ -57,3 +57,8 @@ def lay_out(
         before.partial | set(partial.split()),
         before.owned if owned is None else owned,
     )
+
+
+def inherit_layout(part: nn.Parameter, whole: nn.Parameter) -> None:
+    """What was noted for `whole` holds for `part`, which takes its place on this rank."""
+    part.mesh_layout = layout_of(whole)

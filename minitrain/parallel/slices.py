@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from minitrain.errors import InputError
 from minitrain.parallel.group import Group
-from minitrain.parallel.layout import lay_out, layout_of
+from minitrain.parallel.layout import inherit_layout, lay_out, layout_of
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ def cut(
         return None
     mine = nn.Parameter(part.of(parameter.detach()), requires_grad=parameter.requires_grad)
     mine.slice = part
+    inherit_layout(mine, parameter)
     lay_out(mine, split="tp", owned=owned)
     return mine
 
