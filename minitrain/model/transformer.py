@@ -13,6 +13,7 @@ Shapes: B batch  T tokens  D width  F width in the MLP  V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -51,12 +52,27 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
+Stack = Callable[[Iterable[nn.Module], Tensor, Rotation, "Tensor | None"], Tensor]
+
+
+def one_after_another(
+    blocks: Iterable[nn.Module], x: Tensor, turns: Rotation, mask: Tensor | None
+) -> Tensor:
+    """x (B, T, D) -> (B, T, D)."""
+    for block in blocks:
+        x = block(x, turns, mask)
+    return x
+
+
 class Transformer(nn.Module):
+    """`stack` is what runs the blocks: another one may take `one_after_another`'s place."""
+
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.stack: Stack = one_after_another
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.tie()
@@ -72,8 +88,7 @@ class Transformer(nn.Module):
         """
         x = self.embed(tokens)  # (B, T, D)
         turns, mask = self.surroundings(x, documents, positions)
-        for block in self.blocks:
-            x = block(x, turns, mask)
+        x = self.stack(self.blocks, x, turns, mask)
         return self.head(self.norm(x))  # (B, T, V)
 
     def surroundings(
