@@ -1,0 +1,123 @@
+"""Memory against compute: what each way of recomputing holds, and what it costs, measured.
+
+    none    all activations, no extra       full   inputs alone, nearly a third more FLOPs
+    between them: selective, every k-th block, segments of √L blocks, the optimum for a budget
+
+Bytes are the ledger's and FLOPs are counted, so both are exact and the same on any machine; only
+the seconds are this one's. Lab: e05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minitrain.measure.clock import compare
+from minitrain.measure.flops import block_matmul_parameters, counted_flops, flops_per_token
+from minitrain.measure.memory import MemoryLedger
+from minitrain.measure.predicted_memory import block_bytes_per_token
+from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import Transformer, build
+from minitrain.training.loop import token_weighted_loss
+from minitrain.training.placement import (
+    Layer,
+    Plan,
+    every_kth_plan,
+    least_budget,
+    optimal_plan,
+    sqrt_plan,
+    uniform_plan,
+)
+from minitrain.training.recompute_model import recompute
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """One way of recomputing, measured over forward and backward."""
+
+    name: str
+    plan: Plan
+    saved_bytes: int  # for backward, when forward and loss are done
+    peak_bytes: int  # the most that was held at any moment, weights and gradients included
+    extra_flops: float  # repeated, as a fraction of the model's
+    seconds: float  # median
+
+
+def block_layers(
+    config: ModelConfig, batch: int, length: int, dtype: torch.dtype = torch.float32
+) -> list[Layer]:
+    """The model's blocks as a chain for `optimal_plan`, in closed form; costs are FLOPs."""
+    tokens = batch * length
+    attention = 4 * config.heads * config.head_size * min(length, config.window or length)
+    layer = Layer(
+        input_bytes=tokens * config.hidden_size * dtype.itemsize,
+        saved_bytes=tokens * block_bytes_per_token(config, dtype),
+        cost=tokens * (2 * block_matmul_parameters(config) + attention),
+    )
+    return [layer] * config.layers
+
+
+def usual_plans(layers: Sequence[Layer], budget_bytes: float | None = None) -> dict[str, Plan]:
+    """None, selective, full, every second block, √L, and the optimum for a budget: by default half
+    way from the least that is possible to what is kept without recomputation."""
+    count = len(layers)
+    if budget_bytes is None:
+        budget_bytes = (least_budget(layers) + sum(layer.saved_bytes for layer in layers)) / 2
+    return {
+        "none": uniform_plan(count, "none"),
+        "selective": uniform_plan(count, "selective"),
+        "every 2nd": every_kth_plan(count, 2),
+        "optimal": optimal_plan(layers, budget_bytes),
+        "full": uniform_plan(count, "full"),
+        "sqrt": sqrt_plan(count),
+    }
+
+
+def memory_against_compute(
+    config: ModelConfig,
+    batch: int,
+    length: int,
+    budget_bytes: float | None = None,
+    repeats: int = 5,
+    device: torch.device | str = "cpu",
+) -> list[Tradeoff]:
+    """The table: a step of a float32 model of this shape, once for each of the usual plans."""
+    model = build(config, device)
+    text = torch.randint(config.vocab_size, (batch, length + 1), device=device)
+    plans = usual_plans(block_layers(config, batch, length), budget_bytes)
+    steps = {name: _step(model, plan, text) for name, plan in plans.items()}
+    timings = compare(steps, repeats).timings
+    needed = batch * length * flops_per_token(config, length)
+    rows = []
+    for name, step in steps.items():
+        saved, peak = _bytes(model, plans[name], text)
+        extra = counted_flops(step) / needed - 1
+        rows.append(Tradeoff(name, plans[name], saved, peak, extra, timings[name].median))
+    return rows
+
+
+def _loss(model: Transformer, text: Tensor) -> Tensor:
+    """text (B, T+1) -> the mean cross-entropy of the next tokens."""
+    targets = text[:, 1:]
+    return token_weighted_loss(model(text[:, :-1]), targets, targets.numel())
+
+
+def _step(model: Transformer, plan: Plan, text: Tensor) -> Callable[[], None]:
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        _loss(recompute(model, plan), text).backward()
+
+    return step
+
+
+def _bytes(model: Transformer, plan: Plan, text: Tensor) -> tuple[int, int]:
+    """What is saved when forward and loss are done, and the most held until backward has ended."""
+    model.zero_grad(set_to_none=True)
+    with MemoryLedger(model) as ledger:
+        loss = _loss(recompute(model, plan), text)
+        saved = ledger.now["activations"]
+        loss.backward()
+    return saved, ledger.peak_bytes
