@@ -28,7 +28,7 @@ from minitrain.training.selective import Policy, Recorder, Replayer
 
 
 def checkpoint_naive(function: Callable[..., Any], *inputs: Tensor) -> Any:
-    """`function(*inputs)`, forgotten and repeated: a node of the graph that runs a graph of its own.
+    """`function(*inputs)`, forgotten and repeated: a node whose backward runs a graph of its own.
 
     Its limits are why `checkpoint` exists. Inputs are tensors, in no tuple and without names; if
     none of them requires a gradient the parameters get none either; each repetition is a backward

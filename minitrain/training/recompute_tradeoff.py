@@ -1,6 +1,6 @@
 """Memory against compute: what each way of recomputing holds, and what it costs, measured.
 
-    none    all activations, no extra       full   inputs alone, nearly a third more FLOPs
+    none    all activations, no extra       full   inputs alone, up to a third more FLOPs
     between them: selective, every k-th block, segments of √L blocks, the optimum for a budget
 
 Bytes are the ledger's and FLOPs are counted, so both are exact and the same on any machine; only
@@ -52,10 +52,16 @@ def block_layers(
     """The model's blocks as a chain for `optimal_plan`, in closed form; costs are FLOPs."""
     tokens = batch * length
     attention = 4 * config.heads * config.head_size * min(length, config.window or length)
+    saved = {
+        how: tokens * block_bytes_per_token(config, dtype, how)
+        for how in ("none", "selective", "full")
+    }
     layer = Layer(
-        input_bytes=tokens * config.hidden_size * dtype.itemsize,
-        saved_bytes=tokens * block_bytes_per_token(config, dtype),
+        input_bytes=saved["full"],
+        saved_bytes=saved["none"],
+        selective_bytes=saved["selective"],
         cost=tokens * (2 * block_matmul_parameters(config) + attention),
+        spared_cost=tokens * 2 * config.hidden_size * config.ffn_size,  # `down`
     )
     return [layer] * config.layers
 

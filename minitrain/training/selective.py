@@ -73,10 +73,8 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         out = function(*arguments, **(options or {}))
         if _makes_new_tensors(function) and self.policy(function):
-            # Detached: `out` will hold the graph, whose notes hold this recorder's results.
-            kept = tree_map_only(Tensor, Tensor.detach, out)
-            self._results.append((function, kept))
-            self._versions += [tensor._version for tensor in _tensors(kept)]
+            self._results.append((function, out))
+            self._versions += [tensor._version for tensor in _tensors(out)]
         return out
 
     def mark(self) -> None:
@@ -91,7 +89,8 @@ class Recorder(TorchDispatchMode):
                 "repetition would start from the changed one; write it without the in-place "
                 "operation, or leave the operation out of the policy"
             )
-        return self._results[: self._marked] if marked else self._results
+        results = self._results[: self._marked] if marked else self._results
+        return tree_map_only(Tensor, Tensor.detach, results)  # without the graph, which holds them
 
 
 class Replayer(TorchDispatchMode):
