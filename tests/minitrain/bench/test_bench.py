@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from minitrain.bench import OURS, PEER, Case, Row, as_json, collectives, ddp, in_turn, launch
+from minitrain.bench import recompute as recompute_bench
 from minitrain.bench import training as training_bench
 from minitrain.commands.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
 from minitrain.errors import InputError
@@ -34,7 +35,7 @@ def check_contract(rows: list[Row]) -> None:
         assert set(row) >= KEYS
         assert row["ours"] > 0 and row["peer"] > 0 and row["spread"] >= 0
         assert row["ratio"] == pytest.approx(row["ours"] / row["peer"])
-        assert row["unit"] == "seconds"
+        assert row["unit"] in ("seconds", "bytes")
         assert any(c.isdigit() for c in row["peer_name"]), "the peer's version is named"
         assert (row["ratio"] > 1) == bool(row["reason"])
 
@@ -62,6 +63,15 @@ def test_collectives_small():
 
 def test_ddp_small():
     check_contract([c.row() for c in ddp.cases(repeats=1, shapes=(("0.5M", 1, 8),))])
+
+
+def test_recompute_small():
+    with threads(1):
+        cases = recompute_bench.cases(repeats=1, shapes=(("0.5M", 1, 16),), device="cpu")
+        rows = [c.row() for c in cases]
+    check_contract(rows)
+    assert [row.unit for row in rows] == ["seconds", "bytes"] * 3
+    assert all(row.ratio <= 1 for row in rows if row.unit == "bytes"), "we hold what torch does"
 
 
 def test_training_small():
@@ -122,4 +132,4 @@ def test_unknown_names_and_bad_options_are_refused_before_anything_runs(tmp_path
 
 def test_every_name_has_cases():
     pytest.importorskip("transformers")
-    assert len(chosen_cases(list(NAMES))) == 2 + 3 * len(collectives.SIZES) + 2 + 2
+    assert len(chosen_cases(list(NAMES))) == 2 + 3 * len(collectives.SIZES) + 2 + 2 + 12

@@ -23,7 +23,13 @@ from minitrain.model.recomputing import recomputing
 from minitrain.model.transformer import Transformer, build, one_after_another
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import train
-from minitrain.training.placement import Segment, optimal_plan, plan_peak, sqrt_plan
+from minitrain.training.placement import (
+    Segment,
+    least_budget,
+    optimal_plan,
+    plan_peak,
+    sqrt_plan,
+)
 from minitrain.training.recompute import Checkpoint, checkpoint
 from minitrain.training.recompute_model import recompute
 from minitrain.training.recompute_tradeoff import block_layers, memory_against_compute
@@ -125,24 +131,20 @@ def test_full_recomputation_costs_a_third_and_less_when_it_stops_early():
 
 
 def test_selective_repeats_attention_where_it_is_written_out_and_nothing_else():
-    """Korthikanti et al. count T/6D; of it, forward alone is repeated, T/18D, in an MLP of 4 D."""
+    """Korthikanti et al. count T/6D, 2.8% for GPT-3's T/D = 1/6; attention's forward, which is what
+    is repeated, is a third of that."""
     wide = replace(SMALL, hidden_size=96, ffn_size=256, kv_heads=4, head_size=24)
-    model, tokens = build(wide), torch.zeros(1, 32, dtype=torch.int64)
+    model, tokens = build(wide), torch.zeros(2, 16, dtype=torch.int64)
     assert extra_flops(recompute(model, "selective"), tokens) == 0, "the fused kernel's is kept"
     for block in model.blocks:
         block.attention.kernel = attention_naive
     share = extra_flops(recompute(model, "selective"), tokens)
-    needed = model_flops(wide, 1, 32)
-    assert share == hardware_flops(wide, 1, 32, "selective") / needed - 1
-    length, width = 32, wide.hidden_size
-    assert share == pytest.approx(length / (18 * width), rel=0.15)
-    assert share == pytest.approx(length / (6 * width), abs=0.02 + length / (9 * width))
-    saves_scores = recompute(model, "selective", lambda op: op is aten.bmm.default or kept(op))
-    assert extra_flops(saves_scores, tokens) == 0
-
-
-def kept(op) -> bool:
-    return save_matmuls(op)
+    assert share == hardware_flops(wide, 2, 16, "selective") / model_flops(wide, 2, 16) - 1
+    ratio = 16 / wide.hidden_size
+    assert ratio == pytest.approx(1 / 6)
+    assert share == pytest.approx(ratio / 18, rel=0.1) == pytest.approx(ratio / 6, abs=0.02)
+    recompute(model, "selective", lambda op: op is aten.bmm.default or save_matmuls(op))
+    assert extra_flops(model, tokens) == 0, "kept scores are not repeated, and fill memory"
 
 
 # --- bytes ---
@@ -176,16 +178,28 @@ def test_a_policy_that_keeps_everything_fails_by_its_bytes():
 
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.8])
 def test_the_optimal_plan_keeps_its_budget_in_the_ledger(share):
-    """Block inputs, and all else that blocks save, at every moment of forward and backward."""
-    batch, length = 4, 64
+    """Forward exactly; in backward, beside the blocks' tensors, gradients are on their way."""
+    batch, length = 8, 64
     layers = block_layers(SMALL, batch, length)
-    budget = share * sum(layer.saved_bytes for layer in layers)
-    budget = max(budget, 1.02 * plan_peak(sqrt_plan(5, 1), layers))
+    most = sum(layer.saved_bytes for layer in layers)
+    budget = least_budget(layers) + share * (most - least_budget(layers))
     plan = optimal_plan(layers, budget)
+    assert plan_peak(plan, layers) <= budget < most
     tokens = torch.zeros(batch, length, dtype=torch.int64)
-    rest = predicted_activations(SMALL, batch, length) - sum(x.saved_bytes for x in layers)
-    assert plan_peak(plan, layers) <= budget
+    rest = predicted_activations(SMALL, batch, length) - most
     assert saved_bytes(recompute(build(SMALL), plan), tokens) <= budget + rest
+    on_their_way = layers[0].saved_bytes
+    assert held_at_the_peak(plan, tokens) <= budget + rest + on_their_way
+    if share < 0.5:
+        assert held_at_the_peak("none", tokens) > budget + rest + on_their_way
+
+
+def held_at_the_peak(how, tokens: torch.Tensor) -> int:
+    """Bytes beside parameters and their gradients, over a step."""
+    model = recompute(build(SMALL), how)
+    with MemoryLedger(model) as ledger:
+        model(tokens).sum().backward()
+    return ledger.peak["activations"] + ledger.peak["temporaries"]
 
 
 class GPTLayer(nn.Module):
@@ -227,17 +241,12 @@ def test_saved_bytes_are_korthikantis(way):
 
     layer = GPTLayer(h, a, selective if way == "selective" else core_attention).bfloat16()
     x = torch.randn(b, s, h, dtype=torch.bfloat16, requires_grad=True)
-    whole = Checkpoint() if way == "full" else (lambda function, x: function(x))
-
-    class Run(nn.Module):
-        def forward(self, x):
-            return whole(layer, x)
-
+    with MemoryLedger(layer) as ledger:
+        out = checkpoint(layer, x) if way == "full" else layer(x)
+        saved = ledger.now["activations"]
     formulas = {"none": 34 + 5 * a * s / h, "selective": 34, "full": 2}
-    weights = {p.untyped_storage()._cdata for p in layer.parameters()}
-    run = Run()
-    run.layer = layer
-    assert weights and saved_bytes(run, x) == pytest.approx(s * b * h * formulas[way], rel=0.05)
+    assert saved == pytest.approx(s * b * h * formulas[way], rel=0.05)
+    assert out.shape == x.shape
 
 
 # --- experts ---
