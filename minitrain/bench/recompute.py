@@ -1,17 +1,18 @@
 """Recomputation beside `torch.utils.checkpoint`, full and selective, and offload beside its
-`save_on_cpu`: seconds of forward and backward, and the bytes held at the peak of them.
+`save_on_cpu`: seconds of forward and backward, and bytes.
 
-Bytes are the ledger's, without parameters and their gradients, which are the same; for offload,
-where a CPU is its own far side, those that left. Before it is timed, both must leave gradients
-that are bit-equal.
+Bytes are those held at the peak, by the ledger, without parameters and their gradients, which are
+the same; for offload those that leave for the CPU. Where the device is the CPU, nothing leaves it,
+and `save_on_cpu` copies nothing: offload is timed on a GPU only. Before they are timed, both must
+leave gradients that are bit-equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from minitrain.bench import OURS, PEER, Case
 from minitrain.measure.clock import Comparison, Timing, compare
 from minitrain.measure.memory import MemoryLedger
 from minitrain.model.config import preset
-from minitrain.model.transformer import Stack, Transformer, build, one_after_another
+from minitrain.model.transformer import Stack, build, one_after_another
 from minitrain.training.activation_offload import Offload
 from minitrain.training.loop import token_weighted_loss
 from minitrain.training.placement import uniform_plan
@@ -39,56 +40,86 @@ SLOWER = (
     "a call a saved tensor as in torch"
 )
 LARGER = "the same tensors are kept, so what is left is the moment of the peak"
-PEERS = {
-    "full": "torch.utils.checkpoint",
-    "selective": "torch's selective checkpoint",
-    "offload": "torch's save_on_cpu",
-}
-
-
-@dataclass(frozen=True)
-class Contender:
-    """How a model's blocks are run, and within what."""
-
-    stack: Stack
-    within: Callable[[], AbstractContextManager] = nullcontext
+PEERS = {"full": "torch.utils.checkpoint", "selective": "torch's selective checkpoint"}
 
 
 def cases(
     repeats: int = 11, shapes: Sequence[tuple[str, int, int]] = SHAPES, device: str | None = None
 ) -> list[Case]:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    out = []
+    for name, batch, length in shapes:
+        work = Work(name, batch, length, device)
+        out += [case for how in PEERS for case in _recompute_cases(how, work, repeats)]
+        out += _offload_cases(work, repeats)
+    return out
+
+
+class Work(NamedTuple):
+    name: str  # of a preset
+    batch: int
+    length: int
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.batch} x {self.length}"
+
+
+def _recompute_cases(how: str, work: Work, repeats: int) -> list[Case]:
+    """The seconds and the bytes of one way and shape."""
+    peer = f"{PEERS[how]}, torch {torch.__version__}"
+    steps = partial(_recompute_steps, how, work)
     return [
-        case
-        for name, batch, length in shapes
-        for how in PEERS
-        for case in _pair(how, name, batch, length, repeats, device)
+        Case(f"recompute {how} {work}", peer, partial(_timed, steps, repeats), SLOWER),
+        Case(f"recompute {how}, bytes, {work}", peer, partial(_held, steps), LARGER, "bytes"),
     ]
 
 
-def _pair(
-    how: str, name: str, batch: int, length: int, repeats: int, device: str
-) -> tuple[Case, Case]:
-    """The seconds and the bytes of one way and shape."""
-    what = f"{'offload' if how == 'offload' else f'recompute {how}'}"
-    shape, peer = f"{name}, {batch} x {length}", f"{PEERS[how]}, torch {torch.__version__}"
-    timed = partial(_timed, how, name, batch, length, device, repeats)
-    weighed = partial(_weighed, how, name, batch, length, device)
-    return (
-        Case(f"{what} {shape}", peer, timed, SLOWER),
-        Case(f"{what}, bytes, {shape}", peer, weighed, LARGER, unit="bytes"),
-    )
+def _offload_cases(work: Work, repeats: int) -> list[Case]:
+    peer = f"torch's save_on_cpu, torch {torch.__version__}"
+    timed = partial(_timed, partial(_offload_steps, work), repeats)
+    out = [Case(f"offload, bytes sent, {work}", peer, partial(_sent, work), LARGER, "bytes")]
+    if work.device.startswith("cuda"):
+        out.append(Case(f"offload {work}", peer, timed, SLOWER))
+    return out
 
 
-def contenders(how: str, layers: int) -> dict[str, Contender]:
-    if how == "offload":
-        return {
-            OURS: Contender(one_after_another, Offload),
-            PEER: Contender(one_after_another, save_on_cpu),
-        }
+class Step:
+    """Forward and backward of a model, its blocks run by `stack`, its forward within a context."""
+
+    def __init__(
+        self,
+        work: Work,
+        stack: Stack = one_after_another,
+        within: Callable[[], AbstractContextManager] = nullcontext,
+    ) -> None:
+        config = preset(work.name)
+        self.model, self.within = build(config, device=work.device), within
+        self.model.stack = stack
+        generator = torch.Generator().manual_seed(0)
+        text = torch.randint(config.vocab_size, (work.batch, work.length + 1), generator=generator)
+        self.text = text.to(work.device)  # (B, T+1)
+
+    def __call__(self) -> None:
+        self.model.zero_grad(set_to_none=True)
+        targets = self.text[:, 1:]
+        with self.within():
+            loss = token_weighted_loss(self.model(self.text[:, :-1]), targets, targets.numel())
+        loss.backward()
+
+
+def _recompute_steps(how: str, work: Work) -> dict[str, Step]:
     contexts = partial(create_selective_checkpoint_contexts, _torch_policy)
     peer = _checkpointed_by_torch(contexts if how == "selective" else None)
-    return {OURS: Contender(Segmented(uniform_plan(layers, how))), PEER: Contender(peer)}
+    plan = uniform_plan(preset(work.name).layers, how)
+    return {OURS: Step(work, Segmented(plan)), PEER: Step(work, peer)}
+
+
+def _offload_steps(work: Work) -> dict[str, Step]:
+    return {
+        OURS: Step(work, within=partial(Offload, 0)),
+        PEER: Step(work, within=partial(save_on_cpu, pin_memory=True)),
+    }
 
 
 def _checkpointed_by_torch(contexts: Callable | None) -> Stack:
@@ -107,43 +138,35 @@ def _torch_policy(context, op, *arguments, **options) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def _timed(how: str, name: str, batch: int, length: int, device: str, repeats: int) -> Comparison:
-    model, text = _model_and_text(name, batch, length, device)
-    steps = {
-        who: partial(_step, model, contender, text)
-        for who, contender in contenders(how, model.config.layers).items()
-    }
-    gradients = []
+def _timed(make_steps: Callable[[], dict[str, Step]], repeats: int) -> Comparison:
+    steps = make_steps()
     for step in steps.values():
         step()
-        gradients.append([p.grad for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients)), "gradients must be bit-equal"
+    ours, theirs = (step.model.parameters() for step in steps.values())
+    assert all(torch.equal(p.grad, q.grad) for p, q in zip(ours, theirs)), "not bit-equal"
     return compare(steps, repeats)
 
 
-def _weighed(how: str, name: str, batch: int, length: int, device: str) -> Comparison:
-    model, text = _model_and_text(name, batch, length, device)
-    found = contenders(how, model.config.layers)
-    return Comparison({who: Timing((_held(model, c, text),)) for who, c in found.items()})
+def _held(make_steps: Callable[[], dict[str, Step]]) -> Comparison:
+    return Comparison({who: Timing((_peak(step),)) for who, step in make_steps().items()})
 
 
-def _held(model: Transformer, contender: Contender, text: Tensor) -> int:
-    model.zero_grad(set_to_none=True)
-    with MemoryLedger(model) as ledger:
-        _step(model, contender, text)
+def _peak(step: Step) -> int:
+    with MemoryLedger(step.model) as ledger:
+        step()
     return ledger.peak["activations"] + ledger.peak["temporaries"]
 
 
-def _model_and_text(name: str, batch: int, length: int, device: str) -> tuple[Transformer, Tensor]:
-    """text (B, T+1)."""
-    config = preset(name)
-    text = torch.randint(config.vocab_size, (batch, length + 1), device=device)
-    return build(config, device=device), text
+def _sent(work: Work) -> Comparison:
+    """What each hands to its hooks and copies: theirs every saved tensor, weights among them."""
+    ours, theirs = Offload(0), save_on_cpu()
+    sizes, pack = [], theirs.pack_hook
 
+    def counted(tensor: Tensor) -> object:
+        sizes.append(tensor.nbytes)
+        return pack(tensor)
 
-def _step(model: Transformer, contender: Contender, text: Tensor) -> None:
-    model.zero_grad(set_to_none=True)
-    model.stack = contender.stack
-    with contender.within():
-        loss = token_weighted_loss(model(text[:, :-1]), text[:, 1:], text[:, 1:].numel())
-    loss.backward()
+    theirs.pack_hook = counted
+    Step(work, within=lambda: ours)()
+    Step(work, within=lambda: theirs)()
+    return Comparison({OURS: Timing((ours.sent_bytes,)), PEER: Timing((sum(sizes),))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import nullcontext
 from functools import partial
 
@@ -265,6 +266,23 @@ def test_only_inputs_stay_and_the_repeated_layer_goes_when_it_is_done():
         assert ledger.now["activations"] == 0
         after = ledger.now["temporaries"]
     assert after <= 3 * x.nbytes
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_graph_that_is_given_up_leaves_nothing_behind(way):
+    """No cycle of tensor, graph, note and call, which only the garbage collector would find."""
+    net, x = Net(WAYS[way]), batch(64).requires_grad_()
+    gc.disable()
+    try:
+        with MemoryLedger(net) as ledger:
+            x.mul(1)
+            before = ledger.now_bytes
+            out = net(x)
+            assert ledger.now_bytes > before
+            del out
+            assert ledger.now_bytes == before
+    finally:
+        gc.enable()
 
 
 def test_stopping_early_spares_the_last_matmul():
