@@ -1,6 +1,6 @@
 """Memory against compute: what each way of recomputing holds, and what it costs, measured.
 
-    none    all activations, no extra       full   inputs alone, up to a third more FLOPs
+    none    all activations, no extra       full   inputs alone, and to its end a third more FLOPs
     between them: selective, every k-th block, segments of √L blocks, the optimum for a budget
 
 Bytes are the ledger's and FLOPs are counted, so both are exact and the same on any machine; only
@@ -24,14 +24,13 @@ from minitrain.model.transformer import Transformer, build
 from minitrain.training.loop import token_weighted_loss
 from minitrain.training.placement import (
     Layer,
-    Plan,
     every_kth_plan,
     least_budget,
     optimal_plan,
     sqrt_plan,
     uniform_plan,
 )
-from minitrain.training.recompute_model import recompute
+from minitrain.training.recompute_model import Segmented
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Tradeoff:
     """One way of recomputing, measured over forward and backward."""
 
     name: str
-    plan: Plan
+    way: Segmented
     saved_bytes: int  # for backward, when forward and loss are done
     peak_bytes: int  # the most that was held at any moment, weights and gradients included
     extra_flops: float  # repeated, as a fraction of the model's
@@ -66,19 +65,21 @@ def block_layers(
     return [layer] * config.layers
 
 
-def usual_plans(layers: Sequence[Layer], budget_bytes: float | None = None) -> dict[str, Plan]:
-    """None, selective, full, every second block, √L, and the optimum for a budget: by default half
-    way from the least that is possible to what is kept without recomputation."""
+def usual_ways(layers: Sequence[Layer], budget_bytes: float | None = None) -> dict[str, Segmented]:
+    """Each row's name and way. The optimum is for a budget, by default half way from the least that
+    is possible to what is kept without recomputation."""
     count = len(layers)
     if budget_bytes is None:
         budget_bytes = (least_budget(layers) + sum(layer.saved_bytes for layer in layers)) / 2
+    full = uniform_plan(count, "full")
     return {
-        "none": uniform_plan(count, "none"),
-        "selective": uniform_plan(count, "selective"),
-        "every 2nd": every_kth_plan(count, 2),
-        "optimal": optimal_plan(layers, budget_bytes),
-        "full": uniform_plan(count, "full"),
-        "sqrt": sqrt_plan(count),
+        "none": Segmented(uniform_plan(count, "none")),
+        "selective": Segmented(uniform_plan(count, "selective")),
+        "every 2nd": Segmented(every_kth_plan(count, 2)),
+        "optimal": Segmented(optimal_plan(layers, budget_bytes)),
+        "full": Segmented(full),
+        "full, to its end": Segmented(full, stop_early=False),
+        "sqrt": Segmented(sqrt_plan(count)),
     }
 
 
@@ -90,18 +91,18 @@ def memory_against_compute(
     repeats: int = 5,
     device: torch.device | str = "cpu",
 ) -> list[Tradeoff]:
-    """The table: a step of a float32 model of this shape, once for each of the usual plans."""
+    """The table: a step of a float32 model of this shape, once for each of the usual ways."""
     model = build(config, device)
     text = torch.randint(config.vocab_size, (batch, length + 1), device=device)
-    plans = usual_plans(block_layers(config, batch, length), budget_bytes)
-    steps = {name: _step(model, plan, text) for name, plan in plans.items()}
+    ways = usual_ways(block_layers(config, batch, length), budget_bytes)
+    steps = {name: _step(model, way, text) for name, way in ways.items()}
     timings = compare(steps, repeats).timings
     needed = batch * length * flops_per_token(config, length)
     rows = []
     for name, step in steps.items():
-        saved, peak = _bytes(model, plans[name], text)
+        saved, peak = _bytes(model, ways[name], text)
         extra = counted_flops(step) / needed - 1
-        rows.append(Tradeoff(name, plans[name], saved, peak, extra, timings[name].median))
+        rows.append(Tradeoff(name, ways[name], saved, peak, extra, timings[name].median))
     return rows
 
 
@@ -111,19 +112,21 @@ def _loss(model: Transformer, text: Tensor) -> Tensor:
     return token_weighted_loss(model(text[:, :-1]), targets, targets.numel())
 
 
-def _step(model: Transformer, plan: Plan, text: Tensor) -> Callable[[], None]:
+def _step(model: Transformer, way: Segmented, text: Tensor) -> Callable[[], None]:
     def step() -> None:
         model.zero_grad(set_to_none=True)
-        _loss(recompute(model, plan), text).backward()
+        model.stack = way
+        _loss(model, text).backward()
 
     return step
 
 
-def _bytes(model: Transformer, plan: Plan, text: Tensor) -> tuple[int, int]:
+def _bytes(model: Transformer, way: Segmented, text: Tensor) -> tuple[int, int]:
     """What is saved when forward and loss are done, and the most held until backward has ended."""
     model.zero_grad(set_to_none=True)
+    model.stack = way
     with MemoryLedger(model) as ledger:
-        loss = _loss(recompute(model, plan), text)
+        loss = _loss(model, text)
         saved = ledger.now["activations"]
         loss.backward()
     return saved, ledger.peak_bytes

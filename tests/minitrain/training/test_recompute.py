@@ -268,6 +268,40 @@ def test_only_inputs_stay_and_the_repeated_layer_goes_when_it_is_done():
     assert after <= 3 * x.nbytes
 
 
+def test_repeated_tensors_go_one_by_one_as_they_are_used():
+    held, x = [], torch.rand(1000, requires_grad=True)
+    ledger = MemoryLedger(nn.Identity(), device="cpu")
+
+    def exponentials(y):
+        for _ in range(6):
+            y = y.sin().exp()
+            if not recomputing():
+                y.register_hook(lambda _: held.append(ledger.now["temporaries"] // x.nbytes))
+        return y
+
+    with ledger:
+        checkpoint(exponentials, x).sum().backward()
+    assert held[1] - held[-1] == len(held[2:]), "one a layer"
+
+
+@pytest.mark.parametrize("way", REAL)
+def test_a_repetition_that_is_given_up_half_way_leaves_nothing_behind(way):
+    """Only the last layer's gradient is asked for: what was found for the others is never taken."""
+    net, x = Net(), batch(64).requires_grad_()
+    gc.disable()
+    try:
+        with MemoryLedger(net) as ledger:
+            x.mul(1)
+            before = ledger.now_bytes
+            out = WAYS[way](net, x)
+            torch.autograd.grad(out.sum(), net.layers[-1].down.bias)
+            assert ledger.now_bytes > before
+            del out
+            assert ledger.now_bytes == before
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_graph_that_is_given_up_leaves_nothing_behind(way):
     """No cycle of tensor, graph, note and call, which only the garbage collector would find."""

@@ -287,12 +287,13 @@ def test_a_routers_choice_is_kept():
 
 def test_the_table_of_memory_against_compute():
     rows = {row.name: row for row in memory_against_compute(SMALL, 4, 32, repeats=1)}
-    assert list(rows) == ["none", "selective", "every 2nd", "optimal", "full", "sqrt"]
+    assert {"none", "selective", "every 2nd", "optimal", "full", "sqrt"} < set(rows)
     none, selective, full = (rows[name] for name in ("none", "selective", "full"))
     assert none.saved_bytes > selective.saved_bytes > full.saved_bytes > rows["sqrt"].saved_bytes
     assert none.extra_flops == selective.extra_flops == 0 < rows["every 2nd"].extra_flops
     assert rows["every 2nd"].extra_flops < full.extra_flops < 1 / 3
     assert rows["optimal"].extra_flops < full.extra_flops
+    assert rows["full, to its end"].extra_flops == pytest.approx(1 / 3, abs=0.02)
     assert all(row.peak_bytes >= row.saved_bytes and row.seconds > 0 for row in rows.values())
     for row in (none, selective, full):
         predicted = predicted_activations(SMALL, 4, 32, recompute=row.name)
