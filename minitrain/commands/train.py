@@ -47,7 +47,7 @@ def train(
     ] = None,
     recompute: Annotated[
         str | None,
-        typer.Option(help="for less memory: selective, or full and a quarter slower [none]"),
+        typer.Option(help="for less memory: selective, or full for a quarter more compute [none]"),
     ] = None,
     vocab: Annotated[int | None, typer.Option(help="tokens to learn from the text [512]")] = None,
     seed: Annotated[int | None, typer.Option(help="of weights, corpus and order [0]")] = None,

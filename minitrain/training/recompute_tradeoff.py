@@ -66,11 +66,12 @@ def block_layers(
 
 
 def usual_ways(layers: Sequence[Layer], budget_bytes: float | None = None) -> dict[str, Segmented]:
-    """Each row's name and way. The optimum is for a budget, by default half way from the least that
-    is possible to what is kept without recomputation."""
+    """Each row's name and way. The optimum is for a budget, by default a quarter of the way up from
+    the least that is possible to all that is saved without recomputation."""
     count = len(layers)
     if budget_bytes is None:
-        budget_bytes = (least_budget(layers) + sum(layer.saved_bytes for layer in layers)) / 2
+        least, most = least_budget(layers), sum(layer.saved_bytes for layer in layers)
+        budget_bytes = least + (most - least) / 4
     full = uniform_plan(count, "full")
     return {
         "none": Segmented(uniform_plan(count, "none")),
