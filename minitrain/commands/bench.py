@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from minitrain.bench import Case, Row
 
-NAMES = ("launch", "collectives", "training", "ddp", "tensor", "pipeline", "attention")
+NAMES = ("launch", "collectives", "training", "ddp", "tensor", "pipeline", "attention", "recompute")
 
 
 def bench(

@@ -45,6 +45,10 @@ def train(
     dtype: Annotated[
         str | None, typer.Option(help="float32, or bfloat16 matmuls [auto: the faster]")
     ] = None,
+    recompute: Annotated[
+        str | None,
+        typer.Option(help="for less memory: selective, or full for a quarter more compute [none]"),
+    ] = None,
     vocab: Annotated[int | None, typer.Option(help="tokens to learn from the text [512]")] = None,
     seed: Annotated[int | None, typer.Option(help="of weights, corpus and order [0]")] = None,
     out: Annotated[
@@ -63,7 +67,8 @@ def train(
     given = {
         "preset": preset, "data": data, "domain": domain, "minutes": minutes, "steps": steps,
         "tokens": tokens, "batch": batch, "length": length, "lr": lr, "accumulate": accumulate,
-        "dtype": dtype, "vocab": vocab, "seed": seed, "ranks": ranks_outside(ranks),
+        "dtype": dtype, "recompute": recompute, "vocab": vocab, "seed": seed,
+        "ranks": ranks_outside(ranks),
     }  # fmt: skip
     if resume:
         folder = find_run(out)

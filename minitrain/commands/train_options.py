@@ -18,6 +18,7 @@ from minitrain.model.config import PRESETS
 RUN_FILE = "run.json"
 TEXTS = ("corpus", "sotu", "moby-dick", "tinystories")  # any other name is a file's
 DTYPES = ("auto", "float32", "bfloat16")
+RECOMPUTE = ("none", "selective", "full")
 MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
 
 
@@ -36,6 +37,7 @@ class TrainOptions:
     lr: float = 4e-3
     accumulate: int = 1
     dtype: str = "auto"
+    recompute: str = "none"
     vocab: int = 512
     seed: int = 0
     ranks: int = 1
@@ -60,6 +62,8 @@ class TrainOptions:
             raise unknown_name("domain of the corpus", self.domain, DOMAINS)
         if self.dtype not in DTYPES:
             raise unknown_name("dtype", self.dtype, DTYPES)
+        if self.recompute not in RECOMPUTE:
+            raise unknown_name("way of recomputing", self.recompute, RECOMPUTE)
         if self.vocab < SMALLEST:
             raise InputError(
                 f"--vocab {self.vocab} is too small: a byte-level vocabulary has 256 bytes, an end "

@@ -36,6 +36,7 @@ from minitrain.training.checkpoint import (
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import ALONE, Peers, evaluate
 from minitrain.training.optimizers import adamw
+from minitrain.training.recompute_model import recompute
 
 CLOSING_SECONDS = 3.0  # of the minutes asked for: the last evaluation, the sample, the last save
 EVALUATION_ROWS = 32
@@ -113,7 +114,7 @@ def prepare(group: Group | None, job: Job) -> Run:
     check_memory(options.preset, config, device)
     peak = matmul_peak(getattr(torch, options.dtype), device)
     torch.manual_seed(options.seed + ranks.rank)
-    inner = build(config, device, seed=options.seed)
+    inner = recompute(build(config, device, seed=options.seed), options.recompute)
     model, peers = wire(inner, group)
     seat = (ranks.rank, ranks.size)
     loader = Loader(rows.training, options.microbatch, *seat, options.seed, drop_last=True)

@@ -85,7 +85,8 @@ def model_flops(config: Shape, batch: int, length: int) -> int:
 def hardware_flops(config: Shape, batch: int, length: int, recompute: Recompute = "none") -> int:
     """FLOPs that one step executes: the model's, and those of the forward that is done again.
 
-    `selective` repeats attention alone, `full` each block whole; the head is never repeated.
+    `selective` repeats attention's scores, where they are written out; `full` each block whole (or
+    all of it but `down`, where the repetition stops early); the head is never repeated.
     """
     attention = attention_flops_per_token(config, length)
     again = {

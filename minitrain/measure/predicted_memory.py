@@ -10,14 +10,17 @@ that of the MLP), in the model's dtype and always in float32:
 
 and the model once 2 D and 1 of the last norm, V log-probabilities in float32, the rotation and the
 mask. No T² of scores, which the fused attention (Dao et al. 2022) does not keep: they are the
-term 5 a s / h of Korthikanti et al. 2022, whose other terms these are for a Llama. Labs e01, e05.
+term 5 a s / h of Korthikanti et al. 2022, whose other terms these are for a Llama. Recomputed, a
+block keeps less: its input, D, when it is repeated whole; 2 D + 2 HC + 2 KC + 2 F and H when the
+results of its matmuls are kept, and norms, rotation and SwiGLU repeated. Labs e01, e05.
 """
 
 from __future__ import annotations
 
 import torch
 
-from minitrain.measure.flops import Shape, matmul_parameters
+from minitrain.errors import InputError
+from minitrain.measure.flops import Recompute, Shape, matmul_parameters
 
 FLOAT32 = 4
 
@@ -34,23 +37,38 @@ def predicted_parameters(config: Shape) -> int:
     return matmul_parameters(config) + embedding + layers + width
 
 
+def block_bytes_per_token(
+    config: Shape, dtype: torch.dtype = torch.float32, recompute: Recompute = "none"
+) -> int:
+    """What one block saves of one token, its input included."""
+    width, ffn, heads = config.hidden_size, config.ffn_size, config.heads
+    projected = 2 * config.head_size * (heads + config.kv_heads)  # q, k, v and out
+    kept = {  # numbers in the model's dtype, and in float32
+        "none": (4 * width + projected + 4 * ffn, 2 + heads),
+        "selective": (2 * width + projected + 2 * ffn, heads),
+        "full": (width, 0),
+    }
+    if recompute not in kept:
+        raise InputError(f"recompute is '{recompute}'; it must be none, selective or full")
+    own, wide = kept[recompute]
+    return dtype.itemsize * own + FLOAT32 * wide
+
+
 def predicted_activations(
     config: Shape,
     batch: int,
     length: int,
     dtype: torch.dtype = torch.float32,
     packed: bool = False,
+    recompute: Recompute = "none",
 ) -> int:
     """Bytes saved for backward at the end of the forward and the loss; the formula above.
 
     `packed`: with document ids, so that mask and positions differ from sequence to sequence.
     """
-    width, queries = config.hidden_size, config.heads * config.head_size
-    keys, size = config.kv_heads * config.head_size, dtype.itemsize
-    block = size * (4 * width + 2 * queries + 2 * keys + 4 * config.ffn_size)
-    block += FLOAT32 * (2 + config.heads)
-    last = size * 2 * width + FLOAT32 * (1 + config.vocab_size)
-    per_token = config.layers * block + last
+    size = dtype.itemsize
+    last = size * 2 * config.hidden_size + FLOAT32 * (1 + config.vocab_size)
+    per_token = config.layers * block_bytes_per_token(config, dtype, recompute) + last
     sequences = batch if packed else 1
     masked = packed or (config.window or length) < length
     shared = 2 * config.head_size * length  # cos and sin
@@ -66,16 +84,17 @@ def predict_memory(
     dtype: torch.dtype = torch.float32,
     packed: bool = False,
     states_per_parameter: int = 2,
+    recompute: Recompute = "none",
 ) -> dict[str, int]:
     """Bytes by category, each at its highest within a step; `MemoryLedger.highest` measures them.
 
     `states_per_parameter` is 2 for AdamW, 1 for SGD with momentum, 0 for plain SGD; they have the
-    parameters' dtype.
+    parameters' dtype. What recomputation holds while backward runs is among the temporaries.
     """
     weights = dtype.itemsize * predicted_parameters(config)
     return {
         "parameters": weights,
         "gradients": weights,
         "optimizer": states_per_parameter * weights,
-        "activations": predicted_activations(config, batch, length, dtype, packed),
+        "activations": predicted_activations(config, batch, length, dtype, packed, recompute),
     }

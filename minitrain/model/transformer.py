@@ -14,7 +14,7 @@ Shapes: B batch  T tokens  D width  V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -61,9 +61,24 @@ def look_around(
     return rotation(config, positions, x.dtype), make_mask(x, documents, config.window)
 
 
+Stack = Callable[[Iterable[nn.Module], Tensor, Rotation, "Tensor | Mask | None"], Tensor]
+
+
+def one_after_another(
+    blocks: Iterable[nn.Module], x: Tensor, turns: Rotation, mask: Tensor | Mask | None
+) -> Tensor:
+    """x (B, T, D) -> (B, T, D)."""
+    for block in blocks:
+        x = block(x, turns, mask)
+    return x
+
+
 class Transformer(nn.Module):
-    """`look_around` is what finds x's rotation and mask: another one may take its place, where
-    another kernel reads other masks (`exchange_attention`) or x is a part of a text."""
+    """Two slots: `look_around` finds x's rotation and mask, `stack` runs the blocks.
+
+    Another function may take each one's place: where another kernel reads other masks
+    (`exchange_attention`) or x is a part of a text, and where blocks are recomputed.
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -72,6 +87,7 @@ class Transformer(nn.Module):
         self.look_around = partial(look_around, config, attention_mask)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.stack: Stack = one_after_another
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.tie()
@@ -87,8 +103,7 @@ class Transformer(nn.Module):
         """
         x = self.embed(tokens)  # (B, T, D)
         turns, mask = self.surroundings(x, documents, positions)
-        for block in self.blocks:
-            x = block(x, turns, mask)
+        x = self.stack(self.blocks, x, turns, mask)
         return self.head(self.norm(x))  # (B, T, V)
 
     def surroundings(

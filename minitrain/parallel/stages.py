@@ -45,14 +45,13 @@ class Stage(nn.Module):
         if self.embed is not None:
             x = self.embed(batch.tokens)  # (B, T, D)
         turns, mask = self.bare.surroundings(x, batch.documents, batch.positions)
-        for block in self.blocks.values():
-            x = block(x, turns, mask)
+        x = self.bare.stack(self.blocks.values(), x, turns, mask)
         return x if self.head is None else self.head(self.norm(x))
 
     def message(self, batch: Any) -> Tensor:
         """A buffer (B, T, D) for what comes from the stage before, or goes back to it."""
         rows, tokens = batch.tokens.shape
-        tokens //= getattr(self.bare, "sequence_ranks", 1)  # that share a sequence
+        tokens //= self.bare.sequence_ranks  # that share a sequence
         return torch.empty(rows, tokens, self.width, dtype=self.dtype, device=self.device)
 
     @property

@@ -24,6 +24,7 @@ from minitrain.bench import (
     pipeline,
     tensor,
 )
+from minitrain.bench import recompute as recompute_bench
 from minitrain.bench import training as training_bench
 from minitrain.commands.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
 from minitrain.errors import InputError
@@ -99,6 +100,15 @@ def test_attention_small():
     assert [row.unit for row in rows] == ["seconds", "bytes"] * 4
     ratios = {row.name: row.ratio for row in rows}
     assert ratios["attention, peak bytes, 600 tokens, beside the naive one"] < 1
+
+
+def test_recompute_small():
+    with threads(1):
+        cases = recompute_bench.cases(repeats=1, shapes=(("0.5M", 1, 16),), device="cpu")
+        rows = [c.row() for c in cases]
+    check_contract(rows)
+    assert [row.unit for row in rows] == ["seconds", "bytes", "seconds", "bytes", "bytes"]
+    assert all(row.ratio <= 1 for row in rows if row.unit == "bytes"), "we hold what torch does"
 
 
 def test_training_small():

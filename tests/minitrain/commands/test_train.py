@@ -92,6 +92,13 @@ def test_microbatches_give_the_same_training(text):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+def test_recomputation_trains_the_same_model(text):
+    for how in ("none", "full"):
+        train(*SMALL, "--steps", 2, "--data", text, "--recompute", how, "--out", how)
+    assert final_bits(Path("full")) == final_bits(Path("none"))
+    assert json.loads(Path("full/run.json").read_text())["recompute"] == "full"
+
+
 def test_tokens_and_minutes_end_a_run(text):
     train(*SMALL, "--tokens", 1000, "--data", text, "--out", "tokens")
     assert abs(int(log(Path("tokens"))[-1]["tokens"]) - 1000) < 4 * 64
@@ -164,6 +171,7 @@ def test_ranks_train_as_one(text):
         (["--data", "nowhere.txt"], "and no file, is called 'nowhere.txt'"),
         (["--domain", "vilage"], "did you mean 'village'"),
         (["--dtype", "bf16"], "dtype is called 'bf16'"),
+        (["--recompute", "ful"], "did you mean 'full'"),
         (["--ranks", "0"], "--ranks 0 is not possible: it must be more than 0"),
         (["--ranks", "1000", "--batch", "1000"], "1000 ranks are more than this machine can hold"),
         (["--batch", "6", "--accumulate", "4"], "use --batch 8"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from minitrain.errors import InputError
 from minitrain.measure.clock import threads
 from minitrain.measure.memory import MemoryLedger
 from minitrain.measure.predicted_memory import predict_memory, predicted_parameters
@@ -14,6 +15,7 @@ from minitrain.model.config import PRESETS, ModelConfig, parameter_count, preset
 from minitrain.model.transformer import build
 from minitrain.training.loop import token_weighted_loss
 from minitrain.training.optimizers import adamw
+from minitrain.training.recompute_model import recompute
 
 SMALL = ModelConfig(101, 48, layers=2, heads=6, kv_heads=2, ffn_size=80)
 CASES = {
@@ -34,8 +36,8 @@ CASES = {
 }
 
 
-def measured(config, batch, length, dtype, packed) -> dict[str, int]:
-    model = build(config, dtype=dtype)
+def measured(config, batch, length, dtype, packed, mode="none") -> dict[str, int]:
+    model = recompute(build(config, dtype=dtype), mode)
     optimizer = adamw(model, lr=1e-3)
     tokens, targets = torch.randint(config.vocab_size, (2, batch, length)).unbind()
     documents = torch.arange(length).div(20, rounding_mode="floor").expand(batch, length)
@@ -68,6 +70,18 @@ def test_prediction_against_the_ledger(name):
 @pytest.mark.parametrize("name", PRESETS)
 def test_parameters_equal_the_models_own_count(name):
     assert predicted_parameters(PRESETS[name]) == parameter_count(PRESETS[name])
+
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
+@pytest.mark.parametrize("name", ["preset 1M, packed", "biased", "wide heads, bfloat16", "long"])
+def test_recomputed_activations_against_the_ledger(name, mode):
+    config, batch, length, dtype, packed = CASES[name]
+    seen = measured(config, batch, length, dtype, packed, mode)["activations"]
+    predicted = predict_memory(*CASES[name], recompute=mode)["activations"]
+    assert predicted == pytest.approx(seen, rel=0.05)
+    assert predicted < 0.8 * predict_memory(*CASES[name])["activations"]
+    with pytest.raises(InputError, match="none, selective or full"):
+        predict_memory(*CASES[name], recompute="some")
 
 
 def test_published_sizes():

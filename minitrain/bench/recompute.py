@@ -1,0 +1,172 @@
+"""Recomputation beside `torch.utils.checkpoint`, full and selective, and offload beside its
+`save_on_cpu`: seconds of forward and backward, and bytes.
+
+Bytes are those held at the peak, by the ledger, without parameters and their gradients, which are
+the same; for offload those that leave for the CPU. Where the device is the CPU, nothing leaves it,
+and `save_on_cpu` copies nothing: offload is timed on a GPU only. Before they are timed, both must
+leave gradients that are bit-equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from minitrain.bench import OURS, PEER, Case
+from minitrain.measure.clock import Comparison, Timing, compare
+from minitrain.measure.memory import MemoryLedger
+from minitrain.model.config import preset
+from minitrain.model.transformer import Stack, build, one_after_another
+from minitrain.training.activation_offload import Offload
+from minitrain.training.loop import token_weighted_loss
+from minitrain.training.placement import uniform_plan
+from minitrain.training.recompute_model import Segmented
+from minitrain.training.selective import save_matmuls
+
+SHAPES = (("1M", 8, 128), ("10M", 4, 128))  # preset, batch, length
+SLOWER = (
+    "the matmuls are the same, so what is left is noise (see the spread) or our hooks' Python, "
+    "a call a saved tensor as in torch"
+)
+LARGER = "the same tensors are kept, so what is left is the moment of the peak"
+PEERS = {"full": "torch.utils.checkpoint", "selective": "torch's selective checkpoint"}
+
+
+def cases(
+    repeats: int = 11, shapes: Sequence[tuple[str, int, int]] = SHAPES, device: str | None = None
+) -> list[Case]:
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    out = []
+    for name, batch, length in shapes:
+        work = Work(name, batch, length, device)
+        out += [case for how in PEERS for case in _recompute_cases(how, work, repeats)]
+        out += _offload_cases(work, repeats)
+    return out
+
+
+class Work(NamedTuple):
+    name: str  # of a preset
+    batch: int
+    length: int
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.batch} x {self.length}"
+
+
+def _recompute_cases(how: str, work: Work, repeats: int) -> list[Case]:
+    """The seconds and the bytes of one way and shape."""
+    peer = f"{PEERS[how]}, torch {torch.__version__}"
+    steps = partial(_recompute_steps, how, work)
+    return [
+        Case(f"recompute {how} {work}", peer, partial(_timed, steps, repeats), SLOWER),
+        Case(f"recompute {how}, bytes, {work}", peer, partial(_held, steps), LARGER, "bytes"),
+    ]
+
+
+def _offload_cases(work: Work, repeats: int) -> list[Case]:
+    peer = f"torch's save_on_cpu, torch {torch.__version__}"
+    timed = partial(_timed, partial(_offload_steps, work), repeats)
+    out = [Case(f"offload, bytes sent, {work}", peer, partial(_sent, work), LARGER, "bytes")]
+    if work.device.startswith("cuda"):
+        out.append(Case(f"offload {work}", peer, timed, SLOWER))
+    return out
+
+
+class Step:
+    """Forward and backward of a model, its blocks run by `stack`, its forward within a context."""
+
+    def __init__(
+        self,
+        work: Work,
+        stack: Stack = one_after_another,
+        within: Callable[[], AbstractContextManager] = nullcontext,
+    ) -> None:
+        config = preset(work.name)
+        self.model, self.within = build(config, device=work.device), within
+        self.model.stack = stack
+        generator = torch.Generator().manual_seed(0)
+        text = torch.randint(config.vocab_size, (work.batch, work.length + 1), generator=generator)
+        self.text = text.to(work.device)  # (B, T+1)
+
+    def __call__(self) -> None:
+        self.model.zero_grad(set_to_none=True)
+        targets = self.text[:, 1:]
+        with self.within():
+            loss = token_weighted_loss(self.model(self.text[:, :-1]), targets, targets.numel())
+        loss.backward()
+
+
+def _recompute_steps(how: str, work: Work) -> dict[str, Step]:
+    contexts = partial(create_selective_checkpoint_contexts, _torch_policy)
+    peer = _checkpointed_by_torch(contexts if how == "selective" else None)
+    plan = uniform_plan(preset(work.name).layers, how)
+    return {OURS: Step(work, Segmented(plan)), PEER: Step(work, peer)}
+
+
+def _offload_steps(work: Work) -> dict[str, Step]:
+    return {
+        OURS: Step(work, within=partial(Offload, 0)),
+        PEER: Step(work, within=partial(save_on_cpu, pin_memory=True)),
+    }
+
+
+def _checkpointed_by_torch(contexts: Callable | None) -> Stack:
+    options = {} if contexts is None else {"context_fn": contexts}
+
+    def stack(blocks, x, turns, mask):
+        for block in blocks:
+            x = checkpoint(block, x, turns, mask, use_reentrant=False, **options)
+        return x
+
+    return stack
+
+
+def _torch_policy(context, op, *arguments, **options) -> CheckpointPolicy:
+    kept = save_matmuls(op)
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _timed(make_steps: Callable[[], dict[str, Step]], repeats: int) -> Comparison:
+    steps = make_steps()
+    for step in steps.values():
+        step()
+    ours, theirs = (step.model.parameters() for step in steps.values())
+    assert all(torch.equal(p.grad, q.grad) for p, q in zip(ours, theirs)), "not bit-equal"
+    return compare(steps, repeats)
+
+
+def _held(make_steps: Callable[[], dict[str, Step]]) -> Comparison:
+    return Comparison({who: Timing((_peak(step),)) for who, step in make_steps().items()})
+
+
+def _peak(step: Step) -> int:
+    with MemoryLedger(step.model) as ledger:
+        step()
+    return ledger.peak["activations"] + ledger.peak["temporaries"]
+
+
+def _sent(work: Work) -> Comparison:
+    """What each hands to its hooks and copies: theirs every saved tensor, weights among them."""
+    ours, theirs = Offload(0), save_on_cpu()
+    sizes, pack = [], theirs.pack_hook
+
+    def counted(tensor: Tensor) -> object:
+        sizes.append(tensor.nbytes)
+        return pack(tensor)
+
+    theirs.pack_hook = counted
+    Step(work, within=lambda: ours)()
+    Step(work, within=lambda: theirs)()
+    return Comparison({OURS: Timing((ours.sent_bytes,)), PEER: Timing((sum(sizes),))})

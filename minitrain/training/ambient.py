@@ -1,0 +1,69 @@
+"""What a function reads without being given it: random numbers and autocast.
+
+A repetition is the same function of the same inputs only if both are as they were: each device's
+generator where it stood, so that dropout drops the same elements, and autocast as it was, so that
+matmuls round alike; backward itself runs outside of autocast.
+Cost: 5 KB and some 10 µs a call for the CPU's generator, 16 bytes for a GPU's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Generators = dict[torch.device, Tensor]  # each device's, by its state
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Ambient:
+    """As it was when `ambient_now` was called; `restored` brings it back for a while."""
+
+    generators: Generators
+    autocast: dict[str, tuple[bool, torch.dtype]]  # by device type: enabled, dtype
+    autocast_cache: bool
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """The block sees what was then; afterwards all is as before the block."""
+        before = generator_states(self.generators)
+        with ExitStack() as stack:
+            stack.callback(set_generator_states, before)
+            set_generator_states(self.generators)
+            for device_type, (enabled, dtype) in self.autocast.items():
+                stack.enter_context(
+                    torch.autocast(device_type, dtype, enabled, self.autocast_cache)
+                )
+            yield
+
+
+def ambient_now(tensors: Iterable[Tensor]) -> Ambient:
+    """What surrounds a call with these inputs, on the CPU and on their own devices."""
+    devices = {CPU, *(tensor.device for tensor in tensors if not tensor.is_meta)}
+    autocast = {
+        kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        for kind in sorted({device.type for device in devices})
+        if torch.amp.is_autocast_available(kind)
+    }
+    return Ambient(generator_states(devices), autocast, torch.is_autocast_cache_enabled())
+
+
+def generator_states(devices: Iterable[torch.device]) -> Generators:
+    return {
+        device: torch.get_rng_state()
+        if device == CPU
+        else torch.get_device_module(device).get_rng_state(device)
+        for device in devices
+    }
+
+
+def set_generator_states(states: Generators) -> None:
+    for device, state in states.items():
+        if device == CPU:
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(device).set_rng_state(state, device)

@@ -1,0 +1,194 @@
+"""Where to put the checkpoints of a chain of layers, so that it fits and costs least.
+
+A *plan* cuts the chain into segments. One that is kept holds all that its layers save. One that is
+repeated holds its input, and all that its layers save while its own backward runs; the segments
+behind it are gone by then. With L layers that save A bytes each and take inputs of I bytes:
+
+    keep all            L·A               + 0
+    every layer         L·I + A           + L forwards
+    every √(L·I/A)-th   2·√(L·A·I)        + L forwards      Chen et al.: O(√L)
+    optimal             as many kept as fit, the dear ones first
+
+Cost of `optimal_plan`: O(L³) steps for equal layers. It is exact for chains of unequal layers too,
+among the plans that repeat each layer at most once. Papers: Chen et al. 2016, arXiv 1604.06174;
+Jain et al. 2020 (Checkmate), 1910.02653. Lab: e05.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from minitrain.errors import InputError
+from minitrain.measure.flops import Recompute
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a layer costs, in bytes and in any one unit of work: seconds, FLOPs."""
+
+    input_bytes: float
+    saved_bytes: float  # for backward, its input included
+    cost: float  # of its forward
+    spared_cost: float = 0.0  # the part of `cost` after the last saving: not repeated at the end
+    selective_bytes: float = math.inf  # saved where it is repeated selectively, if it can be
+    selective_cost: float = 0.0  # and what that repeats
+
+    def __post_init__(self) -> None:
+        sizes = 0 <= self.input_bytes <= min(self.saved_bytes, self.selective_bytes)
+        if not (sizes and 0 <= self.spared_cost <= self.cost and self.selective_cost >= 0):
+            raise InputError(
+                f"{self}: nothing may be negative, what is saved includes the input, and the cost "
+                "what is spared of it"
+            )
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Layers start, start + 1, …, stop - 1, and what of them backward repeats."""
+
+    start: int
+    stop: int
+    mode: Recompute = "full"
+
+
+Plan = tuple[Segment, ...]
+
+
+def uniform_plan(layers: int, mode: Recompute) -> Plan:
+    """Every layer by itself, treated alike."""
+    return tuple(Segment(i, i + 1, mode) for i in range(layers))
+
+
+def every_kth_plan(layers: int, k: int) -> Plan:
+    """Layers 0, k, 2k, … are repeated, each by itself; the others are kept."""
+    if k < 1:
+        raise InputError(f"every {k}-th block cannot be repeated: give 1 (all), 2, …")
+    return tuple(Segment(i, i + 1, "none" if i % k else "full") for i in range(layers))
+
+
+def sqrt_plan(layers: int, length: int | None = None) -> Plan:
+    """Repeated segments of `length` layers; by default √L, best where a layer saves its input only.
+
+    One that saves A/I times as much wants shorter segments: √(L·I/A), but at least 1.
+    """
+    if layers < 1 or (length is not None and length < 1):
+        raise InputError(f"{layers} layers in segments of {length}: both must be 1 or more")
+    length = length or round(math.sqrt(layers))
+    return tuple(Segment(i, min(i + length, layers)) for i in range(0, layers, length))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A segment in numbers: the bytes it holds until its backward, the most in that, its work."""
+
+    segment: Segment
+    held: float
+    most: float
+    cost: float
+
+
+def _step(segment: Segment, layers: Sequence[Layer]) -> _Step:
+    inside = layers[segment.start : segment.stop]
+    most = sum(layer.saved_bytes for layer in inside)
+    if segment.mode == "none":
+        return _Step(segment, most, most, 0.0)
+    if segment.mode == "selective":
+        held = sum(layer.selective_bytes for layer in inside)
+        cost = sum(layer.selective_cost for layer in inside)
+        return _Step(segment, held, max(held, most), cost)
+    cost = sum(layer.cost for layer in inside) - inside[-1].spared_cost
+    return _Step(segment, inside[0].input_bytes, most, cost)
+
+
+def plan_cost(plan: Plan, layers: Sequence[Layer]) -> float:
+    """What is computed again, in the layers' unit."""
+    return sum(_step(segment, layers).cost for segment in plan)
+
+
+def plan_peak(plan: Plan, layers: Sequence[Layer]) -> float:
+    """The most bytes of activations held at once, in forward or backward."""
+    held = peak = 0.0
+    for segment in plan:
+        step = _step(segment, layers)
+        peak = max(peak, held + step.most)  # its backward, when those behind it are gone
+        held += step.held
+    return peak
+
+
+@dataclass(frozen=True)
+class _Partial:
+    """A plan of the first layers: what it holds when they have run, and what it will repeat."""
+
+    held: float = 0.0
+    cost: float = 0.0
+    plan: Plan = ()
+
+    def then(self, step: _Step) -> _Partial:
+        return _Partial(self.held + step.held, self.cost + step.cost, (*self.plan, step.segment))
+
+
+def optimal_plan(layers: Sequence[Layer], budget_bytes: float) -> Plan:
+    """The plan of least cost whose peak is within the budget.
+
+    From left to right, by the number of layers planned: of all partial plans, keep those that no
+    other one beats in both bytes held and cost. That suffices, since whether and how the rest fits
+    depends on the bytes held alone.
+    """
+    best: list[list[_Partial]] = [[_Partial()], *([] for _ in layers)]
+    for start in range(len(layers)):
+        for partial in _unbeaten(best[start]):
+            for step in _steps(layers, start, budget_bytes - partial.held):
+                best[step.segment.stop].append(partial.then(step))
+    if not best[-1]:
+        raise InputError(
+            f"no plan for these {len(layers)} layers fits {budget_bytes:,.0f} bytes: give "
+            f"{least_budget(layers):,} or more, or a smaller batch"
+        )
+    return _unbeaten(best[-1])[0].plan
+
+
+def _steps(layers: Sequence[Layer], start: int, room: float) -> Iterator[_Step]:
+    """Every segment that can come next and whose backward has room."""
+    for stop in range(start + 1, len(layers) + 1):
+        again = _step(Segment(start, stop), layers)
+        if again.most > room:
+            return  # nor has that of a longer one
+        yield again
+        if stop == start + 1:
+            one = [_step(Segment(start, stop, mode), layers) for mode in ("none", "selective")]
+            yield from (step for step in one if step.most <= room)
+
+
+def _unbeaten(partials: list[_Partial]) -> list[_Partial]:
+    """Those that hold less than every cheaper one, the cheapest first."""
+    least, out = math.inf, []
+    for partial in sorted(partials, key=lambda partial: (partial.cost, partial.held)):
+        if partial.held < least:
+            least = partial.held
+            out.append(partial)
+    return out
+
+
+def least_budget(layers: Sequence[Layer]) -> int:
+    """The smallest whole budget that any plan fits, by bisection."""
+    low, high = 0, math.ceil(sum(layer.saved_bytes for layer in layers))
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _fits(layers, middle) else (middle + 1, high)
+    return high
+
+
+def _fits(layers: Sequence[Layer], budget_bytes: float) -> bool:
+    """Inputs are the least that segments can hold, so it is enough to look at plans that repeat
+    everything: `held[i]` is the least of such inputs when i layers have run."""
+    held = [0.0] + [math.inf] * len(layers)
+    for start, layer in enumerate(layers):
+        most = held[start]
+        for stop in range(start + 1, len(layers) + 1):
+            most += layers[stop - 1].saved_bytes
+            if most > budget_bytes:
+                break
+            held[stop] = min(held[stop], held[start] + layer.input_bytes)
+    return held[-1] < math.inf
