@@ -96,5 +96,10 @@ def clip_by_global_norm(parameters: Iterable[nn.Parameter], limit: float) -> Ten
     gradients = [p.grad for p in parameters if p.grad is not None]
     norms = torch.stack([torch.linalg.vector_norm(g) for g in gradients])
     norm = torch.linalg.vector_norm(norms)
-    torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))
+    torch._foreach_mul_(gradients, clip_factor(norm, limit))
     return norm
+
+
+def clip_factor(norm: Tensor, limit: float) -> Tensor:
+    """What shortens a vector of length `norm` to `limit`, and leaves a shorter one as it is."""
+    return (limit / (norm + 1e-6)).clamp(max=1.0)
