@@ -19,8 +19,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from minitrain.errors import InputError
 from minitrain.parallel.exchange import start_all_gather, start_reduce_scatter
 from minitrain.parallel.group import Group
+from minitrain.training.offload import Shelf
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Unit:
         self.elements = sum(p.numel() for p in parameters.values())
         self.length = -(-self.elements // group.size)  # S/N, rounded up: the last shard is padded
         self.mine = slice(group.rank * self.length, (group.rank + 1) * self.length)
+        self.shard_shelf, self.gradient_shelf = Shelf(), Shelf()  # in memory, until offloaded
         self._flatten(first)
         self.gradients: Tensor | None = None  # (S,) of this rank's backward
         self.gradient: Tensor | None = None  # (S/N,) averaged over ranks, summed over microbatches
@@ -70,9 +73,9 @@ class Unit:
         self.full = torch.zeros(
             self.length * self.group.size, dtype=self.compute_dtype, device=first.device
         )
-        shared = self.resident and master == self.compute_dtype
+        self.shares = self.resident and master == self.compute_dtype
         self.shard = (
-            self.full[self.mine] if shared else torch.zeros(self.length, dtype=master, **like)
+            self.full[self.mine] if self.shares else torch.zeros(self.length, dtype=master, **like)
         )
         self.places, self.pieces, start = {}, {}, 0
         for name, parameter in self.parameters.items():
@@ -98,9 +101,10 @@ class Unit:
         if self._arrived is not None:
             return
         self.full.untyped_storage().resize_(self.full.numel() * self.full.itemsize)
-        own = self.full[self.mine]
-        if own.data_ptr() != self.shard.data_ptr():
-            own.copy_(self.shard)
+        if not self.shares:
+            self.shard_shelf.get()
+            self.full[self.mine].copy_(self.shard)
+            self.shard_shelf.drop()
         self._arrived = start_all_gather(self.group, self.full)
 
     def gather(self) -> None:
@@ -159,6 +163,7 @@ class Unit:
             return
         average = self._reduced().div_(self.group.size)  # (S/N,)
         if self.gradient is not None:
+            self.gradient_shelf.get()
             average.add_(self.gradient)
         if self.keeps_gradients:
             self.gradient = self.gradients[self.mine].copy_(average)
@@ -166,7 +171,8 @@ class Unit:
             self.gradient, self.gradients = average.to(self.reduce_dtype), None
         self._reduced = None
         self._written.clear()
-        if self.gradient.dtype == self.shard.dtype:
+        self.gradient_shelf.put([self.gradient])
+        if self.gradient.dtype == self.shard.dtype and not self.gradient_shelf.away:
             self.show_gradient()
 
     def show_gradient(self) -> None:
@@ -182,7 +188,50 @@ class Unit:
 
     def forget_gradient(self) -> None:
         self.hide_gradient()
+        self.gradient_shelf.forget()
         self.gradient = None
         self._written.clear()
         if not self.keeps_gradients:
             self.gradients = None
+
+    def squared_gradient(self) -> Tensor:
+        """The sum of this shard's squares; the padding adds 0."""
+        if self.gradient is None:
+            return torch.zeros((), dtype=self.shard.dtype, device=self.shard.device)
+        self.gradient_shelf.get()
+        norm = torch.linalg.vector_norm(self.gradient, dtype=self.shard.dtype)
+        self.gradient_shelf.drop()
+        return norm.square()
+
+    def scale_gradient(self, factor: Tensor) -> None:
+        if self.gradient is not None:
+            self.gradient_shelf.get()
+            self.gradient.mul_(factor)
+            self.gradient_shelf.put([self.gradient])
+
+    # ---- offload: shard and gradient wait in a store (training/offload.py) ----
+
+    def offload_gradient(self, shelf: Shelf) -> None:
+        if self.keeps_gradients:
+            raise InputError("stage 1 keeps all gradients in memory: offload them in stage 2 or 3")
+        self.gradient_shelf = shelf
+
+    def offload_shard(self, shelf: Shelf) -> None:
+        if self.resident:
+            raise InputError("stages 1 and 2 keep all parameters: offload them in stage 3")
+        self.shard_shelf = shelf
+        shelf.put([self.shard])
+
+    def fetch(self) -> None:
+        """Shard and gradient are on their way back for the optimizer."""
+        self.shard_shelf.fetch()
+        self.gradient_shelf.fetch()
+
+    def arrive(self) -> None:
+        self.shard_shelf.get()
+        self.gradient_shelf.get()
+
+    def depart(self) -> None:
+        """The optimizer has moved the shard, and needs the gradient no more."""
+        self.shard_shelf.put([self.shard])
+        self.gradient_shelf.drop()

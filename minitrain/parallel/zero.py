@@ -9,8 +9,8 @@ all is float32; what it sends, in units of P elements:
     stage 2  and gradients          2 P + 14 P/N    4 P + 12 P/N 2     the same
     stage 3  and parameters         16 P/N          16 P/N       3     and a gather more: zero3.py
 
-    backward   |-- layer 3 --|-- layer 2 --|-- layer 1 --|·|-- step 3 --|-- step 2 --|-- step 1 --|·|
-    link                     |- reduce 3 -||- reduce 2 -||-|            |- gather 3 -||- gather 2 -|
+    compute   |- backward 3 -|- backward 2 -|- backward 1 -|·|- step 3 -|- step 2 -|- step 1 -|·|
+    link                     |-- reduce 3 --|-- reduce 2 --|-|          |gather 3  |gather 2  |-|
 
 Paper: Rajbhandari et al. 2020, "ZeRO", table 1 (stage 3 keeps float32 shards and no bfloat16 ones:
 14 P/N). Lab: e03. Shapes: S elements of a unit (flat.py)  N ranks.
@@ -18,7 +18,7 @@ Paper: Rajbhandari et al. 2020, "ZeRO", table 1 (stage 3 keeps float32 shards an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -123,13 +123,11 @@ class Sharded(nn.Module):
 
         The shards do not overlap and their padding is 0, so every element counts once.
         """
-        gradients = [unit.gradient for unit in self.trained if unit.gradient is not None]
-        exact = torch.promote_types(gradients[0].dtype, torch.float32)
-        norms = [torch.linalg.vector_norm(gradient, dtype=exact) for gradient in gradients]
-        total = self.group.all_reduce(torch.stack(norms).square().sum())
-        for gradient in gradients:
-            gradient.mul_(clip_factor(total.sqrt(), limit))
-        return total.sqrt()
+        square = sum(unit.squared_gradient() for unit in self.trained)
+        norm = self.group.all_reduce(square).sqrt()
+        for unit in self.trained:
+            unit.scale_gradient(clip_factor(norm, limit))
+        return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for unit in self.trained:
@@ -207,72 +205,3 @@ class Zero(Sharded):
         """All ranks get the new parameters, while the next unit is updated."""
         super().updated(unit)
         unit.start_gather()
-
-
-def elementwise_only(make: Callable[[list[dict]], torch.optim.Optimizer]) -> None:
-    """InputError unless the optimizer moves a matrix as it moves the same numbers cut in two.
-
-    Adafactor's rows and columns, or Muon's matrix, are not there in a shard, and no error says so.
-    """
-    generator = torch.Generator().manual_seed(0)
-    matrix, gradient = torch.randn(2, 8, 8, generator=generator)
-    whole, parts = nn.Parameter(matrix.clone()), [nn.Parameter(p) for p in matrix.view(2, 32)]
-    whole.grad = gradient
-    for part, grad in zip(parts, gradient.view(2, 32)):
-        part.grad = grad
-    try:
-        make([{"params": [whole]}]).step()
-        make([{"params": parts}]).step()
-        same = torch.allclose(whole.flatten(), torch.cat(parts), rtol=1e-4, atol=1e-6)
-    except ValueError:  # Muon says that it takes matrices only
-        same = False
-    if not same:
-        raise InputError(
-            "this optimizer needs whole matrices and a shard has none: use an element-wise one "
-            "(AdamW, SGD, Lion), or DDP"
-        )
-
-
-class ZeroOptimizer:
-    """An optimizer over this rank's pieces: `make(groups)` builds it, `groups` name the model's.
-
-        optimizer = ZeroOptimizer(zero, parameter_groups(model, 0.1), partial(AdamW, lr=1e-3))
-
-    A step takes one unit after the other: only one unit's gradients are converted at a time, its
-    parameters travel while the next is updated, and its state need not be in memory before.
-    `inner` is the optimizer that was made.
-    """
-
-    def __init__(
-        self,
-        zero: Sharded,
-        groups: Sequence[dict],
-        make: Callable[[list[dict]], torch.optim.Optimizer],
-    ) -> None:
-        elementwise_only(make)
-        self.zero = zero
-        pieces = {
-            p: unit.pieces[name].weight
-            for unit in zero.trained
-            for name, p in unit.parameters.items()
-            if name in unit.pieces
-        }
-        self.inner = make(
-            [{**g, "params": [pieces[p] for p in g["params"] if p in pieces]} for g in groups]
-        )
-        self.param_groups, self.state = self.inner.param_groups, self.inner.state
-
-    def step(self) -> None:
-        for unit in self.zero.trained:
-            unit.hide_gradient()
-        for unit in self.zero.trained:
-            unit.show_gradient()
-            self.inner.step()
-            unit.hide_gradient()
-            self.zero.updated(unit)
-        for unit in self.zero.trained:
-            if unit.resident:
-                unit.gather()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.zero.zero_grad(set_to_none)
