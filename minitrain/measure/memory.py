@@ -263,8 +263,9 @@ def _storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
     """The storages under a tensor; a DTensor and its like are opened down to their parts."""
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
-        for name in names:
-            yield from _storages(getattr(tensor, name))
+        for part in (getattr(tensor, name) for name in names):
+            if isinstance(part, Tensor):  # and not the mesh
+                yield from _storages(part)
     elif tensor.layout == torch.strided:
         yield tensor.untyped_storage()
 

@@ -77,6 +77,13 @@ class ZeroOptimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.zero.zero_grad(set_to_none)
 
+    def arrive(self) -> None:
+        """All state and all shards are in memory; what is in the store is put there again later."""
+        for shelf in self.shelves:
+            shelf.get()
+        for unit in self.zero.trained:
+            unit.shard_shelf.get()
+
     def _turns(self) -> Iterable[int]:
         units = self.zero.trained
         if not self.shelves:

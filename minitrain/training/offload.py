@@ -16,12 +16,15 @@ Papers: Ren et al. 2021, "ZeRO-Offload"; Rajbhandari et al. 2021, "ZeRO-Infinity
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +44,11 @@ class Mover:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="offload")
-        self._jobs: deque[Future] = deque()
+        self._jobs: deque[Future] = deque()  # in order; those whose end nobody has looked at
+        self._queue: SimpleQueue = SimpleQueue()
+        # A daemon: a process that ends needs not wait, for the store is whole at every moment.
+        threading.Thread(target=_work, args=(self._queue,), name="offload", daemon=True).start()
+        weakref.finalize(self, self._queue.put, None)
 
     def submit(self, job: Callable[[], None], tensors: Sequence[Tensor]) -> Future:
         """Does `job` after all jobs before it; raises here what one of those has raised."""
@@ -50,7 +56,8 @@ class Mover:
             self._jobs.popleft().result()
         on_gpu = any(tensor.is_cuda for tensor in tensors)
         ready = torch.cuda.current_stream().record_event() if on_gpu else None
-        self._jobs.append(self._thread.submit(_run, job, ready))
+        self._jobs.append(Future())
+        self._queue.put((self._jobs[-1], partial(_run, job, ready)))
         return self._jobs[-1]
 
     def commit(self) -> None:
@@ -58,6 +65,17 @@ class Mover:
         while self._jobs:
             self._jobs.popleft().result()
         self.store.commit()
+
+
+def _work(queue: SimpleQueue) -> None:
+    """The thread: one job after the other, until there is None."""
+    while (entry := queue.get()) is not None:
+        future, job = entry
+        try:
+            future.set_result(job())
+        except BaseException as error:
+            future.set_exception(error)
+        del entry, future, job  # an idle thread holds no tensors
 
 
 @torch.no_grad()
