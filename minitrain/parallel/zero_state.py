@@ -6,7 +6,7 @@
 
 All are {"pieces": {name: {"start", "weight", "exp_avg", …}}, "groups"}: elements start … start + n
 of a parameter (the whole one, in its shape, where they were gathered), what the optimizer keeps for
-them, and its settings. A piece knows where it belongs, so resharding copies what overlaps. Lab: e03.
+them, and its settings. A piece knows where it belongs: resharding copies what overlaps. Lab: e03.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def gathered_state(zero: Sharded, optimizer: ZeroOptimizer) -> dict:
             whole = _whole(unit, optimizer, key, dtype or unit.shard.dtype)
             for name, parameter in unit.parameters.items():
                 place = unit.places[parameter]
-                flat = whole[place.start] if is_scalar else whole[place].view(parameter.shape)
+                shape = parameter.shape if key == "weight" else parameter.shape or (1,)
+                flat = whole[place.start] if is_scalar else whole[place].view(shape)
                 pieces[name][key] = flat.clone()
     return {"pieces": pieces, "groups": _settings(optimizer)}
 
