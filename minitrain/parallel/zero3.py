@@ -133,8 +133,11 @@ class Zero3(Sharded):
         self._free_if_done(module)
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
+        unit = self.unit_of[parameter]
+        if unit.gradients is None and self.issued:  # room for its own, now that the last are sent
+            self.order[self.issued - 1].finish_reduce()
         super()._accumulated(parameter)
-        self._free_if_done(self.module_of[self.unit_of[parameter]])
+        self._free_if_done(self.module_of[unit])
 
     def _free_if_done(self, module: nn.Module) -> None:
         """Inputs and parameters have their gradients: no node of the unit is left to run."""
