@@ -4,7 +4,8 @@
     stage 3   FSDP2                                 offload   FSDP2 with CPUOffloadPolicy
 
 Forward, loss, backward, AdamW (torch's fused one for all). Before it is timed, both must give the
-same losses for three steps. The bytes are what a `MemoryLedger` sees
+same losses for three steps. The batch is small, so that communication is a part of the step that
+can be seen. Offload is to memory and only timed: on a CPU it goes where it came from. The bytes are what a `MemoryLedger` sees
 of the third: not what the network library copies to.
 """
 
@@ -32,7 +33,7 @@ from minitrain.parallel.zero3 import Zero3
 from minitrain.parallel.zero_optimizer import ZeroOptimizer
 from minitrain.training.stores import MemoryStore
 
-SHAPES = (("1M", 8, 128), ("10M", 4, 128))  # preset, batch a rank, length
+SHAPES = (("1M", 2, 128), ("10M", 1, 128))  # preset, batch a rank, length
 ADAMW = partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.1, fused=True)
 SECONDS_REASON = (
     "both compute the same and send about the same, so what is left is noise (see the spread) or "
@@ -113,6 +114,7 @@ def cases(
         for name, batch, length in shapes
         for pair in PAIRS
         for unit in ("seconds", "bytes")
+        if unit == "seconds" or pair != "ZeRO-3 offloaded"
     ]
 
 

@@ -169,7 +169,8 @@ class Zero(Sharded):
     """Stages 1 and 2: the parameters stay whole. A model in bfloat16 gets float32 shards.
 
     Both reduce alike; stage 1 keeps the buffers of all gradients, so that microbatches under
-    `no_sync` cost it nothing, and stage 2 frees each as soon as its part is with its owner.
+    `no_sync` cost it nothing, and stage 2 frees each as soon as its part is with its owner. By
+    default a bucket is an eighth of the model, from 1 MB to DDP's 25: two are held at a time.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class Zero(Sharded):
         model: nn.Module,
         group: Group,
         stage: int = 2,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
         reduce_dtype: torch.dtype | None = None,
     ) -> None:
         if stage not in (1, 2):
@@ -192,7 +193,7 @@ class Zero(Sharded):
                 resident=True,
                 keeps_gradients=stage == 1,
             )
-            for parameters in bucket_groups(model, bucket_bytes)
+            for parameters in bucket_groups(model, bucket_bytes or _bucket_bytes(model))
         ]
         super().__init__(model, group, units)
         self.stage = stage
@@ -205,3 +206,7 @@ class Zero(Sharded):
         """All ranks get the new parameters, while the next unit is updated."""
         super().updated(unit)
         unit.start_gather()
+
+
+def _bucket_bytes(model: nn.Module) -> int:
+    return min(BUCKET_BYTES, max(2**20, sum(p.nbytes for p in trainable(model)) // 8))

@@ -10,7 +10,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from minitrain.bench import OURS, PEER, Case, Row, as_json, collectives, ddp, in_turn, launch
+from minitrain.bench import OURS, PEER, Case, Row, as_json, collectives, ddp, in_turn, launch, zero
 from minitrain.bench import training as training_bench
 from minitrain.commands.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
 from minitrain.errors import InputError
@@ -34,7 +34,7 @@ def check_contract(rows: list[Row]) -> None:
         assert set(row) >= KEYS
         assert row["ours"] > 0 and row["peer"] > 0 and row["spread"] >= 0
         assert row["ratio"] == pytest.approx(row["ours"] / row["peer"])
-        assert row["unit"] == "seconds"
+        assert row["unit"] in ("seconds", "bytes")
         assert any(c.isdigit() for c in row["peer_name"]), "the peer's version is named"
         assert (row["ratio"] > 1) == bool(row["reason"])
 
@@ -62,6 +62,12 @@ def test_collectives_small():
 
 def test_ddp_small():
     check_contract([c.row() for c in ddp.cases(repeats=1, shapes=(("0.5M", 1, 8),))])
+
+
+def test_zero_small():
+    cases = zero.cases(repeats=1, shapes=(("0.5M", 1, 8),))
+    assert [case.unit for case in cases] == ["seconds", "bytes"] * 3 + ["seconds"]
+    check_contract([case.row() for case in (cases[0], cases[3], cases[4], cases[6])])
 
 
 def test_training_small():
@@ -122,4 +128,4 @@ def test_unknown_names_and_bad_options_are_refused_before_anything_runs(tmp_path
 
 def test_every_name_has_cases():
     pytest.importorskip("transformers")
-    assert len(chosen_cases(list(NAMES))) == 2 + 3 * len(collectives.SIZES) + 2 + 2
+    assert len(chosen_cases(list(NAMES))) == 2 + 3 * len(collectives.SIZES) + 2 + 2 + 2 * 7
