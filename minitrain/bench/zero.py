@@ -5,8 +5,8 @@
 
 Forward, loss, backward, AdamW (torch's fused one for all). Before it is timed, both must give the
 same losses for three steps. The batch is small, so that communication is a part of the step that
-can be seen. Offload is to memory and only timed: on a CPU it goes where it came from. The bytes are what a `MemoryLedger` sees
-of the third: not what the network library copies to.
+can be seen. Offload is to memory and only timed: on a CPU it goes where it came from. The bytes are
+what a `MemoryLedger` sees of the third step: not what the network library copies to.
 """
 
 from __future__ import annotations
