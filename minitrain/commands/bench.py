@@ -14,7 +14,17 @@ if TYPE_CHECKING:
 
     from minitrain.bench import Case, Row
 
-NAMES = ("launch", "collectives", "training", "ddp", "tensor", "pipeline", "attention", "recompute")
+NAMES = (
+    "launch",
+    "collectives",
+    "training",
+    "ddp",
+    "tensor",
+    "pipeline",
+    "attention",
+    "recompute",
+    "zero",
+)
 
 
 def bench(

@@ -224,6 +224,14 @@ class MemoryLedger(TorchDispatchMode):
             entry.size = size
             self._look_for_peak(entry.category)
 
+    def _see_shrunk(self) -> None:
+        """A sharded or offloaded tensor gives its memory back without an operation that tells."""
+        for entry in list(self._entries.values()):
+            storage = entry.reference()
+            if storage is not None and storage.nbytes() < entry.size:
+                self._bytes[entry.category] -= entry.size - storage.nbytes()
+                entry.size = storage.nbytes()
+
     def _move(self, entry: _Entry, category: str) -> None:
         """Changes who holds an entry; at the peak too, if it lived then and never had a holder.
 
@@ -239,6 +247,9 @@ class MemoryLedger(TorchDispatchMode):
         self._look_for_peak(category)
 
     def _look_for_peak(self, category: str) -> None:
+        higher = self._bytes[category] > self._highest[category]
+        if higher or sum(self._bytes.values()) > sum(self._peak.values()):
+            self._see_shrunk()
         self._highest[category] = max(self._highest[category], self._bytes[category])
         if sum(self._bytes.values()) > sum(self._peak.values()):
             self._peak, self._peak_event = dict(self._bytes), self._next_event()
@@ -252,8 +263,9 @@ def _storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
     """The storages under a tensor; a DTensor and its like are opened down to their parts."""
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
-        for name in names:
-            yield from _storages(getattr(tensor, name))
+        for part in (getattr(tensor, name) for name in names):
+            if isinstance(part, Tensor):  # and not the mesh
+                yield from _storages(part)
     elif tensor.layout == torch.strided:
         yield tensor.untyped_storage()
 

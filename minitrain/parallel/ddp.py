@@ -98,7 +98,12 @@ class Bucket:
 
 
 def make_buckets(model: nn.Module, bucket_bytes: int = BUCKET_BYTES) -> list[Bucket]:
-    """Buckets in reverse order of registration, about the order in which backward makes gradients.
+    """A buffer for each of `bucket_groups`."""
+    return [Bucket(group) for group in bucket_groups(model, bucket_bytes)]
+
+
+def bucket_groups(model: nn.Module, bucket_bytes: int = BUCKET_BYTES) -> list[list[nn.Parameter]]:
+    """In reverse order of registration, about the order in which backward makes gradients.
 
     A parameter larger than a bucket gets one to itself; a bucket has one dtype and device. Where
     there are several, the last one is small.
@@ -110,7 +115,7 @@ def make_buckets(model: nn.Module, bucket_bytes: int = BUCKET_BYTES) -> list[Buc
         tail = _filled(reversed(groups[-1]), LAST_BYTES)[0]
         rest = groups.pop()[: -len(tail)]
         groups += [group for group in (rest, tail[::-1]) if group]
-    return [Bucket(group) for group in groups]
+    return groups
 
 
 def _filled(parameters: Iterable[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:

@@ -62,6 +62,7 @@ class Peers:
     all_reduce: Callable[[Tensor], object] = lambda tensor: tensor  # sums in place over ranks
     synchronize: Callable[[], object] = lambda: None  # after backward: averages the gradients
     no_sync: Callable[[], AbstractContextManager] = nullcontext  # a backward that sends nothing
+    clip: Callable[[Sequence[nn.Parameter], float], Tensor] = clip_by_global_norm
 
 
 ALONE = Peers()
@@ -116,7 +117,7 @@ def train_step(
         loss = loss + share.detach()
     peers.synchronize()
     peers.all_reduce(loss)
-    grad_norm = clip_by_global_norm(parameters, clip)
+    grad_norm = peers.clip(parameters, clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     update_biases(model, peers.all_reduce)

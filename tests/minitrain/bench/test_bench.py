@@ -23,6 +23,7 @@ from minitrain.bench import (
     launch,
     pipeline,
     tensor,
+    zero,
 )
 from minitrain.bench import recompute as recompute_bench
 from minitrain.bench import training as training_bench
@@ -109,6 +110,12 @@ def test_recompute_small():
     check_contract(rows)
     assert [row.unit for row in rows] == ["seconds", "bytes", "seconds", "bytes", "bytes"]
     assert all(row.ratio <= 1 for row in rows if row.unit == "bytes"), "we hold what torch does"
+
+
+def test_zero_small():
+    cases = zero.cases(repeats=1, shapes=(("0.5M", 1, 8),))
+    assert [case.unit for case in cases] == ["seconds", "bytes"] * 3 + ["seconds"]
+    check_contract([case.row() for case in (cases[0], cases[3], cases[4], cases[6])])
 
 
 def test_training_small():

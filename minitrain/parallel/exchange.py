@@ -1,0 +1,74 @@
+"""All-gather and reduce-scatter that run while their caller computes, in place where they can.
+
+A ring passes on what has just arrived: N-1 steps, each waiting for the one before, so somebody must
+look after it. Here each rank sends every other its part directly, all at once, and the library
+moves the bytes in the background. Bytes a rank sends: (N-1)/N·S, as in a ring; messages: N-1.
+
+    ring     r sends c ─ wait ─ sends c-1 ─ wait ─ …      in flight: 1 message    extra memory 2S/N
+    direct   r sends to all others ─ own work ─ wait      in flight: N-1          extra (N-1)/N·S
+
+gloo's own all-gather copies once more through a buffer of S bytes, and its reduce-scatter is an
+all-reduce: from 4 MB up these take 0.6 to 0.8 and 0.4 to 0.6 of their times on 2 and 4 ranks.
+On a GPU both are NCCL's. Lab: e03. `whole` is flat, N equal parts: (N·S/N,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from minitrain.parallel.group import Group
+
+
+def start_all_gather(group: Group, whole: Tensor) -> Callable[[], None]:
+    """Part r of `whole` is there on rank r; after the returned wait, all parts are on all ranks."""
+    parts = whole.chunk(group.size)
+    if whole.is_cuda:
+        work = group.all_gather(whole, parts[group.rank], async_op=True)
+        return lambda: work.wait() and None
+    works = []
+    for to, source in _turns(group):
+        works.append(group.irecv(parts[source], source))
+        works.append(group.isend(parts[group.rank], to))
+    return lambda: _wait(works)
+
+
+def start_reduce_scatter(
+    group: Group, whole: Tensor, dtype: torch.dtype | None = None
+) -> Callable[[], Tensor]:
+    """The returned wait gives the sum over ranks of this rank's part, (S/N,), added in `dtype`.
+
+    Added in order of rank, so that the bits do not depend on who came first. `whole` stays as it is
+    and must not change before the wait.
+    """
+    parts = whole.chunk(group.size)
+    if whole.is_cuda:
+        out = torch.empty_like(parts[0])
+        work = group.reduce_scatter(out, whole, async_op=True)
+        return lambda: work.wait().to(dtype or whole.dtype)
+    works, terms = [], list(parts)  # terms[r]: rank r's part for me
+    for to, source in _turns(group):
+        terms[source] = torch.empty_like(parts[0])
+        works.append(group.irecv(terms[source], source))
+        works.append(group.isend(parts[to], to))
+    return lambda: _wait(works) or _sum(terms, dtype or whole.dtype)
+
+
+def _turns(group: Group) -> list[tuple[int, int]]:
+    """(to, source) of each step: all send s places on, so no rank gets two at once."""
+    ranks = range(1, group.size)
+    return [((group.rank + s) % group.size, (group.rank - s) % group.size) for s in ranks]
+
+
+def _wait(works: list) -> None:
+    for work in works:
+        work.wait()
+
+
+def _sum(parts: list[Tensor], dtype: torch.dtype) -> Tensor:
+    total = parts[0].to(dtype, copy=True)
+    for part in parts[1:]:
+        total.add_(part)
+    return total
