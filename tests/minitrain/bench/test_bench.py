@@ -80,7 +80,7 @@ def test_ddp_small():
 
 
 def test_tensor_small():
-    cases = tensor.cases(repeats=1, blocks=(("0.5M", 1, 16),), losses=((32, 512),))
+    cases = tensor.cases(repeats=1, blocks=(("0.5M", 2, 64),), losses=((32, 512),))
     rows = [c.row() for c in cases]
     check_contract(rows)
     assert [row.unit for row in rows] == ["seconds", "bytes"] * 2
