@@ -48,6 +48,7 @@ class Case:
     peer_name: str
     measure: Callable[[], Comparison]
     reason: str
+    unit: str = "seconds"  # or bytes: a cost
 
     def row(self) -> Row:
         comparison = self.measure()
@@ -57,7 +58,7 @@ class Case:
             ours=comparison.timings[OURS].median,
             peer=comparison.timings[PEER].median,
             ratio=ratio,
-            unit="seconds",
+            unit=self.unit,
             peer_name=self.peer_name,
             spread=comparison.ratio_spread(OURS, PEER),
             reason=self.reason if ratio > 1 else "",

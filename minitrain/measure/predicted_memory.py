@@ -7,6 +7,8 @@ that of the MLP), in the model's dtype and always in float32:
     2 norms       4 D          each its input and its output         2   1/rms of each
     attention     2 HC + 2 KC  q, k, v, out                          H   the softmax's log-sum
     MLP           4 F          gate, silu(gate), up, their product
+    or experts    K (2 D + 2 F')  for each of K choices: its token, gate, up, the answer
+                  4 S F'       the shared ones                         2 E  logits, probabilities
 
 and the model once 2 D and 1 of the last norm, V log-probabilities in float32, the rotation and the
 mask. No T² of scores, which the fused attention (Dao et al. 2022) does not keep: they are the
@@ -47,8 +49,8 @@ def predicted_activations(
     """
     width, queries = config.hidden_size, config.heads * config.head_size
     keys, size = config.kv_heads * config.head_size, dtype.itemsize
-    block = size * (4 * width + 2 * queries + 2 * keys + 4 * config.ffn_size)
-    block += FLOAT32 * (2 + config.heads)
+    block = size * (4 * width + 2 * queries + 2 * keys) + FLOAT32 * (2 + config.heads)
+    block += _mixture(config, size) if config.experts else size * 4 * config.ffn_size
     last = size * 2 * width + FLOAT32 * (1 + config.vocab_size)
     per_token = config.layers * block + last
     sequences = batch if packed else 1
@@ -57,6 +59,16 @@ def predicted_activations(
     shared += length * length if masked else 0
     indices = 2 * 8 * batch * length  # tokens and targets, int64
     return batch * length * per_token + sequences * shared * size + indices
+
+
+def _mixture(config: Shape, size: int) -> int:
+    """Bytes a token that a layer of experts keeps."""
+    inner, chosen = config.expert_ffn_size, config.experts_per_token
+    choices = size * chosen * (2 * config.hidden_size + 2 * inner)
+    shared = size * 4 * config.shared_experts * inner
+    copy = FLOAT32 * config.hidden_size if size < FLOAT32 else 0  # the router reads float32
+    numbers = 3 * 8 + 2 * FLOAT32 + 1  # expert, row and token of a choice; its weights; is it kept
+    return choices + shared + copy + FLOAT32 * 2 * config.experts + numbers * chosen
 
 
 def predict_memory(

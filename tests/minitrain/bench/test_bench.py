@@ -10,7 +10,18 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from minitrain.bench import OURS, PEER, Case, Row, as_json, collectives, ddp, in_turn, launch
+from minitrain.bench import (
+    OURS,
+    PEER,
+    Case,
+    Row,
+    as_json,
+    collectives,
+    ddp,
+    experts,
+    in_turn,
+    launch,
+)  # fmt: skip
 from minitrain.bench import training as training_bench
 from minitrain.commands.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
 from minitrain.errors import InputError
@@ -34,8 +45,9 @@ def check_contract(rows: list[Row]) -> None:
         assert set(row) >= KEYS
         assert row["ours"] > 0 and row["peer"] > 0 and row["spread"] >= 0
         assert row["ratio"] == pytest.approx(row["ours"] / row["peer"])
-        assert row["unit"] == "seconds"
-        assert any(c.isdigit() for c in row["peer_name"]), "the peer's version is named"
+        assert row["unit"] in ("seconds", "bytes")
+        named = any(c.isdigit() for c in row["peer_name"]) or "loop" in row["peer_name"]
+        assert named, "the peer's version is named, where it has one"
         assert (row["ratio"] > 1) == bool(row["reason"])
 
 
@@ -82,6 +94,15 @@ def test_the_llama_beside_ours_has_the_same_weights(tied):
     assert not torch.allclose(model(tokens), llama(tokens).logits), "the weights are a copy"
 
 
+def test_experts_small():
+    pytest.importorskip("transformers")
+    with threads(1):
+        rows = [c.row() for c in experts.cases(repeats=1, experts=(8,))]
+    check_contract(rows)
+    assert [row.unit for row in rows] == ["seconds", "bytes"] * 2
+    assert not any(row.lost for row in rows if row.unit == "bytes")
+
+
 def test_launch_beside_spawn_small():
     spawn = launch.cases(repeats=1, ranks=2)[1]
     assert spawn.peer_name.startswith("mp.spawn of torch")
@@ -122,4 +143,5 @@ def test_unknown_names_and_bad_options_are_refused_before_anything_runs(tmp_path
 
 def test_every_name_has_cases():
     pytest.importorskip("transformers")
-    assert len(chosen_cases(list(NAMES))) == 2 + 3 * len(collectives.SIZES) + 2 + 2
+    others = 2 + 2 + 2 + 4 * len(experts.EXPERTS)
+    assert len(chosen_cases(list(NAMES))) == 3 * len(collectives.SIZES) + others
