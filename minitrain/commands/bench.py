@@ -24,6 +24,7 @@ NAMES = (
     "attention",
     "recompute",
     "zero",
+    "experts",
 )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from minitrain.commands.train_options import RUN_FILE
 from minitrain.commands.train_setup import Job, Run, prepare
-from minitrain.model.config import parameter_count
+from minitrain.model.config import ModelConfig, active_parameter_count, parameter_count
 from minitrain.parallel.group import Group
 from minitrain.training.loop import StepRecord, TrainResult, train
 from minitrain.training.report import Reporter, describe_loss
@@ -62,12 +62,18 @@ class Saver:
             self.run.save()
 
 
+def parameters_text(config: ModelConfig) -> str:
+    """All of them, and where there are experts those that a token passes through."""
+    text = f"{parameter_count(config):,} parameters"
+    return f"{text} ({active_parameter_count(config):,} active)" if config.experts else text
+
+
 def introduction(run: Run) -> str:
     options, rows = run.options, run.rows
     source = f"corpus '{options.domain}'" if options.data == "corpus" else options.data
     devices = f"{run.ranks.size} x {run.device}" if run.ranks.size > 1 else f"{run.device}"
     lines = [
-        f"model   {options.preset}: {parameter_count(run.config):,} parameters, "
+        f"model   {options.preset}: {parameters_text(run.config)}, "
         f"{options.dtype} on {devices}, whose matmuls reach {run.peak / 1e9:,.0f} GFLOP/s",
         f"text    {source}: {int(rows.training.valid.sum()):,} tokens of {run.config.vocab_size}, "
         f"in rows of {options.length}, {rows.training.fill:.0%} full",

@@ -96,7 +96,9 @@ class MoE(nn.Module):
         experts, p = (
             rearrange(z, "b t k -> (b t) k") for z in (routing.experts, routing.probabilities)
         )
-        rows = self.capacity and math.ceil(self.capacity * experts.numel() / self.count)
+        if self.capacity is None:
+            return make_plan(experts, self.count)
+        rows = math.ceil(self.capacity * experts.numel() / self.count)
         return make_plan(experts, self.count, rows, p)
 
     def charge(self, routing: Routing, plan: Plan) -> Tensor:

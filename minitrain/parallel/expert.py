@@ -95,7 +95,8 @@ def expert_parallel(model: nn.Module, group: Group) -> nn.Module:
     """Keeps this rank's slices of the experts of a full model, in place, and links the exchange.
 
     Rank r of N holds experts r·E/N to (r+1)·E/N. Experts are split over axis ep; of everything else
-    each rank of ep sees other tokens, so that its gradient is a part.
+    each rank of ep sees other tokens, so that its gradient is a part. Before the optimizer is made:
+    the slices are new parameters. A capacity is each rank's own, for its own tokens.
     """
     layers = moe_layers(model)
     if not layers:
