@@ -1,7 +1,8 @@
 """What an hour of a chip costs: always a range with a date and a provider, never one number.
 
-`data/prices.csv` holds what pages printed, each with its source; they disagree by up to 2.7 times
-for the same chip, and change by the month. A price of one's own replaces the table.
+`data/prices.csv` holds what pages printed, each with its source; for one chip on demand they differ
+by up to 8.2 times (an H100, 1.49 to 12.29 dollars), and change by the month. A price of one's own
+replaces the table.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ def test_an_impossible_row_is_one_sentence_and_exit_2(runs):
         ("name,layers,hidden\nx,1,2\n", "lacks the column chip"),
         (HEADER.replace("tp", "tensor") + ROW, "no column .* 'tensor'"),
         (HEADER + ROW.strip() + ",extra\n", "more cells than columns"),
+        (HEADER.replace("zero", "tp") + ROW, "has the column tp twice"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, text, words):
