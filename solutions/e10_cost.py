@@ -38,9 +38,8 @@ mixtral = Model(
 #
 # Difficulty 2 of 5 · 10 minutes · 8 points
 #
-# A layer: q and o are h x h, k and v are h x `kv_heads · head_size`; the MLP has 3 matrices h x f (2 if not `gated`); two
-# norms of h. `moe_layers` of the layers have a router h x E and E experts of `moe_ffn`, instead. Then the last norm,
-# embedding and head.
+# A layer: q, o are h x h; k, v h x `kv_heads · head_size`; the MLP has 3 matrices h x f (2 if not `gated`); two norms.
+# In `moe_layers` of them a router h x E and E experts of `moe_ffn` replace the MLP. Last: a norm, embedding, head.
 
 
 # %% tags=["exercise"]
@@ -93,14 +92,12 @@ for name, model in {
     print(f"{name:12s} {held:15,d} parameters, {active:15,d} multiply a token")
 
 # %% [markdown]
-# Llama's checkpoint has exactly 68,976,648,192; Mixtral is sold as "47B, 13B active". GPT-3 has biases too, 0.1%, left
-# out here.
-
-# %% [markdown]
 # ## 2 · FLOPs, the model's and the hardware's
 #
-# A weight is one multiply and one add: 2 FLOPs forward, 4 backward, so 6 N a token. Attention's scores add 4·l·h·s
-# forward. **MFU** counts these. **HFU** adds what recomputation repeats: the "52% of peak" of a famous 2021 table is an HFU.
+# Llama's checkpoint has exactly these; Mixtral is sold as "47B, 13B active".
+#
+# A weight is 2 FLOPs forward, 4 backward: 6 N a token. Attention's scores add 4·l·h·s forward. **MFU** counts these, **HFU**
+# also what recomputation repeats: the "52% of peak" of a famous 2021 table is an HFU.
 #
 # ### Exercise 2 · `step_flops`
 #
@@ -149,9 +146,9 @@ step_flops = lab.grade(step_flops)
 # ## 3 · Memory
 #
 # Adam in mixed precision keeps 2 bytes of weight, 4 of FP32 gradient, and 12 of optimizer (FP32 weights, two moments).
-# ZeRO shards the optimizer over the data ranks (stage 1), then the gradients (2), then the weights (3).
+# ZeRO shards the optimizer over the data ranks (stage 1), then gradients (2), then weights (3).
 #
-# **Predict**: how many 80 GB chips does it take to hold a 70B's 18 bytes a parameter, and nothing else?
+# **Predict**: how many 80 GB chips hold a 70B's 18 bytes a parameter, and nothing else?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -307,11 +304,11 @@ show.figure(
 lab.experiment("memory", memory)
 
 # %% [markdown]
-# Turn the knobs: a 70B on 64 chips, 512 sequences of 4096. Which is the cheapest change that makes it fit? Your own
-# functions draw this.
+# Turn the knobs: a 70B on 64 chips, 512 sequences of 4096. Set ZeRO to 0: what is the cheapest change that makes it
+# fit again? Your own functions draw this.
 
 
-# %%
+# %% tags=["experiment"]
 def draw(ax, tp, pp, zero, recompute, micro_batch):
     plan = Plan(tp=tp, sp=tp > 1, pp=pp, dp=64 // tp // pp, zero=zero, recompute=recompute, micro_batch=micro_batch)  # fmt: skip
     run = make_run("H100-SXM-80GB", llama, plan, seq=4096, global_batch=512)
@@ -345,10 +342,10 @@ widgets.explore(
 # %% [markdown]
 # ## 4 · A step on paper
 #
-# A chip holds a share of its peaks: `chip.constants.matmul` (A100 0.75, H100 0.60), `.attention` and `.memory`, given for
-# each chip, never for a run. What else is there: kernels bound by memory, collectives that are waited for, the bubble.
+# A chip holds a share of its peak: `chip.constants.matmul` (A100 0.75, H100 0.60) and `.attention`, given for a chip,
+# never for a run. The rest: memory-bound kernels, collectives that are waited for, the bubble.
 #
-# **Predict**: how far off will such a model be, in the mean over 92 published runs, in percent?
+# **Predict**: how far off is such a model in the mean over 92 published runs, in percent?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -363,13 +360,14 @@ lab.predict("error", guess, unit="%")
 # Difficulty 4 · 15 minutes · 13 points
 #
 # A pass is a forward's worth: 3 a step, 4 with `full`. A rank runs `microbatches · layers / pp` layers a pass.
-# Tensor parallelism all-reduces 2·tokens·h bytes twice a layer: forward, backward (once, though two passes), and again if
+# Tensor ranks all-reduce 2·tokens·h bytes, twice a layer: forward, backward (once, though two passes), and again if
 # recomputed.
 
 # %% [markdown]
-# Given: `elementwise_seconds(run)` of one layer, forward, one microbatch. `fabric.seconds("all_reduce", nbytes, ranks,
-# stride=1)`, 0 for one rank; data ranks stand `stride=tp` apart, each with N/(t·p) gradients of 4 bytes, sent once a
-# step. ZeRO-3's traffic hides: 0. The bubble is (p-1)/(v·m) of matmul + elementwise + tensor.
+# Given: `elementwise_seconds(run)`, of a layer's forward, one microbatch; `fabric.seconds("all_reduce", nbytes, ranks,
+# stride)`. Data ranks stand tp apart and all-reduce 4 bytes of each of their N/(t·p) gradients. ZeRO-3: each microbatch
+# two `all_gather` of 2 bytes, one `reduce_scatter` of 4; only what exceeds matmul + elementwise shows. The bubble:
+# (p-1)/(v·m) of matmul + elementwise + tensor.
 
 # %% tags=["exercise"]
 from minitrain.planning.layer_times import elementwise_seconds
@@ -378,7 +376,7 @@ from minitrain.planning.layer_times import elementwise_seconds
 def step_parts(run: Run, fabric) -> dict[str, float]:
     """Seconds of a step on one rank: matmul, elementwise, tensor, bubble, data.
     Matmul FLOPs run at .matmul of chip.peak(precision), the scores' at .attention,
-    over run.gpus chips. About 16 lines."""
+    over run.gpus chips. About 19 lines."""
     ### BEGIN SOLUTION
     plan, model, chip, held = run.plan, run.model, run.chip, run.chip.constants
     passes = 4 if plan.recompute == "full" else 3
@@ -392,10 +390,18 @@ def step_parts(run: Run, fabric) -> dict[str, float]:
     tensor = 2 * (passes - 1) * layers * fabric.seconds("all_reduce", message, plan.tp)
     work = matmul + elementwise + tensor
     bubble = work * (plan.pp - 1) / (plan.vpp * run.microbatches)
-    size, ranks = 4 * weights(model)[0] / (plan.tp * plan.pp), plan.dp * plan.cp
-    data = fabric.seconds("all_reduce", size, ranks, stride=plan.tp)
+    owned, across = (
+        weights(model)[0] / (plan.tp * plan.pp),
+        (plan.dp * plan.cp, plan.tp),
+    )
+    data = fabric.seconds("all_reduce", 4 * owned, *across)
+    if plan.zero == 3:
+        gather = fabric.seconds("all_gather", 2 * owned, *across)
+        scatter = fabric.seconds("reduce_scatter", 4 * owned, *across)
+        data = run.microbatches * (2 * gather + scatter)
+        data = max(0.0, data - matmul - elementwise)
     parts = {"matmul": matmul, "elementwise": elementwise, "tensor": tensor}
-    return {**parts, "bubble": bubble, "data": data if plan.zero < 3 else 0.0}
+    return {**parts, "bubble": bubble, "data": data}
     ### END SOLUTION
 
 
@@ -465,7 +471,7 @@ with show.canvas(columns=2, height=4.0) as (figure, (left, right)):
         curves[table] = (
             range(1, 6),
             [
-                mean_error(rows, lambda row: sum(row[p] for p in parts[:n]))
+                mean_error(rows, lambda row, n=n: sum(row[p] for p in parts[:n]))
                 for n in range(1, 6)
             ],
         )
@@ -545,19 +551,19 @@ def best_plans(
     model, chip, gpus, seq, batch, memory_of, seconds_of, best=5
 ) -> list[Run]:
     """The fastest runs that fit, fastest first. tp of 1 2 4 8 dividing heads, pp of 1 2 4
-    8 16 dividing layers, dp the rest and dividing batch, zero 1 or 3 (no 3 with pp > 1),
-    recompute none or full, sp where tp > 1. Fits: memory_of(run) is at most 92% of
+    8 16 dividing layers, dp the rest, dp · micro_batch dividing batch, zero 1 or 3 (no 3 with pp > 1),
+    recompute none or full, micro_batch 1 2 4, sp where tp > 1. Fits: memory_of(run) is at most 92% of
     chip.memory. Only what fits is timed. About 13 lines."""
     ### BEGIN SOLUTION
     fitting = []
-    cuts = product((1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 3), ("none", "full"))
-    for tp, pp, zero, recompute in cuts:
+    sizes = (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 3), ("none", "full"), (1, 2, 4)
+    for tp, pp, zero, recompute, micro in product(*sizes):
         if gpus % (tp * pp) or model.heads % tp or model.layers % pp:
             continue
         dp = gpus // (tp * pp)
-        if batch % dp or (zero == 3 and pp > 1):
+        if batch % (dp * micro) or (zero == 3 and pp > 1):
             continue
-        plan = Plan(tp=tp, sp=tp > 1, pp=pp, dp=dp, zero=zero, recompute=recompute)
+        plan = Plan(tp=tp, sp=tp > 1, pp=pp, dp=dp, zero=zero, recompute=recompute, micro_batch=micro)  # fmt: skip
         run = make_run(chip, model, plan, seq, batch)
         if memory_of(run) <= 0.92 * chip.memory:
             fitting.append(run)
@@ -571,12 +577,12 @@ best_plans = lab.grade(best_plans)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `product(tps, pps, zeros, recomputes)` gives every combination; `continue` past those that are not legal.
+# `product(tps, pps, zeros, recomputes, micros)` gives every combination; `continue` past those that are not legal.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `dp = gpus // (tp * pp)`, where that divides; then `batch % dp` must be 0. `make_run(chip, model, plan, seq, batch)`.
+# `dp = gpus // (tp * pp)`, where that divides; then `batch % (dp * micro)` must be 0. `make_run(chip, model, plan, seq, batch)`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -596,11 +602,10 @@ def seconds_of(run):
     return sum(step_parts(run, fabric_of(run.chip, run.per_node)).values())
 
 
-# %%
 from minitrain.planning.hardware import find_chip
 
 H100 = find_chip("H100-SXM-80GB")
-shown = ("tp", "pp", "dp", "zero", "recompute")
+shown = ("tp", "pp", "dp", "zero", "recompute", "micro_batch")
 plans = best_plans(llama, H100, 512, 4096, 1024, memory_of, seconds_of)
 show.table(
     [
@@ -628,20 +633,20 @@ guess = 3
 lab.predict("price_ratio", guess, unit="x")
 
 # %% [markdown]
-# **Run**: Llama 2 70B's two trillion tokens, on four chips and 64 to 2,048 of them, each with the best plan of your
+# **Run**: Llama 2 70B's two trillion tokens, on four chips and 64 to 4,096 of them, each with the best plan of your
 # search. B200 and H200 have constants of their kin: no run on them was fitted.
 
 # %% tags=["experiment"]
 from minitrain.planning.cost import Site, energy_kwh
-from minitrain.planning.prices import price_of
+from minitrain.planning.goodput import Failures, goodput
+from minitrain.planning.prices import offers, price_of
 
 tokens, clouds = lab.size("tokens"), []
 for name, gpus in product(lab.size("chips"), lab.size("gpus")):
     chip, price = find_chip(name), price_of(name)
-    for run in best_plans(
-        llama, chip, gpus, 4096, 1024 * max(1, gpus // 1024), memory_of, seconds_of, 1
-    ):
+    for run in best_plans(llama, chip, gpus, 4096, 1024, memory_of, seconds_of, 1):
         hours = tokens / run.tokens * seconds_of(run) / 3600 * gpus
+        hours /= goodput(Failures(), gpus)  # failures as often as Llama 3's
         kwh = energy_kwh(hours, chip, Site())  # PUE 1.2, chips at their power limit
         clouds.append(
             {
@@ -724,52 +729,50 @@ pareto = lab.grade(pareto)
 from minitrain.planning.cost import Choice
 
 choices = [
-    Choice(f"{row['gpus']} {row['chip']}", row["days"], row["usd"]) for row in clouds
-]
+    Choice(f"{row['gpus']} {row['chip'].partition('-')[0]}, {offer.provider[:12]}",
+           row["days"], row["chip_hours"] * offer.usd / 1e6)
+    for row in clouds
+    for offer in offers(row["chip"], "on-demand")
+]  # fmt: skip
 front = pareto(choices)
-curves, bands = {}, {}
-for name in lab.size("chips"):
-    own = [row for row in clouds if row["chip"] == name]
-    short = name.partition("-")[0]
-    curves[short] = ([r["days"] for r in own], [r["usd"] / 1e6 for r in own])
-    bands[short] = [[r[key] / 1e6 for r in own] for key in ("usd_low", "usd_high")]
-with show.canvas(width=8.4, height=5.0) as (figure, ax):
-    show.lines(
-        curves,
-        band=bands,
-        x="days of training",
-        y="million dollars",
-        title="Llama 2 70B, 2T tokens: typical price, and its range",
-        log="xy",
-        labels="legend",
-        ax=ax,
-    )
-    points = ([c.days for c in front], [c.usd / 1e6 for c in front])
-    ax.plot(
-        *points,
-        "o",
-        markersize=11,
-        fillstyle="none",
+with show.canvas(width=8.6, height=5.2) as (figure, ax):
+    for name, color, marker in zip(lab.size("chips"), show.COLORS, show.MARKERS):
+        short = name.partition("-")[0]
+        own = [c for c in choices if f" {short}," in c.label]
+        x, y = [c.days for c in own], [c.usd for c in own]
+        ax.plot(x, y, marker, color=color, alpha=0.75, label=short)
+    ax.step(
+        [c.days for c in front],
+        [c.usd for c in front],
+        where="post",
         color="#222222",
-        label="Pareto front",
+        label="front",
     )
-    for choice in (front[0], front[-1]):
-        ax.annotate(
-            choice.label, (choice.days, choice.usd / 1e6), xytext=(0, -16), textcoords="offset points", ha="center"
-        )  # fmt: skip
+    for choice in (front[0], front[len(front) // 2], front[-1]):
+        ax.annotate(choice.label, (choice.days, choice.usd), xytext=(6, -13), textcoords="offset points", fontsize=9)  # fmt: skip
+    ax.set(
+        xscale="log", yscale="log", xlabel="days of training", ylabel="million dollars"
+    )
+    ax.set_yticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
+    ax.set_xticks([3, 10, 30, 100, 300], ["3", "10", "30", "100", "300"])
+    ax.set_title("Llama 2 70B on 2T tokens: each point one offer of data/prices.csv")
     ax.legend()
 show.figure(
     figure,
-    alt="Million dollars against days, both logarithmic, for four chips with bands of price and the front marked.",
+    alt="Million dollars against days, both logarithmic: every offer for four chips, with the Pareto front.",
 )
 
 # %% [markdown]
-# **Question**: the run must be done in 30 days. Which row of `clouds` is the cheapest at the typical price? Answer as
-# "512 H100-SXM-80GB".
+# Nobody rents 2,048 chips at a marketplace's price for eight: the lower edge says where to ask.
+#
+# **Question**: the run must be done in 30 days. Which row of `clouds` is the cheapest at the typical price, `usd`? Answer
+# as "512 H100-SXM-80GB".
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-deadline = min((c for c in choices if c.days <= 30), key=lambda c: c.usd).label
+in_time = [row for row in clouds if row["days"] <= 30]
+best = min(in_time, key=lambda row: row["usd"])
+deadline = f"{best['gpus']} {best['chip']}"
 ### LAB deadline = None  # your answer: "gpus chip"
 ### END SOLUTION
 
@@ -777,28 +780,26 @@ deadline = min((c for c in choices if c.days <= 30), key=lambda c: c.usd).label
 lab.answer("deadline", deadline)
 
 # %% [markdown]
-# Move the deadline, the price within its range, and the tokens. Where the price is low for all, the chip hardly matters;
-# where only the newest is dear, the old ones are the front.
+# Move the deadline, the price within its range, and the tokens; grey is every chip and size at that price. In a hurry
+# you pay for the bubble and for waiting; with time you pay for the cheapest chip-hour.
 
 
-# %%
-def draw_front(ax, deadline_days, price, tokens):
-    scale, key = (
-        tokens / 2,
-        {"low": "usd_low", "typical": "usd", "high": "usd_high"}[price],
-    )
-    options = [Choice(f"{r['gpus']} {r['chip']}", scale * r["days"], scale * r[key] / 1e6) for r in clouds]  # fmt: skip
+# %% tags=["experiment"]
+def draw_front(ax, deadline_days, price, trillion_tokens):
+    key = {"low": "usd_low", "typical": "usd", "high": "usd_high"}[price]
+    scale = trillion_tokens / 2
+    options = [
+        Choice(f"{r['gpus']} {r['chip']}", scale * r["days"], scale * r[key] / 1e6)
+        for r in clouds
+    ]
     kept = pareto(options)
-    ax.loglog([c.days for c in options], [c.usd for c in options], "o", color="#bbbbbb")
-    ax.loglog([c.days for c in kept], [c.usd for c in kept], "o-", color=show.COLORS[0])
+    ax.plot([c.days for c in options], [c.usd for c in options], "o", color="#bbbbbb")
+    ax.plot([c.days for c in kept], [c.usd for c in kept], "o-", color=show.COLORS[0])
     ax.axvline(deadline_days, linestyle="--", color=show.COLORS[1])
-    ok = [c for c in kept if c.days <= deadline_days]
-    best = min(ok, key=lambda c: c.usd).label if ok else "nothing"
-    ax.set(
-        xlabel="days",
-        ylabel="million dollars",
-        title=f"in {deadline_days} days: {best}",
-    )
+    in_time = [c for c in kept if c.days <= deadline_days]
+    best = min(in_time, key=lambda c: c.usd).label if in_time else "nothing is done"
+    ax.set(xscale="log", xlabel="days", ylabel="million dollars", ylim=(0, None))
+    ax.set_title(f"in {deadline_days} days: {best}")
 
 
 widgets.explore(
@@ -806,19 +807,18 @@ widgets.explore(
     alt="The front of dollars against days, with a deadline, at a price and a number of tokens.",
     deadline_days=(5, 365, 30),
     price=["typical", "low", "high"],
-    tokens=[2, 1, 5, 15],
-    caption="tokens in trillions",
+    trillion_tokens=[2, 1, 5, 15],
 )
 
 # %% [markdown]
-# Own or rent? An H100 with its share of node and network is about 40,000 dollars. Over four years it must be busy for
+# Own or rent? An H100 with its share of node and network is 38,000 to 52,000 dollars (`data/purchases.csv`). Over four years it must be busy for
 # this share of its life to be as cheap as rent:
 
 # %%
-from minitrain.planning.cost import break_even
+from minitrain.planning.ownership import Owning, break_even
 
 for rent in (price.low, price.typical, price.high):
-    share = break_even(40_000, rent, watts=H100.watts)
+    share = break_even(Owning(44_000, H100.watts), rent)
     print(f"rent {rent:5.2f} dollars an hour: busy {100 * share:4.0f}% of the time")
 
 # %% [markdown]
@@ -899,8 +899,7 @@ show.table(
 lab.answer("served_size", served_size)
 
 # %% [markdown]
-# > **On GPUs.** Nothing here changes. With one, run e01's roofline and compare your own `matmul` share with 0.75 and 0.60:
-# > it is a constant of your chip, its power limit and its kernels.
+# > **On GPUs.** Nothing here changes. With one, run e01's roofline and set your own `matmul` share beside 0.75 and 0.60.
 #
 # The same on the command line: `python -m minitrain plan`, `plan front`, `plan own`, `plan validate`.
 

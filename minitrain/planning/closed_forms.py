@@ -42,7 +42,7 @@ def step_parts(run: Run, fabric: Fabric) -> dict[str, float]:
     """Seconds of a step by part: matmul, elementwise, tensor, bubble, data; they sum to it.
 
     `tensor` counts the all-reduces of a layer (two forward, two backward, two if it is recomputed);
-    `data` one all-reduce of FP32 gradients, which ZeRO-3 hides beside its layers.
+    `data` one all-reduce of FP32 gradients; of ZeRO-3's traffic what computing does not hide.
     """
     plan, model = run.plan, run.model
     passes = 4 if plan.recompute == "full" else 3  # in forwards: a backward is two
@@ -52,12 +52,30 @@ def step_parts(run: Run, fabric: Fabric) -> dict[str, float]:
     message = 2 * run.local_tokens * model.hidden
     tensor = 2 * (passes - 1) * layers * fabric.seconds("all_reduce", message, plan.tp)
     bubble = (plan.pp - 1) / (plan.vpp * run.microbatches) * (matmul + elementwise + tensor)
-    gradients = 4 * weights(model)[0] / (plan.tp * plan.pp)
-    data = 0.0
-    if plan.zero < 3:
-        data = fabric.seconds("all_reduce", gradients, plan.dp * plan.cp, stride=plan.tp)
+    data = gradient_seconds(run, fabric)
+    if plan.zero == 3:
+        data = max(0.0, sharded_seconds(run, fabric) - matmul - elementwise)
     names = ("matmul", "elementwise", "tensor", "bubble", "data")
     return dict(zip(names, (matmul, elementwise, tensor, bubble, data)))
+
+
+def gradient_seconds(run: Run, fabric: Fabric) -> float:
+    """One all-reduce of a rank's FP32 gradients, after the last backward."""
+    nbytes = 4 * weights(run.model)[0] / (run.plan.tp * run.plan.pp)
+    return over_data_ranks("all_reduce", nbytes, run, fabric)
+
+
+def sharded_seconds(run: Run, fabric: Fabric) -> float:
+    """ZeRO-3: each microbatch gathers the weights twice, and scatters its FP32 gradients."""
+    nbytes = weights(run.model)[0] / run.plan.tp
+    gather = over_data_ranks("all_gather", 2 * nbytes, run, fabric)
+    scatter = over_data_ranks("reduce_scatter", 4 * nbytes, run, fabric)
+    return run.microbatches * (2 * gather + scatter)
+
+
+def over_data_ranks(kind: str, nbytes: float, run: Run, fabric: Fabric) -> float:
+    """Data ranks stand tp apart."""
+    return fabric.seconds(kind, nbytes, run.plan.dp * run.plan.cp, stride=run.plan.tp)
 
 
 def forward_seconds(run: Run) -> float:
@@ -81,12 +99,14 @@ def best_plans(
 
 def legal_runs(model: Model, chip: Chip, gpus: int, seq: int, batch: int) -> Iterator[Run]:
     """tp in a node and dividing heads, pp dividing layers, dp the rest and dividing the batch."""
-    cuts = product((1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 3), ("none", "full"))
-    for tp, pp, zero, recompute in cuts:
+    cuts = product((1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 3), ("none", "full"), (1, 2, 4))
+    for tp, pp, zero, recompute, micro in cuts:
         dp, rest = divmod(gpus, tp * pp)
-        if rest or model.heads % tp or model.layers % pp or not dp or batch % dp:
+        if rest or model.heads % tp or model.layers % pp or not dp or batch % (dp * micro):
             continue
         if zero == 3 and pp > 1:  # each microbatch would gather the weights again
             continue
-        plan = Plan(tp=tp, sp=tp > 1, pp=pp, dp=dp, zero=zero, recompute=recompute)
+        plan = Plan(
+            tp=tp, sp=tp > 1, pp=pp, dp=dp, zero=zero, recompute=recompute, micro_batch=micro
+        )
         yield make_run(chip, model, plan, seq, batch)
