@@ -39,7 +39,7 @@ mixtral = Model(
 # Difficulty 2 of 5 · 10 minutes · 8 points
 #
 # A layer: q, o are h x h; k, v h x `kv_heads · head_size`; the MLP has 3 matrices h x f (2 if not `gated`); two norms.
-# In `moe_layers` of them a router h x E and E experts of `moe_ffn` replace the MLP. Last: a norm, embedding, head.
+# In `moe_layers` a router h x E and E experts of `moe_ffn` replace the MLP. Then a norm, embedding, head.
 
 
 # %% tags=["exercise"]
@@ -94,10 +94,8 @@ for name, model in {
 # %% [markdown]
 # ## 2 · FLOPs, the model's and the hardware's
 #
-# Llama's checkpoint has exactly these; Mixtral is sold as "47B, 13B active".
-#
-# A weight is 2 FLOPs forward, 4 backward: 6 N a token. Attention's scores add 4·l·h·s forward. **MFU** counts these, **HFU**
-# also what recomputation repeats: the "52% of peak" of a famous 2021 table is an HFU.
+# A weight is 2 FLOPs forward, 4 backward: 6 N a token. Attention's scores add 4·l·h·s forward. **MFU** counts these,
+# **HFU** also what recomputation repeats: the "52% of peak" of a 2021 table is one.
 #
 # ### Exercise 2 · `step_flops`
 #
@@ -514,9 +512,9 @@ lab.reveal(
 )
 
 # %% [markdown]
-# **Explain**: matmuls alone are off by a third in MPT's plain PyTorch, whose kernels wait for memory, and by 9% at
-# Llama 3's size. No part can be left out everywhere, and none was fitted to a run. What your model lacks: sends between
-# stages, kernels that are too small, overlap that is not free.
+# **Explain**: matmuls alone miss 21% (MPT) to 37% (SC21). Each table needs another part: MPT the memory-bound kernels,
+# Korthikanti the collectives, Llama 3 the bubble and the gradients. None was fitted to a run. What yours lacks: sends
+# between stages, small kernels, overlap that is not free.
 
 # %% [markdown]
 # **Question**: "1T full" of Korthikanti's table 5 runs 64 stages with 512 microbatches. What share of *your* step is its
@@ -680,9 +678,9 @@ lab.reveal(
 )
 
 # %% [markdown]
-# **Explain**: your step is off by a tenth, the price by a factor of eight. So refine the plan, then haggle. Meta reports
-# 1,720,320 A100-hours for this model, half again as many as yours: failures, restarts, and a plan of 2023. Its
-# reported 291 tonnes of CO2 are hours times 400 W times a grid's grams, no measurement.
+# **Explain**: your step is off by a tenth, the price by a factor of eight. Meta reports 1,720,320 A100-hours for this
+# model, half again as many as yours: a plan of 2023, and all that a formula leaves out. Its 291 tonnes of CO2 are hours
+# times 400 W times a grid's grams, no measurement.
 
 # %% [markdown]
 # ### Exercise 7 · `pareto`
@@ -749,7 +747,8 @@ with show.canvas(width=8.6, height=5.2) as (figure, ax):
         label="front",
     )
     for choice in (front[0], front[len(front) // 2], front[-1]):
-        ax.annotate(choice.label, (choice.days, choice.usd), xytext=(6, -13), textcoords="offset points", fontsize=9)  # fmt: skip
+        below = choice is not front[0]
+        ax.annotate(choice.label, (choice.days, choice.usd), xytext=(6, -13) if below else (-4, 8), textcoords="offset points", fontsize=9)  # fmt: skip
     ax.set(
         xscale="log", yscale="log", xlabel="days of training", ylabel="million dollars"
     )
@@ -866,9 +865,7 @@ with show.canvas(width=8.0, height=4.6) as (figure, ax):
     }
     for name, (n, d) in models.items():
         ax.plot(6 * n * d, n, "*", markersize=11, color="#222222")
-        ax.annotate(
-            name, (6 * n * d, n), xytext=(0, 8), textcoords="offset points", ha="right"
-        )
+        ax.annotate(name, (6 * n * d, n), xytext=(9, -4), textcoords="offset points")
     ax.set_title("The best size for a budget; stars: what was trained")
 show.figure(
     figure,
@@ -879,8 +876,8 @@ show.figure(
 lab.experiment("chinchilla", chinchilla)
 
 # %% [markdown]
-# **Explain**: GPT-3 follows Kaplan, Chinchilla its own line. Llama 3 8B lies far below both: 1,900 tokens a parameter is
-# the size of someone who serves.
+# **Explain**: GPT-3 lies between Kaplan's line and Chinchilla's, Chinchilla on its own. Llama 3 8B lies far below both:
+# 1,900 tokens a parameter is the choice of someone who serves.
 #
 # **Question**: at 1e25 FLOPs with ten trillion tokens served, how large is the best model, relative to the one without
 # serving?

@@ -1,5 +1,5 @@
 # exercise: state_bytes
-# says: stages 1 and 2 leave the weights whole
+# says: both leave the weights whole
 
 def state_bytes(parameters, zero, ranks, per=(2, 4, 12)):
     shards = [ranks if zero else 1 for stage in (3, 2, 1)]

@@ -1,5 +1,5 @@
 # exercise: state_bytes
-# says: stage 1 is the optimizer, 3 is all
+# says: stage 1 shards the optimizer alone
 
 def state_bytes(parameters, zero, ranks, per=(2, 4, 12)):
     zero = {0: 0, 1: 3, 2: 2, 3: 1}[zero]
