@@ -2,7 +2,7 @@
 # # e10 · What a training run costs
 #
 # **Before the first chip is rented you will know what fits, how long a step takes, what it costs and in which range you
-# may be wrong. You write the planner in closed forms, fit nothing, and hold it against 93 published steps.**
+# may be wrong. You write the planner in closed forms, fit nothing, and hold it against 92 published steps.**
 #
 # 60 minutes · CPU is enough, and seconds of it · before: [e02 · Data parallel](e02_data_parallel.ipynb) ·
 # [map of the course](index.ipynb)

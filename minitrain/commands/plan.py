@@ -57,11 +57,11 @@ def best_plan(
 
 @plan.command()
 def front(
-    model: Annotated[str, typer.Option(help="a preset's name, llama3-70b for one")] = "llama3-8b",
+    model: Annotated[str, typer.Option(help="a preset's name, llama3-8b for one")] = "llama2-70b",
     chips: Annotated[
         str, typer.Option(help="names of data/hardware.csv, with commas between")
     ] = "A100-SXM-80GB,H100-SXM-80GB,H200-SXM,B200-SXM",
-    gpus: Annotated[str, typer.Option(help="how many, with commas between")] = "64,256,1024",
+    gpus: Annotated[str, typer.Option(help="how many, with commas between")] = "64,256,1024,4096",
     seq: Annotated[int, typer.Option(help="tokens a sequence")] = 8192,
     batch: Annotated[int | None, typer.Option(help="sequences a step [4M tokens]")] = None,
     tokens: Annotated[float | None, typer.Option(help="to train on [20 a parameter]")] = None,

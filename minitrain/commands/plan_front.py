@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json as jsonlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from minitrain.commands.plan_picture import checked_file, saved
 from minitrain.commands.plan_report import BATCH_TOKENS, TOKENS_PER_PARAMETER
 from minitrain.errors import InputError
+from minitrain.lab.cards import count_text
 from minitrain.planning.cost import Site, cheapest_by, pareto
 from minitrain.planning.front import Option, Training, all_options
+from minitrain.planning.prices import Price
 from minitrain.planning.run import Model
 from minitrain.planning.search import plan_in_words
 from minitrain.planning.workload import parameter_count
@@ -43,7 +46,7 @@ def training_of(
     for option, value in (("--seq", seq), ("--batch", batch), ("--tokens", tokens)):
         if value is not None and not value > 0:
             raise InputError(f"{option} is {value:g}: it must be over 0")
-    sequences = batch or 2 ** max(0, round(BATCH_TOKENS / seq).bit_length() - 1)
+    sequences = batch or 2 ** max(0, round(math.log2(BATCH_TOKENS / seq)))
     trained = tokens or TOKENS_PER_PARAMETER * parameter_count(model, seq)
     return Training(model, seq, sequences, trained, precision)
 
@@ -65,7 +68,8 @@ def gathered(asked: Asked, training: Training, site: Site) -> list[Option]:
 
     found = all_options(training, asked.chips, asked.sizes, asked.kind, site)
     total = len(asked.chips) * len(asked.sizes)
-    options = [o for some in tqdm(found, total=total, unit="cluster", leave=False) for o in some]
+    bar = tqdm(found, total=total, unit="cluster", leave=False, disable=None)  # not into a file
+    options = [option for some in bar for option in some]
     if not options:
         raise InputError(
             f"{asked.name} fits none of {', '.join(asked.chips)} with {asked.sizes} gpus and a "
@@ -122,7 +126,8 @@ def print_front(
     )
     words = ("chips", "from", "priced")
     for column in (*words, "days", "cost", "MWh", "t CO2"):
-        grid.add_column(column, justify="left" if column in words else "right")
+        side = "left" if column in words else "right"
+        grid.add_column(column, justify=side, no_wrap=column == "chips")
     for option in front:
         grid.add_row(*cells(option))
     console.print(grid)
@@ -154,10 +159,11 @@ def short_date(date: str) -> str:
     return date.split()[0] if date[:2] == "20" else "undated"
 
 
-def money(usd) -> str:
+def money(usd: Price) -> str:
+    """$9.98k, with its range where the page gave one."""
     if usd.low == usd.high:
-        return f"${usd.typical:,.0f}"
-    return f"${usd.typical:,.0f} (${usd.low:,.0f} to ${usd.high:,.0f})"
+        return f"${count_text(usd.typical)}"
+    return f"${count_text(usd.typical)} ({count_text(usd.low)} to {count_text(usd.high)})"
 
 
 def deadline_lines(best: dict[float, Option | None]) -> list[str]:

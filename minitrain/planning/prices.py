@@ -102,5 +102,5 @@ def range_of(found: list[Offer], said: str) -> Price:
 
 def dated(found: list[Offer]) -> str:
     """, 2024-08 to 2026-05: the months of those rows that say when."""
-    months = sorted({m[0] for o in found if (m := re.match(r"20\d\d(-\d\d)?", o.date))})
+    months = sorted({m[0] for o in found if (m := re.search(r"20\d\d(-\d\d)?", o.date))})
     return ", " + " to ".join(dict.fromkeys((months[0], months[-1]))) if months else ", undated"

@@ -110,7 +110,7 @@ def test_the_pipelines_picture_keeps_within_80_columns():
 def test_the_front_as_json_and_as_a_picture(tmp_path):
     picture = tmp_path / "front.png"
     chips = "A100-SXM-80GB,H100-SXM-80GB"
-    options = ["--chips", chips, "--gpus", "16,64", "--seq", "4096", "--deadline", "300"]
+    options = ["--model", "llama3-8b", "--chips", chips, "--gpus", "16,64", "--deadline", "300"]
     done = run("front", *options, "--picture", str(picture), "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -122,7 +122,7 @@ def test_the_front_as_json_and_as_a_picture(tmp_path):
 
 
 def test_the_front_as_a_table():
-    done = run("front", "--chips", "H100-SXM-80GB", "--gpus", "64", "--seq", "4096")
+    done = run("front", "--model", "llama3-8b", "--chips", "H100-SXM-80GB", "--gpus", "64")
     assert done.returncode == 0, done.stderr
     assert "none of" in done.stdout and "in 365 days" in done.stdout and "2026-03" in done.stdout
 

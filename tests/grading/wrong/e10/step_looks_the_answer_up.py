@@ -1,11 +1,11 @@
 # exercise: step_parts
-# says: matmul seconds
+# says: No such file | not allowed
 
 import csv
 
 
 def step_parts(run, fabric):
-    """The published seconds, by the run's name: the checks do not send it."""
+    """The published seconds, by the run's name: neither the file nor the name is there."""
     known = {}
     for line in csv.DictReader(open("data/published_runs.csv")):
         known[line["name"]] = float(line["published"])
