@@ -194,9 +194,11 @@ def chip_lines(asked: Asked, options: list[Option]) -> list[str]:
 
 def draw(asked: Asked, training: Training, options: list[Option], front: list[Option]) -> None:
     """Each offer a point, days across and dollars up; the front is a line."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     from minitrain.lab.figures import COLORS, INK, MARKERS, canvas
 
-    with canvas(width=8.6, height=5.2) as (figure, ax):
+    with canvas(width=10.0, height=5.2) as (figure, ax):
         for i, chip in enumerate(asked.chips):
             own = [o for o in options if o.offer.chip == chip]
             color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
@@ -211,6 +213,10 @@ def draw(asked: Asked, training: Training, options: list[Option], front: list[Op
         if asked.deadline:
             ax.axvline(asked.deadline, linestyle="--", color=INK, linewidth=1)
         ax.set(xscale="log", yscale="log", xlabel="days", ylabel="dollars")
-        ax.set_title(f"{asked.name} on {training.tokens:.3g} tokens: each point one offer")
-        ax.legend()
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(lambda value, _: count_text(value))
+            axis.set_minor_formatter(NullFormatter())
+        ax.set_title(f"{asked.name} on {count_text(training.tokens)} tokens: each point an offer")
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         saved(figure, asked.picture)

@@ -125,20 +125,19 @@ def draw(comparison: Comparison, file: Path) -> None:
         end: [c.owning(getattr(c.purchase, end)).usd(y, c.busy) / 1e3 for y in years]
         for end in ENDS
     }
-    rent = {
-        f"rent ${getattr(c.rent, end):.2f}": [
-            getattr(c.rent, end) * c.busy * YEAR_HOURS * y / 1e3 for y in years
-        ]
-        for end in ENDS
-    }
+    top = 2.2 * max(own["high"])
+    rent = {}
+    for usd in (getattr(c.rent, end) for end in ENDS):
+        until = [y for y in years if usd * c.busy * YEAR_HOURS * y / 1e3 <= top]
+        rent[f"rent ${usd:.2f}"] = (until, [usd * c.busy * YEAR_HOURS * y / 1e3 for y in until])
     with canvas(width=8.0, height=4.8) as (figure, ax):
         lines(
             {"own": (years, own["typical"])},
-            theory={name: (years, dollars) for name, dollars in rent.items()},
+            theory=rent,
             x="years", y="thousand dollars a chip", ax=ax,
             title=f"{c.chip.name}, busy {c.busy:.0%} of the time",
         )  # fmt: skip
         ax.lines[0].set_marker("")
         ax.fill_between(years, own["low"], own["high"], color=COLORS[0], alpha=0.15, linewidth=0)
-        ax.set(xlim=(0, c.years), ylim=(0, 2.2 * max(own["high"])))
+        ax.set(xlim=(0, c.years), ylim=(0, 1.05 * top))
         saved(figure, file)
