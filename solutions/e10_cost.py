@@ -301,10 +301,6 @@ show.figure(
 # %% tags=["grade"]
 lab.experiment("memory", memory)
 
-# %% [markdown]
-# Turn the knobs: a 70B on 64 chips, 512 sequences of 4096. Set ZeRO to 0: what is the cheapest change that makes it
-# fit again? Your own functions draw this.
-
 
 # %% tags=["experiment"]
 def draw(ax, tp, pp, zero, recompute, micro_batch):
@@ -335,6 +331,7 @@ widgets.explore(
     zero=(0, 3, 1),
     recompute=["none", "selective", "full"],
     micro_batch=[1, 2, 4],
+    caption="A 70B on 64 chips, by your functions. Set ZeRO to 0: which knob makes it fit again?",
 )
 
 # %% [markdown]
@@ -500,16 +497,14 @@ show.figure(
     figure,
     alt="Left: your step time against the published one, near the diagonal. Right: the error falls as parts are added.",
 )
-
-# %% tags=["grade"]
-lab.experiment("errors", errors)
-
-# %%
 lab.reveal(
     "error",
     mean_error(errors, lambda row: row["yours_seconds"]),
     note=f"the event-driven planner: {mean_error(errors, lambda r: r['planner_seconds']):.1f}%",
 )
+
+# %% tags=["grade"]
+lab.experiment("errors", errors)
 
 # %% [markdown]
 # **Explain**: matmuls alone miss 21% (MPT) to 37% (SC21). Each table needs another part: MPT the memory-bound kernels,
@@ -667,15 +662,13 @@ thousands = {
 show.table(
     [row for row in clouds if row["gpus"] == 512], formats=thousands, highlight="usd"
 )
-
-# %% tags=["grade"]
-lab.experiment("clouds", clouds)
-
-# %%
 price = price_of("H100-SXM-80GB")
 lab.reveal(
     "price_ratio", price.high / price.low, note=f"{price.low} to {price.high} dollars"
 )
+
+# %% tags=["grade"]
+lab.experiment("clouds", clouds)
 
 # %% [markdown]
 # **Explain**: your step is off by a tenth, the price by a factor of eight. Meta reports 1,720,320 A100-hours for this
@@ -727,7 +720,7 @@ pareto = lab.grade(pareto)
 from minitrain.planning.cost import Choice
 
 choices = [
-    Choice(f"{row['gpus']} {row['chip'].partition('-')[0]}, {offer.provider[:12]}",
+    Choice(f"{row['gpus']} {row['chip'].partition('-')[0]}, {offer.seller[:14]}",
            row["days"], row["chip_hours"] * offer.usd / 1e6)
     for row in clouds
     for offer in offers(row["chip"], "on-demand")
@@ -778,10 +771,6 @@ deadline = f"{best['gpus']} {best['chip']}"
 # %% tags=["grade"]
 lab.answer("deadline", deadline)
 
-# %% [markdown]
-# Move the deadline, the price within its range, and the tokens; grey is every chip and size at that price. In a hurry
-# you pay for the bubble and for waiting; with time you pay for the cheapest chip-hour.
-
 
 # %% tags=["experiment"]
 def draw_front(ax, deadline_days, price, trillion_tokens):
@@ -807,18 +796,8 @@ widgets.explore(
     deadline_days=(5, 365, 30),
     price=["typical", "low", "high"],
     trillion_tokens=[2, 1, 5, 15],
+    caption="Grey: every chip and size at this price. In a hurry you pay for waiting and bubbles.",
 )
-
-# %% [markdown]
-# Own or rent? An H100 with its share of node and network is 38,000 to 52,000 dollars (`data/purchases.csv`). Over four years it must be busy for
-# this share of its life to be as cheap as rent:
-
-# %%
-from minitrain.planning.ownership import Owning, break_even
-
-for rent in (price.low, price.typical, price.high):
-    share = break_even(Owning(44_000, H100.watts), rent)
-    print(f"rent {rent:5.2f} dollars an hour: busy {100 * share:4.0f}% of the time")
 
 # %% [markdown]
 # ## 7 · How large a model at all?
@@ -898,11 +877,8 @@ lab.answer("served_size", served_size)
 # %% [markdown]
 # > **On GPUs.** Nothing here changes. With one, run e01's roofline and set your own `matmul` share beside 0.75 and 0.60.
 #
-# The same on the command line: `python -m minitrain plan`, `plan front`, `plan own`, `plan validate`.
+# On the command line: `python -m minitrain plan`, `plan front`, `plan own`. After closed_forms.py read
+# [step.py](../minitrain/planning/step.py), where a clock replaces your bubble and your overlap.
 
 # %%
 lab.score(read="minitrain/planning/closed_forms.py")
-
-# %% [markdown]
-# Now read [minitrain/planning/closed_forms.py](../minitrain/planning/closed_forms.py): you have just written most of it.
-# Then [step.py](../minitrain/planning/step.py), where a clock replaces your bubble and your overlap.

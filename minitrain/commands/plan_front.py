@@ -146,7 +146,7 @@ def cells(option: Option) -> list[str]:
         power = [f"{cost.kwh / 1000:,.3g}", f"{cost.tonnes_co2:,.3g}"]
     return [
         f"{option.step.run.gpus} {offer.chip}",
-        offer.provider.split(",")[0],
+        offer.seller,
         short_date(offer.date),
         f"{option.days:,.3g}",
         money(cost.usd),
@@ -206,7 +206,7 @@ def draw(asked: Asked, training: Training, options: list[Option], front: list[Op
         days, usd = [o.days for o in front], [o.usd for o in front]
         ax.step(days, usd, where="post", color=INK, label="no other beats these")
         for option in (front[0], front[-1]):
-            text = f"{option.step.run.gpus}, {option.offer.provider[:ON_PICTURE]}"
+            text = f"{option.step.run.gpus}, {option.offer.seller[:ON_PICTURE]}"
             ax.annotate(
                 text, (option.days, option.usd), xytext=(5, -12), textcoords="offset points"
             )

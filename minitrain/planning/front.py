@@ -57,7 +57,7 @@ def options_of(step: Step, tokens: float, kind: str, site: Site) -> Iterator[Opt
     for offer in offers(chip, kind):
         price = Price(offer.low, offer.usd, offer.high, offer.source)
         cost = cost_of(step, tokens, price, site, Failures())
-        label = f"{gpus} {chip}, {offer.provider}"
+        label = f"{gpus} {chip}, {offer.seller}"
         yield Option(label, cost.days, cost.usd.typical, offer, step, cost)
 
 

@@ -50,6 +50,12 @@ class Offer:
     date: str
     source: str
 
+    @property
+    def seller(self) -> str:
+        """The provider, or how many a row stands for."""
+        several = self.provider.count(",") + 1
+        return self.provider if several == 1 else f"{several} clouds"
+
 
 def offers(chip: str | None = None, kind: str | None = None) -> list[Offer]:
     """The rows of `data/prices.csv`, of one chip and kind or of all."""
