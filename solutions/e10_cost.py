@@ -741,7 +741,7 @@ with show.canvas(width=8.6, height=5.2) as (figure, ax):
     )
     for choice in (front[0], front[len(front) // 2], front[-1]):
         below = choice is not front[0]
-        ax.annotate(choice.label, (choice.days, choice.usd), xytext=(6, -13) if below else (-4, 8), textcoords="offset points", fontsize=9)  # fmt: skip
+        ax.annotate(choice.label.replace(", ", ",\n"), (choice.days, choice.usd), xytext=(6, -24) if below else (-6, 8), textcoords="offset points", fontsize=9)  # fmt: skip
     ax.set(
         xscale="log", yscale="log", xlabel="days of training", ylabel="million dollars"
     )
