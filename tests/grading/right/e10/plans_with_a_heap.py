@@ -18,7 +18,13 @@ def best_plans(model, chip, gpus, seq, batch, memory_of, seconds_of, best=5):
         for zero in (1,) if pp > 1 else (1, 3):
             for recompute in ("full", "none"):
                 plan = Plan(
-                    tp=tp, sp=tp != 1, pp=pp, dp=dp, zero=zero, recompute=recompute, micro_batch=micro
+                    tp=tp,
+                    sp=tp != 1,
+                    pp=pp,
+                    dp=dp,
+                    zero=zero,
+                    recompute=recompute,
+                    micro_batch=micro,
                 )
                 run = make_run(chip, model, plan, seq, batch)
                 if memory_of(run) > 0.92 * chip.memory:

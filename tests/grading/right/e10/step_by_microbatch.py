@@ -18,6 +18,7 @@ def step_parts(run, fabric):
     bubble = (matmul + elementwise + tensor) * (plan.pp - 1) / plan.vpp / m
     mine, ranks = weights(model)[0] / plan.tp / plan.pp, plan.dp * plan.cp
     if plan.zero == 3:
+
         def sent(kind, size):
             return fabric.seconds(kind, size * mine, ranks, stride=plan.tp)
 
@@ -25,4 +26,10 @@ def step_parts(run, fabric):
         data = max(traffic - (matmul + elementwise), 0)
     else:
         data = fabric.seconds("all_reduce", 4 * mine, ranks, stride=plan.tp)
-    return {"data": data, "bubble": bubble, "tensor": tensor, "elementwise": elementwise, "matmul": matmul}
+    return {
+        "data": data,
+        "bubble": bubble,
+        "tensor": tensor,
+        "elementwise": elementwise,
+        "matmul": matmul,
+    }

@@ -4,7 +4,10 @@ def weights(model):
     plain = model.layers - model.moe_layers
     gate = [(h, model.ffn)] if model.gated else []
     small = [(h, model.moe_ffn)] * (3 if model.gated else 2)
-    table = [((h, h), 2 * model.layers, 2 * model.layers), ((h, kv), 2 * model.layers, 2 * model.layers)]
+    table = [
+        ((h, h), 2 * model.layers, 2 * model.layers),
+        ((h, kv), 2 * model.layers, 2 * model.layers),
+    ]
     table += [(m, plain, plain) for m in [*gate, (h, model.ffn), (model.ffn, h)]]
     held, met = model.experts + model.shared_experts, model.experts_per_token + model.shared_experts
     table += [(m, model.moe_layers * held, model.moe_layers * met) for m in small]

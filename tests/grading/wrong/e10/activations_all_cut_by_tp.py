@@ -1,6 +1,7 @@
 # exercise: activation_bytes
 # says: are whole on each tensor rank
 
+
 def activation_bytes(run):
     plan, model, h = run.plan, run.model, run.model.hidden
     alive = min(plan.pp, run.microbatches) / plan.pp

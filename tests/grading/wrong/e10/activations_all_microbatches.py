@@ -1,6 +1,7 @@
 # exercise: activation_bytes
 # says: all m microbatches alive is GPipe
 
+
 def activation_bytes(run):
     plan, model, h = run.plan, run.model, run.model.hidden
     alive = run.microbatches / plan.pp

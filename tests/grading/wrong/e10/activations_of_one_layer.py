@@ -1,6 +1,7 @@
 # exercise: activation_bytes
 # says: one layer's
 
+
 def activation_bytes(run):
     plan, model, h = run.plan, run.model, run.model.hidden
     alive = min(plan.pp, run.microbatches) / plan.pp

@@ -1,6 +1,7 @@
 # exercise: activation_bytes
 # says: a microbatch has micro_batch sequences
 
+
 def activation_bytes(run):
     plan, model, h = run.plan, run.model, run.model.hidden
     alive = min(plan.pp, run.microbatches) / plan.pp

@@ -1,6 +1,7 @@
 # exercise: activation_bytes
 # says: one microbatch in flight
 
+
 def activation_bytes(run):
     plan, model, h = run.plan, run.model, run.model.hidden
     alive = 1 / plan.pp

@@ -1,6 +1,7 @@
 # exercise: activation_bytes
 # says: fused or recomputed: it keeps none
 
+
 def activation_bytes(run):
     plan, model, h = run.plan, run.model, run.model.hidden
     alive = min(plan.pp, run.microbatches) / plan.pp

@@ -1,6 +1,7 @@
 # exercise: pareto
 # says: from the fastest to the cheapest
 
+
 def pareto(choices):
     front = []
     for choice in sorted(choices, key=lambda c: (c.days, c.usd)):

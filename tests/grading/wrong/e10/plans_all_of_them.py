@@ -15,7 +15,9 @@ def best_plans(model, chip, gpus, seq, batch, memory_of, seconds_of, best=5):
         dp = gpus // (tp * pp)
         if batch % (dp * micro) or (zero == 3 and pp > 1):
             continue
-        plan = Plan(tp=tp, sp=tp > 1, pp=pp, dp=dp, zero=zero, recompute=recompute, micro_batch=micro)
+        plan = Plan(
+            tp=tp, sp=tp > 1, pp=pp, dp=dp, zero=zero, recompute=recompute, micro_batch=micro
+        )
         run = make_run(chip, model, plan, seq, batch)
         if memory_of(run) <= 0.92 * chip.memory:
             fitting.append(run)

@@ -24,4 +24,10 @@ def step_parts(run, fabric):
         scatter = fabric.seconds("reduce_scatter", 4 * owned, *across)
         data = run.microbatches * (2 * gather + scatter)
         data = max(0.0, data - matmul - elementwise)
-    return {"matmul": matmul, "elementwise": elementwise, "tensor": tensor, "bubble": bubble, "data": data}
+    return {
+        "matmul": matmul,
+        "elementwise": elementwise,
+        "tensor": tensor,
+        "bubble": bubble,
+        "data": data,
+    }

@@ -23,4 +23,10 @@ def step_parts(run, fabric):
         gather = fabric.seconds("all_gather", 2 * owned, *across)
         scatter = fabric.seconds("reduce_scatter", 4 * owned, *across)
         data = 0.0
-    return {"matmul": matmul, "elementwise": elementwise, "tensor": tensor, "bubble": bubble, "data": data}
+    return {
+        "matmul": matmul,
+        "elementwise": elementwise,
+        "tensor": tensor,
+        "bubble": bubble,
+        "data": data,
+    }

@@ -1,6 +1,7 @@
 # exercise: weights
 # says: k and v have kv_heads heads
 
+
 def weights(model):
     h, mixtures = model.hidden, model.moe_layers
     attention = 2 * h * model.head_size * 2 * model.heads

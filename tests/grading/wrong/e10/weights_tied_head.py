@@ -1,6 +1,7 @@
 # exercise: weights
 # says: embedding and head are two tables
 
+
 def weights(model):
     h, mixtures = model.hidden, model.moe_layers
     attention = 2 * h * model.head_size * (model.heads + model.kv_heads)

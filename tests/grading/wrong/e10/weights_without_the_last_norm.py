@@ -1,6 +1,7 @@
 # exercise: weights
 # says: the last norm
 
+
 def weights(model):
     h, mixtures = model.hidden, model.moe_layers
     attention = 2 * h * model.head_size * (model.heads + model.kv_heads)
