@@ -26,9 +26,11 @@ from minitrain.errors import InputError
 from minitrain.training.checkpoint import TrainState
 from minitrain.training.config import TrainConfig
 from minitrain.training.optimizers import adamw, clip_by_global_norm
+from minitrain.training.precision import LossScaler
 from minitrain.training.schedule import warmup_cosine
 
 IGNORED = -100  # the target of a place that does not count: padding
+SMALLEST_SCALE = 2.0**-14  # gradients that overflow under it are infinite by themselves
 
 
 def token_weighted_loss(logits: Tensor, targets: Tensor, total_tokens: Tensor | int) -> Tensor:
@@ -83,6 +85,7 @@ class StepResult:
     loss: float  # nats per token, mean over the step's tokens on all ranks
     grad_norm: float  # before clipping
     tokens: int  # targets that counted, on all ranks
+    skipped: bool = False  # the gradients overflowed, and the weights stayed where they were
 
 
 def train_step(
@@ -92,31 +95,38 @@ def train_step(
     clip: float = 1.0,
     autocast: torch.dtype | None = None,
     peers: Peers = ALONE,
+    scaler: LossScaler | None = None,
 ) -> StepResult:
     """One optimizer step over `microbatches`, the same as over one batch that holds them all.
 
     Parameters, and so gradients and their sum over microbatches, are float32; `autocast` computes
-    the matmuls in another dtype.
+    the matmuls in another dtype. With a `scaler`, a step whose gradients overflow is not made.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
     tokens = sum((batch.targets != IGNORED).sum() for batch in microbatches)
     peers.all_reduce(tokens)
     loss = torch.zeros((), device=device)
+    # The ranks' average of N x share is the sum of shares.
+    factor = peers.size * (scaler.scale if scaler else 1.0)
     for index, batch in enumerate(microbatches):
         last = index == len(microbatches) - 1
         with nullcontext() if last else peers.no_sync():
             with torch.autocast(device.type, autocast, enabled=autocast is not None):
                 logits = model(batch.tokens, batch.documents, batch.positions)  # (B, T, V)
             share = token_weighted_loss(logits, batch.targets, tokens)
-            (share * peers.size).backward()  # the ranks' average of N x share is the sum of shares
+            (share * factor).backward()
         loss = loss + share.detach()
     peers.synchronize()
     peers.all_reduce(loss)
+    finite = scaler.unscale(parameters, peers.all_reduce) if scaler else True
     grad_norm = clip_by_global_norm(parameters, clip)
-    optimizer.step()
+    if finite:
+        optimizer.step()
+    if scaler:
+        scaler.update(finite)
     optimizer.zero_grad(set_to_none=True)
-    return StepResult(loss.item(), grad_norm.item(), int(tokens))
+    return StepResult(loss.item(), grad_norm.item(), int(tokens), skipped=not finite)
 
 
 @torch.no_grad()
@@ -165,6 +175,7 @@ class TrainResult:
     losses: list[float] = field(default_factory=list)  # of each step of this call
     tokens_per_second: float = 0.0  # median over the steps of this call
     interrupted: bool = False
+    skipped: int = 0  # steps that overflowed under loss scaling
 
 
 def train(
@@ -199,11 +210,15 @@ def train(
         lr = _set_rate(state, config, total)
         start = now()
         microbatches = [next(batches).to(device) for _ in range(config.accumulate)]
-        step = train_step(model, state.optimizer, microbatches, config.clip, config.autocast, peers)
-        _check_finite(step, state.step, lr)
+        settings = (config.clip, config.autocast, peers, state.scaler)
+        step = train_step(model, state.optimizer, microbatches, *settings)
+        _check_finite(step, state, lr)
         speed = step.tokens / (now() - start)
-        state.step, state.tokens = state.step + 1, state.tokens + step.tokens
-        state.seconds = now() - began
+        state.tokens, state.seconds = state.tokens + step.tokens, now() - began
+        if step.skipped:  # the schedule, too, stays where it is
+            result.skipped += 1
+            continue
+        state.step += 1
         result.losses.append(step.loss)
         speeds.append(speed)
         counts = (state.step, total, state.tokens, elapsed)
@@ -230,11 +245,13 @@ def _agree(peers: Peers, device: torch.device, elapsed: float, stop: bool) -> tu
     return total / peers.size, stops > 0
 
 
-def _check_finite(step: StepResult, index: int, lr: float) -> None:
-    if not math.isfinite(step.loss) or not math.isfinite(step.grad_norm):
+def _check_finite(step: StepResult, state: TrainState, lr: float) -> None:
+    """A step that was skipped may have infinite gradients, while there is a scale to lower."""
+    overflown = step.skipped and state.scaler.scale >= SMALLEST_SCALE
+    if not math.isfinite(step.loss) or not (overflown or math.isfinite(step.grad_norm)):
         raise InputError(
-            f"the loss of step {index + 1} is {step.loss}, its gradient norm {step.grad_norm}: "
-            f"the run diverged at learning rate {lr:.1e}; start again with {lr / 4:.1e} or less"
+            f"the loss of step {state.step + 1} is {step.loss}, its gradient norm {step.grad_norm}:"
+            f" the run diverged at learning rate {lr:.1e}; start again with {lr / 4:.1e} or less"
         )
 
 
