@@ -26,17 +26,7 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor
 
-from minitrain.training.fp8 import (
-    E2M1,
-    E4M3,
-    FloatFormat,
-    cast,
-    from_codes,
-    pack_pairs,
-    round_to,
-    to_codes,
-    unpack_pairs,
-)
+from minitrain.training.fp8 import E4M3, FloatFormat, cast, pack, unpack
 
 Tile = tuple[int, int]
 TINY = torch.finfo(torch.float32).tiny  # a scale under it would have an infinite inverse
@@ -58,7 +48,7 @@ def power_of_two_up(amax: Tensor, form: FloatFormat) -> tuple[Tensor, Tensor]:
 
 
 def e8m0_scale(amax: Tensor, form: FloatFormat) -> tuple[Tensor, Tensor]:
-    """OCP's rule: amax's power of two becomes the format's; what is above its largest is clamped."""
+    """OCP's rule: amax's power of two becomes the format's; above its largest, all is clamped."""
     _, exponent = torch.frexp(amax)
     return _e8m0(exponent - 1 - form.largest_exponent, amax), amax.new_ones(())
 
@@ -122,9 +112,7 @@ class Quantized:
 
     def values(self) -> Tensor:
         """The elements (R, K), before any scale, in float32."""
-        if self.scaling.element.dtype is not None:
-            return self.data.float()
-        return from_codes(unpack_pairs(self.data), self.scaling.element)[:, : self.shape[1]]
+        return unpack(self.data, self.scaling.element)[:, : self.shape[1]]
 
     def scales(self) -> Tensor:
         """One for each element: (R, K), or (1, 1) for all."""
@@ -151,11 +139,12 @@ def quantize(x: Tensor, scaling: Scaling, amax: Tensor | None = None) -> Quantiz
         tile_amax(x, scaling.tile) if amax is None else amax, scaling.element
     )
     scaled = x / spread(widen(scale) * outer, scaling.tile, x.shape)
-    return Quantized(_store(scaled, scaling.element), scale, outer, tuple(x.shape), scaling)
+    even = F.pad(scaled, (0, x.shape[1] % 2)) if scaling.element.bits == 4 else scaled
+    return Quantized(pack(even, scaling.element), scale, outer, tuple(x.shape), scaling)
 
 
 def quantize_transposed(x: Tensor, quantized: Quantized) -> Quantized:
-    """x (R, K), whose `quantize` is known -> x^T (K, R), its tiles along R: anew, where they differ."""
+    """x (R, K) and its `quantize` -> x^T (K, R) in tiles along R: anew, where tiles differ."""
     if quantized.scaling.symmetric and quantized.scaling.element.dtype is not None:
         return quantized.transpose()
     return quantize(x.t(), quantized.scaling)
@@ -186,10 +175,3 @@ def spread(scale: Tensor, tile: Tile | None, shape: tuple[int, int]) -> Tensor:
         return scale
     full = repeat(scale, "i j -> (i r) (j c)", r=tile[0], c=tile[1])
     return full[: shape[0], : shape[1]]
-
-
-def _store(scaled: Tensor, form: FloatFormat) -> Tensor:
-    if form.dtype is not None:
-        return cast(scaled, form)
-    even = F.pad(scaled, (0, scaled.shape[1] % 2))
-    return pack_pairs(to_codes(round_to(even, form), form))

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 EXPONENT = 0x7F800000  # the exponent's bits of a float32
+FLOAT32_EXPONENT, FLOAT32_MANTISSA = -126, 23  # the smallest normal exponent, and the mantissa
 
 
 @dataclass(frozen=True)
@@ -76,36 +77,48 @@ def cast(x: Tensor, form: FloatFormat) -> Tensor:
     return x.float().clamp(-form.largest, form.largest).to(form.dtype)
 
 
-@lru_cache
-def magnitudes(form: FloatFormat) -> Tensor:
-    """The numbers of codes 0, 1, 2, …, up to the largest: codes of positive floats are in order."""
-    code = torch.arange(2 ** (form.bits - 1))
-    exponent, mantissa = code >> form.mantissa_bits, code & (2**form.mantissa_bits - 1)
-    fraction = mantissa / 2**form.mantissa_bits + (exponent > 0)  # normal: a hidden 1 in front
-    values = torch.ldexp(fraction, exponent.clamp(min=1) + form.smallest_exponent - 1)
-    return values[values <= form.largest]
-
-
 def to_codes(x: Tensor, form: FloatFormat) -> Tensor:
-    """Numbers that `form` has -> their bits, as uint8; what it has not becomes the largest."""
-    positive = magnitudes(form).to(x.device)
-    code = torch.searchsorted(positive, x.abs()).clamp(max=len(positive) - 1)
-    return (code + (x.signbit() << (form.bits - 1))).to(torch.uint8)
+    """Numbers that `form` has -> their bits, as uint8.
+
+    Times a power of two that makes `form`'s subnormal numbers float32's own, the first bits of the
+    float32 are the code: both formats count up in the same way.
+    """
+    moved = x.abs() * 2.0 ** (FLOAT32_EXPONENT - form.smallest_exponent)
+    code = moved.view(torch.int32) >> (FLOAT32_MANTISSA - form.mantissa_bits)
+    sign = (x.view(torch.int32) >> (32 - form.bits)) & (1 << (form.bits - 1))
+    return (code | sign).to(torch.uint8)
 
 
 def from_codes(codes: Tensor, form: FloatFormat) -> Tensor:
     """The numbers, in float32, of bits that stand for a finite one."""
-    positive = magnitudes(form).to(codes.device)
     sign_bit = 2 ** (form.bits - 1)
-    values = positive[(codes & (sign_bit - 1)).int()]
-    return torch.where(codes >= sign_bit, -values, values)
+    bits = (codes & (sign_bit - 1)).int() << (FLOAT32_MANTISSA - form.mantissa_bits)
+    value = bits.view(torch.float32) * 2.0 ** (form.smallest_exponent - FLOAT32_EXPONENT)
+    return torch.where(codes >= sign_bit, -value, value)
 
 
-def pack_pairs(codes: Tensor) -> Tensor:
-    """4-bit codes (..., K), K even -> two in a byte (..., K/2), the first in the low half."""
-    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+# --- as it is held: a byte is one number of 8 bits, or two of 4 bits, the first in its low half ---
 
 
-def unpack_pairs(packed: Tensor) -> Tensor:
-    """(..., K/2) bytes -> 4-bit codes (..., K)."""
-    return torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2)
+def pack(x: Tensor, form: FloatFormat) -> Tensor:
+    """x (..., K), rounded to `form` -> bytes (..., K) or (..., K/2); K must be even for that."""
+    if form.dtype is not None:
+        return cast(x, form)
+    pairs = to_codes(round_to(x, form), form).view(torch.int16)  # high byte: the second code
+    return (pairs | (pairs >> 4)).to(torch.uint8)
+
+
+def unpack(held: Tensor, form: FloatFormat) -> Tensor:
+    """Bytes -> float32 (..., K), by a table: on a CPU three times as fast as torch's conversion."""
+    numbers = byte_table(form).to(held.device)
+    index = held.contiguous().view(torch.uint8).flatten().int()
+    return numbers.index_select(0, index).view(*held.shape[:-1], -1)
+
+
+@lru_cache
+def byte_table(form: FloatFormat) -> Tensor:
+    """What each of the 256 bytes stands for: (256, 1) or (256, 2)."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    if form.dtype is not None:
+        return codes.view(form.dtype).float().unsqueeze(1)
+    return from_codes(torch.stack([codes & 15, codes >> 4], dim=1), form)
