@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from minitrain.bench import Case, Row
 
-NAMES = ("launch", "collectives", "training", "ddp")
+NAMES = ("launch", "collectives", "training", "ddp", "precision", "optimizers")
 
 
 def bench(

@@ -32,7 +32,7 @@ class Adafactor(OneByOne):
         defaults = {"lr": lr, "beta2_decay": beta2_decay, "weight_decay": weight_decay}
         super().__init__(parameters, {**defaults, "smallest_weight": smallest_weight, "clip": clip})
 
-    def start(self, weight: Tensor) -> dict:
+    def start(self, weight: Tensor, group: dict) -> dict:
         state = {"step": torch.tensor(0.0)}
         if weight.ndim < 2:
             return {**state, "square": weight.new_zeros(weight.shape)}
@@ -42,11 +42,11 @@ class Adafactor(OneByOne):
     def move(self, weight: Tensor, grad: Tensor, group: dict, state: dict) -> None:
         state["step"] += 1
         step, lr = state["step"].item(), group["lr"]
+        size = max(group["smallest_weight"], root_mean_square(weight))
         weight.mul_(1 - lr * group["weight_decay"])
         eps = torch.finfo(grad.dtype).eps
         square = second_moment(grad, state, step ** group["beta2_decay"], eps)
         update = square.clamp_(min=eps**2).rsqrt_().mul_(grad)
-        size = max(group["smallest_weight"], root_mean_square(weight))
         unusual = max(1.0, root_mean_square(update) / group["clip"])
         weight.add_(update, alpha=-min(lr, step**-0.5) * size / unusual)
 

@@ -79,7 +79,7 @@ class Adam8bit(OneByOne):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(parameters, defaults)
 
-    def start(self, weight: Tensor) -> dict:
+    def start(self, weight: Tensor, group: dict) -> dict:
         zeros = weight.new_zeros(weight.shape, dtype=torch.float32)
         state = {"step": torch.tensor(0.0)}
         if weight.numel() < SMALL:

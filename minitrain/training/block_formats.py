@@ -134,10 +134,9 @@ class Quantized:
 
 def quantize(x: Tensor, scaling: Scaling, amax: Tensor | None = None) -> Quantized:
     """x (R, K) in few bits. `amax` is what sets the scales, where it is not x's own (delayed)."""
-    x = x.float()
-    scale, outer = scaling.fit(
-        tile_amax(x, scaling.tile) if amax is None else amax, scaling.element
-    )
+    x = x.float().contiguous()
+    amax = tile_amax(x, scaling.tile) if amax is None else amax
+    scale, outer = scaling.fit(amax, scaling.element)
     scaled = x / spread(widen(scale) * outer, scaling.tile, x.shape)
     even = F.pad(scaled, (0, x.shape[1] % 2)) if scaling.element.bits == 4 else scaled
     return Quantized(pack(even, scaling.element), scale, outer, tuple(x.shape), scaling)

@@ -26,7 +26,7 @@ class Lion(OneByOne):
     ):
         super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    def start(self, weight: Tensor) -> dict:
+    def start(self, weight: Tensor, group: dict) -> dict:
         return {"exp_avg": weight.new_zeros(weight.shape)}
 
     def move(self, weight: Tensor, grad: Tensor, group: dict, state: dict) -> None:

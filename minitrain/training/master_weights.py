@@ -127,7 +127,7 @@ class StochasticWeights(MasterWeights):
         self.optimizer.step()
         generators = {w.device: torch.Generator(w.device) for w in self.weights}
         for generator in generators.values():
-            generator.manual_seed((self.seed << 32) + self.param_groups[0]["roundings"])
+            generator.manual_seed(1_000_003 * self.seed + self.param_groups[0]["roundings"])
         for weight, master in zip(self.weights, self.masters):
             weight.copy_(stochastic_round(master, generators[weight.device]))
             master.grad = None

@@ -20,7 +20,7 @@ CACHED = 2**16  # numbers in a piece: with g, m, v and a temporary, 1.3 MB of fl
 class OneByOne(torch.optim.Optimizer):
     """A rule that moves one parameter after the other: `start` makes its state, `move` its step."""
 
-    def start(self, weight: Tensor) -> dict[str, Tensor]:
+    def start(self, weight: Tensor, group: dict) -> dict[str, Tensor]:
         raise AssertionError(f"{type(self).__name__} must say what its state is at first")
 
     def move(self, weight: Tensor, grad: Tensor, group: dict, state: dict[str, Tensor]) -> None:
@@ -35,7 +35,7 @@ class OneByOne(torch.optim.Optimizer):
                 if weight.grad is not None:
                     state = self.state[weight]
                     if not state:
-                        state.update(self.start(weight))
+                        state.update(self.start(weight, group))
                     self.move(weight, weight.grad, group, state)
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -65,7 +65,7 @@ class NaiveAdamW(OneByOne):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(parameters, defaults)
 
-    def start(self, weight: Tensor) -> dict[str, Tensor]:
+    def start(self, weight: Tensor, group: dict) -> dict[str, Tensor]:
         means = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
         return {"step": torch.tensor(0.0), **means}
 
@@ -96,7 +96,7 @@ class AdamW(NaiveAdamW):
             weights = [weight for weight in group["params"] if weight.grad is not None]
             for weight in weights:
                 if not self.state[weight]:
-                    self.state[weight].update(self.start(weight))
+                    self.state[weight].update(self.start(weight, group))
                 self.state[weight]["step"] += 1
             for alike in self._same_step(weights):
                 step = self.state[alike[0]]["step"].item()

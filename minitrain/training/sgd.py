@@ -28,12 +28,12 @@ class SGD(OneByOne):
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(parameters, {**defaults, "nesterov": nesterov})
 
-    def start(self, weight: Tensor) -> dict:
-        return {"momentum_buffer": weight.new_zeros(weight.shape)}
+    def start(self, weight: Tensor, group: dict) -> dict:
+        return {"momentum_buffer": weight.new_zeros(weight.shape)} if group["momentum"] else {}
 
     def move(self, weight: Tensor, grad: Tensor, group: dict, state: dict) -> None:
         grad = grad.add(weight, alpha=group["weight_decay"])
-        momentum, velocity = group["momentum"], state["momentum_buffer"]
-        velocity.mul_(momentum).add_(grad)
-        step = grad.add(velocity, alpha=momentum) if group["nesterov"] else velocity
-        weight.add_(step, alpha=-group["lr"])
+        if momentum := group["momentum"]:
+            velocity = state["momentum_buffer"].mul_(momentum).add_(grad)
+            grad = grad.add_(velocity, alpha=momentum) if group["nesterov"] else velocity
+        weight.add_(grad, alpha=-group["lr"])

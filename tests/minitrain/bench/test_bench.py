@@ -10,7 +10,19 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from minitrain.bench import OURS, PEER, Case, Row, as_json, collectives, ddp, in_turn, launch
+from minitrain.bench import (
+    OURS,
+    PEER,
+    Case,
+    Row,
+    as_json,
+    collectives,
+    ddp,
+    in_turn,
+    launch,
+    optimizers,
+    precision,
+)
 from minitrain.bench import training as training_bench
 from minitrain.commands.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
 from minitrain.errors import InputError
@@ -71,6 +83,19 @@ def test_training_small():
         check_contract([c.row() for c in cases])
 
 
+def test_optimizers_and_precision_small():
+    with threads(1):
+        cases = optimizers.cases(repeats=2, presets=("0.5M",), device="cpu")
+        cases += precision.cases(repeats=2, shapes=(("0.5M", 1, 8),), device="cpu")
+        check_contract([c.row() for c in cases])
+
+
+def test_an_optimizer_that_goes_another_way_is_not_timed():
+    peer, ours = torch.optim.SGD, torch.optim.AdamW
+    with pytest.raises(AssertionError, match="part by"):
+        optimizers.measured("0.5M", 1, "cpu", ours, peer)
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_llama_beside_ours_has_the_same_weights(tied):
     pytest.importorskip("transformers")
@@ -122,4 +147,5 @@ def test_unknown_names_and_bad_options_are_refused_before_anything_runs(tmp_path
 
 def test_every_name_has_cases():
     pytest.importorskip("transformers")
-    assert len(chosen_cases(list(NAMES))) == 2 + 3 * len(collectives.SIZES) + 2 + 2
+    lean = len(optimizers.cases())  # one more where bitsandbytes is installed
+    assert len(chosen_cases(list(NAMES))) == 2 + 3 * len(collectives.SIZES) + 2 + 2 + 3 + lean

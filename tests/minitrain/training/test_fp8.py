@@ -104,8 +104,7 @@ def test_e2m1_rounds_to_the_nearest_and_ties_to_even():
 
 def half_away(x, form):
     """A plausible wrong version: ties away from 0."""
-    scaled = round_to(x * (1 + 2**-20), form)
-    return scaled
+    return round_to(x * (1 + 2**-20), form)
 
 
 def truncated(x, form):

@@ -18,7 +18,7 @@ from minitrain.training.config import TrainConfig
 from minitrain.training.loop import token_weighted_loss, train, train_step
 from minitrain.training.precision import EmulatedLinear, LossScaler, emulate, rounded
 
-from .toys import Toy, ToyLoader, random_batch, toy_state
+from .toys import Toy, random_batch, toy_state
 
 INFINITE = float("inf")
 
