@@ -45,31 +45,25 @@ def cases(
     ours, lean = partial(AdamW, **OPTIONS), partial(Adam8bit, **OPTIONS)
     fused = partial(torch.optim.AdamW, **OPTIONS, fused=True)
     foreach = partial(torch.optim.AdamW, **OPTIONS, foreach=True)
-    rows = []
-    for name in presets:
-        measure = partial(measured, name, repeats, device)
-        rows += [
-            Case(
-                f"AdamW {name}",
-                f"foreach {torchs}",
-                partial(measure, ours, foreach),
-                FOREACH_REASON,
-            ),
-            Case(f"AdamW {name}", f"fused {torchs}", partial(measure, ours, fused), FUSED_REASON),
-        ]
-        if find_spec("bitsandbytes"):
-            import bitsandbytes
+    contenders = [
+        ("AdamW", f"foreach {torchs}", ours, foreach, 1e-5, FOREACH_REASON),
+        ("AdamW", f"fused {torchs}", ours, fused, 1e-5, FUSED_REASON),
+    ]
+    if find_spec("bitsandbytes"):
+        import bitsandbytes
 
-            peer = partial(bitsandbytes.optim.AdamW8bit, **OPTIONS)
-            title = f"AdamW8bit of bitsandbytes {bitsandbytes.__version__}"
-            rows.append(
-                Case(f"8-bit AdamW {name}", title, partial(measure, lean, peer, 2e-2), BYTES_REASON)
-            )
-    return rows
+        peer = partial(bitsandbytes.optim.AdamW8bit, **OPTIONS)
+        title = f"AdamW8bit of bitsandbytes {bitsandbytes.__version__}"
+        contenders.append(("8-bit AdamW", title, lean, peer, 5e-2, BYTES_REASON))
+    return [
+        Case(f"{title} {name}", peer_name, partial(measured, name, repeats, device, *pair), reason)
+        for name in presets
+        for title, peer_name, *pair, reason in contenders
+    ]
 
 
 def measured(
-    name: str, repeats: int, device: str, ours: Make, peer: Make, tolerance: float = 1e-5
+    name: str, repeats: int, device: str, ours: Make, peer: Make, tolerance: float
 ) -> Comparison:
     """`tolerance`: how far apart two steps may lead, as a part of the way."""
     model = build(preset(name), device=device)

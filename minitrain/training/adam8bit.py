@@ -8,8 +8,9 @@ a scale each, so that an outlier spoils its own block only. Steps are computed i
     unsigned v     [1e-7 .. 1], 254 levels, 0 and 1
 
 A v that is rounded to 0 under an m that is not makes the step m / eps: a v above 0 gets at least
-the lowest level. Cost: 2 + 8/256 bytes a parameter. Paper: Dettmers et al. 2022
-(arXiv:2110.02861). Labs: e04, e07. Shapes: P parameters  b block  K = ⌈P/b⌉ blocks.
+the lowest level. Within 5% of float32's way after 60 steps (tests/…/test_rules.py).
+Cost: 2 + 8/256 bytes a parameter. Paper: Dettmers et al. 2022 (arXiv:2110.02861). Labs: e04, e07.
+Shapes: P parameters  b block  K = ⌈P/b⌉ blocks.
 """
 
 from __future__ import annotations

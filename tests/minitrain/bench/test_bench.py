@@ -93,7 +93,7 @@ def test_optimizers_and_precision_small():
 def test_an_optimizer_that_goes_another_way_is_not_timed():
     peer, ours = torch.optim.SGD, torch.optim.AdamW
     with pytest.raises(AssertionError, match="part by"):
-        optimizers.measured("0.5M", 1, "cpu", ours, peer)
+        optimizers.measured("0.5M", 1, "cpu", ours, peer, 1e-5)
 
 
 @pytest.mark.parametrize("tied", [False, True])
