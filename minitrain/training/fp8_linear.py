@@ -101,8 +101,7 @@ def matmul_naive(a: Quantized, b: Quantized, block: int = 128) -> Tensor:
 
 def matmul(a: Quantized, b: Quantized) -> Tensor:
     """The same in one matmul: by the device's FP8 units where it has them, or in float32."""
-    whole = a.scaling.tile is None and b.scaling.tile is None
-    if whole and has_fp8_matmul(a.data.device) and _fits_units(a, b):
+    if has_fp8_matmul(a.data.device) and _fits_units(a, b):
         return scaled_mm(a, b)
     return a.dequantize() @ b.dequantize().t()
 
@@ -115,13 +114,15 @@ def scaled_mm(a: Quantized, b: Quantized) -> Tensor:
 
 def has_fp8_matmul(device: torch.device) -> bool:
     """NVIDIA's from compute capability 8.9 on (Ada, Hopper, Blackwell)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+    nvidia = device.type == "cuda" and torch.version.hip is None
+    return nvidia and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def _fits_units(a: Quantized, b: Quantized) -> bool:
-    """The units want K and N in multiples of 16, and not two operands in E5M2."""
-    both_e5m2 = a.data.dtype == b.data.dtype == torch.float8_e5m2
-    return not both_e5m2 and a.shape[1] % 16 == 0 and b.shape[0] % 16 == 0
+    """One scale each, K and N in multiples of 16, 8 bits, and not two operands in E5M2."""
+    forms = {a.scaling.element, b.scaling.element}
+    whole = a.scaling.tile is None and b.scaling.tile is None
+    return whole and forms in ({E4M3}, {E4M3, E5M2}) and a.shape[1] % 16 == b.shape[0] % 16 == 0
 
 
 # --- the layer ---
