@@ -52,7 +52,8 @@ class LossScaler:
         """
         gradients = [p.grad for p in parameters if p.grad is not None]
         torch._foreach_mul_(gradients, 1.0 / self.scale)
-        found = torch.stack([~gradient.isfinite().all() for gradient in gradients]).any().float()
+        sums = torch.stack([gradient.sum() for gradient in gradients])  # an inf or a nan stays one
+        found = (~sums.isfinite()).any().float()
         all_reduce(found)
         return found.item() == 0
 
