@@ -31,8 +31,8 @@ SCALER_REASON = (
     "torch multiplies and looks for an inf in one kernel, ours in two passes over the gradients"
 )
 ROUND_REASON = (
-    "ours is arithmetic that serves any format, in eight passes over memory; torch's is one pass to "
-    "each side, for one format"
+    "ours is arithmetic that serves any format, in eight passes over memory; torch's is one pass "
+    "there and one back, for one format"
 )
 
 
