@@ -194,11 +194,8 @@ def train(
     `group`: average gradients over its ranks, naively; or give `peers` and a model that is wrapped
     in DDP. `state`: where a resumed run goes on (its model is the one inside the wrapper).
     """
-    if peers is None:
-        peers = ALONE if group is None else data_parallel(model, group)
-    if state is None:
-        optimizer = adamw(model, config.lr, config.weight_decay, config.betas)
-        state = TrainState(model, optimizer, loader)
+    peers = peers or (ALONE if group is None else data_parallel(model, group))
+    state = state or _fresh_state(model, loader, config)
     device = next(model.parameters()).device
     batches, result, speeds = _endless(loader), TrainResult(state), []
     began = now() - state.seconds
@@ -215,18 +212,21 @@ def train(
         _check_finite(step, state, lr)
         speed = step.tokens / (now() - start)
         state.tokens, state.seconds = state.tokens + step.tokens, now() - began
-        if step.skipped:  # the schedule, too, stays where it is
-            result.skipped += 1
-            continue
+        result.skipped += step.skipped
+        if step.skipped:
+            continue  # the schedule, too, stays where it is
         state.step += 1
         result.losses.append(step.loss)
         speeds.append(speed)
         counts = (state.step, total, state.tokens, elapsed)
-        record = StepRecord(*counts, step.loss, lr, step.grad_norm, speed)
         for callback in callbacks:
-            callback(record)
+            callback(StepRecord(*counts, step.loss, lr, step.grad_norm, speed))
     result.tokens_per_second = statistics.median(speeds) if speeds else 0.0
     return result
+
+
+def _fresh_state(model: nn.Module, loader: Any, config: TrainConfig) -> TrainState:
+    return TrainState(model, adamw(model, config.lr, config.weight_decay, config.betas), loader)
 
 
 def _set_rate(state: TrainState, config: TrainConfig, total: float) -> float:
