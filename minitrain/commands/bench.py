@@ -25,6 +25,8 @@ NAMES = (
     "recompute",
     "zero",
     "experts",
+    "precision",
+    "optimizers",
 )
 
 

@@ -26,6 +26,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
+from minitrain.training.precision import LossScaler
 
 MANIFEST = "manifest.json"
 
@@ -40,6 +41,7 @@ class TrainState:
     step: int = 0
     tokens: int = 0  # counted targets, over all ranks
     seconds: float = 0.0  # spent training, over all sessions
+    scaler: LossScaler | None = None  # for float16
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ def load_checkpoint(path: Path, state: TrainState, ranks: Ranks = Ranks()) -> Tr
     progress = json.loads((folder / "progress.json").read_text())
     state.step, state.tokens = progress["step"], progress["tokens"]
     state.seconds = progress["seconds"]
+    if state.scaler:
+        state.scaler.load_state_dict(progress["scaler"])
     return state
 
 
@@ -185,6 +189,8 @@ def _write_shared(folder: Path, state: TrainState, files: dict[str, str], size: 
     tensors, rest = _split(state.optimizer.state_dict())
     save_file(tensors, folder / "optimizer.safetensors")
     progress = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds}
+    if state.scaler:
+        progress["scaler"] = state.scaler.state_dict()
     texts = {"optimizer.json": json.dumps(rest), "progress.json": json.dumps(progress), **files}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")

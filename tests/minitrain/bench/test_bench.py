@@ -22,7 +22,9 @@ from minitrain.bench import (
     experts,
     in_turn,
     launch,
+    optimizers,
     pipeline,
+    precision,
     tensor,
     zero,
 )
@@ -126,6 +128,13 @@ def test_experts_small():
     check_contract(rows)
     assert [row.unit for row in rows] == ["seconds", "bytes"] * 2
     assert not any(row.lost for row in rows if row.unit == "bytes")
+
+
+def test_optimizers_and_precision_small():
+    with threads(1):
+        cases = optimizers.cases(repeats=2, presets=("0.5M",), device="cpu")
+        cases += precision.cases(repeats=2, shapes=(("0.5M", 1, 8),), device="cpu")
+        check_contract([c.row() for c in cases])
 
 
 def test_training_small():

@@ -24,6 +24,7 @@ from minitrain.training.optimizers import clip_by_global_norm
 
 EXPERTS, VOCABULARY = 24, 11
 CLIP, RATE = 0.5, 0.1
+TWO = MeshOptions(microbatches=2)
 DENSE = ModelConfig(
     VOCABULARY, 8, layers=8, heads=24, kv_heads=4, ffn_size=24, head_size=2, qkv_bias=True
 )
@@ -36,7 +37,7 @@ MIXTURE = replace(
 @dataclass(frozen=True)
 class Case:
     sizes: dict[str, int]
-    options: MeshOptions = MeshOptions(microbatches=2)
+    options: MeshOptions = TWO
 
     @property
     def ranks(self) -> int:
