@@ -33,6 +33,9 @@ BYTES_REASON = (
 Step = Callable[[], object]
 
 
+LOOP = f"dense loop over experts in torch {torch.__version__}"
+
+
 def cases(repeats: int = 11, experts: Sequence[int] = EXPERTS) -> list[Case]:
     return [
         Case(
@@ -43,7 +46,10 @@ def cases(repeats: int = 11, experts: Sequence[int] = EXPERTS) -> list[Case]:
             unit,
         )
         for count in experts
-        for name, peer in (("dense loop over experts", dense_loop), (mixtral_name(), mixtral))
+        for name, peer in (
+            (f"dense loop over experts in torch {torch.__version__}", dense_loop),
+            (mixtral_name(), mixtral),
+        )
         for what, unit, measure, reason in (
             ("forward and backward", "seconds", _seconds, TIME_REASON),
             ("peak", "bytes", _bytes, BYTES_REASON),

@@ -97,19 +97,21 @@ class MeshModel:
         loss = self.lines["pp"].all_reduce(loss.detach().double())  # one dtype on every stage
         return self.lines["dp ep cp"].all_reduce(loss), tokens
 
-    def step(
-        self,
-        optimizer: torch.optim.Optimizer,
-        microbatches: Sequence[Batch],
-        clip: float = 1.0,
-    ) -> StepResult:
-        """`training.loop.train_step`, on a mesh."""
-        loss, tokens = self.backward(microbatches)
+    def update(self, optimizer: torch.optim.Optimizer, clip: float = 1.0) -> Tensor:
+        """Clips by the whole model's norm, steps, and clears the gradients -> the norm before."""
         norm = clip_on_mesh(self.parameters, clip, self.lines)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         seeing = "dp ep cp tp" if self.options.sequence else "dp ep cp"  # other tokens
         update_biases(self.modules, self.lines[seeing].all_reduce)
+        return norm
+
+    def step(
+        self, optimizer: torch.optim.Optimizer, microbatches: Sequence[Batch], clip: float = 1.0
+    ) -> StepResult:
+        """`training.loop.train_step`, on a mesh."""
+        loss, tokens = self.backward(microbatches)
+        norm = self.update(optimizer, clip)
         return StepResult(loss.item(), norm.item(), int(tokens))
 
     def _loss(self, tokens: Tensor) -> Loss:
