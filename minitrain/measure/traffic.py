@@ -33,6 +33,7 @@ class Op:
     sent_bytes: int  # what this rank puts on the wire
     ranks: int  # size of the group
     peer: int | None = None  # the other rank of a send or recv, within the group
+    members: tuple[int, ...] = ()  # the group's ranks, by their numbers in the launch
     issued: float = 0.0
     waited: float | None = None  # when the caller began to wait
     finished: float | None = None  # when the communication itself ended, where that is known
