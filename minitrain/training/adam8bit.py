@@ -15,14 +15,13 @@ Shapes: P parameters  b block  K = ⌈P/b⌉ blocks.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitrain.training.optimizers import OneByOne
+from minitrain.training.optimizers import NaiveAdamW
 
 BLOCK = 256
 SMALL = 4096  # parameters; smaller tensors (norms, biases) are few bytes, and stay in float32
@@ -66,19 +65,8 @@ def dequantize_blocks(codes: Tensor, scale: Tensor, signed: bool, like: Tensor) 
     return values.flatten()[: like.numel()].view_as(like)
 
 
-class Adam8bit(OneByOne):
+class Adam8bit(NaiveAdamW):
     """AdamW's rule and AdamW's rates, over means in 8 bits."""
-
-    def __init__(
-        self,
-        parameters,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-    ):
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(parameters, defaults)
 
     def start(self, weight: Tensor, group: dict) -> dict:
         zeros = weight.new_zeros(weight.shape, dtype=torch.float32)
@@ -93,17 +81,13 @@ class Adam8bit(OneByOne):
     def move(self, weight: Tensor, grad: Tensor, group: dict, state: dict) -> None:
         state["step"] += 1
         step, (beta1, beta2) = state["step"].item(), group["betas"]
-        mean, square = (
-            read(state, "exp_avg", True, weight),
-            read(state, "exp_avg_sq", False, weight),
-        )
+        mean = read(state, "exp_avg", True, weight)
+        square = read(state, "exp_avg_sq", False, weight)
         mean.lerp_(grad.float(), 1 - beta1)
         square.mul_(beta2).addcmul_(grad.float(), grad.float(), value=1 - beta2)
         write(state, "exp_avg", True, mean)
         write(state, "exp_avg_sq", False, square)
-        usual_size = (square.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
-        weight.mul_(1 - group["lr"] * group["weight_decay"])
-        weight.addcdiv_(mean, usual_size, value=-group["lr"] / (1 - beta1**step))
+        self.descend(weight, mean, square, step, group)
 
 
 def read(state: dict, name: str, signed: bool, weight: Tensor) -> Tensor:

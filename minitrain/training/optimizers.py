@@ -75,9 +75,16 @@ class NaiveAdamW(OneByOne):
         mean, square = state["exp_avg"], state["exp_avg_sq"]
         mean.mul_(beta1).add_(grad, alpha=1 - beta1)
         square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        # Both means start at 0 and are too small at first: dividing by 1 - beta^step corrects that.
+        self.descend(weight, mean, square, step, group)
+
+    def descend(
+        self, weight: Tensor, mean: Tensor, square: Tensor, step: float, group: dict
+    ) -> None:
+        """Both means start at 0 and are too small at first: dividing by 1 - beta^step corrects
+        that. The decay is decoupled: it does not go through the gradient."""
+        beta1, beta2 = group["betas"]
         usual_size = (square.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
-        weight.mul_(1 - group["lr"] * group["weight_decay"])  # decoupled: not through the gradient
+        weight.mul_(1 - group["lr"] * group["weight_decay"])
         weight.addcdiv_(mean, usual_size, value=-group["lr"] / (1 - beta1**step))
 
 
