@@ -21,7 +21,6 @@ Shapes: B batch  T tokens  D width  E experts  K experts a token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,8 +29,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.model.config import ModelConfig
-
-Sum = Callable[[Tensor], Tensor]  # adds up a tensor over some ranks
+from minitrain.model.mixture import Sum, alone
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,6 @@ class Routing:
     weights: Tensor  # (B, T, K), with which their answers are added
     load: Tensor  # (E,) int64: choices an expert got here
     losses: Tensor  # (3,)
-
-
-def alone(counts: Tensor) -> Tensor:
-    """The sum over ranks where there is one."""
-    return counts
 
 
 class Router(nn.Module):

@@ -84,14 +84,14 @@ class Group:
     def isend(self, tensor: Tensor, to: int) -> Work:
         buffer = dense(tensor, "send")
         peer = self._checked(to, "send to")
-        op = Op("send", tensor.nbytes, tensor.nbytes, self.size, peer, self.ranks)
+        op = Op("send", tensor.nbytes, tensor.nbytes, self.size, peer, members=self.ranks)
         start = partial(self.process_group.send, [buffer], to, 0)
         return self._wire.message(op, tensor, start, lambda: tensor)
 
     def irecv(self, tensor: Tensor, source: int) -> Work:
         buffer = dense(tensor, "recv")
         peer = self._checked(source, "receive from")
-        op = Op("recv", tensor.nbytes, 0, self.size, peer, self.ranks)
+        op = Op("recv", tensor.nbytes, 0, self.size, peer, members=self.ranks)
         start = partial(self.process_group.recv, [buffer], source, 0)
         return self._wire.message(op, tensor, start, partial(land, tensor, buffer))
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from minitrain.data.loader import Batch
 from minitrain.errors import InputError
-from minitrain.model.moe import moe_layers, set_step, update_biases
+from minitrain.model.mixture import mixtures, set_step, update_biases
 from minitrain.model.transformer import Transformer
 from minitrain.parallel.context import context_parallel
 from minitrain.parallel.expert import expert_parallel
@@ -135,7 +135,7 @@ def spread(model: Transformer, lines: Lines, sequence: bool) -> None:
         context_parallel(model, lines["cp"])
     for parameter in model.parameters():
         lay_out(parameter, partial="dp cp")
-    for layer in moe_layers(model):
+    for layer in mixtures(model):
         along = "cp tp" if sequence else "cp"
         layer.router.sum_sequence = lines[along].all_reduce
 

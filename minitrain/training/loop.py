@@ -23,7 +23,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.model.moe import set_step, update_biases
+from minitrain.model.mixture import set_step, update_biases
 from minitrain.training.checkpoint import TrainState
 from minitrain.training.config import TrainConfig
 from minitrain.training.optimizers import adamw, clip_by_global_norm

@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig, preset
 from minitrain.model.hub_config import hub_config
-from minitrain.model.moe import MoE, attach, moe_naive, set_step, update_biases
+from minitrain.model.mixture import set_step, update_biases
+from minitrain.model.moe import MoE, attach, moe_naive
 from minitrain.model.transformer import build
 from minitrain.training.loop import Peers, train_step
 

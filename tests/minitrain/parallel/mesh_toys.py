@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minitrain.data.loader import Batch
 from minitrain.model.config import ModelConfig
-from minitrain.model.moe import set_step
+from minitrain.model.mixture import set_step
 from minitrain.model.transformer import build
 from minitrain.training.loop import token_weighted_loss
 from minitrain.training.optimizers import clip_by_global_norm
