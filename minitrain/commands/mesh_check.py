@@ -87,8 +87,8 @@ def reasons(wish: Wish) -> Iterator[tuple[str, list[str]]]:
     yield from reasons_of_data(wish)
     if wish.ranks is not None and wish.places != wish.ranks:
         yield (
-            f"{wish} has {wish.places} places, and there are {wish.ranks} ranks",
-            [f"{wish.places} ranks"],
+            f"{wish} makes a mesh of {counted(wish.places)}, and there are {wish.ranks}",
+            [counted(wish.places)],
         )
 
 
@@ -124,7 +124,7 @@ def reasons_of_data(wish: Wish) -> Iterator[tuple[str, list[str]]]:
     parts = wish.dp * wish.ep * wish.accumulate
     if wish.batch % parts:
         yield (
-            f"--batch {wish.batch} does not divide into {wish.dp * wish.ep} ranks' rows x "
+            f"--batch {wish.batch} does not divide into rows for {counted(wish.dp * wish.ep)} x "
             f"{wish.accumulate} microbatches",
             [f"--batch {around(wish.batch, parts)[0]}"],
         )
@@ -159,15 +159,19 @@ def nearest(wish: Wish) -> Wish | None:
     return min(able, key=lambda other: distance(wish, other), default=None)
 
 
-def distance(wish: Wish, other: Wish) -> tuple[int, float, int]:
-    """How many axes differ, by what factors together, and then the more ranks the better."""
+def distance(wish: Wish, other: Wish) -> tuple:
+    """How many axes differ, by what factors together; then the more ranks the better, along dp."""
     factors = [abs(math.log(a / b)) for a, b in zip(wish.sizes, other.sizes) if a != b]
-    return len(factors), round(sum(factors), 6), -other.places
+    return len(factors), round(sum(factors), 6), -other.places, [-n for n in other.sizes]
 
 
 def changes(wish: Wish, other: Wish) -> str:
     pairs = zip(AXES, wish.sizes, other.sizes)
     return " ".join(f"--{axis} {new}" for axis, old, new in pairs if new != old)
+
+
+def counted(ranks: int) -> str:
+    return f"{ranks} rank" + ("s" if ranks > 1 else "")
 
 
 def divisors(number: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""`python -m minitrain train`: a model from a text, on one rank, several or a mesh."""
+"""`python -m minitrain train`: a model from a text, on one rank, on several, or on a mesh."""
 
 from __future__ import annotations
 

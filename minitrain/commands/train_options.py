@@ -101,11 +101,10 @@ class TrainOptions:
             )
 
     def _check_mesh(self) -> None:
-        shared = {
-            name: getattr(self, name)
-            for name in ("batch", "length", "accumulate", "ranks", *HOW_ON_MESH)
-        }
-        check_mesh(Wish(PRESETS[self.preset], **self.axes, **shared))
+        names = ("batch", "length", "accumulate", *HOW_ON_MESH)
+        shared = {name: getattr(self, name) for name in names}
+        wish = Wish(PRESETS[self.preset], **self.axes, **shared)
+        check_mesh(wish if wish.places == self.ranks else replace(wish, ranks=self.ranks))
 
     @property
     def on_mesh(self) -> bool:

@@ -92,14 +92,15 @@ def introduction(run: Run) -> str:
 
 
 def mesh_text(wiring: OnMesh) -> str:
-    """'dp 2 x tp 2 x pp 2; 1f1b over 4 microbatches, whose ranks idle 20% of the step'."""
+    """'dp 2 x tp 2 x pp 2; 1f1b over 4 microbatches, its bubble 20% of a step'."""
     mesh, schedule = wiring.parts.lines.mesh, wiring.parts.schedule
     axes = " x ".join(f"{axis} {mesh[axis]}" for axis in AXES if mesh[axis] > 1) or "one rank"
     if mesh["pp"] == 1:
         return axes
+    idle = bubble_fraction(schedule)  # over the work
     return (
-        f"{axes}; {schedule.name} over {schedule.microbatches} microbatches, in which ranks idle "
-        f"{bubble_fraction(schedule):.0%} of the step"
+        f"{axes}; {schedule.name} over {schedule.microbatches} microbatches, its bubble "
+        f"{idle / (1 + idle):.0%} of a step"
     )
 
 

@@ -104,27 +104,35 @@ def put_together(
     """The whole model and its AdamW, on the CPU of rank 0; the others help, and get None."""
     rank, held = model.lines.world.rank, held_by(model)
     whole = empty(model.config, "cpu" if rank == 0 else "meta", model.stages[0].dtype)
-    tensors = {name: here.tensor for name, here in held.items()}
     for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
-        tensor.copy_(sent_together(tensor, held.get(name), tensors.get(name), model.lines))
-    states = {name: optimizer.state[t] for name, t in tensors.items() if t in optimizer.state}
-    means: dict[nn.Parameter, dict[str, Tensor]] = {}
-    if states:  # there has been a step, on all ranks or none
-        for name, parameter in whole.named_parameters():
-            means[parameter] = {
-                mean: sent_together(
-                    parameter, held.get(name), states.get(name, {}).get(mean), model.lines
-                ).to(parameter.device)
-                for mean in MEANS
-            }
+        mine = held[name].tensor if name in held else None
+        tensor.copy_(sent_together(tensor, held.get(name), mine, model.lines))
+    states = whole_states(whole, held, optimizer, model.lines)
     if rank > 0:
         return None
     settings = optimizer.param_groups[0]
     again = adamw(whole, *(settings[name] for name in ("lr", "weight_decay", "betas", "eps")))
-    for parameter, both in means.items():
-        step = next(iter(states.values()))["step"].cpu().clone()
-        again.state[parameter] = {"step": step, **both}
+    again.state.update(states)
     return whole, again
+
+
+def whole_states(
+    whole: Transformer, held: dict[str, Held], optimizer: torch.optim.Optimizer, lines: Lines
+) -> dict[nn.Parameter, dict[str, Tensor]]:
+    """AdamW's state of every parameter of `whole`; none before the first step."""
+    mine = {name: optimizer.state.get(here.tensor, {}) for name, here in held.items()}
+    steps = [state["step"] for state in mine.values() if state]
+    if not steps:
+        return {}
+    states = {}
+    for name, parameter in whole.named_parameters():
+        state = {"step": steps[0].cpu().clone()}
+        for mean in MEANS:
+            own = mine.get(name, {}).get(mean)
+            together = sent_together(parameter, held.get(name), own, lines)
+            state[mean] = together.to(parameter.device)
+        states[parameter] = state
+    return states
 
 
 def sent_together(whole: Tensor, here: Held | None, mine: Tensor | None, lines: Lines) -> Tensor:
