@@ -48,6 +48,7 @@ class MeshOptions:
     microbatches: int = 1
     chunks: int = 1
     sequence: bool = False
+    autocast: torch.dtype | None = None  # what the matmuls compute in, if another
 
 
 def full_mesh(**sizes: int) -> Mesh:
@@ -71,6 +72,8 @@ class MeshModel:
         )
         spread(model, self.lines, self.options.sequence)
         self.stages = cut(model, self.schedule, self.lines.here["pp"])
+        for stage in self.stages:
+            stage.autocast = self.options.autocast
         self.modules = nn.ModuleList(self.stages)
         self.parameters = list(self.modules.parameters())  # shared ones once
         self.pipeline = Pipeline(self.lines["pp"], self.schedule, self.stages)
@@ -89,13 +92,11 @@ class MeshModel:
 
         `microbatches` are this rank's: `share` of each whole one.
         """
-        counts = torch.stack([_counts(batch) for batch in microbatches]).sum(dim=0)
-        tokens, places = self.lines["dp ep cp"].all_reduce(counts)
+        tokens, places = self._count(microbatches)
         set_step(self.modules, places)
         loss = self.pipeline.run(microbatches, self._loss(tokens))
         self.sum_gradients()
-        loss = self.lines["pp"].all_reduce(loss.detach().double())  # one dtype on every stage
-        return self.lines["dp ep cp"].all_reduce(loss), tokens
+        return self._total(loss), tokens
 
     def update(self, optimizer: torch.optim.Optimizer, clip: float = 1.0) -> Tensor:
         """Clips by the whole model's norm, steps, and clears the gradients -> the norm before."""
@@ -113,6 +114,21 @@ class MeshModel:
         loss, tokens = self.backward(microbatches)
         norm = self.update(optimizer, clip)
         return StepResult(loss.item(), norm.item(), int(tokens))
+
+    def evaluate(self, batches: Sequence[Batch]) -> Tensor:
+        """The loss over this rank's `batches`, as many as one likes, and all other ranks'."""
+        tokens, _ = self._count(batches)
+        return self._total(self.pipeline.evaluate(batches, self._loss(tokens)))
+
+    def _count(self, batches: Sequence[Batch]) -> Tensor:
+        """(2,): targets that count, and all places, of all ranks."""
+        counts = torch.stack([_counts(batch) for batch in batches]).sum(dim=0)
+        return self.lines["dp ep cp"].all_reduce(counts)
+
+    def _total(self, share: Tensor) -> Tensor:
+        """The sum of the ranks' shares of a loss."""
+        loss = self.lines["pp"].all_reduce(share.detach().double())  # one dtype on every stage
+        return self.lines["dp ep cp"].all_reduce(loss)
 
     def _loss(self, tokens: Tensor) -> Loss:
         group = self.lines["tp"]

@@ -46,11 +46,16 @@ class TrainState:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Who saves: each rank writes its own file, rank 0 the rest; `barrier` waits for all."""
+    """Who saves: each rank writes its own file, rank 0 the rest; `barrier` waits for all.
+
+    `may_change`: another number of ranks may resume, since training draws no random numbers; all
+    then begin where rank 0 was in the data.
+    """
 
     rank: int = 0
     size: int = 1
     barrier: Callable[[], object] = lambda: None
+    may_change: bool = False
 
 
 def save_checkpoint(
@@ -92,7 +97,8 @@ def load_checkpoint(path: Path, state: TrainState, ranks: Ranks = Ranks()) -> Tr
     """
     folder = newest_checkpoint(path)
     manifest = verify(folder)
-    if manifest["ranks"] != ranks.size:
+    same = manifest["ranks"] == ranks.size
+    if not same and not ranks.may_change:
         raise InputError(
             f"{folder} was saved by {manifest['ranks']} ranks and {ranks.size} would resume it; "
             f"each has its own random state: use {manifest['ranks']} ranks, or start a new run"
@@ -100,7 +106,7 @@ def load_checkpoint(path: Path, state: TrainState, ranks: Ranks = Ranks()) -> Tr
     _same_shapes(folder, state.model)
     load_model(state.model, folder / "model.safetensors")
     state.optimizer.load_state_dict(_read_optimizer(folder))
-    _read_rank(folder, state.loader, ranks.rank)
+    _read_rank(folder, state.loader, ranks.rank if same else 0)
     progress = json.loads((folder / "progress.json").read_text())
     state.step, state.tokens = progress["step"], progress["tokens"]
     state.seconds = progress["seconds"]

@@ -197,17 +197,21 @@ def train(
     callbacks: Sequence[Callable[[StepRecord], object]] = (),
     peers: Peers | None = None,
     state: TrainState | None = None,
+    step: Callable[[Sequence[Any]], StepResult] | None = None,
     stop: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.perf_counter,
 ) -> TrainResult:
     """Trains until `config.steps` or `config.seconds` are reached, or `stop()` is true on any rank.
 
     `group`: average gradients over its ranks, naively; or give `peers` and a model that is wrapped
-    in DDP. `state`: where a resumed run goes on (its model is the one inside the wrapper).
+    in DDP. `state`: where a resumed run goes on (its model is the one inside the wrapper). `step`:
+    another step than `train_step`, from this rank's microbatches; `peers` then only agree on time.
     """
     peers = peers or (ALONE if group is None else data_parallel(model, group))
     state = state or _fresh_state(model, loader, config)
     device = next(model.parameters()).device
+    settings = (config.clip, config.autocast, peers, state.scaler)
+    step = step or (lambda batches: train_step(model, state.optimizer, batches, *settings))
     batches, result, speeds = _endless(loader), TrainResult(state), []
     began = now() - state.seconds
     while True:
@@ -218,20 +222,19 @@ def train(
         lr = _set_rate(state, config, total)
         start = now()
         microbatches = [next(batches).to(device) for _ in range(config.accumulate)]
-        settings = (config.clip, config.autocast, peers, state.scaler)
-        step = train_step(model, state.optimizer, microbatches, *settings)
-        _check_finite(step, state, lr)
-        speed = step.tokens / (now() - start)
-        state.tokens, state.seconds = state.tokens + step.tokens, now() - began
-        result.skipped += step.skipped
-        if step.skipped:
+        made = step(microbatches)
+        _check_finite(made, state, lr)
+        speed = made.tokens / (now() - start)
+        state.tokens, state.seconds = state.tokens + made.tokens, now() - began
+        result.skipped += made.skipped
+        if made.skipped:
             continue  # the schedule, too, stays where it is
         state.step += 1
-        result.losses.append(step.loss)
+        result.losses.append(made.loss)
         speeds.append(speed)
         counts = (state.step, total, state.tokens, elapsed)
         for callback in callbacks:
-            callback(StepRecord(*counts, step.loss, lr, step.grad_norm, speed))
+            callback(StepRecord(*counts, made.loss, lr, made.grad_norm, speed))
     result.tokens_per_second = statistics.median(speeds) if speeds else 0.0
     return result
 

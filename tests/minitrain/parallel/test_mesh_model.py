@@ -70,11 +70,13 @@ def errors(group, case: Case, want: Whole) -> dict[str, float]:
     model = MeshModel(whole, full_mesh(**case.sizes), group, case.options)
     mine = [model.share(batch) for batch in batches(*case.shape)]
     optimizer = torch.optim.SGD(model.parameters, lr=RATE)
+    evaluated = model.evaluate([*mine, *mine])  # as many as one likes
     loss, _ = model.backward(mine)
     named = dict(model.modules.named_parameters())
     gradients = {name: p.grad.clone() for name, p in named.items()}
     norm = model.update(optimizer, CLIP)
     found = {"loss": abs(loss.item() - want.loss), "norm": abs(norm.item() - want.norm)}
+    found["evaluation"] = abs(evaluated.item() - want.loss)
     for kind, whole, got in (
         ("gradient", want.gradients, gradients),
         ("weight", want.weights, {name: p.detach() for name, p in named.items()}),
