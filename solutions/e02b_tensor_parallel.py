@@ -145,11 +145,9 @@ class Operators:
 # %% [markdown]
 # ## 2 · First by column, then by row
 #
-# `y = x·Wᵀ`. Cut W's rows over N ranks, and each makes its own F/N features from a whole x (*column parallel*, after
-# Wᵀ). SwiGLU works on each feature alone. Cut `down` along the features it reads (*row parallel*), and each rank has a
-# part of the output: one sum.
-#
-# Nothing is sent in between.
+# `y = x·Wᵀ`. Cut W's rows over N ranks: each makes F/N features of a whole x (*column parallel*, after Wᵀ). SwiGLU works
+# on each feature alone. Cut `down` along the features it reads (*row parallel*): each rank has a part of the output. One
+# sum, and nothing sent in between.
 
 # %%
 from types import SimpleNamespace
@@ -161,7 +159,7 @@ ROWS, COLUMNS = ("q", "k", "v", "gate", "up"), ("o", "down")
 def whole_layer(D, F, dtype=torch.float32):
     """A layer's matrices, the same on every rank."""
     seeded = torch.Generator().manual_seed(0)
-    shapes = {name: (D, D) for name in "qkvo"} | {"norm1": (D,), "norm": (D,)}
+    shapes = dict.fromkeys("qkvo", (D, D)) | {"norm1": (D,), "norm": (D,)}
     shapes |= {"gate": (F, D), "up": (F, D), "down": (D, F), "bias": (D,)}
     return {
         n: torch.randn(s, generator=seeded).to(dtype) / 8 for n, s in shapes.items()
@@ -415,9 +413,9 @@ embed = lab.grade(embed)
 # %% [markdown]
 # ### The loss
 #
-# Cross-entropy of a token is `log Σ exp(logits) - logit[target]`. Gathered, the logits of 8,192 tokens and 128,256 words
-# take 4.2 GB in float32. Three numbers a token are enough, each from all ranks: the **maximum** m (so that exp does not
-# overflow), **Σ exp(logit - m)**, and the **target's logit**.
+# A token's cross-entropy is `log Σ exp(logits) - logit[target]`. Gathered, the logits of 8,192 tokens and 128,256 words
+# take 4.2 GB in float32. Three numbers a token are enough: the **maximum** m over all ranks (exp must not overflow),
+# **Σ exp(logit - m)**, and the **target's logit**.
 
 # %% [markdown]
 # ### Exercise 6 · `vocabulary_loss`
@@ -468,8 +466,8 @@ vocabulary_loss = lab.grade(vocabulary_loss)
 # %% [markdown]
 # ## 6 · What a layer sends, and what it keeps
 #
-# Three variants: *tensor*, *sequence*, and *gathered again*. In the second, autograd keeps what was gathered, all T tokens.
-# The third, of `minitrain/parallel`, keeps T/N tokens and gathers them again in backward: two more all-gathers a layer.
+# Three variants: *tensor*, *sequence*, *gathered again*. In the second, autograd keeps all T tokens that were gathered. The
+# third, of `minitrain/parallel`, keeps T/N and gathers again in backward: two more all-gathers a layer.
 #
 # **Predict**: how many times as much as the third does *tensor* keep, on four ranks?
 
@@ -602,26 +600,32 @@ activations = [{column: row[column] for column in columns} for row in traffic]
 # %% tags=["grade"]
 lab.experiment("activations", activations)
 
-# %%
+# %% tags=["experiment"]
 kept = {(row["variant"], row["ranks"]): row["kept_bytes"] / 1e3 for row in activations}
-ranks = lab.size("ranks")
-cut_part = kept["tensor", 1] - 4 * S / 1e3
-show.lines(
-    {variant: (ranks, [kept[variant, n] for n in ranks]) for variant in layers},
-    theory={
-        "tensor, theory": (ranks, [4 * S / 1e3 + cut_part / n for n in ranks]),
-        "gathered again, theory": (
-            ranks,
-            [kept["gathered again", 1] / n for n in ranks],
-        ),
-    },
-    x="ranks",
-    y="kept for backward (kB a rank)",
-    title="Activations of one layer, measured; dashed: closed form",
+ranks, further = lab.size("ranks"), [1, 2, 4, 8, 16]
+whole_part, one_rank = 4 * S / 1e3, kept["tensor", 1]
+with show.canvas() as (figure, axes):
+    show.lines(
+        {variant: (ranks, [kept[variant, n] for n in ranks]) for variant in layers},
+        theory={
+            "tensor, theory": (
+                further,
+                [whole_part + (one_rank - whole_part) / n for n in further],
+            ),
+            "gathered again, theory": (further, [one_rank / n for n in further]),
+        },
+        x="ranks",
+        y="kept for backward (kB a rank)",
+        title="Activations of one layer, measured; dashed: closed form",
+        log="x",
+        ax=axes,
+    )
+    axes.set_xticks(further, [str(n) for n in further])
+    axes.set_ylim(bottom=0)
+show.figure(
+    figure,
     alt="Bytes kept against ranks: tensor flattens out, gathered again halves at each step.",
 )
-
-# %%
 ratio = kept["tensor", 4] / kept["gathered again", 4]
 lab.reveal("kept", ratio, note="on four ranks; with more the whole part weighs more")
 
@@ -641,11 +645,11 @@ lab.answer("memory_saved", memory_saved)
 # %% [markdown]
 # ## 7 · Why eight
 #
-# Matrices shrink with N, messages do not: B·T·D numbers, four times, whatever N. So efficiency falls with N, and what
-# matters is the link.
+# Matrices shrink with N, messages do not: four times B·T·D numbers, whatever N. So efficiency falls, and the link decides
+# how fast.
 #
-# **Emulated** from here: a layer of Llama 3 70B's width on H100s, 4,096 tokens in bfloat16. Your layer sends its messages;
-# the clock charges full sizes, and computing by its FLOPs at 794 TFLOP/s.
+# **Emulated** from here: a layer of Llama 3 70B's width on H100s, 4,096 tokens, bfloat16. Your layer sends its messages;
+# a clock charges full sizes, and FLOPs at 794 TFLOP/s.
 
 # %% [markdown]
 # **Predict**: eight ranks in one node, NVLink. What part of the time do they compute, from 0 to 1?
@@ -710,25 +714,13 @@ degrees = sum((launch(one_layer, ranks=n)[0] for n in lab.size("degrees")), [])
 # %% tags=["grade"]
 lab.experiment("degrees", degrees)
 
-# %%
-at = {(row["network"], row["ranks"]): row for row in degrees}
-node = at["nodes of 8, a card each", 8]
-formula = node["compute_seconds"] / (
-    node["compute_seconds"] + 4 * node["all_reduce_seconds"]
-)
-lab.reveal(
-    "eight", node["efficiency"], formula=formula, note="emulated, nothing hidden"
-)
-
 # %% tags=["picture"]
 with show.canvas(width=9, height=5.4) as (figure, axes):
-    curves, theory = {}, {}
-    for name, network in networks.items():
+    curves = {}
+    for name in networks:
         own = [row for row in degrees if row["network"] == name]
-        curves[name] = (
-            [row["ranks"] for row in own],
-            [100 * row["efficiency"] for row in own],
-        )
+        efficiency = [100 * row["efficiency"] for row in own]
+        curves[name] = ([row["ranks"] for row in own], efficiency)
     show.lines(
         curves,
         x="ranks that share a layer",
@@ -737,6 +729,7 @@ with show.canvas(width=9, height=5.4) as (figure, axes):
         log="x",
         ax=axes,
     )
+    axes.lines[0].set(linewidth=6, alpha=0.35, markersize=9)
     axes.axvline(8, color="#888888", linestyle=":", linewidth=1.2)
     axes.text(7.7, 3, "the node ends", ha="right", color="#555555")
     axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
@@ -745,6 +738,18 @@ show.figure(
     figure,
     alt="Efficiency against ranks: NVLink falls slowly; past a node of 8 with one card it drops.",
 )
+at = {(row["network"], row["ranks"]): row for row in degrees}
+node = at["nodes of 8, a card each", 8]
+compute, waits = node["compute_seconds"], 4 * node["all_reduce_seconds"]
+formula = compute / (compute + waits)
+lab.reveal(
+    "eight", node["efficiency"], formula=formula, note="emulated, nothing hidden"
+)
+
+# %% [markdown]
+# **Explain**: eight ranks on NVLink compute 76% of the time, sixteen would 57%. With a card for each GPU the node's end
+# itself costs almost nothing (large messages, a perfect pipeline of both levels); with one card for all it is a cliff,
+# and with no NVLink two ranks are too many.
 
 # %% [markdown]
 # **Question**: nodes of 8 with one card between them, as many clouds have. How many times as fast is the step on 16 ranks

@@ -618,6 +618,10 @@ class TestEmbed(Exercise):
                             "a rank without the token's row added another one's: it adds zeros",
                         ),
                         (own[rank], "that is this rank's part: `tp.reduce` adds up the ranks'"),
+                        (
+                            want.masked_fill((tokens % rows == rows - 1)[..., None], 0),
+                            "the last row of each rank is missing: elsewhere is len(weight) and more",
+                        ),
                     ],
                 )
 
@@ -680,49 +684,51 @@ class TestVocabularyLoss(Exercise):
         for ranks, width, scale in ((2, 5, 1.0), (3, 7, 400.0)):
             logits, targets = self.inputs(ranks, 11, width, scale)
             want = F.cross_entropy(logits, targets)
-            aims = logits[torch.arange(11), targets]
-            results = submission.launch(loss_of, logits, targets, ranks=ranks)
-            for rank, got in enumerate(results):
-                lost = "exp of a large logit overflows: take each token's maximum over all ranks off first"
-                expect.that(bool(got["loss"].isfinite().all()), f"got {got['loss']}: {lost}")
-                own = F.cross_entropy(
-                    logits.chunk(ranks, -1)[rank], targets.clamp(max=width - 1), reduction="mean"
+            for rank, got in enumerate(submission.launch(loss_of, logits, targets, ranks=ranks)):
+                expect.that(
+                    bool(got["loss"].isfinite().all()),
+                    f"got {got['loss']}: exp of a large logit overflows: take each token's maximum "
+                    "over all ranks off first",
                 )
-                log_sums = logits.logsumexp(-1)
-                places = targets - rank * width
-                inside = (places >= 0) & (places < width)
-                local = logits.chunk(ranks, -1)[rank].logsumexp(-1)
-                expect.equal(
-                    got["loss"],
-                    want,
-                    what=f"rank {rank} of {ranks}, the loss",
-                    hints=[
-                        (want * 11, "that is the sum over tokens: take the mean"),
-                        (log_sums.mean(), "the target's logit is missing from it"),
-                        (
-                            (log_sums - aims * inside).mean(),
-                            "the target's logit is on one rank: `tp.reduce` gives it to all",
-                        ),
-                        (
-                            (local - aims).mean(),
-                            "the sum of exponentials is this rank's own: `tp.reduce` adds up the ranks'",
-                        ),
-                        (own, "that is the loss of this rank's columns alone"),
-                        (
-                            (log_sums - self.unmasked(logits, targets, ranks)).mean(),
-                            "a rank without the target's column added another logit: it adds zero",
-                        ),
-                    ],
-                )
+                hints = self.mistakes(logits, targets, ranks, rank)
+                what = f"rank {rank} of {ranks}, the loss"
+                expect.equal(got["loss"], want, what=what, hints=hints)
 
     @staticmethod
-    def unmasked(logits, targets, ranks):
-        """What comes of target logits that were clamped and not masked."""
-        total, width = 0, logits.shape[-1] // ranks
-        for rank, part in enumerate(logits.chunk(ranks, -1)):
-            places = (targets - rank * width).clamp(0, width - 1)
-            total = total + part.gather(-1, places[:, None])[:, 0]
-        return total
+    def mistakes(logits, targets, ranks, rank):
+        """Likely wrong losses of one rank, in words."""
+        parts = logits.chunk(ranks, -1)
+        width = parts[0].shape[-1]
+        places = [targets - r * width for r in range(ranks)]
+        inside = [(p >= 0) & (p < width) for p in places]
+        log_sums, aims = logits.logsumexp(-1), logits[torch.arange(len(targets)), targets]
+        tops = [part.amax(-1) for part in parts]
+        mixed = sum((part - top[:, None]).exp().sum(-1) for part, top in zip(parts, tops))
+
+        def picked(at):
+            """The target logits when nothing is masked."""
+            pairs = zip(parts, (at(p, i) for p, i in zip(places, inside)))
+            return sum(part.gather(-1, places[:, None])[:, 0] for part, places in pairs)
+
+        unmasked = "a rank without the target's column added another logit: it adds zero"
+        return [
+            ((log_sums - aims).sum(), "that is the sum over tokens: take the mean"),
+            (log_sums.mean(), "the target's logit is missing from it"),
+            (
+                (log_sums - aims * inside[rank]).mean(),
+                "the target's logit is on one rank: `tp.reduce` gives it to all",
+            ),
+            (
+                (parts[rank].logsumexp(-1) - aims).mean(),
+                "the sum of exponentials is this rank's own: `tp.reduce` adds up the ranks'",
+            ),
+            (
+                (tops[rank] + mixed.log() - aims).mean(),
+                "the maximum is this rank's own: what is added up needs one for all ranks, `tp.max`",
+            ),
+            ((log_sums - picked(lambda p, i: p.clamp(0, width - 1))).mean(), unmasked),
+            ((log_sums - picked(lambda p, i: p.where(i, 0))).mean(), unmasked),
+        ]
 
     @check(points=3, title="the gradient is softmax minus one-hot, over n")
     def test_gradients(self, submission):
@@ -891,7 +897,10 @@ class TestDegrees(Experiment):
                 "messages stay as long while the matrices shrink",
             )
 
-    @check(points=5, title="a layer waits for four all-reduces; leaving the node costs most")
+    @check(
+        points=5,
+        title="a layer waits for four all-reduces, and a narrow way out of the node costs most",
+    )
     def test_order(self, table):
         for row in table:
             if row["ranks"] > 1:
@@ -905,8 +914,9 @@ class TestDegrees(Experiment):
         order = [at.get((network, 16)) for network in NETWORKS]
         expect.that(None not in order, f"16 ranks are asked for on {', '.join(NETWORKS)}")
         expect.that(
-            order[0] > order[1] > order[2] and order[0] > order[3],
-            f"efficiency on 16 ranks: {dict(zip(NETWORKS, order))}; NVLink throughout should be the best",
+            order[1] > 2 * order[2] and order[0] > 2 * order[3],
+            f"efficiency on 16 ranks: {dict(zip(NETWORKS, order))}; one card for 8 ranks, or no NVLink "
+            "at all, should cost more than a half",
         )
 
 
