@@ -590,8 +590,8 @@ sequence_traffic = total[1] / total[0]
 lab.answer("sequence_traffic", sequence_traffic)
 
 # %% [markdown]
-# And memory. Of what *tensor* keeps, four tensors of B·T·D are whole on every rank: the input of either norm, and of
-# either block. The rest, queries to features, is cut in N.
+# And memory. Of what *tensor* keeps, four tensors of B·T·D are whole on every rank: the inputs of both norms and of both
+# blocks. *Sequence* keeps two whole, what it gathered; *gathered again* none. The rest is cut in N.
 
 # %% tags=["experiment"]
 columns = ("variant", "ranks", "kept_bytes", "batch", "length", "width")
@@ -602,26 +602,20 @@ lab.experiment("activations", activations)
 
 # %% tags=["experiment"]
 kept = {(row["variant"], row["ranks"]): row["kept_bytes"] / 1e3 for row in activations}
-ranks, further = lab.size("ranks"), [1, 2, 4, 8, 16]
-whole_part, one_rank = 4 * S / 1e3, kept["tensor", 1]
+measured, further = lab.size("ranks"), [1, 2, 4, 8, 16]
+wholes = {"tensor": 4, "sequence": 2, "gathered again": 0}  # tensors of S bytes
 with show.canvas() as (figure, axes):
-    show.lines(
-        {variant: (ranks, [kept[variant, n] for n in ranks]) for variant in layers},
-        theory={
-            "tensor, theory": (
-                further,
-                [whole_part + (one_rank - whole_part) / n for n in further],
-            ),
-            "gathered again, theory": (further, [one_rank / n for n in further]),
-        },
-        x="ranks",
-        y="kept for backward (kB a rank)",
-        title="Activations of one layer, measured; dashed: closed form",
-        log="x",
-        ax=axes,
-    )
+    for i, (variant, whole) in enumerate(wholes.items()):
+        style = {"color": show.COLORS[i], "marker": show.MARKERS[i]}
+        sizes = [kept[variant, n] for n in measured]
+        closed = [whole * S / 1e3 * (1 - 1 / n) + sizes[0] / n for n in further]
+        axes.plot(measured, sizes, linestyle="", **style)
+        axes.plot(further, closed, "--", color=show.COLORS[i], linewidth=1.3)
+        axes.text(17, closed[-1], variant, color=show.COLORS[i], va="center")
+    axes.set_xscale("log", base=2)
     axes.set_xticks(further, [str(n) for n in further])
-    axes.set_ylim(bottom=0)
+    axes.set(xlabel="ranks", ylabel="kept for backward (kB a rank)", ylim=(0, None))
+    axes.set_title("Activations of a layer: measured, and closed form (dashed)")
 show.figure(
     figure,
     alt="Bytes kept against ranks: tensor flattens out, gathered again halves at each step.",
@@ -630,12 +624,13 @@ ratio = kept["tensor", 4] / kept["gathered again", 4]
 lab.reveal("kept", ratio, note="on four ranks; with more the whole part weighs more")
 
 # %% [markdown]
-# **Question**: how many times as many bytes does *tensor* keep as *gathered again*, four ranks? It is what two more
-# all-gathers buy.
+# **Question**: and on *eight* ranks, by the closed form? *Tensor* keeps `4·S + (one rank's - 4·S) / 8`, *gathered again*
+# an eighth of its one rank's. How many times as much is the former? Take one rank's from `activations`.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-memory_saved = kept["tensor", 4] / kept["gathered again", 4]
+tensor_on_eight = 4 * S / 1e3 + (kept["tensor", 1] - 4 * S / 1e3) / 8
+memory_saved = tensor_on_eight / (kept["gathered again", 1] / 8)
 ### LAB memory_saved = None  # your answer, 1 where both keep as much
 ### END SOLUTION
 

@@ -798,6 +798,11 @@ def traffic(row):
 
 
 VARIANTS = ("tensor", "sequence", "gathered again")
+WHOLES = {"tensor": 4, "sequence": 2, "gathered again": 0}  # tensors of B·T·D kept by every rank
+
+
+def stream_bytes(row):
+    return 4 * row["batch"] * row["length"] * row["width"]
 
 
 def by_variant(table):
@@ -862,15 +867,18 @@ class TestActivations(Experiment):
             what="what 4 ranks keep each, gathered again: a quarter of one rank's",
         )
 
-    @check(points=3, title="tensor alone: what is not cut stays, 4·B·T·D numbers")
+    @check(
+        points=3, title="closed form: 4 tensors of B·T·D stay whole, of sequence 2, the rest / N"
+    )
     def test_closed_form(self, table):
         rows = by_variant(table)
-        for ranks in (2, 4):
-            row, one = rows["tensor", ranks], rows["tensor", 1]
-            stream = 4 * 4 * row["batch"] * row["length"] * row["width"]
-            want = stream + (one["kept_bytes"] - stream) / ranks
-            what = f"tensor on {ranks} ranks: 4·B·T·D numbers whole, the rest cut in {ranks}"
-            expect.close(row["kept_bytes"], want, tol=0.03, what=what)
+        for (variant, ranks), row in rows.items():
+            whole = WHOLES.get(variant, 0) * stream_bytes(row)
+            one = rows.get((variant, 1))
+            expect.that(one is not None, f"there is no row of '{variant}' on 1 rank")
+            want = whole + (one["kept_bytes"] - whole) / ranks
+            words = f"{variant} on {ranks} ranks: {whole} bytes whole, the rest cut in {ranks}"
+            expect.close(row["kept_bytes"], want, tol=0.03, what=words)
 
 
 class TestDegrees(Experiment):
@@ -957,22 +965,27 @@ class TestSequenceTraffic(Question):
 
 
 class TestMemorySaved(Question):
-    """What a fifth gather buys"""
+    """What two more gathers buy"""
 
     name = "memory_saved"
 
-    @check(points=5, title="bytes kept on 4 ranks: tensor over gathered again")
+    @check(points=5, title="bytes kept on 8 ranks, by the closed form: tensor over gathered again")
     def test_value(self, value, records):
         rows = by_variant(table_of(records, "activations"))
-        kept = {variant: rows[variant, 4]["kept_bytes"] for variant in VARIANTS}
-        want = kept["tensor"] / kept["gathered again"]
+        for variant in ("tensor", "gathered again"):
+            expect.that((variant, 1) in rows, f"your table has no row of '{variant}' on 1 rank")
+        one, again = rows["tensor", 1], rows["gathered again", 1]["kept_bytes"]
+        whole = 4 * stream_bytes(one)
+        kept = {n: whole + (one["kept_bytes"] - whole) / n for n in (4, 8)}
+        want = kept[8] / (again / 8)
         hints = [
             (1 / want, "that is upside down: how many times as much does 'tensor' keep?"),
+            (kept[4] / (again / 4), "that is on four ranks: eight are asked for"),
+            (8.0, "the features were cut in 8 already: only what was whole shrinks by 8"),
             (
-                kept["tensor"] / kept["sequence"],
-                "that is the row 'sequence'; divide by the last one",
+                (whole + one["kept_bytes"] / 8) / (again / 8),
+                "4·S is in the one rank's: take it off first",
             ),
-            (4.0, "the features were cut in 4 already: only what was whole shrinks by 4"),
         ]
         expect.close(value, want, tol=0.02, what="tensor over gathered again", hints=hints)
 
