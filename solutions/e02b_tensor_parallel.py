@@ -134,7 +134,7 @@ class Operators:
     """One rank's way to the others: two pairs, and a maximum without a gradient."""
 
     def __init__(self, group):
-        self.rank, self.size = group.rank, group.size
+        self.group, self.rank, self.size = group, group.rank, group.size
         self.copy, self.reduce = conjugates(lambda x: x, group.all_reduce)
         self.all_gather, self.reduce_scatter = conjugates(
             partial(gathered, group), partial(sum_sliced, group)
@@ -535,7 +535,6 @@ def measure(group):
     rows, trace = [], group.trace
     for variant, layer in layers.items():
         w, tp = cut(whole_layer(D, F), group.rank, group.size), Operators(group)
-        tp.group = group
         x = torch.ones(B, T if variant == "tensor" else T // group.size, D)
         trace.ops.clear()
         y, kept = forward_and_kept(layer, x.requires_grad_(), w, tp)

@@ -78,6 +78,7 @@ def operators(group):
         return lambda x: Sum.apply(x, group, there, back)
 
     return SimpleNamespace(
+        group=group,
         rank=group.rank,
         size=group.size,
         copy=operator(same, summed),
@@ -851,14 +852,14 @@ class TestActivations(Experiment):
     @check(points=4, title="sequence keeps less than tensor, and gathered again 1/N of one rank")
     def test_order(self, table):
         rows = by_variant(table)
-        for ranks in (2, 4):
-            for variant in VARIANTS:
+        for variant in VARIANTS:
+            for ranks in (1, 4):
                 expect.that((variant, ranks) in rows, f"no row of '{variant}' on {ranks} ranks")
-            kept = {variant: rows[variant, ranks]["kept_bytes"] for variant in VARIANTS}
-            expect.that(
-                kept["tensor"] > kept["sequence"] > kept["gathered again"],
-                f"on {ranks} ranks a layer keeps {kept}: each should be less than the one before",
-            )
+        kept = {variant: rows[variant, 4]["kept_bytes"] for variant in VARIANTS}
+        expect.that(
+            kept["tensor"] > kept["sequence"] > kept["gathered again"],
+            f"on 4 ranks a layer keeps {kept}: each should be less than the one before",
+        )
         whole = rows["gathered again", 1]["kept_bytes"]
         expect.close(
             rows["gathered again", 4]["kept_bytes"],
