@@ -152,15 +152,15 @@ class Operators:
 # %%
 from types import SimpleNamespace
 
-D, F, HEADS = lab.size("width"), lab.size("features"), lab.size("heads")
+D, FF, HEADS = lab.size("width"), lab.size("features"), lab.size("heads")
 ROWS, COLUMNS = ("q", "k", "v", "gate", "up"), ("o", "down")
 
 
-def whole_layer(D, F, dtype=torch.float32):
+def whole_layer(D, FF, dtype=torch.float32):
     """A layer's matrices, the same on every rank."""
     seeded = torch.Generator().manual_seed(0)
     shapes = dict.fromkeys("qkvo", (D, D)) | {"norm1": (D,), "norm": (D,)}
-    shapes |= {"gate": (F, D), "up": (F, D), "down": (D, F), "bias": (D,)}
+    shapes |= {"gate": (FF, D), "up": (FF, D), "down": (D, FF), "bias": (D,)}
     return {
         n: torch.randn(s, generator=seeded).to(dtype) / 8 for n, s in shapes.items()
     }
@@ -299,7 +299,7 @@ def tensor_layer(x, w, tp):
 # %% tags=["nbval-check-output"]
 def run_layer(group):
     x = torch.linspace(-1, 1, 2 * 3 * D, dtype=torch.float64).view(2, 3, D)
-    w = cut(whole_layer(D, F, torch.float64), group.rank, group.size)
+    w = cut(whole_layer(D, FF, torch.float64), group.rank, group.size)
     y = tensor_layer(x.requires_grad_(), w, Operators(group))
     y.square().sum().backward()
     return y.detach(), x.grad, w.norm1.grad, w.bias.grad
@@ -534,7 +534,7 @@ def measure(group):
     """Bytes sent and kept by one layer, forward and backward, in three variants."""
     rows, trace = [], group.trace
     for variant, layer in layers.items():
-        w, tp = cut(whole_layer(D, F), group.rank, group.size), Operators(group)
+        w, tp = cut(whole_layer(D, FF), group.rank, group.size), Operators(group)
         x = torch.ones(B, T if variant == "tensor" else T // group.size, D)
         trace.ops.clear()
         y, kept = forward_and_kept(layer, x.requires_grad_(), w, tp)
