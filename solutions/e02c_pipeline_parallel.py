@@ -228,17 +228,19 @@ p = lab.size("ranks")
 
 
 # %%
+rows, length = lab.size("rows"), lab.size("length")
+
+
 def microbatches(m):
     """Every second one has only half of its targets: the rest is padding, -100."""
-    shape = (m, lab_rows, lab_length + 1)
+    shape = (m, rows, length + 1)
     text = torch.randint(256, shape, generator=torch.Generator().manual_seed(0))
-    text[1::2, :, lab_length // 2 :] = -100
-    places = torch.arange(lab_length).expand(lab_rows, lab_length)
+    text[1::2, :, length // 2 :] = -100
+    places = torch.arange(length).expand(rows, length)
     one = torch.zeros_like(places)
     return [Batch(t[:, :-1].clamp(min=0), t[:, 1:], one, places) for t in text]
 
 
-lab_rows, lab_length = lab.size("rows"), lab.size("length")
 print([batch.tokens_counted for batch in microbatches(4)], "targets that count")
 
 # %% [markdown]
@@ -350,10 +352,9 @@ from dataclasses import replace
 
 from minitrain.parallel.fabric import FABRICS
 
+UNITS = {"F": 1, "B": 2}
 forward_seconds = lab.size("forward_ms") / 1e3
-message_bytes = (
-    4 * lab_rows * lab_length * width
-)  # of ours; each stands for a large one
+message_bytes = 4 * rows * length * width  # of ours; each stands for a large one
 infiniband = replace(
     FABRICS["h100-infiniband"](),
     ranks_per_node=1,
@@ -406,39 +407,70 @@ def step_seconds(group, cases):
     return found
 
 
+def planned_seconds(name, m):
+    """What the validator's clock says of the list, with this fabric's messages."""
+    message = infiniband.seconds("send", message_bytes, (0, 1))
+    own = lambda rank, operation: UNITS[operation.kind] * forward_seconds  # noqa: E731
+    return clocked(makers[name](p, m), own, send=message).makespan
+
+
 bubble = []
 times = launch(step_seconds, cases, ranks=p, fabric=infiniband)
 for (name, m), seconds in zip(cases, zip(*times)):
     step, busy = 1e3 * max(seconds), 1e3 * m * 3 * forward_seconds
     row = {"schedule": name, "ranks": p, "microbatches": m, "step_ms": step}
-    bubble.append({**row, "busy_ms": busy, "bubble": 1 - busy / step})
+    row |= {
+        "busy_ms": busy,
+        "bubble": 1 - busy / step,
+        "formula": (p - 1) / (m + p - 1),
+    }
+    bubble.append({**row, "planned": 1 - busy / (1e3 * planned_seconds(name, m))})
+
+counts = lab.size("microbatches")
+of = {name: [r for r in bubble if r["schedule"] == name] for name in makers}
+
+
+def over(column, less="none"):
+    """{schedule: (m, percent)}, of a column or of what it has more than another."""
+    return {
+        name: (counts, [100 * (r[column] - r.get(less, 0)) for r in own])
+        for name, own in of.items()
+    }
+
+
+formula = {"(p-1)/(m+p-1)": (counts, [100 * r["formula"] for r in of["gpipe"]])}
 
 # %% tags=["grade"]
 lab.experiment("bubble", bubble)
 
 # %%
-curves = {
-    name: ([r["microbatches"] for r in own], [100 * r["bubble"] for r in own])
-    for name in makers
-    for own in [[r for r in bubble if r["schedule"] == name]]
-}
-counts = lab.size("microbatches")
-show.lines(
-    curves,
-    theory={"(p-1)/(m+p-1)": (counts, [100 * (p - 1) / (m + p - 1) for m in counts])},
-    x="microbatches m",
-    y="bubble (% of the step)",
-    title=f"{p} emulated H100, InfiniBand",
-    labels="legend",
-    alt="The bubble against the number of microbatches, GPipe and 1F1B measured, on the formula.",
+with show.canvas(columns=2) as (figure, axes):
+    show.lines(
+        over("bubble"),
+        theory=formula,
+        x="microbatches m",
+        y="bubble (% of the step)",
+        title=f"{p} H100, InfiniBand (emulated)",
+        labels="legend",
+        ax=axes[0],
+    )
+    more = over("planned", less="formula")
+    show.lines(
+        over("bubble", less="formula"),
+        theory={f"{name}, validator": line for name, line in more.items()},
+        x="microbatches m",
+        y="bubble above the formula (points)",
+        title="What messages add",
+        ax=axes[1],
+    )
+show.figure(
+    figure,
+    alt="Bubble against microbatches on the formula, and what messages add: more in 1F1B.",
 )
-largest = max(bubble, key=lambda row: row["bubble"] * row["microbatches"])
-show.table([row for row in bubble if row["microbatches"] in (8, 32)])
-
 # %% [markdown]
-# **Explain**: the points lie just above the formula: it knows no messages. GPipe pays for them on the way down and back;
-# 1F1B in every round as well, since a rank's next forward waits for a gradient that travelled. Real stages are also not
-# quite even.
+# **Explain**: the formula knows no messages. GPipe pays for them on the way down and back; 1F1B in every round as well,
+# since a rank's next forward waits for a gradient that travelled. Given the time of a message, the validator (dashed,
+# right) knows the step beforehand. Real stages add that they are not quite even.
 
 # %% [markdown]
 # ## 6 · What is held
@@ -657,7 +689,7 @@ lab.answer("message_ratio", message_ratio)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-gpipe_bytes = at["gpipe", 0] / 8 * enough_microbatches
+gpipe_bytes = at["gpipe", 0] / live[0]["microbatches"] * enough_microbatches
 ### LAB gpipe_bytes = None  # your answer, bytes
 ### END SOLUTION
 show.table([row for row in live if row["rank"] == 0])
@@ -672,7 +704,7 @@ lab.answer("gpipe_bytes", gpipe_bytes)
 # does. **Zero-bubble** ([Qi et al. 2024](https://arxiv.org/abs/2401.10241)) splits them into B and W, and puts W where
 # the rank would idle.
 #
-# **Stretch, ungraded**: change `order` below. Can you lose less than `zero_bubble` does?
+# **Stretch, ungraded**: change `orders` below. Can you lose less than `zero_bubble` does? Under it, explore all four.
 
 # %%
 from minitrain.parallel.schedules import zero_bubble
@@ -681,31 +713,27 @@ orders = [list(order) for order in zero_bubble(4, 8).ranks]  # yours to change
 mine = Schedule("yours", 8, 1, orders)
 show.draw_schedule(mine, title="Zero-bubble (ZB-H1): F = B = W = 1")
 
-# %% [markdown]
-# **Explore** all four:
+every = {**makers, "interleaved": lambda p, m: interleaved(p, m, 2), "zb": zero_bubble}
+
+
+def idle(clock):
+    """The share of the step in which rank 0 waits."""
+    return clock.bubble(0) / clock.makespan
 
 
 # %%
-def draw(ax, schedule, ranks, groups):
-    m = ranks * groups
-    made = {
-        "1f1b": one_forward_one_backward,
-        "gpipe": gpipe,
-        "zero-bubble": zero_bubble,
-    }
-    made = made[schedule](ranks, m) if schedule in made else interleaved(ranks, m, 2)
-    clock = clocked(made)
-    idle = clock.bubble(0) / clock.makespan
-    show.draw_schedule(made, ax=ax, title=f"{schedule}, m={m}: {idle:.0%} idle")
+def draw(ax, schedule, ranks, rounds):
+    clock = clocked(every[schedule](ranks, ranks * rounds))
+    show.draw_schedule(clock, ax=ax, title=f"{schedule}: {idle(clock):.0%} idle")
     ax.get_legend().remove()
 
 
 widgets.explore(
     draw,
     alt="Timeline of one schedule, forwards blue, backwards orange, idle time hatched.",
-    schedule=["1f1b", "gpipe", "interleaved", "zero-bubble"],
+    schedule=["1f1b", "gpipe", "interleaved", "zb"],
     ranks=(2, 8, 4),
-    groups=(1, 4, 2),
+    rounds=(1, 4, 2),
 )
 
 # %% [markdown]
@@ -718,18 +746,24 @@ made = {
     "Interleaved, 2 chunks a rank": interleaved(4, 8, 2),
     "Zero-bubble": zero_bubble(4, 8),
 }
+
+
+def stacked(ax, name, schedule):
+    units = {"F": 1, "B": 1 if schedule.splits_backward else 2, "W": 1}
+    clock = clocked(schedule, lambda _, op: units[op.kind] / schedule.chunks)
+    most = max(peak_live(schedule)) / schedule.chunks
+    words = f"{name}: {idle(clock):.0%} idle, holds {most:g} microbatches"
+    show.draw_schedule(clock, ax=ax, title=words)
+    ax.get_legend().remove()
+    ax.set_xlim(0, 33)
+
+
 with show.canvas(rows=4, width=10, height=9.6) as (figure, axes):
     for ax, (name, schedule) in zip(axes, made.items()):
-        unit = {"F": 1, "B": 1 if schedule.splits_backward else 2, "W": 1}
-        clock = clocked(schedule, lambda _, op: unit[op.kind] / schedule.chunks)
-        idle = clock.bubble(0) / clock.makespan
-        most = max(peak_live(schedule)) / schedule.chunks
-        words = f"{name}: {idle:.0%} idle, {most:g} stages' activations held at most"
-        show.draw_schedule(clock, ax=ax, title=words)
-        ax.set_xlim(0, 33)
-        if ax is not axes[-1]:
-            ax.set_xlabel("")
-            ax.get_legend().remove()
+        stacked(ax, name, schedule)
+        ax.set_xlabel("")
+    axes[-1].set_xlabel("time (forwards)")
+    axes[-1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=4)
 show.figure(
     figure,
     alt="Timelines of GPipe, 1F1B, interleaved and zero-bubble on 4 ranks, with their idle time.",
@@ -737,7 +771,8 @@ show.figure(
 
 # %% [markdown]
 # **Takeaway**: on 4 ranks with 8 microbatches GPipe and 1F1B idle 27% of the step, interleaving with two chunks 16%,
-# zero-bubble 11%. 1F1B pays nothing for holding p instead of m; the others pay in messages or memory.
+# zero-bubble 11%. 1F1B holds p microbatches instead of m for next to nothing; interleaving pays in messages and memory,
+# zero-bubble in code.
 
 # %%
 lab.score(read="minitrain/parallel/pipeline.py")
