@@ -21,8 +21,9 @@ from minitrain.measure.memory import MemoryLedger
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
 from minitrain.parallel.group import Group
+from minitrain.parallel.operations import Schedule
 from minitrain.parallel.pipeline import Pipeline, Stage, cut, share_of_loss
-from minitrain.parallel.schedules import Schedule, make_schedule
+from minitrain.parallel.schedules import make_schedule
 from minitrain.training.loop import token_weighted_loss
 
 SCHEDULES = (("1f1b", 1), ("interleaved", 2))  # and chunks a rank

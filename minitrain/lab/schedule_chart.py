@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from minitrain.lab.display import BLUE, GREEN, ORANGE
 from minitrain.lab.figures import INK, canvas, figure, finish
+from minitrain.parallel.operations import Operation, Schedule
 from minitrain.parallel.schedule_check import Clocked, clocked, peak_of
-from minitrain.parallel.schedules import Operation, Schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

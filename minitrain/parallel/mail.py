@@ -21,7 +21,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from minitrain.parallel.group import Group
-from minitrain.parallel.schedules import Operation, Schedule
+from minitrain.parallel.operations import Operation, Schedule
 from minitrain.parallel.wire import Work
 
 

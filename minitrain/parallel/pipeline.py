@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.parallel.group import Group
 from minitrain.parallel.mail import Mail
-from minitrain.parallel.schedules import Operation, Schedule, forwards_alone, split_layers
+from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.schedules import forwards_alone, split_layers
 from minitrain.parallel.split_backward import SplitBackward, noting_uses
 from minitrain.parallel.stages import Stage, cut, holders
 from minitrain.training.loop import token_weighted_loss
@@ -63,6 +64,39 @@ def naive_pipeline(group: Group, stage: Stage, batches: Sequence[Any], loss: Los
         if x is not None:
             group.send(x.grad, group.rank - 1)
     return total
+
+
+def run_operations(
+    group: Group, order: Sequence[Operation], stage: Stage, batches: Sequence[Any]
+) -> Tensor:
+    """Any schedule of one stage a rank, by the plainest means: it begins to receive when it needs.
+
+    Gradients are those of the mean over the tokens of all microbatches; that loss is returned by
+    the last rank, zero by the others.
+    """
+    total = sum(batch.tokens_counted for batch in batches)
+    loss = torch.zeros((), device=stage.device)
+    is_last, passes, works = group.rank == group.size - 1, {}, []
+    for kind, i, _ in order:
+        if kind == "F":
+            x = None
+            if group.rank > 0:
+                x = group.recv(stage.message(batches[i]), group.rank - 1).requires_grad_()
+            out = stage(x, batches[i])
+            if is_last:
+                out = token_weighted_loss(out, batches[i].targets, total)
+                loss = loss + out.detach()
+            else:
+                works.append(group.isend(out.detach(), group.rank + 1))
+            passes[i] = x, out
+        else:
+            x, out = passes.pop(i)
+            out.backward(None if is_last else group.recv(torch.empty_like(out), group.rank + 1))
+            if x is not None:
+                works.append(group.isend(x.grad, group.rank - 1))
+    for work in works:
+        work.wait()
+    return loss
 
 
 class Pipeline:

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from minitrain.measure.traffic import Trace
-from minitrain.parallel.schedules import Operation, Schedule, parsed
+from minitrain.parallel.operations import Operation, Schedule, parsed
 
 UNIT = {"F": 1.0, "B": 2.0}
 UNIT_SPLIT = {"F": 1.0, "B": 1.0, "W": 1.0}  # a backward is two forwards, half of it the weights'

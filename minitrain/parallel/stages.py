@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.model.transformer import Transformer
 from minitrain.parallel.layout import lay_out
-from minitrain.parallel.schedules import Schedule, split_layers
+from minitrain.parallel.operations import Schedule
+from minitrain.parallel.schedules import split_layers
 
 
 class Stage(nn.Module):

@@ -10,7 +10,13 @@ from torch.utils.checkpoint import checkpoint
 from minitrain.errors import InputError
 from minitrain.parallel.launch import launch
 from minitrain.parallel.mesh import Mesh
-from minitrain.parallel.pipeline import Pipeline, cut, naive_pipeline, share_of_loss
+from minitrain.parallel.pipeline import (
+    Pipeline,
+    cut,
+    naive_pipeline,
+    run_operations,
+    share_of_loss,
+)
 from minitrain.parallel.schedule_check import peak_live
 from minitrain.parallel.schedules import make_schedule
 from minitrain.training.loop import mean_of_means_loss, token_weighted_loss
@@ -63,6 +69,24 @@ def test_the_naive_pipeline_equals_one_process():
     total, want = one_process(False, 3)
     assert_whole(results, want)
     assert [share for share, _ in results] == pytest.approx([0, 0, total], rel=1e-10)
+
+
+def plainly(group):
+    """GPipe's list, and 1F1B's, by the plain executor."""
+    found, batches = [], microbatches(5)
+    for name in ("gpipe", "1f1b"):
+        schedule = make_schedule(name, group.size, 5)
+        (stage,) = cut(tiny(), schedule, group.rank)
+        loss = run_operations(group, schedule.ranks[group.rank], stage, batches)
+        found.append((loss.item(), {n: p.grad for n, p in stage.named_parameters()}))
+    return found
+
+
+def test_the_plain_executor_equals_one_process():
+    total, want = one_process(False, 5)
+    for results in zip(*launch(plainly, ranks=3, timeout=60)):
+        assert_whole(results, want)
+        assert [loss for loss, _ in results] == pytest.approx([0, 0, total], rel=1e-10)
 
 
 def assert_whole(results, want):

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from minitrain.errors import InputError
+from minitrain.parallel.operations import Operation, Schedule, parsed
 from minitrain.parallel.schedule_check import (
     bubble_fraction,
     check_schedule,
@@ -12,15 +13,12 @@ from minitrain.parallel.schedule_check import (
     peak_live,
 )
 from minitrain.parallel.schedules import (
-    Operation,
-    Schedule,
     dualpipe,
     forwards_alone,
     gpipe,
     interleaved,
     make_schedule,
     one_forward_one_backward,
-    parsed,
     split_layers,
     zero_bubble,
 )

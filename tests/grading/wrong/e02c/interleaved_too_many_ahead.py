@@ -1,0 +1,18 @@
+# exercise: interleaved
+# says: are enough: rank r runs
+
+from minitrain.parallel.operations import Operation, Schedule
+
+
+def interleaved(p, m, v):
+    groups = [range(g, g + p) for g in range(0, m, p)]
+    forwards = [Operation("F", i, c) for group in groups for c in range(v) for i in group]
+    backwards = [Operation("B", i, v - 1 - c) for group in groups for c in range(v) for i in group]
+    orders = []
+    for r in range(p):
+        n = min(m * v, v * p + 2 * (p - 1 - r))
+        order = forwards[:n]
+        for pair in zip(forwards[n:], backwards):
+            order += pair
+        orders.append(order + backwards[m * v - n :])
+    return Schedule("interleaved", m, v, orders)

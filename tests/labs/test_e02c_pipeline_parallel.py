@@ -1,0 +1,728 @@
+"""The checks of lab e02c: schedules graded by their clock, the executor by what it does when."""
+
+from __future__ import annotations
+
+import weakref
+from itertools import product
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from minitrain.data.loader import Batch
+from minitrain.lab.checks import (
+    CheckFailed,
+    Exercise,
+    Experiment,
+    Question,
+    SubmissionFailed,
+    check,
+    expect,
+)
+from minitrain.parallel.fabric import Device, Fabric
+from minitrain.parallel.links import Link, LinkModel
+from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.schedule_check import bubble_fraction, clocked, executed, peak_live
+from minitrain.parallel.schedules import interleaved, one_forward_one_backward
+from minitrain.training.loop import token_weighted_loss
+
+LAB = "e02c_pipeline_parallel"
+SIZES = {
+    "cpu": {
+        "width": 64,
+        "layers": 4,
+        "rows": 2,
+        "length": 64,
+        "ranks": 4,
+        "microbatches": [1, 2, 4, 8, 16, 32],
+        "held": 8,
+        "planned_ranks": 8,
+        "planned": [8, 16, 32, 64, 128],
+        "forward_ms": 36.0,
+        "message_bytes": 2 * 4096 * 4096,
+    },
+    "gpu": {"width": 512, "length": 512},
+    "multi": {"width": 1024, "length": 1024},
+}
+FILES = tuple(f"minitrain/parallel/{name}.py" for name in ("schedules", "pipeline", "mail"))
+
+
+# ---- the stage split ----
+
+
+def splits_of(f, cases):
+    return [list(f(layers, stages)) for layers, stages in cases]
+
+
+class TestSplit(Exercise):
+    """The cut into stages"""
+
+    name = "split_layers"
+    reference = "minitrain.parallel.schedules:split_layers"
+    hidden = FILES
+    cases = ((8, 4), (7, 3), (10, 4), (13, 5), (32, 8), (5, 5), (29, 8), (3, 1))
+
+    @check(points=4, title="every layer once, stages that differ by one layer at most")
+    def test_even(self, submission):
+        for (layers, stages), counts in zip(self.cases, submission.run(splits_of, self.cases)):
+            what = f"{layers} layers in {stages} stages: got {counts}"
+            expect.that(
+                len(counts) == stages,
+                f"{what}, which are {len(counts)} numbers: give one for each stage",
+            )
+            expect.that(
+                sum(counts) == layers,
+                f"{what}, which add up to {sum(counts)}: every layer is in one stage, also those "
+                "that remain after layers // stages each",
+            )
+            expect.that(
+                max(counts) - min(counts) <= 1,
+                f"{what}: the slowest stage sets the pace of all, so the remainder is shared out, one "
+                "layer to a stage",
+            )
+
+    @check(points=2, title="the ends, which also hold embedding and head, are not the longer ones")
+    def test_ends(self, submission):
+        for (layers, stages), counts in zip(self.cases, submission.run(splits_of, self.cases)):
+            more = layers % stages
+            if 0 < more <= stages - 2:
+                expect.that(
+                    counts[0] == min(counts) and counts[-1] == min(counts),
+                    f"{layers} layers in {stages} stages: got {counts}; {more} in the middle take one more: "
+                    "the first stage has the embedding as well, the last one the head",
+                )
+
+
+# ---- schedules ----
+
+
+def schedules_of(f, cases):
+    """Plain lists, whatever it made: the verdict is not computed here."""
+    found = []
+    for case in cases:
+        schedule = f(*case)
+        if not hasattr(schedule, "ranks"):
+            found.append(f"{type(schedule).__name__}")
+        else:
+            found.append([[tuple(op) for op in order] for order in schedule.ranks])
+    return found
+
+
+def named(case):
+    p, m, *v = case
+    return f"p={p}, m={m}" + (f", v={v[0]}" if v else "")
+
+
+def made(submission, cases):
+    """(words, p, m, v, schedule) of each case: every operation there exactly once."""
+    for case, orders in zip(cases, submission.run(schedules_of, cases)):
+        p, m, v = (*case, 1)[:3]
+        words = named(case)
+        expect.that(
+            isinstance(orders, list),
+            f"{words}: got a {orders}; return Schedule(name, m, v, orders)",
+        )
+        expect.that(
+            len(orders) == p, f"{words}: {len(orders)} lists for {p} ranks: one order for each rank"
+        )
+        for rank, order in enumerate(orders):
+            complete(f"{words}, rank {rank}", order, m, v)
+        yield (
+            words,
+            p,
+            m,
+            v,
+            Schedule("yours", m, v, tuple(tuple(Operation(*op) for op in o) for o in orders)),
+        )
+
+
+def complete(words, order, m, v):
+    wanted = {(kind, i, c) for kind, i, c in product("FB", range(m), range(v))}
+    twice = [op for op in order if order.count(op) > 1]
+    missing, foreign = sorted(wanted - set(order)), sorted(set(order) - wanted)
+    expect.that(
+        not foreign,
+        f"{words}: {listed(foreign)} is no operation of it: microbatches are 0 to {m - 1}, "
+        f"chunks 0 to {v - 1}",
+    )
+    expect.that(not missing, f"{words}: {listed(missing)} never runs; {len(missing)} are missing")
+    expect.that(not twice, f"{words}: {listed(twice)} runs twice")
+
+
+def listed(operations):
+    return str(Operation(*operations[0])) if operations else ""
+
+
+def halts(words, schedule):
+    """It runs to its end; an AssertionError of the clock becomes words for the learner."""
+    try:
+        clocked(schedule)
+    except AssertionError as error:
+        waits = str(error).partition("deadlocks: ")[2]
+        raise CheckFailed(
+            f"{words}: deadlock: {waits}. Before F a rank waits for the stage before it, before B for "
+            "the stage behind it: one of these is behind an operation that waits in turn"
+        ) from None
+
+
+def bubble_is(words, schedule, want, advice):
+    got = bubble_fraction(schedule)
+    expect.that(
+        abs(got - want) < 1e-9,
+        f"{words}: the longest bubble is {got:.4g} of a rank's work, it can be {want:.4g}: {advice}",
+    )
+
+
+def lives_are(words, schedule, want, advice):
+    got = peak_live(schedule)
+    expect.that(
+        got == want,
+        f"{words}: at most {got} activations are alive at once, rank by rank; expected {want}: {advice}",
+    )
+
+
+PAIRS = ((3, 5), (2, 2), (4, 8), (2, 1), (5, 2), (8, 16), (1, 3))
+
+
+class TestGPipe(Exercise):
+    """GPipe as data"""
+
+    name = "gpipe"
+    reference = "minitrain.parallel.schedules:gpipe"
+    hidden = FILES
+
+    @check(points=4, title="every operation once, it halts, the bubble is (p-1)/m of the work")
+    def test_bubble(self, submission):
+        for words, p, m, _, schedule in made(submission, PAIRS):
+            halts(words, schedule)
+            advice = "forwards follow each other without waiting for a backward"
+            bubble_is(words, schedule, (p - 1) / m, advice)
+
+    @check(points=2, title="all forwards come before the first backward, on every rank")
+    def test_order(self, submission):
+        for words, _p, m, _, schedule in made(submission, PAIRS):
+            for rank, order in enumerate(schedule.ranks):
+                kinds = "".join(op.kind for op in order)
+                expect.that(
+                    kinds == "F" * m + "B" * m,
+                    f"{words}, rank {rank} runs {kinds}: in GPipe all {m} forwards come first",
+                )
+
+
+class Test1F1B(Exercise):
+    """1F1B as data"""
+
+    name = "one_forward_one_backward"
+    reference = "minitrain.parallel.schedules:one_forward_one_backward"
+    hidden = FILES
+
+    @check(points=6, title="every operation once, and no rank waits for ever")
+    def test_halts(self, submission):
+        for words, _, _, _, schedule in made(submission, PAIRS):
+            halts(words, schedule)
+
+    @check(points=4, title="the bubble is GPipe's")
+    def test_bubble(self, submission):
+        for words, p, m, _, schedule in made(submission, PAIRS):
+            halts(words, schedule)
+            advice = "rank r needs p-1-r forwards ahead, fewer let the ranks behind it run dry"
+            bubble_is(words, schedule, (p - 1) / m, advice)
+
+    @check(points=4, title="rank r never holds more than p-r activations")
+    def test_live(self, submission):
+        for words, p, m, _, schedule in made(submission, PAIRS):
+            advice = "p-1-r forwards ahead, then one forward and one backward in turn"
+            lives_are(words, schedule, [min(m, p - r) for r in range(p)], advice)
+
+
+# ---- the executor: everything from here to its class runs in the sandbox too, on each rank ----
+
+WIDTH, WORDS = 4, 7
+
+
+class Marked(torch.autograd.Function):
+    """Does nothing, and calls `note` when backward comes by."""
+
+    @staticmethod
+    def forward(ctx, x, note):
+        ctx.note = note
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.note()
+        return gradient, None
+
+
+class Kept:
+    """Stands for a tensor that autograd saved; its end is the end of the saving."""
+
+    def __init__(self, tensor, counts, i):
+        self.tensor, self.counts, self.i = tensor, counts, i
+        counts[i] = counts.get(i, 0) + 1
+
+    def __del__(self):
+        self.counts[self.i] -= 1
+
+
+class Toy(nn.Module):
+    """One stage of three kinds of layers; it notes what it holds, and on a logical clock when."""
+
+    def __init__(self, index, stages, group=None, batches=()):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(11 + index)
+            self.embed = nn.Embedding(WORDS, WIDTH) if index == 0 else None
+            self.layer = nn.Linear(WIDTH, WIDTH)
+            self.head = nn.Linear(WIDTH, WORDS) if index == stages - 1 else None
+        self.double()
+        self.device, self.group, self.batches = torch.device("cpu"), group, batches
+        self.saved, self.outs, self.peak, self.held = {}, [], 0, 0
+
+    def compute(self, x, batch):
+        x = self.embed(batch.tokens) if self.embed is not None else x  # (B, T, D)
+        x = Marked.apply(x, self.ends(batch))
+        x = torch.tanh(self.layer(x))
+        x = x if self.head is None else self.head(x)
+        return Marked.apply(x, self.begins(batch))
+
+    def forward(self, x, batch):
+        if self.group is None:
+            return self.compute(x, batch)
+        i = self.number(batch)
+        self.note(f"F{i} begins", 1.0)
+        counts = self.saved
+        with saved_tensors_hooks(lambda t: Kept(t, counts, i), lambda kept: kept.tensor):
+            out = self.compute(x, batch)
+        self.group.trace.mark(f"F{i} ends")
+        self.outs.append(weakref.ref(out))
+        self.peak = max(self.peak, sum(count > 0 for count in counts.values()))
+        self.held = max(self.held, sum(ref() is not None for ref in self.outs))
+        return out
+
+    def message(self, batch):
+        return torch.empty(*batch.tokens.shape, WIDTH, dtype=torch.float64)
+
+    def number(self, batch):
+        (i,) = [i for i, other in enumerate(self.batches) if other.tokens is batch.tokens]
+        return i
+
+    def note(self, name, seconds):
+        self.group.trace.mark(name)
+        if self.group.clock.emulated:
+            self.group.clock.clock.advance(seconds)  # behind the grader's witness
+
+    def begins(self, batch):
+        return lambda: self.group and self.note(f"B{self.number(batch)} begins", 2.0)
+
+    def ends(self, batch):
+        return lambda: self.group and self.group.trace.mark(f"B{self.number(batch)} ends")
+
+
+def batches_of(data):
+    return [Batch(tokens, targets, tokens, tokens) for tokens, targets in data]
+
+
+def ran(group, f, orders, data):
+    """One step of the learner's executor on a toy stage."""
+    batches = batches_of(data)
+    stage = Toy(group.rank, group.size, group, batches)
+    group.trace.mark("pipeline")
+    value = f(group, [Operation(*op) for op in orders[group.rank]], stage, batches)
+    return {
+        "gradients": {name: p.grad for name, p in stage.named_parameters()},
+        "loss": None if value is None else torch.as_tensor(value, dtype=torch.float64).detach(),
+        "peak": stage.peak,
+        "held": stage.held,
+        "left": sum(ref() is not None for ref in stage.outs),
+    }
+
+
+def data_of(m, uneven=True):
+    """Microbatches (B, T) of unequal length, and targets of which not all count."""
+    made = []
+    for i in range(m):
+        shape = (2, 3 + i % 3) if uneven else (2, 3)
+        tokens, targets = torch.randint(WORDS, shape), torch.randint(WORDS, shape)
+        if uneven and i % 2:
+            targets[:, 1:] = -100
+        made.append((tokens, targets))
+    return made
+
+
+def one_process(data, ranks, weights):
+    """Each stage's gradients, and the loss, where microbatch i's summed loss counts weights[i]."""
+    stages = [Toy(index, ranks) for index in range(ranks)]
+    total = torch.zeros((), dtype=torch.float64)
+    for batch, weight in zip(batches_of(data), weights):
+        x = None
+        for stage in stages:
+            x = stage(x, batch)
+        total = total + weight * token_weighted_loss(x, batch.targets, 1)
+    total.backward()
+    return [{n: p.grad for n, p in stage.named_parameters()} for stage in stages], total.detach()
+
+
+def orders_of(schedule):
+    return [[tuple(op) for op in order] for order in schedule.ranks]
+
+
+def reversed_gpipe(p, m):
+    """Forwards first, then the backwards from the last microbatch to the first."""
+    order = [("F", i, 0) for i in range(m)] + [("B", i, 0) for i in reversed(range(m))]
+    return [order] * p
+
+
+def launched(submission, orders, data, **options):
+    try:
+        return submission.launch(ran, orders, data, ranks=len(orders), timeout=8, **options)
+    except SubmissionFailed as failure:
+        words = (
+            "F receives from rank - 1 and sends to rank + 1, B the other way round; send with "
+            "`isend` and wait after the last operation, since a rank that waits for its send may wait for "
+            "one that is sending itself; skip what the first and the last rank have no neighbour for"
+        )
+        if "NoneType" in str(failure):
+            words = "an input has no gradient: `x.requires_grad_()` before the forward"
+        elif failure.kind not in ("deadlock", "mismatch", "timeout"):
+            raise
+        raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
+
+
+UNITS = Fabric(
+    "units", Device("any"), LinkModel(Link(0.0, 0.25 / (2 * 3 * WIDTH * 8))), compute_scale=1e-12
+)
+
+
+class TestRun(Exercise):
+    """The executor"""
+
+    name = "run_operations"
+    reference = "minitrain.parallel.pipeline:run_operations"
+    hidden = FILES
+
+    @check(points=8, title="gradients equal one process (1F1B on 2 and 3 ranks, float64)")
+    def test_gradients(self, submission):
+        cases = [(2, orders_of(one_forward_one_backward(2, 5)), 5)]
+        cases += [(3, orders_of(one_forward_one_backward(3, 4)), 4), (2, reversed_gpipe(2, 3), 3)]
+        for ranks, orders, m in cases:
+            data = data_of(m)
+            results = launched(submission, orders, data)
+            equal_to_one(results, data, ranks)
+
+    @check(points=4, title="the last rank returns the mean loss over all tokens, the others zero")
+    def test_loss(self, submission):
+        data = data_of(4)
+        results = launched(submission, orders_of(one_forward_one_backward(2, 4)), data)
+        counts = [int((targets != -100).sum()) for _, targets in data]
+        _, want = one_process(data, 2, [1 / sum(counts)] * 4)
+        _, means = one_process(data, 2, [1 / (4 * n) for n in counts])
+        _, last = one_process(data[-1:], 2, [1 / sum(counts)])
+        hints = [
+            (means, "that is the mean of the microbatches' means: every token counts alike"),
+            (want * sum(counts), "that is the sum over tokens: divide by the count of all of them"),
+            (last, "that is the last microbatch's share alone: add up all shares"),
+        ]
+        expect.that(
+            all(result["loss"] is not None for result in results),
+            "got None: return the loss, 0 where this rank is not the last one",
+        )
+        expect.equal(results[1]["loss"], want, what="the last rank's loss", hints=hints)
+        expect.that(results[0]["loss"] == 0, "rank 0 is not the last of 2: it returns zero")
+
+    @check(points=4, title="it runs the list, and waits for nothing that the list does not need")
+    def test_clock(self, submission):
+        schedule = one_forward_one_backward(3, 5)
+        data = data_of(5, uneven=False)
+        results = launched(submission, orders_of(schedule), data, fabric=UNITS)
+        planned = clocked(schedule, send=0.25)
+        try:
+            clock = executed(results.traces)
+        except (AssertionError, KeyError):
+            raise CheckFailed("a backward began without its forward: run the list") from None
+        for rank, (got, want) in enumerate(zip(clock.ranks, planned.ranks)):
+            given = " ".join(str(event.operation) for event in want)
+            run = " ".join(str(event.operation) for event in got)
+            expect.that(
+                run == given, f"rank {rank} was given {given}, and ran {run}: run the list in order"
+            )
+        late = [
+            (theirs.start, rank, theirs, ours)
+            for rank, pair in enumerate(zip(clock.ranks, planned.ranks))
+            for theirs, ours in zip(*pair)
+            if theirs.start > ours.start + 1e-3
+        ]
+        if late:
+            _, rank, theirs, ours = min(late, key=lambda found: found[0])
+            raise CheckFailed(
+                f"a forward takes 1, a backward 2, a message 0.25: rank {rank} began {ours.operation} at "
+                f"{theirs.start:.2f}, it could have at {ours.start:.2f}. It waited for something that the list "
+                "does not need: issue a send (`isend`) and wait for it after the last operation"
+            )
+
+    @check(points=4, title="a microbatch's activations are freed by its backward")
+    def test_live(self, submission):
+        schedule = one_forward_one_backward(2, 7)
+        results = launched(submission, orders_of(schedule), data_of(7))
+        for rank, (result, most) in enumerate(zip(results, peak_live(schedule))):
+            expect.that(
+                result["peak"] <= most,
+                f"rank {rank} held what {result['peak']} forwards saved for backward, the schedule needs "
+                f"{most}: `retain_graph` keeps a graph alive after its backward, and so does a second use of it",
+            )
+            expect.that(
+                result["held"] <= most + 2,
+                f"rank {rank} held the outputs of {result['held']} forwards at once, the schedule needs {most}: "
+                "`pop` a microbatch from your notes in its backward, and send `out.detach()`, since a send "
+                "under way keeps its tensor, with its graph",
+            )
+
+
+def equal_to_one(results, data, ranks):
+    counts = [int((targets != -100).sum()) for _, targets in data]
+    m, total = len(data), sum(counts)
+    weights = {
+        "": [1 / total] * m,
+        "each microbatch's loss is divided by its own tokens: divide by the count of all microbatches'": [
+            1 / n for n in counts
+        ],
+        "that is the mean of the microbatches' means, in which a token of a half-empty one counts more: "
+        "divide each summed loss by the tokens of all": [1 / (m * n) for n in counts],
+        "that is the sum over tokens: divide by the count of all of them": [1.0] * m,
+        "that is the last microbatch's gradient alone: gradients add up in `.grad`": [0.0] * (m - 1)
+        + [1 / total],
+    }
+    found = {words: one_process(data, ranks, each)[0] for words, each in weights.items()}
+    for rank, result in enumerate(results):
+        for name, want in found[""][rank].items():
+            got = result["gradients"][name]
+            expect.that(
+                got is not None,
+                f"rank {rank}, {name}: no gradient came. B starts from what rank + 1 sends back, and sends "
+                "the gradient of its own input `x` on: `x.requires_grad_()` before the forward",
+            )
+            hints = [(grads[rank][name], words) for words, grads in found.items() if words]
+            expect.equal(got, want, what=f"rank {rank} of {ranks}, gradient of {name}", hints=hints)
+
+
+# ---- interleaving ----
+
+TRIPLES = ((2, 2, 2), (2, 4, 3), (3, 6, 2), (4, 8, 2), (4, 4, 1), (4, 12, 3))
+
+
+class TestInterleaved(Exercise):
+    """Interleaved 1F1B as data"""
+
+    name = "interleaved"
+    reference = "minitrain.parallel.schedules:interleaved"
+    hidden = FILES
+
+    @check(points=6, title="every operation of every chunk once, and no rank waits for ever")
+    def test_halts(self, submission):
+        for words, _, _, _, schedule in made(submission, TRIPLES):
+            halts(words, schedule)
+
+    @check(points=4, title="the bubble is (p-1)/(m v) of the work: v times smaller than 1F1B's")
+    def test_bubble(self, submission):
+        for words, p, m, v, schedule in made(submission, TRIPLES):
+            halts(words, schedule)
+            advice = "p microbatches go through chunk 0, then the same p through chunk 1, and so on"
+            bubble_is(words, schedule, (p - 1) / (m * v), advice)
+
+    @check(points=4, title="activations are freed as early as the order allows")
+    def test_live(self, submission):
+        for words, p, m, v, schedule in made(submission, TRIPLES):
+            want = peak_live(interleaved(p, m, v))
+            got = peak_live(schedule)
+            expect.that(
+                all(g <= w for g, w in zip(got, want)),
+                f"{words}: {got} chunk activations are alive at most, {want} are enough: rank r runs "
+                "(v-1)·p + 2·(p-1-r) forwards ahead, with v > 1, and never more than all",
+            )
+
+
+# ---- experiments ----
+
+
+class TestBubble(Experiment):
+    """The bubble on the emulated clock"""
+
+    name = "bubble"
+
+    @check(points=4, title="both schedules on 4 ranks, 1 to 16 microbatches or more")
+    def test_rows(self, table):
+        for row in table:
+            want = 1 - row["busy_ms"] / row["step_ms"]
+            expect.close(row["bubble"], want, tol=0.01, what="the bubble, 1 - busy/step")
+        for name in ("gpipe", "1f1b"):
+            counts = {row["microbatches"] for row in table if row["schedule"] == name}
+            expect.that(
+                len(counts) >= 4 and max(counts, default=0) >= 16,
+                f"'{name}' was measured with {sorted(counts)} microbatches: 1, 2, 4, 8 and 16 at least",
+            )
+
+    @check(points=5, title="never below (p-1)/(m+p-1), and near it: messages cost the rest")
+    def test_formula(self, table):
+        for row in table:
+            p, m = row["ranks"], row["microbatches"]
+            formula = (p - 1) / (m + p - 1)
+            words = f"{row['schedule']}, {m} microbatches: bubble {row['bubble']:.3f}, (p-1)/(m+p-1) is {formula:.3f}"
+            expect.that(
+                row["bubble"] > formula - 0.005,
+                f"{words}. No schedule of these two can be faster: is every microbatch in it?",
+            )
+            expect.that(
+                row["bubble"] < formula + 0.08,
+                f"{words}: the rest is more than messages cost here. Was your executor measured?",
+            )
+
+
+class TestLive(Experiment):
+    """Activations held, GPipe against 1F1B"""
+
+    name = "live"
+
+    @check(points=4, title="GPipe holds every microbatch on every rank, 1F1B p-r of them")
+    def test_count(self, table):
+        for row in table:
+            p, m, rank = row["ranks"], row["microbatches"], row["rank"]
+            want = m if row["schedule"] == "gpipe" else min(m, p - rank)
+            expect.that(
+                row["live"] == want,
+                f"{row['schedule']}, rank {rank}: {row['live']} alive at once, expected {want}",
+            )
+
+    @check(points=4, title="the bytes follow the count")
+    def test_bytes(self, table):
+        held = {(row["schedule"], row["rank"]): row["activation_bytes"] for row in table}
+        live = {(row["schedule"], row["rank"]): row["live"] for row in table}
+        expect.that(("gpipe", 0) in held and ("1f1b", 0) in held, "both schedules are asked for")
+        for (name, rank), nbytes in held.items():
+            if name == "1f1b" and ("gpipe", rank) in held:
+                want = live["gpipe", rank] / live["1f1b", rank]
+                expect.close(
+                    held["gpipe", rank] / nbytes,
+                    want,
+                    tol=0.15,
+                    what=f"rank {rank}: bytes that GPipe held over those that 1F1B held",
+                )
+
+
+class TestPlanned(Experiment):
+    """What interleaving buys, and its price"""
+
+    name = "planned"
+
+    @check(points=4, title="the bubble is (p-1)/(v·m+p-1) of the step")
+    def test_bubble(self, table):
+        expect.that(
+            {row["chunks"] for row in table} >= {1, 2, 4}, "1, 2 and 4 chunks are asked for"
+        )
+        for row in table:
+            p, m, v = row["ranks"], row["microbatches"], row["chunks"]
+            want = (p - 1) / (v * m + p - 1)
+            expect.close(row["bubble"], want, tol=0.01, what=f"bubble of {v} chunks, m={m}")
+
+    @check(points=4, title="a message for every border of stages, there and back")
+    def test_messages(self, table):
+        for row in table:
+            p, m, v = row["ranks"], row["microbatches"], row["chunks"]
+            expect.equal(
+                row["messages"],
+                2 * m * (v * p - 1),
+                what=f"messages of {v} chunks, m={m}",
+                hints=[(2 * m * (p - 1), "that is without the borders between chunks")],
+            )
+
+
+# ---- questions ----
+
+
+def planned_rows(records, chunks):
+    rows = [row for row in records.get("planned") or [] if row["chunks"] == chunks]
+    expect.that(rows, "record the experiment 'planned' first: the answer is read off it")
+    return rows
+
+
+def first_below(rows):
+    below = [row["microbatches"] for row in rows if row["bubble"] < 0.1]
+    expect.that(below, "no row of your table has a bubble under 10%")
+    return min(below)
+
+
+class TestEnough(Question):
+    """Enough microbatches"""
+
+    name = "enough_microbatches"
+
+    @check(points=4, title="the smallest m of your table with a bubble under 10%, v = 1")
+    def test_value(self, value, records):
+        rows = planned_rows(records, 1)
+        want = first_below(rows)
+        words = "too many: a smaller m of the table will do" if value > want else "too few"
+        if value == first_below(planned_rows(records, 4)):
+            words = "that is enough with 4 chunks a rank; the question is about v = 1"
+        expect.that(value == want, f"got {value}: {words}")
+
+
+class TestPrice(Question):
+    """The price of interleaving"""
+
+    name = "message_ratio"
+
+    @check(points=4, title="messages with 4 chunks a rank over those with 1")
+    def test_value(self, value, records):
+        one, four = planned_rows(records, 1), planned_rows(records, 4)
+        want = four[0]["messages"] / one[0]["messages"]
+        expect.close(
+            value,
+            want,
+            tol=0.01,
+            what="messages with v = 4 over messages with v = 1, at the same m",
+            hints=[
+                (4, "not quite: the stages have v·p - 1 borders, not v·p. Divide the two rows"),
+                (1 / want, "turn the fraction round"),
+            ],
+        )
+
+
+class TestMemory(Question):
+    """What GPipe would hold"""
+
+    name = "gpipe_bytes"
+
+    @check(points=4, title="activation bytes of rank 0 under GPipe at that many microbatches")
+    def test_value(self, value, records):
+        m = first_below(planned_rows(records, 1))
+        rows = {r["schedule"]: r for r in records.get("live") or [] if r["rank"] == 0}
+        expect.that("gpipe" in rows, "record the experiment 'live' first: it has bytes a rank")
+        row = rows["gpipe"]
+        each = row["activation_bytes"] / row["microbatches"]
+        expect.close(
+            value,
+            each * m,
+            tol=0.05,
+            what=f"bytes on rank 0 with {m} microbatches",
+            hints=[
+                (each, "that is one microbatch's: GPipe holds all of them"),
+                (row["activation_bytes"], f"that is with {row['microbatches']} microbatches"),
+                (row["activation_bytes"] * m, "that row already holds several microbatches"),
+            ],
+        )
+
+
+class TestSame(Question):
+    """What 1F1B does not change"""
+
+    name = "same_bubble"
+
+    @check(points=3, title="what 1F1B improves over GPipe: time, memory, both or neither")
+    def test_value(self, value, records):
+        expect.among(value, ["time", "memory", "both", "neither"])
+        expect.that(
+            records.get("bubble") and records.get("live"), "record 'bubble' and 'live' first"
+        )
+        expect.that(
+            value == "memory",
+            f"got {value!r}: compare the bubbles of both at the same m, and the bytes on rank 0",
+        )
