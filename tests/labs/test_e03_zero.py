@@ -13,6 +13,7 @@ from minitrain.lab.checks import (
     Exercise,
     Experiment,
     Question,
+    SubmissionFailed,
     check,
     expect,
 )
@@ -27,7 +28,7 @@ SIZES = {
         "ranks": 4,
         "batch": 2,
         "length": 64,
-        "deep": 20,
+        "deep": 24,
         "steps": 3,
         "repeats": 5,
         "parameters_each": 3600,
@@ -152,6 +153,8 @@ def gathered(group, f):
     size = lambda: storage.nbytes() if storage is not None else -1  # noqa: E731
     out = {"at first": size(), "shard": unit.shard.untyped_storage().nbytes()}
     unit.gather()
+    if not layer.weight.untyped_storage().nbytes():
+        return {**out, "empty": "gather()"}
     out["values"] = values(layer)
     y = layer(torch.ones(1, WIDTHS[1], dtype=torch.float64)).sum()  # its graph saves the weights
     unit.free()
@@ -159,6 +162,8 @@ def gathered(group, f):
     with torch.no_grad():
         unit.shard.mul_(3.0)
     unit.gather()
+    if not layer.weight.untyped_storage().nbytes():
+        return {**out, "empty": "free() and a second gather()"}
     out["tripled"] = values(layer)
     y.backward()
     out["same"] = layer.weight.untyped_storage().nbytes() == size()
@@ -168,7 +173,7 @@ def gathered(group, f):
 
 
 def started(group, f):
-    """A gather that is begun twice, and another that is begun and never used."""
+    """Twice begun, and twice waited for."""
     unit = f(network().layers[1], group)
     begin = len(group.trace.ops)
     unit.start_gather()
@@ -178,11 +183,16 @@ def started(group, f):
     unit.gather()
     count = len(group.trace.ops) - begin
     unit.free()
+    return {"waited": waited, "count": count}
+
+
+def unused(group, f):
+    """A gather that is begun, and freed before anybody needed it."""
+    unit = f(network().layers[1], group)
     begin = len(group.trace.ops)
     unit.start_gather()
     unit.free()
-    last = [op.waited is not None for op in group.trace.ops[begin:]]
-    return {"waited": waited, "count": count, "unused": last}
+    return [op.waited is not None for op in group.trace.ops[begin:]]
 
 
 class LoggedUnit(FlatUnit):
@@ -266,17 +276,18 @@ class Shelf:
 
     def read(self, key, into):
         self.calls.append(["read", key])
-        if key not in self.kept:
-            self.problems.append(f"{key!r} was read and never written")
-            return
-        if len(into) != len(self.kept[key]):
-            self.problems.append(f"{key!r} was read into {len(into)} tensors, not as written")
-            return
-        for tensor, data in zip(into, self.kept[key]):
-            if tensor.untyped_storage().nbytes() < tensor.nbytes:
-                self.problems.append("read into tensors without memory")
-                return
-            tensor.copy_(torch.frombuffer(bytearray(data), dtype=tensor.dtype).view(tensor.shape))
+        kept = self.kept.get(key)
+        if any(t.untyped_storage().nbytes() < t.nbytes for t in into):
+            self.problems.append("read into tensors without memory")
+        elif kept is None or [len(data) for data in kept] != [t.nbytes for t in into]:
+            words = "was never written" if kept is None else "holds another unit's tensors"
+            self.problems.append(f"read {key!r}, which {words}")
+            for tensor in into:
+                tensor.zero_()
+        else:
+            for tensor, data in zip(into, kept):
+                found = torch.frombuffer(bytearray(data), dtype=tensor.dtype)
+                tensor.copy_(found.view(tensor.shape))
 
     def commit(self):
         self.calls.append(["commit", ""])
@@ -447,6 +458,10 @@ class TestZero1(Exercise):
                 else "a reduce_scatter and an all_gather a unit"
             )
             expect.that(
+                trace.count("all_reduce") + trace.count("reduce_scatter") or not trace.count(),
+                f"rank {rank} sent {', '.join(kinds)} only: the gradients were never reduced",
+            )
+            expect.that(
                 sent == want,
                 f"rank {rank} sent {sent} bytes in {STEPS} steps by {', '.join(kinds)}; 2(N-1)/N of the gradients "
                 f"and parameters is {want}: {words}",
@@ -567,6 +582,11 @@ class TestShardedUnit(Exercise):
         for ranks in (2, 3):
             for rank, result in enumerate(submission.launch(gathered, ranks=ranks)):
                 where = f"rank {rank} of {ranks}"
+                expect.that(
+                    "empty" not in result,
+                    f"{where}: after {result.get('empty')} the parameters have no memory: gather() must give `full` its "
+                    "bytes, and free() must make the next gather send again (self.work = None)",
+                )
                 expect.equal(result["values"], want, what=f"{where}: the parameters after gather()")
                 expect.equal(
                     result["tripled"],
@@ -590,6 +610,8 @@ class TestShardedUnit(Exercise):
                     f"rank {rank} of {ranks}: the shard keeps {result['shard']} bytes alive, not {8 * own[1]}",
                 )
                 for when in ("at first", "freed", "freed again"):
+                    if when not in result:
+                        continue
                     expect.that(
                         result[when] == 0,
                         f"rank {rank} of {ranks}, {when}: the storage of `full` has {result[when]} bytes. To drop a "
@@ -597,7 +619,7 @@ class TestShardedUnit(Exercise):
                         "full.untyped_storage().resize_(0)",
                     )
                 expect.that(
-                    result["same"],
+                    result.get("same"),
                     f"rank {rank} of {ranks}: the parameters are no views of `full` any more; do not make new "
                     "tensors, give the old storage its bytes back",
                 )
@@ -622,12 +644,18 @@ class TestShardedUnit(Exercise):
 
     @check(points=2, title="free waits for what is still arriving")
     def test_unused(self, submission):
-        for rank, result in enumerate(submission.launch(started, ranks=2)):
-            expect.that(
-                result["unused"] and all(result["unused"]),
-                f"rank {rank}: start_gather(), then free() without a gather between: the memory is gone while data is "
-                "still arriving in it. free() must wait for the work first",
-            )
+        words = (
+            "start_gather(), then free() without a gather between: the memory is gone while data is "
+            "still arriving in it. free() must wait for the work first"
+        )
+        try:
+            results = submission.launch(unused, ranks=2)
+        except SubmissionFailed as failure:
+            if failure.kind != "died":
+                raise
+            raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
+        for rank, waited in enumerate(results):
+            expect.that(waited and all(waited), f"rank {rank}: {words}")
 
 
 class TestZero3(Exercise):
@@ -648,11 +676,16 @@ class TestZero3(Exercise):
                     f"after backward {result['left']} parameters still have their whole gradient: "
                     "reduce_unit(unit) when they are complete",
                 )
+                expect.that(
+                    result["after backward"] == 0,
+                    f"after backward {result['after backward']} units are still full: the next step would compute "
+                    "with their old parameters",
+                )
             equal_parameters(results, batches)
 
     @check(points=5, title="the next unit is on its way before this one computes, both ways")
     def test_prefetch(self, submission):
-        results = submission.launch(zero3_steps, batches_of(2), ranks=2, timeout=8)
+        results = submission.launch(zero3_steps, batches_of(2, 1), ranks=2, timeout=8)
         for rank, result in enumerate(results):
             lines = [tuple(line[:2]) for line in result["log"]]
             last = len(WIDTHS) - 2
@@ -675,19 +708,19 @@ class TestZero3(Exercise):
 
     @check(points=3, title="two units at a time at most, none between the passes")
     def test_full(self, submission):
-        results = submission.launch(zero3_steps, batches_of(2), ranks=2, timeout=8)
+        results = submission.launch(zero3_steps, batches_of(2, 1), ranks=2, timeout=8)
         for rank, result in enumerate(results):
-            for line in result["log"]:
-                expect.that(
-                    len(line) == 2 or line[2] <= 2,
-                    f"rank {rank}: at the {line[0]} of unit {line[1]} {line[-1]} units were full: this one and the "
-                    "next are two; free() each when its forward and its backward are done",
-                )
             for when in ("after forward", "after backward"):
                 expect.that(
                     result[when] == 0,
                     f"rank {rank}, {when}: {result[when]} units are still full. Each must be freed, and the last has "
                     "no next one (units[-1] is the last, not nothing)",
+                )
+            for line in result["log"]:
+                expect.that(
+                    len(line) == 2 or line[2] <= 2,
+                    f"rank {rank}: at the {line[0]} of unit {line[1]} {line[-1]} units were full: this one and the "
+                    "next are two; free() each when its forward and its backward are done",
                 )
 
     @check(points=2, title="a step sends 3(N-1)/N of the parameters")
@@ -751,17 +784,17 @@ class TestOffloadedStep(Exercise):
     @check(points=4, title="in memory: one unit's state at a time, and none after the step")
     def test_memory(self, submission):
         _, result = self.results(submission)
+        expect.that(
+            not any(result["after"]),
+            f"after the step {result['after'][-1]} bytes of state are in memory: what is written must give "
+            "its memory back, tensor.untyped_storage().resize_(0)",
+        )
         most = 2 * result["largest"]
         worst = max(result["seen"], default=0)
         expect.that(
             worst <= most and worst < result["total"],
             f"while an optimizer stepped {worst} bytes of state were in memory, of {result['total']} in all; the "
             f"largest unit's is {result['largest']}: read, step, write and free unit by unit",
-        )
-        expect.that(
-            not any(result["after"]),
-            f"after the step {result['after'][-1]} bytes of state are in memory: what is written must give "
-            "its memory back, tensor.untyped_storage().resize_(0)",
         )
 
     @check(points=3, title="a step reads and writes each unit once, and commits at its end")

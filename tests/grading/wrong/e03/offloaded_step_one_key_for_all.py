@@ -1,5 +1,5 @@
 # exercise: offloaded_step
-# says: under a key of its own
+# says: holds another unit's tensors
 
 def offloaded_step(optimizers, store):
     for number, optimizer in enumerate(optimizers):

@@ -1,5 +1,5 @@
 # exercise: ShardedUnit
-# says: To drop a name frees nothing
+# says: the parameters are no views of `full` any more | To drop a name frees nothing
 
 import torch
 

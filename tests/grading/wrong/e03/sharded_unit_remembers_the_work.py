@@ -1,5 +1,5 @@
 # exercise: ShardedUnit
-# says: those are the old ones | the next gather send again | parameters are freed
+# says: free() must make the next gather send again
 
 import torch
 

@@ -1,5 +1,5 @@
 # exercise: Zero1
-# says: they were never reduced | other parameters than rank 0
+# says: the gradients were never reduced
 
 import torch
 

@@ -1,5 +1,5 @@
 # exercise: Zero3
-# says: units are still full | units were full
+# says: units are still full: the next step would compute
 
 class Zero3:
     def __init__(self, units):

@@ -1,5 +1,5 @@
 # exercise: Zero3
-# says: units are still full | units were full
+# says: after forward: 3 units are still full
 
 class Zero3:
     def __init__(self, units):
