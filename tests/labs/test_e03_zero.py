@@ -29,7 +29,7 @@ SIZES = {
         "batch": 2,
         "length": 64,
         "deep": 24,
-        "steps": 3,
+        "steps": 2,
         "repeats": 5,
         "parameters_each": 3600,
         "tokens_each": 64,
