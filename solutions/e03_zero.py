@@ -51,14 +51,9 @@ def tokens_of(rank):
 
 
 # %% [markdown]
-# [`FlatUnit(module, group)`](../minitrain/parallel/flat_unit.py), given:
-#
-# | | |
-# |---|---|
-# | `full` | (S,) parameters, zeros at the end |
-# | `shard` | (S/N,) an `nn.Parameter`: this rank's part, **a view of `full`** |
-# | `parameters` | the module's own, views too |
-# | `whole_gradient()` | (S,) a new tensor: their gradients |
+# [`FlatUnit(module, group)`](../minitrain/parallel/flat_unit.py) is given. It has `full`, (S,): the module's parameters
+# side by side, with zeros at the end; `shard`, (S/N,): this rank's part as an `nn.Parameter`, **a view of `full`**;
+# `parameters`: the module's own, views too; and `whole_gradient()`: their gradients as a new tensor, (S,).
 
 # %% tags=["nbval-check-output"]
 from minitrain.parallel.flat_unit import FlatUnit

@@ -1,6 +1,7 @@
 # exercise: offloaded_step
 # says: read, step, write and free unit by unit
 
+
 def offloaded_step(optimizers, store):
     for number, optimizer in enumerate(optimizers):
         tensors = state_tensors(optimizer)

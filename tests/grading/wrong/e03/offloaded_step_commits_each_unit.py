@@ -1,6 +1,7 @@
 # exercise: offloaded_step
 # says: store.commit() belongs once
 
+
 def offloaded_step(optimizers, store):
     for number, optimizer in enumerate(optimizers):
         tensors = state_tensors(optimizer)

@@ -1,6 +1,7 @@
 # exercise: offloaded_step
 # says: freed before it was written
 
+
 def offloaded_step(optimizers, store):
     for number, optimizer in enumerate(optimizers):
         tensors = state_tensors(optimizer)

@@ -1,6 +1,7 @@
 # exercise: offloaded_step
 # says: that is AdamW whose state is new | reads
 
+
 def offloaded_step(optimizers, store):
     for number, optimizer in enumerate(optimizers):
         tensors = state_tensors(optimizer)

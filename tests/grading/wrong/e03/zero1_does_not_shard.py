@@ -1,6 +1,7 @@
 # exercise: Zero1
 # says: it is not sharded. Give `make` the shards
 
+
 class Zero1:
     """DDP by another name: every rank has all of the state."""
 

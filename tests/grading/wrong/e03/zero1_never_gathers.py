@@ -15,6 +15,5 @@ class Zero1:
             unit.group.reduce_scatter(unit.shard.grad, unit.whole_gradient(), op="avg")
         self.optimizer.step()
         for unit in self.units:
-            pass
             for parameter in [unit.shard, *unit.parameters]:
                 parameter.grad = None

@@ -1,6 +1,7 @@
 # exercise: Zero3
 # says: reduce_unit(unit) when they are complete
 
+
 class Zero3:
     def __init__(self, units):
         self.units = units
