@@ -1,5 +1,5 @@
 # exercise: Zero3
-# says: this one and the next are two | two units at a time
+# says: units are still full | this one and the next are two
 
 
 class Zero3:
