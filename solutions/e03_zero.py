@@ -77,8 +77,7 @@ def units_of(model, group, kind=FlatUnit):
 # %% [markdown]
 # ## 2 · Stage 1: the optimizer state
 #
-# The two moments are half of the 16 bytes, and only the update reads them. So let each rank update **its shard only**, and
-# share the result.
+# The two moments are half of the 16 bytes, and only the update reads them: let each rank update **its shard only**.
 #
 # A rank then needs the averaged gradient of its shard only: a *reduce-scatter*. The new shards go to all: an *all-gather*.
 # Together they are the two halves of DDP's all-reduce.
