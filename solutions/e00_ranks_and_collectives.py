@@ -669,5 +669,4 @@ show.lines(
 lab.score(read="minitrain/parallel/collectives.py")
 
 # %% [markdown]
-# Now read [minitrain/parallel/collectives.py](../minitrain/parallel/collectives.py): you have just written most of it.
 # Next, [e01 · Baseline](e01_baseline.ipynb) builds the model whose gradients will travel this ring.

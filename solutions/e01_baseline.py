@@ -712,6 +712,5 @@ print(f"E by the fit: {law.E:.3f}; the truth: {floor:.3f} nats a token")
 lab.score(read="minitrain/training/loop.py")
 
 # %% [markdown]
-# Now read [minitrain/model/transformer.py](../minitrain/model/transformer.py) and
-# [minitrain/training/loop.py](../minitrain/training/loop.py): you have just written most of them. For the whole two
-# minutes: `python -m minitrain train`.
+# And [minitrain/model/transformer.py](../minitrain/model/transformer.py), whose attention is yours. For the whole two minutes:
+# `python -m minitrain train`. Next, [e02 · Data parallel](e02_data_parallel.ipynb) gives the step to several ranks.

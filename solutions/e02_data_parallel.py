@@ -667,6 +667,3 @@ lab.answer("tokens_to_hide", tokens_to_hide)
 
 # %%
 lab.score(read="minitrain/parallel/ddp.py")
-
-# %% [markdown]
-# Now read [minitrain/parallel/ddp.py](../minitrain/parallel/ddp.py): you have just written most of it.

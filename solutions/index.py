@@ -17,6 +17,14 @@
 # <td width="33%"><a href="../labs/e01_baseline.ipynb">e01</a> → one model, trained and metered on one device</td>
 # <td width="33%"><a href="../labs/e02_data_parallel.ipynb">e02</a> → the same model on many, its traffic hidden</td>
 # </tr>
+# <tr>
+# <td width="33%"><a href="../labs/e02b_tensor_parallel.ipynb"><img width="300" src="../labs/pictures/e02b_tensor_parallel.png" alt="Lab e02b: efficiency of a tensor-parallel layer from 1 to 16 ranks, inside a node and past it"></a></td>
+# <td width="33%"><a href="../labs/e10_cost.ipynb"><img width="300" src="../labs/pictures/e10_cost.png" alt="Lab e10: million dollars against days for a 70B model, every offer for four chips, and the Pareto front"></a></td>
+# </tr>
+# <tr>
+# <td width="33%"><a href="../labs/e02b_tensor_parallel.ipynb">e02b</a> → one layer on many, and why eight</td>
+# <td width="33%"><a href="../labs/e10_cost.ipynb">e10</a> → what a run costs, before the first chip is rented</td>
+# </tr>
 # </table>
 
 # %% [markdown]

@@ -24,6 +24,9 @@ NAMES = (
     "attention",
     "recompute",
     "zero",
+    "experts",
+    "precision",
+    "optimizers",
 )
 
 

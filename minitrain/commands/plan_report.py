@@ -100,7 +100,7 @@ def print_answer(question: Question, given: Answer, json: bool) -> None:
     best = given.found.steps[0]
     console.print(parts_bar(best), soft_wrap=True, highlight=False)
     if best.run.plan.pp > 1:
-        console.print(pipeline_picture(best), highlight=False)
+        console.print(pipeline_picture(best, console.width), highlight=False)
     console.print(cost_text(question, given.costs[0]), soft_wrap=True, highlight=False)
 
 
@@ -153,12 +153,13 @@ def parts_bar(step: Step, width: int = 40) -> str:
     return "\n".join(lines)
 
 
-def pipeline_picture(step: Step, width: int = 76) -> str:
+def pipeline_picture(step: Step, columns: int = 80) -> str:
     """The first microbatches of up to eight stages: forwards, backwards, and waiting."""
     from minitrain.planning.step import timeline
 
     plan = step.run.plan
     clock = timeline(step.run, microbatches=min(step.run.microbatches, 2 * plan.pp))
+    width = max(20, min(columns, 120) - len("  rank   0 ") - 1)
     scale = width / clock.makespan
     lines = [f"The pipeline with {min(step.run.microbatches, 2 * plan.pp)} microbatches:"]
     for rank in range(0, plan.pp, max(1, plan.pp // 8)):

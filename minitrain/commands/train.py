@@ -1,4 +1,4 @@
-"""`python -m minitrain train`: a model from a text, alone, on --ranks N, or under torchrun."""
+"""`python -m minitrain train`: a model from a text, on one rank, on several, or on a mesh."""
 
 from __future__ import annotations
 
@@ -59,6 +59,21 @@ def train(
     ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, … [cuda if there is one]")] = None,
     ranks: Annotated[int | None, typer.Option(help="processes, data-parallel [1]")] = None,
+    dp: Annotated[int | None, typer.Option(help="a mesh: ranks that split the rows")] = None,
+    tp: Annotated[int | None, typer.Option(help="a mesh: ranks that split each matrix")] = None,
+    pp: Annotated[int | None, typer.Option(help="a mesh: ranks that split the layers")] = None,
+    cp: Annotated[int | None, typer.Option(help="a mesh: ranks that split each row")] = None,
+    ep: Annotated[
+        int | None, typer.Option(help="a mesh: ranks that split rows, and the experts")
+    ] = None,
+    sequence: Annotated[
+        bool, typer.Option("--sequence", help="--tp also splits the tokens between its matrices")
+    ] = False,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="of --pp: gpipe, 1f1b, interleaved, zero-bubble, dualpipe [1f1b]"),
+    ] = None,
+    chunks: Annotated[int | None, typer.Option(help="stages a rank, if interleaved [2]")] = None,
 ) -> None:
     """Train a model on a text; saved once a minute, stopped by Ctrl-C, resumed bit for bit."""
     from minitrain.commands.train_options import find_run, new_folder, new_options, resumed_options
@@ -68,7 +83,8 @@ def train(
         "preset": preset, "data": data, "domain": domain, "minutes": minutes, "steps": steps,
         "tokens": tokens, "batch": batch, "length": length, "lr": lr, "accumulate": accumulate,
         "dtype": dtype, "recompute": recompute, "vocab": vocab, "seed": seed,
-        "ranks": ranks_outside(ranks),
+        "ranks": ranks_outside(ranks), "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep,
+        "sequence": sequence or None, "schedule": schedule, "chunks": chunks,
     }  # fmt: skip
     if resume:
         folder = find_run(out)
@@ -104,7 +120,7 @@ def run(
     from minitrain.parallel.launch import RankInputError, launch
 
     job = Job(options, folder, resume, device, started, stop)
-    if options.ranks == 1 and "RANK" not in os.environ:
+    if options.ranks == 1 and not options.on_mesh and "RANK" not in os.environ:
         return run_rank(None, job)
     try:
         return launch(run_rank, job, ranks=options.ranks, timeout=LONGEST_SECONDS)[0]

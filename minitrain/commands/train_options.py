@@ -6,10 +6,12 @@ Imports no torch, so that a wrong option is answered in a blink.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from minitrain.commands.mesh_check import AXES, Wish, check_mesh
 from minitrain.data.corpus import DOMAINS
 from minitrain.data.tokenizer import SMALLEST
 from minitrain.errors import InputError, unknown_name
@@ -20,6 +22,8 @@ TEXTS = ("corpus", "sotu", "moby-dick", "tinystories")  # any other name is a fi
 DTYPES = ("auto", "float32", "bfloat16")
 RECOMPUTE = ("none", "selective", "full")
 MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
+HOW_ON_MESH = ("sequence", "schedule", "chunks")
+MESH_MAY_CHANGE = (*AXES, *HOW_ON_MESH, "ranks")  # its checkpoints are those of one process
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,14 @@ class TrainOptions:
     vocab: int = 512
     seed: int = 0
     ranks: int = 1
+    dp: int | None = None  # one of these given: the ranks are a mesh, of this many along each axis
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    sequence: bool = False
+    schedule: str = "1f1b"
+    chunks: int = 1
 
     def __post_init__(self) -> None:
         for name in ("batch", "length", "lr", "accumulate", "ranks", "minutes", "steps", "tokens"):
@@ -69,9 +81,17 @@ class TrainOptions:
                 f"--vocab {self.vocab} is too small: a byte-level vocabulary has 256 bytes, an end "
                 "token, and merges beyond them: use 512 or more"
             )
-        self._check_batch()
+        if self.on_mesh:
+            self._check_mesh()
+        else:
+            self._check_ranks()
 
-    def _check_batch(self) -> None:
+    def _check_ranks(self) -> None:
+        if self.sequence or self.chunks != 1 or self.schedule != TrainOptions.schedule:
+            raise InputError(
+                "--sequence, --schedule and --chunks say how a mesh works, and there is none: give "
+                "--tp or --pp too"
+            )
         parts = self.ranks * self.accumulate
         if self.batch % parts:
             near = max(parts, round(self.batch / parts) * parts)
@@ -80,10 +100,30 @@ class TrainOptions:
                 f"microbatches: use --batch {near}"
             )
 
+    def _check_mesh(self) -> None:
+        names = ("batch", "length", "accumulate", *HOW_ON_MESH)
+        shared = {name: getattr(self, name) for name in names}
+        wish = Wish(PRESETS[self.preset], **self.axes, **shared)
+        check_mesh(wish if wish.places == self.ranks else replace(wish, ranks=self.ranks))
+
+    @property
+    def on_mesh(self) -> bool:
+        return any(getattr(self, axis) is not None for axis in AXES)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The mesh: how many ranks along each axis."""
+        return {axis: 1 if getattr(self, axis) is None else getattr(self, axis) for axis in AXES}
+
+    @property
+    def row_ranks(self) -> int:
+        """Over how many ranks the rows of a batch are split."""
+        return self.axes["dp"] * self.axes["ep"] if self.on_mesh else self.ranks
+
     @property
     def microbatch(self) -> int:
         """Sequences in one forward pass of one rank."""
-        return self.batch // (self.ranks * self.accumulate)
+        return self.batch // (self.row_ranks * self.accumulate)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -94,7 +134,18 @@ def new_options(given: dict[str, Any]) -> TrainOptions:
     typed = {name: value for name, value in given.items() if value is not None}
     if not any(name in typed for name in MAY_CHANGE):
         typed["minutes"] = 2.0
-    return TrainOptions(**typed)
+    return TrainOptions(**typed, **implied(typed, {}))
+
+
+def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
+    """What follows from the options of a mesh where it is not typed: chunks and ranks."""
+    more: dict[str, Any] = {}
+    axes = [typed.get(axis) or stored.get(axis) or 1 for axis in AXES]
+    if "schedule" in typed and "chunks" not in typed:
+        more["chunks"] = 2 if typed["schedule"] == "interleaved" else 1
+    if "ranks" not in typed and any(axis in typed for axis in AXES):
+        more["ranks"] = math.prod(axes)
+    return more
 
 
 def resumed_options(run: Path, given: dict[str, Any]) -> TrainOptions:
@@ -110,14 +161,19 @@ def resumed_options(run: Path, given: dict[str, Any]) -> TrainOptions:
     except (TypeError, ValueError) as error:
         raise InputError(f"{run / RUN_FILE} cannot be read ({error}): start a new run") from error
     typed = {name: value for name, value in given.items() if value is not None}
+    may_change = MAY_CHANGE + (MESH_MAY_CHANGE if options.on_mesh else ())
     for name, value in typed.items():
-        if name not in MAY_CHANGE and value != stored[name]:
+        before = getattr(options, name)
+        if name not in may_change and value != before:
+            how = f"without --{name}" if before is None else f"with --{name} {before}"
             raise InputError(
-                f"{run} was started with --{name} {stored[name]}, and --resume cannot turn it into "
-                f"{value}: leave --{name} out, or start another run with another --out"
+                f"{run} was started {how}, and --resume cannot turn it into {value}: "
+                f"leave --{name} out, or start another run with another --out"
             )
-    limits = {name: typed[name] for name in MAY_CHANGE if name in typed}
-    return replace(options, **{**dict.fromkeys(MAY_CHANGE), **limits}) if limits else options
+    if any(name in typed for name in MAY_CHANGE):
+        options = replace(options, **{name: typed.get(name) for name in MAY_CHANGE})
+    mesh = {name: typed[name] for name in MESH_MAY_CHANGE if name in typed}
+    return replace(options, **mesh, **implied(typed, asdict(options))) if mesh else options
 
 
 def new_folder(out: Path | None, options: TrainOptions) -> Path:

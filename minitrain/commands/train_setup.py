@@ -1,6 +1,6 @@
 """What a training run needs, made and checked before anything is written.
 
-text -> tokenizer -> rows;  model -> DDP;  optimizer;  the checkpoint, if a run is resumed
+text -> tokenizer -> rows;  model, optimizer, the checkpoint if a run is resumed -> DDP or a mesh
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import torch
-from torch import nn
 
 from minitrain.commands.train_data import Rows, fit_tokenizer, make_rows, read_text
 from minitrain.commands.train_options import RUN_FILE, TrainOptions
+from minitrain.commands.train_wiring import DataParallel, OnMesh, Seat, find_seat, wire
 from minitrain.data.loader import Loader
 from minitrain.data.tokenizer import Tokenizer
 from minitrain.errors import InputError
@@ -23,7 +23,6 @@ from minitrain.measure.clock import compare, matmul_peak
 from minitrain.measure.flops import mfu
 from minitrain.model.config import ModelConfig, parameter_count, preset
 from minitrain.model.transformer import build
-from minitrain.parallel.ddp import DDP
 from minitrain.parallel.group import Group
 from minitrain.training.checkpoint import (
     Ranks,
@@ -34,7 +33,6 @@ from minitrain.training.checkpoint import (
     verify,
 )
 from minitrain.training.config import TrainConfig
-from minitrain.training.loop import ALONE, Peers, evaluate
 from minitrain.training.optimizers import adamw
 from minitrain.training.recompute_model import recompute
 
@@ -66,9 +64,8 @@ class Run:
     rows: Rows
     tokenizer: Tokenizer
     config: ModelConfig
-    model: nn.Module  # wrapped in DDP where there are ranks
-    state: TrainState
-    peers: Peers
+    wiring: DataParallel | OnMesh
+    seat: Seat
     ranks: Ranks
     train_config: TrainConfig
     device: torch.device
@@ -78,29 +75,36 @@ class Run:
     def speaks(self) -> bool:
         return self.ranks.rank == 0
 
+    @property
+    def state(self) -> TrainState:
+        """Of this rank's part, where it has one."""
+        return self.wiring.state
+
     def utilisation(self, tokens_per_second: float) -> float:
         own = tokens_per_second / self.ranks.size
         return mfu(own, self.config, self.options.length, self.peak)
 
     def evaluate(self) -> float:
-        """Held-out nats per token; each rank reads its share."""
-        size, rank = self.ranks.size, self.ranks.rank
-        rows = -(-EVALUATION_ROWS // size)
-        loader = Loader(self.rows.held_out, rows, rank, size, shuffle=False)
-        return evaluate(self.state.model, loader, self.train_config.autocast, self.peers)
+        """Held-out nats per token."""
+        rows = -(-EVALUATION_ROWS // self.seat.size)
+        seat = (self.seat.rank, self.seat.size)
+        return self.wiring.evaluate(Loader(self.rows.held_out, rows, *seat, shuffle=False))
 
-    def save(self) -> None:
+    def save(self) -> TrainState:
+        """A checkpoint -> what is in it: the whole model, on rank 0 at least."""
         files = {
             RUN_FILE: self.options.to_json(),
             TOKENIZER_FILE: self.tokenizer.backend.to_str(),
             DATA_FILE: self.rows.fingerprint,
         }
-        save_checkpoint(self.job.folder, self.state, files, self.ranks)
+        whole = self.wiring.whole()
+        save_checkpoint(self.job.folder, whole, files, self.ranks)
+        return whole
 
 
 def prepare(group: Group | None, job: Job) -> Run:
     """Whatever can be wrong with a run is found here, before anything is written."""
-    ranks = Ranks() if group is None else Ranks(group.rank, group.size, group.barrier)
+    ranks = find_ranks(job.options, group)
     device = find_device(job.device) if group is None else group.device
     options = replace(job.options, dtype=agreed_dtype(job.options.dtype, device, group))
     checkpoint = whole_checkpoint(job.folder) if job.resume else None
@@ -114,26 +118,23 @@ def prepare(group: Group | None, job: Job) -> Run:
     check_memory(options.preset, config, device)
     peak = matmul_peak(getattr(torch, options.dtype), device)
     torch.manual_seed(options.seed + ranks.rank)
-    inner = recompute(build(config, device, seed=options.seed), options.recompute)
-    model, peers = wire(inner, group)
-    seat = (ranks.rank, ranks.size)
-    loader = Loader(rows.training, options.microbatch, *seat, options.seed, drop_last=True)
-    state = TrainState(inner, adamw(inner, options.lr), loader)
+    model = recompute(build(config, device, seed=options.seed), options.recompute)
+    seat = find_seat(options, group)
+    own = (options.microbatch, seat.rank, seat.size)
+    loader = Loader(rows.training, *own, options.seed, drop_last=True)
+    state = TrainState(model, adamw(model, options.lr), loader)
     if checkpoint:
         resume(checkpoint, rows, state, ranks)
     plan = train_config(options, rows, job.started, group)
     check_unfinished(plan, state)
-    return Run(
-        job, options, rows, tokenizer, config, model, state, peers, ranks, plan, device, peak
-    )
+    wiring = wire(state, group, options, plan.autocast, plan.clip)
+    return Run(job, options, rows, tokenizer, config, wiring, seat, ranks, plan, device, peak)
 
 
-def wire(model: nn.Module, group: Group | None) -> tuple[nn.Module, Peers]:
-    """The model that a step calls, and how it reaches the other ranks."""
+def find_ranks(options: TrainOptions, group: Group | None) -> Ranks:
     if group is None:
-        return model, ALONE
-    wrapped = DDP(model, group)
-    return wrapped, Peers(group.size, group.all_reduce, wrapped.finish, wrapped.no_sync)
+        return Ranks()
+    return Ranks(group.rank, group.size, group.barrier, may_change=options.on_mesh)
 
 
 def whole_checkpoint(folder: Path) -> Path:

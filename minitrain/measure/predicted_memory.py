@@ -7,6 +7,8 @@ that of the MLP), in the model's dtype and always in float32:
     2 norms       4 D          each its input and its output         2   1/rms of each
     attention     2 HC + 2 KC  q, k, v, out                          H   the softmax's log-sum
     MLP           4 F          gate, silu(gate), up, their product
+    or experts    K (2 D + 2 F')  for each of K choices: its token, gate, up, the answer
+                  4 S F'       the shared ones                         2 E  logits, probabilities
 
 and the model once 2 D and 1 of the last norm, V log-probabilities in float32, the rotation and the
 mask. No T² of scores, which the fused attention (Dao et al. 2022) does not keep: they are the
@@ -41,17 +43,21 @@ def block_bytes_per_token(
     config: Shape, dtype: torch.dtype = torch.float32, recompute: Recompute = "none"
 ) -> int:
     """What one block saves of one token, its input included."""
+    if config.experts and recompute == "selective":
+        raise InputError("what selective recomputation keeps of experts is not known: none or full")
     width, ffn, heads = config.hidden_size, config.ffn_size, config.heads
     projected = 2 * config.head_size * (heads + config.kv_heads)  # q, k, v and out
+    mlp = 0 if config.experts else 4 * ffn
     kept = {  # numbers in the model's dtype, and in float32
-        "none": (4 * width + projected + 4 * ffn, 2 + heads),
+        "none": (4 * width + projected + mlp, 2 + heads),
         "selective": (2 * width + projected + 2 * ffn, heads),
         "full": (width, 0),
     }
     if recompute not in kept:
         raise InputError(f"recompute is '{recompute}'; it must be none, selective or full")
     own, wide = kept[recompute]
-    return dtype.itemsize * own + FLOAT32 * wide
+    mixture = _mixture(config, dtype.itemsize) if config.experts and recompute == "none" else 0
+    return dtype.itemsize * own + FLOAT32 * wide + mixture
 
 
 def predicted_activations(
@@ -75,6 +81,16 @@ def predicted_activations(
     shared += length * length if masked else 0
     indices = 2 * 8 * batch * length  # tokens and targets, int64
     return batch * length * per_token + sequences * shared * size + indices
+
+
+def _mixture(config: Shape, size: int) -> int:
+    """Bytes a token that a layer of experts keeps."""
+    inner, chosen = config.expert_ffn_size, config.experts_per_token
+    choices = size * chosen * (2 * config.hidden_size + 2 * inner)
+    shared = size * 4 * config.shared_experts * inner
+    copy = FLOAT32 * config.hidden_size if size < FLOAT32 else 0  # the router reads float32
+    numbers = 3 * 8 + 2 * FLOAT32 + 1  # expert, row and token of a choice; its weights; is it kept
+    return choices + shared + copy + FLOAT32 * 2 * config.experts + numbers * chosen
 
 
 def predict_memory(

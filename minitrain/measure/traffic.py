@@ -37,6 +37,7 @@ class Op:
     waited: float | None = None  # when the caller began to wait
     finished: float | None = None  # when the communication itself ended, where that is known
     done: float | None = None  # when the caller could go on
+    members: tuple[int, ...] = ()  # the group's ranks, by their numbers in the launch
 
     @property
     def end(self) -> float:
@@ -131,7 +132,7 @@ class Trace:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Trace:
-        ops = [Op(**op) for op in plain["ops"]]
+        ops = [Op(**{**op, "members": tuple(op["members"])}) for op in plain["ops"]]
         marks = [(str(name), float(seconds)) for name, seconds in plain["marks"]]
         return cls(plain["rank"], plain["emulated"], ops, marks)
 

@@ -92,48 +92,51 @@ def combine(rows: Tensor, weights: Tensor, plan: Plan) -> Tensor:
 class _Dispatch(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, plan: Plan) -> Tensor:
-        ctx.save_for_backward(*plan)
+        ctx.save_for_backward(plan.slots, plan.kept)
         return x.index_select(0, plan.tokens)  # (R, D)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy: Tensor) -> tuple[Tensor, None]:
-        return _Collect.apply(dy, Plan(*ctx.saved_tensors)), None
+        slots, kept = ctx.saved_tensors
+        return _weighed(dy, slots, kept), None
 
 
 class _Collect(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows: Tensor, plan: Plan) -> Tensor:
-        ctx.save_for_backward(*plan)
-        return _weighed(rows, plan.kept, plan)
+        ctx.save_for_backward(plan.tokens)
+        return _weighed(rows, plan.slots, plan.kept)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy: Tensor) -> tuple[Tensor, None]:
-        return _Dispatch.apply(dy, Plan(*ctx.saved_tensors)), None
+        (tokens,) = ctx.saved_tensors
+        return dy.index_select(0, tokens), None
 
 
 class _Combine(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows: Tensor, weights: Tensor, plan: Plan) -> Tensor:
-        ctx.save_for_backward(rows, weights, *plan)
-        return _weighed(rows, weights * plan.kept, plan)
+        ctx.save_for_backward(rows, weights, plan.order)
+        return _weighed(rows, plan.slots, weights * plan.kept)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, None]:
-        rows, weights, *plan = ctx.saved_tensors
-        plan = Plan(*plan)
-        dy = dy.index_select(0, plan.tokens)  # (R, D)
+        rows, weights, order = ctx.saved_tensors
+        dy = dy.index_select(0, order // weights.shape[1])  # (R, D)
         dots = (dy * rows).sum(dim=-1, dtype=weights.dtype)  # (R,)
         dweights = torch.zeros_like(weights).flatten()  # (M·K,): of a dropped choice 0
-        dweights[plan.order] = dots
-        drows = dy * weights.flatten()[plan.order].to(dy.dtype).unsqueeze(1)  # (R, D)
+        dweights[order] = dots
+        drows = dy * weights.flatten()[order].to(dy.dtype).unsqueeze(1)  # (R, D)
         return drows, dweights.view_as(weights), None
 
 
-def _weighed(rows: Tensor, weights: Tensor, plan: Plan) -> Tensor:
-    """Each token's rows times its weights (M, K), added in float32 at least."""
+def _weighed(rows: Tensor, slots: Tensor, weights: Tensor) -> Tensor:
+    """Each token's rows, at slots (M, K), times its weights (M, K), added in float32 at least."""
     wide = torch.promote_types(rows.dtype, torch.float32)
-    out = torch.zeros(len(weights), rows.shape[1], dtype=wide, device=rows.device)  # (M, D)
-    for slots, weight in zip(plan.slots.unbind(1), weights.to(wide).unbind(1)):
-        out.addcmul_(rows.index_select(0, slots).to(wide), weight.unsqueeze(1))
+    out = torch.zeros(len(slots), rows.shape[1], dtype=wide, device=rows.device)  # (M, D)
+    for slot, weight in zip(slots.unbind(1), weights.to(wide).unbind(1)):
+        out.addcmul_(rows.index_select(0, slot).to(wide), weight.unsqueeze(1))
     return out.to(rows.dtype)

@@ -1,15 +1,16 @@
-"""E experts, each a SwiGLU of its own, as three stacked weights and one grouped matmul for each.
-
-Rows come sorted by expert, so expert e's are one contiguous segment, and a grouped matmul is E
-matmuls side by side: a single kernel where torch has one, else a loop that writes into one output.
+"""E experts, each a SwiGLU of its own, over rows that are sorted by expert.
 
     y = (silu(x G_e) · x U_e) D_e        for each row x of expert e
 
-Written down plainly, autograd saves x, and 4·F numbers a row. g = x G and u = x U are enough: their
-product is made again in backward, cheaper than it is kept. Cost: 6·R·D·F FLOPs forward whatever E,
-where the naive one, all experts for all tokens, takes 6·M·E·D·F; saves R·(D + 2·F) numbers.
-Paper: MegaBlocks, arXiv 2211.15841. Lab: e02d_expert_parallel.
-Shapes: M tokens  R rows  E experts  D width  F width in an expert.
+Expert e's rows are one contiguous segment, so a loop takes it whole, and writes into its segment of
+one output; a kernel for grouped matmul does all segments at once, and is taken on a GPU. In plain
+autograd backward needs 4·F numbers a row; g = x G and u = x U are enough, since their product is
+made again cheaper than it is kept. Gate and up are one node of the graph and down another, so that
+each frees what it has used.
+
+Cost: 6·R·D·F FLOPs forward whatever E, where the naive one, all experts for all tokens, takes
+6·M·E·D·F; saves R·(D + 2·F) numbers. Paper: MegaBlocks, arXiv 2211.15841. Lab:
+e02d_expert_parallel. Shapes: M tokens  R rows  E experts  D width  F width in an expert.
 """
 
 from __future__ import annotations
@@ -44,65 +45,97 @@ class Experts(nn.Module):
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """rows (R, D), counts (E,) of sum R -> (R, D)."""
-        gate, up, down = (weight.to(rows.dtype) for weight in (self.gate, self.up, self.down))
-        return _SwiGLU.apply(rows, gate, up, down, counts)
+        weights = [weight.to(rows.dtype) for weight in (self.gate, self.up, self.down)]
+        swiglu = grouped_swiglu if has_kernel(rows, *weights) else looped_swiglu
+        return swiglu(rows, *weights, counts)
 
 
-class _SwiGLU(torch.autograd.Function):
+def looped_swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, counts: Tensor) -> Tensor:
+    """x (R, D), gate and up (E, D, F), down (E, F, D), counts (E,) -> (R, D)."""
+    sizes = counts.tolist()
+    g, u = _GateUp.apply(x, gate, up, sizes)  # (R, F) both
+    return _Down.apply(g, u, down, sizes)
+
+
+def grouped_swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, counts: Tensor) -> Tensor:
+    """The same by torch's kernel, which knows its own backward."""
+    ends = counts.cumsum(0, dtype=torch.int32)  # (E,)
+    g, u = (torch._grouped_mm(x, weight, offs=ends) for weight in (gate, up))  # (R, F)
+    return torch._grouped_mm(F.silu(g) * u, down, offs=ends)
+
+
+class _GateUp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, gate: Tensor, up: Tensor, down: Tensor, counts: Tensor) -> Tensor:
-        g, u = grouped_matmul(x, gate, counts), grouped_matmul(x, up, counts)  # (R, F)
-        ctx.save_for_backward(x, g, u, gate, up, down, counts)
-        return grouped_matmul(F.silu(g).mul_(u), down, counts)  # (R, D)
+    def forward(
+        ctx, x: Tensor, gate: Tensor, up: Tensor, sizes: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, gate, up)
+        ctx.sizes = sizes
+        g, u = (x.new_empty(len(x), gate.shape[2]) for _ in range(2))  # (R, F)
+        for x_e, g_e, u_e, gate_e, up_e in zip(*_segments(sizes, x, g, u), gate, up):
+            torch.mm(x_e, gate_e, out=g_e)
+            torch.mm(x_e, up_e, out=u_e)
+        return g, u
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        x, g, u, gate, up, down, counts = ctx.saved_tensors
-        dy = dy.contiguous()
-        a = F.silu(g)  # (R, F)
-        ddown = grouped_outer(a * u, dy, counts)
-        dh = grouped_matmul(dy, down.mT, counts)  # (R, F)
-        du = a.mul_(dh)
-        dg = torch.ops.aten.silu_backward(dh.mul_(u), g)  # (R, F)
-        dx = grouped_matmul(dg, gate.mT, counts)
-        dx += grouped_matmul(du, up.mT, counts)
-        return dx, grouped_outer(x, dg, counts), grouped_outer(x, du, counts), ddown, None
+    def backward(ctx, dg: Tensor, du: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, gate, up = ctx.saved_tensors
+        dx, dgate, dup = (torch.empty_like(t) for t in (x, gate, up))
+        rows = _segments(ctx.sizes, x, dg, du, dx)
+        for x_e, dg_e, du_e, dx_e, gate_e, up_e, dgate_e, dup_e in zip(*rows, gate, up, dgate, dup):
+            torch.mm(x_e.mT, dg_e, out=dgate_e)  # of no rows: zeros
+            torch.mm(x_e.mT, du_e, out=dup_e)
+            torch.mm(dg_e, gate_e.mT, out=dx_e)
+            torch.addmm(dx_e, du_e, up_e.mT, out=dx_e)
+        return dx, dgate, dup, None
 
 
-def grouped_matmul(x: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-    """x (R, D), weights (E, D, F) -> (R, F): each expert's segment of rows times its matrix."""
-    if has_kernel(x, weights):
-        return torch._grouped_mm(x, weights, offs=_ends(counts))
-    out = x.new_empty(len(x), weights.shape[2])
-    sizes = counts.tolist()
-    for segment, weight, place in zip(x.split(sizes), weights, out.split(sizes)):
-        torch.mm(segment, weight, out=place)
-    return out
+class _Down(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, g: Tensor, u: Tensor, down: Tensor, sizes: list[int]) -> Tensor:
+        ctx.save_for_backward(g, u, down)
+        ctx.sizes = sizes
+        y = g.new_empty(len(g), down.shape[2])  # (R, D)
+        for g_e, u_e, y_e, down_e in zip(*_segments(sizes, g, u, y), down):
+            torch.mm(F.silu(g_e).mul_(u_e), down_e, out=y_e)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        g, u, down = ctx.saved_tensors
+        dg, du, ddown = (torch.empty_like(t) for t in (g, u, down))
+        rows = _segments(ctx.sizes, dy, g, u, dg, du)
+        for dy_e, g_e, u_e, dg_e, du_e, down_e, ddown_e in zip(*rows, down, ddown):
+            a = F.silu(g_e)  # (r, F)
+            torch.mm((a * u_e).mT, dy_e, out=ddown_e)
+            dh = dy_e @ down_e.mT  # (r, F)
+            torch.mul(a, dh, out=du_e)
+            dg_e.copy_(torch.ops.aten.silu_backward(dh.mul_(u_e), g_e))
+        return dg, du, ddown, None
 
 
-def grouped_outer(x: Tensor, y: Tensor, counts: Tensor) -> Tensor:
-    """x (R, D), y (R, F) -> (E, D, F): each segment's xᵀ y, the gradient of its matrix."""
-    if has_kernel(x, y):
-        return torch._grouped_mm(x.mT, y, offs=_ends(counts))
-    out = x.new_empty(len(counts), x.shape[1], y.shape[1])
-    sizes = counts.tolist()
-    for left, right, place in zip(x.split(sizes), y.split(sizes), out):
-        torch.mm(left.mT, right, out=place)  # of no rows: zeros
-    return out
+def _segments(sizes: list[int], *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """Of each tensor the views of each expert's rows."""
+    return [tensor.split(sizes) for tensor in tensors]
 
 
 def has_kernel(*operands: Tensor) -> bool:
-    """Whether torch's grouped matmul takes these: it wants rows, and of whole 16 bytes."""
-    fit = all(
-        t.numel() and all(n == 1 or n * t.element_size() % 16 == 0 for n in t.stride())
-        for t in operands
-    )
-    return fit and _kernel_runs(operands[0].dtype, operands[0].device.type)
+    """Whether to take torch's grouped matmul: it wants a GPU and rows, and those of whole 16 bytes.
+
+    It runs on CPUs too, no faster than the loop, and never in float64.
+    """
+
+    def fits(t: Tensor) -> bool:
+        strides = (n * t.element_size() for n in t.stride() if n > 1)
+        return t.is_cuda and t.numel() > 0 and all(n % 16 == 0 for n in strides)
+
+    return all(map(fits, operands)) and kernel_runs(operands[0].dtype, operands[0].device.type)
 
 
 @lru_cache
-def _kernel_runs(dtype: torch.dtype, device: str) -> bool:
+def kernel_runs(dtype: torch.dtype, device: str) -> bool:
     """Tried once: it depends on the version, the device and the dtype."""
     try:
         x = torch.zeros(16, 16, dtype=dtype, device=device)
@@ -110,7 +143,3 @@ def _kernel_runs(dtype: torch.dtype, device: str) -> bool:
     except (AttributeError, RuntimeError):
         return False
     return True
-
-
-def _ends(counts: Tensor) -> Tensor:
-    return counts.cumsum(0, dtype=torch.int32)  # (E,)

@@ -7,12 +7,7 @@ Parameters grow with E, FLOPs a token with K. `exchange` is where other ranks co
 rows to their experts and back, and on one rank does nothing.
 
 The auxiliary losses need no loop to carry them: `attach` hands the weights on unchanged, and adds
-the losses' gradient in backward. There too the load is counted: once a microbatch, never twice when
-activations are recomputed, never in an evaluation. A step with a model that may have such layers:
-
-    set_step(model, tokens)     all tokens of the step, over microbatches and ranks
-    forward, backward, …        the caller's loss is its share: its summed loss / all targets
-    update_biases(model)        once, from the counts of all ranks
+the losses' gradient in backward. What a step does around its forwards: mixture.py.
 
 Papers: Shazeer et al., arXiv 1701.06538; Mixtral, 2401.04088; DeepSeekMoE, 2401.06066 (shared).
 Lab: e02d_expert_parallel. Shapes: B batch  T tokens  M = B·T  D width  E experts  K a token.
@@ -22,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -32,24 +27,11 @@ from torch import Tensor, nn
 from minitrain.model.config import ModelConfig
 from minitrain.model.dispatch import Plan, combine, dispatch, make_plan
 from minitrain.model.experts import Experts, experts_naive
+from minitrain.model.mixture import Mixture, Statistics
 from minitrain.model.mlp import MLP
-from minitrain.model.router import Router, Routing, Sum, alone
+from minitrain.model.router import Router, Routing
 
 Answer = Callable[[Tensor, Tensor], Tensor]  # rows (R, D), counts (E,) -> (R, D)
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """What a layer routed on this rank. They add up over microbatches, and over ranks."""
-
-    load: Tensor  # (E,) choices an expert got, dropped ones among them
-    dropped: Tensor  # () choices that found their expert full
-    losses: Tensor  # (3,) shares of sequence balance, batch balance and z, before their weights
-
-    def __add__(self, other: Statistics) -> Statistics:
-        return Statistics(
-            self.load + other.load, self.dropped + other.dropped, self.losses + other.losses
-        )
 
 
 def stay(experts: Answer, rows: Tensor, counts: Tensor) -> Tensor:
@@ -57,11 +39,8 @@ def stay(experts: Answer, rows: Tensor, counts: Tensor) -> Tensor:
     return experts(rows, counts)
 
 
-class MoE(nn.Module):
-    """`last` is what the latest forward routed, `seen` the sum over the step's backwards so far.
-
-    `exchange` brings rows to their experts and back: another one may take `stay`'s place.
-    """
+class MoE(Mixture):
+    """`exchange` brings rows to their experts and back: another one may take `stay`'s place."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -74,10 +53,6 @@ class MoE(nn.Module):
         self.count, self.capacity = config.experts, config.capacity
         self.loss_weights = (config.sequence_balance, config.batch_balance, config.z_loss)
         self.exchange: Callable[[Answer, Tensor, Tensor], Tensor] = stay
-        self.step_tokens: Tensor | int | None = None
-        self.loss_scale = 1.0
-        self.last: Statistics | None = None
-        self.seen: Statistics | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> (B, T, D)."""
@@ -96,7 +71,9 @@ class MoE(nn.Module):
         experts, p = (
             rearrange(z, "b t k -> (b t) k") for z in (routing.experts, routing.probabilities)
         )
-        rows = self.capacity and math.ceil(self.capacity * experts.numel() / self.count)
+        if self.capacity is None:
+            return make_plan(experts, self.count)
+        rows = math.ceil(self.capacity * experts.numel() / self.count)
         return make_plan(experts, self.count, rows, p)
 
     def charge(self, routing: Routing, plan: Plan) -> Tensor:
@@ -107,9 +84,6 @@ class MoE(nn.Module):
         self.last = Statistics(routing.load, plan.dropped, losses.detach())
         weighed = (losses * losses.new_tensor(self.loss_weights)).sum()
         return attach(routing.weights, weighed, self.loss_scale, partial(self.note, self.last))
-
-    def note(self, statistics: Statistics) -> None:
-        self.seen = statistics if self.seen is None else self.seen + statistics
 
 
 def moe_naive(moe: MoE, x: Tensor) -> Tensor:
@@ -149,33 +123,3 @@ def in_autocast(x: Tensor) -> Tensor:
     """x in the dtype that a matmul would take here: grouped matmuls do not look for themselves."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
-
-
-def moe_layers(model: nn.Module) -> list[MoE]:
-    return [module for module in model.modules() if isinstance(module, MoE)]
-
-
-def set_step(model: nn.Module, tokens: Tensor | int, scale: float = 1.0) -> None:
-    """Begins a step: `tokens` go through the model in it, padding too, on all ranks together.
-
-    `scale` is what the caller's loss is multiplied by: by N where gradients are averaged over N
-    ranks, by the scale of float16. Without a call, a microbatch is a step, on one rank.
-    """
-    for layer in moe_layers(model):
-        layer.step_tokens, layer.loss_scale, layer.seen = tokens, scale, None
-
-
-@torch.no_grad()
-def update_biases(model: nn.Module, sum_over_ranks: Sum = alone) -> None:
-    """Once a step, after its last backward. One all-reduce for all layers, in their order.
-
-    `sum_over_ranks` adds up, in place, over the ranks that hold different tokens.
-    """
-    layers = [layer for layer in moe_layers(model) if layer.router.bias_rate]
-    if not layers:
-        return
-    zeros = torch.zeros_like(layers[0].router.bias_steps)
-    loads = torch.stack([zeros if layer.seen is None else layer.seen.load for layer in layers])
-    sum_over_ranks(loads)  # (L, E)
-    for layer, load in zip(layers, loads):
-        layer.router.update_bias(load)

@@ -21,7 +21,6 @@ Shapes: B batch  T tokens  D width  E experts  K experts a token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,8 +29,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.model.config import ModelConfig
-
-Sum = Callable[[Tensor], Tensor]  # adds up a tensor over some ranks
+from minitrain.model.mixture import Sum, alone
 
 
 @dataclass(frozen=True)
@@ -46,11 +44,6 @@ class Routing:
     losses: Tensor  # (3,)
 
 
-def alone(counts: Tensor) -> Tensor:
-    """The sum over ranks where there is one."""
-    return counts
-
-
 class Router(nn.Module):
     """`sum_sequence` adds up counts over the ranks that share a sequence, `sum_batch` over those
     that share a microbatch: `lambda counts: group.all_reduce(counts)` may take their places.
@@ -62,6 +55,7 @@ class Router(nn.Module):
         super().__init__()
         self.per_token = config.experts_per_token
         self.bias_rate = config.bias_rate
+        self.charges = any((config.sequence_balance, config.batch_balance, config.z_loss))
         self.weight = nn.Parameter(torch.empty(config.experts, config.hidden_size))  # (E, D)
         nn.init.normal_(self.weight, std=config.hidden_size**-0.5)
         self.register_buffer("bias_steps", torch.zeros(config.experts, dtype=torch.int64))  # (E,)
@@ -78,6 +72,8 @@ class Router(nn.Module):
         chosen = p.gather(-1, experts)  # (B, T, K): gradients flow to p through it
         weights = chosen / chosen.sum(-1, keepdim=True) if self.per_token > 1 else chosen
         counts = choices(experts, p.shape[-1])  # (B, E)
+        if not self.charges:  # the losses are told, and nothing is kept for their backward
+            logits, p = logits.detach(), p.detach()
         losses = self.losses(logits, p, counts)
         return Routing(experts, chosen.detach(), weights, counts.sum(0), losses)
 

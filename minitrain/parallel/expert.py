@@ -28,7 +28,8 @@ from torch import Tensor, nn
 
 from minitrain.errors import InputError
 from minitrain.model.dispatch import collect, dispatch, make_plan
-from minitrain.model.moe import Answer, MoE, moe_layers
+from minitrain.model.mixture import mixtures
+from minitrain.model.moe import Answer, MoE
 from minitrain.parallel.group import Group
 from minitrain.parallel.layout import inherit_layout, lay_out
 
@@ -95,9 +96,10 @@ def expert_parallel(model: nn.Module, group: Group) -> nn.Module:
     """Keeps this rank's slices of the experts of a full model, in place, and links the exchange.
 
     Rank r of N holds experts r·E/N to (r+1)·E/N. Experts are split over axis ep; of everything else
-    each rank of ep sees other tokens, so that its gradient is a part.
+    each rank of ep sees other tokens, so that its gradient is a part. Before the optimizer is made:
+    the slices are new parameters. A capacity is each rank's own, for its own tokens.
     """
-    layers = moe_layers(model)
+    layers = mixtures(model)
     if not layers:
         raise InputError("this model has no experts to split: set `experts` in its configuration")
     for layer in layers:

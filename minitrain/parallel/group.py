@@ -83,13 +83,15 @@ class Group:
 
     def isend(self, tensor: Tensor, to: int) -> Work:
         buffer = dense(tensor, "send")
-        op = Op("send", tensor.nbytes, tensor.nbytes, self.size, self._checked(to, "send to"))
+        peer = self._checked(to, "send to")
+        op = Op("send", tensor.nbytes, tensor.nbytes, self.size, peer, members=self.ranks)
         start = partial(self.process_group.send, [buffer], to, 0)
         return self._wire.message(op, tensor, start, lambda: tensor)
 
     def irecv(self, tensor: Tensor, source: int) -> Work:
         buffer = dense(tensor, "recv")
-        op = Op("recv", tensor.nbytes, 0, self.size, self._checked(source, "receive from"))
+        peer = self._checked(source, "receive from")
+        op = Op("recv", tensor.nbytes, 0, self.size, peer, members=self.ranks)
         start = partial(self.process_group.recv, [buffer], source, 0)
         return self._wire.message(op, tensor, start, partial(land, tensor, buffer))
 
@@ -206,7 +208,7 @@ class Group:
         sent: int | None = None,
     ) -> Tensor | Work:
         sent = ring_bytes(kind, tensor.nbytes, self.size) if sent is None else sent
-        op = Op(kind, tensor.nbytes, sent, self.size)
+        op = Op(kind, tensor.nbytes, sent, self.size, members=self.ranks)
         work = self._wire.collective(op, detail, tensor, start, finish)
         if not async_op:
             return work.wait()

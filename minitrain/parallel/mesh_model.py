@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from minitrain.data.loader import Batch
 from minitrain.errors import InputError
-from minitrain.model.moe import moe_layers, set_step, update_biases
+from minitrain.model.mixture import mixtures, set_step, update_biases
 from minitrain.model.transformer import Transformer
 from minitrain.parallel.context import context_parallel
 from minitrain.parallel.expert import expert_parallel
@@ -48,6 +48,7 @@ class MeshOptions:
     microbatches: int = 1
     chunks: int = 1
     sequence: bool = False
+    autocast: torch.dtype | None = None  # what the matmuls compute in, if another
 
 
 def full_mesh(**sizes: int) -> Mesh:
@@ -71,6 +72,8 @@ class MeshModel:
         )
         spread(model, self.lines, self.options.sequence)
         self.stages = cut(model, self.schedule, self.lines.here["pp"])
+        for stage in self.stages:
+            stage.autocast = self.options.autocast
         self.modules = nn.ModuleList(self.stages)
         self.parameters = list(self.modules.parameters())  # shared ones once
         self.pipeline = Pipeline(self.lines["pp"], self.schedule, self.stages)
@@ -89,28 +92,43 @@ class MeshModel:
 
         `microbatches` are this rank's: `share` of each whole one.
         """
-        counts = torch.stack([_counts(batch) for batch in microbatches]).sum(dim=0)
-        tokens, places = self.lines["dp ep cp"].all_reduce(counts)
+        tokens, places = self._count(microbatches)
         set_step(self.modules, places)
         loss = self.pipeline.run(microbatches, self._loss(tokens))
         self.sum_gradients()
-        loss = self.lines["pp"].all_reduce(loss.detach().double())  # one dtype on every stage
-        return self.lines["dp ep cp"].all_reduce(loss), tokens
+        return self._total(loss), tokens
 
-    def step(
-        self,
-        optimizer: torch.optim.Optimizer,
-        microbatches: Sequence[Batch],
-        clip: float = 1.0,
-    ) -> StepResult:
-        """`training.loop.train_step`, on a mesh."""
-        loss, tokens = self.backward(microbatches)
+    def update(self, optimizer: torch.optim.Optimizer, clip: float = 1.0) -> Tensor:
+        """Clips by the whole model's norm, steps, and clears the gradients -> the norm before."""
         norm = clip_on_mesh(self.parameters, clip, self.lines)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         seeing = "dp ep cp tp" if self.options.sequence else "dp ep cp"  # other tokens
         update_biases(self.modules, self.lines[seeing].all_reduce)
+        return norm
+
+    def step(
+        self, optimizer: torch.optim.Optimizer, microbatches: Sequence[Batch], clip: float = 1.0
+    ) -> StepResult:
+        """`training.loop.train_step`, on a mesh."""
+        loss, tokens = self.backward(microbatches)
+        norm = self.update(optimizer, clip)
         return StepResult(loss.item(), norm.item(), int(tokens))
+
+    def evaluate(self, batches: Sequence[Batch]) -> Tensor:
+        """The loss over this rank's `batches`, as many as one likes, and all other ranks'."""
+        tokens, _ = self._count(batches)
+        return self._total(self.pipeline.evaluate(batches, self._loss(tokens)))
+
+    def _count(self, batches: Sequence[Batch]) -> Tensor:
+        """(2,): targets that count, and all places, of all ranks."""
+        counts = torch.stack([_counts(batch) for batch in batches]).sum(dim=0)
+        return self.lines["dp ep cp"].all_reduce(counts)
+
+    def _total(self, share: Tensor) -> Tensor:
+        """The sum of the ranks' shares of a loss."""
+        loss = self.lines["pp"].all_reduce(share.detach().double())  # one dtype on every stage
+        return self.lines["dp ep cp"].all_reduce(loss)
 
     def _loss(self, tokens: Tensor) -> Loss:
         group = self.lines["tp"]
@@ -133,7 +151,7 @@ def spread(model: Transformer, lines: Lines, sequence: bool) -> None:
         context_parallel(model, lines["cp"])
     for parameter in model.parameters():
         lay_out(parameter, partial="dp cp")
-    for layer in moe_layers(model):
+    for layer in mixtures(model):
         along = "cp tp" if sequence else "cp"
         layer.router.sum_sequence = lines[along].all_reduce
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.parallel.group import Group
 from minitrain.parallel.mail import Mail
-from minitrain.parallel.schedules import Operation, Schedule, split_layers
+from minitrain.parallel.schedules import Operation, Schedule, forwards_alone, split_layers
 from minitrain.parallel.split_backward import SplitBackward, noting_uses
 from minitrain.parallel.stages import Stage, cut, holders
 from minitrain.training.loop import token_weighted_loss
@@ -92,10 +92,23 @@ class Pipeline:
                 f"{len(batches)} microbatches for a schedule of {self.schedule.microbatches}: "
                 f"give as many, or make the schedule for {len(batches)}"
             )
-        step = Step(self.stages, batches, loss, self.schedule.splits_backward)
+        total = self.execute(self.schedule, batches, loss)
+        self.add_up_shared()
+        return total
+
+    @torch.no_grad()
+    def evaluate(self, batches: Sequence[Any], loss: Loss) -> Tensor:
+        """The same sum for any number of `batches`, without gradients: only forwards are run."""
+        total = self.execute(forwards_alone(self.schedule, len(batches)), batches, loss)
+        self.live = 0  # nothing was kept for a backward
+        return total
+
+    def execute(self, schedule: Schedule, batches: Sequence[Any], loss: Loss) -> Tensor:
+        """This rank's operations, one after the other -> the sum of its shares of the loss."""
+        step = Step(self.stages, batches, loss, schedule.splits_backward)
         empty = lambda i: self.stages[0].message(batches[i])  # noqa: E731
-        mail = Mail(self.group, self.down, self.schedule, empty)
-        order = self.schedule.ranks[self.group.rank]
+        mail = Mail(self.group, self.down, schedule, empty)
+        order = schedule.ranks[self.group.rank]
         self.peak_live = self.live
         self.group.trace.mark("pipeline")
         for operation, following in zip(order, [*order[1:], None]):
@@ -104,7 +117,6 @@ class Pipeline:
                 mail.expect(following)  # it travels while this rank computes
             mail.give(operation, self.timed(step, operation, arrived))
         mail.finish()
-        self.add_up_shared()
         return step.total
 
     def timed(self, step: Step, operation: Operation, arrived: Tensor | None) -> Tensor | None:

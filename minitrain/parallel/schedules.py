@@ -18,7 +18,7 @@ it, lab e02c draws it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -232,6 +232,17 @@ def make_schedule(name: str, p: int, m: int, v: int = 1) -> Schedule:
     if v > 1 and name != "interleaved":
         raise InputError(f"'{name}' has one chunk a rank, not {v}: use 'interleaved', or 1 chunk")
     return SCHEDULES[name](p, m, v)
+
+
+def forwards_alone(schedule: Schedule, m: int) -> Schedule:
+    """m microbatches through the same places, in a wave, and none back: an evaluation."""
+    routes = ((i, schedule.route(i)) for i in range(m))
+    wave = sorted((i + stage, i, place) for i, route in routes for stage, place in enumerate(route))
+    orders = [
+        tuple(Operation("F", i, chunk) for _, i, (rank, chunk) in wave if rank == mine)
+        for mine in range(len(schedule.ranks))
+    ]
+    return replace(schedule, microbatches=m, ranks=tuple(orders))
 
 
 def alternate(forwards: list[Operation], backwards: list[Operation], ahead: int) -> list[Operation]:

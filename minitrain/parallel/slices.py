@@ -80,11 +80,11 @@ def gather_full_state(model: nn.Module, group: Group) -> dict[str, Tensor]:
         part: Slice | None = getattr(parameter, "slice", None)
         if part is not None:
             owned = layout_of(parameter).owned
-            whole[name] = group.all_reduce(_placed(parameter.detach(), part, owned))
+            whole[name] = group.all_reduce(placed(parameter.detach(), part, owned))
     return whole
 
 
-def _placed(tensor: Tensor, part: Slice, owned: range | None) -> Tensor:
+def placed(tensor: Tensor, part: Slice, owned: range | None = None) -> Tensor:
     """The rows of `tensor` that this rank owns, where they belong in a whole of zeros."""
     shape = list(tensor.shape)
     shape[part.dim] = part.whole

@@ -34,6 +34,7 @@ class Stage(nn.Module):
         first, last = index == 0, index == stages - 1
         self.index, self.width = index, model.config.hidden_size
         self.dtype, self.device = model.embed.weight.dtype, model.embed.weight.device
+        self.autocast: torch.dtype | None = None  # what its matmuls compute in, if another
         self.bare = without_modules(model)
         self.embed = model.embed if first else None
         self.blocks = nn.ModuleDict({str(i): model.blocks[i] for i in blocks})
@@ -42,6 +43,12 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor | None, batch: Any) -> Tensor:
         """x (B, T, D), None on the first stage -> (B, T, D), on the last stage logits (B, T, V)."""
+        if self.autocast is None:
+            return self.compute(x, batch)
+        with torch.autocast(self.device.type, self.autocast):
+            return self.compute(x, batch)
+
+    def compute(self, x: Tensor | None, batch: Any) -> Tensor:
         if self.embed is not None:
             x = self.embed(batch.tokens)  # (B, T, D)
         turns, mask = self.bare.surroundings(x, batch.documents, batch.positions)

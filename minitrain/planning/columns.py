@@ -22,13 +22,13 @@ COLUMNS = {
     "layers": "needed",
     "hidden": "needed",
     "ffn": "4·hidden; gated, 8/3·hidden up to a multiple of 256",
-    "heads": "hidden / 128",
+    "heads": "the divisor of hidden that is nearest to hidden / 128",
     "kv_heads": "heads",
     "vocab": "50304",
     "seq": "2048",
     "gated": "1 (Llama); 0 is GPT: two matrices, biases, learned positions, tied head",
     "experts": "0: dense",
-    "experts_per_token": "2, where there are experts",
+    "experts_per_token": "2 (1 of a single one), where there are experts",
     "moe_ffn": "ffn",
     "global_batch": "dp·micro_batch, times 4·pp in a pipeline; counts sequences",
     "micro_batch": "1 in a pipeline; else as many as fit, up to 8",
@@ -47,6 +47,8 @@ COLUMNS = {
     "shared_experts": "0",
     "dense_layers": "0: of a mixture, the first few whose MLP is one of ffn",
 }
+
+LARGEST = 1e9  # of any of these numbers
 
 
 def run_from_row(row: Mapping[str, str | None]) -> Run:
@@ -75,8 +77,10 @@ def model_of(cells: Mapping[str, str]) -> Model:
     gated = flag(cells, "gated", True)
     wide = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
     ffn = whole(cells, "ffn", wide)
-    heads = whole(cells, "heads", max(1, hidden // 128))
+    heads = whole(cells, "heads", usual_heads(hidden))
     experts = optional(cells, "experts") or 0
+    if not experts:
+        refuse_experts(cells)
     return Model(
         layers=layers,
         hidden=hidden,
@@ -86,17 +90,34 @@ def model_of(cells: Mapping[str, str]) -> Model:
         vocab=whole(cells, "vocab", 50304),
         gated=gated,
         experts=experts,
-        experts_per_token=whole(cells, "experts_per_token", 2) if experts else 0,
+        experts_per_token=whole(cells, "experts_per_token", min(2, experts)) if experts else 0,
         moe_ffn=whole(cells, "moe_ffn", ffn) if experts else 0,
         shared_experts=optional(cells, "shared_experts") or 0,
         dense_layers=optional(cells, "dense_layers") or 0,
     )
 
 
+def usual_heads(hidden: int) -> int:
+    """As near to a head size of 128 as divides the width: 32 of 4096, 40 of 5000."""
+    near = max(1, hidden // 128)
+    return min(
+        (n for n in range(1, 2 * near + 1) if hidden % n == 0), key=lambda n: abs(n - hidden / 128)
+    )
+
+
+def refuse_experts(cells: Mapping[str, str]) -> None:
+    """What only a mixture has is no part of a dense model, unless it is 0."""
+    for field in ("experts_per_token", "moe_ffn", "shared_experts", "dense_layers"):
+        if optional(cells, field):
+            raise InputError(
+                f"{field} is {cells[field]}, but experts is 0: give experts, or leave {field} empty"
+            )
+
+
 def plan_of(cells: Mapping[str, str], chip: Chip) -> Plan:
     """Everything but the microbatch and the chunks, which need the batch."""
     rates = [kind for kind, _ in chip.flops]
-    precision = cells.get("precision") or ("bf16" if "bf16" in rates else rates[0])
+    precision = word(cells, "precision") or ("bf16" if "bf16" in rates else rates[0])
     tp, cp, pp = (whole(cells, axis, 1) for axis in ("tp", "cp", "pp"))
     return Plan(
         tp=tp,
@@ -106,9 +127,9 @@ def plan_of(cells: Mapping[str, str], chip: Chip) -> Plan:
         dp=data_ranks(cells, tp * cp * pp),
         ep=whole(cells, "ep", 1),
         zero=optional(cells, "zero") or 0,
-        recompute=cells.get("recompute") or "none",
+        recompute=word(cells, "recompute") or "none",
         precision=precision,
-        software=cells.get("software") or usual_software(precision, tp * pp),
+        software=word(cells, "software") or usual_software(precision, tp * pp),
     )
 
 
@@ -140,7 +161,7 @@ def usual_software(precision: str, model_parallel: int) -> str:
 
 def with_chunks(plan: Plan, cells: Mapping[str, str], model: Model, batch: int) -> Plan:
     """vpp and schedule; each follows from the other where one is empty."""
-    schedule, vpp = cells.get("schedule") or None, optional(cells, "vpp")
+    schedule, vpp = word(cells, "schedule") or None, optional(cells, "vpp")
     if vpp is None:
         settled = schedule not in (None, "interleaved")
         vpp = 1 if settled else most_chunks(plan, model, batch)
@@ -188,6 +209,10 @@ def optional(cells: Mapping[str, str], field: str) -> int | None:
         value = -1.0
     if value < 0 or value != value // 1:
         raise InputError(f"{field} is '{text}': a whole number is needed, 0 or more")
+    if value > LARGEST:
+        raise InputError(
+            f"{field} is '{text}': more than {LARGEST:,.0f} is nothing that can be run"
+        )
     return int(value)
 
 
@@ -200,6 +225,11 @@ def whole(cells: Mapping[str, str], field: str, default: int | None) -> int:
     if value < 1:
         raise InputError(f"{field} is {value}: it must be 1 or more")
     return value
+
+
+def word(cells: Mapping[str, str], field: str) -> str:
+    """A name of a few, however it is written: BF16 is bf16."""
+    return cells.get(field, "").lower()
 
 
 def flag(cells: Mapping[str, str], field: str, default: bool) -> bool:

@@ -1,17 +1,18 @@
-"""What a run costs: hours, money with its range, energy, carbon; to rent or to own; what is best.
+"""What a run costs: hours, money with its range, energy, carbon; and what no other choice beats.
 
     chip-hours = tokens / tokens per second · chips / goodput
     energy     = chip-hours · watts · PUE          the chip's limit and its share of the host
     carbon     = energy · grams per kWh            from 30 (France) to over 700 (coal)
 
 Watts at the limit are an upper bound: published CO2 figures are mostly made so (hours x limit), and
-are no measurement. Own if the chips would be busy for more than `break_even` of their life.
+are no measurement. Own or rent is `ownership.py`; all chips, clouds and sizes at once, `front.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from minitrain.errors import InputError
 from minitrain.planning.goodput import Failures, goodput
@@ -74,24 +75,6 @@ def energy_kwh(hours: float, chip: Chip, site: Site) -> float:
     return hours * (chip.watts + site.host_watts) / 1000 * site.pue
 
 
-def break_even(
-    purchase_usd: float, rent_usd_per_hour: float, watts: float, years: float = 4.0,
-    usd_per_kwh: float = 0.1, pue: float = PUE, upkeep_per_year: float = 0.1,
-) -> float:  # fmt: skip
-    """Share of its life that a chip must be busy to be as cheap as a rented one; over 1: rent.
-
-    `purchase_usd` counts the chip with its share of node, network and building; upkeep is a share
-    of it a year; power is paid only while it runs.
-    """
-    if min(purchase_usd, rent_usd_per_hour, years) <= 0:
-        raise InputError("purchase price, rent and years must be over 0 for own-or-rent")
-    hours = years * 365.25 * 24
-    fixed = purchase_usd * (1 + upkeep_per_year * years)
-    running = watts / 1000 * pue * usd_per_kwh
-    saved = rent_usd_per_hour - running
-    return float("inf") if saved <= 0 else fixed / (hours * saved)
-
-
 @dataclass(frozen=True)
 class Choice:
     """A chip, how many, from whom: what it takes in days and dollars."""
@@ -101,16 +84,19 @@ class Choice:
     usd: float
 
 
-def pareto(choices: Sequence[Choice]) -> list[Choice]:
-    """Those that no other beats in both days and dollars, fastest first."""
-    front: list[Choice] = []
+AnyChoice = TypeVar("AnyChoice", bound=Choice)
+
+
+def pareto(choices: Sequence[AnyChoice]) -> list[AnyChoice]:
+    """Those that no other beats in both days and dollars, fastest first: one sort, one sweep."""
+    front: list[AnyChoice] = []
     for choice in sorted(choices, key=lambda c: (c.days, c.usd)):
         if not front or choice.usd < front[-1].usd:
             front.append(choice)
     return front
 
 
-def cheapest_by(choices: Sequence[Choice], deadline_days: float) -> Choice:
+def cheapest_by(choices: Sequence[AnyChoice], deadline_days: float) -> AnyChoice:
     """The cheapest that is done in time."""
     in_time = [choice for choice in choices if choice.days <= deadline_days]
     if not in_time:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minitrain.planning import kernels
-from minitrain.planning.network import Fabric
+from minitrain.planning.network import IDEAL, Fabric
 from minitrain.planning.run import Run
 
 EAGER = 2.0  # bias, dropout, cast and addition are kernels of their own, each reads and writes
@@ -63,6 +63,12 @@ def layer_times(run: Run, fabric: Fabric, mixture: bool) -> LayerTimes:
         dispatch=dispatch_seconds(run, fabric) if mixture else 0.0,
         route=route_seconds(run) if mixture else 0.0,
     )
+
+
+def elementwise_seconds(run: Run) -> float:
+    """All memory-bound kernels of one layer's forward, of one microbatch: a given of lab e10."""
+    x = layer_times(run, IDEAL, run.model.moe_layers > 0)
+    return 2 * (x.norm + x.add) + x.rotate + x.softmax + x.activation + x.route
 
 
 def mlp_shape(run: Run, mixture: bool) -> tuple[int, float, float, int]:

@@ -19,6 +19,7 @@ heads, gated MLPs, mixtures and fused attention (which keeps no scores, and no d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from minitrain.planning import workload
 from minitrain.planning.run import Plan, Run
@@ -27,8 +28,7 @@ from minitrain.planning.stages import Stage, chunks_of_rank
 GIB = 2**30
 
 
-@dataclass(frozen=True)
-class StateBytes:
+class StateBytes(NamedTuple):
     """Bytes a parameter: 16-bit weights; gradients; FP32 weights and Adam's two moments."""
 
     weights: int = 2
@@ -61,12 +61,11 @@ class Memory:
 
 
 def state_bytes(
-    parameters: float, zero: int, ranks: int, per: StateBytes = FP32_GRADIENTS
+    parameters: float, zero: int, ranks: int, per: tuple[int, int, int] = FP32_GRADIENTS
 ) -> tuple[float, float, float]:
     """(weights, gradients, optimizer) of `parameters`, sharded over `ranks` by ZeRO's stage."""
     sharded = [ranks if zero >= stage else 1 for stage in (3, 2, 1)]
-    sizes = (per.weights, per.gradients, per.optimizer)
-    return tuple(parameters * size / n for size, n in zip(sizes, sharded))
+    return tuple(parameters * size / n for size, n in zip(per, sharded))
 
 
 def layer_activations(run: Run, mixture: bool = False) -> float:

@@ -25,6 +25,7 @@ def read_runs(file: Path) -> Iterator[Run]:
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.DictReader(lines)
+            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
             check_header(file, reader.fieldnames)
             for row in reader:
                 yield run_of(file, reader.line_num, row)
@@ -52,6 +53,9 @@ def check_header(file: Path, columns: list[str] | None) -> None:
     for column in columns:
         if column not in COLUMNS:
             raise unknown_name(f"column of {file}", column, COLUMNS)
+    twice = [column for column in COLUMNS if columns.count(column) > 1]
+    if twice:
+        raise InputError(f"{file} has the column {twice[0]} twice: leave one of them")
     missing = [column for column in NEEDED if column not in columns]
     if missing:
         raise InputError(

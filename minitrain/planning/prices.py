@@ -1,11 +1,13 @@
 """What an hour of a chip costs: always a range with a date and a provider, never one number.
 
-`data/prices.csv` holds what pages printed, each with its source; they disagree by up to 2.7 times
-for the same chip, and change by the month. A price of one's own replaces the table.
+`data/prices.csv` holds what pages printed, each with its source; for one chip on demand they differ
+by up to 8.2 times (an H100, 1.49 to 12.29 dollars), and change by the month. A price of one's own
+replaces the table.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from statistics import median
 
@@ -41,12 +43,18 @@ class Offer:
 
     chip: str
     provider: str
-    kind: str  # on-demand or spot
+    kind: str  # on-demand or spot; purchase
     usd: float
     low: float
     high: float
     date: str
     source: str
+
+    @property
+    def seller(self) -> str:
+        """The provider, or how many a row stands for."""
+        several = self.provider.count(",") + 1
+        return self.provider if several == 1 else f"{several} clouds"
 
 
 def offers(chip: str | None = None, kind: str | None = None) -> list[Offer]:
@@ -59,6 +67,16 @@ def offers(chip: str | None = None, kind: str | None = None) -> list[Offer]:
     return [r for r in rows if chip in (None, r.chip) and kind in (None, r.kind)]
 
 
+def purchases(chip: str) -> list[Offer]:
+    """The rows of `data/purchases.csv` for a chip: dollars to own one, once."""
+    found = []
+    for row in read_table(data_dir() / "purchases.csv"):
+        usd = [number(row, field) for field in ("usd", "low", "high")]
+        names = (row["chip"], row["what"], "purchase")
+        found.append(Offer(*names, *usd, row["date"], row["source"]))
+    return [offer for offer in found if offer.chip == chip]
+
+
 def price_of(chip: str, kind: str = "on-demand") -> Price:
     """The range and the median over all offers of a chip."""
     found = offers(chip, kind)
@@ -68,6 +86,27 @@ def price_of(chip: str, kind: str = "on-demand") -> Price:
             f"data/prices.csv has no {kind} price for {chip}: give one (--price), or take one of "
             f"{', '.join(priced)}"
         )
-    said = f"{len(found)} {kind} prices of data/prices.csv"
+    return range_of(found, f"{len(found)} {kind} prices of data/prices.csv{dated(found)}")
+
+
+def purchase_price(chip: str) -> Price:
+    """What owning one costs, with its share of the node where the page had it."""
+    found = purchases(chip)
+    if not found:
+        raise InputError(
+            f"data/purchases.csv has no price for {chip}: give what one costs with its share of "
+            "node and network (--purchase 40000), or take H100-SXM-80GB"
+        )
+    return range_of(found, f"{len(found)} prices of data/purchases.csv{dated(found)}")
+
+
+def range_of(found: list[Offer], said: str) -> Price:
+    """From the lowest to the highest, the median between."""
     typical = median(offer.usd for offer in found)
     return Price(min(o.low for o in found), typical, max(o.high for o in found), said)
+
+
+def dated(found: list[Offer]) -> str:
+    """, 2024-08 to 2026-05: the months of those rows that say when."""
+    months = sorted({m[0] for o in found if (m := re.search(r"20\d\d(-\d\d)?", o.date))})
+    return ", " + " to ".join(dict.fromkeys((months[0], months[-1]))) if months else ", undated"

@@ -15,6 +15,7 @@ from minitrain.parallel.schedules import SCHEDULES
 from minitrain.planning.hardware import Chip, find_chip
 
 PLANNED = [name for name in SCHEDULES if name != "dualpipe"]  # which holds each stage twice
+MOST_STAGES = 1024  # of a pipeline; the longest that is published here has 128
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,15 @@ def check_mesh(run: Run) -> None:
             f"pp {plan.pp} x vpp {plan.vpp} cuts {model.layers} layers into more parts than there "
             f"are: pp·vpp may be {model.layers} at most"
         )
+    if plan.pp * plan.vpp > MOST_STAGES:
+        raise InputError(
+            f"pp {plan.pp} x vpp {plan.vpp} is {plan.pp * plan.vpp} stages: a pipeline of up to "
+            f"{MOST_STAGES} can be timed, use a smaller pp"
+        )
     if plan.vpp > 1 and plan.schedule != "interleaved":
         raise InputError(f"vpp is {plan.vpp} with schedule '{plan.schedule}': use 'interleaved'")
+    if model.dense_layers > model.layers:
+        raise InputError(f"dense_layers is {model.dense_layers}: layers {model.layers} at most")
     if plan.ep > 1 and not model.experts:
         raise InputError(f"ep is {plan.ep}, but experts is 0: use 1, or give experts")
     if plan.ep > 1 and (model.experts % plan.ep or (plan.dp * plan.cp) % plan.ep):

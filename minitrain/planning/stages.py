@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from minitrain.parallel.schedules import split_layers
 from minitrain.planning.run import Run
@@ -28,16 +29,22 @@ class Stage:
         return self.dense + self.mixture
 
 
-def stages_of(run: Run) -> list[Stage]:
+def stages_of(run: Run) -> tuple[Stage, ...]:
     """All v·p stages in the order in which a token passes them."""
-    counts = split_layers(run.model.layers, run.plan.pp * run.plan.vpp)
-    dense_left = run.model.layers - run.model.moe_layers
-    stages = []
+    return cut(run.model.layers, run.model.moe_layers, run.plan.pp * run.plan.vpp)
+
+
+@lru_cache(maxsize=4096)
+def cut(layers: int, mixture: int, stages: int) -> tuple[Stage, ...]:
+    """The dense layers of a mixture come first."""
+    counts = split_layers(layers, stages)
+    dense_left = layers - mixture
+    found = []
     for i, count in enumerate(counts):
         dense = min(dense_left, count)
         dense_left -= dense
-        stages.append(Stage(dense, count - dense, i == 0, i == len(counts) - 1))
-    return stages
+        found.append(Stage(dense, count - dense, i == 0, i == len(counts) - 1))
+    return tuple(found)
 
 
 def chunks_of_rank(run: Run, rank: int) -> Iterator[Stage]:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from minitrain.parallel.schedule_check import Clocked, clocked
 from minitrain.parallel.schedules import Operation, make_schedule
 from minitrain.planning import kernels, workload
+from minitrain.planning.flat_clock import KINDS, finish, flattened
 from minitrain.planning.memory import Memory, end_parameters, peak_memory, rank_parameters
 from minitrain.planning.network import Fabric, fabric_of
 from minitrain.planning.passes import Passes, data_seconds, gradient_seconds, stage_passes
@@ -106,19 +107,26 @@ def timeline(run: Run, fabric: Fabric | None = None, microbatches: int | None = 
 
 def clock(run: Run, fabric: Fabric, passes: list[list[Passes]], microbatches: int) -> Clocked:
     plan = run.plan
+    table = operation_seconds(run, fabric, passes)
+
+    def seconds(rank: int, operation: Operation) -> float:
+        return table[rank][operation.chunk][operation.kind]
+
     schedule = make_schedule(plan.schedule, plan.pp, microbatches, plan.vpp)
-    split = schedule.splits_backward
+    return clocked(schedule, seconds, unblocked_seconds(run, fabric))
+
+
+def operation_seconds(
+    run: Run, fabric: Fabric, passes: list[list[Passes]]
+) -> list[list[dict[str, float]]]:
+    """[rank][chunk][kind], sends that block included."""
+    split = run.plan.schedule == "zero-bubble"
     send = blocking_seconds(run, fabric)
-    tables = [
+    return [
         [{"F": x.forward.seconds + send, "W": x.weights,
           "B": x.backward.seconds - split * x.weights + send} for x in chunks]
         for chunks in passes
     ]  # fmt: skip
-
-    def seconds(rank: int, operation: Operation) -> float:
-        return tables[rank][operation.chunk][operation.kind]
-
-    return clocked(schedule, seconds, send_seconds(run, fabric) - send)
 
 
 def send_seconds(run: Run, fabric: Fabric) -> float:
@@ -134,17 +142,33 @@ def blocking_seconds(run: Run, fabric: Fabric) -> float:
     return 0.0 if run.plan.modern else send_seconds(run, fabric)
 
 
+def unblocked_seconds(run: Run, fabric: Fabric) -> float:
+    """A send's seconds beside the computation."""
+    return send_seconds(run, fabric) - blocking_seconds(run, fabric)
+
+
 def finish_seconds(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list[float]:
     """When each pipeline rank has done its last operation."""
     p, m = run.plan.pp, run.microbatches
     if p == 1:
         return [m * sum(x.forward.seconds + x.backward.seconds for x in passes[0])]
     if m <= (SETTLED + 2) * p:
-        return [events[-1].end for events in clock(run, fabric, passes, m).ranks]
+        return clocked_finish(run, fabric, passes, m)
     settled = SETTLED * p + m % p
-    short, longer = (clock(run, fabric, passes, n).ranks for n in (settled, settled + p))
+    short, longer = (clocked_finish(run, fabric, passes, n) for n in (settled, settled + p))
     more = (m - settled - p) / p
-    return [b[-1].end + more * (b[-1].end - a[-1].end) for a, b in zip(short, longer)]
+    return [b + more * (b - a) for a, b in zip(short, longer)]
+
+
+def clocked_finish(
+    run: Run, fabric: Fabric, passes: list[list[Passes]], microbatches: int
+) -> list[float]:
+    """As `clock`, of which only each rank's end is asked for."""
+    plan = run.plan
+    flat = flattened(plan.schedule, plan.pp, microbatches, plan.vpp)
+    table = operation_seconds(run, fabric, passes)
+    seconds = [chunk[kind] for chunks in table for chunk in chunks for kind in KINDS]
+    return finish(flat, seconds, unblocked_seconds(run, fabric), plan.pp)
 
 
 def finish_in_closed_form(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list[float]:

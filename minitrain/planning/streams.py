@@ -49,27 +49,34 @@ class Passed:
             self.parts[part] += times * seconds
 
 
-def run_streams(tasks: Sequence[Task]) -> Passed:
-    """Runs the tasks; compute's own time and its waits, by part."""
-    passed = Passed()
+def run_streams(tasks: Sequence[Task], every: int) -> list[Passed]:
+    """Runs the tasks; compute's own time and its waits by part, after each `every` tasks."""
+    found: list[Passed] = []
+    parts: dict[str, float] = defaultdict(float)
     ends: list[float] = []
     compute = communication = busy = exposed = 0.0
     for task in tasks:
-        ready = max((ends[i] for i in task.after), default=0.0)
+        ready = max([ends[i] for i in task.after], default=0.0)
         if task.communicates:
             communication = max(communication, ready, 0.0) + task.seconds
             busy += task.seconds
             ends.append(communication)
-            continue
-        if ready > compute:
-            waited = next(tasks[i].part for i in task.after if ends[i] == ready)
-            passed.parts[waited] += ready - compute
-            exposed += ready - compute
-            compute = ready
-        compute += task.seconds
-        passed.parts[task.part] += task.seconds
-        ends.append(compute)
-    hidden = max(0.0, busy - exposed)
+        else:
+            if ready > compute:
+                waited = next(tasks[i].part for i in task.after if ends[i] == ready)
+                parts[waited] += ready - compute
+                exposed += ready - compute
+                compute = ready
+            compute += task.seconds
+            parts[task.part] += task.seconds
+            ends.append(compute)
+        if len(ends) % every == 0:
+            found.append(with_contention(parts, max(0.0, busy - exposed)))
+    return found
+
+
+def with_contention(parts: dict[str, float], hidden: float) -> Passed:
+    passed = Passed(defaultdict(float, parts))
     if hidden:
         passed.parts["contention"] += CONTENTION * hidden
     return passed
@@ -80,12 +87,12 @@ def repeated(block: Sequence[Task], times: int) -> Passed:
 
     After the first two, each further copy takes the same again: the streams are in a steady state.
     """
+    copies = run_streams(chain(block, min(times, 3)), len(block))
     if times <= 3:
-        return run_streams(chain(block, times))
-    two, three = run_streams(chain(block, 2)), run_streams(chain(block, 3))
+        return copies[-1]
     passed = Passed()
-    passed.add(three, times - 2)
-    passed.add(two, -(times - 3))
+    passed.add(copies[2], times - 2)
+    passed.add(copies[1], -(times - 3))
     return passed
 
 

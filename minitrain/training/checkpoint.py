@@ -26,6 +26,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
+from minitrain.training.precision import LossScaler
 
 MANIFEST = "manifest.json"
 
@@ -40,15 +41,21 @@ class TrainState:
     step: int = 0
     tokens: int = 0  # counted targets, over all ranks
     seconds: float = 0.0  # spent training, over all sessions
+    scaler: LossScaler | None = None  # for float16
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Who saves: each rank writes its own file, rank 0 the rest; `barrier` waits for all."""
+    """Who saves: each rank writes its own file, rank 0 the rest; `barrier` waits for all.
+
+    `may_change`: another number of ranks may resume, since training draws no random numbers; all
+    then begin where rank 0 was in the data.
+    """
 
     rank: int = 0
     size: int = 1
     barrier: Callable[[], object] = lambda: None
+    may_change: bool = False
 
 
 def save_checkpoint(
@@ -90,7 +97,8 @@ def load_checkpoint(path: Path, state: TrainState, ranks: Ranks = Ranks()) -> Tr
     """
     folder = newest_checkpoint(path)
     manifest = verify(folder)
-    if manifest["ranks"] != ranks.size:
+    same = manifest["ranks"] == ranks.size
+    if not same and not ranks.may_change:
         raise InputError(
             f"{folder} was saved by {manifest['ranks']} ranks and {ranks.size} would resume it; "
             f"each has its own random state: use {manifest['ranks']} ranks, or start a new run"
@@ -98,10 +106,12 @@ def load_checkpoint(path: Path, state: TrainState, ranks: Ranks = Ranks()) -> Tr
     _same_shapes(folder, state.model)
     load_model(state.model, folder / "model.safetensors")
     state.optimizer.load_state_dict(_read_optimizer(folder))
-    _read_rank(folder, state.loader, ranks.rank)
+    _read_rank(folder, state.loader, ranks.rank if same else 0)
     progress = json.loads((folder / "progress.json").read_text())
     state.step, state.tokens = progress["step"], progress["tokens"]
     state.seconds = progress["seconds"]
+    if state.scaler:
+        state.scaler.load_state_dict(progress["scaler"])
     return state
 
 
@@ -185,6 +195,8 @@ def _write_shared(folder: Path, state: TrainState, files: dict[str, str], size: 
     tensors, rest = _split(state.optimizer.state_dict())
     save_file(tensors, folder / "optimizer.safetensors")
     progress = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds}
+    if state.scaler:
+        progress["scaler"] = state.scaler.state_dict()
     texts = {"optimizer.json": json.dumps(rest), "progress.json": json.dumps(progress), **files}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -23,13 +23,15 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.model.moe import set_step, update_biases
+from minitrain.model.mixture import set_step, update_biases
 from minitrain.training.checkpoint import TrainState
 from minitrain.training.config import TrainConfig
 from minitrain.training.optimizers import adamw, clip_by_global_norm
+from minitrain.training.precision import LossScaler
 from minitrain.training.schedule import warmup_cosine
 
 IGNORED = -100  # the target of a place that does not count: padding
+SMALLEST_SCALE = 2.0**-14  # gradients that overflow under it are infinite by themselves
 
 
 def token_weighted_loss(logits: Tensor, targets: Tensor, total_tokens: Tensor | int) -> Tensor:
@@ -85,6 +87,7 @@ class StepResult:
     loss: float  # nats per token, mean over the step's tokens on all ranks
     grad_norm: float  # before clipping
     tokens: int  # targets that counted, on all ranks
+    skipped: bool = False  # the gradients overflowed, and the weights stayed where they were
 
 
 def train_step(
@@ -94,18 +97,21 @@ def train_step(
     clip: float = 1.0,
     autocast: torch.dtype | None = None,
     peers: Peers = ALONE,
+    scaler: LossScaler | None = None,
 ) -> StepResult:
     """One optimizer step over `microbatches`, the same as over one batch that holds them all.
 
     Parameters, and so gradients and their sum over microbatches, are float32; `autocast` computes
-    the matmuls in another dtype.
+    the matmuls in another dtype. With a `scaler`, a step whose gradients overflow is not made.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
     sizes = torch.stack([_sizes(batch) for batch in microbatches]).sum(dim=0)  # (2,)
     peers.all_reduce(sizes)
     tokens, places = sizes
-    set_step(model, places, scale=peers.size)
+    # The ranks' average of N x share is the sum of shares.
+    factor = peers.size * (scaler.scale if scaler else 1.0)
+    set_step(model, places, scale=factor)
     loss = torch.zeros((), device=device)
     for index, batch in enumerate(microbatches):
         last = index == len(microbatches) - 1
@@ -113,15 +119,19 @@ def train_step(
             with torch.autocast(device.type, autocast, enabled=autocast is not None):
                 logits = model(batch.tokens, batch.documents, batch.positions)  # (B, T, V)
             share = token_weighted_loss(logits, batch.targets, tokens)
-            (share * peers.size).backward()  # the ranks' average of N x share is the sum of shares
+            (share * factor).backward()
         loss = loss + share.detach()
     peers.synchronize()
     peers.all_reduce(loss)
+    finite = scaler.unscale(parameters, peers.all_reduce) if scaler else True
     grad_norm = peers.clip(parameters, clip)
-    optimizer.step()
+    if finite:
+        optimizer.step()
+        update_biases(model, peers.all_reduce)
+    if scaler:
+        scaler.update(finite)
     optimizer.zero_grad(set_to_none=True)
-    update_biases(model, peers.all_reduce)
-    return StepResult(loss.item(), grad_norm.item(), int(tokens))
+    return StepResult(loss.item(), grad_norm.item(), int(tokens), skipped=not finite)
 
 
 def _sizes(batch: Any) -> Tensor:
@@ -176,6 +186,7 @@ class TrainResult:
     losses: list[float] = field(default_factory=list)  # of each step of this call
     tokens_per_second: float = 0.0  # median over the steps of this call
     interrupted: bool = False
+    skipped: int = 0  # steps that overflowed under loss scaling
 
 
 def train(
@@ -186,20 +197,21 @@ def train(
     callbacks: Sequence[Callable[[StepRecord], object]] = (),
     peers: Peers | None = None,
     state: TrainState | None = None,
+    step: Callable[[Sequence[Any]], StepResult] | None = None,
     stop: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.perf_counter,
 ) -> TrainResult:
     """Trains until `config.steps` or `config.seconds` are reached, or `stop()` is true on any rank.
 
     `group`: average gradients over its ranks, naively; or give `peers` and a model that is wrapped
-    in DDP. `state`: where a resumed run goes on (its model is the one inside the wrapper).
+    in DDP. `state`: where a resumed run goes on (its model is the one inside the wrapper). `step`:
+    another step than `train_step`, from this rank's microbatches; `peers` then only agree on time.
     """
-    if peers is None:
-        peers = ALONE if group is None else data_parallel(model, group)
-    if state is None:
-        optimizer = adamw(model, config.lr, config.weight_decay, config.betas)
-        state = TrainState(model, optimizer, loader)
+    peers = peers or (ALONE if group is None else data_parallel(model, group))
+    state = state or _fresh_state(model, loader, config)
     device = next(model.parameters()).device
+    settings = (config.clip, config.autocast, peers, state.scaler)
+    step = step or (lambda batches: train_step(model, state.optimizer, batches, *settings))
     batches, result, speeds = _endless(loader), TrainResult(state), []
     began = now() - state.seconds
     while True:
@@ -210,19 +222,25 @@ def train(
         lr = _set_rate(state, config, total)
         start = now()
         microbatches = [next(batches).to(device) for _ in range(config.accumulate)]
-        step = train_step(model, state.optimizer, microbatches, config.clip, config.autocast, peers)
-        _check_finite(step, state.step, lr)
-        speed = step.tokens / (now() - start)
-        state.step, state.tokens = state.step + 1, state.tokens + step.tokens
-        state.seconds = now() - began
-        result.losses.append(step.loss)
+        made = step(microbatches)
+        _check_finite(made, state, lr)
+        speed = made.tokens / (now() - start)
+        state.tokens, state.seconds = state.tokens + made.tokens, now() - began
+        result.skipped += made.skipped
+        if made.skipped:
+            continue  # the schedule, too, stays where it is
+        state.step += 1
+        result.losses.append(made.loss)
         speeds.append(speed)
         counts = (state.step, total, state.tokens, elapsed)
-        record = StepRecord(*counts, step.loss, lr, step.grad_norm, speed)
         for callback in callbacks:
-            callback(record)
+            callback(StepRecord(*counts, made.loss, lr, made.grad_norm, speed))
     result.tokens_per_second = statistics.median(speeds) if speeds else 0.0
     return result
+
+
+def _fresh_state(model: nn.Module, loader: Any, config: TrainConfig) -> TrainState:
+    return TrainState(model, adamw(model, config.lr, config.weight_decay, config.betas), loader)
 
 
 def _set_rate(state: TrainState, config: TrainConfig, total: float) -> float:
@@ -241,11 +259,13 @@ def _agree(peers: Peers, device: torch.device, elapsed: float, stop: bool) -> tu
     return total / peers.size, stops > 0
 
 
-def _check_finite(step: StepResult, index: int, lr: float) -> None:
-    if not math.isfinite(step.loss) or not math.isfinite(step.grad_norm):
+def _check_finite(step: StepResult, state: TrainState, lr: float) -> None:
+    """A step that was skipped may have infinite gradients, while there is a scale to lower."""
+    overflown = step.skipped and state.scaler.scale >= SMALLEST_SCALE
+    if not math.isfinite(step.loss) or not (overflown or math.isfinite(step.grad_norm)):
         raise InputError(
-            f"the loss of step {index + 1} is {step.loss}, its gradient norm {step.grad_norm}: "
-            f"the run diverged at learning rate {lr:.1e}; start again with {lr / 4:.1e} or less"
+            f"the loss of step {state.step + 1} is {step.loss}, its gradient norm {step.grad_norm}:"
+            f" the run diverged at learning rate {lr:.1e}; start again with {lr / 4:.1e} or less"
         )
 
 

@@ -16,6 +16,8 @@ import pytest
 from minitrain.lab.build import targets
 from minitrain.paths import course_root
 
+pytestmark = pytest.mark.alone
+
 NOTEBOOKS = [path for target in targets() for path in (target.solution, target.lab)]
 CELL_SECONDS = 120
 

@@ -19,9 +19,12 @@ from minitrain.bench import (
     attention,
     collectives,
     ddp,
+    experts,
     in_turn,
     launch,
+    optimizers,
     pipeline,
+    precision,
     tensor,
     zero,
 )
@@ -116,6 +119,22 @@ def test_zero_small():
     cases = zero.cases(repeats=1, shapes=(("0.5M", 1, 8),))
     assert [case.unit for case in cases] == ["seconds", "bytes"] * 3 + ["seconds"]
     check_contract([case.row() for case in (cases[0], cases[3], cases[4], cases[6])])
+
+
+def test_experts_small():
+    pytest.importorskip("transformers")
+    with threads(1):
+        rows = [c.row() for c in experts.cases(repeats=1, experts=(8,))]
+    check_contract(rows)
+    assert [row.unit for row in rows] == ["seconds", "bytes"] * 2
+    assert not any(row.lost for row in rows if row.unit == "bytes")
+
+
+def test_optimizers_and_precision_small():
+    with threads(1):
+        cases = optimizers.cases(repeats=2, presets=("0.5M",), device="cpu")
+        cases += precision.cases(repeats=2, shapes=(("0.5M", 1, 8),), device="cpu")
+        check_contract([c.row() for c in cases])
 
 
 def test_training_small():

@@ -7,8 +7,11 @@ import sys
 import pytest
 
 from minitrain.commands.plan import price_given, shape_of
+from minitrain.commands.plan_report import pipeline_picture
 from minitrain.errors import InputError
 from minitrain.planning.predict import count_runs, predict
+from minitrain.planning.run import Plan, make_run
+from minitrain.planning.step import estimate
 
 HEADER = "name,chip,gpus,layers,hidden,heads,vocab,seq,gated,global_batch,tp,pp,zero,recompute\n"
 ROW = "small,A100-SXM-80GB,8,12,768,12,50304,1024,0,64,1,1,3,none\n"
@@ -58,6 +61,7 @@ def test_an_impossible_row_is_one_sentence_and_exit_2(runs):
         ("name,layers,hidden\nx,1,2\n", "lacks the column chip"),
         (HEADER.replace("tp", "tensor") + ROW, "no column .* 'tensor'"),
         (HEADER + ROW.strip() + ",extra\n", "more cells than columns"),
+        (HEADER.replace("zero", "tp") + ROW, "has the column tp twice"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, text, words):
@@ -94,6 +98,46 @@ def test_a_picture_and_the_price_of_ones_own():
     assert "█" in done.stdout and "--price" in done.stdout and "chip-hours" in done.stdout
 
 
+def test_the_pipelines_picture_keeps_within_80_columns():
+    """Each rank of a deep pipeline has one line, in a terminal of 80 columns."""
+    plan = Plan(pp=8, tp=2, sp=True, dp=1)
+    step = estimate(make_run("H100-SXM-80GB", shape_of("llama3-8b"), plan, 4096, 32))
+    lines = pipeline_picture(step, 80).splitlines()
+    assert sum("rank" in line for line in lines) == 8
+    assert max(map(len, lines)) < 80
+
+
+def test_the_front_as_json_and_as_a_picture(tmp_path):
+    picture = tmp_path / "front.png"
+    chips = "A100-SXM-80GB,H100-SXM-80GB"
+    options = ["--model", "llama3-8b", "--chips", chips, "--gpus", "16,64", "--deadline", "300"]
+    done = run("front", *options, "--picture", str(picture), "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    days, usd = ([row[key] for row in answer["front"]] for key in ("days", "usd"))
+    assert days == sorted(days) and usd == sorted(usd, reverse=True) and len(days) >= 2
+    best = answer["by_deadline"]["300"]
+    assert best["days"] <= 300 and best["date"] and best["usd_low"] <= best["usd"]
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_front_as_a_table():
+    done = run("front", "--model", "llama3-8b", "--chips", "H100-SXM-80GB", "--gpus", "64")
+    assert done.returncode == 0, done.stderr
+    assert "none of" in done.stdout and "in 365 days" in done.stdout and "2026-03" in done.stdout
+
+
+def test_own_or_rent(tmp_path):
+    picture = tmp_path / "own.png"
+    done = run("own", "--picture", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert "own or rent" in done.stdout and "2024-08 to 2026-05" in done.stdout
+    assert max(map(len, done.stdout.splitlines()[:14])) <= 80
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    rows = json.loads(run("own", "--rent", "3", "--purchase", "40000", "--json").stdout)["rows"]
+    assert rows[0]["rent_usd_per_hour"] == 3 and 0.4 < rows[0]["break_even_busy"] < 0.7
+
+
 @pytest.mark.parametrize(
     "arguments,words",
     [
@@ -104,6 +148,14 @@ def test_a_picture_and_the_price_of_ones_own():
         (["--rank", "luck"], "--rank is 'luck'"),
         (["--model", "llama3-405b", "--gpus", "8"], "does not fit"),
         (["predict", "none.csv"], "is not there"),
+        (["front", "--gpus", "64,many"], "--gpus is '64,many'"),
+        (["front", "--chips", "H100"], "no chip is called 'H100'"),
+        (["front", "--kind", "gift"], "--kind is 'gift'"),
+        (["front", "--picture", "front.gif"], "ends in .png"),
+        (["front", "--model", "llama3-405b", "--gpus", "8"], "fits none of"),
+        (["own", "--busy", "1.2"], "busy is 1.2"),
+        (["own", "--chip", "L40S"], "--purchase 40000"),
+        (["own", "--rent", "4-2"], "the lower ones first"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(arguments, words):

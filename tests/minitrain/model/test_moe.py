@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig, preset
 from minitrain.model.hub_config import hub_config
-from minitrain.model.moe import MoE, attach, moe_naive, set_step, update_biases
+from minitrain.model.mixture import set_step, update_biases
+from minitrain.model.moe import MoE, attach, moe_naive
 from minitrain.model.transformer import build
 from minitrain.training.loop import Peers, train_step
 
@@ -145,7 +146,8 @@ def in_parts(config: ModelConfig, cuts: int, told: bool = True) -> dict[str, tor
 
 def by_hand(config: ModelConfig) -> dict[str, torch.Tensor]:
     """The same of one plain sum of the loss and its auxiliary terms."""
-    moe, x = layer(replace(config, sequence_balance=0.0, z_loss=0.0, batch_balance=0.0)), tokens()
+    moe, x = layer(config), tokens()
+    moe.loss_weights = (0.0, 0.0, 0.0)  # nothing attached
     sequence, batch, z = moe.router(x).losses / x[..., 0].numel()
     auxiliary = config.sequence_balance * sequence + config.batch_balance * batch
     auxiliary = auxiliary + config.z_loss * z

@@ -17,6 +17,9 @@ TOLERANCE, ATTEMPTS, STEPS = 0.15, 3, 21
 BUSY = 0.8  # below this share of a core, how long a step takes is the scheduler's to say
 
 
+pytestmark = pytest.mark.alone
+
+
 class Block(nn.Module):
     def __init__(self, width: int):
         super().__init__()

@@ -10,7 +10,8 @@ import torch
 
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
-from minitrain.model.moe import MoE, set_step, update_biases
+from minitrain.model.mixture import set_step, update_biases
+from minitrain.model.moe import MoE
 from minitrain.model.transformer import build
 from minitrain.parallel.expert import (
     all_to_all,

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import product
 from math import prod
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from minitrain.data.loader import Batch
+from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
-from minitrain.model.moe import set_step
 from minitrain.model.transformer import build
+from minitrain.parallel import mesh_gradients
 from minitrain.parallel.launch import launch
 from minitrain.parallel.layout import layout_of
-from minitrain.parallel.mesh_gradients import gradient_norm
 from minitrain.parallel.mesh_model import AXES, MeshModel, MeshOptions, full_mesh
-from minitrain.training.loop import token_weighted_loss
-from minitrain.training.optimizers import clip_by_global_norm
 
-EXPERTS, VOCABULARY = 24, 11
-CLIP, RATE = 0.5, 0.1
-DENSE = ModelConfig(
-    VOCABULARY, 8, layers=8, heads=24, kv_heads=4, ffn_size=24, head_size=2, qkv_bias=True
-)
-MIXTURE = replace(
-    DENSE, layers=4, experts=EXPERTS, experts_per_token=2, expert_ffn_size=4, shared_experts=1,
-    sequence_balance=0.1, z_loss=0.01, bias_rate=0.01,
-)  # fmt: skip
+from .mesh_toys import CLIP, DENSE, MIXTURE, RATE, Whole, batches, one_process
+
+TWO = MeshOptions(microbatches=2)
 
 
 @dataclass(frozen=True)
 class Case:
     sizes: dict[str, int]
-    options: MeshOptions = MeshOptions(microbatches=2)
+    options: MeshOptions = TWO
+    tied: bool = False
 
     @property
     def ranks(self) -> int:
@@ -44,7 +35,9 @@ class Case:
 
     @property
     def config(self) -> ModelConfig:
-        return MIXTURE if self.sizes["ep"] > 1 else DENSE
+        config = MIXTURE if self.sizes["ep"] > 1 else DENSE
+        layers = max(2, self.sizes["pp"] * self.options.chunks)
+        return replace(config, layers=layers, tied=self.tied)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -57,54 +50,12 @@ class Case:
 
 
 def all_meshes() -> list[Case]:
-    """Sizes that divide 24 heads, features and experts; no more stages than layers."""
+    """Sizes that divide 24 heads, features and experts, and 8 ranks at most."""
     sizes = (dict(zip(AXES, n)) for n in product((1, 2, 3, 4, 6, 8), repeat=len(AXES)))
-    cases = [Case(size) for size in sizes if prod(size.values()) <= 8]
-    return [case for case in cases if case.sizes["pp"] <= case.config.layers]
+    return [Case(size) for size in sizes if prod(size.values()) <= 8]
 
 
-def batches(rows: int, length: int) -> list[Batch]:
-    """Two microbatches with unequal numbers of targets, rows of several documents."""
-    generator = torch.Generator().manual_seed(5)
-    made = []
-    for padding in (length // 4, 0):
-        tokens, targets = torch.randint(VOCABULARY, (2, rows, length), generator=generator)
-        targets[::2, length - padding :] = -100
-        second = 1 + torch.arange(rows)[:, None] % (length - 1)  # where a row's second one begins
-        place = torch.arange(length)
-        documents = (place >= second).long()
-        made.append(Batch(tokens, targets, documents, place - second * documents))
-    return made
-
-
-@dataclass
-class Whole:
-    """What one process gets."""
-
-    loss: float
-    norm: float
-    gradients: dict[str, Tensor]
-    weights: dict[str, Tensor]  # after a step of clipped gradient descent
-
-
-@cache
-def one_process(config: ModelConfig, shape: tuple[int, int]) -> Whole:
-    model, parts = build(config, dtype=torch.float64), batches(*shape)
-    tokens = sum(part.tokens_counted for part in parts)
-    set_step(model, sum(part.targets.numel() for part in parts))
-    shares = []
-    for part in parts:
-        logits = model(part.tokens, part.documents, part.positions)
-        shares.append(token_weighted_loss(logits, part.targets, tokens))
-        shares[-1].backward()
-    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
-    norm = clip_by_global_norm(list(model.parameters()), CLIP)
-    with torch.no_grad():
-        weights = {name: p - RATE * p.grad for name, p in model.named_parameters()}
-    return Whole(sum(share.item() for share in shares), norm.item(), gradients, weights)
-
-
-def part_of(whole: Tensor, parameter: torch.nn.Parameter, model: MeshModel) -> Tensor:
+def part_of(whole: Tensor, parameter: nn.Parameter, model: MeshModel) -> Tensor:
     """What this rank should hold of a whole tensor."""
     if "ep" in layout_of(parameter).split:
         whole = whole.chunk(model.lines.mesh["ep"])[model.lines.here["ep"]]
@@ -119,24 +70,22 @@ def errors(group, case: Case, want: Whole) -> dict[str, float]:
     model = MeshModel(whole, full_mesh(**case.sizes), group, case.options)
     mine = [model.share(batch) for batch in batches(*case.shape)]
     optimizer = torch.optim.SGD(model.parameters, lr=RATE)
+    evaluated = model.evaluate([*mine, *mine])  # as many as one likes
     loss, _ = model.backward(mine)
     named = dict(model.modules.named_parameters())
     gradients = {name: p.grad.clone() for name, p in named.items()}
-    norm = gradient_norm(model.parameters, model.lines)
-    model.modules.zero_grad()
-    step = model.step(optimizer, mine, CLIP)
-    found = {
-        "loss": abs(loss.item() - want.loss) + abs(step.loss - want.loss),
-        "norm": abs(norm.item() - want.norm) + abs(step.grad_norm - want.norm),
-    }
+    norm = model.update(optimizer, CLIP)
+    found = {"loss": abs(loss.item() - want.loss), "norm": abs(norm.item() - want.norm)}
+    found["evaluation"] = abs(evaluated.item() - want.loss)
     for kind, whole, got in (
         ("gradient", want.gradients, gradients),
         ("weight", want.weights, {name: p.detach() for name, p in named.items()}),
     ):
         for name, parameter in named.items():
-            name_in_model = name.split(".", 1)[1]  # without the stage's number
-            expected = part_of(whole[name_in_model], parameter, model)
-            found[f"{kind} of {name_in_model}"] = (got[name] - expected).abs().max().item()
+            plain = name.split(".", 1)[1]  # without the stage's number
+            same = "embed.weight" if case.tied and plain == "head.weight" else plain
+            expected = part_of(whole[same], parameter, model)
+            found[f"{kind} of {plain}"] = (got[name] - expected).abs().max().item()
     return {what: error / 1e-10 for what, error in found.items()}
 
 
@@ -157,3 +106,62 @@ def test_every_mesh_is_one_process(ranks, capsys):
     with capsys.disabled():
         print(f"\n{len(cases)} meshes of {ranks}: {', '.join(map(str, cases))}")
     check(cases, ranks)
+
+
+def along(schedule: str = "1f1b", chunks: int = 1, **changes) -> MeshOptions:
+    return replace(TWO, schedule=schedule, chunks=chunks, **changes)
+
+
+def sizes_of(**sizes: int) -> dict[str, int]:
+    return {axis: sizes.get(axis, 1) for axis in AXES}
+
+
+VARIANTS = [
+    Case(sizes_of(tp=2, cp=2), along(sequence=True)),
+    Case(sizes_of(tp=2, ep=2), along(sequence=True)),
+    Case(sizes_of(pp=2, tp=2), along(sequence=True), tied=True),
+    Case(sizes_of(pp=2, tp=2), along("interleaved", 2)),
+    Case(sizes_of(pp=2, ep=2), along("zero-bubble")),
+    Case(sizes_of(pp=2, dp=2), along("gpipe"), tied=True),
+    Case(sizes_of(pp=2, cp=2), along("dualpipe")),
+    Case(sizes_of(dp=4), along(), tied=True),
+]
+
+
+def test_other_schedules_split_sequences_and_tied_tables_too():
+    check(VARIANTS, 4)
+
+
+# ---- plausible and wrong: each of these must be told from the right one ----
+
+
+def counts_every_copy(layout, mesh):
+    return 1
+
+
+def sums_nothing(self):
+    pass
+
+
+MISTAKES = {
+    "norm": (mesh_gradients, "copies", counts_every_copy),  # replicated weights counted tp times
+    "gradient": (mesh_gradients.GradientSums, "__call__", sums_nothing),
+}
+
+
+def with_mistake(group, mistake: str, case: Case, want: Whole) -> set[str]:
+    """What is wrong then: the first word of each."""
+    setattr(*MISTAKES[mistake])  # this rank is a process of its own, which ends after this
+    return {what.split()[0] for what, error in errors(group, case, want).items() if error > 1}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_seen(mistake):
+    case = Case(sizes_of(dp=2, tp=2))
+    for wrong in launch(with_mistake, mistake, case, one_process(case.config, case.shape), ranks=4):
+        assert mistake in wrong and "loss" not in wrong, "the loss alone does not show it"
+
+
+def test_an_axis_that_is_none_is_named():
+    with pytest.raises(InputError, match="no axis is called 'zero'"):
+        full_mesh(zero=2)

@@ -113,6 +113,7 @@ def bubble_error(clock, schedule):
     return max(errors)
 
 
+@pytest.mark.alone
 def test_the_measured_bubble_is_the_schedules_own():
     names = ("gpipe", "1f1b", "zero-bubble")
     results = launch(really, names, ranks=2, timeout=100)

@@ -12,7 +12,7 @@ import pytest
 
 from minitrain.parallel.launch import RankError, launch
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.alone]
 
 
 # ---- nothing is left ----

@@ -15,6 +15,7 @@ from minitrain.parallel.schedules import (
     Operation,
     Schedule,
     dualpipe,
+    forwards_alone,
     gpipe,
     interleaved,
     make_schedule,
@@ -34,6 +35,24 @@ def test_every_schedule_is_whole_and_halts(p, m):
         check_schedule(make_schedule(name, p, m))
     for v in range(2, 6):
         check_schedule(interleaved(p, m, v))
+
+
+@pytest.mark.parametrize("p,m", SIZES)
+def test_forwards_alone_are_a_wave(p, m):
+    """Whatever the schedule was made for; one that is cut into p stages takes p + m - 1 forwards."""
+    for name, v in (
+        ("gpipe", 1),
+        ("1f1b", 1),
+        ("zero-bubble", 1),
+        ("dualpipe", 1),
+        ("interleaved", 3),
+    ):
+        wave = forwards_alone(make_schedule(name, p, 2, v), m)
+        for rank, order in enumerate(wave.ranks):
+            passes = [(i, c) for i in range(m) for place, c in wave.route(i) if place == rank]
+            assert sorted(order) == sorted(Operation("F", i, c) for i, c in passes)
+        end = max(event.end for events in clocked(wave).ranks for event in events)
+        assert end == p + m - 1 or name in ("dualpipe", "interleaved")
 
 
 @pytest.mark.parametrize("p,m", SIZES)

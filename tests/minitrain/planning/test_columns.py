@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.planning.columns import run_from_row
+from minitrain.planning.columns import run_from_row, usual_heads
 
 ROW = {"chip": "H100-SXM-80GB", "layers": "32", "hidden": "4096"}
 
@@ -71,12 +71,29 @@ def test_a_microbatch_is_chosen_that_fits():
         ({"precision": "fp4"}, "precision is fp4, which H100-SXM-80GB has no matrix units for"),
         ({"sp": "2"}, "sp is '2': it must be 0 or 1"),
         ({"schedule": "dualpipe"}, "schedule is 'dualpipe': it must be"),
+        ({"hidden": "1e12"}, "hidden is '1e12': more than 1,000,000,000"),
+        ({"layers": "4000", "pp": "2000", "vpp": "1"}, "pp 2000 x vpp 1 is 2000 stages"),
+        ({"moe_ffn": "1408"}, "moe_ffn is 1408, but experts is 0"),
+        ({"experts": "4", "dense_layers": "40"}, "dense_layers is 40: layers 32 at most"),
         ({"software": "2019"}, "software is '2019': it must be fused, eager or 2022"),
     ],
 )
 def test_impossible_and_incomplete_rows_name_the_field_and_the_remedy(cells, words):
     with pytest.raises(InputError, match=words.replace("(", r"\(")):
         run_from_row(ROW | cells)
+
+
+def test_odd_but_clear_cells_are_understood():
+    assert run_from_row(row(precision="BF16", recompute="Full")).plan.recompute == "full"
+    assert run_from_row(row(hidden=5000)).model.heads == 40, "no default may be impossible"
+    assert run_from_row(row(experts=1)).model.experts_per_token == 1
+    assert run_from_row(row(experts=0, moe_ffn=0, experts_per_token=0)).model.experts == 0
+
+
+@pytest.mark.parametrize("hidden", [64, 100, 768, 4096, 5000, 12288, 12289])
+def test_the_default_heads_divide_the_width(hidden):
+    assert hidden % usual_heads(hidden) == 0
+    assert usual_heads(hidden) == hidden // 128 or hidden % 128
 
 
 def test_a_chip_without_the_precision():

@@ -10,7 +10,6 @@ from minitrain.errors import InputError
 from minitrain.planning.cost import (
     Choice,
     Site,
-    break_even,
     cheapest_by,
     chip_hours,
     cost_of,
@@ -68,13 +67,6 @@ def test_a_cluster_that_fails_too_often_is_refused():
         goodput(Failures(chip_hours=1), 10_000)
 
 
-def test_owning_pays_where_the_chips_are_busy():
-    share = break_even(40_000, 3.0, 700)
-    assert 0 < share < 1
-    assert break_even(40_000, 1.0, 700) > share, "cheap rent: it must be busier"
-    assert break_even(40_000, 0.01, 700) == math.inf, "power alone costs more than the rent"
-
-
 def test_pareto_front():
     choices = [
         Choice("a", 1, 9),
@@ -123,7 +115,6 @@ def test_serving_makes_models_smaller_and_training_longer():
         (lambda: Price(3, 2, 4, ""), "low <= typical"),
         (lambda: with_inference(1e12, 1.5), "no model gets to"),
         (lambda: within_budget(0, 0), "over 0 FLOPs"),
-        (lambda: break_even(0, 1, 1), "over 0"),
     ],
 )
 def test_what_is_wrong_is_said(call, words):

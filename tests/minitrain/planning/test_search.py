@@ -50,6 +50,7 @@ def test_a_mixture_may_spread_its_experts():
     assert parameter_count(MIXTURE, 4096) > 2e9
 
 
+@pytest.mark.alone
 def test_4096_chips_in_ten_seconds():
     large = replace(LLAMA, layers=80, hidden=8192, heads=64, ffn=28672)
     start = time.perf_counter()

@@ -85,6 +85,7 @@ def test_a_long_pipeline_is_extrapolated(name, batch, error, monkeypatch):
     assert estimate(run).seconds == pytest.approx(short, rel=error)
 
 
+@pytest.mark.alone
 def test_10_000_ranks_simulate_in_under_a_second():
     plan = Plan(tp=8, sp=True, pp=16, vpp=2, dp=80, zero=1, schedule="interleaved")
     run = make_run("H100-SXM-80GB", LLAMA, plan, 8192, 80 * 64)

@@ -13,6 +13,7 @@ from minitrain.errors import InputError
 from minitrain.training.loop import (
     IGNORED,
     Peers,
+    StepResult,
     TrainConfig,
     data_parallel,
     evaluate,
@@ -199,6 +200,22 @@ def test_learns_and_reports_each_step():
     assert records[-1].lr == pytest.approx(0.005, rel=0.1)
     assert records[-1].progress == 1.0
     assert result.tokens_per_second > 0 and not result.interrupted
+
+
+def test_another_step_may_take_the_loops_own_place():
+    """It is given the microbatches; its result is reported, and the loop itself moves no weight."""
+    given, records, model = [], [], Toy()
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def step(microbatches: list[Batch]) -> StepResult:
+        given.append(len(microbatches))
+        return StepResult(loss=1.5, grad_norm=0.5, tokens=7)
+
+    config = TrainConfig(steps=3, accumulate=2)
+    result = train(model, ToyLoader(), config, callbacks=[records.append], step=step)
+    assert given == [2, 2, 2] and result.losses == [1.5] * 3 and result.state.tokens == 21
+    assert [r.grad_norm for r in records] == [0.5] * 3
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
 
 
 def test_a_time_limit_ends_the_cosine_in_time():

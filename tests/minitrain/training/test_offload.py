@@ -113,6 +113,7 @@ def test_a_read_finds_what_was_written_just_before():
         assert tensor.untyped_storage().nbytes() and tensor.eq(5).all()
 
 
+@pytest.mark.alone
 def test_the_bound_of_the_bandwidth_predicts_the_step():
     link = Bandwidth(read=4e6, write=2e6)
     model = model_of()

@@ -1,0 +1,142 @@
+"""Our MoE layer beside a dense loop over its experts and `transformers`' Mixtral block.
+
+Forward and backward of one layer with the same weights and tokens, in this process, in turn. Before
+it is timed, all three must give the same output. The peak is the ledger's: every byte that lives at
+the worst moment of a forward and backward, weights and gradients included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.bench import OURS, PEER, Case
+from minitrain.errors import InputError
+from minitrain.measure.clock import Comparison, Timing, compare
+from minitrain.measure.memory import MemoryLedger
+from minitrain.model.config import ModelConfig
+from minitrain.model.moe import MoE, moe_naive
+
+EXPERTS = (2, 8, 16, 32)
+BATCH, LENGTH, WIDTH, INNER, PER_TOKEN = 4, 256, 256, 256, 2
+TIME_REASON = (
+    "with as many experts as a token chooses nothing is spared, and sorting the rows is extra; "
+    "beyond that it is noise (see the spread)"
+)
+BYTES_REASON = (
+    "the rows of K choices a token, which are copied to be sorted, outweigh what is spared"
+)
+
+Step = Callable[[], object]
+
+
+LOOP = f"dense loop over experts in torch {torch.__version__}"
+
+
+def cases(repeats: int = 11, experts: Sequence[int] = EXPERTS) -> list[Case]:
+    return [
+        Case(
+            f"MoE layer, {count} experts, {BATCH} x {LENGTH}: {what}",
+            name,
+            partial(measure, count, peer, repeats),
+            reason,
+            unit,
+        )
+        for count in experts
+        for name, peer in (
+            (f"dense loop over experts in torch {torch.__version__}", dense_loop),
+            (mixtral_name(), mixtral),
+        )
+        for what, unit, measure, reason in (
+            ("forward and backward", "seconds", _seconds, TIME_REASON),
+            ("peak", "bytes", _bytes, BYTES_REASON),
+        )
+    ]
+
+
+def _seconds(experts: int, peer: Callable, repeats: int) -> Comparison:
+    steps, _ = contenders(experts, peer)
+    return compare(steps, repeats)
+
+
+def _bytes(experts: int, peer: Callable, repeats: int) -> Comparison:
+    """Alike in every repeat, so that one is enough."""
+    steps, modules = contenders(experts, peer)
+    return Comparison({name: Timing((_peak(steps[name], modules[name]),)) for name in steps})
+
+
+def _peak(step: Step, module: nn.Module) -> int:
+    module.zero_grad(set_to_none=True)
+    with MemoryLedger(module) as ledger:
+        step()
+    return sum(ledger.peak.values())
+
+
+def contenders(experts: int, peer: Callable) -> tuple[dict[str, Step], dict[str, nn.Module]]:
+    """Ours and the peer, each as a step and as the module that holds its weights."""
+    torch.manual_seed(0)
+    moe = MoE(layer_config(experts))
+    x = torch.randn(BATCH, LENGTH, WIDTH)
+    forward, module = peer(moe)
+    torch.testing.assert_close(moe(x), forward(x), rtol=1e-4, atol=1e-4)
+    steps = {OURS: _step(moe, moe, x), PEER: _step(forward, module, x)}
+    return steps, {OURS: moe, PEER: module}
+
+
+def layer_config(experts: int) -> ModelConfig:
+    return ModelConfig(1, WIDTH, 1, 1, 1, INNER, experts=experts, experts_per_token=PER_TOKEN)
+
+
+def _step(forward: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> Step:
+    x, slope = x.clone().requires_grad_(), torch.ones_like(x)
+
+    def step() -> None:
+        module.zero_grad(set_to_none=True)
+        x.grad = None
+        forward(x).backward(slope)
+
+    return step
+
+
+def dense_loop(moe: MoE) -> tuple[Callable[[Tensor], Tensor], nn.Module]:
+    return partial(moe_naive, moe), moe
+
+
+def mixtral(moe: MoE) -> tuple[Callable[[Tensor], Tensor], nn.Module]:
+    """transformers' block of the same shape and weights, with its own default for the experts."""
+    modeling = _mixtral_modeling()
+    experts = moe.experts
+    config = modeling.MixtralConfig(
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_local_experts=moe.count,
+        num_experts_per_tok=PER_TOKEN,
+        experts_implementation="grouped_mm",
+    )
+    block = modeling.MixtralSparseMoeBlock(config)
+    with torch.no_grad():
+        block.gate.weight.copy_(moe.router.weight)
+        block.experts.gate_up_proj.copy_(torch.cat([experts.gate.mT, experts.up.mT], dim=1))
+        block.experts.down_proj.copy_(experts.down.mT)
+    return block, block
+
+
+def mixtral_name() -> str:
+    _mixtral_modeling()
+    import transformers
+
+    return f"Mixtral block of transformers {transformers.__version__}, grouped_mm"
+
+
+def _mixtral_modeling():
+    try:
+        from transformers.models.mixtral import modeling_mixtral
+    except ImportError as error:
+        raise InputError(
+            "the experts bench compares with transformers, which is not installed: "
+            "pip install transformers, or name other benches"
+        ) from error
+    return modeling_mixtral

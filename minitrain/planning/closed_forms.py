@@ -1,0 +1,112 @@
+"""The planner on one page: what a run takes in closed forms, fitted to nothing. Lab e10.
+
+    FLOPs       6 N D and attention's 12 l h s D, N the weights that multiply a token
+    memory      16 N / (t p), less with ZeRO, and l layers of one microbatch's activations
+    step        compute + memory-bound kernels + exposed communication + bubble
+
+`step.py` does the last with an event-driven clock. This one is off by 5% on Korthikanti's table 5
+(the clock 2%) and by 8% on the MPT runs (4%): most of what there is to know is in these lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+
+from minitrain.planning import workload
+from minitrain.planning.hardware import Chip
+from minitrain.planning.layer_times import elementwise_seconds
+from minitrain.planning.memory import rank_memory
+from minitrain.planning.network import Fabric
+from minitrain.planning.run import Model, Plan, Run, make_run
+
+USABLE = 0.92  # of a chip's memory, as in `search.py`
+
+
+def weights(model: Model) -> tuple[int, int]:
+    """(all parameters, those that multiply one token)."""
+    return workload.parameter_count(model, seq=0), workload.active_weights(model)
+
+
+def step_flops(run: Run) -> tuple[int, int]:
+    """(the model's FLOPs of a step, the hardware's with what is recomputed)."""
+    return workload.model_flops(run), workload.hardware_flops(run)
+
+
+def activation_bytes(run: Run) -> float:
+    """What the first pipeline rank, which holds the most, keeps for backward."""
+    return rank_memory(run, 0).activations
+
+
+def step_parts(run: Run, fabric: Fabric) -> dict[str, float]:
+    """Seconds of a step by part: matmul, elementwise, tensor, bubble, data; they sum to it.
+
+    `tensor` counts the all-reduces of a layer (two forward, two backward, two if it is recomputed);
+    `data` one all-reduce of FP32 gradients; of ZeRO-3's traffic what computing does not hide.
+    """
+    plan, model = run.plan, run.model
+    passes = 4 if plan.recompute == "full" else 3  # in forwards: a backward is two
+    layers = run.microbatches * model.layers / plan.pp  # that a rank runs in a step
+    matmul = passes * forward_seconds(run)
+    elementwise = passes * layers * elementwise_seconds(run)
+    message = 2 * run.local_tokens * model.hidden
+    tensor = 2 * (passes - 1) * layers * fabric.seconds("all_reduce", message, plan.tp)
+    bubble = (plan.pp - 1) / (plan.vpp * run.microbatches) * (matmul + elementwise + tensor)
+    data = gradient_seconds(run, fabric)
+    if plan.zero == 3:
+        data = max(0.0, sharded_seconds(run, fabric) - matmul - elementwise)
+    names = ("matmul", "elementwise", "tensor", "bubble", "data")
+    return dict(zip(names, (matmul, elementwise, tensor, bubble, data)))
+
+
+def gradient_seconds(run: Run, fabric: Fabric) -> float:
+    """One all-reduce of a rank's FP32 gradients, after the last backward."""
+    nbytes = 4 * weights(run.model)[0] / (run.plan.tp * run.plan.pp)
+    return over_data_ranks("all_reduce", nbytes, run, fabric)
+
+
+def sharded_seconds(run: Run, fabric: Fabric) -> float:
+    """ZeRO-3: each microbatch gathers the weights twice, and scatters its FP32 gradients."""
+    nbytes = weights(run.model)[0] / run.plan.tp
+    gather = over_data_ranks("all_gather", 2 * nbytes, run, fabric)
+    scatter = over_data_ranks("reduce_scatter", 4 * nbytes, run, fabric)
+    return run.microbatches * (2 * gather + scatter)
+
+
+def over_data_ranks(kind: str, nbytes: float, run: Run, fabric: Fabric) -> float:
+    """Data ranks stand tp apart."""
+    return fabric.seconds(kind, nbytes, run.plan.dp * run.plan.cp, stride=run.plan.tp)
+
+
+def forward_seconds(run: Run) -> float:
+    """Of all matmuls of a step's forward on one chip, at the rates that the chip holds."""
+    held, chip = run.chip.constants, run.chip
+    scores = run.tokens * workload.attention_flops(run.model, run.seq)
+    flops = step_flops(run)[0] / 3 - scores
+    rate = run.gpus * chip.peak(run.plan.precision)
+    return (flops / held.matmul + scores / held.attention) / rate
+
+
+def best_plans(
+    model: Model, chip: Chip, gpus: int, seq: int, batch: int,
+    memory_of: Callable[[Run], float], seconds_of: Callable[[Run], float], best: int = 5,
+) -> list[Run]:  # fmt: skip
+    """The fastest runs that fit, fastest first; only those that fit are timed."""
+    runs = legal_runs(model, chip, gpus, seq, batch)
+    fitting = [run for run in runs if memory_of(run) <= USABLE * chip.memory]
+    return sorted(fitting, key=seconds_of)[:best]
+
+
+def legal_runs(model: Model, chip: Chip, gpus: int, seq: int, batch: int) -> Iterator[Run]:
+    """tp in a node and dividing heads, pp dividing layers, dp the rest and dividing the batch."""
+    cuts = product((1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 3), ("none", "full"), (1, 2, 4))
+    for tp, pp, zero, recompute, micro in cuts:
+        dp, rest = divmod(gpus, tp * pp)
+        if rest or model.heads % tp or model.layers % pp or not dp or batch % (dp * micro):
+            continue
+        if zero == 3 and pp > 1:  # each microbatch would gather the weights again
+            continue
+        plan = Plan(
+            tp=tp, sp=tp > 1, pp=pp, dp=dp, zero=zero, recompute=recompute, micro_batch=micro
+        )
+        yield make_run(chip, model, plan, seq, batch)

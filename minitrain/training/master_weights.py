@@ -1,0 +1,146 @@
+"""BF16 weights: why a small step vanishes, and the two ways to keep it.
+
+BF16 has 8 bits of mantissa: next to 1 lies 1 + 2^-7. A step of lr · update that is under half of
+that rounds back to where it was, every time, and training stands still.
+
+    bf16 alone        w16 <- nearest(w16 - step)                      2 bytes, may stall
+    master weights    w32 <- w32 - step,  w16 <- nearest(w32)         2 + 4 bytes
+    stochastic        w16 <- up or down, by chance, right on average  2 bytes
+
+Rounding up with the probability of the part that is cut makes the mean of many roundings exact.
+Papers: Micikevicius et al. 2018 (arXiv:1710.03740); Gupta et al. 2015 (arXiv:1502.02551). Lab: e04.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from minitrain.errors import InputError
+
+CUT_BITS = 16  # of a float32's mantissa: what BF16 has not
+
+
+def stochastic_round(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """float32 -> bfloat16, up or down with the probability that makes the mean x itself.
+
+    A random number in the bits that are cut carries into the rest as often as they are large.
+    """
+    noise = torch.randint(
+        2**CUT_BITS, x.shape, dtype=torch.int32, device=x.device, generator=generator
+    )
+    bits = (x.view(torch.int32) + noise) & -(2**CUT_BITS)
+    return torch.where(x.isfinite(), bits.view(torch.float32), x).to(torch.bfloat16)
+
+
+def nearest(x: Tensor) -> Tensor:
+    return x.to(torch.bfloat16)
+
+
+class MasterWeights:
+    """An optimizer over BF16 weights that moves a float32 copy of each, and rounds it back.
+
+    Takes a fresh torch optimizer over the BF16 parameters, whatever its rule, and gives it the
+    copies. It has what a training loop asks of an optimizer, and the masters are in its state.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        if optimizer.state:
+            raise InputError(
+                "the optimizer has made steps already, on the BF16 weights: give a fresh one"
+            )
+        self.optimizer = optimizer
+        self.weights = [p for group in optimizer.param_groups for p in group["params"]]
+        self.masters = [p.detach().float().requires_grad_() for p in self.weights]
+        copies = iter(self.masters)
+        for group in optimizer.param_groups:
+            group["params"] = [next(copies) for _ in group["params"]]
+        self.register_step_pre_hook = optimizer.register_step_pre_hook
+        self.register_step_post_hook = optimizer.register_step_post_hook
+
+    @property
+    def param_groups(self) -> list[dict]:
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> dict[Tensor, dict]:
+        """For each weight what its rule holds, and the master."""
+        pairs = zip(self.weights, self.masters)
+        return {w: {**self.optimizer.state.get(m, {}), "master": m.detach()} for w, m in pairs}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for weight, master in zip(self.weights, self.masters):
+            master.grad = None if weight.grad is None else weight.grad.float()
+        self.optimizer.step()
+        for weight, master in zip(self.weights, self.masters):
+            weight.copy_(nearest(master))
+            master.grad = None
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        assert set_to_none, "gradients are dropped, not zeroed: call zero_grad(set_to_none=True)"
+        for weight in self.weights:
+            weight.grad = None
+
+    def state_dict(self) -> dict:
+        """Laid out as the optimizer's own, with each master in its parameter's state."""
+        inner = self.optimizer.state_dict()
+        state = {
+            index: {**inner["state"].get(index, {}), "master": master.detach()}
+            for index, master in enumerate(self.masters)
+        }
+        return {**inner, "state": state}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict) -> None:
+        own = {index: dict(values) for index, values in state["state"].items()}
+        for index, master in enumerate(self.masters):
+            master.copy_(own[index].pop("master"))
+        held = {index: values for index, values in own.items() if values}
+        self.optimizer.load_state_dict({**state, "state": held})
+
+
+class StochasticWeights(MasterWeights):
+    """The same without the copies: a weight is widened for its step, and rounded back by chance.
+
+    Ranks that hold the same weight must round it the same way, so the random numbers come from
+    `seed` and the step alone, and a resumed run goes on with the next ones.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, seed: int = 0):
+        super().__init__(optimizer)
+        for group in optimizer.param_groups:
+            group["roundings"] = 0
+        self.seed = seed
+        self._drop_copies()
+
+    @property
+    def state(self) -> dict[Tensor, dict]:
+        return {w: self.optimizer.state.get(m, {}) for w, m in zip(self.weights, self.masters)}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for weight, master in zip(self.weights, self.masters):
+            master.untyped_storage().resize_(4 * master.numel())
+            master.copy_(weight)
+            master.grad = None if weight.grad is None else weight.grad.float()
+        self.optimizer.step()
+        generators = {w.device: torch.Generator(w.device) for w in self.weights}
+        for generator in generators.values():
+            generator.manual_seed(1_000_003 * self.seed + self.param_groups[0]["roundings"])
+        for weight, master in zip(self.weights, self.masters):
+            weight.copy_(stochastic_round(master, generators[weight.device]))
+            master.grad = None
+        for group in self.param_groups:
+            group["roundings"] += 1
+        self._drop_copies()
+
+    def state_dict(self) -> dict:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict) -> None:
+        self.optimizer.load_state_dict(state)
+
+    def _drop_copies(self) -> None:
+        for master in self.masters:
+            master.untyped_storage().resize_(0)

@@ -1,0 +1,26 @@
+# exercise: conjugates
+# says: hand it dy.clone()
+
+import torch
+
+
+def conjugates(there, back):
+    class First(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return there(x.clone())
+
+        @staticmethod
+        def backward(ctx, dy):
+            return back(dy)
+
+    class Second(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return back(x.clone())
+
+        @staticmethod
+        def backward(ctx, dy):
+            return there(dy)
+
+    return First.apply, Second.apply
