@@ -1,0 +1,20 @@
+# exercise: offloaded_step
+# says: must give its memory back
+
+
+def offloaded_step(optimizers, store):
+    for number, optimizer in enumerate(optimizers):
+        tensors = state_tensors(optimizer)
+        for tensor in tensors:
+            tensor.untyped_storage().resize_(tensor.nbytes)
+        if tensors:
+            store.read(f"unit-{number}", tensors)
+        optimizer.step()
+        tensors = state_tensors(optimizer)
+        store.write(f"unit-{number}", tensors)
+
+    store.commit()
+
+
+def state_tensors(optimizer):
+    return [t for state in optimizer.state.values() for t in state.values()]

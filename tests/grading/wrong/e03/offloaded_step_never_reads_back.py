@@ -1,0 +1,21 @@
+# exercise: offloaded_step
+# says: that is AdamW whose state is new | reads
+
+
+def offloaded_step(optimizers, store):
+    for number, optimizer in enumerate(optimizers):
+        tensors = state_tensors(optimizer)
+        for tensor in tensors:
+            tensor.untyped_storage().resize_(tensor.nbytes)
+        for tensor in tensors:
+            tensor.zero_()
+        optimizer.step()
+        tensors = state_tensors(optimizer)
+        store.write(f"unit-{number}", tensors)
+        for tensor in tensors:
+            tensor.untyped_storage().resize_(0)
+    store.commit()
+
+
+def state_tensors(optimizer):
+    return [t for state in optimizer.state.values() for t in state.values()]
