@@ -19,11 +19,19 @@
 # </tr>
 # <tr>
 # <td width="33%"><a href="../labs/e02b_tensor_parallel.ipynb"><img width="300" src="../labs/pictures/e02b_tensor_parallel.png" alt="Lab e02b: efficiency of a tensor-parallel layer from 1 to 16 ranks, inside a node and past it"></a></td>
+# <td width="33%"><a href="../labs/e02c_pipeline_parallel.ipynb"><img width="300" src="../labs/pictures/e02c_pipeline_parallel.png" alt="Lab e02c: the charts of four pipeline schedules one under another, and how idle each is"></a></td>
+# <td width="33%"><a href="../labs/e03_zero.ipynb"><img width="300" src="../labs/pictures/e03_zero.png" alt="Lab e03: bytes a rank holds under data parallelism and the three stages of ZeRO, measured and predicted"></a></td>
+# </tr>
+# <tr>
+# <td width="33%"><a href="../labs/e02b_tensor_parallel.ipynb">e02b</a> → one layer on many</td>
+# <td width="33%"><a href="../labs/e02c_pipeline_parallel.ipynb">e02c</a> → layers in a row, and their bubble</td>
+# <td width="33%"><a href="../labs/e03_zero.ipynb">e03</a> → each rank keeps a part</td>
+# </tr>
+# <tr>
 # <td width="33%"><a href="../labs/e10_cost.ipynb"><img width="300" src="../labs/pictures/e10_cost.png" alt="Lab e10: million dollars against days for a 70B model, every offer for four chips, and the Pareto front"></a></td>
 # </tr>
 # <tr>
-# <td width="33%"><a href="../labs/e02b_tensor_parallel.ipynb">e02b</a> → one layer on many, and why eight</td>
-# <td width="33%"><a href="../labs/e10_cost.ipynb">e10</a> → what a run costs, before the first chip is rented</td>
+# <td width="33%"><a href="../labs/e10_cost.ipynb">e10</a> → what a run costs</td>
 # </tr>
 # </table>
 
