@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import resource
+import threading
 import time
 from functools import partial
 
@@ -108,9 +109,31 @@ def test_a_read_finds_what_was_written_just_before():
     shelf.put([tensor])
     shelf.settle()
     assert tensor.untyped_storage().nbytes() == 0
-    with pytest.raises(AssertionError):  # without `get` nothing is there: the wait matters
-        shelf.fetch()
-        assert tensor.untyped_storage().nbytes() and tensor.eq(5).all()
+
+
+class GatedStore(MemoryStore):
+    """Reads nothing before `gate` is set, and notes when it has."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.seen = threading.Event(), []
+
+    def read(self, key, into):
+        assert self.gate.wait(10)
+        super().read(key, into)
+        self.seen.append("read")
+
+
+def test_a_fetch_does_not_wait_and_a_get_does():
+    """Until `get` the tensor is another thread's: nobody may look at it."""
+    store = GatedStore()
+    shelf, tensor = Shelf(Mover(store), "x"), torch.full((1000,), 5.0)
+    shelf.put([tensor])
+    shelf.fetch()
+    store.seen.append("fetch")
+    store.gate.set()
+    shelf.get()
+    assert store.seen == ["fetch", "read"] and tensor.eq(5).all()
 
 
 @pytest.mark.alone
