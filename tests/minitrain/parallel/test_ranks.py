@@ -39,9 +39,11 @@ def test_fifty_launches_leave_no_descriptor_no_file_no_process(tmp_path, monkeyp
 
 
 SLEEPER = """
-import os, sys, time
+import os, signal, sys, time
 import torch
 from minitrain.parallel.launch import launch
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 def work(group):
     if group.rank == 0:
@@ -78,8 +80,8 @@ def test_an_interrupt_reports_and_leaves_nothing(tmp_path, run_script):
     output = script.finish(20)
     assert float(output.split("seconds ")[1].split()[0]) < 3
     assert "RanksInterrupted interrupted; no rank is left" in output
-    assert "rank 0: waiting in recv from rank 1 of float32 [2], script.py, line 8" in output
-    assert "rank 1: still at work, script.py, line 12: time.sleep(100)" in output
+    assert "rank 0: waiting in recv from rank 1 of float32 [2], script.py, line 10" in output
+    assert "rank 1: still at work, script.py, line 14: time.sleep(100)" in output
     assert script.left_after(30) == []
     assert ours_in(tmp_path / "temp") == []
 
