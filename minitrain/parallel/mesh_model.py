@@ -35,7 +35,7 @@ from minitrain.parallel.schedules import make_schedule
 from minitrain.parallel.sequence import split_sequence
 from minitrain.parallel.tensor import tensor_parallel
 from minitrain.parallel.vocabulary import vocabulary_parallel_loss
-from minitrain.training.loop import IGNORED, StepResult
+from minitrain.training.loop import StepResult, sizes_of
 
 AXES = ("pp", "dp", "ep", "cp", "tp")  # from the quietest to the chattiest: tp inside a node
 
@@ -122,7 +122,7 @@ class MeshModel:
 
     def _count(self, batches: Sequence[Batch]) -> Tensor:
         """(2,): targets that count, and all places, of all ranks."""
-        counts = torch.stack([_counts(batch) for batch in batches]).sum(dim=0)
+        counts = torch.stack([sizes_of(batch) for batch in batches]).sum(dim=0)
         return self.lines["dp ep cp"].all_reduce(counts)
 
     def _total(self, share: Tensor) -> Tensor:
@@ -154,9 +154,3 @@ def spread(model: Transformer, lines: Lines, sequence: bool) -> None:
     for layer in mixtures(model):
         along = "cp tp" if sequence else "cp"
         layer.router.sum_sequence = lines[along].all_reduce
-
-
-def _counts(batch: Batch) -> Tensor:
-    """(2,): targets that count, and all places."""
-    counted = batch.targets != IGNORED
-    return torch.stack([counted.sum(), torch.ones_like(counted).sum()])

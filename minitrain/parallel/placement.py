@@ -28,10 +28,6 @@ class NodeTraffic:
     inside: int
     between: int
 
-    @property
-    def share_between(self) -> float:
-        return self.between / max(1, self.inside + self.between)
-
 
 def node_traffic(traces: Iterable[Trace], ranks_per_node: int) -> NodeTraffic:
     """Of all that the ranks of a launch have sent: `results.traces`."""

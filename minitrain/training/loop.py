@@ -106,7 +106,7 @@ def train_step(
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
-    sizes = torch.stack([_sizes(batch) for batch in microbatches]).sum(dim=0)  # (2,)
+    sizes = torch.stack([sizes_of(batch) for batch in microbatches]).sum(dim=0)  # (2,)
     peers.all_reduce(sizes)
     tokens, places = sizes
     # The ranks' average of N x share is the sum of shares.
@@ -134,7 +134,7 @@ def train_step(
     return StepResult(loss.item(), grad_norm.item(), int(tokens), skipped=not finite)
 
 
-def _sizes(batch: Any) -> Tensor:
+def sizes_of(batch: Any) -> Tensor:
     """(2,): the targets that count, and all places."""
     counts = batch.targets != IGNORED
     return torch.stack([counts.sum(), torch.ones_like(counts).sum()])
