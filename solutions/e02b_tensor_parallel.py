@@ -746,7 +746,7 @@ lab.reveal(
 # and with no NVLink two ranks are too many.
 
 # %% [markdown]
-# **Question**: nodes of 8 with one card between them, as many clouds have. How many times as fast is the step on 16 ranks
+# **Question**: nodes of 8 that share one card (a network made up for this question). How many times as fast is the step on 16 ranks
 # as on 8?
 
 # %% tags=["question"]
