@@ -14,6 +14,7 @@ its reply through files of its own. After each run nothing of it is left, neithe
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import select
@@ -54,6 +55,8 @@ def main(control_fd: int, folder: str, outer_namespace: str) -> None:
 def _prepare() -> None:
     for name in PRELOAD:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else a collection in a child would copy every page that it shares with us
     if sys.platform == "linux":
         from minitrain.lab.child import prctl
 
