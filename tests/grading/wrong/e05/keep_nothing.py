@@ -1,0 +1,7 @@
+# exercise: keep
+# says: FLOPs,
+# says:  without recomputation: keep
+
+
+def keep(op):
+    return False
