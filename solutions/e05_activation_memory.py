@@ -75,8 +75,8 @@ lab.reveal("block_bytes", block_bytes, note="two layers' bytes less one layer's"
 #
 # Difficulty 4 of 5 · 15 minutes · 14 points
 #
-# `forward` runs without recording: return the result, hold the inputs by `ctx.save_for_backward`. `backward` detaches them,
-# repeats the function with recording, and runs *its* backward.
+# Inside `forward` autograd records nothing: return the result, hold the inputs by `ctx.save_for_backward`. `backward`
+# detaches them, repeats the function with recording, and runs *its* backward.
 #
 # Dropout must drop the same elements again: replay the generator's state, and leave it afterwards as you found it.
 
@@ -130,12 +130,10 @@ Checkpoint = lab.grade(Checkpoint)
 #
 # </details>
 
-# %% [markdown]
-# **Run**: every block of the model in a `Checkpoint`, beside the plain model. The gradients are the same to the last bit.
-
 
 # %% tags=["nbval-check-output"]
 def stack_of_checkpoints(blocks, x, turns, mask):
+    """Every block of the model in a `Checkpoint`."""
     for block in blocks:
         x = Checkpoint.apply(lambda x, block=block: block(x, turns, mask), x)
     return x
@@ -585,8 +583,9 @@ for share in range(20, 105, 4):
 lab.experiment("tradeoff", tradeoff)
 
 # %% [markdown]
-# Line: for every budget, the blocks' peak and the cost of *your* `optimal_plan`, predicted. Dots: measured, all activations.
-# √L saves least at the end of forward, yet peaks higher: three blocks at a time.
+# Line: *your* `optimal_plan` for every budget, predicted for the blocks. Dots: measured, all activations. Selective is below
+# the line, whose plans keep or repeat whole blocks. The line ends below full: the last block's backward comes at once, so
+# repeating it spares nothing. √L saves least after forward, yet peaks higher: three blocks at a time.
 
 # %% tags=["experiment"]
 show.table(
@@ -594,12 +593,18 @@ show.table(
 )
 with show.canvas() as (figure, axes):
     axes.step(*zip(*frontier), where="post", color=show.COLORS[0])
+    label = {"xytext": (9, 6), "textcoords": "offset points", "color": show.COLORS[0]}
+    axes.annotate("your optimal_plan, every budget", frontier[-9], **label)
     for row in tradeoff[:5] + tradeoff[6:]:
         at = row["peak_bytes"] / 1e6, 100 * row["extra_flops"]
         axes.plot(*at, "o", color=show.COLORS[1])
         axes.annotate(row["way"], at, xytext=(7, 3), textcoords="offset points")
     axes.set(xlabel="peak of activations (MB)", ylabel="extra FLOPs (% of a step)")
-    axes.set(xlim=(0, 28), ylim=(-2, 37), title="Memory against compute (counted)")
+    axes.set(
+        xlim=(0, 1.17 * tradeoff[0]["peak_bytes"] / 1e6),
+        ylim=(-2, 37),
+        title="Memory against compute (counted)",
+    )
 show.figure(figure, alt="Extra FLOPs against peak bytes: seven ways and the frontier.")
 by_way = {row["way"]: row["extra_flops"] for row in tradeoff}
 lab.reveal(
@@ -626,15 +631,9 @@ lab.answer("spared", spared)
 #
 # ## 5 · Never an L x L tensor
 #
-# Attention written out saves H·L numbers *a token*. But a softmax needs no whole row at once: keep the greatest score so
-# far, m, and the sum l of exp(score - m).
-
-# %% [markdown]
-# A greater maximum makes what was summed too large by exp(new - m): shrink it, and go on. This is the *online softmax*
-# ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
-#
-# `mask.keys(rows, L)` are the keys that these queries may read; `mask.tile(rows, columns, device)` is None where all may be
-# read, else a table of booleans.
+# Written out, attention saves H·L numbers *a token*. But a softmax needs no whole row at once: sum exp(score - m) with
+# m the greatest score *so far*. A greater one made what was summed too large by exp(new - m): shrink it, and go on. This is
+# the *online softmax* ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
 
 # %%
 from minitrain.model.mask import Mask
@@ -649,15 +648,20 @@ def tiles(places, size):
         yield slice(start, min(start + size, places.stop))
 
 
-print(Mask(0).keys(slice(128, 256), 300), Mask(0).tile(slice(2, 4), slice(2, 4), "cpu"))
+# the keys of 300 that queries 128 … 255 may read at all
+print(Mask(0).keys(slice(128, 256), 300))
+# which of keys 2 and 3 queries 2 and 3 may read: True where they may; None where all do
+print(Mask(0).tile(slice(2, 4), slice(2, 4), "cpu"))
+print(Mask(0).tile(slice(2, 4), slice(0, 2), "cpu"))
 
 # %% [markdown]
 # ### Exercise 5 · `tiled_forward`
 #
 # Difficulty 5 · 15 minutes · 10 points
 #
-# For each tile of queries, over √C: `total` 0, `top` -inf, `mass` 0. For each tile of keys: scores, -inf where not
-# readable; the `new` maximum; `weights = exp(scores - new)`; shrink `mass` and `total` by `exp(top - new)`, then add.
+# A tile of queries, divided by √C, begins with `total` 0, `top` -inf, `mass` 0. For each tile of keys: scores, -inf where
+# not readable; the `new` maximum of each row; `weights = exp(scores - new)`; shrink `mass` and `total` by `exp(top - new)`,
+# then add.
 #
 # At the end `out = total / mass`, `lse = top + log(mass)`.
 
@@ -769,15 +773,12 @@ tiled_backward = lab.grade(tiled_backward)
 #
 # </details>
 
-# %% [markdown]
-# **Run**: your pair as a differentiable function, in the model of section 1. `Tiled` saves q, k, v, out and lse.
-
-
 # %% tags=["nbval-check-output"]
 from minitrain.model.tiled_attention import Tiled
 
 
 def tiled(q, k, v, mask=None):
+    """Your pair as a differentiable function: `Tiled` saves q, k, v, out and lse."""
     k, v = (z.repeat_interleave(q.shape[1] // z.shape[1], dim=1) for z in (k, v))
     return Tiled.apply(q, k, v, Mask(0), tiled_forward, tiled_backward)
 

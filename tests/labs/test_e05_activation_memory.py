@@ -158,12 +158,22 @@ class Sizes(TorchDispatchMode):
         return out
 
 
-def weighed(f, length, size=2, backward=False):
-    """Largest tensor, bytes at the peak beside what is given, FLOPs, operations."""
+def given_to(backward, length, size=2):
+    """What tiled_forward is given, or tiled_backward."""
     shape = (1, 1, length, size)
     q, k, v, d_out = (torch.randn(shape) for _ in range(4))
-    rest = (torch.randn(shape[:3]) + 20, torch.randn(shape[:3])) if backward else ()
-    given = (q, k, v, *((d_out, *rest) if backward else ()))
+    rest = (d_out, torch.randn(shape[:3]) + 20, torch.randn(shape[:3]))
+    return (q, k, v, *rest) if backward else (q, k, v)
+
+
+def flops_of(f, length, backward):
+    given = given_to(backward, length)
+    return counted_flops(lambda: f(*given, Mask(0)))
+
+
+def weighed(f, length, backward):
+    """Largest tensor, bytes at the peak beside what is given, operations."""
+    given = given_to(backward, length)
     with MemoryLedger(nn.ParameterList(), device="cpu") as ledger:
         for tensor in given:
             tensor.mul_(1)
@@ -173,8 +183,7 @@ def weighed(f, length, size=2, backward=False):
         peak = ledger.peak_bytes - before
     with Sizes() as sizes:
         f(*given, Mask(0))
-    flops = counted_flops(lambda: f(*given, Mask(0)))
-    return {"largest": sizes.largest, "peak": peak, "flops": flops, "names": sorted(sizes.names)}
+    return {"largest": sizes.largest, "peak": peak, "names": sorted(sizes.names)}
 
 
 # From here on nothing runs in the sandbox but the submission, by way of these.
@@ -438,12 +447,14 @@ class TestSaved(Experiment):
         )
 
 
-def peak_of(plan, layers):
+def peak_of(plan, layers, every_input=False):
+    """The peak; with `every_input` that of the mistake which holds an input a layer."""
     held = peak = 0
     for start, stop, mode in plan:
         everything = sum(saved for _, saved, _ in layers[start:stop])
         peak = max(peak, held + everything)
-        held += layers[start][0] if mode == "full" else everything
+        inputs = sum(taken for taken, _, _ in layers[start : stop if every_input else start + 1])
+        held += inputs if mode == "full" else everything
     return peak
 
 
@@ -483,8 +494,6 @@ class TestPlanPeak(Exercise):
 
     def equal(self, submission, plan, layers):
         got = submission.run(peak_by, plan, layers)
-        inputs = sum(layers[i][0] for a, b, mode in plan if mode == "full" for i in range(a, b))
-        kept = sum(s for a, b, mode in plan if mode == "none" for _, s, _ in layers[a:b])
         moments = [sum(s for _, s, _ in layers[a:b]) for a, b, _ in plan]
         leaves = [held_after([segment], layers) for segment in plan]
         behind = max(sum(leaves[: n + 1]) + moments[n] for n in range(len(plan)))
@@ -499,7 +508,7 @@ class TestPlanPeak(Exercise):
                 (float(held_after(plan, layers) + max(moments)), "that is everything left behind plus the largest "
                  "segment: at a segment's backward the ones behind it are gone"),
                 (float(max(moments)), "that is the largest segment alone: those before it hold their inputs"),
-                (float(inputs + kept), "a repeated segment holds its first input only, not one a layer"),
+                (float(peak_of(plan, layers, every_input=True)), "a repeated segment holds its first input only, not one a layer"),
                 (float(sum(s for _, s, _ in layers)), "that is as if every layer were kept"),
             ],
         )  # fmt: skip
@@ -758,11 +767,13 @@ def drawn(batch, heads, length, size, count=3, scale=1.0):
 
 
 SHAPES = [(2, 3, 5, 4), (1, 2, 300, 6), (1, 1, 700, 2)]
+WEIGHED = (768, 1536)  # tokens: tiles of 128 are a small part of either square
 
 
-def holds_no_square(short, long, lengths):
+def holds_no_square(submission, backward):
     """Twice the length: tiles stay as they are, and the peak grows like q."""
-    one, two = lengths
+    one, two = WEIGHED
+    short, long = (submission.run(weighed, length, backward) for length in WEIGHED)
     for found in (short, long):
         ready = [name for name in found["names"] if "scaled_dot_product" in name]
         expect.that(not ready, f"{ready} is PyTorch's own kernel: write the tiles yourself")
@@ -810,6 +821,7 @@ class TestTiledForward(Exercise):
                     (scores.softmax(-1) @ v, "every token reads the ones after it too: use mask.tile"),
                     (scores.tril().softmax(-1) @ v, "what may not be read must have a score of -inf, not 0"),
                     (want * weights_mass(q, k), "`total` was never divided by `mass`"),
+                    (never_shrunk(q, k, v), "a tile was summed under a smaller maximum than the next: shrink `total` by exp(top - new), as `mass`"),
                     (last_tile(q, k, v), "only the last tile of keys counts: shrink and add, do not overwrite"),
                 ],
             )  # fmt: skip
@@ -834,18 +846,18 @@ class TestTiledForward(Exercise):
 
     @check(
         points=3,
-        title="no L x L tensor, and a peak that grows with L: largest tensor and peak bytes at 1024 and 2048",
+        title="no L x L tensor, and a peak that grows with L: largest tensor and peak bytes at 768 and 1536",
     )
     def test_memory(self, submission):
-        short, long = (submission.run(weighed, length) for length in (1024, 2048))
-        holds_no_square(short, long, (1024, 2048))
+        holds_no_square(submission, backward=False)
 
     @check(points=1, title="tiles above the diagonal cost nothing")
     def test_flops(self, submission):
-        flops, full = submission.run(weighed, 2048)["flops"], 4 * 2048**2 * 2
+        length = WEIGHED[-1]
+        flops, full = submission.run(flops_of, length, False), 4 * length**2 * 2
         expect.that(
             flops < 0.75 * full,
-            f"{flops} FLOPs for 2048 tokens, {full} read every key: go through mask.keys(rows, L) only",
+            f"{flops} FLOPs for {length} tokens, {full} read every key: go through mask.keys(rows, L) only",
         )
 
 
@@ -854,6 +866,18 @@ def weights_mass(q, k):
         torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1), -torch.inf
     )
     return (scores - scores.amax(-1, keepdim=True)).exp().sum(-1, keepdim=True)
+
+
+def never_shrunk(q, k, v, columns=128):
+    """What comes out where `mass` is shrunk and `total` is not."""
+    length, short = q.shape[2], -q.shape[2] % columns
+    ahead = torch.ones(length, length, dtype=torch.bool).triu(1)
+    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(ahead, -torch.inf)
+    padded = nn.functional.pad(scores, (0, short), value=-torch.inf)
+    tops = padded.unflatten(-1, (-1, columns)).amax(-1).cummax(-1).values  # (B, H, L, tiles)
+    weights = (scores - tops.repeat_interleave(columns, dim=-1)[..., :length]).exp()
+    mass = (scores - tops[..., -1:]).exp().sum(-1, keepdim=True)
+    return weights @ v / mass
 
 
 def last_tile(q, k, v, columns=128):
@@ -872,9 +896,12 @@ class TestTiledBackward(Exercise):
     reference = "minitrain.model.tiled_attention:tiled_backward"
     hidden = TILED
 
-    def gradients(self, q, k, v, d_out, lse, delta):
+    def gradients(self, q, k, v, d_out, lse, delta, future=False):
+        """dq, dk, dv by the full softmax; with `future` of tokens that read those after them too."""
         scale = q.shape[-1] ** -0.5
-        _, _, weights = full_attention(q, k, v, lse)
+        weights = full_attention(q, k, v, lse)[2]
+        if future:
+            weights = (q @ k.mT * scale - lse[..., None]).exp()
         d_scores = weights * (d_out @ v.mT - delta[..., None])
         return d_scores @ k * scale, d_scores.mT @ q * scale, weights.mT @ d_out
 
@@ -893,7 +920,9 @@ class TestTiledBackward(Exercise):
             )
             root = shape[-1] ** 0.5
             plain = self.gradients(q, k, v, d_out, lse, 0 * delta)
-            for name, mine, theirs, without in zip(("dq", "dk", "dv"), got, want, plain):
+            ahead = self.gradients(q, k, v, d_out, lse, delta, future=True)
+            cases = zip(("dq", "dk", "dv"), got, want, plain, ahead)
+            for name, mine, theirs, without, unmasked in cases:
                 expect.equal(
                     mine,
                     theirs,
@@ -901,6 +930,7 @@ class TestTiledBackward(Exercise):
                     hints=[
                         (theirs * root, "that is √C too large: the scores were divided by √C, so is this gradient"),
                         (theirs / root, "that is √C too small: it was divided twice"),
+                        (unmasked, "a key that may not be read has a weight too: make it 0, by mask.tile"),
                         (without, "`delta` is missing: softmax's derivative takes it off the whole row"),
                         (last_rows(name, q, k, v, d_out, lse, delta), "only the last tile is in it: add up with +="),
                     ],
@@ -927,18 +957,18 @@ class TestTiledBackward(Exercise):
 
     @check(
         points=2,
-        title="no L x L tensor, and a peak that grows with L: largest tensor and peak bytes at 1024 and 2048",
+        title="no L x L tensor, and a peak that grows with L: largest tensor and peak bytes at 768 and 1536",
     )
     def test_memory(self, submission):
-        short, long = (submission.run(weighed, length, 2, True) for length in (1024, 2048))
-        holds_no_square(short, long, (1024, 2048))
+        holds_no_square(submission, backward=True)
 
     @check(points=1, title="five products a tile, none above the diagonal")
     def test_flops(self, submission):
-        flops, full = submission.run(weighed, 2048, 2, True)["flops"], 10 * 2048**2 * 2
+        length = WEIGHED[-1]
+        flops, full = submission.run(flops_of, length, True), 10 * length**2 * 2
         expect.that(
             flops < 0.75 * full,
-            f"{flops} FLOPs for 2048 tokens, five products of every pair are {full}: go through mask.keys(rows, L) only, "
+            f"{flops} FLOPs for {length} tokens, five products of every pair are {full}: go through mask.keys(rows, L) only, "
             "and make the scores once",
         )
 

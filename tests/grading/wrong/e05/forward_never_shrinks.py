@@ -1,5 +1,5 @@
 # exercise: tiled_forward
-# says: elements differ | element differs
+# says: shrink `total` by exp(top - new)
 
 import torch
 

@@ -1,5 +1,5 @@
 # exercise: plan_peak
-# says: one a layer | expected
+# says: its first input only, not one a layer
 
 
 def plan_peak(plan, layers):

@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: only | refused
+# says: Weigh every next segment | and it was refused
 
 from typing import NamedTuple
 

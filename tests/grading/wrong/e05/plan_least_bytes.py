@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: only
+# says: Weigh every next segment
 
 from typing import NamedTuple
 
