@@ -600,11 +600,9 @@ with show.canvas() as (figure, axes):
         axes.plot(*at, "o", color=show.COLORS[1])
         axes.annotate(row["way"], at, xytext=(7, 3), textcoords="offset points")
     axes.set(xlabel="peak of activations (MB)", ylabel="extra FLOPs (% of a step)")
-    axes.set(
-        xlim=(0, 1.17 * tradeoff[0]["peak_bytes"] / 1e6),
-        ylim=(-2, 37),
-        title="Memory against compute (counted)",
-    )
+    most = tradeoff[0]["peak_bytes"] / 1e6
+    axes.set(xlim=(0, 1.17 * most), ylim=(-2, 37))
+    axes.set_title("Memory against compute (counted)")
 show.figure(figure, alt="Extra FLOPs against peak bytes: seven ways and the frontier.")
 by_way = {row["way"]: row["extra_flops"] for row in tradeoff}
 lab.reveal(
@@ -631,9 +629,9 @@ lab.answer("spared", spared)
 #
 # ## 5 · Never an L x L tensor
 #
-# Written out, attention saves H·L numbers *a token*. But a softmax needs no whole row at once: sum exp(score - m) with
-# m the greatest score *so far*. A greater one made what was summed too large by exp(new - m): shrink it, and go on. This is
-# the *online softmax* ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
+# Written out, attention saves H·L numbers *a token*. But softmax needs no whole row at once: sum exp(score - m), m
+# the greatest *so far*. A greater one shrinks the sum by exp(m - new): the *online softmax*
+# ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
 
 # %%
 from minitrain.model.mask import Mask
@@ -660,8 +658,7 @@ print(Mask(0).tile(slice(2, 4), slice(0, 2), "cpu"))
 # Difficulty 5 · 15 minutes · 10 points
 #
 # A tile of queries, divided by √C, begins with `total` 0, `top` -inf, `mass` 0. For each tile of keys: scores, -inf where
-# not readable; the `new` maximum of each row; `weights = exp(scores - new)`; shrink `mass` and `total` by `exp(top - new)`,
-# then add.
+# unreadable; the `new` maximum; `weights = exp(scores - new)`; shrink `mass` and `total` by `exp(top - new)`, then add.
 #
 # At the end `out = total / mass`, `lse = top + log(mass)`.
 
