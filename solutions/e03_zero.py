@@ -848,7 +848,7 @@ lab.answer("largest", largest)
 # %% [markdown]
 # > **On GPUs.** With two or more, `launch` uses NCCL, and all of this runs as it is. The budget is then the card's own.
 #
-# Activations are not in these sums. They do not shrink with N; e05 recomputes them.
+# Activations are not in these sums. They do not shrink with N; [e05](e05_activation_memory.ipynb) recomputes them.
 
 # %%
 lab.score(read="minitrain/parallel/zero3.py")
