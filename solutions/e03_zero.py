@@ -53,7 +53,7 @@ def tokens_of(rank):
 # %% [markdown]
 # [`FlatUnit(module, group)`](../minitrain/parallel/flat_unit.py) is given. It has `full`, (S,): the module's parameters
 # side by side, with zeros at the end; `shard`, (S/N,): this rank's part as an `nn.Parameter`, **a view of `full`**;
-# `parameters`: the module's own, views too; and `whole_gradient()`: their gradients as a new tensor, (S,).
+# `parameters`: a list of the module's own, views too; and `whole_gradient()`: their gradients as a new tensor, (S,).
 
 # %% tags=["nbval-check-output"]
 from minitrain.parallel.flat_unit import FlatUnit
@@ -98,7 +98,8 @@ lab.predict("bytes_a_parameter", guess)
 # Difficulty 3 of 5 · 12 minutes · 12 points
 #
 # `unit.group.reduce_scatter(out, whole, op="avg")` fills `out` (S/N,) with this rank's part of the average of all `whole`
-# (S,). `unit.group.all_gather(full, part)` is the way back. The optimizer reads `unit.shard.grad`.
+# (S,), both of one dtype (the checks use float64). `unit.group.all_gather(full, part)` is the way back. The optimizer
+# reads `unit.shard.grad`.
 
 
 # %% tags=["exercise"]
@@ -269,7 +270,7 @@ class ShardedUnit(FlatUnit):
     def __init__(self, module, group):
         super().__init__(module, group)
         self.shard = torch.nn.Parameter(self.shard.data.clone())  # no view any more
-        self.work = None  # the gather that is under way, or over
+        self.work = None  # the gather under way, or over; None: `full` is freed
         self.free()
 
     def start_gather(self) -> None:
@@ -360,6 +361,7 @@ class Zero3:
         ### END SOLUTION
 
     def after_forward(self, unit) -> None:
+        """`unit` has 0 bytes until its backward. 1 line."""
         ### BEGIN SOLUTION
         unit.free()
         ### END SOLUTION
@@ -486,8 +488,9 @@ def state_tensors(optimizer):
 #
 # Difficulty 3 · 10 minutes · 10 points
 #
-# One optimizer a unit. For each: give its state memory (`resize_(t.nbytes)`), read it, step, write it, free it. Take any key
-# that is a unit's own, such as `f"unit-{i}"`. Before the first step there is nothing to read.
+# One optimizer a unit. For each: give its state memory (`resize_(t.nbytes)` of each storage, as in exercise 3), read it,
+# step, write it, free it. Take any key that is a unit's own, such as `f"unit-{i}"`. Before the first step there is no state,
+# and nothing to read.
 
 
 # %% tags=["exercise"]
@@ -845,7 +848,7 @@ lab.answer("largest", largest)
 # %% [markdown]
 # > **On GPUs.** With two or more, `launch` uses NCCL, and all of this runs as it is. The budget is then the card's own.
 #
-# Activations are not in these sums. They do not shrink with N; e05 recomputes them.
+# Activations are not in these sums. They do not shrink with N; [e05](e05_activation_memory.ipynb) recomputes them.
 
 # %%
 lab.score(read="minitrain/parallel/zero3.py")

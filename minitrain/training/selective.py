@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -35,6 +34,7 @@ _FUSED_ATTENTION = tuple(
     for kernel in ("flash", "efficient", "cudnn", "fused")
     for ending in ("", "_for_cpu", "_overrideable")
 )
+_KEPT = frozenset((*_MATMULS, *_FUSED_ATTENTION, "topk"))
 
 
 def save_matmuls(op: OpOverload) -> bool:
@@ -44,13 +44,7 @@ def save_matmuls(op: OpOverload) -> bool:
     `topk` is a router's choice of experts: a tie or a rounding that fell otherwise the second time
     would send a token's gradient to an expert that never saw the token.
     """
-    return op.overloadpacket in _packets((*_MATMULS, *_FUSED_ATTENTION, "topk"))
-
-
-@lru_cache
-def _packets(names: tuple[str, ...]) -> frozenset[Any]:
-    """Those of the operations that this version of torch has."""
-    return frozenset(getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n))
+    return op.namespace == "aten" and op.overloadpacket.__name__ in _KEPT
 
 
 @lru_cache

@@ -1,0 +1,20 @@
+# exercise: Checkpoint
+# says: torch.autograd.grad only what it is asked for
+
+import torch
+
+
+class Checkpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, *inputs):
+        ctx.function, ctx.generator = function, torch.get_rng_state()
+        ctx.save_for_backward(*inputs)
+        return function(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.set_rng_state(ctx.generator)
+            out = ctx.function(*inputs)
+        return None, *torch.autograd.grad(out, inputs, gradient, allow_unused=True)

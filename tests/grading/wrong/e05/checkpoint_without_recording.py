@@ -1,0 +1,21 @@
+# exercise: Checkpoint
+# says: with torch.enable_grad()
+
+import torch
+
+
+class Checkpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, *inputs):
+        ctx.function, ctx.generator = function, torch.get_rng_state()
+        ctx.save_for_backward(*inputs)
+        return function(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(ctx.generator)
+            out = ctx.function(*inputs)
+        torch.autograd.backward(out, gradient)
+        return None, *(x.grad for x in inputs)

@@ -1,0 +1,6 @@
+# exercise: keep
+# says: keep fewer
+
+
+def keep(op):
+    return True

@@ -1,0 +1,12 @@
+# exercise: plan_peak
+# says: look for the peak before `held` grows
+
+
+def plan_peak(plan, layers):
+    held = peak = 0
+    for start, stop, mode in plan:
+        inside = layers[start:stop]
+        everything = sum(layer.saved_bytes for layer in inside)
+        held += inside[0].input_bytes if mode == "full" else everything
+        peak = max(peak, held + everything)
+    return peak
