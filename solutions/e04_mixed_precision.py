@@ -430,8 +430,8 @@ def round_to(x: torch.Tensor, form) -> torch.Tensor:
     ±form.largest, nan stays; float32 -> float32, bit for bit. About 4 lines."""
     ### BEGIN SOLUTION
     x = x.clamp(-form.largest, form.largest)
-    exponent = (torch.frexp(x).exponent - 1).clamp(min=form.smallest_exponent)
-    step = torch.ldexp(torch.ones_like(x), exponent - form.mantissa_bits)
+    power = (x.view(torch.int32) & 0x7F800000).view(torch.float32)  # 2^e <= |x|
+    step = power.clamp(min=2.0**form.smallest_exponent) * 2.0**-form.mantissa_bits
     return (x / step).round() * step
     ### END SOLUTION
 
@@ -442,19 +442,18 @@ round_to = lab.grade(round_to)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `torch.frexp(x)` gives a fraction in [½, 1) and an exponent: so e is that exponent minus 1. (A `log2` errs beside powers
-# of two.)
+# The bits 0x7F800000 of a float32 are its exponent. With all others 0 it is 2^e itself:
+# `(x.view(torch.int32) & 0x7F800000).view(torch.float32)`. (`log2` errs beside powers of two; `torch.frexp` does not.)
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# e is clamped from below by `form.smallest_exponent`: that makes the subnormal numbers, and 0.
+# Clamp 2^e from below by `2.0**form.smallest_exponent`: that makes the subnormal numbers, and 0.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `step = torch.ldexp(torch.ones_like(x), e - form.mantissa_bits)`, then `(x / step).round() * step`. Dividing by a power
-# of two rounds nothing.
+# `step = power * 2.0**-form.mantissa_bits`, then `(x / step).round() * step`. Dividing by a power of two rounds nothing.
 #
 # </details>
 
@@ -672,13 +671,19 @@ class Emulated(torch.autograd.Function):
         return dx, keep(dy.t(), 2) @ keep(x.t(), 0).t(), None
 
 
+def emulated_forward(linear, keep):
+    def forward(x):
+        y = Emulated.apply(x.flatten(0, 1), linear.weight, keep)
+        return y.unflatten(0, x.shape[:2])
+
+    return forward
+
+
 def emulate_blocks(model, make_keep):
-    """Exchanges the linear layers of the blocks; embedding and head stay as they are."""
+    """The linear layers of the blocks; embedding and head stay as they are."""
     for linear in model.blocks.modules():
         if isinstance(linear, torch.nn.Linear):
-            linear.forward = lambda x, weight=linear.weight, keep=make_keep(linear): (
-                Emulated.apply(x.flatten(0, 1), weight, keep).unflatten(0, x.shape[:2])
-            )
+            linear.forward = emulated_forward(linear, make_keep(linear))
 
 
 def delayed(linear):
@@ -716,20 +721,20 @@ def train(
     prepare(model)
     optimizer = wrap(torch.optim.AdamW(model.parameters()))
     batches, done, scales = iter(Loader(rows[0], B, seed=seed)), 0, []
-    began = time.perf_counter()
+    batch, began = next(batches), time.perf_counter()
     while done < steps:
         scales.append(scaler.scale if scaler else 1.0)
-        (share_of_loss(model, next(batches)) * scales[-1]).backward()
+        (share_of_loss(model, batch) * scales[-1]).backward()
         finite = scaler.unscale(model.parameters()) if scaler else True
         if scaler:
             scaler.update(finite)
-        if finite:  # a skipped step is none: nothing moves, and the schedule waits
+        if finite:  # a skipped step is none: neither weights nor schedule move
             torch._foreach_mul_([p.grad for p in model.parameters()], float(alike))
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(done)
             optimizer.step()
-            done += 1
+            done, batch = done + 1, next(batches)
         optimizer.zero_grad()
         for module in model.modules():
             if hasattr(module, "history"):
@@ -761,19 +766,29 @@ lab.experiment("formats", formats)
 
 # %% tags=["picture"]
 above = {row["format"]: row["loss"] - floor for row in formats}
-show.bars(
-    [name.replace(", ", "\n") for name in above],
-    list(above.values()),
-    y="held-out loss above the floor (nats a token)",
-    title=f"{show.count_text(P)} parameters, {steps} steps; FP16, FP8 and FP4 are emulated",
-    alt="Held-out loss above the floor of eight number formats: plain FP16 far above, plain BF16 above, the others near FP32.",
+near = [name for name in above if name not in ("FP32", "FP16")]
+farther = [100 * (above[name] / above["FP32"] - 1) for name in near]
+with show.canvas(columns=2, width=11) as (figure, axes):
+    for ax, names, heights, y in (
+        (axes[0], list(above), list(above.values()), "loss above the floor (nats)"),
+        (axes[1], near, farther, "farther from the floor than FP32 (%)"),
+    ):
+        wrapped = [name.replace(", ", "\n") for name in names]
+        show.bars(wrapped, heights, y=y, ax=ax)
+        ax.tick_params(axis="x", labelsize=8)
+    axes[0].set_title(f"{show.count_text(P)} parameters, {steps} steps")
+    axes[1].set_title("without plain FP16 (FP16, FP8, FP4 emulated)")
+show.figure(
+    figure,
+    alt="Loss above the floor in eight formats, and in percent of FP32's: plain FP16 is far off, plain BF16 and FP4 several percent, the others about one.",
 )
 
 # %% [markdown]
 # **Explain**: FP16 without a scale loses nearly every gradient; with one it is FP32 again. Plain BF16 stalls as the
 # learning rate falls. FP8 in blocks is near BF16; four bits cost more.
 #
-# How the scale found its way: down from 2⁴⁰, skipping; then up, one try every 25 steps.
+# How the scale found its way: down from 2⁴⁰, skipping (here the batch is tried again, for equal data; real runs drop it),
+# then up, a try every 25 steps.
 
 # %%
 show.lines(
@@ -819,7 +834,9 @@ def kept_bytes(autocast, recipe=None):
     with MemoryLedger(model) as ledger:
         with torch.autocast("cpu", BF16, enabled=autocast):
             loss = share_of_loss(model, batch)
-        return ledger.now["activations"]
+        kept = ledger.now["activations"]
+    loss.backward()
+    return kept
 
 
 memory = [
