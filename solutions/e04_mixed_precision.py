@@ -673,6 +673,7 @@ class Emulated(torch.autograd.Function):
 
 def emulated_forward(linear, keep):
     def forward(x):
+        linear.recording = torch.is_grad_enabled()  # evaluation leaves no trace
         y = Emulated.apply(x.flatten(0, 1), linear.weight, keep)
         return y.unflatten(0, x.shape[:2])
 
@@ -691,12 +692,9 @@ def delayed(linear):
     linear.history = AmaxHistory(16, "cpu")
 
     def keep(matrix, role):
-        amax = linear.history.amax(
-            role, matrix.abs().max(), torch.is_grad_enabled() or role == 2
-        )
-        return fake_quantize(
-            matrix, E5M2 if role == 2 else E4M3, None, amax.reshape(1, 1)
-        )
+        now, form = matrix.abs().max(), E5M2 if role == 2 else E4M3
+        amax = linear.history.amax(role, now, linear.recording)
+        return fake_quantize(matrix, form, None, amax.reshape(1, 1))
 
     return keep
 

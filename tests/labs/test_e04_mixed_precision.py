@@ -116,7 +116,7 @@ def called_for_each(f, cases):
 
 def with_history(f, length, events):
     """Plays events on a history; what `amax` returned, and `past` at the end."""
-    history, told = f(length), []
+    history, told = f(length, torch.device("cpu")), []
     for kind, *rest in events:
         if kind == "amax":
             role, now, record = rest
@@ -225,6 +225,11 @@ class TestLossScaler(Exercise):
                 [[fine, fine]] * ranks,
             ]
             answers = self.launch(submission, steps, ranks)
+            expect.that(
+                not answers[-1][1],
+                f"rank {ranks - 1}: its first gradient holds {poison}, and unscale returned True: look at every "
+                "gradient, for inf and for nan",
+            )
             for rank, told in enumerate(answers):
                 told = [bool(answer) for answer in told]
                 expect.that(

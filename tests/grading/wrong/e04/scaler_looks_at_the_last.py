@@ -1,5 +1,5 @@
 # exercise: LossScaler
-# says: look at every gradient, for inf and for nan | was found is 0 then
+# says: look at every gradient
 
 import torch
 
