@@ -50,9 +50,9 @@ P = sum(p.numel() for p in build(config).parameters())
 print(f"{show.count_text(P)} parameters, floor {floor:.3f} nats a token")
 
 # %% [markdown]
-# The loss is a mean over *all* tokens of a step, on all ranks. Large runs take millions: each token's gradient is divided
-# by so many. Our batch of 512 stands for one of 4,096 like it, a step of 2 million tokens: its loss is divided by 4,096,
-# and after backward, in float32, its gradients are added up 4,096 times.
+# The loss is a mean over *all* tokens of a step, and large runs take millions: each token's gradient is divided by so
+# many. Our batch of 512 stands for one of 4,096 like it, 2 million tokens: its loss is divided by 4,096, and after
+# backward, in float32, its gradient counts 4,096 times.
 
 # %%
 from minitrain.training.loop import token_weighted_loss
@@ -457,19 +457,6 @@ round_to = lab.grade(round_to)
 #
 # </details>
 
-# %%
-xs = torch.linspace(0, 8, 801)
-forms = {"E4M3": E4M3, "E5M2": E5M2, "E2M1": E2M1}
-show.lines(
-    {
-        name: (xs[::50], (round_to(xs, form) - xs)[::50].abs())
-        for name, form in forms.items()
-    },
-    x="number",
-    y="rounding error",
-    alt="Rounding error of three formats for numbers from 0 to 8: E2M1 errs most, and everything above 6 is clamped.",
-)
-
 # %% [markdown]
 # ## 4 · One scale, or many
 #
@@ -785,8 +772,8 @@ show.figure(
 # **Explain**: FP16 without a scale loses nearly every gradient; with one it is FP32 again. Plain BF16 stalls as the
 # learning rate falls. FP8 in blocks is near BF16; four bits cost more.
 #
-# How the scale found its way: down from 2⁴⁰, skipping (here the batch is tried again, for equal data; real runs drop it),
-# then up, a try every 25 steps.
+# The scale falls from 2⁴⁰, skipping (here the batch is tried again, for equal data; real runs drop it), then tries upward
+# every 25 steps.
 
 # %%
 show.lines(
