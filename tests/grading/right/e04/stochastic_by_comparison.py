@@ -6,5 +6,5 @@ def stochastic_round(x, generator=None):
     bits = x.view(torch.int32)
     cut = bits & 0xFFFF
     up = torch.randint(0x10000, x.shape, dtype=torch.int32, generator=generator) < cut
-    near = (bits - cut + 0x10000 * up).view(torch.float32)
+    near = (bits - cut + 0x10000 * up.int()).view(torch.float32)
     return torch.where(x.isnan() | x.isinf(), x, near).to(torch.bfloat16)

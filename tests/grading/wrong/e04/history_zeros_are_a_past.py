@@ -13,8 +13,7 @@ class AmaxHistory(torch.nn.Module):
     def amax(self, role, now, record=True):
         if record:
             self.seen[role] = torch.maximum(self.seen.get(role, now), now)
-        past = self.past[:, role].max()
-        return past
+        return self.past[:, role].max()
 
     def take_seen(self):
         seen = [float(self.seen.get(role, -1.0)) for role in range(3)]

@@ -1,5 +1,5 @@
 # exercise: round_to
-# says: halfway between two
+# says: halfway between two | its own numbers
 
 import torch
 

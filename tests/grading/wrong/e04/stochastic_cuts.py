@@ -7,5 +7,4 @@ import torch
 def stochastic_round(x, generator=None):
     noise = torch.randint(2**16, x.shape, dtype=torch.int32, generator=generator)
     bits = (x.view(torch.int32) + 0 * noise) & -(2**16)
-    rounded = bits.view(torch.float32).to(torch.bfloat16)
-    return torch.where(x.isfinite(), rounded, x.to(torch.bfloat16))
+    return bits.view(torch.float32).to(torch.bfloat16)
