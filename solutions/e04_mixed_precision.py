@@ -102,9 +102,11 @@ lab.experiment("underflow", underflow)
 lab.reveal("lost", underflow[0]["zero"], note="below 3e-8, half of FP16's smallest")
 with show.canvas() as (figure, ax):
     ax.axvspan(-24, 16, color="#e8e8e8")
-    for power, word in ((0, "as they are"), (24, "times $2^{24}$")):
+    for power, word, color in zip(
+        (0, 24), ("as they are", "times $2^{24}$"), show.COLORS
+    ):
         heights = (gradients.abs().log2() + power).numpy()
-        counts, *_ = ax.hist(heights, 60, range=(-45, 20), alpha=0.7)
+        counts, *_ = ax.hist(heights, 60, range=(-45, 20), color=color)
         ax.text(power - 28, 1.02 * counts.max(), word, ha="center", fontweight="bold")
     ax.set(xlabel="gradient, power of 2 (shaded: FP16)", ylabel="numbers")
 show.figure(
@@ -777,7 +779,7 @@ show.figure(
 # %%
 show.lines(
     {"scale": (range(len(scales["FP16, scaled"])), scales["FP16, scaled"])},
-    x="batch",
+    x="batch tried",
     y="loss scale",
     log="y",
     alt="Loss scale over batches: it falls from 2 to the 40 in a few skipped steps, then doubles now and then.",
