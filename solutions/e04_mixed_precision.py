@@ -102,9 +102,8 @@ lab.experiment("underflow", underflow)
 lab.reveal("lost", underflow[0]["zero"], note="below 3e-8, half of FP16's smallest")
 with show.canvas() as (figure, ax):
     ax.axvspan(-24, 16, color="#e8e8e8")
-    for power, word, color in zip(
-        (0, 24), ("as they are", "times $2^{24}$"), show.COLORS
-    ):
+    words = ((0, "as they are"), (24, "times $2^{24}$"))
+    for (power, word), color in zip(words, show.COLORS):
         heights = (gradients.abs().log2() + power).numpy()
         counts, *_ = ax.hist(heights, 60, range=(-45, 20), color=color)
         ax.text(power - 28, 1.02 * counts.max(), word, ha="center", fontweight="bold")
@@ -848,12 +847,12 @@ show.bars(
 )
 
 # %% [markdown]
-# **Explain**: not a half and a quarter. Norms, logits and the stream stay in float32: few FLOPs, and sensitive.
+# **Explain**: not a half and a quarter. Norms, logits and the stream stay in float32: sensitive, and few FLOPs.
 #
 # > **On GPUs.** Tensor cores multiply BF16 twice as fast as TF32, FP8 twice as fast again (Hopper), FP4 on Blackwell.
-# > The package's `QuantizedLinear` calls FP8 units where they are.
+# > The package's `QuantizedLinear` calls FP8 units where it can.
 #
-# e05 · Activation memory comes next: what no format shrinks enough is computed twice.
+# Next, e05 · Activation memory: what no format shrinks enough is computed twice.
 
 # %%
 lab.score(read="minitrain/training/precision.py")
