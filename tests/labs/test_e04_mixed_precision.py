@@ -21,7 +21,6 @@ from minitrain.lab.checks import (
 LAB = "e04_mixed_precision"
 SIZES = {
     "cpu": {"width": 64, "layers": 2, "batch": 8, "length": 64, "steps": 100, "alike": 4096},
-    "gpu": {"width": 128, "steps": 300},
 }
 HIDDEN = (
     "minitrain/training/precision.py",
@@ -858,6 +857,7 @@ class TestFormats(Experiment):
             above["BF16"] > best,
             f"plain BF16 ends {above['BF16']:.3f} above the floor, with masters {best:.3f}",
         )
+        # Four seeds of these 100 steps gave 0.3 to 0.7% on one machine; another one rounds otherwise.
         expect.that(
             above["FP8, block"] < 1.02 * best,
             f"FP8 in blocks ends {above['FP8, block']:.3f} above the floor, BF16 with masters {best:.3f}: expected "
