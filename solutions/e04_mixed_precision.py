@@ -769,11 +769,10 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: FP16 without a scale loses nearly every gradient; with one it is FP32 again. Plain BF16 stalls as the
-# learning rate falls. FP8 in blocks is near BF16; four bits cost more.
+# **Explain**: FP16 without a scale loses most gradients and ends 4.4 nats above the floor; with one 0.76, as FP32. Plain
+# BF16 stalls as the learning rate falls: 16% farther. FP8 in blocks costs 0.7%, FP4 7%.
 #
-# The scale falls from 2⁴⁰, skipping (here the batch is tried again, for equal data; real runs drop it), then tries upward
-# every 25 steps.
+# The scale falls from 2⁴⁰, skipping (the same batch is tried again; real runs drop it), then tries upward every 25 steps.
 
 # %%
 show.lines(
