@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor
 
-from minitrain.training.fp8 import E4M3, FloatFormat, cast, pack, unpack
+from minitrain.training.fp8 import E4M3, FloatFormat, cast, pack, round_to, unpack
 
 Tile = tuple[int, int]
 TINY = torch.finfo(torch.float32).tiny  # a scale under it would have an infinite inverse
@@ -130,6 +130,15 @@ class Quantized:
             scale=self.scale.t().contiguous(),
             shape=self.shape[::-1],
         )
+
+
+def fake_quantize(
+    x: Tensor, form: FloatFormat, tile: Tile | None = None, amax: Tensor | None = None
+) -> Tensor:
+    """What is left of x (R, K) in few bits under float32 scales, as float32: nothing is packed."""
+    amax = tile_amax(x, tile) if amax is None else amax
+    scale = spread(float32_scale(amax, form)[0], tile, x.shape)
+    return round_to(x / scale, form) * scale
 
 
 def quantize(x: Tensor, scaling: Scaling, amax: Tensor | None = None) -> Quantized:

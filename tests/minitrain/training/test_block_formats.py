@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from minitrain.training.block_formats import (
     Scaling,
     e8m0_scale,
+    fake_quantize,
     float32_scale,
     nvfp4_scale,
     power_of_two_up,
@@ -118,6 +119,18 @@ def test_what_is_not_finite_stays_visible(name, poison):
     x = matrix(2, 32)
     x[0, 0] = poison
     assert not quantize(x, ALL[name]).dequantize()[0, 0].isfinite()
+
+
+@pytest.mark.parametrize("tile", [None, (1, 32), (4, 7)])
+@pytest.mark.parametrize("form", [E4M3, E5M2, E2M1], ids=lambda form: form.name)
+def test_the_naive_one_leaves_what_the_packed_one_holds(form, tile):
+    x = matrix(5, 70)
+    x[0, :32] = 0.0
+    held = quantize(x, Scaling(form, tile, float32_scale)).dequantize()
+    assert torch.equal(fake_quantize(x, form, tile), held)
+    amax = tile_amax(x, tile) / 4  # of a smaller past: what has grown is clamped
+    delayed = quantize(x, Scaling(form, tile, float32_scale), amax).dequantize()
+    assert torch.equal(fake_quantize(x, form, tile, amax), delayed)
 
 
 # --- an outlier ---

@@ -1,0 +1,25 @@
+# exercise: MasterWeights
+# says: it must move the masters | it stalled
+
+import torch
+
+
+class MasterWeights:
+    def __init__(self, optimizer):
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+        self.weights = [p for group in self.param_groups for p in group["params"]]
+        self.masters = []
+        self.masters = [p.detach().float().requires_grad_() for p in self.weights]
+
+    @torch.no_grad()
+    def step(self):
+        for weight, master in zip(self.weights, self.masters):
+            master.grad = None if weight.grad is None else weight.grad.float()
+        self.optimizer.step()
+        for weight, master in zip(self.weights, self.masters):
+            master.copy_(weight)
+            master.grad = None
+
+    def zero_grad(self):
+        for weight in self.weights:
+            weight.grad = None

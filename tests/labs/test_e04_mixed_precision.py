@@ -1,0 +1,955 @@
+"""The checks of lab e04: mixed precision, graded bit for bit where bits are the point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import torch
+
+from minitrain.lab.checks import (
+    CheckFailed,
+    Exercise,
+    Experiment,
+    Question,
+    SubmissionFailed,
+    check,
+    expect,
+)
+
+LAB = "e04_mixed_precision"
+SIZES = {
+    "cpu": {"width": 64, "layers": 2, "batch": 8, "length": 64, "steps": 100, "alike": 4096},
+}
+HIDDEN = (
+    "minitrain/training/precision.py",
+    "minitrain/training/master_weights.py",
+    "minitrain/training/fp8.py",
+    "minitrain/training/block_formats.py",
+    "minitrain/training/delayed_scaling.py",
+    "minitrain/training/fp8_linear.py",
+)
+BF16 = torch.bfloat16
+
+
+# Everything from here to the classes runs in the sandbox too, on each rank.
+def parameters_of(gradients):
+    """Parameters with these gradients, None for one that was not used."""
+    found = []
+    for gradient in gradients:
+        like = torch.zeros(1) if gradient is None else torch.zeros_like(gradient)
+        parameter = torch.nn.Parameter(like)
+        parameter.grad = None if gradient is None else gradient.clone()
+        found.append(parameter)
+    return found
+
+
+def unscaled(f, gradients, scale):
+    """What one rank alone gets back."""
+    parameters = parameters_of(gradients)
+    answer = f(scale=scale).unscale(parameters)
+    return {"finite": answer, "gradients": [p.grad for p in parameters]}
+
+
+def agreed(group, f, steps):
+    """steps[i][rank]: a list of gradients; each rank's answers."""
+    scaler = f(scale=8.0)
+    return [scaler.unscale(parameters_of(ranks[group.rank]), group.all_reduce) for ranks in steps]
+
+
+def scales_after(f, flags, options):
+    """The scale after each update; the counter is the scaler's own affair."""
+    scaler, scales = f(**options), []
+    for finite in flags:
+        scaler.update(finite)
+        scales.append(float(scaler.scale))
+    return scales
+
+
+def rules():
+    return {
+        "SGD with momentum": partial(torch.optim.SGD, momentum=0.9),
+        "AdamW": partial(torch.optim.AdamW, weight_decay=0.1),
+    }
+
+
+def mastered(f, rule, starts, steps):
+    """Weights after steps with these gradients, and what is held then."""
+    weights = [torch.nn.Parameter(start.clone()) for start in starts]
+    groups = [{"params": weights[:1], "lr": 1e-2}, {"params": weights[1:], "lr": 1e-3}]
+    optimizer = rules()[rule](groups, lr=1e-3)
+    wrapped = f(optimizer)
+    path = []
+    for gradients in steps:
+        for weight, gradient in zip(weights, gradients):
+            weight.grad = None if gradient is None else gradient.clone()
+        wrapped.step()
+        path.append([weight.detach().clone() for weight in weights])
+    state = [v for s in optimizer.state.values() for v in s.values()]
+    wide = [v for v in state if isinstance(v, torch.Tensor) and v.numel() > 1]
+    masters = list(wrapped.masters)
+    return {
+        "path": path,
+        "dtypes": [str(weight.dtype) for weight in weights],
+        "masters": [[str(m.dtype), m.numel(), m.grad is None] for m in masters],
+        "state": [str(v.dtype) for v in wide],
+        "state_bytes": sum(v.nbytes for v in wide),
+    }
+
+
+def rounded(f, x, seed):
+    """One rounding, and whether it left the global generator alone."""
+    before = torch.get_rng_state()
+    result = f(x, torch.Generator().manual_seed(seed))
+    return {"result": result, "untouched": torch.equal(before, torch.get_rng_state())}
+
+
+def called(f, *arguments):
+    return f(*arguments)
+
+
+def called_for_each(f, cases):
+    return [f(*arguments) for arguments in cases]
+
+
+def with_history(f, length, events):
+    """Plays events on a history; what `amax` returned, and `past` at the end."""
+    history, told = f(length, torch.device("cpu")), []
+    for kind, *rest in events:
+        if kind == "amax":
+            role, now, record = rest
+            told.append(float(history.amax(role, torch.tensor(now), record)))
+        else:
+            seen = history.take_seen()
+            history.roll(torch.maximum(seen, torch.tensor(rest[0])) if rest else seen)
+    return {"told": told, "past": history.past.clone()}
+
+
+@dataclass(frozen=True)
+class Form:
+    """A small float, by the three numbers that the lab gives."""
+
+    mantissa_bits: int
+    smallest_exponent: int
+    largest: float
+
+
+FORMS = {
+    "E4M3": Form(3, -6, 448.0),
+    "E5M2": Form(2, -14, 57344.0),
+    "E2M1": Form(1, 0, 6.0),
+    "E3M2": Form(2, -2, 28.0),
+}
+
+
+def numbers_of(form):
+    """All that are not negative, in order: the place of each is its code."""
+    steps, found, exponent = 2**form.mantissa_bits, [], form.smallest_exponent
+    subnormal = [k * 2.0 ** (exponent - form.mantissa_bits) for k in range(steps)]
+    while 2.0**exponent <= form.largest:
+        found += [2.0**exponent * (1 + k / steps) for k in range(steps)]
+        exponent += 1
+    return torch.tensor([v for v in subnormal + found if v <= form.largest])
+
+
+def nearest(x, form, ties="even"):
+    """The nearest number of the format, by looking at all of them."""
+    numbers = numbers_of(form).double()
+    size = x.double().abs().clamp(max=form.largest).nan_to_num(0.0)
+    above = torch.searchsorted(numbers, size).clamp(1, len(numbers) - 1)
+    low, high = numbers[above - 1], numbers[above]
+    middle = (low + high) / 2
+    take_high = (size > middle) | (
+        (size == middle) & ((above % 2 == 0) if ties == "even" else (size > 0))
+    )
+    value = torch.where(take_high, high, low).float()
+    return torch.where(x.isnan(), x, torch.copysign(value, x))
+
+
+def tiled(x, form, tile, amax=None):
+    """Tile by tile, in a loop."""
+    rows, columns = tile or x.shape
+    result = torch.empty_like(x)
+    for i, r in enumerate(range(0, x.shape[0], rows)):
+        for j, c in enumerate(range(0, x.shape[1], columns)):
+            part = x[r : r + rows, c : c + columns]
+            largest = part.abs().max() if amax is None else amax[i, j]
+            scale = largest / form.largest if largest > 0 else torch.tensor(1.0)
+            result[r : r + rows, c : c + columns] = nearest(part / scale, form) * scale
+    return result
+
+
+class TestLossScaler(Exercise):
+    """Dynamic loss scaling"""
+
+    name = "LossScaler"
+    reference = "minitrain.training.precision:LossScaler"
+    hidden = HIDDEN
+
+    @check(points=4, title="every gradient is divided by the scale, in place (float32, float64)")
+    def test_divides(self, submission):
+        for dtype, scale in [(torch.float64, 3.0), (torch.float32, 2.0**16)]:
+            given = [torch.randn(3, 5, dtype=dtype), None, torch.randn(7, dtype=dtype)]
+            got = submission.run(unscaled, given, scale)
+            for place in (0, 2):
+                expect.equal(
+                    got["gradients"][place],
+                    given[place] / scale,
+                    what=f"gradient {place}, scale {scale:g}",
+                    hints=[
+                        (
+                            given[place],
+                            "that is as it was: divide in place, `p.grad /= self.scale`",
+                        ),
+                        (given[place] * scale, "that is multiplied: the loss was, so divide"),
+                        (given[place] / scale**2, "that is divided twice"),
+                    ],
+                )
+            expect.that(
+                bool(got["finite"]),
+                "all gradients are finite, and unscale returned "
+                f"{got['finite']!r}: it returns True where all are finite",
+            )
+
+    @check(points=5, title="one rank's inf or nan is found by all ranks (2 and 3)")
+    def test_agreed(self, submission):
+        fine, bad = torch.ones(2, 3), torch.ones(2, 3)
+        for ranks, poison in [(2, torch.inf), (3, torch.nan)]:
+            bad[1, 2] = poison
+            steps = [
+                [[fine, fine]] * ranks,
+                [[fine, fine]] * (ranks - 1) + [[bad, fine]],
+                [[fine, bad]] * ranks,
+                [[fine, fine]] * ranks,
+            ]
+            answers = self.launch(submission, steps, ranks)
+            expect.that(
+                not answers[-1][1],
+                f"rank {ranks - 1}: its first gradient holds {poison}, and unscale returned True: look at every "
+                "gradient, for inf and for nan",
+            )
+            for rank, told in enumerate(answers):
+                told = [bool(answer) for answer in told]
+                expect.that(
+                    told[0] and told[3],
+                    f"rank {rank}: no gradient of any rank is inf or nan, and unscale returned False. "
+                    "The sum over ranks of what was found is 0 then, and nothing stays from the last step",
+                )
+                expect.that(
+                    not told[2],
+                    f"rank {rank}: its second gradient holds {poison}, and unscale returned True: look at "
+                    "every gradient, for inf and for nan",
+                )
+                expect.that(
+                    not told[1],
+                    f"rank {rank}: only rank {ranks - 1} had {poison}, and this one returned True. One rank would "
+                    "step, another not: add up over ranks what was found, before answering",
+                )
+
+    @check(points=2, title="ranks agree in one message of one number, in every step")
+    def test_message(self, submission):
+        fine = [torch.ones(50), torch.ones(3)]
+        results = self.launch(submission, [[fine] * 2] * 3, 2)
+        for rank, trace in enumerate(results.traces):
+            sizes = [op.payload_bytes for op in trace.select("all_reduce")]
+            expect.that(
+                len(sizes) == 3 and max(sizes) <= 8,
+                f"rank {rank}: 3 steps made all-reduces of {sizes} bytes, expected 3 of at most 8: one number says "
+                "whether anything was found in any gradient",
+            )
+
+    @check(
+        points=3, title="the scale falls after an overflow and grows after `interval` good steps"
+    )
+    def test_update(self, submission):
+        options = {"scale": 64.0, "growth": 4.0, "backoff": 0.25, "interval": 3}
+        flags = [True, True, False, True, True, True, True, True, True, False, False, True]
+        want = [64.0, 64.0, 16.0, 16.0, 16.0, 64.0, 64.0, 64.0, 256.0, 64.0, 16.0, 16.0]
+        never_reset = [64.0, 64.0, 16.0, 64.0]
+        got = submission.run(scales_after, flags, options)
+        if got[:2] + got[3:4] == never_reset[:2] + never_reset[3:4]:
+            raise CheckFailed(
+                f"scales {got[:4]} after good, good, overflow, good: an overflow must set the count of "
+                "good steps back to 0, `interval` of them in a row are needed"
+            )
+        expect.equal(
+            got,
+            want,
+            what="scales after " + ", ".join("good" if flag else "overflow" for flag in flags),
+            hints=[
+                ([64.0] * len(flags), "that never moves: change self.scale"),
+                (
+                    self.variant(flags, options, turned=True),
+                    "that grows after an overflow: the flag says *finite*",
+                ),
+                (
+                    self.variant(flags, options, keeps=True),
+                    "the count must start at 0 again when the scale has grown",
+                ),
+                (
+                    self.variant(flags, {**options, "growth": 2.0, "backoff": 0.5}),
+                    "that is with 2 and 0.5: take self.growth and self.backoff",
+                ),
+            ],
+        )
+
+    def launch(self, submission, steps, ranks):
+        try:
+            return submission.launch(agreed, steps, ranks=ranks, timeout=5)
+        except SubmissionFailed as failure:
+            if failure.kind not in ("deadlock", "mismatch", "timeout"):
+                raise
+            words = "every rank must join the all-reduce in every step, whatever it found"
+            raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
+
+    def variant(self, flags, options, turned=False, keeps=False):
+        """The scales of a plausible mistake."""
+        scale, count, found = options["scale"], 0, []
+        for flag in flags:
+            good = flag != turned
+            count = count + 1 if good else 0
+            if not good:
+                scale *= options["backoff"]
+            elif count >= options["interval"]:
+                scale, count = scale * options["growth"], count if keeps else 0
+            found.append(scale)
+        return found
+
+
+class TestMasterWeights(Exercise):
+    """BF16 weights with float32 masters"""
+
+    name = "MasterWeights"
+    reference = "minitrain.training.master_weights:MasterWeights"
+    hidden = HIDDEN
+
+    def case(self):
+        starts = [torch.randn(3, 5).to(BF16), torch.randn(7).to(BF16), torch.randn(2).to(BF16)]
+        steps = [[torch.randn(3, 5).to(BF16), torch.randn(7).to(BF16), None] for _ in range(30)]
+        return starts, steps
+
+    def oracle(self, rule, starts, steps, read_back=False):
+        """The same in float32, rounded once; or a master that is read back from its weight."""
+        weights = [torch.nn.Parameter(start.float()) for start in starts]
+        groups = [{"params": weights[:1], "lr": 1e-2}, {"params": weights[1:], "lr": 1e-3}]
+        optimizer = rules()[rule](groups, lr=1e-3)
+        for gradients in steps:
+            for weight, gradient in zip(weights, gradients):
+                weight.grad = None if gradient is None else gradient.float()
+            optimizer.step()
+            if read_back:
+                for weight in weights:
+                    weight.data = weight.data.to(BF16).float()
+        return [weight.detach().to(BF16) for weight in weights]
+
+    @check(points=4, title="after 30 steps each weight is the float32 optimizer's, rounded once")
+    def test_weights(self, submission):
+        for rule in rules():
+            starts, steps = self.case()
+            got = submission.run(mastered, rule, starts, steps)["path"][-1]
+            want = self.oracle(rule, starts, steps)
+            stale = self.oracle(rule, starts, steps, read_back=True)
+            for place in range(3):
+                expect.identical(
+                    got[place],
+                    want[place],
+                    what=f"{rule}, weight {place}" + (" (without a gradient)" * (place == 2)),
+                    hints=[
+                        (starts[place], "it never moved: copy the master back into the weight"),
+                        (
+                            stale[place],
+                            "a master was read back from its rounded weight: small steps get lost. It is copied once, "
+                            "in __init__",
+                        ),
+                    ],
+                )
+
+    @check(points=3, title="400 steps that BF16 cannot see add up")
+    def test_small_steps(self, submission):
+        starts = [torch.ones(3, dtype=BF16), torch.full((2,), 4.0, dtype=BF16)]
+        steps = [[torch.full((3,), 1 / 64, dtype=BF16), torch.ones(2, dtype=BF16)]] * 400
+        got = submission.run(mastered, "SGD with momentum", starts, steps)["path"][-1]
+        want = self.oracle("SGD with momentum", starts, steps)
+        for place in range(2):
+            expect.identical(
+                got[place],
+                want[place],
+                what=f"weight {place}",
+                hints=[
+                    (
+                        starts[place],
+                        "it stalled: each step was rounded away. The optimizer must move the float32 master, which "
+                        "is never read back from the weight",
+                    )
+                ],
+            )
+
+    @check(
+        points=3, title="masters and moments are float32, 12 bytes a parameter, and no gradients"
+    )
+    def test_held(self, submission):
+        starts, steps = self.case()
+        steps = [[*gradients[:2], torch.ones(2, dtype=BF16)] for gradients in steps[:2]]
+        got = submission.run(mastered, "AdamW", starts, steps)
+        expect.that(
+            got["dtypes"] == ["torch.bfloat16"] * 3,
+            f"the weights are {got['dtypes']}: the model's own parameters stay bfloat16",
+        )
+        expect.that(
+            [m[:2] for m in got["masters"]] == [["torch.float32", s.numel()] for s in starts],
+            f"masters (dtype, numbers): {[m[:2] for m in got['masters']]}, expected float32 of "
+            f"{[s.numel() for s in starts]} numbers",
+        )
+        expect.that(
+            set(got["state"]) == {"torch.float32"},
+            f"the optimizer's state is {sorted(set(got['state']))}: it must move the masters, whose state is float32",
+        )
+        numbers = sum(s.numel() for s in starts)
+        expect.that(
+            got["state_bytes"] == 8 * numbers,
+            f"the moments have {got['state_bytes']} bytes for {numbers} parameters, expected 8 each",
+        )
+        expect.that(
+            all(m[2] for m in got["masters"]),
+            "a master still holds its float32 gradient after step(): 4 bytes a parameter for nothing. "
+            "Set master.grad = None",
+        )
+
+
+class TestStochasticRound(Exercise):
+    """Rounding by chance"""
+
+    name = "stochastic_round"
+    reference = "minitrain.training.master_weights:stochastic_round"
+    hidden = HIDDEN
+
+    @check(points=3, title="the mean of 20,000 roundings is the number itself")
+    def test_mean(self, submission):
+        numbers = torch.tensor([1.001, 1.0068, -1.002, 3.14159, -0.3, 1e-5])
+        x = numbers.repeat(20000, 1)
+        result = submission.run(rounded, x, 1)["result"]
+        self.expect_kind(result, x)
+        below = (numbers.view(torch.int32) & -(2**16)).view(torch.float32)
+        gap = torch.ldexp(torch.ones(6), torch.frexp(numbers).exponent - 8)
+        part = (numbers - below).abs() / gap
+        spread = gap * (part * (1 - part) / len(x)).sqrt()
+        mean = result.double().mean(dim=0)
+        if (result == x.to(BF16)).all():
+            raise CheckFailed(
+                "that is rounding to nearest, the same each time: 1.001 is 1 forever. Add noise before the bits are cut"
+            )
+        if (result == below.to(BF16)).all():
+            raise CheckFailed("that always cuts, toward 0: add noise before clearing the bits")
+        for value, got, wide in zip(numbers.tolist(), mean.tolist(), spread.tolist()):
+            expect.that(
+                abs(got - value) <= 6 * wide,
+                f"the mean of 20,000 roundings of {value:.6g} is {got:.6g}, {abs(got - value) / wide:.0f} standard "
+                "errors off: up with the probability of the part that is cut, which noise in *all* of the 16 bits "
+                "gives, and cut afterwards, not rounded again",
+            )
+
+    @check(points=3, title="always a neighbour; what BF16 has, inf and nan stay")
+    def test_neighbours(self, submission):
+        x = torch.randn(3, 5, 7) * torch.logspace(-20, 20, 7)
+        low, gap = self.neighbours(x)
+        for seed in range(3):
+            result = submission.run(rounded, x, seed)["result"]
+            self.expect_kind(result, x)
+            near = (result.float() == low) | (result.float() == gap)
+            place = int((~near).sum())
+            expect.that(
+                near.all(),
+                f"{place} of {x.numel()} results are neither of the two neighbours in BF16",
+            )
+        whole = torch.randn(50).to(BF16).float()
+        special = torch.cat([whole, torch.tensor([0.0, torch.inf, -torch.inf, torch.nan])])
+        result = submission.run(rounded, special, 0)["result"]
+        self.expect_kind(result, special)
+        expect.identical(
+            result[:51].float(), special[:51], what="numbers that BF16 has, which must stay"
+        )
+        expect.identical(
+            result[51:].float(),
+            special[51:],
+            what="inf, -inf and nan",
+            hints=[],
+        )
+
+    @check(points=2, title="it draws from the generator that it is given, and from no other")
+    def test_generator(self, submission):
+        x = torch.randn(500)
+        one, same, other = (submission.run(rounded, x, seed) for seed in (3, 3, 4))
+        expect.that(
+            one["untouched"],
+            "the global generator has moved: give `generator=generator` to what draws, or ranks and resumed runs "
+            "round differently",
+        )
+        expect.identical(one["result"], same["result"], what="twice with the same seed")
+        expect.that(
+            not torch.equal(one["result"], other["result"]),
+            "two seeds gave the same 500 roundings: the noise must come from the generator",
+        )
+
+    def neighbours(self, x):
+        low = (x.view(torch.int32) & -(2**16)).view(torch.float32)
+        high = ((x.view(torch.int32) & -(2**16)) + 2**16).view(torch.float32)
+        return low, torch.where(low == x, low, high)
+
+    def expect_kind(self, result, x):
+        expect.that(
+            isinstance(result, torch.Tensor) and result.dtype == BF16 and result.shape == x.shape,
+            f"got {expect.show(result)}, expected a bfloat16 tensor of shape {tuple(x.shape)}",
+        )
+
+
+class TestRoundTo(Exercise):
+    """The cast to a small float"""
+
+    name = "round_to"
+    reference = "minitrain.training.fp8:round_to"
+    hidden = HIDDEN
+
+    def compare(self, submission, cases, what, *more):
+        """cases: name of the format -> x. Bit for bit, with likely mistakes in words."""
+        given = [(x, FORMS[name]) for name, x in cases.items()]
+        results = submission.run(called_for_each, given)
+        for (name, x), got in zip(cases.items(), results):
+            form = FORMS[name]
+            normal = torch.ldexp(
+                torch.ones_like(x), torch.frexp(x).exponent - 1 - form.mantissa_bits
+            )
+            normal = torch.where(normal > 0, (x / normal).round() * normal, 0.0)
+            expect.identical(
+                got,
+                nearest(x, form),
+                what=f"{name}, {what}",
+                hints=[
+                    (
+                        nearest(x, form, "away"),
+                        "ties go to the even neighbour: torch.round does so",
+                    ),
+                    (x, "that is x itself: nothing was rounded"),
+                    (
+                        normal.clamp(-form.largest, form.largest),
+                        "below the smallest normal number the steps must not shrink further: clamp the exponent",
+                    ),
+                    *[(wrong(x, form), words) for wrong, words in more],
+                ],
+            )
+
+    @check(points=4, title="every number of E4M3, E5M2, E2M1 and E3M2 stays, subnormal ones too")
+    def test_codes(self, submission):
+        cases = {}
+        for name, form in FORMS.items():
+            numbers = numbers_of(form)
+            cases[name] = torch.cat([numbers, -numbers[1:]])
+        self.compare(submission, cases, "its own numbers")
+
+    @check(points=4, title="a tie goes to the even neighbour, and just beside it to the nearer")
+    def test_ties(self, submission):
+        ties, near = {}, {}
+        for name, form in FORMS.items():
+            numbers = numbers_of(form)
+            middle = (numbers[1:] + numbers[:-1]) / 2
+            beside = [torch.nextafter(middle, torch.tensor(v)) for v in (0.0, torch.inf)]
+            ties[name], near[name] = torch.cat([middle, -middle]), torch.cat(beside)
+        self.compare(submission, ties, "numbers halfway between two of its own")
+        self.compare(submission, near, "numbers just beside the middle of two of its own")
+
+    @check(points=2, title="too large becomes the largest, never inf or nan; nan stays nan")
+    def test_limits(self, submission):
+        cases = {}
+        for name, form in FORMS.items():
+            big = form.largest * torch.tensor([1.01, 1.2, 2.0, 1e9, torch.inf])
+            cases[name] = torch.cat([big, -big, torch.tensor([torch.nan, 0.0])])
+        self.compare(
+            submission,
+            cases,
+            "numbers above its largest",
+            (
+                lambda x, form: torch.where(x.abs() > form.largest, torch.nan, x),
+                "too large is clamped, not nan",
+            ),
+        )
+
+    @check(points=2, title="2,000 numbers from 2^-30 to 2^20, bit for bit")
+    def test_random(self, submission):
+        x = torch.randn(2000).sign() * torch.exp2(50 * torch.rand(2000) - 30)
+        self.compare(submission, {name: x.clone() for name in FORMS}, "numbers of all sizes")
+
+
+class TestFakeQuantize(Exercise):
+    """One scale, or one for each tile"""
+
+    name = "fake_quantize"
+    reference = "minitrain.training.block_formats:fake_quantize"
+    hidden = HIDDEN
+
+    @check(points=2, title="one scale for all: its largest number becomes the format's")
+    def test_whole(self, submission):
+        for shape, name in [((5, 7), "E4M3"), ((3, 64), "E5M2"), ((4, 9), "E2M1")]:
+            x, form = torch.randn(shape) * 1e-3, FORMS[name]
+            expect.equal(
+                submission.run(called, x, form),
+                tiled(x, form, None),
+                what=f"{shape} in {name}, one scale",
+                hints=[
+                    (
+                        nearest(x, form),
+                        "that is without a scale: divide by amax / form.largest first",
+                    ),
+                    (
+                        nearest(x * form.largest / x.abs().max(), form),
+                        "multiply by the scale again after rounding",
+                    ),
+                    (
+                        tiled(x, form, (1, shape[1])),
+                        "that is one scale a row: with tile=None there is one for all of x",
+                    ),
+                ],
+            )
+
+    @check(points=3, title="one scale a tile, also where tiles do not divide the matrix")
+    def test_tiles(self, submission):
+        for shape, tile, name in [((4, 64), (1, 32), "E4M3"), ((6, 10), (4, 3), "E2M1")]:
+            x, form = torch.randn(shape) * torch.logspace(-3, 2, shape[1]), FORMS[name]
+            x[0, : tile[1]] = 0.0
+            expect.equal(
+                submission.run(called, x, form, tile),
+                tiled(x, form, tile),
+                what=f"{shape} in {name}, tiles of {tile}",
+                hints=[
+                    (tiled(x, form, None), "that is one scale for all: one for each tile"),
+                    (
+                        tiled(x, form, tile[::-1]),
+                        "those are tiles of (c, r): r counts rows, c columns",
+                    ),
+                ],
+            )
+        zeros = torch.zeros(2, 8)
+        expect.equal(
+            submission.run(called, zeros, FORMS["E4M3"], (1, 4)),
+            zeros,
+            what="a matrix of zeros",
+            hints=[(zeros / zeros, "0 / 0 is nan: a tile of zeros has scale 1")],
+        )
+
+    @check(points=2, title="an outlier in one tile changes no bit of another")
+    def test_outlier(self, submission):
+        x = torch.randn(4, 64)
+        planted = x.clone()
+        planted[1, 3] = 1e5
+        one, other = submission.run(
+            called_for_each, [(v, FORMS["E4M3"], (1, 16)) for v in (x, planted)]
+        )
+        elsewhere = torch.ones_like(x, dtype=torch.bool)
+        elsewhere[1, :16] = False
+        expect.that(
+            torch.equal(one[elsewhere], other[elsewhere]),
+            f"{int((one[elsewhere] != other[elsewhere]).sum())} numbers outside the outlier's tile changed: each "
+            "tile's scale comes from its own largest magnitude alone",
+        )
+
+    @check(points=1, title="an amax that is given sets the scale: larger numbers are clamped")
+    def test_given(self, submission):
+        x, form = torch.randn(4, 8), FORMS["E4M3"]
+        amax = torch.full((1, 1), 0.5)
+        expect.equal(
+            submission.run(called, x, form, None, amax),
+            tiled(x, form, None, amax),
+            what="with amax = 0.5",
+            hints=[
+                (tiled(x, form, None), "that is scaled by x's own largest: take the given amax")
+            ],
+        )
+
+
+class TestAmaxHistory(Exercise):
+    """Delayed scaling"""
+
+    name = "AmaxHistory"
+    reference = "minitrain.training.delayed_scaling:AmaxHistory"
+    hidden = HIDDEN
+
+    @check(points=3, title="it notes the largest of a step's microbatches")
+    def test_microbatches(self, submission):
+        events = [("amax", 0, now, True) for now in (3.0, 50.0, 7.0)]
+        got = submission.run(with_history, 4, [*events, ("step",)])["past"][0, 0].item()
+        expect.equal(
+            got,
+            50.0,
+            what="noted after microbatches of 3, 50 and 7",
+            hints=[
+                (7.0, "that is the last microbatch's: 50 would be clamped. Keep the maximum"),
+                (3.0, "that is the first microbatch's: keep the maximum"),
+                (60.0, "that is the sum: keep the maximum"),
+            ],
+        )
+
+    @check(points=3, title="the scale is of the past, of its last H steps, or of now at first")
+    def test_past(self, submission):
+        events = []
+        for now in (4.0, 9.0, 2.0, 1.0, 3.0):
+            events += [("amax", 2, now, True), ("step",)]
+        got = submission.run(with_history, 2, events)
+        expect.equal(
+            got["told"],
+            [4.0, 4.0, 9.0, 9.0, 2.0],
+            what="magnitudes to scale by, H = 2, after 4, 9, 2, 1, 3",
+            hints=[
+                ([4.0, 9.0, 2.0, 1.0, 3.0], "those are the current ones: take the past's, if any"),
+                ([4.0, 4.0, 9.0, 2.0, 1.0], "that is the newest alone: the largest of all H"),
+                ([4.0, 4.0, 9.0, 9.0, 9.0], "the oldest entry must go after H steps"),
+                ([4.0, 9.0, 9.0, 9.0, 3.0], "the current one is not part of the past yet"),
+                ([0.0, 4.0, 9.0, 9.0, 2.0], "a past of zeros is none: scale by `now`"),
+            ],
+        )
+
+    @check(points=2, title="evaluation leaves no trace, and what did not run stays")
+    def test_idle(self, submission):
+        events = [("amax", 0, 5.0, True), ("amax", 1, 6.0, True), ("step",)]
+        events += [("amax", 0, 99.0, False), ("amax", 1, 7.0, True), ("step",)]
+        events += [("step", [-1.0, 8.0, -1.0])]  # another rank saw column 1 alone
+        past = submission.run(with_history, 3, events)["past"]
+        expect.that(
+            99.0 not in past[:, 0].tolist(),
+            f"column 0 is {past[:, 0].tolist()}: 99 was seen with record=False",
+        )
+        expect.equal(
+            past[:, 0],
+            torch.tensor([5.0, 0.0, 0.0]),
+            what="a column that did not run in the second and third step",
+            hints=[
+                (torch.tensor([-1.0, -1.0, 5.0]), "-1 says that it did not run: leave it alone"),
+                (torch.tensor([0.0, 0.0, 5.0]), "it was rolled though it did not run"),
+            ],
+        )
+        expect.equal(past[:, 1], torch.tensor([8.0, 7.0, 6.0]), what="the column that ran")
+
+
+class TestUnderflow(Experiment):
+    """What FP16 makes zero"""
+
+    name = "underflow"
+
+    @check(points=4, title="a larger scale loses less below, and more above")
+    def test_order(self, table):
+        rows = sorted(table, key=lambda row: row["scale"])
+        expect.that(len(rows) >= 6, f"{len(rows)} scales: 6 or more are asked for")
+        for one, next_one in pairwise(rows):
+            expect.that(
+                next_one["zero"] <= one["zero"] and next_one["infinite"] >= one["infinite"],
+                f"from scale {one['scale']:g} to {next_one['scale']:g}: zero {one['zero']:.3f} to "
+                f"{next_one['zero']:.3f}, infinite {one['infinite']:.3f} to {next_one['infinite']:.3f}. Multiply the "
+                "same gradients by each scale",
+            )
+
+    @check(points=2, title="unscaled, most is lost; under some scale less than 1%")
+    def test_lost(self, table):
+        unscaled_row = min(table, key=lambda row: row["scale"])
+        best = min(row["zero"] + row["infinite"] for row in table)
+        expect.that(
+            unscaled_row["zero"] > 0.5 and best < 0.01,
+            f"scale {unscaled_row['scale']:g} loses {unscaled_row['zero']:.1%}, the best one {best:.1%}; "
+            "expected more than half, and less than 1%",
+        )
+
+
+class TestStall(Experiment):
+    """The update that BF16 cannot see"""
+
+    name = "stall"
+
+    @check(points=2, title="plain BF16 stands still where the step is under half of its spacing")
+    def test_stall(self, table):
+        for row in table:
+            start, moved = row["start"], row["start"] - row["bf16"]
+            half = 2.0 ** (int(torch.frexp(torch.tensor(start)).exponent) - 1 - 9)
+            step = (start - row["exact"]) / 100
+            expect.that(
+                (moved == 0) == (step <= half),
+                f"from {start:g}: plain BF16 moved by {moved:g}, its spacing below is {2 * half:g}, a step {step:g}",
+            )
+
+    @check(points=2, title="masters end at the exact value, rounded; by chance near it")
+    def test_ends(self, table):
+        for row in table:
+            ulp = 2.0 ** (int(torch.frexp(torch.tensor(row["exact"])).exponent) - 8)
+            expect.that(
+                abs(row["master"] - row["exact"]) <= ulp,
+                f"from {row['start']:g}: masters end at {row['master']:g}, exactly it is {row['exact']:g}",
+            )
+            # 100 roundings, each with a spread of at most half a spacing, in the mean of 1,000.
+            spacing = 2.0 ** (int(torch.frexp(torch.tensor(row["start"])).exponent) - 8)
+            bound = 6 * spacing / 2 * (100 / 1000) ** 0.5
+            expect.that(
+                abs(row["stochastic"] - row["exact"]) <= bound,
+                f"from {row['start']:g}: the mean of 1,000 roundings by chance ends at {row['stochastic']:g}, more "
+                f"than {bound:.2g} from {row['exact']:g}",
+            )
+
+
+class TestOutlier(Experiment):
+    """What one outlier costs the others"""
+
+    name = "outlier"
+
+    @check(points=2, title="block scales: not a bit of change in the other blocks")
+    def test_block(self, table):
+        rows = [row for row in table if row["scheme"] == "block" and row["block"] > 0]
+        expect.that(rows, "there is no row of scheme 'block' beside block 0")
+        for row in rows:
+            expect.that(
+                row["error_before"] == row["error_after"],
+                f"block {row['block']}: error {row['error_before']:.3e} before, {row['error_after']:.3e} after an "
+                "outlier in block 0, with scales of its own",
+            )
+
+    @check(points=2, title="one scale: the error of all others grows several times")
+    def test_tensor(self, table):
+        rows = [row for row in table if row["scheme"] == "tensor" and row["block"] > 0]
+        expect.that(rows, "there is no row of scheme 'tensor' beside block 0")
+        least = min(row["error_after"] / row["error_before"] for row in rows)
+        expect.that(least > 3, f"with one scale the error grew {least:.2f} times: expected over 3")
+
+
+def distances(table):
+    """Held-out loss above the floor, by format."""
+    found = {row["format"]: row["loss"] - row["floor"] for row in table}
+    names = ("FP32", "FP16", "FP16, scaled", "BF16", "BF16, master", "FP8, block", "FP4, block")
+    for name in names:
+        expect.that(name in found, f"there is no row of '{name}'")
+    return found
+
+
+class TestFormats(Experiment):
+    """The same model in eight formats"""
+
+    name = "formats"
+
+    @check(points=2, title="what is emulated says so")
+    def test_emulated(self, table):
+        for row in table:
+            want = row["format"].startswith(("FP16", "FP8", "FP4"))
+            expect.that(
+                bool(row["emulated"]) == want,
+                f"{row['format']}: emulated is {row['emulated']}; FP16, FP8 and FP4 are here, their speed says nothing",
+            )
+
+    @check(points=3, title="FP16 fails without loss scaling, and is FP32's equal with it")
+    def test_scaling(self, table):
+        above = distances(table)
+        expect.that(
+            not above["FP16"] < 2 * above["FP32"],
+            f"FP16 without scaling ends {above['FP16']:.3f} above the floor, FP32 {above['FP32']:.3f}: it should fail",
+        )
+        expect.that(
+            above["FP16, scaled"] < 1.05 * above["FP32"],
+            f"FP16 with scaling ends {above['FP16, scaled']:.3f} above the floor, FP32 {above['FP32']:.3f}",
+        )
+
+    @check(points=3, title="masters keep what plain BF16 loses; FP8 in blocks stays near BF16")
+    def test_order(self, table):
+        above = distances(table)
+        best = above["BF16, master"]
+        expect.that(
+            above["BF16"] > best,
+            f"plain BF16 ends {above['BF16']:.3f} above the floor, with masters {best:.3f}",
+        )
+        # Eight seeds of these 100 steps: 0.0 to 1.2%, 0.5% in the mean. 2% leaves room for another machine.
+        expect.that(
+            above["FP8, block"] < 1.02 * best,
+            f"FP8 in blocks ends {above['FP8, block']:.3f} above the floor, BF16 with masters {best:.3f}: expected "
+            "within 2%",
+        )
+        expect.that(
+            above["FP4, block"] > above["FP8, block"],
+            f"FP4 ends {above['FP4, block']:.3f} above the floor, FP8 {above['FP8, block']:.3f}: four bits cost more",
+        )
+
+
+class TestMemory(Experiment):
+    """What waits for backward"""
+
+    name = "memory"
+
+    @check(points=3, title="each narrower format keeps less")
+    def test_order(self, table):
+        kept = [row["activation_bytes"] for row in table]
+        names = [row["format"] for row in table]
+        expect.that(
+            len(kept) == 4 and kept == sorted(kept, reverse=True) and len(set(kept)) == 4,
+            f"kept for backward: {dict(zip(names, kept))}; four formats, each less than the one before",
+        )
+
+
+def rows_at(records, name):
+    rows = records.get(name) or []
+    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
+    return rows
+
+
+class TestSmallestScale(Question):
+    """The scale that is enough"""
+
+    name = "smallest_scale"
+
+    @check(points=5, title="the smallest scale of the table that loses less than 1%")
+    def test_value(self, value, records):
+        rows = rows_at(records, "underflow")
+        enough = [row["scale"] for row in rows if row["zero"] < 0.01]
+        expect.that(enough, "no scale of your table loses less than 1%: record larger ones")
+        expect.close(
+            value,
+            min(enough),
+            tol=1e-6,
+            what="the smallest scale",
+            hints=[(max(enough), "that is the largest: the smallest that is enough")],
+        )
+
+
+class TestFirstStall(Question):
+    """Where a weight stands still"""
+
+    name = "first_stall"
+
+    @check(points=5, title="the smallest start that did not move")
+    def test_value(self, value, records):
+        rows = rows_at(records, "stall")
+        still = [row["start"] for row in rows if row["bf16"] == row["start"]]
+        expect.that(still, "every start of your table moved: record larger ones")
+        expect.close(
+            value,
+            min(still),
+            tol=1e-6,
+            what="the start",
+            hints=[
+                (max(still), "that is the largest that stood still"),
+                (min(still) / 2, "that one moved: too far, but it moved"),
+            ],
+        )
+
+
+class TestFp8Gap(Question):
+    """What eight bits cost"""
+
+    name = "fp8_gap"
+
+    @check(points=5, title="block FP8's distance to the floor over BF16's, in percent more")
+    def test_value(self, value, records):
+        above = distances(rows_at(records, "formats"))
+        ratio = above["FP8, block"] / above["BF16, master"]
+        want = 100 * (ratio - 1)
+        losses = {row["format"]: row["loss"] for row in rows_at(records, "formats")}
+        of_loss = 100 * (losses["FP8, block"] / losses["BF16, master"] - 1)
+        words = (
+            "100 · (distance of FP8 / distance of BF16, master - 1), where distance is loss - floor"
+        )
+        if abs(value - of_loss) <= 0.02:
+            words = "that is of the loss itself: take the floor off both first"
+        elif abs(value - ratio) <= 0.005 or abs(value - 100 * ratio) <= 0.02:
+            words = "that is the ratio: subtract 1, in percent"
+        elif abs(value - want / 100) <= 0.0002:
+            words = "that is a share: in percent it is 100 times as much"
+        expect.that(abs(value - want) <= 0.02 + 0.02 * abs(want), f"got {value:.3g}: {words}")
