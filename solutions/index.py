@@ -17,15 +17,45 @@
 # <td width="33%"><a href="../labs/e01_baseline.ipynb">e01</a> → one model, trained and metered on one device</td>
 # <td width="33%"><a href="../labs/e02_data_parallel.ipynb">e02</a> → the same model on many, its traffic hidden</td>
 # </tr>
+# </table>
+
+# %% [markdown]
+# Then ways to cut one model over ranks, in any order:
+#
+# <table>
 # <tr>
 # <td width="33%"><a href="../labs/e02b_tensor_parallel.ipynb"><img width="300" src="../labs/pictures/e02b_tensor_parallel.png" alt="Lab e02b: efficiency of a tensor-parallel layer from 1 to 16 ranks, inside a node and past it"></a></td>
 # <td width="33%"><a href="../labs/e02c_pipeline_parallel.ipynb"><img width="300" src="../labs/pictures/e02c_pipeline_parallel.png" alt="Lab e02c: the charts of four pipeline schedules one under another, and how idle each is"></a></td>
-# <td width="33%"><a href="../labs/e03_zero.ipynb"><img width="300" src="../labs/pictures/e03_zero.png" alt="Lab e03: bytes a rank holds under data parallelism and the three stages of ZeRO, measured and predicted"></a></td>
+# <td width="33%"><a href="../labs/e02d_expert_parallel.ipynb"><img width="300" src="../labs/pictures/e02d_expert_parallel.png" alt="Lab e02d: who got the tokens while three routers were trained"></a></td>
 # </tr>
 # <tr>
 # <td width="33%"><a href="../labs/e02b_tensor_parallel.ipynb">e02b</a> → one layer on many</td>
 # <td width="33%"><a href="../labs/e02c_pipeline_parallel.ipynb">e02c</a> → layers in a row, and their bubble</td>
+# <td width="33%"><a href="../labs/e02d_expert_parallel.ipynb">e02d</a> → experts on many ranks, evenly fed</td>
+# </tr>
+# <tr>
+# <td width="33%"><a href="../labs/e02e_context_parallel.ipynb"><img width="300" src="../labs/pictures/e02e_context_parallel.png" alt="Lab e02e: which rank computes which block of a causal mask, and when"></a></td>
+# <td width="33%"><a href="../labs/e02f_four_dimensions.ipynb"><img width="300" src="../labs/pictures/e02f_four_dimensions.png" alt="Lab e02f: eight ranks on two nodes, placed badly and placed well"></a></td>
+# </tr>
+# <tr>
+# <td width="33%"><a href="../labs/e02e_context_parallel.ipynb">e02e</a> → one long text on many ranks</td>
+# <td width="33%"><a href="../labs/e02f_four_dimensions.ipynb">e02f</a> → all of these at once</td>
+# </tr>
+# </table>
+
+# %% [markdown]
+# And ways to make it fit, and to know what it costs:
+#
+# <table>
+# <tr>
+# <td width="33%"><a href="../labs/e03_zero.ipynb"><img width="300" src="../labs/pictures/e03_zero.png" alt="Lab e03: bytes a rank holds under data parallelism and the three stages of ZeRO, measured and predicted"></a></td>
+# <td width="33%"><a href="../labs/e04_mixed_precision.ipynb"><img width="300" src="../labs/pictures/e04_mixed_precision.png" alt="Lab e04: one model trained in eight number formats, over the floor"></a></td>
+# <td width="33%"><a href="../labs/e05_activation_memory.ipynb"><img width="300" src="../labs/pictures/e05_activation_memory.png" alt="Lab e05: peak bytes of attention against length, whole and in tiles"></a></td>
+# </tr>
+# <tr>
 # <td width="33%"><a href="../labs/e03_zero.ipynb">e03</a> → each rank keeps a part</td>
+# <td width="33%"><a href="../labs/e04_mixed_precision.ipynb">e04</a> → half the bytes of a number, or a quarter</td>
+# <td width="33%"><a href="../labs/e05_activation_memory.ipynb">e05</a> → forget, and compute again</td>
 # </tr>
 # <tr>
 # <td width="33%"><a href="../labs/e10_cost.ipynb"><img width="300" src="../labs/pictures/e10_cost.png" alt="Lab e10: million dollars against days for a 70B model, every offer for four chips, and the Pareto front"></a></td>
