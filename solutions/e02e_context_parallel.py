@@ -289,18 +289,9 @@ ring_forward = lab.grade(ring_forward)
 # </details>
 
 # %% [markdown]
-# RoPE turns q and k by their token's **place in the text**, not by where it lies on its rank.
+# RoPE turns q and k by their token's **place in the text**, not by where it lies on its rank: in zig-zag the last token of
+# rank 0 is the text's last.
 #
-# **Predict**: T = 64, four ranks, zig-zag. At which place stands the *last* token of rank 0?
-
-# %% tags=["question"]
-### BEGIN SOLUTION
-guess = 63
-### LAB guess = None  # a place from 0 to 63, your guess
-### END SOLUTION
-lab.predict("last_place", guess)
-
-# %% [markdown]
 # **Run**: four ranks, turned by their `places`, against one process. Then with places 0 to 15 on every rank, a mistake that
 # gives no error.
 
@@ -341,9 +332,6 @@ one = launch(with_rope, "places", ranks=1)[0]
 for positions in ("places", "0 to 15 on every rank"):
     four = launch(with_rope, positions, ranks=4)[0]
     print(f"{positions}: equals one process:", torch.allclose(four, one, atol=1e-10))
-
-# %%
-lab.reveal("last_place", zigzag(64, 4)[0][0, -1].item(), note="the end of the text")
 
 # %% [markdown]
 # ## 5 · The way back

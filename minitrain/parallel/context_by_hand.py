@@ -28,7 +28,8 @@ def zigzag(length: int, size: int) -> tuple[Tensor, Tensor]:
     if length % (2 * size):
         near = length - length % (2 * size) + 2 * size
         raise InputError(
-            f"{length} tokens are not 2·{size} equal chunks: use a multiple of {2 * size}, as {near}"
+            f"{length} tokens cannot be cut into {2 * size} equal chunks: use {near}, or another "
+            f"multiple of {2 * size}"
         )
     chunks = torch.arange(length).view(2 * size, -1)  # (2N, T/2N)
     places = torch.cat((chunks[:size], chunks[size:].flip(0)), dim=1)
