@@ -22,8 +22,7 @@ lab = Lab("e02e_context_parallel")
 # %% [markdown]
 # ## 1 · Half an answer, and half an answer
 #
-# Norms, MLPs and the loss work on each token alone: with T/N tokens a rank they need nobody. Attention reads *all* earlier
-# tokens, on other ranks too.
+# Norms, MLPs and the loss work on each token alone. Attention reads *all* earlier tokens, on other ranks too.
 #
 # So compute attention to one set of keys, then to another, and **merge**. `attend` gives what that takes; `offset` is how
 # many places the first query stands behind the first key:
@@ -93,8 +92,8 @@ merge = lab.grade(merge)
 # %% [markdown]
 # ## 2 · Keys on their way
 #
-# N ranks form a ring. Each sends the keys and values that it has to the right and takes those of the left, N-1 times; then
-# all queries have met all keys ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)).
+# N ranks form a ring. Each sends the keys and values that it has to the right and takes those of the left, N-1 times
+# ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)).
 #
 # A message costs nothing if it travels *while* the rank computes with the block it still has. `pass_on` starts one:
 
@@ -295,7 +294,7 @@ ring_forward = lab.grade(ring_forward)
 # **Run**: four ranks, turned by their `places`, against one process. Then with places 0 to 15 on every rank, a mistake that
 # gives no error.
 
-# %%
+# %% tags=["experiment"]
 from einops import rearrange
 from minitrain.model.config import ModelConfig
 from minitrain.model.rope import rotate, rotation
@@ -585,7 +584,9 @@ with show.canvas() as (figure, axes):
         axes.text(ranks[-1] * 1.1, sizes[-1], words, color=show.COLORS[i], va="center")
     axes.set_xscale("log", base=2)
     axes.set_xticks(ranks := [2, 4, 8, 16, 32, 64], [str(n) for n in ranks])
-    axes.set(xlabel="ranks", ylabel="sent a layer / all keys and values", ylim=(0, 3.6))
+    axes.set(
+        xlabel="ranks", ylabel="bytes sent a layer / all keys and values", ylim=(0, 3.6)
+    )
     axes.set_title("Forward and backward: measured, and closed form (dashed)")
 show.figure(
     figure,
@@ -609,9 +610,6 @@ show.table(traffic)
 lab.answer("ulysses_from", ulysses_from)
 
 # %% [markdown]
-# Fewer bytes are not all: a ring's travel while it computes, Ulysses' queries cannot be read before they came. And a ring
-# takes any number of ranks.
-#
 # ## 8 · What is kept
 #
 # A fourth kind, *scores*: gathered keys, and e01's attention, which writes out T/N x T scores a head. `MemoryLedger` enters
@@ -644,7 +642,7 @@ def with_scores(group, q, k, v):
 def held(group, lengths):
     """Bytes of a layer's attention on one rank: at the peak, and kept for backward."""
     rows = []
-    for kind, attention in {"scores": with_scores, **kinds}.items():
+    for kind, attention in {**kinds, "scores": with_scores}.items():
         for length in lengths:
             given = part_of(group, length)
             with MemoryLedger(torch.nn.Module(), device="cpu") as ledger:
@@ -675,7 +673,7 @@ N = lab.size("held_ranks")
 with show.canvas(columns=2, width=10.5, height=4.2) as (figure, axes):
     for ax, column, words in zip(axes, ("peak_bytes", "kept_bytes"), ("at the peak of forward", "kept for backward")):  # fmt: skip
         curves = {}
-        for kind in ("scores", *kinds):
+        for kind in (*kinds, "scores"):
             own = [row for row in memory if row["kind"] == kind]
             curves[kind] = (lengths, [row[column] / 1e6 for row in own])
         closed = {
@@ -691,6 +689,9 @@ with show.canvas(columns=2, width=10.5, height=4.2) as (figure, axes):
             log="xy",
             ax=ax,
         )
+        if column == "kept_bytes":  # the closed forms pass through the points
+            for line in ax.lines[: len(per_token)]:
+                line.set_linestyle("")
         ax.set_xticks(lengths, [str(t) for t in lengths])
         ax.minorticks_off()
 show.figure(
@@ -706,7 +707,7 @@ lab.reveal(
 # %% [markdown]
 # **Explain**: *gather* keeps all keys and values on every rank: 2·K·C numbers a token that no N divides. *Ring* and
 # *Ulysses* keep 1/N of everything; Ulysses N key heads instead of K (dashed: closed forms). At its peak the ring holds one
-# half-block's scores; a tiled kernel, as the others' here, bounds even those.
+# half-block's scores, which a tiled kernel would bound, too.
 
 # %% [markdown]
 # ## 9 · Who waits
@@ -778,21 +779,21 @@ def mosaic(ax, places):
     ax.grid(visible=False)
 
 
-with show.canvas(columns=2, rows=2, width=10, height=8.6) as (figure, axes):
+with show.canvas(columns=2, rows=2, width=10, height=8) as (figure, axes):
     for column, (order, places) in enumerate(orders(8 * N, N).items()):
         mosaic(axes[0, column], places)
-        axes[0, column].set_title(f"{order}: who computes what, in which step")
+        axes[0, column].set_title(f"{order}: blocks, by rank and step of the ring")
         own = [r["flops"] / 1e6 for r in balance if (r["order"], r["ranks"]) == (order, N)]  # fmt: skip
         names = [f"rank {rank}" for rank in range(N)]
         ax = axes[1, column]
         ax.bar(names, own, 0.64, color=show.COLORS[:N])
-        ax.bar_label(ax.containers[0], [f"{value:.1f}" for value in own], padding=2)
+        labels = [f"{value:.1f}" for value in own]
+        ax.bar_label(ax.containers[0], labels, label_type="center", color="white")
         ax.axhline(sum(own) / N, linestyle="--", color="#222222", linewidth=1.3)
         ax.text(-0.4, sum(own) / N * 1.02, "an even share", va="bottom", fontsize=9)
-        ax.set(ylabel="MFLOP, counted", ylim=(0, 1.12 * max(own)))
-        ax.set_title(
-            f"the last one needs {max(own) * N / sum(own):.2f} x an even share"
-        )
+        ax.set(ylabel="MFLOP a rank, counted", ylim=(0, 1.05 * max(own)))
+        words = f"the busiest rank: {max(own) * N / sum(own):.2f} x an even share"
+        ax.set_title(words)
         ax.grid(axis="x", visible=False)
     axes[1, 1].set_ylim(axes[1, 0].get_ylim())
 show.figure(

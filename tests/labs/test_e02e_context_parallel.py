@@ -600,7 +600,7 @@ class TestUlysses(Exercise):
     def test_bytes(self, submission):
         for what, (q, k, *_), ranks, results in self.exchanged(submission):
             heads, kv_heads, length = q.shape[1], k.shape[1], q.shape[2]
-            unit = 8 * BATCH * SIZE * (length // ranks) * (ranks - 1) // ranks  # bytes a head
+            head = 8 * BATCH * SIZE * (length // ranks)  # bytes of one head's T/N tokens
             carried = 2 * heads + 2 * max(kv_heads, ranks)
             for rank, got in enumerate(results):
                 expect.that(
@@ -609,12 +609,12 @@ class TestUlysses(Exercise):
                     "needed, on the way there and on the way back",
                 )
                 words = "one way for q, k and v, one back for the answers"
-                if got["sent"] == 4 * heads * unit:
+                if got["sent"] == 4 * heads * head * (ranks - 1) // ranks:
                     words = "keys and values were repeated for all H query heads before they travelled"
                 expect.that(
-                    got["sent"] == carried * unit,
-                    f"{what}: rank {rank} sent {got['sent'] / unit:.3g} heads of T/N tokens, "
-                    f"expected {carried}: {words}",
+                    got["sent"] == carried * head * (ranks - 1) // ranks,
+                    f"{what}: rank {rank} sent {got['sent'] / head:.4g} heads of T/N tokens, expected "
+                    f"{carried * (ranks - 1) / ranks:.4g}: {words}",
                 )
 
     @check(points=2, title="ranks that do not divide the heads: a ValueError, before anything is sent")
