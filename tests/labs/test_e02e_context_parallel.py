@@ -210,7 +210,7 @@ class TestMerge(Exercise):
         for case, got in zip(cases, submission.run(calls, cases)):
             found, _ = pair_of(got)
             expect.that(
-                found.isfinite().all(),
+                found.isfinite().all() and found.any(),
                 f"with lse of {case[1][0, 0, 0]:g} it gave {found.flatten()[0]}: exp of it is inf or "
                 "0. Take the difference to `both` first, then exp",
             )
@@ -567,9 +567,10 @@ class TestUlysses(Exercise):
     @check(points=5, title="equals one process: key heads more, as many and fewer than ranks")
     def test_values(self, submission):
         for what, (q, k, v, _), ranks, results in self.exchanged(submission):
-            group = q.shape[1] // k.shape[1]
             want = causal(q, k, v)[0].chunk(ranks, 2)
-            other = causal(q, k.repeat(1, group, 1, 1), v.repeat(1, group, 1, 1))[0].chunk(ranks, 2)
+            copies = max(1, ranks // k.shape[1])
+            in_turn = (z.repeat(1, copies, 1, 1) for z in (k, v))
+            other = causal(q, *in_turn)[0].chunk(ranks, 2)
             later = attend(q, k, v)[0].chunk(ranks, 2)
             for rank, got in enumerate(results):
                 mine = want[rank]
