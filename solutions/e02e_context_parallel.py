@@ -750,7 +750,8 @@ lab.experiment("balance", balance)
 
 # %% [markdown]
 # Closed form: a half-block is T/2N x T/2N pairs, 4·H·C FLOPs each. Rank r computes 4r + 3 of them contiguously, and
-# 2N + 1 in zig-zag, **whichever r**. In every step of the ring, too: 3 in the first, 2 in each other.
+# 2N + 1 in zig-zag, **whichever r**. In every step of the ring, too: 3 in the first, 2 in each other. (`attend` computes a
+# block on the diagonal whole, then masks it.)
 
 # %% tags=["picture"]
 N = 4
@@ -836,12 +837,12 @@ lab.answer("tokens_to_hide", tokens_to_hide)
 # %% [markdown]
 # **Takeaway**: a ring hides behind some 9,000 tokens a rank there, and takes any N. Liu et al. ask for F/B tokens a block,
 # 21,600 on this card: causality doubles that, 4 query heads a key head divide it by 4. Ulysses sends less from 4 ranks on,
-# hides nothing, and ends at H.
+# but none of it under attention, and ends at H.
 
 # %% [markdown]
-# > **On GPUs.** Only sizes change. Llama 3 trained on 131,072 tokens over 16 ranks and *gathers* keys, first thing in the
-# > layer: with 8 key heads they are small, and document masks are easier so (3.3.2). Ulysses inside a node and a ring
-# > between nodes is common, too.
+# > **On GPUs.** Llama 3 trained on 131,072 tokens over 16 ranks in this order, and *gathers* keys: with 8 key heads they
+# > are small beside the computing, and document masks are easier so (3.3.2). Ulysses inside a node and a ring between nodes
+# > combine, too.
 
 # %%
 lab.score(read="minitrain/parallel/context.py")

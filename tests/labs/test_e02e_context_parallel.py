@@ -22,8 +22,8 @@ SIZES = {
         "balance_ranks": [2, 4, 8],
         "balance_length": 256,
     },
-    "gpu": {"head_size": 64, "lengths": [1024, 2048, 4096, 8192]},
-    "multi": {"head_size": 64, "lengths": [1024, 2048, 4096, 8192]},
+    "gpu": {"head_size": 64},
+    "multi": {"head_size": 64},
 }
 HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"

@@ -1,6 +1,8 @@
 # exercise: ring_backward
 # says: it had already waited for gradient
 
+from functools import partial
+
 import torch
 
 
@@ -21,5 +23,5 @@ def ring_backward(group, kv, gradients):
         if coming is not None:
             d_block = d_block + coming()
         arrived = pass_on(group, d_block)()
-        coming = lambda arrived=arrived: arrived
+        coming = partial(torch.clone, arrived)
     return dq, own if coming is None else own + coming()
