@@ -307,7 +307,9 @@ def inputs(length, dtype=torch.float32):
     """q, k, v of a whole text (1, H or K, T, C), the same on every rank."""
     seeded = torch.Generator().manual_seed(0)
     shapes = [(1, heads, length, C) for heads in (H, K, K)]
-    return [torch.randn(s, generator=seeded, dtype=torch.float64).to(dtype) for s in shapes]  # fmt: skip
+    return [
+        torch.randn(s, generator=seeded, dtype=torch.float64).to(dtype) for s in shapes
+    ]
 
 
 def turned(x, places):
@@ -576,7 +578,12 @@ with show.canvas() as (figure, axes):
         style = {"color": show.COLORS[i], "marker": show.MARKERS[i]}
         own = [row for row in traffic if row["kind"] == kind]
         total = [row["forward_bytes"] + row["backward_bytes"] for row in own]
-        axes.plot([r["ranks"] for r in own], [t / whole_kv for t in total], linestyle="", **style)  # fmt: skip
+        axes.plot(
+            [r["ranks"] for r in own],
+            [t / whole_kv for t in total],
+            linestyle="",
+            **style,
+        )
         ranks = [n for n in (2, 4, 8, 16, 32, 64) if kind != "ulysses" or n <= H]
         sizes = [form(n) / n for n in ranks]
         axes.plot(ranks, sizes, "--", color=show.COLORS[i], linewidth=1.3)
@@ -671,7 +678,11 @@ per_token = {  # bytes kept for each token of the text, where no score is kept
 }
 N = lab.size("held_ranks")
 with show.canvas(columns=2, width=10.5, height=4.2) as (figure, axes):
-    for ax, column, words in zip(axes, ("peak_bytes", "kept_bytes"), ("at the peak of forward", "kept for backward")):  # fmt: skip
+    for ax, column, words in zip(
+        axes,
+        ("peak_bytes", "kept_bytes"),
+        ("at the peak of forward", "kept for backward"),
+    ):
         curves = {}
         for kind in (*kinds, "scores"):
             own = [row for row in memory if row["kind"] == kind]
@@ -766,15 +777,41 @@ def mosaic(ax, places):
             for rows, keys, offset in halves(places, rank, owner):
                 if offset < 0:
                     continue
-                y, x = (int(places[r, s][0]) / half for r, s in ((rank, rows), (owner, keys)))  # fmt: skip
-                corners = [(x, y), (x, y + 1), (x + 1, y + 1), (x + 1, y)][: 4 if offset else 3]  # fmt: skip
-                ax.fill(*zip(*corners), color=show.COLORS[rank], edgecolor="white", linewidth=1.5)  # fmt: skip
+                y, x = (
+                    int(places[r, s][0]) / half
+                    for r, s in ((rank, rows), (owner, keys))
+                )
+                corners = [(x, y), (x, y + 1), (x + 1, y + 1), (x + 1, y)][
+                    : 4 if offset else 3
+                ]
+                ax.fill(
+                    *zip(*corners),
+                    color=show.COLORS[rank],
+                    edgecolor="white",
+                    linewidth=1.5,
+                )
                 shift = 0.5 if offset else 0.33
-                ax.text(x + shift, y + 1.02 - shift, step + 1, color="white", ha="center", va="center", fontsize=9)  # fmt: skip
+                ax.text(
+                    x + shift,
+                    y + 1.02 - shift,
+                    step + 1,
+                    color="white",
+                    ha="center",
+                    va="center",
+                    fontsize=9,
+                )
     for rank in range(N):
         for rows in (slice(0, half), slice(half, 2 * half)):
             at = int(places[rank, rows][0]) / half + 0.5
-            ax.text(-0.15, at, f"rank {rank}", color=show.COLORS[rank], ha="right", va="center", fontsize=9)  # fmt: skip
+            ax.text(
+                -0.15,
+                at,
+                f"rank {rank}",
+                color=show.COLORS[rank],
+                ha="right",
+                va="center",
+                fontsize=9,
+            )
     ax.set(xlim=(0, 2 * N), ylim=(2 * N, 0), xticks=[], yticks=[], aspect="equal")
     ax.set_xlabel("keys, in the order of the text")
     ax.grid(visible=False)
@@ -784,7 +821,9 @@ with show.canvas(columns=2, rows=2, width=10, height=8) as (figure, axes):
     for column, (order, places) in enumerate(orders(8 * N, N).items()):
         mosaic(axes[0, column], places)
         axes[0, column].set_title(f"{order}: blocks, by rank and step of the ring")
-        own = [r["flops"] / 1e6 for r in balance if (r["order"], r["ranks"]) == (order, N)]  # fmt: skip
+        own = [
+            r["flops"] / 1e6 for r in balance if (r["order"], r["ranks"]) == (order, N)
+        ]
         names = [f"rank {rank}" for rank in range(N)]
         ax = axes[1, column]
         ax.bar(names, own, 0.64, color=show.COLORS[:N])
@@ -807,7 +846,10 @@ show.figure(
 # the FLOPs in `balance`?
 
 # %% tags=["question"]
-at8 = {order: [r["flops"] for r in balance if (r["order"], r["ranks"]) == (order, 8)] for order in ("contiguous", "zigzag")}  # fmt: skip
+at8 = {
+    order: [r["flops"] for r in balance if (r["order"], r["ranks"]) == (order, 8)]
+    for order in ("contiguous", "zigzag")
+}
 ### BEGIN SOLUTION
 zigzag_gain = max(at8["contiguous"]) / max(at8["zigzag"])
 ### LAB zigzag_gain = None  # your answer, 1 where both take as long
@@ -829,7 +871,9 @@ message_seconds = rank0["forward_bytes"] / 2 / 36.75e9  # an NDR card, measured
 tokens_to_hide = t * message_seconds / compute_seconds
 ### LAB tokens_to_hide = None  # your answer, tokens a rank
 ### END SOLUTION
-print(f"{t} tokens a rank: {show.seconds_text(compute_seconds)} to compute, {show.seconds_text(message_seconds)} to send")  # fmt: skip
+print(
+    f"{t} tokens a rank: {show.seconds_text(compute_seconds)} to compute, {show.seconds_text(message_seconds)} to send"
+)
 
 # %% tags=["grade"]
 lab.answer("tokens_to_hide", tokens_to_hide)
