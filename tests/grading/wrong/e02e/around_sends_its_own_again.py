@@ -1,0 +1,19 @@
+# exercise: around
+# says: name and block must go together
+
+import torch
+
+
+def pass_on(group, tensor):
+    arriving = group.irecv(torch.empty_like(tensor), (group.rank - 1) % group.size)
+    leaving = group.isend(tensor, (group.rank + 1) % group.size)
+    return lambda: (leaving.wait(), arriving.wait())[1]
+
+
+def around(group, block):
+    own = block
+    for step in range(group.size):
+        coming = pass_on(group, own) if step + 1 < group.size else None
+        yield (group.rank - step) % group.size, block
+        if coming is not None:
+            block = coming()

@@ -1,0 +1,17 @@
+# exercise: around
+# says: call the result of pass_on after the yield
+
+import torch
+
+
+def pass_on(group, tensor):
+    arriving = group.irecv(torch.empty_like(tensor), (group.rank - 1) % group.size)
+    leaving = group.isend(tensor, (group.rank + 1) % group.size)
+    return lambda: (leaving.wait(), arriving.wait())[1]
+
+
+def around(group, block):
+    for step in range(group.size):
+        coming = pass_on(group, block)() if step + 1 < group.size else None
+        yield (group.rank - step) % group.size, block
+        block = coming

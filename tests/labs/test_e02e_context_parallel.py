@@ -1,0 +1,849 @@
+"""The checks of lab e02e: context parallelism, graded by what is sent, computed and kept."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import torch
+
+from minitrain.lab.checks import Exercise, Experiment, Question, check, expect
+from minitrain.measure.flops import counted_flops
+
+LAB = "e02e_context_parallel"
+SIZES = {
+    "cpu": {
+        "heads": 16,
+        "kv_heads": 4,
+        "head_size": 16,
+        "ranks": [2, 4, 8, 16],
+        "sent_length": 64,
+        "held_ranks": 8,
+        "lengths": [128, 256, 512, 1024],
+        "balance_ranks": [2, 4, 8],
+        "balance_length": 256,
+    },
+    "gpu": {"head_size": 64},
+    "multi": {"head_size": 64},
+}
+HIDDEN = tuple(
+    f"minitrain/parallel/{name}.py"
+    for name in ("context_by_hand", "context", "ulysses", "sequence")
+)
+BATCH, SIZE = 2, 4  # sequences, head size
+
+
+# Everything from here to the classes runs in the sandbox too, on each rank.
+def calls(f, cases):
+    return [f(*case) for case in cases]
+
+
+def refusals(f, cases):
+    """The name of what it raised, or "nothing"."""
+    found = []
+    for case in cases:
+        try:
+            f(*case)
+            found.append("nothing")
+        except ValueError:
+            found.append("ValueError")
+        except Exception as error:
+            found.append(type(error).__name__)
+    return found
+
+
+def issued(group, kind, nbytes=None):
+    return [op for op in group.trace.ops if op.kind == kind and nbytes in (None, op.payload_bytes)]
+
+
+def walk(group, f, blocks):
+    """What a generator yields, and what was under way each time."""
+    mine, seen = blocks[group.rank].clone(), []
+    for owner, block in islice(f(group, mine), group.size + 1):
+        arriving = issued(group, "recv")
+        waited = sum(op.waited is not None for op in arriving)
+        seen.append((owner, block.clone(), len(issued(group, "send")), waited))
+    return {"seen": seen, "ops": sent_by(group)}
+
+
+def sent_by(group):
+    return [(op.kind, op.payload_bytes) for op in group.trace.ops]
+
+
+def ring(group, f, places, q, k, v):
+    """ring_forward on this rank's tokens, with FLOPs and messages."""
+    mine, got = places[group.rank], {}
+    kv = torch.stack((k[:, :, mine], v[:, :, mine]))
+
+    def call():
+        got["out"], got["lse"] = f(group, places, q[:, :, mine], kv)
+
+    flops = counted_flops(call)
+    return {**got, "flops": flops, "ops": sent_by(group)}
+
+
+def back(group, f, kv, parts, dq):
+    """ring_backward with gradients known beforehand: parts[rank, owner] is the rank's part."""
+    log = []
+
+    def gradients(owner, block):
+        large = parts[0, 0].nbytes
+        waited = sum(op.waited is not None for op in issued(group, "recv", large))
+        log.append((owner, torch.equal(block, kv[owner]), len(issued(group, "send", large)), waited))
+        return dq[group.rank, owner].clone(), parts[group.rank, owner].clone()
+
+    got = f(group, kv[group.rank].clone(), gradients)
+    return {"dq": got[0], "dkv": got[1], "log": log, "ops": sent_by(group)}
+
+
+class Exchange(torch.autograd.Function):
+    """The grader's own all-to-all."""
+
+    @staticmethod
+    def forward(ctx, pieces, group):
+        ctx.group = group
+        return group.all_to_all(torch.empty_like(pieces.contiguous()), pieces.contiguous())
+
+    @staticmethod
+    def backward(ctx, d_pieces):
+        d_pieces = d_pieces.contiguous()
+        return ctx.group.all_to_all(torch.empty_like(d_pieces), d_pieces), None
+
+
+def heads_for_tokens(group, f, q, k, v, d_out):
+    leaves = [z.chunk(group.size, 2)[group.rank].clone().requires_grad_() for z in (q, k, v)]
+    out = f(*leaves, group.size, lambda pieces: Exchange.apply(pieces, group))
+    forward = group.trace.bytes_sent()
+    value, kinds = out.detach().clone(), sorted({op.kind for op in group.trace.ops})
+    if out.requires_grad and out.shape == leaves[0].shape:
+        out.backward(d_out.chunk(group.size, 2)[group.rank])
+    gradients = [leaf.grad for leaf in leaves]
+    return {"out": value, "gradients": gradients, "sent": forward, "kinds": kinds}
+
+
+# What one process does.
+def attend(q, k, v, readable=None):
+    """(B, H, I, C), (B, K, J, C) -> out (B, H, I, C), lse (B, H, I), all keys or those readable."""
+    k, v = (z.repeat_interleave(q.shape[1] // z.shape[1], dim=1) for z in (k, v))
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    if readable is not None:
+        scores = scores.masked_fill(~readable, -torch.inf)
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+def causal(q, k, v):
+    length = q.shape[2]
+    return attend(q, k, v, torch.ones(length, length).tril().bool())
+
+
+def inputs(length, heads, kv_heads, dtype=torch.float64):
+    """q, k, v, and a gradient of the output."""
+    counts = (heads, kv_heads, kv_heads, heads)
+    return [torch.randn(BATCH, n, length, SIZE, dtype=torch.float64).to(dtype) for n in counts]
+
+
+def zigzag_of(length, size):
+    chunks = torch.arange(length).view(2 * size, -1)
+    places = torch.cat([chunks[:size], chunks[size:].flip(0)], dim=1)
+    return places, places.flatten().argsort()
+
+
+def places_of(order, length, size):
+    if order == "zigzag":
+        return zigzag_of(length, size)[0]
+    return torch.arange(length).view(size, -1)
+
+
+class TestMerge(Exercise):
+    """Two answers become one"""
+
+    name = "merge"
+    reference = "minitrain.parallel.context:merge"
+    hidden = HIDDEN
+
+    @check(points=4, title="attention to two sets of keys is attention to both (float64)")
+    def test_union(self, submission):
+        cases, wants = [], []
+        for cut in (2, 5):
+            q, k, v, _ = inputs(7, 4, 2)
+            first, second = (attend(q, k[:, :, s], v[:, :, s]) for s in (slice(cut), slice(cut, 7)))
+            cases.append((*first, *second))
+            wants.append(attend(q, k, v))
+        for case, want, got in zip(cases, wants, submission.run(calls, cases)):
+            out, lse, new_out, new_lse = case
+            part = (lse / (lse + new_lse))[..., None]
+            soft = torch.sigmoid(lse - new_lse)[..., None]
+            out_got, lse_got = pair_of(got)
+            expect.equal(
+                out_got,
+                want[0],
+                what="out",
+                hints=[
+                    (out + new_out, "that is the sum: each out was divided by its own softmax's "
+                     "sum, so weigh it with its share exp(lse - both)"),
+                    ((out + new_out) / 2, "that is the mean: the sets weigh as exp(lse) of each"),
+                    (part * out + (1 - part) * new_out, "shares of lse itself: lse is a logarithm, "
+                     "the weights are exp(lse)"),
+                    ((1 - soft) * out + soft * new_out, "the two shares are exchanged"),
+                ],
+            )  # fmt: skip
+            expect.equal(
+                lse_got,
+                want[1],
+                what="lse",
+                hints=[
+                    (lse + new_lse, "that is the sum of logarithms: the weights add up, so it is "
+                     "log(exp(lse) + exp(new_lse))"),
+                    (torch.maximum(lse, new_lse), "that is the larger one: torch.logaddexp adds "
+                     "what both weigh"),
+                    (lse, "that is the old one: the next merge needs the weight of both sets"),
+                ],
+            )  # fmt: skip
+
+    @check(points=2, title="scores of 1,000 do not overflow")
+    def test_large(self, submission):
+        out, new_out = torch.randn(2, 1, 2, 3, SIZE, dtype=torch.float64)
+        cases = []
+        for level in (1000.0, -1000.0):
+            lse = torch.full((1, 2, 3), level, dtype=torch.float64)
+            cases.append((out, lse, new_out, lse + 1))
+        share = torch.sigmoid(torch.tensor(-1.0, dtype=torch.float64))
+        for case, got in zip(cases, submission.run(calls, cases)):
+            found, _ = pair_of(got)
+            expect.that(
+                found.isfinite().all() and found.any(),
+                f"with lse of {case[1][0, 0, 0]:g} it gave {found.flatten()[0]}: exp of it is inf or "
+                "0. Take the difference to `both` first, then exp",
+            )
+            expect.equal(found, out * share + new_out * (1 - share), what="out of large scores")
+
+    @check(points=2, title="rows that read nothing: weight 0, and 0 with -inf where both are such")
+    def test_nothing(self, submission):
+        out, new_out = torch.randn(2, 1, 1, 3, SIZE, dtype=torch.float64)
+        lse = torch.tensor([-torch.inf, 0.5, -torch.inf], dtype=torch.float64).view(1, 1, 3)
+        new_lse = torch.tensor([0.5, -torch.inf, -torch.inf], dtype=torch.float64).view(1, 1, 3)
+        out = out.masked_fill(lse[..., None] == -torch.inf, 0)
+        new_out = new_out.masked_fill(new_lse[..., None] == -torch.inf, 0)
+        found, both = pair_of(submission.run(calls, [(out, lse, new_out, new_lse)])[0])
+        expect.that(
+            not found.isnan().any() and not both.isnan().any(),
+            "NaN where neither set was read: -inf - -inf is NaN. Where `both` is -inf take the "
+            "difference to 0 instead",
+        )
+        expect.equal(found, out + new_out, what="out of rows that one set, or none, was read by")
+        expect.equal(both, torch.maximum(lse, new_lse), what="lse of such rows")
+
+
+def pair_of(got):
+    words = "return two tensors, out and lse"
+    expect.that(isinstance(got, (tuple, list)) and len(got) == 2, words)
+    expect.that(all(isinstance(z, torch.Tensor) for z in got), words)
+    return got
+
+
+class TestAround(Exercise):
+    """Blocks go round"""
+
+    name = "around"
+    reference = "minitrain.parallel.context:around"
+    hidden = HIDDEN
+
+    def walked(self, submission, ranks):
+        blocks = torch.randn(ranks, 2, 3, dtype=torch.float64)
+        return blocks, submission.launch(walk, blocks, ranks=ranks, timeout=6)
+
+    @check(points=4, title="own block first, then the left neighbour's, … (1, 2 and 3 ranks)")
+    def test_blocks(self, submission):
+        for ranks in (1, 2, 3):
+            blocks, results = self.walked(submission, ranks)
+            for rank, got in enumerate(results):
+                owners = [owner for owner, *_ in got["seen"]]
+                want = [(rank - step) % ranks for step in range(ranks)]
+                words = (
+                    "blocks travel to the right, so the next one is the left neighbour's: "
+                    "(rank - step) % N"
+                )
+                if len(owners) != ranks:
+                    words = "yield N times, the own block among them"
+                expect.that(
+                    owners == want,
+                    f"rank {rank} of {ranks}: owners {owners}, expected {want}: {words}",
+                )
+                for owner, block, *_ in got["seen"]:
+                    whose = [r for r in range(ranks) if torch.equal(block, blocks[r])]
+                    expect.that(
+                        whose == [owner],
+                        f"rank {rank} of {ranks}: the block said to be of rank {owner} is that of "
+                        f"{whose or 'nobody'}: name and block must go together",
+                    )
+
+    @check(points=3, title="N-1 messages of one block, and no other")
+    def test_messages(self, submission):
+        for ranks in (1, 3):
+            blocks, results = self.walked(submission, ranks)
+            for rank, got in enumerate(results):
+                others = {kind for kind, _ in got["ops"]} - {"send", "recv"}
+                expect.that(
+                    not others,
+                    f"it used {', '.join(sorted(others))}: then a rank holds N blocks at once. In a "
+                    "ring it holds two, one here and one on its way",
+                )
+                sends = [nbytes for kind, nbytes in got["ops"] if kind == "send"]
+                expect.that(
+                    sends == [blocks[0].nbytes] * (ranks - 1),
+                    f"rank {rank} of {ranks} sent {len(sends)} messages, expected {ranks - 1}, each of "
+                    f"one block: the last one has been everywhere, it goes no further",
+                )
+
+    @check(points=3, title="the next block is under way while the caller has this one")
+    def test_overlap(self, submission):
+        _, results = self.walked(submission, 3)
+        for rank, got in enumerate(results):
+            for step, (_, _, sends, waited) in enumerate(got["seen"]):
+                want = min(step + 1, 2)
+                words = "call pass_on before the yield, or nothing travels while the caller computes"
+                if sends > want:
+                    words = "yield each block as soon as it is here, before the one after it is sent"
+                expect.that(
+                    sends == want,
+                    f"rank {rank}, at yield {step + 1} of 3: {sends} blocks had been sent off, "
+                    f"expected {want}: {words}",
+                )
+                expect.that(
+                    waited <= step,
+                    f"rank {rank}, at yield {step + 1} of 3: it had waited for {waited} blocks already, "
+                    f"needed are {step}: call the result of pass_on after the yield",
+                )
+
+
+class TestZigzag(Exercise):
+    """An early chunk and a late one"""
+
+    name = "zigzag"
+    reference = "minitrain.parallel.context_by_hand:zigzag"
+    hidden = HIDDEN
+    cases = ((24, 3), (20, 2), (6, 1), (112, 8))
+
+    @check(points=4, title="places: chunks r and 2N-1-r of 2N (1, 2, 3 and 8 ranks)")
+    def test_places(self, submission):
+        for (length, size), got in zip(self.cases, submission.run(calls, self.cases)):
+            want, _ = zigzag_of(length, size)
+            chunks = torch.arange(length).view(2 * size, -1)
+            early, late = chunks[:size], chunks[size:]
+            expect.equal(
+                pair_of(got)[0],
+                want,
+                what=f"places of {length} tokens on {size} ranks",
+                hints=[
+                    (torch.arange(length).view(size, -1), "that is the contiguous order"),
+                    (torch.arange(length).view(-1, size).T.contiguous(), "that deals tokens out one "
+                     "by one: a rank holds two *runs* of consecutive tokens"),
+                    (torch.cat([early, late], dim=1), "rank r has chunks r and N + r: the last rank "
+                     "then has the later one of both. Turn the late chunks round"),
+                    (torch.cat([late.flip(0), early], dim=1), "the early chunk comes first"),
+                    (torch.cat([early, late.flip(0).flip(1)], dim=1), "the tokens *inside* a late "
+                     "chunk stay in the text's order: .flip(0), not .flip(0, 1)"),
+                    (torch.stack([torch.arange(size), torch.arange(2 * size - 1, size - 1, -1)], 1),
+                     "those are the chunks' numbers: the places of their tokens are asked for"),
+                ],
+            )  # fmt: skip
+
+    @check(points=2, title="inverse: all ranks' tokens, in the order of the text")
+    def test_inverse(self, submission):
+        for (length, size), got in zip(self.cases, submission.run(calls, self.cases)):
+            places, want = zigzag_of(length, size)
+            expect.equal(
+                pair_of(got)[1],
+                want,
+                what=f"inverse for {length} tokens on {size} ranks",
+                hints=[
+                    (places.flatten(), "that is the order itself: joined[inverse] must be the text, "
+                     "and that applies it twice"),
+                    (torch.arange(length), "that leaves the tokens as the ranks hold them"),
+                ],
+            )  # fmt: skip
+
+    @check(points=2, title="a length that 2N does not divide raises a ValueError")
+    def test_refuses(self, submission):
+        cases = ((25, 3), (9, 1), (30, 4), (4, 4))
+        for (length, size), got in zip(cases, submission.run(refusals, cases)):
+            expect.that(
+                got == "ValueError",
+                f"{length} tokens on {size} ranks raised {got}, expected a ValueError: "
+                f"{2 * size} equal chunks are needed",
+            )
+
+
+class TestRingForward(Exercise):
+    """Ring attention"""
+
+    name = "ring_forward"
+    reference = "minitrain.parallel.context_by_hand:ring_forward"
+    hidden = HIDDEN
+
+    def rung(self, submission, order, length, ranks, given):
+        places = places_of(order, length, ranks)
+        q, k, v, _ = given
+        results = submission.launch(ring, places, q, k, v, ranks=ranks, timeout=10)
+        return zip(results, places)
+
+    @check(points=5, title="out and lse equal one process, both orders (2 and 3 ranks, float64)")
+    def test_values(self, submission):
+        for order, length, ranks in (("zigzag", 18, 3), ("contiguous", 18, 3), ("zigzag", 20, 2)):
+            given = inputs(length, 6, 3)
+            want, lse = causal(*given[:3])
+            unmasked, _ = attend(*given[:3])
+            for rank, (got, mine) in enumerate(self.rung(submission, order, length, ranks, given)):
+                q, k, v = (z[:, :, mine] for z in given[:3])
+                early = mine[:, None] >= mine
+                what = f"{order}, rank {rank} of {ranks}"
+                hints = [
+                    (unmasked[:, :, mine], "that reads later keys, too: Mask(offset) for the blocks "
+                     "that the diagonal crosses, nothing for those after it"),
+                    (attend(q, k, v, early)[0], "that is this rank's own keys alone: each block that "
+                     "comes around must be merged"),
+                ]  # fmt: skip
+                expect.equal(got["out"], want[:, :, mine], what=f"{what}, out", hints=hints)
+                expect.equal(got["lse"], lse[:, :, mine], what=f"{what}, lse")
+
+    @check(points=3, title="half-blocks that the causal mask empties are never computed")
+    def test_skips(self, submission):
+        for order in ("zigzag", "contiguous"):
+            length, ranks = 24, 3
+            given = inputs(length, 4, 2)
+            one = 4 * BATCH * 4 * SIZE * (length // (2 * ranks)) ** 2  # FLOPs of a half-block
+            for rank, (got, _) in enumerate(self.rung(submission, order, length, ranks, given)):
+                want = 2 * ranks + 1 if order == "zigzag" else 4 * rank + 3
+                expect.that(
+                    got["flops"] <= 1.02 * want * one,
+                    f"{order}, rank {rank} of {ranks} computed {got['flops'] / one:.3g} half-blocks, "
+                    f"{want} hold anything that may be read: skip those with offset < 0, all of whose "
+                    "keys come after all of their queries",
+                )
+
+    @check(points=2, title="N-1 messages of K key and value heads, not H")
+    def test_bytes(self, submission):
+        length, ranks = 24, 3
+        given = inputs(length, 6, 2)
+        want = 2 * given[1].nbytes // ranks
+        for rank, (got, _) in enumerate(self.rung(submission, "zigzag", length, ranks, given)):
+            others = {kind for kind, _ in got["ops"]} - {"send", "recv"}
+            expect.that(
+                not others,
+                f"it used {', '.join(sorted(others))}: blocks come `around`, one after another",
+            )
+            sends = [nbytes for kind, nbytes in got["ops"] if kind == "send"]
+            words = f"expected {ranks - 1} of {want}, this rank's keys and values"
+            if sends and sends[0] == 3 * want:
+                words += ": they were repeated for the query heads *before* they travelled"
+            expect.that(
+                sends == [want] * (ranks - 1), f"rank {rank} sent messages of {sends} bytes: {words}"
+            )
+
+    @check(points=2, title="bfloat16: parts are merged in float32, and rounded once")
+    def test_rounding(self, submission):
+        length, ranks = 96, 3
+        given = inputs(length, 4, 2, torch.bfloat16)
+        want, _ = causal(*(z.double() for z in given[:3]))
+        for rank, (got, mine) in enumerate(self.rung(submission, "zigzag", length, ranks, given)):
+            out, exact = got["out"], want[:, :, mine]
+            expect.that(
+                out.dtype == torch.bfloat16,
+                f"out is {out.dtype}: give it back in q's dtype, bfloat16",
+            )
+            ulps = ((out.double() - exact).abs() / exact.abs().clamp(min=1e-3)).max() * 2**8
+            expect.that(
+                ulps < 1.1,
+                f"rank {rank}: an error of {ulps:.2f} half-units in the last place of bfloat16, 1 is "
+                "what rounding once costs: begin with nothing_read(q), in float32, and round at the end",
+            )
+
+
+class TestRingBackward(Exercise):
+    """Gradients come home"""
+
+    name = "ring_backward"
+    reference = "minitrain.parallel.context_by_hand:ring_backward"
+    hidden = HIDDEN
+
+    def rung(self, submission, ranks):
+        kv = torch.randn(ranks, 2, 1, 2, 3, SIZE, dtype=torch.float32)
+        parts = torch.randn(ranks, ranks, 2, 1, 2, 3, SIZE, dtype=torch.float64)
+        dq = torch.randn(ranks, ranks, 1, 4, 3, SIZE, dtype=torch.float64)
+        results = submission.launch(back, kv, parts, dq, ranks=ranks, timeout=8)
+        return kv, parts, dq, results
+
+    @check(points=5, title="dq of all blocks, and all ranks' parts of the own dkv (1 to 4 ranks)")
+    def test_values(self, submission):
+        for ranks in (1, 2, 3, 4):
+            _, parts, dq, results = self.rung(submission, ranks)
+            for rank, got in enumerate(results):
+                what = f"rank {rank} of {ranks}"
+                for owner, is_right, *_ in got["log"]:
+                    expect.that(
+                        is_right, f"{what}: gradients({owner}, …) got another rank's block"
+                    )
+                expect.equal(
+                    got["dq"],
+                    dq[rank].sum(0),
+                    what=f"{what}, dq",
+                    hints=[(dq[rank, owner], "that is of one block: they add up") for owner in range(ranks)],
+                )  # fmt: skip
+                own, want = parts[rank, rank], parts[:, rank].sum(0)
+                expect.equal(
+                    got["dkv"],
+                    want,
+                    what=f"{what}, dkv",
+                    hints=[
+                        (own, "that is this rank's own part: the others' queries read these keys, too"),
+                        (want - own, "this rank's own part is missing, which waited at home"),
+                        (want + own, "this rank's own part is in it twice"),
+                        (parts[rank].sum(0), "that adds this rank's parts for *all* owners: each "
+                         "belongs to one of them, and travels there"),
+                        (parts.sum((0, 1)), "that adds all parts of all blocks: a part belongs to "
+                         "its block's owner alone"),
+                        *[(parts[:, other].sum(0), f"that is the gradient of rank {other}'s block: it "
+                           "is not home yet") for other in range(ranks)],
+                        *[(own + parts[other, rank], f"only the part of rank {other} came: add the sum "
+                           "that came from the left to the own part, and pass both on")
+                          for other in range(ranks)],
+                    ],
+                )  # fmt: skip
+
+    @check(points=3, title="N-1 messages of kv and N-1 of its gradient")
+    def test_messages(self, submission):
+        for ranks in (1, 3):
+            kv, parts, _, results = self.rung(submission, ranks)
+            for rank, got in enumerate(results):
+                others = {kind for kind, _ in got["ops"]} - {"send", "recv"}
+                expect.that(
+                    not others,
+                    f"it used {', '.join(sorted(others))}: then a rank holds the gradients of all N "
+                    "blocks. Let each go on with its block, by pass_on",
+                )
+                sends = [nbytes for kind, nbytes in got["ops"] if kind == "send"]
+                counts = sends.count(kv[0].nbytes), sends.count(parts[0, 0].nbytes)
+                words = "as many as kv's"
+                if counts[1] == ranks:
+                    words = "the own part needs not travel, it waits at home for the others"
+                expect.that(
+                    counts == (ranks - 1, ranks - 1) and len(sends) == sum(counts),
+                    f"rank {rank} of {ranks} sent kv {counts[0]} times and its gradient {counts[1]} "
+                    f"times, {len(sends)} messages in all; expected {ranks - 1} of each, in the dtype "
+                    f"that `gradients` gives: {words}",
+                )
+
+    @check(points=2, title="a gradient travels while the next block is computed")
+    def test_overlap(self, submission):
+        _, _, _, results = self.rung(submission, 4)
+        for rank, got in enumerate(results):
+            for step, (_, _, sends, waited) in enumerate(got["log"]):
+                due = max(0, step - 1)
+                expect.that(
+                    sends == due,
+                    f"rank {rank}, step {step}: {sends} gradients had been sent off before this block "
+                    f"was computed, expected {due}: pass one on as soon as this rank's part is in it",
+                )
+                expect.that(
+                    waited <= max(0, step - 2),
+                    f"rank {rank}, step {step}: it had already waited for gradient {waited}. Keep what "
+                    "pass_on returned, and call it when the next part is there to be added",
+                )
+
+
+class TestUlysses(Exercise):
+    """Heads for tokens"""
+
+    name = "ulysses"
+    reference = "minitrain.parallel.context_by_hand:ulysses"
+    hidden = HIDDEN
+    cases = ((2, 14, 4, 2), (3, 15, 6, 3), (4, 8, 8, 2))  # ranks, tokens, heads, key heads
+
+    def exchanged(self, submission, cases):
+        for ranks, length, heads, kv_heads in cases:
+            given = inputs(length, heads, kv_heads)
+            results = submission.launch(heads_for_tokens, *given, ranks=ranks, timeout=10)
+            yield f"{heads} heads, {kv_heads} key heads, {ranks} ranks", given, ranks, results
+
+    @check(points=5, title="equals one process: key heads more, as many and fewer than ranks")
+    def test_values(self, submission):
+        for what, (q, k, v, _), ranks, results in self.exchanged(submission, self.cases):
+            want = causal(q, k, v)[0].chunk(ranks, 2)
+            copies = max(1, ranks // k.shape[1])
+            in_turn = (z.repeat(1, copies, 1, 1) for z in (k, v))
+            other = causal(q, *in_turn)[0].chunk(ranks, 2)
+            later = attend(q, k, v)[0].chunk(ranks, 2)
+            for rank, got in enumerate(results):
+                mine = want[rank]
+                local = causal(*(z.chunk(ranks, 2)[rank] for z in (q, k, v)))[0]
+                expect.equal(
+                    got["out"],
+                    mine,
+                    what=f"{what}, rank {rank}",
+                    hints=[
+                        (other[rank], "query heads read the wrong key heads: copies stand side by "
+                         "side, 0 0 1 1 (repeat_interleave), not 0 1 0 1 (repeat)"),
+                        (later[rank], "that reads later tokens, too: is_causal=True"),
+                        (local, "that is attention to this rank's own tokens: `exchange` first"),
+                    ],
+                )  # fmt: skip
+
+    @check(points=2, title="every gradient equals one process")
+    def test_gradients(self, submission):
+        for what, given, ranks, results in self.exchanged(submission, self.cases[::2]):
+            leaves = [z.clone().requires_grad_() for z in given[:3]]
+            causal(*leaves)[0].backward(given[3])
+            for rank, got in enumerate(results):
+                for name, leaf, gradient in zip("qkv", leaves, got["gradients"]):
+                    want = leaf.grad.chunk(ranks, 2)[rank]
+                    expect.equal(gradient, want, what=f"{what}, rank {rank}, gradient of {name}")
+
+    @check(points=3, title="bytes: (N-1)/N · B·T/N·C · (2H + 2·max(K, N)) numbers")
+    def test_bytes(self, submission):
+        for what, (q, k, *_), ranks, results in self.exchanged(submission, self.cases[::2]):
+            heads, kv_heads, length = q.shape[1], k.shape[1], q.shape[2]
+            head = 8 * BATCH * SIZE * (length // ranks)  # bytes of one head's T/N tokens
+            carried = 2 * heads + 2 * max(kv_heads, ranks)
+            for rank, got in enumerate(results):
+                expect.that(
+                    got["kinds"] == ["all_to_all"],
+                    f"{what}: it used {', '.join(got['kinds']) or 'no message'}: only `exchange` is "
+                    "needed, on the way there and on the way back",
+                )
+                words = "one way for q, k and v, one back for the answers"
+                if got["sent"] == 4 * heads * head * (ranks - 1) // ranks:
+                    words = "keys and values were repeated for all H query heads before they travelled"
+                expect.that(
+                    got["sent"] == carried * head * (ranks - 1) // ranks,
+                    f"{what}: rank {rank} sent {got['sent'] / head:.4g} heads of T/N tokens, expected "
+                    f"{carried * (ranks - 1) / ranks:.4g}: {words}",
+                )
+
+    @check(points=2, title="ranks that do not divide the heads: a ValueError, before anything is sent")
+    def test_refuses(self, submission):
+        q, k, v, _ = inputs(5, 6, 2)
+        cases = [(q, k, v, 4, None), (q, k, v, 12, None)]
+        for case, got in zip(cases, submission.run(refusals, cases)):
+            expect.that(
+                got == "ValueError",
+                f"6 heads on {case[3]} ranks raised {got}, expected a ValueError: a head is not cut",
+            )
+
+
+# ---- experiments ----
+
+KINDS = ("gather", "ring", "ulysses")
+
+
+def wire(row):
+    """Bytes a rank sends in a layer by the closed form: (forward, backward)."""
+    ranks, heads, kv_heads = row["ranks"], row["heads"], row["kv_heads"]
+    own = 4 * row["length"] // ranks * row["head_size"]  # bytes of one head's T/N tokens
+    if row["kind"] == "ulysses":
+        each = own * (2 * heads + 2 * max(kv_heads, ranks)) * (ranks - 1) // ranks
+        return each, each
+    hops = (ranks - 1) * 2 * kv_heads * own
+    return hops, (2 if row["kind"] == "ring" else 1) * hops
+
+
+def kept(row):
+    """Bytes that autograd keeps, where no score is kept."""
+    ranks, heads, kv_heads, size = (row[n] for n in ("ranks", "heads", "kv_heads", "head_size"))
+    own = 2 * heads * size + heads  # q, out and lse
+    keys = {"gather": kv_heads * ranks, "ring": kv_heads, "ulysses": max(kv_heads, ranks)}
+    return 4 * row["length"] * (own + 2 * keys[row["kind"]] * size) // ranks
+
+
+class TestTraffic(Experiment):
+    """Bytes on the wire"""
+
+    name = "traffic"
+
+    @check(points=6, title="gather, ring and Ulysses send exactly what the closed forms say")
+    def test_bytes(self, table):
+        for row in table:
+            expect.that(row["kind"] in KINDS, f"kind {row['kind']!r}: expected {', '.join(KINDS)}")
+            for way, want in zip(("forward", "backward"), wire(row)):
+                got = row[f"{way}_bytes"]
+                expect.that(
+                    got == want,
+                    f"{row['kind']} on {row['ranks']} ranks, {way}: {got} bytes measured, the closed "
+                    f"form gives {want}",
+                )
+
+    @check(points=3, title="three ways on 2 to 16 ranks; only Ulysses' bytes fall")
+    def test_order(self, table):
+        at = {(r["kind"], r["ranks"]): r["forward_bytes"] + r["backward_bytes"] for r in table}
+        for kind in KINDS:
+            for ranks in (2, 16):
+                expect.that((kind, ranks) in at, f"there is no row of '{kind}' on {ranks} ranks")
+        expect.that(
+            at["ulysses", 16] < at["ulysses", 2] / 2 and at["ring", 16] > at["ring", 2],
+            f"bytes a layer: {at}; with more ranks Ulysses sends less, a ring never does",
+        )
+
+
+class TestMemory(Experiment):
+    """Bytes held"""
+
+    name = "memory"
+
+    @check(points=4, title="kept for backward: exactly the closed forms of gather, ring and Ulysses")
+    def test_kept(self, table):
+        for row in table:
+            if row["kind"] in KINDS:
+                want = kept(row)
+                expect.that(
+                    row["kept_bytes"] == want,
+                    f"{row['kind']}, {row['length']} tokens, {row['ranks']} ranks: {row['kept_bytes']} "
+                    f"bytes kept, q, k, v, out and lse are {want}",
+                )
+
+    @check(points=4, title="scores grow with T², the ring holds least")
+    def test_peak(self, table):
+        peak = {(row["kind"], row["length"]): row["peak_bytes"] for row in table}
+        lengths = sorted({length for _, length in peak})
+        expect.that(len(lengths) >= 2, "at least two lengths of the text are asked for")
+        for kind in ("scores", *KINDS):
+            for length in lengths:
+                expect.that((kind, length) in peak, f"there is no row of '{kind}' at {length} tokens")
+        last, before = lengths[-1], lengths[-2]
+        growth = peak["scores", last] / peak["scores", before] / (last / before)
+        expect.that(
+            growth > 1.5,
+            f"'scores' grew only {growth:.2f} times as fast as the text: does it write out T/N x T?",
+        )
+        expect.that(
+            peak["ring", last] < peak["gather", last] < peak["scores", last],
+            f"peaks at {last} tokens: {({k: peak[k, last] for k in ('scores', *KINDS)})}; the ring "
+            "should hold less than gather, and that less than the scores",
+        )
+
+
+def half_blocks(row):
+    """How many half-blocks a rank computes by the closed form."""
+    return 2 * row["ranks"] + 1 if row["order"] == "zigzag" else 4 * row["rank"] + 3
+
+
+class TestBalance(Experiment):
+    """FLOPs of each rank"""
+
+    name = "balance"
+
+    @check(points=5, title="exactly 4r + 3 half-blocks contiguously, and 2N + 1 in zig-zag")
+    def test_flops(self, table):
+        for row in table:
+            half = row["length"] // (2 * row["ranks"])
+            one = 4 * row["heads"] * row["head_size"] * half**2
+            expect.that(
+                row["flops"] == half_blocks(row) * one,
+                f"{row['order']}, rank {row['rank']} of {row['ranks']}: {row['flops'] / one:.4g} "
+                f"half-blocks counted, the closed form gives {half_blocks(row)}",
+            )
+
+    @check(points=3, title="both orders on 2, 4 and 8 ranks, the same work in all, and bytes")
+    def test_same(self, table):
+        total = {}
+        for row in table:
+            key = row["order"], row["ranks"]
+            total[key] = total.get(key, 0) + row["flops"]
+        for ranks in (2, 4, 8):
+            pair = [total.get((order, ranks)) for order in ("contiguous", "zigzag")]
+            expect.that(None not in pair, f"both orders are asked for on {ranks} ranks")
+            expect.that(
+                pair[0] == pair[1],
+                f"{ranks} ranks compute {pair[0]} FLOPs in all contiguously and {pair[1]} in zig-zag: "
+                "the order moves work, it makes none",
+            )
+            sent = {row["forward_bytes"] for row in table if row["ranks"] == ranks}
+            expect.that(len(sent) == 1, f"{ranks} ranks sent {sorted(sent)} bytes: all send the same")
+
+
+# ---- questions ----
+
+
+def table_of(records, name):
+    rows = records.get(name) or []
+    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
+    return rows
+
+
+class TestUlyssesFrom(Question):
+    """Where Ulysses sends less"""
+
+    name = "ulysses_from"
+
+    @check(points=5, title="the smallest number of ranks, forward and backward together")
+    def test_value(self, value, records):
+        rows = {(row["kind"], row["ranks"]): row for row in table_of(records, "traffic")}
+        ranks = sorted({n for _, n in rows})
+
+        def first(*ways):
+            sent = {key: sum(row[f"{way}_bytes"] for way in ways) for key, row in rows.items()}
+            less = [n for n in ranks if sent["ulysses", n] < sent["ring", n]]
+            return less[0] if less else None
+
+        want = first("forward", "backward")
+        expect.that(want is not None, "in your table Ulysses never sends less than the ring")
+        expect.equal(
+            value,
+            want,
+            what="ranks",
+            hints=[
+                (first("forward"), "that is forward alone: a ring's backward sends twice as much"),
+                (rows["ulysses", ranks[0]]["heads"], "that is where the heads run out"),
+            ],
+        )
+
+
+def busiest(records):
+    """Order -> FLOPs of the busiest of eight ranks."""
+    rows = [row for row in table_of(records, "balance") if row["ranks"] == 8]
+    most = {}
+    for row in rows:
+        most[row["order"]] = max(most.get(row["order"], 0), row["flops"])
+    for order in ("contiguous", "zigzag"):
+        expect.that(order in most, f"your table has no row of '{order}' on 8 ranks")
+    return most
+
+
+class TestZigzagGain(Question):
+    """What the order is worth"""
+
+    name = "zigzag_gain"
+
+    @check(points=5, title="busiest rank, contiguous over zig-zag, 8 ranks")
+    def test_value(self, value, records):
+        most = busiest(records)
+        want = most["contiguous"] / most["zigzag"]
+        least = min(row["flops"] for row in records["balance"] if row["ranks"] == 8)
+        hints = [
+            (1 / want, "that is the time that is left; turn the fraction round"),
+            (2.0, "2 is what it approaches with more ranks"),
+            (1.0, "all ranks together compute as much in both orders; a ring waits for the busiest"),
+            (most["contiguous"] / least, "that is the busiest over the idlest contiguous rank"),
+            (15 / 9, "that is on four ranks: eight are asked for"),
+        ]
+        expect.close(value, want, tol=0.01, what="contiguous over zig-zag", hints=hints)
+
+
+class TestTokensToHide(Question):
+    """When a ring hides its messages"""
+
+    name = "tokens_to_hide"
+
+    @check(points=5, title="tokens a rank at which compute equals messages, 8 H100s on InfiniBand")
+    def test_value(self, value, records):
+        rows = [r for r in table_of(records, "balance") if (r["order"], r["ranks"]) == ("zigzag", 8)]
+        expect.that(rows, "your table has no row of 'zigzag' on 8 ranks")
+        row = rows[0]
+        tokens = row["length"] // row["ranks"]
+        compute, message = row["flops"] / 794e12, row["forward_bytes"] / 2 / 36.75e9
+        want = tokens * message / compute
+        hints = [
+            (tokens * compute / message, "that is upside down: more to send needs more tokens"),
+            (want / tokens, "that is how many times as many: multiply by the tokens a rank has now"),
+            (want * row["ranks"], "those are the tokens of the text: a rank's are asked for"),
+            (tokens * (message / compute) ** 0.5, "compute over messages grows as t²/t: no root"),
+            (2 * want, "those are float32's bytes: message_seconds has half of them already"),
+        ]
+        expect.close(value, want, tol=0.02, what="tokens a rank", hints=hints)
