@@ -35,7 +35,7 @@ def draw_load(
     caption: str = "",
     ax: Axes | None = None,
 ) -> None:
-    """`load[e]` choices of expert e; a capacity `factor` is times an even load, None drops nothing."""
+    """`load[e]` choices of expert e. A capacity is `factor` times an even load; None: no limit."""
     words = in_words(load, factor)
     with drawing(ax, alt or f"Bars of the choices that each expert got. {words}", caption) as axes:
         places, most = range(len(load)), capacity(load, factor)

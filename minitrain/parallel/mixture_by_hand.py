@@ -44,7 +44,7 @@ def balance_loss(group: Group, p: Tensor, experts: Tensor) -> Tensor:
 
 
 def update_bias(group: Group, bias: Tensor, experts: Tensor, rate: float) -> None:
-    """In place: up by `rate` for an expert that got less than the mean on all ranks, down if more."""
+    """In place: up by `rate` where an expert got less than the mean on all ranks, down if more."""
     counts = group.all_reduce(torch.bincount(experts.flatten(), minlength=len(bias)))  # (E,)
     bias += rate * torch.sign(counts.double().mean() - counts)
 
