@@ -22,8 +22,8 @@ lab = Lab("e02d_expert_parallel")
 # %% [markdown]
 # ## 1 · A token needs two of eight
 #
-# A mixture of experts (**MoE**) has E small MLPs, the *experts*, in the place of one. A router picks K of them for each
-# token. Parameters grow with E, FLOPs a token with K.
+# A mixture of experts (**MoE**) has E small MLPs, the *experts*, in the place of one. A router picks K for each token.
+# Parameters grow with E, FLOPs a token with K.
 #
 # **Predict**: Mixtral 8x7B has 46.7 billion parameters, with E = 8 and K = 2. How many does one token pass through?
 
@@ -95,22 +95,18 @@ show.draw_load(load.tolist(), factor=1.0)
 # %% [markdown]
 # ## 2 · Keep the load even
 #
-# Even a random router is uneven, and training makes it worse: an expert that is chosen more learns more, and is chosen
-# more. Two remedies.
+# An expert that is chosen more learns more, and is chosen more. Against it, the **balance loss**
+# ([Fedus et al. 2021](https://arxiv.org/abs/2101.03961)): E · Σ fᵢPᵢ, with fᵢ the share of the *choices* that expert i
+# got, Pᵢ the mean of p, which alone has a gradient. Even: 1.
 #
-# **Loss** ([Fedus et al. 2021](https://arxiv.org/abs/2101.03961)): E · Σ fᵢPᵢ, with fᵢ the share of the *choices* that
-# expert i got, Pᵢ the mean of p. Even: 1.
-
-# %% [markdown]
-# Only P has a gradient. On N ranks f must count the tokens of **all**: each rank's own f would be another loss for each
-# cut of the batch. Then each rank sums p over its tokens, and the shares add up.
+# On N ranks f must count the tokens of **all**, or each cut of the batch has another loss.
 
 # %% [markdown]
 # ### Exercise 2 · `balance_loss`
 #
 # Difficulty 3 · 8 minutes · 9 points
 #
-# `group.all_reduce(counts)` sums a tensor over ranks, in place, and returns it. `torch.bincount(values, minlength=E)`
+# Each rank gives its share, over its own p. `group.all_reduce(counts)` sums a tensor over ranks, in place, and returns it. `torch.bincount(values, minlength=E)`
 # counts. Ranks may have different numbers of tokens.
 
 
@@ -153,8 +149,7 @@ balance_loss = lab.grade(balance_loss)
 # Difficulty 2 · 5 minutes · 7 points
 #
 # **Bias** ([Wang et al. 2024](https://arxiv.org/abs/2408.15664), DeepSeek-V3): no loss at all. After each step the bias of
-# an expert goes up by `rate` if it got less than the mean over experts, down if more, unchanged if equal. Again, counts of
-# all ranks.
+# an expert goes up by `rate` if it got less than the mean, down if more, unchanged if equal. Again, counts of all ranks.
 
 
 # %% tags=["exercise"]
@@ -333,26 +328,20 @@ show.table([{"capacity factor": c, "dropped": 1 - share} for c, share in kept.it
 # %% [markdown]
 # ## 4 · Experts on other ranks
 #
-# **Expert parallelism** ([GShard](https://arxiv.org/abs/2006.16668)): rank r of N holds experts r·E/N to (r+1)·E/N. The
-# ranks also have *different tokens*, so rows travel: there, and their answers back.
+# **Expert parallelism** ([GShard](https://arxiv.org/abs/2006.16668)): rank r of N holds experts r·E/N to (r+1)·E/N, and
+# has its own tokens. Rows travel there and back, by an **all-to-all**.
 #
-# Sorted by expert, rows for one rank are neighbours. An **all-to-all** sends each piece to its rank.
-
-# %% [markdown]
-# `all_to_all(rows, group, sent, got)` takes two lists of N row counts, to and from each rank, and knows its backward:
-# the same with the lists exchanged.
-#
-# An expert's gradient is then already the sum over the tokens of *all* ranks. Who averages it again, as data parallelism
-# would, is wrong by N.
+# An expert's gradient is then already the sum over the tokens of *all* ranks. Averaging it, as data parallelism would,
+# is wrong by N.
 
 # %% [markdown]
 # ### Exercise 6 · `exchange`
 #
 # Difficulty 5 · 18 minutes · 14 points
 #
-# First send counts: `group.all_to_all(output, input)` sends piece j of `input` to rank j. What arrives is sorted by
-# source, then by expert; `experts(rows, counts)` wants all rows of its first expert, then of the second. Undo that order
-# before they go home.
+# First counts: `group.all_to_all(output, input)` sends piece j of `input` to rank j. Then
+# `all_to_all(rows, group, sent, got)`, with N row counts to and from each rank; autograd knows it. What arrives is by
+# source, then by expert; `experts` wants it by expert. Undo that before they go home.
 
 # %% tags=["exercise"]
 from minitrain.parallel.rows import all_to_all
@@ -399,13 +388,12 @@ exchange = lab.grade(exchange)
 # %% [markdown]
 # Your functions as a layer; `moe` is a whole one, of which a rank keeps its experts:
 
-# %%
+# %% tags=["experiment"]
 from functools import partial
 
 from minitrain.model.experts import Experts
 
 
-# %% tags=["experiment"]
 class Mixture(torch.nn.Module):
     """route, plan, exchange, mix. It counts what it would drop with a capacity of 1.25."""
 
@@ -547,8 +535,8 @@ show.table([{"model": m, "F": F, **{link: ratio(F, link) for link in LINKS}}
             for m, F in models.items()], caption="all-to-all over experts' time, 64 ranks")  # fmt: skip
 
 # %% [markdown]
-# M, K and D cancel: only the expert's width F is left. Fine experts are wanted for quality, and pay with their network:
-# DeepSeek-V3 therefore sends a token to at most 4 nodes, in FP8, while it computes.
+# M, K and D cancel: only the expert's width F is left. Fine experts pay with their network: DeepSeek-V3 sends a token to
+# at most 4 nodes, in FP8, while it computes.
 #
 # **Question**: from which F on do the experts take at least as long as the all-to-alls, over InfiniBand, 64 ranks?
 
@@ -586,7 +574,7 @@ from minitrain.training.loop import token_weighted_loss
 from minitrain.training.optimizers import adamw
 from minitrain.training.schedule import warmup_cosine
 
-steps, rate = lab.size("steps"), lab.size("lr")
+steps, rate, rows = (lab.size(n) for n in ("steps", "lr", "batch"))
 
 
 def loss_of(model, batch, tokens):
@@ -601,7 +589,7 @@ def trained(group, how):
         model.blocks[0].mlp if how == "dense" else Mixture(group, model.blocks[0].mlp)
     )
     optimizer = adamw(model, lr=rate)
-    loader = Loader(packed[0], lab.size("batch"), group.rank, group.size, seed=0)
+    loader = Loader(packed[0], rows, group.rank, group.size, seed=0)
     for step, batch in zip(range(steps), loader):
         for settings in optimizer.param_groups:
             settings["lr"] = warmup_cosine(step, steps, steps // 20, rate)
@@ -700,7 +688,7 @@ lab.answer("interferes", interferes)
 # %% [markdown]
 # ## 7 · At equal FLOPs
 #
-# The same steps, tokens and active FLOPs, four losses. **Predict** nothing: look.
+# The same steps, tokens and active FLOPs: four losses on text that no model has seen.
 
 # %% tags=["experiment"]
 from minitrain.measure.flops import flops_per_token
