@@ -40,14 +40,15 @@ def draw_load(
     with drawing(ax, alt or f"Bars of the choices that each expert got. {words}", caption) as axes:
         places, most = range(len(load)), capacity(load, factor)
         kept = [min(n, most) for n in load]
-        axes.bar(places, kept, 0.72, color=BLUE, label="kept")
-        dropped = [n - k for n, k in zip(load, kept)]
-        if any(dropped):
-            axes.bar(places, dropped, 0.72, kept, label="dropped", **HATCHED)
+        axes.bar(places, kept, 0.72, color=BLUE, label="choices" if factor is None else "kept")
+        over = [place for place in places if load[place] > most]
+        if over:
+            dropped = [load[place] - most for place in over]
+            axes.bar(over, dropped, 0.72, most, label="dropped", **HATCHED)
         even = sum(load) / len(load)
         axes.axhline(even, color=INK, linewidth=1, linestyle="--", label="even load")
         if factor is not None:
-            axes.axhline(most, color=ORANGE, linewidth=1.3, label=f"capacity, {factor:g} of it")
+            axes.axhline(most, color=ORANGE, linewidth=1.3, label=f"capacity, {factor:g}x even")
         axes.set_xticks(places)
         axes.grid(axis="x", visible=False)
         finish(axes, "expert", "choices", title or words)
@@ -62,10 +63,12 @@ def capacity(load: Sequence[float], factor: float | None) -> float:
 
 def in_words(load: Sequence[float], factor: float | None) -> str:
     """What a title says of it, and who cannot see the picture is told."""
-    most = capacity(load, factor)
-    dropped = sum(max(0, n - most) for n in load) / max(1, sum(load))
-    busiest = max(load) * len(load) / max(1, sum(load))
-    return f"The busiest expert gets {busiest:.1f}x an even load; {dropped:.0%} is dropped"
+    most, total = capacity(load, factor), max(1, sum(load))
+    busiest = f"The busiest expert gets {max(load) * len(load) / total:.1f}x an even load"
+    if factor is None:
+        return busiest
+    dropped = sum(max(0, n - most) for n in load) / total
+    return f"{busiest}; {dropped:.0%} is dropped"
 
 
 @lru_cache

@@ -32,7 +32,7 @@ SIZES = {
         "steps": 80,
         "lr": 1e-2,
     },
-    "gpu": {"width": 128, "inner": 512, "steps": 300, "corpus_bytes": 4_000_000},
+    "gpu": {"steps": 300, "corpus_bytes": 4_000_000},
     "multi": {"batch": 32},
 }
 HIDDEN = (
