@@ -95,11 +95,11 @@ show.draw_load(load.tolist())
 # %% [markdown]
 # ## 2 · Keep the load even
 #
-# An expert that is chosen more learns more, and is chosen more. Against it, the **balance loss**
-# ([Fedus et al. 2021](https://arxiv.org/abs/2101.03961)): E · Σ fᵢPᵢ, with fᵢ the share of the *choices* that expert i
-# got, Pᵢ the mean of p, which alone has a gradient. Even: 1.
+# Who is chosen more learns more, and is chosen more. Against it, the **balance loss**
+# ([Fedus et al. 2021](https://arxiv.org/abs/2101.03961)): E · Σ fᵢPᵢ, fᵢ the share of the *choices* that expert i got,
+# Pᵢ the mean of its p, which alone has a gradient. Even: 1.
 #
-# On N ranks f must count the tokens of **all**, or each cut of the batch has another loss.
+# f counts the tokens of **all** ranks, or each cut has another loss.
 
 # %% [markdown]
 # ### Exercise 2 · `balance_loss`
@@ -206,11 +206,11 @@ widgets.explore(
 # %% [markdown]
 # ## 3 · Tokens to rows
 #
-# A choice becomes a *row*; rows of one expert stand together, so that it multiplies them all at once. Choice number
-# K·token + j is the token's j-th.
+# A choice becomes a *row*; rows of one expert stand together, and it multiplies them at once. Choice K·token + j is the
+# token's j-th.
 #
-# With a **capacity** an expert takes at most ⌈factor · M·K / E⌉ rows, those of highest p, and buffers have a fixed size.
-# The rest is *dropped*. **Dropless** takes all.
+# With a **capacity** an expert takes ⌈factor · M·K / E⌉ rows at most, those of highest p: buffers of fixed size. The rest
+# is *dropped*. **Dropless** takes all.
 
 # %% [markdown]
 # ### Exercise 4 · `plan`
@@ -727,11 +727,10 @@ show.table(equal_flops)
 # Transformer reports T5-Base's quality in a seventh of the time.
 
 # %% [markdown]
-# > **On GPUs.** One GPU changes sizes only: a longer run. With two or more, `launch` uses NCCL, and the all-to-all of
-# > section 5 is real: time it, beside the table on paper.
-#
 # **Takeaway**: experts buy parameters for bytes, 2·M·K·(N-1)/N rows a forward. Left alone, a tenth of the choices were
 # over a capacity of 1.25; with the loss or the bias nearly none.
+#
+# > **On GPUs.** One GPU makes the run longer. With more, `launch` uses NCCL, and section 5's bytes can be timed.
 
 # %%
 lab.score(read="minitrain/parallel/expert.py")
