@@ -323,7 +323,10 @@ kept = {
     c: len(plan(experts, 8, priority, c)[0]) / 1024 for c in (0.5, 1.0, 1.25, 1.5, 2.0)
 }
 lab.reveal("dropped", 1 - kept[1.0], note="before any training; it gets worse")
-show.table([{"capacity factor": c, "dropped": 1 - share} for c, share in kept.items()])
+show.table(
+    [{"capacity factor": c, "dropped": 1 - share} for c, share in kept.items()],
+    formats={"dropped": "{:.1%}".format},
+)
 
 # %% [markdown]
 # ## 4 · Experts on other ranks
@@ -716,7 +719,7 @@ show.bars(
     [row["model"] for row in equal_flops],
     [row["loss"] - floor for row in equal_flops],
     y="held-out loss above the floor (nats per token)",
-    title=f"{steps} steps on two ranks, equal active FLOPs",
+    title=f"{steps} steps, one seed, on {lab.device_name}",
     alt="Held-out loss above the entropy floor for a dense model and three mixtures of experts.",
 )
 show.table(equal_flops)

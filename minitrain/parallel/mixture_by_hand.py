@@ -1,9 +1,9 @@
-"""A mixture of experts in six functions of plain autograd: what lab e02d asks for, and expert.py,
-dispatch.py and router.py do with less memory and with more cases.
+"""A mixture of experts as lab e02d writes it: six functions of plain autograd.
 
     x ─ route ─ plan ─ mix( exchange( experts ) ) ─ y        balance_loss · update_bias
 
-The ranks of `group` have different tokens and different experts. Papers: Switch, arXiv 2101.03961
+The ranks of `group` have different tokens and different experts. The real ones, which keep less for
+backward and know more cases, are in expert.py, model/dispatch.py and model/router.py. Papers: Switch, arXiv 2101.03961
 (loss, capacity); Wang et al., 2408.15664 (bias); GShard, 2006.16668 (exchange).
 Lab: e02d_expert_parallel.
 Shapes: M tokens  K choices a token  E experts  R rows, M·K less what is dropped  D width  N ranks.

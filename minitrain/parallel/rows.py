@@ -1,8 +1,8 @@
 """Rows to other ranks and back: an all-to-all that autograd knows.
 
 What rank r gets from rank s is what s sends to r; the gradient goes the same way back, so backward
-is an all-to-all with the two lists of sizes exchanged. Experts travel by it (expert.py), and heads
-could. Cost: a rank sends the rows that are not its own, forward, and gets as many gradients back.
+is an all-to-all with the two lists of sizes exchanged. Cost: a rank sends the rows that are not its
+own forward, and as many gradients as it got rows backward.
 Lab: e02d_expert_parallel. Shapes: D width  N ranks.
 """
 

@@ -102,6 +102,11 @@ class TestRoute(Exercise):
             p, experts, weights = oracle(x, weight, bias, k)
             got = found["out"]
             logits = F.linear(x, weight)
+            expect.that(
+                got[0].dtype == p.dtype,
+                f"x in float64 gave p in {got[0].dtype}: float32 *at least*, "
+                "`torch.promote_types(x.dtype, torch.float32)`",
+            )
             expect.equal(
                 got[0],
                 p,
