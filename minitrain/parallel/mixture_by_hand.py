@@ -3,8 +3,9 @@
     x ─ route ─ plan ─ mix( exchange( experts ) ) ─ y        balance_loss · update_bias
 
 The ranks of `group` have different tokens and different experts. The real ones, which keep less for
-backward and know more cases, are in expert.py, model/dispatch.py and model/router.py. Papers: Switch, arXiv 2101.03961
-(loss, capacity); Wang et al., 2408.15664 (bias); GShard, 2006.16668 (exchange).
+backward and know more cases, are in expert.py, model/dispatch.py and model/router.py.
+Papers: Switch, arXiv 2101.03961 (loss, capacity); Wang et al., 2408.15664 (bias); GShard,
+2006.16668 (exchange).
 Lab: e02d_expert_parallel.
 Shapes: M tokens  K choices a token  E experts  R rows, M·K less what is dropped  D width  N ranks.
 """
