@@ -95,11 +95,11 @@ show.draw_load(load.tolist())
 # %% [markdown]
 # ## 2 · Keep the load even
 #
-# Who is chosen more learns more, and is chosen more. Against it, the **balance loss**
+# Who is chosen more learns more, and is chosen more. Against it: the **balance loss**
 # ([Fedus et al. 2021](https://arxiv.org/abs/2101.03961)): E · Σ fᵢPᵢ, fᵢ the share of the *choices* that expert i got,
-# Pᵢ the mean of its p, which alone has a gradient. Even: 1.
+# Pᵢ the mean p, which alone has a gradient. Even: 1.
 #
-# f counts the tokens of **all** ranks, or each cut has another loss.
+# f counts **all** ranks' tokens, or each cut has another loss.
 
 # %% [markdown]
 # ### Exercise 2 · `balance_loss`
