@@ -19,7 +19,6 @@ Shapes: M tokens  K choices a token  R = M·K rows  D width  E experts  N ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -32,6 +31,7 @@ from minitrain.model.mixture import mixtures
 from minitrain.model.moe import Answer, MoE
 from minitrain.parallel.group import Group
 from minitrain.parallel.layout import inherit_layout, lay_out
+from minitrain.parallel.rows import all_to_all
 
 
 def exchange_naive(group: Group, experts: Answer, rows: Tensor, counts: Tensor) -> Tensor:
@@ -63,22 +63,6 @@ def exchange(group: Group, experts: Answer, rows: Tensor, counts: Tensor) -> Ten
     plan = make_plan(_numbers(arriving).unsqueeze(1), arriving.shape[1])
     answers = experts(dispatch(arrived, plan), plan.counts)
     return all_to_all(collect(answers, plan), group, here, there)
-
-
-def all_to_all(x: Tensor, group: Group, sent: Sequence[int], got: Sequence[int]) -> Tensor:
-    """x (Σ sent, D), sent[r] rows for rank r -> (Σ got, D). Backward sends the gradients back."""
-    return _AllToAll.apply(x, group, sent, got)
-
-
-class _AllToAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, group: Group, sent: Sequence[int], got: Sequence[int]) -> Tensor:
-        ctx.arguments = (group, got, sent)
-        return group.all_to_all(x.new_empty(sum(got), x.shape[1]), x, got, sent)
-
-    @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, None, None, None]:
-        return _AllToAll.apply(dy, *ctx.arguments), None, None, None
 
 
 def gather_counts(group: Group, counts: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from minitrain.model.mixture import set_step, update_biases
 from minitrain.model.moe import MoE
 from minitrain.model.transformer import build
 from minitrain.parallel.expert import (
-    all_to_all,
     exchange_bytes,
     exchange_naive,
     expert_parallel,
@@ -23,6 +22,7 @@ from minitrain.parallel.expert import (
 )
 from minitrain.parallel.launch import launch
 from minitrain.parallel.layout import layout_of
+from minitrain.parallel.rows import all_to_all
 from minitrain.training.loop import token_weighted_loss
 
 CONFIG = ModelConfig(
