@@ -8,8 +8,9 @@ talks most comes last (`mesh_model.AXES`):
     Mesh(tp=4, dp=2)   node 0  tp 0 0 1 1             every layer's activations cross, four times
 
 Collectives count as rings in the order of their group, each rank sending to its next; an
-all-to-all as even. `place` finds the best order by counting the same edges before anything runs: the
-chattiest axis last is a rule of thumb, which fails where that axis is longer than a node. Paper: Narayanan et al., arXiv 2104.04473, section 3.1. Lab: e02f.
+all-to-all as even. `place` finds the best order by counting the same edges before anything runs:
+the chattiest axis last is a rule of thumb, and wrong where that axis is longer than a node.
+Paper: Narayanan et al., arXiv 2104.04473, section 3.1. Lab: e02f_four_dimensions.
 """
 
 from __future__ import annotations
