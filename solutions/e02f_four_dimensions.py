@@ -26,27 +26,6 @@ lab = Lab("e02f_four_dimensions")
 # multiply them. A **mesh** gives every rank a place on named axes; along one axis it splits the batch, along another the
 # layers, and so on.
 #
-# `Axes` has what needs no thought:
-
-
-# %%
-class Axes:
-    def __init__(self, **sizes):  # in order: Axes(dp=2, tp=4)
-        self.axes, self.shape = tuple(sizes), tuple(sizes.values())
-
-    def __getitem__(self, axis):  # mesh["tp"]
-        return self.shape[self.axes.index(axis)]
-
-    def check(self, ranks):
-        assert torch.Size(self.shape).numel() == ranks, f"{self} on {ranks} ranks"
-
-    def group(self, group, axes):  # this rank's line, a group to talk on
-        return group.split(self.ranks(axes, group.rank)[0])
-
-    def __repr__(self):
-        return f"Mesh({', '.join(f'{a}={self[a]}' for a in self.axes)})"
-
-
 # %% [markdown]
 # ### Exercise 1 · `Mesh`
 #
@@ -57,8 +36,14 @@ class Axes:
 
 
 # %% tags=["exercise"]
-class Mesh(Axes):
+class Mesh:
     """Ranks 0, 1, … on a grid with named axes. About 10 lines of yours."""
+
+    def __init__(self, **sizes: int):  # in order: Mesh(dp=2, tp=4)
+        self.axes, self.shape = tuple(sizes), tuple(sizes.values())
+
+    def __getitem__(self, axis: str) -> int:  # mesh["tp"]
+        return self.shape[self.axes.index(axis)]
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Where a rank is: {"dp": 1, "tp": 1}, axes in the mesh's order."""
@@ -78,6 +63,15 @@ class Mesh(Axes):
         where = [self.coordinates(other) for other in every]
         return [r for r in every if all(where[r][a] == here[a] for a in fixed)]
         ### END SOLUTION
+
+    def group(self, group, axes):  # this rank's line, to talk on
+        return group.split(self.ranks(axes, group.rank)[0])
+
+    def check(self, ranks: int):
+        assert torch.Size(self.shape).numel() == ranks, f"{self} on {ranks} ranks"
+
+    def __repr__(self):
+        return f"Mesh({', '.join(f'{a}={self[a]}' for a in self.axes)})"
 
 
 # %% tags=["grade"]
@@ -116,20 +110,10 @@ def draw(ax, pp, dp, ep, cp, tp, node_size, axis, rank):
 
 
 widgets.explore(
-    draw,
-    alt=lambda pp, dp, ep, cp, tp, node_size, axis, rank: (
-        f"Ranks of pp {pp}, dp {dp}, ep {ep}, cp {cp}, tp {tp} in nodes of {node_size}, "
-        f"with what each holds, and rank {rank}'s group along {axis}."
-    ),
-    pp=[2, 1, 4],
-    dp=[2, 1, 4],
-    ep=[1, 2, 4],
-    cp=[1, 2, 4],
-    tp=[2, 1, 4, 8],
-    node_size=[4, 2, 8, 16],
-    axis=["tp", "cp", "ep", "dp", "pp"],
-    rank=(0, 31, 5),
-)
+    draw, alt="Ranks in their nodes, what each holds, and one rank's group along an axis.",
+    pp=[2, 1, 4], dp=[2, 1, 4], ep=[1, 2, 4], cp=[1, 2, 4], tp=[2, 1, 4, 8],
+    node_size=[4, 2, 8, 16], axis=["tp", "cp", "ep", "dp", "pp"], rank=(0, 31, 5),
+)  # fmt: skip
 
 # %% [markdown]
 # ## 2 · Who holds the same
@@ -152,7 +136,10 @@ dense = ModelConfig(61, width, layers, 4, 4, ffn_size=3 * width, tied=True)
 moe = ModelConfig(61, width, layers, 4, 4, ffn_size=width, tied=True, experts=4)
 
 
-# %%
+# %% tags=["experiment"]
+EIGHT = {"pp": 2, "dp": 2, "ep": 1, "cp": 1, "tp": 2}
+
+
 def batches(rows, length):
     """Two microbatches; the second has padding: targets of -100 do not count."""
     seeded = torch.Generator().manual_seed(0)
@@ -161,10 +148,6 @@ def batches(rows, length):
     places = torch.arange(length).expand(rows, length)
     one = torch.zeros_like(places)
     return [Batch(t[:, :-1].clamp(min=0), t[:, 1:], one, places) for t in text]
-
-
-# %% tags=["experiment"]
-EIGHT = {"pp": 2, "dp": 2, "ep": 1, "cp": 1, "tp": 2}
 
 
 def part_of_model(group, sizes):
@@ -410,11 +393,10 @@ for sizes, (loss, norm, weights) in zip(meshes, ours):
     errors = {"loss_error": abs(loss - want[0]), "norm_error": abs(norm - want[1])}
     equal.append({**sizes, **errors, "weight_error": worst})
 
+show.table(equal, caption="Largest differences from one process, float64")
+
 # %% tags=["grade"]
 lab.experiment("equal", equal)
-
-# %%
-show.table(equal, caption="Largest differences from one process, float64")
 
 # %% [markdown]
 # **Explain**: a step is a sum over tokens, and each axis regroups that sum. What remains, 1e-16 or so, is the order of
@@ -424,9 +406,8 @@ show.table(equal, caption="Largest differences from one process, float64")
 # ## 5 · Where ranks sit
 #
 # Links inside a node are about ten times as fast as those between nodes. Ranks 0 to 3 share the first node here, so the
-# *order of the axes* decides which messages leave it. First: how much does a rank send along each axis?
-
-# %% [markdown]
+# *order of the axes* decides which messages leave it.
+#
 # **Predict**: pp = dp = tp = 2, 512 tokens a microbatch. Which share of all bytes travels along tp?
 
 # %% tags=["question"]
@@ -656,6 +637,7 @@ def planned(gpus, tp, pp, sequences):
     return {**row, "memory_gib": memory / GIB, "fits": memory < llama.chip.memory}
 
 
+UNITS = {"tflops_per_gpu": "TFLOP/s a GPU", "memory_gib": "memory a GPU (GiB)"}
 past_the_node = [
     planned(16384, tp, 16, 16 * (16384 // (16 * tp))) for tp in lab.size("tp")
 ]
@@ -664,16 +646,15 @@ past_the_node = [
 lab.experiment("past_the_node", past_the_node)
 
 # %%
+tps = [row["tp"] for row in past_the_node]
 with show.canvas(columns=2) as (figure, axes):
-    tps = [row["tp"] for row in past_the_node]
-    rates = [row["tflops_per_gpu"] for row in past_the_node]
-    spent = [row["memory_gib"] for row in past_the_node]
-    for ax, ys, y in zip(axes, (rates, spent), ("TFLOP/s a GPU", "memory a GPU (GiB)")):
-        show.lines({"405B": (tps, ys)}, x="tensor-parallel ranks", y=y, log="x", ax=ax)
+    for ax, name in zip(axes, ("tflops_per_gpu", "memory_gib")):
+        line = {"405B": (tps, [row[name] for row in past_the_node])}
+        show.lines(line, x="tensor-parallel ranks", y=UNITS[name], log="x", ax=ax)
         ax.axvline(8, color="#888888", linestyle=":")
         ax.set_xticks(tps, [str(tp) for tp in tps])
-    axes[0].set(title="Speed: a cliff at the node (estimated)", ylim=(0, None))
-    axes[1].set(title="Memory: why tp at all", yscale="log")
+    axes[0].set(title="Speed: steeper past the node (estimated)", ylim=(0, None))
+    axes[1].set(title="Memory: why tp at all (estimated)", yscale="log")
     axes[1].axhline(llama.chip.memory / GIB, color="#888888", linestyle="--")
 show.figure(
     figure,
@@ -685,36 +666,18 @@ show.figure(
 # what each layer sends leaves the node: the network card is a tenth as fast.
 
 # %% [markdown]
-# **Question**: how many times as large is the share of the step that waits for tensor parallelism at tp 16 as at tp 8?
-
-# %% tags=["question"]
-### BEGIN SOLUTION
-waits = {row["tp"]: row["tp_share"] for row in past_the_node}
-waiting_ratio = waits[16] / waits[8]
-### LAB waiting_ratio = None  # your answer, a factor
-### END SOLUTION
-show.table(past_the_node)
-
-# %% tags=["grade"]
-lab.answer("waiting_ratio", waiting_ratio)
-
-# %% [markdown]
 # ## 7 · 25,000 GPUs on paper
 #
-# How far can one trust it? The three published rows first: tp 8 · pp 16, on 8,192 and 16,384 GPUs.
+# First the three published rows, to see how far one can trust it. Then Meta's whole cluster had 24,576 GPUs: all meshes of
+# tp 2 to 32 and pp 4 to 32, with the batch as published, 1 sequence for 8 GPUs. Which is the fastest that fits?
 
-# %%
+# %% tags=["experiment"]
 for row in published:
     plan, guess = row.run.plan, estimate(row.run)
     told = guess.tflops_per_gpu * guess.seconds / row.seconds
     mesh = f"tp {plan.tp} · cp {plan.cp} · pp {plan.pp} · dp {plan.dp}"
     print(f"{mesh}: published {told:.0f}, planner {guess.tflops_per_gpu:.0f} TFLOP/s")
 
-# %% [markdown]
-# **Your turn**: Meta's cluster had 24,576 GPUs. All meshes of tp 1 to 32 and pp 4 to 32 on both sizes, with the batch a GPU
-# as published: 1 sequence for 8 GPUs. Which is the fastest that fits?
-
-# %% tags=["experiment"]
 layouts_found = [
     planned(gpus, tp, pp, gpus // 8)
     for gpus in lab.size("gpus")
@@ -775,13 +738,12 @@ show.figure(
     alt="Eight ranks on two nodes, placed badly and well: a pair of tp across nodes, and inside.",
 )
 
-# %% [markdown]
-# **Takeaway**: a mesh is arithmetic on rank numbers, and its order is free. Here the right one sends 19 times less through
-# the network, with the same weights to ten digits.
-
 # %%
 lab.score(read="minitrain/parallel/mesh_model.py")
 
 # %% [markdown]
+# **Takeaway**: a mesh is arithmetic on rank numbers, and its order is free. Here the right one sends 19 times less through
+# the network, with the same weights to ten digits.
+#
 # A mesh cuts the *work*. What each rank still holds many times over, its optimizer's state, e03 cuts next:
 # [e03 · ZeRO](e03_zero.ipynb).

@@ -182,10 +182,10 @@ class TestMesh(Exercise):
 # ---- copies ----
 
 LAYOUTS = (
-    ("a norm", "pp", ""),
-    ("a norm after the sums", "pp", "dp ep cp"),
     ("a matrix", "pp tp", "dp cp"),
     ("an expert", "pp ep tp", "dp"),
+    ("a norm", "pp", "dp ep cp"),
+    ("a bias", "pp", ""),
     ("the tied table", "tp", "dp pp"),
     ("a tied table, whole", "", "dp pp"),
 )
@@ -239,6 +239,7 @@ class TestCopies(Exercise):
                     (want // 2 * stages if tied else -1, "two stages hold a tied table, however many stages there are"),
                     (want * stages, "stages hold different parameters: pp makes no copies"),
                     (neither, "`partial` axes make copies too: the gradient was a part there until it was summed"),
+                    (apart // stages, "that is how many ranks share one copy: axes of `split` hold different elements, leave them out"),
                     (apart, "that is how many ranks share one copy: axes of `split` hold different elements, leave them out"),
                     (summed, "copies are along every axis that is not in `split`, not along `partial` alone: without tensor cuts, tp too"),
                     (mesh.size, "that is all ranks: axes of `split` hold different elements"),
@@ -268,7 +269,7 @@ MESHES = ({"pp": 2, "dp": 2, "tp": 2}, {"pp": 1, "ep": 2, "tp": 3}, {"dp": 4})
 
 
 def stages_of(where, mesh):
-    count = mesh["pp"] if "pp" in mesh.axes else 1
+    count = mesh["pp"]
     if where == "ends":
         return sorted({0, count - 1})
     return list(range(count)) if where is None else list(where)
@@ -288,14 +289,14 @@ def share_of(whole, split, mesh, here):
     """This rank's slice: along dim 0, by its place on the plane of the axes that split it."""
     place, parts = 0, 1
     for axis in split.split():
-        if axis in mesh.axes and axis != "pp":
+        if axis != "pp":
             place, parts = place * mesh[axis] + here[axis], parts * mesh[axis]
     return whole.chunk(parts)[place].clone()
 
 
 def model_on(mesh, here, gradients):
     """This rank's parameters with their gradients, and one that has none."""
-    stage, found = here.get("pp", 0), []
+    stage, found = here["pp"], []
     for name, split, partial, where in PARTS:
         if stage in stages_of(where, mesh):
             part = share_of(gradients[name, stage], split, mesh, here)
@@ -308,13 +309,13 @@ def model_on(mesh, here, gradients):
     return [*found, nn.Parameter(torch.zeros(3, dtype=torch.float64))]
 
 
-def with_pipeline(sizes):
-    return Grid(**({"pp": 1} | sizes))
+def all_axes(sizes):
+    return Grid(**({"pp": 1, "dp": 1, "ep": 1, "cp": 1, "tp": 1} | sizes))
 
 
 def ran(group, f, sizes, gradients, limit):
     """The norm, or with a limit the clipping; what it returned, the gradients, what it sent."""
-    mesh = with_pipeline(sizes)
+    mesh = all_axes(sizes)
     lines = Lines(mesh, group)
     parameters = model_on(mesh, lines.here, gradients)
     group.trace.ops.clear()
@@ -327,7 +328,7 @@ def ran(group, f, sizes, gradients, limit):
 
 def squares(sizes, gradients):
     """{words: sum of squares} as each mistake counts them; "" is the right one."""
-    mesh = with_pipeline(sizes)
+    mesh = all_axes(sizes)
     seen = {(name, stage): g for (name, stage), g in gradients.items()}
     pp, size = mesh["pp"], mesh.size
     found = dict.fromkeys(("", "copies", "table", "stages", "mean", "experts", "sum"), 0.0)
@@ -361,7 +362,7 @@ NORM_HINTS = {
 
 
 def launched(submission, sizes, gradients, limit=None):
-    mesh = with_pipeline(sizes)
+    mesh = all_axes(sizes)
     results = submission.launch(ran, sizes, gradients, limit, ranks=mesh.size, timeout=10)
     for rank, result in enumerate(results):
         expect.that(result["value"] is not None, f"rank {rank} returned None: return the norm")
@@ -457,7 +458,6 @@ class TestClip(Exercise):
         for rank, result in enumerate(results):
             before = model_gradients(mesh, rank, gradients)
             mine = sum(g.square().sum() for g in before).item() ** 0.5
-            little(mesh, rank, result["ops"])
             for got, whole in zip(result["gradients"], before):
                 expect.equal(
                     got,
@@ -473,6 +473,7 @@ class TestClip(Exercise):
                         (whole * norm / limit, "turn the factor round: limit / norm"),
                     ],
                 )  # fmt: skip
+            little(mesh, rank, result["ops"])
             words = f"rank {rank}: what it returned, the norm before clipping"
             hints = [(limit, "that is the norm after it")]
             expect.equal(result["value"].item(), norm, tol=1e-9, what=words, hints=hints)
@@ -494,16 +495,16 @@ class TestClip(Exercise):
 # ---- placement ----
 
 EDGES = (
+    ({"dp": 3, "tp": 4}, {"dp": 7, "tp": 2}, 6),
     ({"dp": 2, "tp": 4}, {"dp": 3, "tp": 5}, 4),
     ({"tp": 4, "dp": 2}, {"dp": 3, "tp": 5}, 4),
-    ({"dp": 3, "tp": 4}, {"dp": 7, "tp": 2}, 6),
     ({"pp": 2, "dp": 1, "tp": 6}, {"pp": 1, "dp": 10, "tp": 100}, 4),
     ({"dp": 2, "tp": 4}, {"dp": 3, "tp": 5}, 1),
     ({"dp": 8}, {"dp": 9}, 8),
 )
 CHOICES = (
-    ({"tp": 2, "pp": 2, "dp": 2}, {"tp": 900, "pp": 30, "dp": 60}, 4),
     ({"dp": 2, "tp": 4}, {"dp": 50, "tp": 3}, 2),
+    ({"tp": 2, "pp": 2, "dp": 2}, {"tp": 900, "pp": 30, "dp": 60}, 4),
     ({"a": 8, "b": 2}, {"a": 10, "b": 9}, 4),
     ({"tp": 3, "dp": 4}, {"tp": 7, "dp": 6}, 4),
 )
@@ -764,7 +765,7 @@ class TestTimes(Question):
 
     name = "times_as_much"
 
-    @check(points=4, title="bytes between nodes, the naive order over the best")
+    @check(points=5, title="bytes between nodes, the naive order over the best")
     def test_value(self, value, records):
         between = {r["order"]: r["between"] for r in recorded(records, "traffic")}
         worst, best = between["tp pp dp"], min(between.values())
@@ -777,33 +778,12 @@ class TestTimes(Question):
         )  # fmt: skip
 
 
-class TestWaiting(Question):
-    """The wait past the node"""
-
-    name = "waiting_ratio"
-
-    @check(points=4, title="share of the step that waits for tp, at 16 over at 8")
-    def test_value(self, value, records):
-        share = {r["tp"]: r["tp_share"] for r in recorded(records, "past_the_node")}
-        rate = {r["tp"]: r["tflops_per_gpu"] for r in recorded(records, "past_the_node")}
-        expect.close(
-            value,
-            share[16] / share[8],
-            tol=0.01,
-            what="tp_share at tp 16 over tp_share at tp 8",
-            hints=[
-                (share[8] / share[16], "turn the fraction round"),
-                (rate[8] / rate[16], "that is the speed's ratio: the question is about tp_share"),
-            ],
-        )
-
-
 class TestWhyNot(Question):
     """Faster, and not chosen"""
 
     name = "why_not"
 
-    @check(points=3, title="what is wrong with the faster ones")
+    @check(points=5, title="what is wrong with the faster ones")
     def test_value(self, value, records):
         expect.among(value, ["memory", "batch", "network"])
         table = recorded(records, "layouts")
@@ -823,7 +803,7 @@ class TestHolders(Question):
 
     name = "norm_holders"
 
-    @check(points=4, title="GPUs that hold the same norm's weight in the fastest mesh")
+    @check(points=5, title="GPUs that hold the same norm's weight in the fastest mesh")
     def test_value(self, value, records):
         row = fastest(recorded(records, "layouts"), 24576)
         tp, pp, dp = row["tp"], row["pp"], row["dp"]

@@ -1,5 +1,5 @@
 # exercise: gradient_norm
-# says: missing
+# says: without having been added up
 
 import torch
 
