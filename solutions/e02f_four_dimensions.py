@@ -637,6 +637,7 @@ def planned(gpus, tp, pp, sequences):
     return {**row, "memory_gib": memory / GIB, "fits": memory < llama.chip.memory}
 
 
+tps = lab.size("tp")
 UNITS = {"tflops_per_gpu": "TFLOP/s a GPU", "memory_gib": "memory a GPU (GiB)"}
 past_the_node = [
     planned(16384, tp, 16, 16 * (16384 // (16 * tp))) for tp in lab.size("tp")
@@ -646,7 +647,6 @@ past_the_node = [
 lab.experiment("past_the_node", past_the_node)
 
 # %%
-tps = [row["tp"] for row in past_the_node]
 with show.canvas(columns=2) as (figure, axes):
     for ax, name in zip(axes, ("tflops_per_gpu", "memory_gib")):
         line = {"405B": (tps, [row[name] for row in past_the_node])}
@@ -654,7 +654,7 @@ with show.canvas(columns=2) as (figure, axes):
         ax.axvline(8, color="#888888", linestyle=":")
         ax.set_xticks(tps, [str(tp) for tp in tps])
     axes[0].set(title="Speed: steeper past the node (estimated)", ylim=(0, None))
-    axes[1].set(title="Memory: why tp at all (estimated)", yscale="log")
+    axes[1].set(title="Memory (estimated); dashed: one H100", yscale="log")
     axes[1].axhline(llama.chip.memory / GIB, color="#888888", linestyle="--")
 show.figure(
     figure,

@@ -239,9 +239,9 @@ class TestCopies(Exercise):
                     (want // 2 * stages if tied else -1, "two stages hold a tied table, however many stages there are"),
                     (want * stages, "stages hold different parameters: pp makes no copies"),
                     (neither, "`partial` axes make copies too: the gradient was a part there until it was summed"),
+                    (summed, "copies are along every axis that is not in `split`, not along `partial` alone: without tensor cuts, tp too"),
                     (apart // stages, "that is how many ranks share one copy: axes of `split` hold different elements, leave them out"),
                     (apart, "that is how many ranks share one copy: axes of `split` hold different elements, leave them out"),
-                    (summed, "copies are along every axis that is not in `split`, not along `partial` alone: without tensor cuts, tp too"),
                     (mesh.size, "that is all ranks: axes of `split` hold different elements"),
                 ],
             )  # fmt: skip
@@ -277,7 +277,7 @@ def stages_of(where, mesh):
 
 def wholes(sizes):
     """{(name, stage): the whole gradient}; a table has one for both stages that hold it."""
-    mesh, found = Grid(**sizes), {}
+    mesh, found = all_axes(sizes), {}
     for i, (name, _, _, where) in enumerate(PARTS):
         for stage in stages_of(where, mesh):
             made = torch.randn(12, 3, dtype=torch.float64) * (1 + i)
