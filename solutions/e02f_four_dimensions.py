@@ -637,7 +637,7 @@ def planned(gpus, tp, pp, sequences):
     return {**row, "memory_gib": memory / GIB, "fits": memory < llama.chip.memory}
 
 
-tps = lab.size("tp")
+tps, GIBS = lab.size("tp"), [20, 50, 100, 200, 500]
 UNITS = {"tflops_per_gpu": "TFLOP/s a GPU", "memory_gib": "memory a GPU (GiB)"}
 past_the_node = [
     planned(16384, tp, 16, 16 * (16384 // (16 * tp))) for tp in lab.size("tp")
@@ -652,9 +652,11 @@ with show.canvas(columns=2) as (figure, axes):
         line = {"405B": (tps, [row[name] for row in past_the_node])}
         show.lines(line, x="tensor-parallel ranks", y=UNITS[name], log="x", ax=ax)
         ax.axvline(8, color="#888888", linestyle=":")
-        ax.set_xticks(tps, [str(tp) for tp in tps])
-    axes[0].set(title="Speed: steeper past the node (estimated)", ylim=(0, None))
+        ax.set_xticks(tps, tps)
+    axes[0].set(title="Speed: steeper past 8 (estimated)", ylim=(0, None))
     axes[1].set(title="Memory (estimated); dashed: one H100", yscale="log")
+    axes[1].set_yticks(GIBS, GIBS, minor=False)
+    axes[1].minorticks_off()
     axes[1].axhline(llama.chip.memory / GIB, color="#888888", linestyle="--")
 show.figure(
     figure,
@@ -725,14 +727,14 @@ lab.answer("norm_holders", norm_holders)
 
 # %% tags=["picture"]
 naive = Mesh(tp=2, pp=2, dp=2)
-placed = place({"tp": 2, "pp": 2, "dp": 2}, sent, PER_NODE)
+placed = place({"pp": 2, "dp": 2, "tp": 2}, sent, PER_NODE)
+held_in_all = {"layers": layers, "heads": 4, "rows": rows}
 with show.canvas(columns=2, width=11, height=4.6) as (figure, axes):
     for ax, mesh, word in zip(axes, (naive, placed), ("Placed badly", "Placed well")):
         leaves = show.bytes_text(bytes_between(mesh, sent, PER_NODE))
         title = f"{word}: {leaves} a step leave a node\n{mesh}"
-        show.draw_mesh(
-            mesh, ranks_per_node=PER_NODE, axis="tp", rank=1, title=title, ax=ax
-        )
+        words = {"ranks_per_node": PER_NODE, "axis": "tp", "title": title}
+        show.draw_mesh(mesh, rank=1, holding=held_in_all, **words, ax=ax)
 show.figure(
     figure,
     alt="Eight ranks on two nodes, placed badly and well: a pair of tp across nodes, and inside.",

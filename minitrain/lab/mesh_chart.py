@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from minitrain.errors import unknown_name
 from minitrain.lab.display import BLUE, GREEN, ORANGE, PINK
 from minitrain.lab.figures import INK, canvas, figure
+from minitrain.lab.plurals import plural
 from minitrain.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -61,12 +62,13 @@ def draw_mesh(
 def in_words(mesh: Mesh, ranks_per_node: int, axis: str, rank: int) -> str:
     """ "8 ranks on 2 nodes; …", for the caption and for who cannot see the picture."""
     size = math.prod(mesh.shape)
-    words = f"{size} ranks on {math.ceil(size / ranks_per_node)} nodes of {ranks_per_node}"
+    nodes = plural(math.ceil(size / ranks_per_node), "node")
+    words = f"{size} ranks on {nodes} of {ranks_per_node}"
     if not axis:
         return f"{words}."
     line = mesh.ranks(axis, rank)
-    nodes = len({other // ranks_per_node for other in line})
-    where = "inside one node" if nodes == 1 else f"over {nodes} nodes"
+    crossed = len({other // ranks_per_node for other in line})
+    where = "inside one node" if crossed == 1 else f"over {crossed} nodes"
     return f"{words}; rank {rank}'s group along {axis}: {', '.join(map(str, line))}, {where}."
 
 
