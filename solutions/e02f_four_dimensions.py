@@ -442,9 +442,7 @@ def talk(group, orders):
         sent = Counter()
         for op in group.trace.ops:
             sent[axes_of(model.lines.mesh, op.members)] += op.sent_bytes
-        edges = node_traffic(
-            [group.trace], PER_NODE
-        )  # each message's sender and receiver
+        edges = node_traffic([group.trace], PER_NODE)  # by sender and receiver
         found.append((dict(sent), edges.inside, edges.between))
     return found
 
@@ -591,7 +589,7 @@ show.bars(
 # **Explain**: the first axis crosses, the others stay inside. Which of the two quiet ones goes first depends on the model:
 # this one is small beside its batch, so that pp sends more than dp.
 #
-# **Question**: how many times as much leaves its node in the naive order, tp pp dp, as in the best?
+# **Question**: how many times as much leaves its node in the order tp pp dp (the first cut first) as in the best?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -638,6 +636,7 @@ def planned(gpus, tp, pp, sequences):
 
 
 tps, GIBS = lab.size("tp"), [20, 50, 100, 200, 500]
+ticks = {"yscale": "log", "yticks": GIBS, "yticklabels": GIBS}
 UNITS = {"tflops_per_gpu": "TFLOP/s a GPU", "memory_gib": "memory a GPU (GiB)"}
 past_the_node = [
     planned(16384, tp, 16, 16 * (16384 // (16 * tp))) for tp in lab.size("tp")
@@ -648,16 +647,20 @@ lab.experiment("past_the_node", past_the_node)
 
 # %%
 with show.canvas(columns=2) as (figure, axes):
-    for ax, name in zip(axes, ("tflops_per_gpu", "memory_gib")):
-        line = {"405B": (tps, [row[name] for row in past_the_node])}
-        show.lines(line, x="tensor-parallel ranks", y=UNITS[name], log="x", ax=ax)
+    for ax, name in zip(axes, UNITS):
+        show.lines(
+            {"405B": (tps, [row[name] for row in past_the_node])},
+            x="tensor-parallel ranks",
+            y=UNITS[name],
+            log="x",
+            ax=ax,
+        )
         ax.axvline(8, color="#888888", linestyle=":")
         ax.set_xticks(tps, tps)
     axes[0].set(title="Speed: steeper past 8 (estimated)", ylim=(0, None))
-    axes[1].set(title="Memory (estimated); dashed: one H100", yscale="log")
-    axes[1].set_yticks(GIBS, GIBS, minor=False)
-    axes[1].minorticks_off()
+    axes[1].set(title="Memory (estimated); dashed: one H100", **ticks)
     axes[1].axhline(llama.chip.memory / GIB, color="#888888", linestyle="--")
+    axes[1].minorticks_off()
 show.figure(
     figure,
     alt="Speed a GPU against tp falls past 8; memory a GPU fits one H100 from tp 8 on.",
@@ -670,8 +673,10 @@ show.figure(
 # %% [markdown]
 # ## 7 · 25,000 GPUs on paper
 #
-# First the three published rows, to see how far one can trust it. Then Meta's whole cluster had 24,576 GPUs: all meshes of
-# tp 2 to 32 and pp 4 to 32, with the batch as published, 1 sequence for 8 GPUs. Which is the fastest that fits?
+# First the three published rows, to see how far one can trust it. Then
+# [Meta's whole cluster](https://engineering.fb.com/2024/03/12/data-center-engineering/building-metas-genai-infrastructure/),
+# 24,576 GPUs: all meshes of tp 2 to 32 and pp 4 to 32, with the batch as published, 1 sequence for 8 GPUs. Which is the
+# fastest that fits?
 
 # %% tags=["experiment"]
 for row in published:

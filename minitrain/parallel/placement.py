@@ -58,7 +58,7 @@ def receivers(op: Op, rank: int) -> dict[int, int]:
 
 def bytes_between(mesh: Mesh, sent: Mapping[str, float], ranks_per_node: int) -> float:
     """Bytes that leave a node when every rank sends `sent[axis]` to its next along each axis."""
-    total = 0.0
+    total: float = 0
     for axis, nbytes in sent.items():
         for rank in range(mesh.size):
             line = mesh.ranks(axis, rank)

@@ -190,8 +190,8 @@ LAYOUTS = (
     ("a tied table, whole", "", "dp pp"),
 )
 BIG = (
+    {"pp": 4, "dp": 3, "ep": 2, "cp": 1, "tp": 5},
     {"pp": 2, "dp": 2, "ep": 1, "cp": 1, "tp": 2},
-    {"pp": 4, "dp": 3, "ep": 2, "cp": 1, "tp": 2},
     {"dp": 2, "tp": 4},
     {"pp": 3, "cp": 2},
 )
@@ -466,8 +466,10 @@ class TestClip(Exercise):
                     hints=[
                         (whole, "nothing was clipped. `parameters` can be walked once: make a list of it first"),
                         (whole * limit / mine, "that is clipped by this rank's own norm: ranks clip by different factors, and train apart"),
+                        (whole * limit / (mine + 1e-6), "that is clipped by this rank's own norm: ranks clip by different factors, and train apart"),
                         (whole.clamp(-limit, limit), "that clips each number: one factor for the whole keeps the direction"),
                         (whole * limit / whole.norm(), "that clips each parameter by its own norm"),
+                        (whole * limit / (whole.norm() + 1e-6), "that clips each parameter by its own norm"),
                         (whole * limit / norm, "nearly: limit / (norm + 1e-6), so that ours is PyTorch's to the last digit"),
                         (whole / (norm + 1e-6), "the factor is limit / norm, not 1 / norm"),
                         (whole * norm / limit, "turn the factor round: limit / norm"),
