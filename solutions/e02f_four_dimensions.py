@@ -1,7 +1,7 @@
 # %% [markdown]
 # # e02f · Four dimensions
 #
-# **Data, tensor, pipeline and expert parallel at once, and the result of one process to ten digits. You write the mesh, the
+# **Data, tensor, pipeline and expert parallel together, and the result of one process to ten digits. You write the mesh, the
 # norm that counts every element once, and the order of ranks that keeps the chatty ones together.**
 #
 # 60 minutes · CPU is enough · before: [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) ·
@@ -338,7 +338,8 @@ clip_on_mesh = lab.grade(clip_on_mesh)
 # ## 4 · Equal to one process
 #
 # The oracle of all parallel training: same model, same batch, one step of clipped gradient descent. Loss, norm and **every
-# weight** must be those of one process. Losses alone prove little: they are computed before any gradient.
+# weight** must be those of one process, on five meshes. Eight ranks cut three axes at a time. Losses alone prove little:
+# they are computed before any gradient.
 
 # %% tags=["experiment"]
 from minitrain.parallel.mesh_state import whole_model
