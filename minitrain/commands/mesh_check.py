@@ -21,7 +21,7 @@ from minitrain.errors import InputError, unknown_name
 from minitrain.model.config import ModelConfig
 from minitrain.parallel.schedules import SCHEDULES
 
-AXES = ("dp", "tp", "pp", "cp", "ep")
+FLAGS = ("dp", "tp", "pp", "cp", "ep")  # as one types them; on a mesh in mesh_model.AXES' order
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Wish:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(getattr(self, axis) for axis in AXES)
+        return tuple(getattr(self, axis) for axis in FLAGS)
 
     def __str__(self) -> str:
-        return " ".join(f"--{axis} {n}" for axis, n in zip(AXES, self.sizes) if n > 1) or "--dp 1"
+        return " ".join(f"--{axis} {n}" for axis, n in zip(FLAGS, self.sizes) if n > 1) or "--dp 1"
 
 
 def check_mesh(wish: Wish) -> None:
@@ -68,7 +68,7 @@ def check_mesh(wish: Wish) -> None:
 
 
 def check_schedule(wish: Wish) -> None:
-    for axis, size in zip(AXES, wish.sizes):
+    for axis, size in zip(FLAGS, wish.sizes):
         if size < 1:
             raise InputError(f"--{axis} {size} is not possible: it must be 1 or more")
     if wish.schedule not in SCHEDULES:
@@ -153,7 +153,7 @@ def nearest(wish: Wish) -> Wish | None:
         "ep": divisors(config.experts or 1),
     }
     most = wish.ranks or wish.places
-    meshes = (dict(zip(AXES, sizes)) for sizes in product(*(possible[axis] for axis in AXES)))
+    meshes = (dict(zip(FLAGS, sizes)) for sizes in product(*(possible[axis] for axis in FLAGS)))
     fitting = (replace(wish, **m) for m in meshes if math.prod(m.values()) <= most)
     able = (other for other in fitting if next(reasons(other), None) is None)
     return min(able, key=lambda other: distance(wish, other), default=None)
@@ -166,7 +166,7 @@ def distance(wish: Wish, other: Wish) -> tuple:
 
 
 def changes(wish: Wish, other: Wish) -> str:
-    pairs = zip(AXES, wish.sizes, other.sizes)
+    pairs = zip(FLAGS, wish.sizes, other.sizes)
     return " ".join(f"--{axis} {new}" for axis, old, new in pairs if new != old)
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from minitrain.commands.mesh_check import AXES, Wish, check_mesh
+from minitrain.commands.mesh_check import FLAGS, Wish, check_mesh
 from minitrain.data.corpus import DOMAINS
 from minitrain.data.tokenizer import SMALLEST
 from minitrain.errors import InputError, unknown_name
@@ -23,7 +23,7 @@ DTYPES = ("auto", "float32", "bfloat16")
 RECOMPUTE = ("none", "selective", "full")
 MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
 HOW_ON_MESH = ("sequence", "schedule", "chunks")
-MESH_MAY_CHANGE = (*AXES, *HOW_ON_MESH, "ranks")  # its checkpoints are those of one process
+MESH_MAY_CHANGE = (*FLAGS, *HOW_ON_MESH, "ranks")  # its checkpoints are those of one process
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,12 @@ class TrainOptions:
 
     @property
     def on_mesh(self) -> bool:
-        return any(getattr(self, axis) is not None for axis in AXES)
+        return any(getattr(self, axis) is not None for axis in FLAGS)
 
     @property
     def axes(self) -> dict[str, int]:
         """The mesh: how many ranks along each axis."""
-        return {axis: 1 if getattr(self, axis) is None else getattr(self, axis) for axis in AXES}
+        return {axis: 1 if getattr(self, axis) is None else getattr(self, axis) for axis in FLAGS}
 
     @property
     def row_ranks(self) -> int:
@@ -140,10 +140,10 @@ def new_options(given: dict[str, Any]) -> TrainOptions:
 def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
     """What follows from the options of a mesh where it is not typed: chunks and ranks."""
     more: dict[str, Any] = {}
-    axes = [typed.get(axis) or stored.get(axis) or 1 for axis in AXES]
+    axes = [typed.get(axis) or stored.get(axis) or 1 for axis in FLAGS]
     if "schedule" in typed and "chunks" not in typed:
         more["chunks"] = 2 if typed["schedule"] == "interleaved" else 1
-    if "ranks" not in typed and any(axis in typed for axis in AXES):
+    if "ranks" not in typed and any(axis in typed for axis in FLAGS):
         more["ranks"] = math.prod(axes)
     return more
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from minitrain.commands.mesh_check import AXES
+from minitrain.commands.mesh_check import FLAGS
 from minitrain.commands.train_options import RUN_FILE
 from minitrain.commands.train_setup import Job, Run, prepare
 from minitrain.commands.train_wiring import OnMesh
@@ -94,7 +94,7 @@ def introduction(run: Run) -> str:
 def mesh_text(wiring: OnMesh) -> str:
     """'dp 2 x tp 2 x pp 2; 1f1b over 4 microbatches, its bubble 20% of a step'."""
     mesh, schedule = wiring.parts.lines.mesh, wiring.parts.schedule
-    axes = " x ".join(f"{axis} {mesh[axis]}" for axis in AXES if mesh[axis] > 1) or "one rank"
+    axes = " x ".join(f"{axis} {mesh[axis]}" for axis in FLAGS if mesh[axis] > 1) or "one rank"
     if mesh["pp"] == 1:
         return axes
     idle = bubble_fraction(schedule)  # over the work

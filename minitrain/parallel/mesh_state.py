@@ -102,18 +102,32 @@ def put_together(
     model: MeshModel, optimizer: torch.optim.Optimizer
 ) -> tuple[Transformer, torch.optim.AdamW] | None:
     """The whole model and its AdamW, on the CPU of rank 0; the others help, and get None."""
-    rank, held = model.lines.world.rank, held_by(model)
-    whole = empty(model.config, "cpu" if rank == 0 else "meta", model.stages[0].dtype)
-    for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
-        mine = held[name].tensor if name in held else None
-        tensor.copy_(sent_together(tensor, held.get(name), mine, model.lines))
+    held = held_by(model)
+    whole = gathered(model, held)
     states = whole_states(whole, held, optimizer, model.lines)
-    if rank > 0:
+    if model.lines.world.rank > 0:
         return None
     settings = optimizer.param_groups[0]
     again = adamw(whole, *(settings[name] for name in ("lr", "weight_decay", "betas", "eps")))
     again.state.update(states)
     return whole, again
+
+
+@torch.no_grad()
+def whole_model(model: MeshModel) -> Transformer | None:
+    """The whole model on rank 0, as one process has it; the others help, and get None."""
+    whole = gathered(model, held_by(model))
+    return None if model.lines.world.rank > 0 else whole
+
+
+def gathered(model: MeshModel, held: dict[str, Held]) -> Transformer:
+    """All ranks' parts, on the CPU of rank 0; on the others a model without numbers."""
+    where = "cpu" if model.lines.world.rank == 0 else "meta"
+    whole = empty(model.config, where, model.stages[0].dtype)
+    for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
+        mine = held[name].tensor if name in held else None
+        tensor.copy_(sent_together(tensor, held.get(name), mine, model.lines))
+    return whole
 
 
 def whole_states(

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
 from minitrain.parallel.group import Group
-from minitrain.parallel.layout import inherit_layout, lay_out, layout_of
+from minitrain.parallel.layout import inherit_layout, lay_out
 
 
 @dataclass(frozen=True)
@@ -66,22 +65,6 @@ def cut(
     inherit_layout(mine, parameter)
     lay_out(mine, split="tp", owned=owned)
     return mine
-
-
-@torch.no_grad()
-def gather_full_state(model: nn.Module, group: Group) -> dict[str, Tensor]:
-    """The state of the one-process model, on every rank: what a checkpoint saves.
-
-    Each rank writes the rows it owns into zeros, and all are added up: heads that several ranks
-    hold come from one of them, and padding is left out.
-    """
-    whole = dict(model.state_dict())
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        part: Slice | None = getattr(parameter, "slice", None)
-        if part is not None:
-            owned = layout_of(parameter).owned
-            whole[name] = group.all_reduce(placed(parameter.detach(), part, owned))
-    return whole
 
 
 def placed(tensor: Tensor, part: Slice, owned: range | None = None) -> Tensor:

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from minitrain.commands.mesh_check import AXES, Wish, check_mesh, distance, nearest, reasons
+from minitrain.commands.mesh_check import FLAGS, Wish, check_mesh, distance, nearest, reasons
 from minitrain.errors import InputError
 from minitrain.model.config import PRESETS
+from minitrain.parallel.mesh_model import AXES
 
 DENSE, EXPERTS = PRESETS["1M"], PRESETS["1M-moe"]  # 4 heads, 2 key/value heads, 4 layers, 448
 
@@ -67,7 +68,7 @@ def test_the_nearest_can_work_and_none_that_can_is_nearer():
     draw = random.Random(0)
     for _ in range(60):
         config = draw.choice([DENSE, EXPERTS, replace(DENSE, heads=6, kv_heads=3, head_size=16)])
-        sizes = {axis: draw.choice([1, 1, 1, 1, 2, 3]) for axis in AXES}
+        sizes = {axis: draw.choice([1, 1, 1, 1, 2, 3]) for axis in FLAGS}
         rows, length = draw.choice([4, 6, 12]), draw.choice([24, 30, 32])
         sequence = draw.random() < 0.3
         wish = Wish(config, **sizes, batch=rows, length=length, sequence=sequence)
@@ -81,7 +82,7 @@ def test_the_nearest_can_work_and_none_that_can_is_nearer():
 
 def all_meshes(wish: Wish) -> list[Wish]:
     found = [{}]
-    for axis in AXES:
+    for axis in FLAGS:
         found = [
             {**sizes, axis: n}
             for sizes in found
@@ -97,3 +98,7 @@ def test_the_answer_can_be_typed():
         check_mesh(wish)
     advised = dict(re.findall(r"--(\w+) (\d+)", str(told.value).split(": use ")[1]))
     check_mesh(replace(wish, **{axis: int(n) for axis, n in advised.items()}))
+
+
+def test_every_axis_of_a_mesh_has_its_flag():
+    assert sorted(FLAGS) == sorted(AXES)

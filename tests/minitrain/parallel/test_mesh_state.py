@@ -10,7 +10,7 @@ from minitrain.model.transformer import Transformer, build
 from minitrain.parallel import mesh_state
 from minitrain.parallel.launch import launch
 from minitrain.parallel.mesh_model import MeshModel, MeshOptions, full_mesh
-from minitrain.parallel.mesh_state import held_by, put_together, take_apart
+from minitrain.parallel.mesh_state import held_by, put_together, take_apart, whole_model
 from minitrain.training.optimizers import adamw, parameter_groups
 
 from .mesh_toys import DENSE, MIXTURE
@@ -71,9 +71,13 @@ def differences(group, cases) -> list[set[str]]:
     """For each case the names that came back otherwise, on rank 0."""
     found = []
     for sizes, config, options in cases:
-        again = put_together(*split(group, sizes, config, options))
+        parts, own = split(group, sizes, config, options)
+        again, alone = put_together(parts, own), whole_model(parts)
         want = everything(*trained(config))
+        assert (again is None) == (alone is None)
         if again is not None:
+            same = again[0].state_dict()
+            assert all(torch.equal(same[name], value) for name, value in alone.state_dict().items())
             got = everything(*again)
             assert got.keys() == want.keys()
             found.append({name for name in want if not torch.equal(got[name], want[name])})

@@ -10,7 +10,7 @@ from minitrain.measure.traffic import Op, Trace
 from minitrain.parallel.launch import launch
 from minitrain.parallel.mesh import Mesh
 from minitrain.parallel.mesh_model import MeshModel, MeshOptions
-from minitrain.parallel.placement import node_traffic, receivers
+from minitrain.parallel.placement import bytes_between, node_traffic, place, receivers
 
 from .mesh_toys import DENSE, batches, build
 
@@ -66,3 +66,14 @@ def test_the_chatty_axis_inside_the_node_cuts_what_leaves_it_by_more_than_half()
     totals = [part.inside + part.between for part in traffic]
     assert totals[0] == totals[1], "the same step sends the same bytes"
     assert traffic[0].between < 0.5 * traffic[1].between
+
+
+def test_the_order_is_found_by_counting():
+    """One axis of 8 is longer than a node of 4: the rule "chattiest last" costs more than twice."""
+    sizes, sent = {"a": 8, "b": 2}, {"a": 10, "b": 9}
+    rule, best = Mesh(b=2, a=8), place(sizes, sent, 4)
+    assert best.axes == ("a", "b")
+    assert bytes_between(rule, sent, 4) == 4 * 10 + 16 * 9  # of a: the two ends of each half
+    assert bytes_between(best, sent, 4) == 8 * 10
+    assert place({"tp": 4, "dp": 2}, {"dp": 1, "tp": 5}, 4).axes == ("dp", "tp")
+    assert bytes_between(Mesh(dp=2, tp=4), {"tp": 5}, 8) == 0

@@ -1,0 +1,757 @@
+# %% [markdown]
+# # e02f · Four dimensions
+#
+# **Data, tensor, pipeline and expert parallel together, and the result of one process to ten digits. You write the mesh, the
+# norm that counts every element once, and the order of ranks that keeps the chatty ones together.**
+#
+# 60 minutes · CPU is enough · before: [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) ·
+# [map of the course](index.ipynb)
+#
+# You build: a mesh, copies, the gradient norm and its clipping, traffic counted edge by edge, and placement. You end with
+# this picture: the same eight ranks placed badly and well.
+#
+# ![Eight ranks on two nodes, twice: placed badly every tensor-parallel message leaves its node, placed well none does](../labs/pictures/e02f_four_dimensions.png)
+
+# %% tags=["setup"]
+import torch
+from minitrain.lab import Lab, show, widgets
+from minitrain.parallel.launch import launch
+
+lab = Lab("e02f_four_dimensions")
+
+# %% [markdown]
+# ## 1 · Ranks on a grid
+#
+# Each way to cut a step has its limit: data parallel the batch, tensor parallel the node, a pipeline its bubble. Large runs
+# multiply them. A **mesh** gives every rank a place on named axes; along one axis it splits the batch, along another the
+# layers, and so on.
+#
+# %% [markdown]
+# ### Exercise 1 · `Mesh`
+#
+# Difficulty 2 of 5 · 12 minutes · 14 points
+#
+# The **last** axis varies fastest: on `Mesh(dp=2, tp=4)` rank 5 is dp 1, tp 1. Its *line* along tp is [4, 5, 6, 7], all that
+# share its other coordinates; along dp, [1, 5]; along ("dp", "tp"), a plane, all eight. In order of rank.
+
+
+# %% tags=["exercise"]
+class Mesh:
+    """Ranks 0, 1, … on a grid with named axes. About 10 lines of yours."""
+
+    def __init__(self, **sizes: int):  # in order: Mesh(dp=2, tp=4)
+        self.axes, self.shape = tuple(sizes), tuple(sizes.values())
+
+    def __getitem__(self, axis: str) -> int:  # mesh["tp"]
+        return self.shape[self.axes.index(axis)]
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Where a rank is: {"dp": 1, "tp": 1}, axes in the mesh's order."""
+        ### BEGIN SOLUTION
+        places = {}
+        for axis in reversed(self.axes):
+            rank, places[axis] = divmod(rank, self[axis])
+        return {axis: places[axis] for axis in self.axes}
+        ### END SOLUTION
+
+    def ranks(self, axes, rank: int) -> list[int]:
+        """The ranks that differ from `rank` along `axes` only (one name, or several)."""
+        ### BEGIN SOLUTION
+        axes = [axes] if isinstance(axes, str) else axes
+        fixed, here = set(self.axes) - set(axes), self.coordinates(rank)
+        every = range(torch.Size(self.shape).numel())
+        where = [self.coordinates(other) for other in every]
+        return [r for r in every if all(where[r][a] == here[a] for a in fixed)]
+        ### END SOLUTION
+
+    def group(self, group, axes):  # this rank's line, to talk on
+        return group.split(self.ranks(axes, group.rank)[0])
+
+    def check(self, ranks: int):
+        assert torch.Size(self.shape).numel() == ranks, f"{self} on {ranks} ranks"
+
+    def __repr__(self):
+        return f"Mesh({', '.join(f'{a}={self[a]}' for a in self.axes)})"
+
+
+# %% tags=["grade"]
+Mesh = lab.grade(Mesh)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# Coordinates are the digits of a number whose bases are the sizes: `divmod(rank, size)` takes the last digit off.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `ranks`: go through all ranks, and keep those whose coordinates agree with this rank's on every axis that is *not* named.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `for axis in reversed(self.axes): rank, places[axis] = divmod(rank, self[axis])`, then a dict in the mesh's order. In
+# `ranks`, make a list of one string: `[axes] if isinstance(axes, str) else axes`.
+#
+# </details>
+
+# %% [markdown]
+# **Run**: who holds what. Stripes of one shade hold the same. Move the sliders where they live: which axis splits layers,
+# heads, experts, rows, tokens? Whose group crosses nodes (dashed)?
+
+# %%
+AXES = ("pp", "dp", "ep", "cp", "tp")  # experts: ep · tokens of a row: cp
+
+
+def draw(ax, pp, dp, ep, cp, tp, node_size, axis, rank):
+    mesh = Mesh(**dict(zip(AXES, (pp, dp, ep, cp, tp))))
+    rank %= pp * dp * ep * cp * tp
+    show.draw_mesh(mesh, ranks_per_node=node_size, axis=axis, rank=rank, ax=ax)
+
+
+widgets.explore(
+    draw, alt="Ranks in their nodes, what each holds, and one rank's group along an axis.",
+    pp=[2, 1, 4], dp=[2, 1, 4], ep=[1, 2, 4], cp=[1, 2, 4], tp=[2, 1, 4, 8],
+    node_size=[4, 2, 8, 16], axis=["tp", "cp", "ep", "dp", "pp"], rank=(0, 31, 5),
+)  # fmt: skip
+
+# %% [markdown]
+# ## 2 · Who holds the same
+#
+# A model of four blocks, tied head, cut by the code of the other labs. For each parameter `layout_of` says two things:
+#
+# - **split**: ranks along these axes hold *different* elements ("pp": one stage has it);
+# - **partial**: each rank's gradient is a *part* there, which `MeshModel.backward` has summed. From then on all copies have
+#   equal gradients.
+
+# %%
+from minitrain.data.loader import Batch
+from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import build
+from minitrain.parallel.layout import layout_of
+from minitrain.parallel.mesh_model import MeshModel, MeshOptions
+
+width, layers = lab.size("width"), lab.size("layers")
+dense = ModelConfig(61, width, layers, 4, 4, ffn_size=3 * width, tied=True)
+moe = ModelConfig(61, width, layers, 4, 4, ffn_size=width, tied=True, experts=4)
+
+
+# %% tags=["experiment"]
+EIGHT = {"pp": 2, "dp": 2, "ep": 1, "cp": 1, "tp": 2}
+
+
+def batches(rows, length):
+    """Two microbatches; the second has padding: targets of -100 do not count."""
+    seeded = torch.Generator().manual_seed(0)
+    text = torch.randint(61, (2, rows, length + 1), generator=seeded)
+    text[1, ::2, length // 2 :] = -100
+    places = torch.arange(length).expand(rows, length)
+    one = torch.zeros_like(places)
+    return [Batch(t[:, :-1].clamp(min=0), t[:, 1:], one, places) for t in text]
+
+
+def part_of_model(group, sizes):
+    """This rank's part, where every axis is named, those of size 1 too."""
+    config = moe if sizes["ep"] > 1 else dense
+    model = build(config, dtype=torch.float64, seed=1)
+    return MeshModel(model, Mesh(**sizes), group, MeshOptions(microbatches=2))
+
+
+def layouts(group):
+    """What each rank holds, by the parameter's name: (shape, split, partial)."""
+    named = part_of_model(group, EIGHT).modules.named_parameters()
+    return {
+        name.split(".", 1)[1]: (  # without the stage's number
+            tuple(p.shape),
+            " ".join(sorted(layout_of(p).split)),
+            " ".join(sorted(layout_of(p).partial)),
+        )
+        for name, p in named
+    }
+
+
+held = launch(layouts, ranks=8)
+columns = ("shape on a rank", "split", "partial")
+show.table(
+    [{"rank 0": name, **dict(zip(columns, row))} for name, row in held[0].items()][:9],
+    caption="The embedding, and the first block",
+)
+
+# %% [markdown]
+# **Predict**: eight ranks, pp = dp = tp = 2. How many of them hold the weight of block 0's first norm, the same elements?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = 4
+### LAB guess = None  # ranks, your guess
+### END SOLUTION
+lab.predict("norm_copies", guess)
+
+# %% [markdown]
+# ### Exercise 2 · `copies`
+#
+# Difficulty 3 · 6 minutes · 8 points
+#
+# A parameter is copied along every axis that does not split it, whether its gradient was partial there or not. One
+# exception: the tied table, embedding and head, is on the first and the last stage. It has "pp" in `partial`, and two
+# copies there, however long the pipeline.
+
+
+# %% tags=["exercise"]
+def copies(layout, mesh) -> int:
+    """How many ranks hold the same elements of a parameter with this layout, which has
+    `split` and `partial`, sets of axes. About 5 lines."""
+    ### BEGIN SOLUTION
+    count = 2 if "pp" in layout.partial else 1
+    for axis in mesh.axes:
+        if axis != "pp" and axis not in layout.split:
+            count *= mesh[axis]
+    return count
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+copies = lab.grade(copies)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# A product over `mesh.axes`, which leaves two kinds of axes out.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Leave out the axes in `layout.split`, and "pp", which is never a plain factor. `mesh[axis]` is an axis' size.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Start from `2 if "pp" in layout.partial else 1`: two stages hold a tied table, however many stages there are.
+#
+# </details>
+
+# %%
+name = "blocks.0.attention_norm.weight"
+lab.reveal(
+    "norm_copies",
+    sum(name in names for names in held),
+    formula=2 * 2,
+    note="dp · tp: what is neither split nor of another stage",
+)
+
+# %% [markdown]
+# ## 3 · One norm
+#
+# Clipping needs the length of *the whole model's* gradient as one vector, the same on every rank. Two mistakes are easy: to
+# add up all ranks' squares (copies count several times), or to stay on the rank (slices are missing). Both have been in
+# published frameworks, and the loss looks normal for long.
+
+# %% [markdown]
+# ### Exercise 3 · `gradient_norm`
+#
+# Difficulty 4 · 12 minutes · 12 points
+#
+# `lines.mesh` is the mesh, `lines.world` the group of all ranks. Every element counts once: weigh a square by how many
+# ranks will add it. A parameter whose `.grad` is None adds nothing.
+
+
+# %% tags=["exercise"]
+def gradient_norm(parameters, lines) -> torch.Tensor:
+    """Length of the whole gradient, a float64 scalar, equal on all ranks; one number a rank
+    is sent. `parameters` are this rank's. About 6 lines."""
+    ### BEGIN SOLUTION
+    square = torch.zeros((), dtype=torch.float64)
+    for p in parameters:
+        if p.grad is not None:
+            own = p.grad.double().square().sum()
+            square += own / copies(layout_of(p), lines.mesh)
+    return lines.world.all_reduce(square).sqrt()
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+gradient_norm = lab.grade(gradient_norm)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# Add up squares on this rank, then one all-reduce over `lines.world`, then the root.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# If c ranks add the same square, let each add 1/c of it: `copies(layout_of(p), lines.mesh)`.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `square += p.grad.double().square().sum() / copies(layout_of(p), lines.mesh)`, from
+# `square = torch.zeros((), dtype=torch.float64)`.
+#
+# </details>
+
+# %% [markdown]
+# ### Exercise 4 · `clip_on_mesh`
+#
+# Difficulty 2 · 6 minutes · 8 points
+#
+# One factor for all, as in PyTorch `limit / (norm + 1e-6)`; where it is above 1 nothing changes. `parameters` may be a
+# generator, which can be walked once.
+
+
+# %% tags=["exercise"]
+def clip_on_mesh(parameters, limit: float, lines) -> torch.Tensor:
+    """Scales this rank's gradients in place so that the whole one is at most `limit` long;
+    returns the norm *before*. About 7 lines."""
+    ### BEGIN SOLUTION
+    parameters = [p for p in parameters if p.grad is not None]
+    norm = gradient_norm(parameters, lines)
+    factor = limit / (norm + 1e-6)
+    if factor < 1:
+        for p in parameters:
+            p.grad *= factor
+    return norm
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+clip_on_mesh = lab.grade(clip_on_mesh)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# First `parameters = list(parameters)`: the norm walks them, and you walk them again.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Your `gradient_norm` is the same on every rank, so the factor is too: no rank clips alone.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# If `factor < 1`: `p.grad *= factor` for each parameter that has a gradient. `return norm`.
+#
+# </details>
+
+# %% [markdown]
+# ## 4 · Equal to one process
+#
+# The oracle of all parallel training: same model, same batch, one step of clipped gradient descent. Loss, norm and **every
+# weight** must be those of one process, on five meshes. Eight ranks cut three axes at a time. Losses alone prove little:
+# they are computed before any gradient.
+
+# %% tags=["experiment"]
+from minitrain.parallel.mesh_state import whole_model
+from minitrain.training.loop import token_weighted_loss
+
+CLIP, RATE = 0.5, 0.1
+rows, length = lab.size("rows"), lab.size("length")
+
+
+def stepped(parameters):
+    """Gradient descent, in place."""
+    with torch.no_grad():
+        for p in parameters:
+            p -= RATE * p.grad
+
+
+def one_process(config):
+    """(loss, norm, weights after the step)."""
+    model, parts = build(config, dtype=torch.float64, seed=1), batches(rows, length)
+    total, loss = sum(b.tokens_counted for b in parts), 0.0
+    for b in parts:
+        share = token_weighted_loss(
+            model(b.tokens, b.documents, b.positions), b.targets, total
+        )
+        share.backward()
+        loss += share.item()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item()
+    stepped(model.parameters())
+    return loss, norm, model.state_dict()
+
+
+def on_meshes(group, meshes):
+    """The same on each mesh, by your Mesh and your clip_on_mesh."""
+    found = []
+    for sizes in meshes:
+        model = part_of_model(group, sizes)
+        loss, _ = model.backward([model.share(b) for b in batches(rows, length)])
+        norm = clip_on_mesh(model.parameters, CLIP, model.lines)
+        stepped(model.parameters)
+        whole = whole_model(model)  # on rank 0, from all parts
+        weights = None if whole is None else whole.state_dict()
+        found.append((loss.item(), norm.item(), weights))
+    return found
+
+
+meshes = [dict(zip(AXES, sizes)) for sizes in lab.size("meshes")]
+ours = launch(on_meshes, meshes, ranks=8)[0]
+one, equal = {True: one_process(moe), False: one_process(dense)}, []
+for sizes, (loss, norm, weights) in zip(meshes, ours):
+    want = one[sizes["ep"] > 1]
+    worst = max((weights[n] - w).abs().max().item() for n, w in want[2].items())
+    errors = {"loss_error": abs(loss - want[0]), "norm_error": abs(norm - want[1])}
+    equal.append({**sizes, **errors, "weight_error": worst})
+
+show.table(equal, caption="Largest differences from one process, float64")
+
+# %% tags=["grade"]
+lab.experiment("equal", equal)
+
+# %% [markdown]
+# **Explain**: a step is a sum over tokens, and each axis regroups that sum. What remains, 1e-16 or so, is the order of
+# additions. Where a mesh's error is of another size, something is counted twice or not at all.
+
+# %% [markdown]
+# ## 5 · Where ranks sit
+#
+# Links inside a node are about ten times as fast as those between nodes. Ranks 0 to 3 share the first node here, so the
+# *order of the axes* decides which messages leave it.
+#
+# **Predict**: pp = dp = tp = 2, 512 tokens a microbatch. Which share of all bytes travels along tp?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = 0.8
+### LAB guess = None  # a share from 0 to 1, your guess
+### END SOLUTION
+lab.predict("tp_share", guess)
+
+# %% tags=["experiment"]
+from collections import Counter
+
+from minitrain.parallel.placement import node_traffic
+
+PER_NODE = 4
+
+
+def axes_of(mesh, members):
+    """Along which axes the members of a group differ: "tp", or "dp ep"."""
+    places = [mesh.coordinates(member) for member in members]
+    return " ".join(a for a in mesh.axes if len({place[a] for place in places}) > 1)
+
+
+def talk(group, orders):
+    """For each order of axes: bytes along each, and inside and between nodes, of one step."""
+    found = []
+    for order in orders:
+        mesh = {axis: EIGHT[axis] for axis in order}
+        model = part_of_model(group, mesh)
+        group.trace.ops.clear()
+        model.backward([model.share(b) for b in batches(*lab_sizes)])
+        sent = Counter()
+        for op in group.trace.ops:
+            sent[axes_of(model.lines.mesh, op.members)] += op.sent_bytes
+        edges = node_traffic([group.trace], PER_NODE)  # by sender and receiver
+        found.append((dict(sent), edges.inside, edges.between))
+    return found
+
+
+lab_sizes = lab.size("traffic_batch")  # rows, tokens
+first = launch(talk, [AXES], ranks=8)
+sent = {a: sum(own[0][0].get(a, 0) for own in first) / 8 for a in ("pp", "dp", "tp")}
+
+# %%
+lab.reveal("tp_share", sent["tp"] / sum(sent.values()), note="of a rank's bytes")
+show.bars(
+    list(sent),
+    [nbytes / 1e3 for nbytes in sent.values()],
+    y="a rank sends in one step (kB)",
+    title=f"Counted on {lab.device_name}",
+    alt="Kilobytes that a rank sends along pp, dp and tp: tp sends most by far.",
+    form="{:.0f}",
+)
+
+# %% [markdown]
+# ### Exercise 5 · `bytes_between`
+#
+# Difficulty 3 · 8 minutes · 8 points
+#
+# Count edges. Along each axis the ranks of a line form a ring in order: each sends `sent[axis]` bytes to the next, the last
+# to the first. Ranks r and s share a node if `r // ranks_per_node == s // ranks_per_node`.
+
+
+# %% tags=["exercise"]
+def bytes_between(mesh, sent: dict, ranks_per_node: int) -> float:
+    """Bytes that leave their node, of all ranks and all axes of `sent`. About 7 lines."""
+    ### BEGIN SOLUTION
+    total = 0
+    for axis, nbytes in sent.items():
+        for rank in range(torch.Size(mesh.shape).numel()):
+            line = mesh.ranks(axis, rank)
+            after = line[(line.index(rank) + 1) % len(line)]
+            if after // ranks_per_node != rank // ranks_per_node:
+                total += nbytes
+    return total
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+bytes_between = lab.grade(bytes_between)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# Two loops, over the axes and over all ranks: whom does this rank send to?
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `line = mesh.ranks(axis, rank)`; its own place in it is `line.index(rank)`. On an axis of size 1 a rank is its own next,
+# and nothing leaves.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `after = line[(line.index(rank) + 1) % len(line)]`; add `sent[axis]` where the two `//` differ.
+#
+# </details>
+
+# %% [markdown]
+# ### Exercise 6 · `place`
+#
+# Difficulty 3 · 8 minutes · 10 points
+#
+# "Chattiest axis last" is a good rule of thumb, and wrong where that axis is longer than a node: it must leave it anyway,
+# and drives the others out. So count: of all orders, the one whose `bytes_between` is least.
+
+
+# %% tags=["exercise"]
+def place(sizes: dict, sent: dict, ranks_per_node: int) -> Mesh:
+    """The `Mesh` of these sizes whose order of axes sends the least between nodes. About 3
+    lines; `itertools.permutations` helps."""
+    ### BEGIN SOLUTION
+    from itertools import permutations
+
+    meshes = [Mesh(**dict(order)) for order in permutations(sizes.items())]
+    return min(meshes, key=lambda mesh: bytes_between(mesh, sent, ranks_per_node))
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+place = lab.grade(place)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# A dict keeps its order, and `Mesh(**dict)` takes the axes in that order.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `permutations(sizes.items())` yields every order as pairs: `Mesh(**dict(order))`.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `min(meshes, key=lambda mesh: bytes_between(mesh, sent, ranks_per_node))`.
+#
+# </details>
+
+# %% tags=["nbval-check-output"]
+print("chattiest last: ", bytes_between(Mesh(dp=2, tp=8), {"tp": 10, "dp": 9}, 4))
+best = place({"dp": 2, "tp": 8}, {"tp": 10, "dp": 9}, 4)
+print("counted: ", best, bytes_between(best, {"tp": 10, "dp": 9}, 4))
+
+# %% [markdown]
+# **Run**: a real step for all six orders of pp, dp, tp on two nodes of four, every message counted from sender to receiver.
+# Beside it, your formula, from the bytes above alone.
+
+# %% tags=["experiment"]
+from itertools import permutations
+
+orders = [(*three, "ep", "cp") for three in permutations(("pp", "dp", "tp"))]
+traffic = []
+for order, *of_ranks in zip(orders, *launch(talk, orders, ranks=8)):
+    mesh = Mesh(**{axis: EIGHT[axis] for axis in order})
+    row = {"order": " ".join(order[:3])}
+    row |= {f"{a}_bytes": sum(own[0].get(a, 0) for own in of_ranks) for a in sent}
+    row["inside"] = sum(own[1] for own in of_ranks)
+    row["between"] = sum(own[2] for own in of_ranks)
+    traffic.append({**row, "predicted": bytes_between(mesh, sent, PER_NODE)})
+traffic.sort(key=lambda row: row["between"])
+
+# %% tags=["grade"]
+lab.experiment("traffic", traffic)
+
+# %%
+show.bars(
+    [row["order"].replace(" ", "\n") for row in traffic],
+    [row["between"] / 1e3 for row in traffic],
+    theory=[row["predicted"] / 1e3 for row in traffic],
+    y="leaves its node (kB a step)",
+    title="Slowest axis first, two nodes of 4: the first axis crosses",
+    alt="Kilobytes between nodes for six orders of axes: with tp first several times as much.",
+    form="{:.0f}",
+)
+
+# %% [markdown]
+# **Explain**: the first axis crosses, the others stay inside. Which of the two quiet ones goes first depends on the model:
+# this one is small beside its batch, so that pp sends more than dp.
+#
+# **Question**: how many times as much leaves its node in the order tp pp dp (the first cut first) as in the best?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+by_order = {row["order"]: row["between"] for row in traffic}
+times_as_much = by_order["tp pp dp"] / min(by_order.values())
+### LAB times_as_much = None  # your answer, a factor
+### END SOLUTION
+show.table(traffic)
+
+# %% tags=["grade"]
+lab.answer("times_as_much", times_as_much)
+
+# %% [markdown]
+# ## 6 · Past the node
+#
+# Now on paper: the planner of e10, the 405B model of [Llama 3](https://arxiv.org/abs/2407.21783), H100 in nodes of 8.
+# 16 stages, 16 sequences of 8,192 tokens through each; only tp grows. Everything from here on is **estimated**.
+
+# %% tags=["experiment"]
+from dataclasses import replace
+
+from minitrain.planning.memory import GIB
+from minitrain.planning.published import published_steps
+from minitrain.planning.run import make_run
+from minitrain.planning.step import estimate
+
+published = published_steps("Llama 3 405B table 4")
+llama = published[1].run  # 16,384 GPUs, sequences of 8,192
+
+
+def planned(gpus, tp, pp, sequences):
+    """A step on paper; each GPU has up to 8 chunks of layers, ZeRO-2, no recomputation."""
+    dp, chunks = gpus // (tp * pp), min(8, 128 // pp)
+    plan = replace(llama.plan, tp=tp, sp=tp > 1, pp=pp, dp=dp, vpp=chunks)
+    run = make_run(llama.chip, llama.model, plan, llama.seq, sequences)
+    step = estimate(run)
+    row = {"gpus": gpus, "tp": tp, "pp": pp, "dp": dp, "sequences": sequences}
+    waiting = {
+        f"{k}_share": step.parts.get(k, 0) / step.seconds for k in ("tp", "bubble")
+    }
+    row |= {"tflops_per_gpu": step.tflops_per_gpu, **waiting}
+    memory = step.memory.total
+    return {**row, "memory_gib": memory / GIB, "fits": memory < llama.chip.memory}
+
+
+tps, GIBS = lab.size("tp"), [20, 50, 100, 200, 500]
+ticks = {"yscale": "log", "yticks": GIBS, "yticklabels": GIBS}
+UNITS = {"tflops_per_gpu": "TFLOP/s a GPU", "memory_gib": "memory a GPU (GiB)"}
+past_the_node = [
+    planned(16384, tp, 16, 16 * (16384 // (16 * tp))) for tp in lab.size("tp")
+]
+
+# %% tags=["grade"]
+lab.experiment("past_the_node", past_the_node)
+
+# %%
+with show.canvas(columns=2) as (figure, axes):
+    for ax, name in zip(axes, UNITS):
+        show.lines(
+            {"405B": (tps, [row[name] for row in past_the_node])},
+            x="tensor-parallel ranks",
+            y=UNITS[name],
+            log="x",
+            ax=ax,
+        )
+        ax.axvline(8, color="#888888", linestyle=":")
+        ax.set_xticks(tps, tps)
+    axes[0].set(title="Speed: steeper past 8 (estimated)", ylim=(0, None))
+    axes[1].set(title="Memory (estimated); dashed: one H100", **ticks)
+    axes[1].axhline(llama.chip.memory / GIB, color="#888888", linestyle="--")
+    axes[1].minorticks_off()
+show.figure(
+    figure,
+    alt="Speed a GPU against tp falls past 8; memory a GPU fits one H100 from tp 8 on.",
+)
+
+# %% [markdown]
+# **Explain**: below tp 8 the model does not fit an H100 (dashed), and a step would have 33 million tokens or more. Past 8,
+# what each layer sends leaves the node: the network card is a tenth as fast.
+
+# %% [markdown]
+# ## 7 · 25,000 GPUs on paper
+#
+# First the three published rows, to see how far one can trust it. Then
+# [Meta's whole cluster](https://engineering.fb.com/2024/03/12/data-center-engineering/building-metas-genai-infrastructure/),
+# 24,576 GPUs: all meshes of tp 2 to 32 and pp 4 to 32, with the batch as published, 1 sequence for 8 GPUs. Which is the
+# fastest that fits?
+
+# %% tags=["experiment"]
+for row in published:
+    plan, guess = row.run.plan, estimate(row.run)
+    told = guess.tflops_per_gpu * guess.seconds / row.seconds
+    mesh = f"tp {plan.tp} · cp {plan.cp} · pp {plan.pp} · dp {plan.dp}"
+    print(f"{mesh}: published {told:.0f}, planner {guess.tflops_per_gpu:.0f} TFLOP/s")
+
+layouts_found = [
+    planned(gpus, tp, pp, gpus // 8)
+    for gpus in lab.size("gpus")
+    for tp in (2, 4, 8, 16, 32)
+    for pp in (4, 8, 16, 32)
+]
+
+# %% tags=["grade"]
+lab.experiment("layouts", layouts_found)
+
+# %%
+able = [row for row in layouts_found if row["fits"] and row["gpus"] == 24576]
+able.sort(key=lambda row: -row["tflops_per_gpu"])
+show.table(able[:5], caption="24,576 GPUs: the fastest five that fit")
+quick = [row for row in layouts_found if row["gpus"] == 24576]
+show.table(sorted(quick, key=lambda row: -row["tflops_per_gpu"])[:3])
+
+# %% [markdown]
+# **Question**: some meshes are faster and were not chosen (second table). Why: `"memory"`, `"batch"` or `"network"`?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+why_not = "memory"
+### LAB why_not = None  # your answer: "memory", "batch" or "network"
+### END SOLUTION
+
+# %% tags=["grade"]
+lab.answer("why_not", why_not)
+
+# %% [markdown]
+# **Question**: in the fastest mesh on 24,576 GPUs that fits, how many GPUs hold the same elements of a norm's weight?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+norm_holders = able[0]["tp"] * able[0]["dp"]
+### LAB norm_holders = None  # your answer, GPUs
+### END SOLUTION
+
+# %% tags=["grade"]
+lab.answer("norm_holders", norm_holders)
+
+# %% [markdown]
+# **The picture**: your eight ranks, as the naive order puts them and as you do, with one tensor-parallel pair. On the left
+# every layer's activations pass the network.
+
+# %% tags=["picture"]
+naive = Mesh(tp=2, pp=2, dp=2)
+placed = place({"pp": 2, "dp": 2, "tp": 2}, sent, PER_NODE)
+held_in_all = {"layers": layers, "heads": 4, "rows": rows}
+with show.canvas(columns=2, width=11, height=4.6) as (figure, axes):
+    for ax, mesh, word in zip(axes, (naive, placed), ("Placed badly", "Placed well")):
+        leaves = show.bytes_text(bytes_between(mesh, sent, PER_NODE))
+        title = f"{word}: {leaves} a step leave a node\n{mesh}"
+        words = {"ranks_per_node": PER_NODE, "axis": "tp", "title": title}
+        show.draw_mesh(mesh, rank=1, holding=held_in_all, **words, ax=ax)
+show.figure(
+    figure,
+    alt="Eight ranks on two nodes, placed badly and well: a pair of tp across nodes, and inside.",
+)
+
+# %%
+lab.score(read="minitrain/parallel/mesh_model.py")
+
+# %% [markdown]
+# **Takeaway**: a mesh is arithmetic on rank numbers, and its order is free. Here the right one sends 19 times less through
+# the network, with the same weights to ten digits.
+#
+# A mesh cuts the *work*. What each rank still holds many times over, its optimizer's state, e03 cuts next:
+# [e03 · ZeRO](e03_zero.ipynb).

@@ -1,0 +1,14 @@
+# exercise: clip_on_mesh
+# says: the norm after it
+
+import torch
+
+
+def clip_on_mesh(parameters, limit, lines):
+    parameters = [p for p in parameters if p.grad is not None]
+    norm = gradient_norm(parameters, lines)
+    factor = limit / (norm + 1e-6)
+    if factor < 1:
+        for p in parameters:
+            p.grad *= factor
+    return torch.minimum(norm, torch.as_tensor(limit))

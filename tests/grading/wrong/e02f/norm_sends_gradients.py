@@ -1,0 +1,25 @@
+# exercise: gradient_norm
+# says: need not travel | one number is enough
+
+import torch
+
+from minitrain.parallel.layout import layout_of
+
+
+def copies(layout, mesh):
+    count = 2 if "pp" in layout.partial else 1
+    for axis in mesh.axes:
+        if axis != "pp" and axis not in layout.split:
+            count *= mesh[axis]
+    return count
+
+
+def gradient_norm(parameters, lines):
+    square = torch.zeros((), dtype=torch.float64)
+    for p in parameters:
+        if p.grad is not None:
+            squares = p.grad.double().square() / copies(layout_of(p), lines.mesh)
+            square += squares.sum()
+    flat = torch.zeros(64, dtype=torch.float64)
+    flat[0] = square
+    return lines.world.all_reduce(flat).sum().sqrt()

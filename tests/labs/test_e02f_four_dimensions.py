@@ -1,0 +1,821 @@
+"""The checks of lab e02f: places on a mesh, a norm that counts once, bytes that leave a node."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+
+import torch
+from torch import nn
+
+from minitrain.lab.checks import (
+    CheckFailed,
+    Exercise,
+    Experiment,
+    Question,
+    check,
+    expect,
+)
+from minitrain.parallel.layout import Layout, lay_out
+
+LAB = "e02f_four_dimensions"
+SIZES = {
+    "cpu": {
+        "width": 16,
+        "layers": 4,
+        "rows": 8,
+        "length": 16,
+        "meshes": [  # pp, dp, ep, cp, tp
+            (2, 2, 1, 1, 2),
+            (2, 1, 2, 1, 2),
+            (1, 2, 2, 1, 2),
+            (2, 2, 2, 1, 1),
+            (2, 1, 1, 2, 2),
+        ],
+        "traffic_batch": (8, 64),
+        "tp": [1, 2, 4, 8, 16, 32],
+        "gpus": [16384, 24576],
+    },
+}
+FILES = tuple(
+    f"minitrain/parallel/{name}.py"
+    for name in ("mesh", "mesh_gradients", "mesh_model", "mesh_state", "placement")
+)
+
+
+# ---- everything here runs in the sandbox too: it imports none of the hidden files ----
+
+
+class Grid:
+    """A mesh of the grader's own."""
+
+    def __init__(self, **sizes):
+        self.axes, self.shape = tuple(sizes), tuple(sizes.values())
+
+    def __getitem__(self, axis):
+        return self.shape[self.axes.index(axis)]
+
+    @property
+    def size(self):
+        return math.prod(self.shape)
+
+    def coordinates(self, rank):
+        places = {}
+        for axis in reversed(self.axes):
+            rank, places[axis] = divmod(rank, self[axis])
+        return {axis: places[axis] for axis in self.axes}
+
+    def ranks(self, axes, rank):
+        axes = [axes] if isinstance(axes, str) else axes
+        here = self.coordinates(rank)
+        where = [self.coordinates(other) for other in range(self.size)]
+        return [
+            other
+            for other in range(self.size)
+            if all(where[other][a] == here[a] for a in self.axes if a not in axes)
+        ]
+
+    def __repr__(self):
+        return f"Mesh({', '.join(f'{a}={n}' for a, n in zip(self.axes, self.shape))})"
+
+
+class Lines:
+    """What `lines` of the lab is: the mesh, this rank's place, and groups along the axes."""
+
+    def __init__(self, mesh, world):
+        self.mesh, self.world, self.here = mesh, world, mesh.coordinates(world.rank)
+        self.groups = {a: world.split(mesh.ranks(a, world.rank)[0]) for a in mesh.axes}
+
+    def __getitem__(self, axis):
+        return self.groups[axis]
+
+
+# ---- the mesh ----
+
+SHAPES = (
+    {"dp": 2, "tp": 4},
+    {"pp": 2, "dp": 3, "tp": 2},
+    {"tp": 3},
+    {"pp": 2, "dp": 1, "ep": 2, "cp": 1, "tp": 2},
+)
+
+
+def places_of(f, shapes):
+    """Each rank's coordinates, as pairs in their order."""
+    return [
+        [list(f(**sizes).coordinates(rank).items()) for rank in range(math.prod(sizes.values()))]
+        for sizes in shapes
+    ]
+
+
+def lines_of(f, calls):
+    return [list(f(**sizes).ranks(axes, rank)) for sizes, axes, rank in calls]
+
+
+class TestMesh(Exercise):
+    """Ranks to coordinates and lines"""
+
+    name = "Mesh"
+    reference = "minitrain.parallel.mesh:Mesh"
+    hidden = FILES
+
+    @check(points=6, title="coordinates of every rank: the last axis varies fastest")
+    def test_coordinates(self, submission):
+        for sizes, found in zip(SHAPES, submission.run(places_of, SHAPES)):
+            mesh = Grid(**sizes)
+            backwards = Grid(**dict(reversed(sizes.items())))
+            every = range(mesh.size)
+            first_fastest = [dict(backwards.coordinates(rank)) for rank in every]
+            got = [dict(pairs) for pairs in found]
+            want = [mesh.coordinates(rank) for rank in every]
+            if got != want and got == first_fastest:
+                raise CheckFailed(
+                    f"{mesh}: rank 1 is {got[1]}, as if the first axis varied fastest. The last one does: "
+                    f"take the digits off from the last axis on, rank 1 is {want[1]}"
+                )
+            for rank in every:
+                expect.equal(got[rank], want[rank], what=f"{mesh}, coordinates of rank {rank}")
+                names = [axis for axis, _ in found[rank]]
+                expect.that(
+                    names == list(mesh.axes),
+                    f"{mesh}: coordinates come in the order {names}; in the mesh's order they are {list(mesh.axes)}",
+                )
+
+    @check(points=5, title="a line: who differs along one axis only, itself among them")
+    def test_lines(self, submission):
+        self.along(submission, [(a,) for sizes in SHAPES for a in sizes], one=True)
+
+    @check(points=3, title="a plane, along several axes named in any order")
+    def test_planes(self, submission):
+        self.along(submission, [("dp", "tp"), ("tp", "pp"), ("tp", "dp", "pp"), ("tp", "ep")])
+
+    def along(self, submission, named, one=False):
+        calls = [
+            (sizes, axes[0] if one else axes, rank)
+            for sizes in SHAPES
+            for axes in dict.fromkeys(named)
+            if set(axes) <= set(sizes)
+            for rank in range(math.prod(sizes.values()))
+        ]
+        for (sizes, axes, rank), got in zip(calls, submission.run(lines_of, calls)):
+            mesh = Grid(**sizes)
+            want = mesh.ranks(axes, rank)
+            others = [axis for axis in mesh.axes if axis not in ([axes] if one else axes)]
+            hints = [
+                ([r for r in want if r != rank], "the rank itself is a member of its line"),
+                (
+                    mesh.ranks(others, rank),
+                    "those share the coordinates along these axes; their line differs along them and shares "
+                    "all others",
+                ),
+                (sorted(want, key=lambda r: (r - rank) % mesh.size), "in order of rank, please"),
+            ]
+            expect.that(
+                got != sorted(want, reverse=True) or len(want) == 1,
+                f"{mesh}, along {axes} from rank {rank}: {got} are the right ones, in order of rank, please",
+            )
+            expect.equal(got, want, what=f"{mesh}, along {axes} from rank {rank}", hints=hints)
+
+
+# ---- copies ----
+
+LAYOUTS = (
+    ("a matrix", "pp tp", "dp cp"),
+    ("an expert", "pp ep tp", "dp"),
+    ("a norm", "pp", "dp ep cp"),
+    ("a bias", "pp", ""),
+    ("the tied table", "tp", "dp pp"),
+    ("a tied table, whole", "", "dp pp"),
+)
+BIG = (
+    {"pp": 4, "dp": 3, "ep": 2, "cp": 1, "tp": 5},
+    {"pp": 2, "dp": 2, "ep": 1, "cp": 1, "tp": 2},
+    {"dp": 2, "tp": 4},
+    {"pp": 3, "cp": 2},
+)
+
+
+def copies_of(f, cases):
+    return [f(Layout(frozenset(s), frozenset(p)), Grid(**sizes)) for s, p, sizes in cases]
+
+
+def copies(split, partial, mesh):
+    """How many ranks hold the same."""
+    along = [mesh[a] for a in mesh.axes if a != "pp" and a not in split]
+    return math.prod(along) * (2 if "pp" in partial else 1)
+
+
+class TestCopies(Exercise):
+    """How often a parameter is held"""
+
+    name = "copies"
+    reference = "minitrain.parallel.mesh_gradients:copies"
+    hidden = FILES
+
+    def judge(self, submission, tied):
+        cases = [
+            (words, split.split(), partial.split(), sizes)
+            for sizes in BIG
+            for words, split, partial in LAYOUTS
+            if ("pp" in partial.split()) == tied and "tp" not in {*split.split()} - {*sizes}
+            if not tied or "pp" in sizes
+        ]
+        found = submission.run(copies_of, [case[1:] for case in cases])
+        for (words, split, partial, sizes), got in zip(cases, found):
+            mesh = Grid(**sizes)
+            want = copies(split, partial, mesh)
+            stages = mesh["pp"] if "pp" in mesh.axes else 1
+            apart = math.prod(mesh[a] for a in mesh.axes if a in split)
+            summed = math.prod(mesh[a] for a in mesh.axes if a in partial)
+            neither = math.prod(mesh[a] for a in mesh.axes if a not in [*split, *partial])
+            expect.equal(
+                got,
+                want,
+                what=f"{mesh}: {words}, split along {split or 'nothing'}, partial along {partial}",
+                hints=[
+                    (want // 2 if tied else -1, "the first and the last stage both hold a tied table: two of them"),
+                    (want // 2 * stages if tied else -1, "two stages hold a tied table, however many stages there are"),
+                    (want * stages, "stages hold different parameters: pp makes no copies"),
+                    (neither, "`partial` axes make copies too: the gradient was a part there until it was summed"),
+                    (summed, "copies are along every axis that is not in `split`, not along `partial` alone: without tensor cuts, tp too"),
+                    (apart // stages, "that is how many ranks share one copy: axes of `split` hold different elements, leave them out"),
+                    (apart, "that is how many ranks share one copy: axes of `split` hold different elements, leave them out"),
+                    (mesh.size, "that is all ranks: axes of `split` hold different elements"),
+                ],
+            )  # fmt: skip
+
+    @check(points=5, title="along every axis that neither splits it nor is the pipeline")
+    def test_copies(self, submission):
+        self.judge(submission, tied=False)
+
+    @check(points=3, title="a tied table: two stages hold it")
+    def test_tied(self, submission):
+        self.judge(submission, tied=True)
+
+
+# ---- the norm, and clipping ----
+
+PARTS = (  # name, split, partial, on which stages: all of them (None) or these
+    ("norm", "", "dp ep", None),
+    ("matrix", "tp", "dp", None),
+    ("expert", "ep tp", "dp", None),
+    ("bias", "", "dp", None),
+    ("table", "tp", "dp pp", "ends"),
+    ("first", "", "dp", (0,)),
+)
+MESHES = ({"pp": 2, "dp": 2, "tp": 2}, {"pp": 1, "ep": 2, "tp": 3}, {"dp": 4})
+
+
+def stages_of(where, mesh):
+    count = mesh["pp"]
+    if where == "ends":
+        return sorted({0, count - 1})
+    return list(range(count)) if where is None else list(where)
+
+
+def wholes(sizes):
+    """{(name, stage): the whole gradient}; a table has one for both stages that hold it."""
+    mesh, found = all_axes(sizes), {}
+    for i, (name, _, _, where) in enumerate(PARTS):
+        for stage in stages_of(where, mesh):
+            made = torch.randn(12, 3, dtype=torch.float64) * (1 + i)
+            found[name, stage] = found[name, 0] if where == "ends" and stage else made
+    return found
+
+
+def share_of(whole, split, mesh, here):
+    """This rank's slice: along dim 0, by its place on the plane of the axes that split it."""
+    place, parts = 0, 1
+    for axis in split.split():
+        if axis != "pp":
+            place, parts = place * mesh[axis] + here[axis], parts * mesh[axis]
+    return whole.chunk(parts)[place].clone()
+
+
+def model_on(mesh, here, gradients):
+    """This rank's parameters with their gradients, and one that has none."""
+    stage, found = here["pp"], []
+    for name, split, partial, where in PARTS:
+        if stage in stages_of(where, mesh):
+            part = share_of(gradients[name, stage], split, mesh, here)
+            p = nn.Parameter(torch.zeros_like(part))
+            p.grad = part
+            one_stage = len(stages_of(where, mesh)) == 1 or where is None
+            lay_out(p, split=f"{split} pp" if one_stage else split)
+            lay_out(p, partial=partial.replace("pp", "") if one_stage else partial)
+            found.append(p)
+    return [*found, nn.Parameter(torch.zeros(3, dtype=torch.float64))]
+
+
+def all_axes(sizes):
+    return Grid(**({"pp": 1, "dp": 1, "ep": 1, "cp": 1, "tp": 1} | sizes))
+
+
+def ran(group, f, sizes, gradients, limit):
+    """The norm, or with a limit the clipping; what it returned, the gradients, what it sent."""
+    mesh = all_axes(sizes)
+    lines = Lines(mesh, group)
+    parameters = model_on(mesh, lines.here, gradients)
+    group.trace.ops.clear()
+    given = iter(parameters)
+    value = f(given, lines) if limit is None else f(given, limit, lines)
+    ops = [(op.kind, op.payload_bytes) for op in group.trace.ops]
+    value = None if value is None else torch.as_tensor(value).detach().double().clone()
+    return {"value": value, "gradients": [p.grad for p in parameters[:-1]], "ops": ops}
+
+
+def squares(sizes, gradients):
+    """{words: sum of squares} as each mistake counts them; "" is the right one."""
+    mesh = all_axes(sizes)
+    seen = {(name, stage): g for (name, stage), g in gradients.items()}
+    pp, size = mesh["pp"], mesh.size
+    found = dict.fromkeys(("", "copies", "table", "stages", "mean", "experts", "sum"), 0.0)
+    for name, split, _partial, where in PARTS:
+        ends = stages_of(where, mesh)
+        for stage in ends:
+            whole = seen[name, stage].square().sum().item()
+            once = 0 if where == "ends" and stage else 1
+            held = copies(split.split(), [], mesh)
+            found[""] += once * whole
+            found["copies"] += held * whole
+            found["table"] += whole
+            found["stages"] += whole / pp
+            found["mean"] += held * whole / size
+            found["experts"] += whole / (
+                mesh["ep"] if name == "expert" and "ep" in mesh.axes else 1
+            )
+            found["sum"] += once * whole / held
+    return found
+
+
+NORM_HINTS = {
+    "copies": "that adds up every copy: a weight that c ranks hold is counted c times. Divide its square "
+    "by copies(layout_of(p), lines.mesh)",
+    "table": "the tied table is counted on both stages that hold it",
+    "stages": "pp is counted as copies: its stages hold different parameters",
+    "mean": "that is the mean over ranks: slices add up, and only copies are to be divided",
+    "experts": "experts along ep are different ones: they add up",
+    "sum": "copies are divided without having been added up: all-reduce over `lines.world`",
+}
+
+
+def launched(submission, sizes, gradients, limit=None):
+    mesh = all_axes(sizes)
+    results = submission.launch(ran, sizes, gradients, limit, ranks=mesh.size, timeout=10)
+    for rank, result in enumerate(results):
+        expect.that(result["value"] is not None, f"rank {rank} returned None: return the norm")
+    return mesh, results
+
+
+def norm_is(mesh, sizes, gradients, results):
+    right, *wrong = squares(sizes, gradients).items()
+    want = torch.tensor(right[1], dtype=torch.float64).sqrt()
+    values = [result["value"] for result in results]
+    own = {
+        rank: sum(g.square().sum() for g in model_gradients(mesh, rank, gradients)) ** 0.5
+        for rank in range(mesh.size)
+    }
+    for rank, value in enumerate(values):
+        expect.that(
+            value.numel() == 1, f"rank {rank} returned a tensor of shape {tuple(value.shape)}"
+        )
+        hints = [
+            (own[rank], "that is this rank's own part: the slices and stages of others are missing, "
+             "all-reduce the squares over `lines.world`"),
+            (want.square(), "that is the square: the root is missing"),
+            *((torch.tensor(s, dtype=torch.float64).sqrt(), NORM_HINTS[k]) for k, s in wrong),
+        ]  # fmt: skip
+        expect.equal(value.view(()), want, what=f"{mesh}, the norm on rank {rank}", hints=hints)
+
+
+def model_gradients(mesh, rank, gradients):
+    return [p.grad for p in model_on(mesh, mesh.coordinates(rank), gradients) if p.grad is not None]
+
+
+class TestNorm(Exercise):
+    """The norm of the whole gradient"""
+
+    name = "gradient_norm"
+    reference = "minitrain.parallel.mesh_gradients:gradient_norm"
+    hidden = FILES
+
+    @check(points=4, title="copies and slices: equals one process (data parallel, 4 ranks)")
+    def test_data(self, submission):
+        sizes = MESHES[2]
+        gradients = wholes(sizes)
+        mesh, results = launched(submission, sizes, gradients)
+        norm_is(mesh, sizes, gradients, results)
+
+    @check(
+        points=4, title="stages, slices, experts, a tied table: every element once (6 and 8 ranks)"
+    )
+    def test_once(self, submission):
+        for sizes in MESHES[:2]:
+            gradients = wholes(sizes)
+            mesh, results = launched(submission, sizes, gradients)
+            norm_is(mesh, sizes, gradients, results)
+
+    @check(points=4, title="a number travels, no gradients; and they stay as they were")
+    def test_sent(self, submission):
+        sizes = MESHES[1]
+        gradients = wholes(sizes)
+        mesh, results = launched(submission, sizes, gradients)
+        for rank, result in enumerate(results):
+            little(mesh, rank, result["ops"])
+            for got, want in zip(result["gradients"], model_gradients(mesh, rank, gradients)):
+                expect.identical(got, want, what=f"a gradient on rank {rank}, after the norm")
+
+
+def little(mesh, rank, ops):
+    """One small message, or one along each axis."""
+    sent = sum(nbytes for _, nbytes in ops)
+    expect.that(ops, f"rank {rank} sent nothing: without a message it cannot know the others' part")
+    expect.that(
+        len(ops) <= len(mesh.axes),
+        f"rank {rank} sent {len(ops)} messages: add up this rank's squares first, one number is enough",
+    )
+    expect.that(
+        sent <= 8 * len(ops),
+        f"rank {rank} sent {sent} bytes: one number is enough, gradients themselves need not travel",
+    )
+
+
+class TestClip(Exercise):
+    """Clipping by one factor"""
+
+    name = "clip_on_mesh"
+    reference = "minitrain.parallel.mesh_gradients:clip_on_mesh"
+    hidden = FILES
+
+    @check(points=5, title="one factor on all ranks, so that the whole is as long as the limit")
+    def test_clips(self, submission):
+        sizes, limit = MESHES[0], 0.5
+        gradients = wholes(sizes)
+        mesh, results = launched(submission, sizes, gradients, limit)
+        norm = squares(sizes, gradients)[""] ** 0.5
+        for rank, result in enumerate(results):
+            before = model_gradients(mesh, rank, gradients)
+            mine = sum(g.square().sum() for g in before).item() ** 0.5
+            for got, whole in zip(result["gradients"], before):
+                expect.equal(
+                    got,
+                    whole * limit / (norm + 1e-6),
+                    what=f"{mesh}, a gradient on rank {rank} after clipping to {limit}, the norm being {norm:.4g}",
+                    hints=[
+                        (whole, "nothing was clipped. `parameters` can be walked once: make a list of it first"),
+                        (whole * limit / mine, "that is clipped by this rank's own norm: ranks clip by different factors, and train apart"),
+                        (whole * limit / (mine + 1e-6), "that is clipped by this rank's own norm: ranks clip by different factors, and train apart"),
+                        (whole.clamp(-limit, limit), "that clips each number: one factor for the whole keeps the direction"),
+                        (whole * limit / whole.norm(), "that clips each parameter by its own norm"),
+                        (whole * limit / (whole.norm() + 1e-6), "that clips each parameter by its own norm"),
+                        (whole * limit / norm, "nearly: limit / (norm + 1e-6), so that ours is PyTorch's to the last digit"),
+                        (whole / (norm + 1e-6), "the factor is limit / norm, not 1 / norm"),
+                        (whole * norm / limit, "turn the factor round: limit / norm"),
+                    ],
+                )  # fmt: skip
+            little(mesh, rank, result["ops"])
+            words = f"rank {rank}: what it returned, the norm before clipping"
+            hints = [(limit, "that is the norm after it")]
+            expect.equal(result["value"].item(), norm, tol=1e-9, what=words, hints=hints)
+
+    @check(points=3, title="what is shorter than the limit stays as it is")
+    def test_short(self, submission):
+        sizes = MESHES[2]
+        gradients = wholes(sizes)
+        mesh, results = launched(submission, sizes, gradients, 1e4)
+        for rank, result in enumerate(results):
+            for got, want in zip(result["gradients"], model_gradients(mesh, rank, gradients)):
+                expect.that(
+                    torch.equal(got, want),
+                    f"rank {rank}: the norm is below the limit of 10,000, and the gradients changed. Clipping only "
+                    "shortens: a factor above 1 is none",
+                )
+
+
+# ---- placement ----
+
+EDGES = (
+    ({"dp": 3, "tp": 4}, {"dp": 7, "tp": 2}, 6),
+    ({"dp": 2, "tp": 4}, {"dp": 3, "tp": 5}, 4),
+    ({"tp": 4, "dp": 2}, {"dp": 3, "tp": 5}, 4),
+    ({"pp": 2, "dp": 1, "tp": 6}, {"pp": 1, "dp": 10, "tp": 100}, 4),
+    ({"dp": 2, "tp": 4}, {"dp": 3, "tp": 5}, 1),
+    ({"dp": 8}, {"dp": 9}, 8),
+)
+CHOICES = (
+    ({"dp": 2, "tp": 4}, {"dp": 50, "tp": 3}, 2),
+    ({"tp": 2, "pp": 2, "dp": 2}, {"tp": 900, "pp": 30, "dp": 60}, 4),
+    ({"a": 8, "b": 2}, {"a": 10, "b": 9}, 4),
+    ({"tp": 3, "dp": 4}, {"tp": 7, "dp": 6}, 4),
+)
+
+
+def crossing(mesh, sent, per_node, ring=True, each=lambda rank, per_node: rank // per_node):
+    total = 0
+    for axis, nbytes in sent.items():
+        for rank in range(mesh.size):
+            line = mesh.ranks(axis, rank)
+            place = line.index(rank) + 1
+            if ring or place < len(line):
+                after = line[place % len(line)]
+                total += nbytes * (each(after, per_node) != each(rank, per_node))
+    return total
+
+
+def counted(f, cases):
+    return [f(Grid(**sizes), sent, per_node) for sizes, sent, per_node in cases]
+
+
+def chosen(f, cases):
+    found = []
+    for case in cases:
+        mesh = f(*case)
+        is_mesh = hasattr(mesh, "axes") and hasattr(mesh, "shape")
+        found.append([list(mesh.axes), list(mesh.shape)] if is_mesh else type(mesh).__name__)
+    return found
+
+
+class TestBytes(Exercise):
+    """What leaves a node"""
+
+    name = "bytes_between"
+    reference = "minitrain.parallel.placement:bytes_between"
+    hidden = FILES
+
+    @check(points=5, title="every edge of every ring, on two nodes")
+    def test_two(self, submission):
+        self.judge(submission, EDGES[:3])
+
+    @check(points=3, title="axes of size 1, lines over three nodes, nodes of one rank, one node")
+    def test_more(self, submission):
+        self.judge(submission, EDGES[3:])
+
+    def judge(self, submission, cases):
+        for case, got in zip(cases, submission.run(counted, cases)):
+            sizes, sent, per_node = case
+            mesh = Grid(**sizes)
+            want = crossing(mesh, sent, per_node)
+            inside = sum(sent[a] * mesh.size for a in sizes if mesh[a] > 1) - want
+            lines = crossing(mesh, sent, per_node, ring=False)
+            nodes = {
+                axis: sum(
+                    len({r // per_node for r in mesh.ranks(axis, rank)}) > 1
+                    for rank in range(mesh.size)
+                )
+                for axis in sizes
+            }
+            remainder = crossing(mesh, sent, per_node, each=lambda rank, n: rank % n)
+            expect.equal(
+                float(got) if isinstance(got, (int, float)) else got,
+                float(want),
+                what=f"{mesh} on nodes of {per_node}, sent {sent}: bytes between nodes",
+                hints=[
+                    (float(inside), "those stay inside: count where the nodes of sender and receiver differ"),
+                    (float(lines), "the last of a line sends to the first: close the ring"),
+                    (want / mesh.size, "that is the mean of a rank: add up over all ranks"),
+                    (2.0 * want, "each rank sends to its next only: an edge is counted at its sender"),
+                    (float(sum(sent[a] * n for a, n in nodes.items())), "a line over two nodes has edges inside them too: look at each sender and its next"),
+                    (float(remainder), "a rank's node is rank // ranks_per_node: % is its place in it"),
+                    (float(sum(n * (mesh[a] > 1) for a, n in nodes.items())), "that counts messages: each has sent[axis] bytes"),
+                ],
+            )  # fmt: skip
+
+
+class TestPlace(Exercise):
+    """The order of the axes"""
+
+    name = "place"
+    reference = "minitrain.parallel.placement:place"
+    hidden = FILES
+
+    @check(points=5, title="a Mesh of the same sizes that keeps the chatty axis inside")
+    def test_chatty(self, submission):
+        self.judge(submission, CHOICES[:2])
+
+    @check(points=5, title="counted, not guessed: where an axis is longer than a node")
+    def test_counts(self, submission):
+        self.judge(submission, CHOICES[2:])
+
+    def judge(self, submission, cases):
+        for (sizes, sent, per_node), got in zip(cases, submission.run(chosen, cases)):
+            words = f"sizes {sizes}, sent {sent}, nodes of {per_node}"
+            expect.that(
+                isinstance(got, list),
+                f"{words}: got a {got}; return the Mesh itself, of the best order",
+            )
+            mesh = Grid(**dict(zip(*got)))
+            expect.that(
+                dict(zip(*got)) == sizes,
+                f"{words}: got {mesh}; every axis keeps its own size, only their order changes",
+            )
+            every = [Grid(**dict(order)) for order in permutations(sizes.items())]
+            costs = [crossing(each, sent, per_node) for each in every]
+            mine = crossing(mesh, sent, per_node)
+            rule = Grid(**{a: sizes[a] for a in sorted(sizes, key=sent.get)})
+            advice = "try every order, and keep the one that bytes_between says is least"
+            if mine == max(costs) > min(costs):
+                advice = f"no order sends more. {advice[0].upper()}{advice[1:]}"
+            if rule.axes == mesh.axes:
+                advice = f"that is the chattiest axis last; here it is longer than a node. {advice}"
+            if list(mesh.axes) == list(sizes):
+                advice = f"that is the order that was given; {advice}"
+            expect.that(
+                mine == min(costs),
+                f"{words}: {mesh} sends {mine} bytes between nodes, {min(costs)} are possible: {advice}",
+            )
+
+
+# ---- experiments ----
+
+
+class TestEqual(Experiment):
+    """Meshes of 8 ranks against one process"""
+
+    name = "equal"
+
+    @check(points=3, title="meshes on which dp, tp, pp and ep are each cut, three at a time")
+    def test_rows(self, table):
+        for axis in ("dp", "tp", "pp", "ep"):
+            expect.that(
+                any(row[axis] > 1 for row in table), f"no mesh of your table cuts along {axis}"
+            )
+        most = max(sum(row[a] > 1 for a in ("dp", "tp", "pp", "ep", "cp")) for row in table)
+        expect.that(most >= 3, f"your meshes cut along {most} axes at most: three on one of them")
+
+    @check(points=5, title="loss, norm and weights after a step to 1e-10, in float64")
+    def test_errors(self, table):
+        for row in table:
+            mesh = " ".join(f"{a} {row[a]}" for a in ("pp", "dp", "ep", "cp", "tp") if row[a] > 1)
+            for what in ("loss", "norm", "weight"):
+                error = row[f"{what}_error"]
+                expect.that(
+                    error < 1e-10,
+                    f"{mesh}: the {what} is off by {error:.3g}; rounding in float64 is below 1e-10, so something "
+                    "is counted twice or left out",
+                )
+
+
+class TestTraffic(Experiment):
+    """Six orders of the axes"""
+
+    name = "traffic"
+
+    @check(points=2, title="all six orders, and the same bytes in each")
+    def test_rows(self, table):
+        orders = {row["order"] for row in table}
+        expect.that(len(orders) == 6, f"{len(orders)} orders are in the table: there are six")
+        totals = {row["inside"] + row["between"] for row in table}
+        expect.that(
+            len(totals) == 1, f"totals {sorted(totals)}: the order changes nothing that is sent"
+        )
+        for row in table:
+            along = sum(value for name, value in row.items() if name.endswith("_bytes"))
+            expect.that(
+                along == row["inside"] + row["between"],
+                f"{row['order']}: {along} bytes along the axes, {row['inside'] + row['between']} edge by edge",
+            )
+
+    @check(points=2, title="edge by edge as predicted, and tp is the chattiest")
+    def test_predicted(self, table):
+        for row in table:
+            expect.close(
+                row["between"], row["predicted"], tol=1e-6, what=f"{row['order']}: between"
+            )
+            expect.that(
+                row["tp_bytes"] > row["dp_bytes"] + row["pp_bytes"],
+                f"{row['order']}: tp sends most here, an activation at each of four places a layer",
+            )
+
+    @check(points=2, title="the best order leaves less than half of the naive one's")
+    def test_half(self, table):
+        between = {row["order"]: row["between"] for row in table}
+        least = min(between.values())
+        expect.that(
+            "tp pp dp" in between and 0 < least < 0.5 * between["tp pp dp"],
+            f"the best order sends {least} between nodes, tp pp dp {between.get('tp pp dp')}: less than half",
+        )
+
+
+class TestPast(Experiment):
+    """Tensor parallelism past the node"""
+
+    name = "past_the_node"
+
+    @check(points=3, title="memory falls with tp; at 8 it fits, at 4 not")
+    def test_memory(self, table):
+        rows = sorted(table, key=lambda row: row["tp"])
+        sizes = [row["memory_gib"] for row in rows]
+        expect.that(sizes == sorted(sizes, reverse=True), "memory falls as tp grows")
+        fits = {row["tp"]: row["fits"] for row in rows}
+        expect.that(fits.get(8) and not fits.get(4, True), f"does it fit? {fits}: 8 does, 4 not")
+
+    @check(points=2, title="past 8 the wait for tensor parallelism jumps")
+    def test_cliff(self, table):
+        share = {row["tp"]: row["tp_share"] for row in table}
+        rate = {row["tp"]: row["tflops_per_gpu"] for row in table}
+        expect.that({8, 16} <= set(share), "tp 8 and 16 are asked for")
+        expect.that(
+            share[16] > 1.5 * share[8] and rate[16] < rate[8],
+            f"tp 16 waits {share[16]:.0%} of the step, tp 8 {share[8]:.0%}: the node has 8 GPUs",
+        )
+
+
+class TestLayouts(Experiment):
+    """16,384 and 24,576 GPUs"""
+
+    name = "layouts"
+
+    @check(points=3, title="every mesh uses all GPUs of its cluster")
+    def test_rows(self, table):
+        for row in table:
+            mesh = f"tp {row['tp']} · pp {row['pp']} · dp {row['dp']}"
+            expect.that(
+                row["tp"] * row["pp"] * row["dp"] == row["gpus"],
+                f"{mesh} are {row['tp'] * row['pp'] * row['dp']} GPUs, not {row['gpus']}",
+            )
+        expect.that({row["gpus"] for row in table} >= {16384, 24576}, "two clusters are asked for")
+
+    @check(points=3, title="the fastest that fits 16,384 is the published one: tp 8, pp 16")
+    def test_best(self, table):
+        row = fastest(table, 16384)
+        expect.that(
+            (row["tp"], row["pp"]) == (8, 16),
+            f"your fastest that fits is tp {row['tp']} · pp {row['pp']}; published are tp 8 · pp 16",
+        )
+        expect.close(row["tflops_per_gpu"], 400, tol=0.08, what="TFLOP/s a GPU, published 400")
+
+
+def fastest(table, gpus):
+    able = [row for row in table if row["fits"] and row["gpus"] == gpus]
+    expect.that(able, f"no mesh of your table fits on {gpus} GPUs")
+    return max(able, key=lambda row: row["tflops_per_gpu"])
+
+
+# ---- questions ----
+
+
+def recorded(records, name):
+    rows = records.get(name) or []
+    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
+    return rows
+
+
+class TestTimes(Question):
+    """What the naive order costs"""
+
+    name = "times_as_much"
+
+    @check(points=5, title="bytes between nodes, the naive order over the best")
+    def test_value(self, value, records):
+        between = {r["order"]: r["between"] for r in recorded(records, "traffic")}
+        worst, best = between["tp pp dp"], min(between.values())
+        expect.close(
+            value,
+            worst / best,
+            tol=0.01,
+            what="bytes between nodes in the naive order over the best",
+            hints=[(best / worst, "turn the fraction round"), (worst - best, "a factor, no difference")],
+        )  # fmt: skip
+
+
+class TestWhyNot(Question):
+    """Faster, and not chosen"""
+
+    name = "why_not"
+
+    @check(points=5, title="what is wrong with the faster ones")
+    def test_value(self, value, records):
+        expect.among(value, ["memory", "batch", "network"])
+        table = recorded(records, "layouts")
+        best = fastest(table, 24576)
+        faster = [
+            r for r in table if r["gpus"] == 24576 and r["tflops_per_gpu"] > best["tflops_per_gpu"]
+        ]
+        expect.that(faster, "your table has no faster mesh: are all of tp 8 in it?")
+        expect.that(
+            value == "memory",
+            "not that: all have the same batch, and their tp stays in the node. Look at the column `fits`",
+        )
+
+
+class TestHolders(Question):
+    """Copies of a norm on 24,576 GPUs"""
+
+    name = "norm_holders"
+
+    @check(points=5, title="GPUs that hold the same norm's weight in the fastest mesh")
+    def test_value(self, value, records):
+        row = fastest(recorded(records, "layouts"), 24576)
+        tp, pp, dp = row["tp"], row["pp"], row["dp"]
+        expect.close(
+            value,
+            tp * dp,
+            tol=1e-9,
+            what="GPUs that hold the same elements of a norm's weight",
+            hints=[
+                (dp, "that is for a matrix, which tp splits: a norm is whole on every rank of tp"),
+                (tp * pp * dp, "that is all: stages have norms of their own"),
+                (tp, "that is one data-parallel replica: all of dp hold it too"),
+                (pp * dp, "stages hold different norms, and ranks of tp the same ones"),
+            ],
+        )
