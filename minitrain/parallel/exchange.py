@@ -22,12 +22,11 @@ from torch import Tensor
 from minitrain.parallel.group import Group
 
 
-def start_all_gather(group: Group, whole: Tensor) -> Callable[[], None]:
+def start_all_gather(group: Group, whole: Tensor) -> Callable[[], object]:
     """Part r of `whole` is there on rank r; after the returned wait, all parts are on all ranks."""
     parts = whole.chunk(group.size)
     if whole.is_cuda:
-        work = group.all_gather(whole, parts[group.rank], async_op=True)
-        return lambda: work.wait() and None
+        return group.all_gather(whole, parts[group.rank], async_op=True).wait
     works = []
     for to, source in _turns(group):
         works.append(group.irecv(parts[source], source))

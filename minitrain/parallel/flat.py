@@ -59,7 +59,7 @@ class Unit:
         self.written: set[nn.Parameter] = set()  # whose place in `gradients` holds something
         self.shard_shelf, self.gradient_shelf = Shelf(), Shelf()  # in memory, until offloaded
         self._reduced: Callable[[], Tensor] | None = None
-        self._arrived: Callable[[], None] | None = lambda: None  # of the gather under way, or done
+        self._arrived: Callable[[], object] | None = lambda: None  # gathered, or on its way
         self._flatten()
         self.reset()
         if stage == 3:
@@ -142,6 +142,8 @@ class Unit:
         if self.gradients is None:
             self.gradients = self.shard.new_empty(self.padding.stop, dtype=self.reduce_dtype)
             self.gradients[self.padding] = 0
+        elif self.gradient is not None and not self.written:  # stage 1: it is a part of them
+            self.gradient = self.gradient.clone()
         return self.gradients
 
     def start_reduce(self) -> None:
@@ -159,8 +161,10 @@ class Unit:
         if self.gradient is not None:
             self.gradient_shelf.get()
             average.add_(self.gradient)
-        self.gradient = average if self.stage == 1 else average.clone()
-        self.gradients = self._reduced = None
+        self.gradient = average
+        if self.stage > 1:
+            self.gradient, self.gradients = average.clone(), None
+        self._reduced = None
         self.written.clear()
         self.gradient_shelf.put([self.gradient])
         if self.gradient.dtype == self.shard.dtype and not self.gradient_shelf.away:
@@ -180,7 +184,9 @@ class Unit:
     def forget_gradient(self) -> None:
         self.hide_gradient()
         self.gradient_shelf.forget()
-        self.gradient = self.gradients = None
+        self.gradient = None
+        if self.stage > 1:
+            self.gradients = None
         self.written.clear()
 
     def squared_gradient(self) -> Tensor:

@@ -166,9 +166,9 @@ class Sharded(nn.Module):
 class Zero(Sharded):
     """Stages 1 and 2: the parameters stay whole. A model in bfloat16 gets float32 shards.
 
-    Both reduce alike; stage 1 keeps all gradients in full, so that microbatches under `no_sync`
-    cost it nothing, and stage 2 frees a unit's as soon as its part is with its owner. By default a
-    bucket is an eighth of the model, from 1 MB to DDP's 25: two are held at a time.
+    Both reduce alike; stage 1 keeps the buffers of all gradients, so that microbatches under
+    `no_sync` cost it nothing, and stage 2 frees each as soon as its part is with its owner: two are
+    held at a time. By default a bucket is an eighth of the model, from 2 MB to DDP's 25.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Zero(Sharded):
         broadcast_parameters(group, model)
         names = {parameter: name for name, parameter in model.named_parameters()}
         eighth = sum(p.nbytes for p in trainable(model)) // 8
-        buckets = bucket_groups(model, bucket_bytes or min(BUCKET_BYTES, max(2**20, eighth)))
+        buckets = bucket_groups(model, bucket_bytes or min(BUCKET_BYTES, max(2 * 2**20, eighth)))
         units = [
             Unit({names[p]: p for p in bucket}, group, stage, reduce_dtype=reduce_dtype)
             for bucket in buckets

@@ -1,13 +1,12 @@
 """ZeRO stage 3: between its uses, a unit's parameters are nowhere whole.
 
-    compute  |- forward 1 -|- forward 2 -|- forward 3 -|- backward 3 -|- backward 2 -|-
-    link     |- gather 2 -|-- gather 3 -|              |-- gather 2 -||reduce 3|gather 1|
-    full     1 2           2 3           3             3 2            2 1
+    compute  |- forward 1 -|- forward 2 -| … |- backward 2 -|- backward 1 -|
+    link     |- gather 2 -|- gather 3 -|     |- gather 1 -||- reduce 2 -||- reduce 1 -|
+    full     1 2            2 3              2 1            1
 
 A unit is gathered before its forward and freed after it, gathered again before its backward, and
 freed when the next one's begins; that one, in the order of the last step, is already on its way.
-The last one's backward is next: it stays. Held: 16 P/N and at most two units; sent: at most
-3(N-1)/N·P elements a step, DDP's 2 and half as much.
+Held: 16 P/N and at most two units; sent: 3(N-1)/N·P elements a step, DDP's 2 and half as much.
 Recomputation gathers again by itself: with `use_reentrant=False` the gradient of a unit's output
 comes before what the unit saved is asked for. Every rank must run the same units in one order.
 Papers: Rajbhandari et al. 2020; Zhao et al. 2023, "PyTorch FSDP". Lab: e03.
@@ -100,8 +99,7 @@ class Zero3(Sharded):
         self._prefetch(self.next.get(module))
 
     def _after_forward(self, module: nn.Module, inputs: tuple, out: Any) -> None:
-        returns_at_once = torch.is_grad_enabled() and self.next.get(module) is None
-        if module is not self.open and not returns_at_once:
+        if module is not self.open:
             self._free(module)
         if not self.in_backward:
             for tensor in tree_leaves(out):
@@ -124,11 +122,16 @@ class Zero3(Sharded):
         self.open = module
         while self.trail and self.trail.pop() is not module:
             pass
-        self._prefetch(*self.trail[-1:])
+        if not any(unit.trains for unit in self.units_of[module]):
+            self._prefetch(*self.trail[-1:])
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
-        if self.unit_of[parameter].gradients is None and self.issued:
-            self.order[self.issued - 1].finish_reduce()  # makes room: those have been sent
+        """At a unit's first gradient some activations are gone: room for what comes, and goes."""
+        unit = self.unit_of[parameter]
+        if len(unit.missing) == len(unit.places):
+            if self.issued:
+                self.order[self.issued - 1].finish_reduce()
+            self._prefetch(*self.trail[-1:])
         super()._accumulated(parameter)
 
     def _order(self) -> list[Unit]:
