@@ -126,11 +126,12 @@ class Zero3(Sharded):
             self._prefetch(*self.trail[-1:])
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
-        """At a unit's first gradient some activations are gone: room for what comes, and goes."""
+        """At a unit's first gradient the last unit's leave; when half are there, and with them its
+        activations gone, the next unit sets out."""
         unit = self.unit_of[parameter]
-        if len(unit.missing) == len(unit.places):
-            if self.issued:
-                self.order[self.issued - 1].finish_reduce()
+        if self.issued and len(unit.missing) == len(unit.places):
+            self.order[self.issued - 1].finish_reduce()
+        if len(unit.missing) == (len(unit.places) + 1) // 2:
             self._prefetch(*self.trail[-1:])
         super()._accumulated(parameter)
 
