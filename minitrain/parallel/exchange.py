@@ -22,12 +22,11 @@ from torch import Tensor
 from minitrain.parallel.group import Group
 
 
-def start_all_gather(group: Group, whole: Tensor) -> Callable[[], None]:
+def start_all_gather(group: Group, whole: Tensor) -> Callable[[], object]:
     """Part r of `whole` is there on rank r; after the returned wait, all parts are on all ranks."""
     parts = whole.chunk(group.size)
     if whole.is_cuda:
-        work = group.all_gather(whole, parts[group.rank], async_op=True)
-        return lambda: work.wait() and None
+        return group.all_gather(whole, parts[group.rank], async_op=True).wait
     works = []
     for to, source in _turns(group):
         works.append(group.irecv(parts[source], source))
@@ -35,25 +34,22 @@ def start_all_gather(group: Group, whole: Tensor) -> Callable[[], None]:
     return lambda: _wait(works)
 
 
-def start_reduce_scatter(
-    group: Group, whole: Tensor, dtype: torch.dtype | None = None
-) -> Callable[[], Tensor]:
-    """The returned wait gives the sum over ranks of this rank's part, (S/N,), added in `dtype`.
+def start_reduce_scatter(group: Group, whole: Tensor) -> Callable[[], Tensor]:
+    """The returned wait averages this rank's part of `whole` over ranks, in place, and gives it.
 
-    Added in order of rank, so that the bits do not depend on who came first. `whole` stays as it is
-    and must not change before the wait.
+    Added in float32 or wider, and always in one order, whoever came first. `whole` must not change
+    before the wait.
     """
     parts = whole.chunk(group.size)
+    own = parts[group.rank]  # (S/N,)
     if whole.is_cuda:
-        out = torch.empty_like(parts[0])
-        work = group.reduce_scatter(out, whole, async_op=True)
-        return lambda: work.wait().to(dtype or whole.dtype)
-    works, terms = [], list(parts)  # terms[r]: rank r's part for me
+        return group.reduce_scatter(own, whole, op="avg", async_op=True).wait
+    works, terms = [], []
     for to, source in _turns(group):
-        terms[source] = torch.empty_like(parts[0])
-        works.append(group.irecv(terms[source], source))
+        terms.append(torch.empty_like(own))
+        works.append(group.irecv(terms[-1], source))
         works.append(group.isend(parts[to], to))
-    return lambda: _wait(works) or _sum(terms, dtype or whole.dtype)
+    return lambda: _wait(works) or _average(own, terms)
 
 
 def _turns(group: Group) -> list[tuple[int, int]]:
@@ -67,8 +63,8 @@ def _wait(works: list) -> None:
         work.wait()
 
 
-def _sum(parts: list[Tensor], dtype: torch.dtype) -> Tensor:
-    total = parts[0].to(dtype, copy=True)
-    for part in parts[1:]:
-        total.add_(part)
-    return total
+def _average(own: Tensor, terms: list[Tensor]) -> Tensor:
+    total = own.to(torch.promote_types(own.dtype, torch.float32))  # a copy only of what is narrower
+    for term in terms:
+        total.add_(term)
+    return own.copy_(total.div_(1 + len(terms)))

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from minitrain.errors import InputError
 from minitrain.parallel.exchange import start_all_gather, start_reduce_scatter
 from minitrain.parallel.group import Group
 from minitrain.training.offload import Shelf
@@ -37,62 +36,63 @@ class Piece:
 class Unit:
     """`parameters` (name -> parameter) are of one dtype, all trained or all frozen.
 
-    resident: `full` stays in memory (stages 1 and 2); keeps_gradients: all of them do (stage 1).
+    In stages 1 and 2 `full` stays in memory, and in stage 1 the gradients in full do.
     """
 
     def __init__(
         self,
         parameters: dict[str, nn.Parameter],
         group: Group,
+        stage: int,
         compute_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
-        resident: bool = False,
-        keeps_gradients: bool = False,
     ) -> None:
         first = next(iter(parameters.values()))
-        self.parameters, self.group, self.trains = parameters, group, first.requires_grad
-        self.resident, self.keeps_gradients = resident, keeps_gradients
+        self.parameters, self.group, self.stage = parameters, group, stage
+        self.trains = first.requires_grad
         self.compute_dtype = compute_dtype or first.dtype
         self.reduce_dtype = reduce_dtype or self.compute_dtype
-        self.elements = sum(p.numel() for p in parameters.values())
-        self.length = -(-self.elements // group.size)  # S/N, rounded up: the last shard is padded
-        self.mine = slice(group.rank * self.length, (group.rank + 1) * self.length)
-        self.shard_shelf, self.gradient_shelf = Shelf(), Shelf()  # in memory, until offloaded
-        self._flatten(first)
-        self.gradients: Tensor | None = None  # (S,) of this rank's backward
+        self.places: dict[nn.Parameter, slice] = {}  # within `full`
+        self.pieces: dict[str, Piece] = {}
+        self.gradients: Tensor | None = None  # (S,) of this rank's backwards
         self.gradient: Tensor | None = None  # (S/N,) averaged over ranks, summed over microbatches
-        self._written: set[nn.Parameter] = set()  # whose place in `gradients` holds something
+        self.written: set[nn.Parameter] = set()  # whose place in `gradients` holds something
+        self.shard_shelf, self.gradient_shelf = Shelf(), Shelf()  # in memory, until offloaded
         self._reduced: Callable[[], Tensor] | None = None
-        self._arrived: Callable[[], None] | None = None  # of the gather under way, or done
+        self._arrived: Callable[[], object] | None = lambda: None  # gathered, or on its way
+        self._flatten()
         self.reset()
-        self.gather() if resident else self.free()
+        if stage == 3:
+            self.free()
 
-    def _flatten(self, first: nn.Parameter) -> None:
-        master = torch.promote_types(first.dtype, torch.float32) if self.trains else first.dtype
-        like = {"device": first.device}
-        self.full = torch.zeros(
-            self.length * self.group.size, dtype=self.compute_dtype, device=first.device
-        )
-        self.shares = self.resident and master == self.compute_dtype
-        self.shard = (
-            self.full[self.mine] if self.shares else torch.zeros(self.length, dtype=master, **like)
-        )
-        self.places, self.pieces, start = {}, {}, 0
-        for name, parameter in self.parameters.items():
+    def _flatten(self) -> None:
+        start = 0
+        for parameter in self.parameters.values():
             self.places[parameter] = slice(start, start + parameter.numel())
-            self._cut(name, parameter, start)
-            parameter.data = self.full[self.places[parameter]].view(parameter.shape)
             start += parameter.numel()
+        length = -(-start // self.group.size)  # S/N, rounded up: the last shard is padded
+        self.padding = slice(start, length * self.group.size)
+        self.mine = slice(self.group.rank * length, (self.group.rank + 1) * length)
+        dtype = parameter.dtype
+        master = torch.promote_types(dtype, torch.float32) if self.trains else dtype
+        whole = torch.zeros(self.padding.stop, dtype=master, device=parameter.device)
+        for parameter, place in self.places.items():
+            whole[place] = parameter.data.flatten()
+        self.full = whole.to(self.compute_dtype)
+        self.shares = self.stage < 3 and self.full is whole
+        self.shard = whole[self.mine] if self.shares else whole[self.mine].clone()
+        for name, parameter in self.parameters.items():
+            place = self.places[parameter]
+            parameter.data = self.full[place].view(parameter.shape)
+            self._cut(name, place)
 
-    def _cut(self, name: str, parameter: nn.Parameter, start: int) -> None:
+    def _cut(self, name: str, place: slice) -> None:
         """The piece that this rank owns of the parameter, if any."""
-        low = max(start, self.mine.start)
-        high = min(start + parameter.numel(), self.mine.stop)
+        low, high = max(place.start, self.mine.start), min(place.stop, self.mine.stop)
         if low < high:
-            place = slice(low - self.mine.start, high - self.mine.start)
-            self.shard[place].copy_(parameter.data.reshape(-1)[low - start : high - start])
-            weight = nn.Parameter(self.shard[place], requires_grad=self.trains)
-            self.pieces[name] = Piece(weight, low - start, place)
+            inside = slice(low - self.mine.start, high - self.mine.start)
+            weight = nn.Parameter(self.shard[inside], requires_grad=self.trains)
+            self.pieces[name] = Piece(weight, low - place.start, inside)
 
     # ---- parameters: together for a while, then apart ----
 
@@ -100,7 +100,7 @@ class Unit:
         """The shards are on their way into `full`; nothing happens where they are, or are there."""
         if self._arrived is not None:
             return
-        self.full.untyped_storage().resize_(self.full.numel() * self.full.itemsize)
+        self.full.untyped_storage().resize_(self.full.nbytes)
         if not self.shares:
             self.shard_shelf.get()
             self.full[self.mine].copy_(self.shard)
@@ -113,64 +113,59 @@ class Unit:
         self._arrived()
 
     def free(self) -> None:
-        """`full` is out of date, and gives its memory back unless it is resident."""
+        """`full` is out of date, and in stage 3 gives its memory back."""
         if self._arrived is not None:
             self._arrived()  # also if nobody used it: the others have sent it
         self._arrived = None
-        if not self.resident:
+        if self.stage == 3:
             self.full.untyped_storage().resize_(0)
 
     # ---- gradients: of this rank in full, then of all ranks in part ----
 
     def reset(self) -> None:
         """Before a backward: every gradient is still to come."""
-        self.missing = set(self.parameters.values()) if self.trains else set()
+        self.missing = set(self.places) if self.trains else set()
 
     @torch.no_grad()
     def take(self, parameter: nn.Parameter) -> None:
         """Moves `parameter.grad` into its place in `gradients`, or adds it there."""
         place = self._room()[self.places[parameter]].view(parameter.shape)
-        if parameter in self._written:
+        if parameter in self.written:
             place.add_(parameter.grad)
         else:
             place.copy_(parameter.grad)
-        self._written.add(parameter)
+        self.written.add(parameter)
         self.missing.discard(parameter)
         parameter.grad = None
 
     def _room(self) -> Tensor:
         if self.gradients is None:
-            self.gradients = torch.empty_like(
-                self.full, dtype=self.reduce_dtype, device=self.shard.device
-            )
-            self.gradients[self.elements :] = 0
-        elif not self._written and self.gradient is not None:
-            self.gradient = self.gradient.clone()  # was a part of what is now written again
+            self.gradients = self.shard.new_empty(self.padding.stop, dtype=self.reduce_dtype)
+            self.gradients[self.padding] = 0
+        elif self.gradient is not None and not self.written:  # stage 1: it is a part of them
+            self.gradient = self.gradient.clone()
         return self.gradients
 
     def start_reduce(self) -> None:
         """What no microbatch has used counts as zero; then the parts leave for their owners."""
         gradients = self._room()
-        for parameter, place in self.places.items():
-            if parameter not in self._written:
-                gradients[place] = 0
-        exact = torch.promote_types(self.reduce_dtype, torch.float32)
-        self._reduced = start_reduce_scatter(self.group, gradients, exact)
+        for parameter in self.places.keys() - self.written:
+            gradients[self.places[parameter]] = 0
+        self._reduced = start_reduce_scatter(self.group, gradients)
 
     def finish_reduce(self) -> None:
-        """`gradient` is the ranks' average, added to what it was; `gradients` are forgotten."""
+        """`gradient` is the ranks' average, added to what it was; stages 2 and 3 keep no more."""
         if self._reduced is None:
             return
-        average = self._reduced().div_(self.group.size)  # (S/N,)
+        average = self._reduced()  # (S/N,) of `gradients`
         if self.gradient is not None:
             self.gradient_shelf.get()
             average.add_(self.gradient)
-        if self.keeps_gradients:
-            self.gradient = self.gradients[self.mine].copy_(average)
-        else:
-            self.gradient, self.gradients = average.to(self.reduce_dtype), None
+        self.gradient = average
+        if self.stage > 1:
+            self.gradient, self.gradients = average.clone(), None
         self._reduced = None
-        self._written.clear()
+        self.written.clear()
         self.gradient_shelf.put([self.gradient])
         if self.gradient.dtype == self.shard.dtype and not self.gradient_shelf.away:
             self.show_gradient()
@@ -190,14 +185,14 @@ class Unit:
         self.hide_gradient()
         self.gradient_shelf.forget()
         self.gradient = None
-        self._written.clear()
-        if not self.keeps_gradients:
+        if self.stage > 1:
             self.gradients = None
+        self.written.clear()
 
     def squared_gradient(self) -> Tensor:
         """The sum of this shard's squares; the padding adds 0."""
         if self.gradient is None:
-            return torch.zeros((), dtype=self.shard.dtype, device=self.shard.device)
+            return self.shard.new_zeros(())
         self.gradient_shelf.get()
         norm = torch.linalg.vector_norm(self.gradient, dtype=self.shard.dtype)
         self.gradient_shelf.drop()
@@ -209,21 +204,9 @@ class Unit:
             self.gradient.mul_(factor)
             self.gradient_shelf.put([self.gradient])
 
-    # ---- offload: shard and gradient wait in a store (training/offload.py) ----
-
-    def offload_gradient(self, shelf: Shelf) -> None:
-        if self.keeps_gradients:
-            raise InputError("stage 1 keeps all gradients in memory: offload them in stage 2 or 3")
-        self.gradient_shelf = shelf
-
-    def offload_shard(self, shelf: Shelf) -> None:
-        if self.resident:
-            raise InputError("stages 1 and 2 keep all parameters: offload them in stage 3")
-        self.shard_shelf = shelf
-        shelf.put([self.shard])
+    # ---- around the optimizer: offloaded, shard and gradient are here for the unit's turn ----
 
     def fetch(self) -> None:
-        """Shard and gradient are on their way back for the optimizer."""
         self.shard_shelf.fetch()
         self.gradient_shelf.fetch()
 

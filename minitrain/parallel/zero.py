@@ -19,8 +19,7 @@ Paper: Rajbhandari et al. 2020, "ZeRO", table 1 (stage 3 keeps float32 shards an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -72,14 +71,14 @@ class Sharded(nn.Module):
     `pieces` are this rank's parameters for the optimizer; the model's own have no `.grad`.
     """
 
-    def __init__(self, model: nn.Module, group: Group, units: Sequence[Unit]) -> None:
+    def __init__(self, model: nn.Module, group: Group, units: Sequence[Unit], stage: int) -> None:
         super().__init__()
-        self.module, self.group, self.units = model, group, list(units)
+        self.module, self.group, self.units, self.stage = model, group, list(units), stage
         self.trained = [unit for unit in units if unit.trains]
         self.pieces = nn.ParameterList(
             piece.weight for unit in units for piece in unit.pieces.values()
         )
-        self.unit_of = {p: unit for unit in self.trained for p in unit.parameters.values()}
+        self.unit_of = {p: unit for unit in self.trained for p in unit.places}
         self.order = self.trained  # in which units are reduced
         self.synchronize = True
         self.unfinished = False  # a backward is due whose gradients must be reduced
@@ -134,17 +133,16 @@ class Sharded(nn.Module):
             unit.forget_gradient()
 
     def peers(self) -> Peers:
-        """For `train_step`: each microbatch is reduced as it ends, and added to the shard."""
-        return Peers(
-            self.group.size,
-            self.group.all_reduce,
-            self.finish,
-            clip=lambda _, limit: self.clip(limit),
-        )
+        """For `train_step`: each microbatch is reduced as it ends, in stage 1 only the last one."""
+        no_sync = self.no_sync if self.stage == 1 else nullcontext
+        clip = lambda _, limit: self.clip(limit)  # noqa: E731
+        return Peers(self.group.size, self.group.all_reduce, self.finish, no_sync, clip)
 
     def updated(self, unit: Unit) -> None:
-        """The optimizer has moved the unit's shard."""
+        """The optimizer has moved the unit's shard; in stages 1 and 2 it sets out to all ranks."""
         unit.free()
+        if self.stage < 3:
+            unit.start_gather()
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
         self._begin_backward()
@@ -169,8 +167,8 @@ class Zero(Sharded):
     """Stages 1 and 2: the parameters stay whole. A model in bfloat16 gets float32 shards.
 
     Both reduce alike; stage 1 keeps the buffers of all gradients, so that microbatches under
-    `no_sync` cost it nothing, and stage 2 frees each as soon as its part is with its owner. By
-    default a bucket is an eighth of the model, from 1 MB to DDP's 25: two are held at a time.
+    `no_sync` cost it nothing, and stage 2 frees each as soon as its part is with its owner: two are
+    held at a time. By default a bucket is an eighth of the model, from 2 MB to DDP's 25.
     """
 
     def __init__(
@@ -185,28 +183,10 @@ class Zero(Sharded):
             raise InputError(f"stage {stage!r}: Zero is stage 1 or 2; Zero3 is stage 3")
         broadcast_parameters(group, model)
         names = {parameter: name for name, parameter in model.named_parameters()}
+        eighth = sum(p.nbytes for p in trainable(model)) // 8
+        buckets = bucket_groups(model, bucket_bytes or min(BUCKET_BYTES, max(2 * 2**20, eighth)))
         units = [
-            Unit(
-                {names[p]: p for p in parameters},
-                group,
-                reduce_dtype=reduce_dtype,
-                resident=True,
-                keeps_gradients=stage == 1,
-            )
-            for parameters in bucket_groups(model, bucket_bytes or _bucket_bytes(model))
+            Unit({names[p]: p for p in bucket}, group, stage, reduce_dtype=reduce_dtype)
+            for bucket in buckets
         ]
-        super().__init__(model, group, units)
-        self.stage = stage
-
-    def peers(self) -> Peers:
-        peers = super().peers()
-        return replace(peers, no_sync=self.no_sync) if self.stage == 1 else peers
-
-    def updated(self, unit: Unit) -> None:
-        """All ranks get the new parameters, while the next unit is updated."""
-        super().updated(unit)
-        unit.start_gather()
-
-
-def _bucket_bytes(model: nn.Module) -> int:
-    return min(BUCKET_BYTES, max(2**20, sum(p.nbytes for p in trainable(model)) // 8))
+        super().__init__(model, group, units, stage)

@@ -21,7 +21,7 @@ from minitrain.training.offload import Mover, Shelf, in_turn, state_of
 from minitrain.training.stores import Store
 
 Make = Callable[[list[dict]], torch.optim.Optimizer]
-OFFLOADABLE = ("gradients", "parameters")
+OFFLOADABLE = {"gradients": 2, "parameters": 3}  # from which stage on a rank has only its part
 
 
 class ZeroOptimizer:
@@ -71,7 +71,7 @@ class ZeroOptimizer:
             units[index].depart()
             self.zero.updated(units[index])
         for unit in units:
-            if unit.resident:
+            if self.zero.stage < 3:
                 unit.gather()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -97,12 +97,16 @@ class ZeroOptimizer:
         for name in also:
             if name not in OFFLOADABLE:
                 raise unknown_name("thing to offload beside the state", name, OFFLOADABLE)
+            stage, needed = self.zero.stage, OFFLOADABLE[name]
+            if stage < needed:
+                raise InputError(f"stage {stage} keeps all {name}: offload them in stage {needed}")
         for number, unit in enumerate(self.zero.trained):
             self.shelves.append(Shelf(mover, f"unit-{number}.state"))
             if "gradients" in also:
-                unit.offload_gradient(Shelf(mover, f"unit-{number}.gradient"))
+                unit.gradient_shelf = Shelf(mover, f"unit-{number}.gradient")
             if "parameters" in also:
-                unit.offload_shard(Shelf(mover, f"unit-{number}.shard"))
+                unit.shard_shelf = Shelf(mover, f"unit-{number}.shard")
+                unit.shard_shelf.put([unit.shard])
 
 
 def elementwise_only(make: Callable[[list[dict]], torch.optim.Optimizer]) -> None:

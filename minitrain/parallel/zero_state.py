@@ -63,7 +63,7 @@ def load_state(zero: Sharded, optimizer: ZeroOptimizer, states: Sequence[dict]) 
         for name, piece in unit.pieces.items():
             _fill(name, piece, optimizer, [state["pieces"].get(name) for state in states])
         unit.depart()
-        if unit.resident:
+        if unit.stage < 3:
             unit.gather()
     for group, settings in zip(optimizer.param_groups, states[0]["groups"]):
         group.update(settings)
@@ -130,10 +130,10 @@ def _kinds(zero: Sharded, optimizer: ZeroOptimizer) -> dict[str, tuple[bool, tor
 
 def _whole(unit: Unit, optimizer: ZeroOptimizer, key: str, dtype: torch.dtype) -> Tensor:
     """(S,): all ranks' `key` of the unit; where it is one number, every element has it."""
-    own = torch.zeros(unit.length, dtype=dtype, device=unit.full.device)
+    own = torch.zeros_like(unit.shard, dtype=dtype)
     for piece in unit.pieces.values():
         own[piece.place] = _tensors(piece, optimizer).get(key, 0)
-    return unit.group.all_gather(own.new_empty(unit.length * unit.group.size), own)
+    return unit.group.all_gather(own.new_empty(unit.full.numel()), own)
 
 
 def _settings(optimizer: ZeroOptimizer) -> list[dict]:
