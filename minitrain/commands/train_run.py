@@ -52,7 +52,7 @@ def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
         stop=job.stop_file.exists,
     )
     reporter.close()
-    return conclude(run, result), result.interrupted
+    return conclude(run, result, reporter), result.interrupted
 
 
 class Saver:
@@ -104,13 +104,13 @@ def mesh_text(wiring: OnMesh) -> str:
     )
 
 
-def conclude(run: Run, result: TrainResult) -> str:
+def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
     """Saves, evaluates, samples; the summary, or for an interrupted run how to go on."""
     whole = run.save().model
     command = f"python -m minitrain train --out {run.job.folder} --resume"
     if result.interrupted:
         return f"stopped after step {run.state.step:,} and saved; go on with: {command}"
-    loss, floor, speed = run.evaluate(), run.rows.floor, result.tokens_per_second
+    loss, floor, speed = reporter.latest(), run.rows.floor, result.tokens_per_second
     if not run.speaks:
         return ""
     state = run.state

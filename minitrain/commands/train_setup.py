@@ -69,7 +69,7 @@ class Run:
     ranks: Ranks
     train_config: TrainConfig
     device: torch.device
-    peak: float  # FLOP/s of this rank's matmuls in this dtype
+    peak: float  # FLOP/s of a rank's matmuls in this dtype, where it speaks
 
     @property
     def speaks(self) -> bool:
@@ -116,7 +116,8 @@ def prepare(group: Group | None, job: Job) -> Run:
     rows = make_rows(text, tokenizer, options)
     config = preset(options.preset, vocab_size=tokenizer.vocab_size)
     check_memory(options.preset, config, device)
-    peak = matmul_peak(getattr(torch, options.dtype), device)
+    # One rank measures, while the others wait for it: their matmuls would slow its own.
+    peak = matmul_peak(getattr(torch, options.dtype), device) if ranks.rank == 0 else math.nan
     torch.manual_seed(options.seed + ranks.rank)
     model = recompute(build(config, device, seed=options.seed), options.recompute)
     seat = find_seat(options, group)

@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from minitrain.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EXPONENTS = np.linspace(0.05, 1.5, 30)  # the grid of starts for α and β
 HUBER = 1e-3  # Chinchilla's δ: errors over 0.1% in log L count linearly, so outliers don't rule
@@ -151,6 +152,9 @@ def _refined(
     start: np.ndarray, n: np.ndarray, d: np.ndarray, y: np.ndarray
 ) -> tuple[Tensor, float]:
     """L-BFGS on the Huber loss of log L from one start -> (a, b, e, α, β) and its loss."""
+    import torch  # `plan validate` needs the laws, no fit: it starts a second sooner
+    import torch.nn.functional as F
+
     log_n, log_d = (torch.tensor(np.log(x) - _centre(x)) for x in (n, d))
     log_y = torch.tensor(np.log(y))
     theta = torch.tensor(start, requires_grad=True)

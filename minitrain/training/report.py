@@ -51,6 +51,7 @@ class Reporter:
         self.log, self.evaluate, self.floor = log, evaluate, floor
         self.utilisation, self.evaluations, self.speaks = utilisation, evaluations, speaks
         self.held_out: float | None = None
+        self.has_moved = True  # the model, since it was evaluated
         self.part = 0  # evaluations done, as a part of the run
         layout = "{percentage:3.0f}%|{bar:16}| {desc} [{elapsed}<{remaining}]"
         silent = not (speaks and sys.stderr.isatty())
@@ -60,15 +61,21 @@ class Reporter:
 
     def __call__(self, record: StepRecord) -> None:
         part = int(record.progress * self.evaluations)
-        due, self.part = part > self.part, part
+        due, self.part, self.has_moved = part > self.part, part, True
         if due:
-            self.held_out = self.evaluate()
+            self.latest()
         if self.speaks:
             self._write(record, self.held_out if due else None)
             self.bar.set_description_str(self._describe(record), refresh=False)
             self.bar.update(100 * record.progress - self.bar.n)
             if due and self.bar.disable:
                 print(f"{record.progress:4.0%} | {self._describe(record)}", flush=True)
+
+    def latest(self) -> float:
+        """The held-out loss of the model as it is now; evaluated anew only where it has moved."""
+        if self.has_moved:
+            self.held_out, self.has_moved = self.evaluate(), False
+        return self.held_out
 
     def close(self) -> None:
         self.bar.close()

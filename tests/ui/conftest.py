@@ -51,7 +51,11 @@ def server(workplace: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     page = workplace / "labs" / "index.ipynb"
-    open_to_tests = ("--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True")
+    open_to_tests = (
+        "--IdentityProvider.token=",
+        "--ServerApp.disable_check_xsrf=True",
+        "--LabApp.expose_app_in_browser=True",
+    )
     command = server_command(workplace, page, port, browser=False, options=open_to_tests)
     with (workplace / "server.log").open("w") as log:
         process = subprocess.Popen(
@@ -91,23 +95,54 @@ def browser() -> Iterator[object]:
         running.close()
 
 
-@pytest.fixture
-def open_page(browser, server: str) -> Iterator[Callable]:
-    """Opens a notebook in the light or the dark theme and waits until its kernel is idle."""
-    contexts = []
+@pytest.fixture(scope="session")
+def load(browser, server: str) -> Iterator[Callable]:
+    """Loads JupyterLab with a notebook in the light or the dark theme; waits for an idle kernel.
 
-    def opened(path: str, theme: str = "light"):
-        size = {"width": 1280, "height": 1400}
-        contexts.append(browser.new_context(viewport=size, color_scheme=theme))
-        page = contexts[-1].new_page()
-        page.set_default_timeout(60_000)
-        page.goto(
-            f"{server}/lab/workspaces/test{len(contexts)}-{theme}-{Path(path).stem}/tree/{path}"
-        )
+    All pages are of one context, whose cache has JupyterLab's 20 MB of programs.
+    """
+    context = browser.new_context(viewport={"width": 1280, "height": 1400})
+    context.set_default_timeout(60_000)
+
+    def loaded(path: str, theme: str = "light"):
+        page = context.new_page()
+        page.emulate_media(color_scheme=theme)
+        name = f"{theme}-{Path(path).stem}"
+        page.goto(f"{server}/lab/workspaces/{name}/tree/{path}")
         page.wait_for_selector(".jp-Notebook .jp-Cell")
-        page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()  # connected, and free
+        wait_until_idle(page)
         return page
 
-    yield opened
-    for context in contexts:
-        context.close()
+    yield loaded
+    context.close()
+
+
+@pytest.fixture(scope="session")
+def page(load):
+    """One JupyterLab for all that needs no fresh one: its loading costs seconds."""
+    return load("labs/index.ipynb")
+
+
+@pytest.fixture
+def open_tab(page) -> Callable:
+    """Opens a notebook in a tab of its own, as a click in the list of files does -> its panel."""
+
+    def opened(path: str):
+        number = page.evaluate(OPEN, path)
+        panel = page.locator(f"[id='{number}']")
+        panel.locator(".jp-Cell").first.wait_for()
+        return panel
+
+    return opened
+
+
+OPEN = """async path => {
+    const panel = await window.jupyterapp.commands.execute("docmanager:open", { path });
+    await panel.context.ready;
+    return panel.id;
+}"""
+
+
+def wait_until_idle(page) -> None:
+    """The kernel is connected, and free."""
+    page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()

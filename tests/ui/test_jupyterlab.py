@@ -61,17 +61,31 @@ def run_cell(page, cell) -> None:
     prompt.filter(has_text=re.compile(r"\[\d+\]")).wait_for()
 
 
-def code_cell(page, text: str):
-    """The first code cell whose source holds `text`."""
-    return (
-        page.locator(".jp-CodeCell").filter(has=page.locator(".jp-InputArea", has_text=text)).first
-    )
+def code_cell(place, text: str):
+    """The first code cell of a page or a panel whose source holds `text`."""
+    return place.locator(f'.jp-CodeCell:has(.jp-InputArea:has-text("{text}"))').first
 
 
-def test_the_map_opens_without_a_question_and_shows_the_points(open_page):
-    page = open_page("labs/index.ipynb")
+def seen_by(page, theme: str) -> None:
+    """The computer goes from day to night, or back, and JupyterLab with it."""
+    page.emulate_media(color_scheme=theme)
+    body = f"body[data-jp-theme-light='{str(theme == 'light').lower()}']"
+    page.wait_for_selector(body, state="attached")
+    assert (brightness(page) > 200) == (theme == "light")
+
+
+def check_contrast(page, cards, what: str) -> None:
+    """Every card is easy to read, by day and by night."""
+    for theme in ("light", "dark"):
+        seen_by(page, theme)
+        worst = min(card.evaluate(CONTRAST) for card in cards.all())
+        assert worst >= 4.5, f"{what} is hard to read in the {theme} theme: {worst:.1f}"
+
+
+def test_the_map_opens_without_a_question_and_shows_the_points(page):
     assert no_dialog(page), page.locator(".jp-Dialog").inner_text()
     assert page.locator(".jp-toast-message, .Toastify__toast").count() == 0
+    assert brightness(page) > 200, "a light computer has a light page at once"
     run_cell(page, code_cell(page, "overview()"))
     card = page.locator(CARD).first
     card.wait_for()
@@ -89,11 +103,10 @@ def test_the_map_opens_without_a_question_and_shows_the_points(open_page):
     assert no_dialog(page)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_an_exercise_is_solved_and_graded(open_page, theme, tmp_path):
-    page = open_page("small/labs/e90_sums.ipynb", theme)
+def test_an_exercise_is_solved_and_graded(load):
+    page = load("small/labs/e90_sums.ipynb", "dark")
     assert no_dialog(page)
-    assert (brightness(page) > 200) == (theme == "light")
+    assert brightness(page) < 100, "a dark computer has a dark page at once"
     run_cell(page, code_cell(page, "Lab("))
     exercise, grade = code_cell(page, "def running_sum"), code_cell(page, "lab.grade(")
     run_cell(page, exercise), run_cell(page, grade)
@@ -104,16 +117,14 @@ def test_an_exercise_is_solved_and_graded(open_page, theme, tmp_path):
     ):
         exercise.locator(".cm-content").fill(f"def running_sum(values):\n    return {body}\n")
         run_cell(page, exercise), run_cell(page, grade)
-        card = grade.locator(CARD).first
-        card.filter(has_text=re.compile(said)).wait_for()
-        assert card.evaluate(CONTRAST) >= 4.5, f"hard to read in the {theme} theme"
-    page.screenshot(path=tmp_path / f"card-{theme}.png")
+        grade.locator(CARD).first.filter(has_text=re.compile(said)).wait_for()
+        check_contrast(page, grade.locator(CARD), f"the card '{said}'")
 
 
-def test_a_slider_is_moved_with_the_arrow_keys(open_page):
-    page = open_page("small/labs/e90_sums.ipynb")
-    run_cell(page, code_cell(page, "Lab("))
-    cell = code_cell(page, "widgets.explore")
+def test_a_slider_is_moved_with_the_arrow_keys(page, open_tab):
+    panel = open_tab("small/labs/e90_sums.ipynb")
+    run_cell(page, code_cell(panel, "Lab("))
+    cell = code_cell(panel, "widgets.explore")
     run_cell(page, cell)
     assert cell.locator("img[alt$='up to 5']").count() == 1, "a static picture comes first"
     slider = cell.locator(".noUi-handle, [role=slider]").first
@@ -124,23 +135,20 @@ def test_a_slider_is_moved_with_the_arrow_keys(open_page):
 
 
 @pytest.mark.parametrize("name", [LABS[0], LABS[-1]])
-def test_a_lab_opens_with_a_kernel_and_line_numbers(open_page, name):
-    page = open_page(f"labs/{name}.ipynb")
+def test_a_lab_opens_with_a_kernel_and_line_numbers(page, open_tab, name):
+    panel = open_tab(f"labs/{name}.ipynb")
     assert no_dialog(page)
-    page.locator(".cm-lineNumbers").first.wait_for()
-    setup = code_cell(page, "Lab(")
+    panel.locator(".cm-lineNumbers").first.wait_for()
+    setup = code_cell(panel, "Lab(")
     run_cell(page, setup)
     line = setup.locator(".jp-OutputArea-output").first.inner_text()
     assert re.search(r"torch 2\.\d+ · .* · 0 of \d+ done", line)
 
 
-@pytest.mark.parametrize("name, theme", [(LABS[0], "light"), *((name, "dark") for name in LABS)])
-def test_a_solution_reads_well(open_page, name, theme):
-    page = open_page(f"solutions/{name}.ipynb", theme)
-    page.locator(CARD).first.wait_for()
-    worst = [card.evaluate(CONTRAST) for card in page.locator(CARD).all()]
-    assert min(worst) >= 4.5, (
-        f"a card of {name} is hard to read in the {theme} theme: {min(worst):.1f}"
-    )
-    for image in page.locator(".jp-OutputArea-output img").all():
+@pytest.mark.parametrize("name", LABS)
+def test_a_solution_reads_well(page, open_tab, name):
+    panel = open_tab(f"solutions/{name}.ipynb")
+    panel.locator(CARD).first.wait_for()
+    check_contrast(page, panel.locator(CARD), f"a card of {name}")
+    for image in panel.locator(".jp-OutputArea-output img").all():
         assert image.get_attribute("alt")

@@ -17,12 +17,9 @@ from minitrain.commands.build import _report_drift
 from minitrain.lab.build import for_learners, read_master, targets, write
 from minitrain.paths import course_root
 
+from .command_line import minitrain
+
 COURSE = Path(__file__).parent.parent / "lab" / "course"
-
-
-def minitrain(*words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "minitrain", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=course_root())
 
 
 @pytest.mark.parametrize(
@@ -37,6 +34,13 @@ def minitrain(*words: str) -> subprocess.CompletedProcess:
 def test_bad_input_is_one_sentence_and_exit_code_2(words, said):
     done = minitrain(*words)
     assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_process_of_its_own_refuses_the_same_way():
+    command = [sys.executable, "-m", "minitrain", "lab", "e00_rank"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=course_root())
+    assert done.returncode == 2 and "no lab is called 'e00_rank'" in done.stderr
     assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1
 
 

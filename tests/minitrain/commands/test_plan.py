@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -13,14 +14,12 @@ from minitrain.planning.predict import count_runs, predict
 from minitrain.planning.run import Plan, make_run
 from minitrain.planning.step import estimate
 
+from .command_line import minitrain
+
 HEADER = "name,chip,gpus,layers,hidden,heads,vocab,seq,gated,global_batch,tp,pp,zero,recompute\n"
 ROW = "small,A100-SXM-80GB,8,12,768,12,50304,1024,0,64,1,1,3,none\n"
 KEYS = {"step_seconds", "tflops_per_gpu", "mfu", "hfu", "tokens_per_second", "memory_gib"}
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "minitrain", "plan", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+run = partial(minitrain, "plan")
 
 
 @pytest.fixture
@@ -161,6 +160,21 @@ def test_own_or_rent(tmp_path):
 def test_what_is_wrong_is_one_sentence(arguments, words):
     done = run(*arguments)
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_as_a_process_of_its_own_it_refuses_the_same_way():
+    command = [sys.executable, "-m", "minitrain", "plan", "--gpus", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "--gpus is 0" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_who_only_asks_does_not_wait_for_torch():
+    code = "import sys; from minitrain.__main__ import app\n"
+    code += "app(standalone_mode=False); print('torch' in sys.modules)"
+    command = [sys.executable, "-c", code, "plan", "--gpus", "8"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "chip-hours" in done.stdout and done.stdout.endswith("\nFalse\n"), done.stderr
 
 
 def test_options_are_read():

@@ -18,7 +18,7 @@ from minitrain.commands.train_options import new_options
 from minitrain.errors import InputError
 from minitrain.training.checkpoint import newest_checkpoint
 
-from .test_train import ROOT, SMALL, final_bits, log, stopped_by_a_signal, train
+from .test_train import ROOT, SMALL, final_bits, log, stopped_here, train
 from .test_train import folder as folder
 from .test_train import text as text
 
@@ -85,7 +85,7 @@ def test_bfloat16_recomputation_and_chunks(common):
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
 def test_a_stopped_mesh_goes_on_bit_for_bit(text):
     common = [*COMMON, "--steps", "12", "--data", str(text), "--tp", "2", "--out"]
-    code, output = stopped_by_a_signal([*common, "stopped"], step=2)
+    code, output = stopped_here([*common, "stopped"], step=2)
     assert code == 130, output
     assert 2 <= len(log(Path("stopped"))) < 12
     train("--out", "stopped", "--resume")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from minitrain.data.loader import Batch
@@ -37,6 +39,7 @@ def total_tokens(batches: list[Batch]) -> int:
     return sum(batch.tokens_counted for batch in batches)
 
 
+@cache  # asked for again by each schedule and number of ranks; nobody changes it
 def one_process(tied: bool, m: int):
     model, batches = tiny(tied), microbatches(m)
     loss, total = share_of_loss(total_tokens(batches)), 0.0

@@ -52,6 +52,16 @@ def test_a_rank_that_does_not_speak_evaluates_and_writes_nothing(tmp_path, capsy
     assert capsys.readouterr().out == ""
 
 
+def test_the_last_loss_is_of_the_model_as_it_is_and_not_evaluated_twice(tmp_path):
+    losses = iter([2.0, 1.5, 1.25])
+    reporter = Reporter(tmp_path / "log.csv", lambda: next(losses), evaluations=2)
+    reporter(record(5)), reporter(record(6))
+    assert reporter.held_out == 2.0 and reporter.latest() == 1.5, "a step came after"
+    reporter(record(10))
+    assert reporter.latest() == reporter.latest() == 1.25
+    assert Reporter(tmp_path / "log.csv", lambda: 3.0).latest() == 3.0
+
+
 def test_a_resumed_log_forgets_the_steps_that_come_again(tmp_path):
     log = tmp_path / "log.csv"
     reporter = Reporter(log, lambda: 1.0)
