@@ -87,7 +87,8 @@ def test_tensor_small():
     rows = [c.row() for c in cases]
     check_contract(rows)
     assert [row.unit for row in rows] == ["seconds", "bytes"] * 2
-    assert rows[1].ours <= rows[1].peer and rows[3].ours < rows[3].peer, "bytes are no noise"
+    assert rows[3].ours < rows[3].peer, "bytes are no noise"
+    assert rows[1].ours < 1.1 * rows[1].peer, "but for a buffer that is still in flight at the peak"
 
 
 def test_pipeline_small():
