@@ -4,7 +4,8 @@
 # **Cut a model into stages, one a rank, and keep all of them busy. You write three schedules as plain lists, the executor
 # that runs them, and measure what they waste and what they hold.**
 #
-# 60 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · [map of the course](index.ipynb)
+# 60 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · next:
+# [e02d · Expert parallel](e02d_expert_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: the stage split, GPipe, 1F1B, the executor of one rank, and interleaved 1F1B. You end with this picture: four
 # schedules of the same work, one under another, with what each leaves idle.
@@ -211,8 +212,8 @@ show.draw_schedule(one_forward_one_backward(4, 8))
 # %% [markdown]
 # ## 4 · Run the list
 #
-# The executor of one rank walks its list. F: receive from the rank before, compute, send on. B: receive the gradient from
-# the rank behind, `out.backward(it)`, send `x.grad` back.
+# The executor of one rank walks its list of tuples `(kind, microbatch, chunk)`. F: receive x from the rank before, compute
+# `out`, send it on, and keep both. B: receive the gradient from the rank behind, `out.backward(it)`, send `x.grad` back.
 #
 # Stages come from `cut`, a model's blocks with your numbers of layers:
 
@@ -390,6 +391,7 @@ class Backward(torch.autograd.Function):
 
 
 makers = {"gpipe": gpipe, "1f1b": one_forward_one_backward}
+titles = {"gpipe": "GPipe", "1f1b": "1F1B"}
 cases = [(name, m) for name in makers for m in lab.size("microbatches")]
 
 
@@ -431,9 +433,9 @@ of = {name: [r for r in bubble if r["schedule"] == name] for name in makers}
 
 
 def over(column, less="none"):
-    """{schedule: (m, percent)}, of a column or of what it has more than another."""
+    """{title: (m, percent)}, of a column or of what it has more than another."""
     return {
-        name: (counts, [100 * (r[column] - r.get(less, 0)) for r in own])
+        titles[name]: (counts, [100 * (r[column] - r.get(less, 0)) for r in own])
         for name, own in of.items()
     }
 
@@ -454,15 +456,17 @@ with show.canvas(columns=2) as (figure, axes):
         labels="legend",
         ax=axes[0],
     )
-    more = over("planned", less="formula")
+    validator = over("planned", less="formula")
     show.lines(
         over("bubble", less="formula"),
-        theory={f"{name}, validator": line for name, line in more.items()},
+        theory={f"{title}, validator": line for title, line in validator.items()},
         x="microbatches m",
         y="bubble above the formula (points)",
-        title="What messages add",
+        title="What messages add (dashed: the validator)",
         ax=axes[1],
     )
+    for measured in axes[1].lines[: len(titles)]:
+        measured.set_linestyle("")  # markers, on the validator's dashes
 show.figure(
     figure,
     alt="Bubble against microbatches on the formula, and what messages add: more in 1F1B.",
@@ -521,7 +525,7 @@ lab.reveal(
 )
 show.bars(
     [f"rank {rank}" for rank in range(p)],
-    {name: [at[name, rank] / 1e6 for rank in range(p)] for name in makers},
+    {titles[name]: [at[name, rank] / 1e6 for rank in range(p)] for name in makers},
     y="activations at most (MB)",
     title=f"{m} microbatches, measured on {lab.device_name}",
     alt="Megabytes of activations on each rank: GPipe holds all microbatches, 1F1B four to one.",
@@ -553,8 +557,8 @@ lab.answer("same_bubble", same_bubble)
 # Difficulty 4 · 14 minutes · 14 points
 #
 # `Operation("F", i, c)`: microbatch i, chunk c. Forwards: p microbatches through chunk 0, the same p through chunk 1, …,
-# then the next p (p divides m). Backwards: the same, last chunk first. Rank r runs (v-1)·p + 2·(p-1-r) forwards ahead,
-# never more than m·v; with v = 1, p-1-r.
+# then the next p (p divides m). Backwards: the same, last chunk first. Rank r runs (v-1)·p + 2·(p-1-r) forwards ahead
+# (the distance to the last rank, there and back), never more than m·v; with v = 1, p-1-r.
 
 
 # %% tags=["exercise"]
@@ -778,5 +782,5 @@ show.figure(
 lab.score(read="minitrain/parallel/pipeline.py")
 
 # %% [markdown]
-# A pipeline cuts between layers. To cut *inside* one, and to combine the cuts, go on with the
-# [map of the course](index.ipynb).
+# A pipeline cuts between layers. Next, [e02d · Expert parallel](e02d_expert_parallel.ipynb) gives a layer eight MLPs, and
+# puts them on different ranks. The [map of the course](index.ipynb) has the cuts *inside* a matrix, and all of them together.

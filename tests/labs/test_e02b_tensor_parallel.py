@@ -89,9 +89,17 @@ def operators(group):
     )
 
 
+def applied(f, group):
+    """The two operators that conjugates makes of (same, all-reduce)."""
+    operators = f(lambda z: z, group.all_reduce)
+    if any(isinstance(operator, type) for operator in operators):
+        raise TypeError("conjugates returned a class: return First.apply and Second.apply")
+    return operators
+
+
 def pairs(group, f, x, dy):
     """Both operators of (same, all-reduce): values, gradients, messages, what was overwritten."""
-    first, second = f(lambda z: z, group.all_reduce)
+    first, second = applied(f, group)
     out = {}
     for name, operator in (("first", first), ("second", second)):
         mine = x[group.rank].clone().requires_grad_()
@@ -108,7 +116,7 @@ def pairs(group, f, x, dy):
 
 def unchanged(group, f, x):
     """Whether what went in, and the gradient that came back, are still what they were."""
-    first, second = f(lambda z: z, group.all_reduce)
+    first, second = applied(f, group)
     out = []
     for operator in (first, second):
         mine, dy = x[group.rank].clone(), x[group.rank] + 1
@@ -469,6 +477,7 @@ class TestParallelAttention(Exercise):
             "one head": "that is one head of all this rank's features: it has width / head_size heads",
             "later": "tokens read later tokens: attention is causal (is_causal=True)",
             "order": "the features were split as (c h): heads stand one after the other, (h c)",
+            "layout": "heads read each other, not tokens: q, k and v are (B, heads, T, C)",
         }
         for kind, text in words.items():
             out = 0
@@ -478,14 +487,13 @@ class TestParallelAttention(Exercise):
                     q, k, v = (z[:, None] for z in split)
                 elif kind == "order":
                     q, k, v = (z.unflatten(-1, (HEAD_SIZE, -1)).permute(0, 3, 1, 2) for z in split)
+                elif kind == "layout":
+                    q, k, v = (z.unflatten(-1, (-1, HEAD_SIZE)) for z in split)
                 else:
                     q, k, v = (z.unflatten(-1, (-1, HEAD_SIZE)).transpose(1, 2) for z in split)
                 read = F.scaled_dot_product_attention(q, k, v, is_causal=kind != "later")
-                joined = (
-                    read.permute(0, 2, 3, 1).flatten(2)
-                    if kind == "order"
-                    else read.transpose(1, 2).flatten(2)
-                )
+                dims = {"order": (0, 2, 3, 1), "layout": (0, 1, 2, 3)}.get(kind, (0, 2, 1, 3))
+                joined = read.permute(dims).flatten(2)
                 out = out + joined @ w.o.T
             found.append((out.detach(), text))
         for w in slices:
