@@ -101,7 +101,8 @@ lab.predict("gpipe_bubble", guess)
 #
 # Difficulty 1 · 4 minutes · 6 points
 #
-# [Huang et al. 2019](https://arxiv.org/abs/1811.06965): all forwards, then all backwards, the same list on every rank.
+# [Huang et al. 2019](https://arxiv.org/abs/1811.06965): all forwards, then all backwards, each from microbatch 0 on, the
+# same list on every rank.
 
 
 # %% tags=["exercise"]
