@@ -149,8 +149,8 @@ lab.reveal(
 show.draw_schedule(gpipe(4, 8))
 
 # %% [markdown]
-# **Explain**: the last rank idles while the first microbatch comes down, p-1 forwards, and the first rank while the last
-# one comes back, p-1 backwards. The work is m of each. The longer the step, the smaller the **bubble**.
+# **Explain**: every rank waits p-1 forwards and p-1 backwards in all, and works m of each. This **bubble** is
+# (p-1)/m of its *work*, the caption's 38%, and (p-1)/(m+p-1) of the *step*, 27%. More microbatches make it smaller.
 #
 # But the caption says the price: 8 activations alive on every rank. More microbatches, more memory.
 
@@ -558,8 +558,8 @@ lab.answer("same_bubble", same_bubble)
 # Difficulty 4 · 14 minutes · 14 points
 #
 # `Operation("F", i, c)`: microbatch i, chunk c. Forwards: p microbatches through chunk 0, the same p through chunk 1, …,
-# then the next p (p divides m). Backwards: the same, last chunk first. Rank r runs (v-1)·p + 2·(p-1-r) forwards ahead
-# (the distance to the last rank, there and back), never more than m·v; with v = 1, p-1-r.
+# then the next p (p divides m). Backwards: the same, last chunk first. Rank r runs (v-1)·p + 2·(p-1-r) forwards ahead,
+# never more than m·v; with v = 1, p-1-r.
 
 
 # %% tags=["exercise"]
@@ -590,6 +590,7 @@ interleaved = lab.grade(interleaved)
 # <details><summary>Hint 1</summary>
 #
 # First make the two whole lists, `forwards` and `backwards`, alike on every rank. Then the three parts of 1F1B, by slices.
+# 2·(p-1-r) is the way to the last rank, there and back.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -609,7 +610,8 @@ interleaved = lab.grade(interleaved)
 show.draw_schedule(interleaved(4, 8, 2), unit="forwards of a chunk")
 
 # %% [markdown]
-# Light boxes are the second chunk. What does it cost? Count, for your schedules on 8 ranks, the messages between ranks.
+# Light boxes are the second chunk. What does it cost? For your schedules on 8 ranks, count the messages between
+# ranks, and the most activations that a rank holds (`stages_held`: a chunk's count as 1/v).
 
 # %% tags=["experiment"]
 from minitrain.lab.plurals import plural

@@ -412,6 +412,9 @@ class TestParallelMLP(Exercise):
             (x, dy), whole = stream(5), layer("gate", "up", "down", "bias")
             want, _ = one_process(whole_mlp, whole, x, dy)
             bare = want - whole["bias"]
+            exchanged, _ = one_process(
+                whole_mlp, {**whole, "gate": whole["up"], "up": whole["gate"]}, x, dy
+            )
             parts = [
                 whole_mlp(x, cut({**whole, "bias": 0 * whole["bias"]}, rank, ranks)).detach()
                 for rank in range(ranks)
@@ -427,6 +430,7 @@ class TestParallelMLP(Exercise):
                             f"the bias is in it {ranks} times, once a rank: add it after the sum",
                         ),
                         (bare, "the bias is missing"),
+                        (exchanged, "silu is of gate, not of up"),
                         (
                             parts[rank] + whole["bias"],
                             "that is this rank's part: it leaves through `leave`, which sums",
@@ -449,6 +453,9 @@ class TestParallelMLP(Exercise):
     def test_messages(self, submission):
         (x, dy), whole = stream(4), layer("gate", "up", "down", "bias")
         block_messages(submission.launch(block, whole, x, dy, ranks=2), x.nbytes, "the MLP")
+
+
+ORDER = "the features were split as (c h): heads stand one after the other, (h c)"
 
 
 class TestParallelAttention(Exercise):
@@ -476,7 +483,8 @@ class TestParallelAttention(Exercise):
         words = {
             "one head": "that is one head of all this rank's features: it has width / head_size heads",
             "later": "tokens read later tokens: attention is causal (is_causal=True)",
-            "order": "the features were split as (c h): heads stand one after the other, (h c)",
+            "order": ORDER,
+            "order, joined alike": ORDER,
             "layout": "heads read each other, not tokens: q, k and v are (B, heads, T, C)",
         }
         for kind, text in words.items():
@@ -485,15 +493,15 @@ class TestParallelAttention(Exercise):
                 split = [x @ m.T for m in (w.q, w.k, w.v)]
                 if kind == "one head":
                     q, k, v = (z[:, None] for z in split)
-                elif kind == "order":
+                elif kind.startswith("order"):
                     q, k, v = (z.unflatten(-1, (HEAD_SIZE, -1)).permute(0, 3, 1, 2) for z in split)
                 elif kind == "layout":
                     q, k, v = (z.unflatten(-1, (-1, HEAD_SIZE)) for z in split)
                 else:
                     q, k, v = (z.unflatten(-1, (-1, HEAD_SIZE)).transpose(1, 2) for z in split)
                 read = F.scaled_dot_product_attention(q, k, v, is_causal=kind != "later")
-                dims = {"order": (0, 2, 3, 1), "layout": (0, 1, 2, 3)}.get(kind, (0, 2, 1, 3))
-                joined = read.permute(dims).flatten(2)
+                dims = {"order, joined alike": (0, 2, 3, 1), "layout": (0, 1, 2, 3)}
+                joined = read.permute(dims.get(kind, (0, 2, 1, 3))).flatten(2)
                 out = out + joined @ w.o.T
             found.append((out.detach(), text))
         for w in slices:
@@ -723,6 +731,10 @@ class TestVocabularyLoss(Exercise):
         return [
             ((log_sums - aims).sum(), "that is the sum over tokens: take the mean"),
             (log_sums.mean(), "the target's logit is missing from it"),
+            (
+                (log_sums - logits.amax(-1) - aims).mean(),
+                "the maximum was taken off before exp: add it to the logarithm again",
+            ),
             (
                 (log_sums - aims * inside[rank]).mean(),
                 "the target's logit is on one rank: `tp.reduce` gives it to all",
