@@ -124,7 +124,7 @@ def made(submission, cases):
         )
         expect.that(
             len(orders) == p,
-            f"{words}: orders for {len(orders)} of {p} ranks: one list for each rank",
+            f"{words}: orders for {len(orders)} of {p} ranks: one order for each rank",
         )
         for rank, order in enumerate(orders):
             complete(f"{words}, rank {rank}", order, m, v)
