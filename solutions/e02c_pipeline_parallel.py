@@ -770,7 +770,10 @@ with show.canvas(rows=4, width=10, height=9.6) as (figure, axes):
         stacked(ax, name, schedule)
         ax.set_xlabel("")
     axes[-1].set_xlabel("time (forwards)")
-    axes[-1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=4)
+    handles, labels = axes[-1].get_legend_handles_labels()
+    labels[1] = "backward (in zero-bubble: of the input)"
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.3), "ncols": 4}
+    axes[-1].legend(handles, labels, **place)
 show.figure(
     figure,
     alt="Timelines of GPipe, 1F1B, interleaved and zero-bubble on 4 ranks, with their idle time.",
