@@ -4,7 +4,8 @@
 # **Every matrix of a layer is cut over the ranks, and two sums a layer join what they make. You write the operators, the
 # layer, its sequence-parallel form and the loss, and see why eight GPUs share a matrix and sixteen hardly ever do.**
 #
-# 60 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · [map of the course](index.ipynb)
+# 60 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · next:
+# [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: conjugate operators, a tensor-parallel MLP and attention, sequence parallelism, a vocabulary-parallel
 # embedding and cross-entropy. You end with this picture: efficiency from 1 to 16 ranks, inside a node and past it.
@@ -57,14 +58,15 @@ print("the gradient that backward gave:", x.grad.item())
 #
 # Difficulty 2 of 5 · 8 minutes · 10 points
 #
-# Two Functions: the first does `there` forward and `back` backward, the second the other way round. `there` and `back`
-# may work **in place**, as `group.all_reduce` does, and neither x nor the gradient is yours to change.
+# Two Functions: the first does `there` forward and `back` backward, the second the other way round; return the `.apply`
+# of each. `there(x)` and `back(x)` return a tensor, and may work **in place**, as `group.all_reduce` does: neither x nor
+# the gradient is yours to change.
 
 
 # %% tags=["exercise"]
 def conjugates(there, back):
-    """Two operators of one tensor, each the other's backward: (there/back, back/there).
-    About 16 lines."""
+    """Two functions of one tensor, each the other's backward: the first is `there`, with
+    `back` as its backward; the second is `back`, with `there`. About 16 lines."""
     ### BEGIN SOLUTION
 
     class First(torch.autograd.Function):
@@ -428,7 +430,7 @@ embed = lab.grade(embed)
 
 # %% tags=["exercise"]
 def vocabulary_loss(logits: torch.Tensor, targets: torch.Tensor, tp) -> torch.Tensor:
-    """logits (n, V/N), targets (n,) -> the mean cross-entropy (), on every rank.
+    """logits (n, V/N), targets (n,) from 0 to V-1 -> the mean cross-entropy (), everywhere.
     About 8 lines."""
     ### BEGIN SOLUTION
     width = logits.shape[-1]
@@ -600,13 +602,13 @@ activations = [{column: row[column] for column in columns} for row in traffic]
 lab.experiment("activations", activations)
 
 # %% tags=["experiment"]
-kept = {(row["variant"], row["ranks"]): row["kept_bytes"] / 1e3 for row in activations}
+kept = {(row["variant"], row["ranks"]): row["kept_bytes"] for row in activations}
 measured, further = lab.size("ranks"), [1, 2, 4, 8, 16]
 wholes = {"tensor": 4, "sequence": 2, "gathered again": 0}  # tensors of S bytes
 with show.canvas() as (figure, axes):
     for i, (variant, whole) in enumerate(wholes.items()):
         style = {"color": show.COLORS[i], "marker": show.MARKERS[i]}
-        sizes = [kept[variant, n] for n in measured]
+        sizes = [kept[variant, n] / 1e3 for n in measured]
         closed = [whole * S / 1e3 * (1 - 1 / n) + sizes[0] / n for n in further]
         axes.plot(measured, sizes, linestyle="", **style)
         axes.plot(further, closed, "--", color=show.COLORS[i], linewidth=1.3)
@@ -624,14 +626,16 @@ lab.reveal("kept", ratio, note="on four ranks; with more the whole part weighs m
 
 # %% [markdown]
 # **Question**: and on *eight* ranks, by the closed form? *Tensor* keeps `4·S + (one rank's - 4·S) / 8`, *gathered again*
-# an eighth of its one rank's. How many times as much is the former? Take one rank's from `activations`.
+# an eighth of its one rank's. How many times as much is the former? One rank's and S, in bytes, are in the table below.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-tensor_on_eight = 4 * S / 1e3 + (kept["tensor", 1] - 4 * S / 1e3) / 8
+tensor_on_eight = 4 * S + (kept["tensor", 1] - 4 * S) / 8
 memory_saved = tensor_on_eight / (kept["gathered again", 1] / 8)
 ### LAB memory_saved = None  # your answer, 1 where both keep as much
 ### END SOLUTION
+one_rank = [row | {"S": S} for row in activations if row["ranks"] == 1]
+show.table([{c: row[c] for c in ("variant", "kept_bytes", "S")} for row in one_rank])
 
 # %% tags=["grade"]
 lab.answer("memory_saved", memory_saved)
@@ -769,5 +773,5 @@ lab.answer("past_the_node", past_the_node)
 lab.score(read="minitrain/parallel/tensor_linear.py")
 
 # %% [markdown]
-# Next, what goes past the node instead: stages of layers, which send one tensor a microbatch and not four a layer. Back to
-# the [map of the course](index.ipynb).
+# Next, [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) goes past the node instead: stages of layers, which send
+# one tensor a microbatch, and not four a layer.

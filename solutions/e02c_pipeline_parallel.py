@@ -4,7 +4,8 @@
 # **Cut a model into stages, one a rank, and keep all of them busy. You write three schedules as plain lists, the executor
 # that runs them, and measure what they waste and what they hold.**
 #
-# 60 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · [map of the course](index.ipynb)
+# 60 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · next:
+# [e02d · Expert parallel](e02d_expert_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: the stage split, GPipe, 1F1B, the executor of one rank, and interleaved 1F1B. You end with this picture: four
 # schedules of the same work, one under another, with what each leaves idle.
@@ -100,7 +101,8 @@ lab.predict("gpipe_bubble", guess)
 #
 # Difficulty 1 · 4 minutes · 6 points
 #
-# [Huang et al. 2019](https://arxiv.org/abs/1811.06965): all forwards, then all backwards, the same list on every rank.
+# [Huang et al. 2019](https://arxiv.org/abs/1811.06965): all forwards, then all backwards, each from microbatch 0 on, the
+# same list on every rank.
 
 
 # %% tags=["exercise"]
@@ -147,8 +149,8 @@ lab.reveal(
 show.draw_schedule(gpipe(4, 8))
 
 # %% [markdown]
-# **Explain**: the last rank idles while the first microbatch comes down, p-1 forwards, and the first rank while the last
-# one comes back, p-1 backwards. The work is m of each. The longer the step, the smaller the **bubble**.
+# **Explain**: every rank waits p-1 forwards and p-1 backwards in all, and works m of each. This **bubble** is
+# (p-1)/m of its *work*, the caption's 38%, and (p-1)/(m+p-1) of the *step*, 27%. More microbatches make it smaller.
 #
 # But the caption says the price: 8 activations alive on every rank. More microbatches, more memory.
 
@@ -211,8 +213,8 @@ show.draw_schedule(one_forward_one_backward(4, 8))
 # %% [markdown]
 # ## 4 · Run the list
 #
-# The executor of one rank walks its list. F: receive from the rank before, compute, send on. B: receive the gradient from
-# the rank behind, `out.backward(it)`, send `x.grad` back.
+# The executor of one rank walks its list of tuples `(kind, microbatch, chunk)`. F: receive x from the rank before, compute
+# `out`, send it on, and keep both. B: receive the gradient from the rank behind, `out.backward(it)`, send `x.grad` back.
 #
 # Stages come from `cut`, a model's blocks with your numbers of layers:
 
@@ -390,6 +392,7 @@ class Backward(torch.autograd.Function):
 
 
 makers = {"gpipe": gpipe, "1f1b": one_forward_one_backward}
+titles = {"gpipe": "GPipe", "1f1b": "1F1B"}
 cases = [(name, m) for name in makers for m in lab.size("microbatches")]
 
 
@@ -431,9 +434,9 @@ of = {name: [r for r in bubble if r["schedule"] == name] for name in makers}
 
 
 def over(column, less="none"):
-    """{schedule: (m, percent)}, of a column or of what it has more than another."""
+    """{title: (m, percent)}, of a column or of what it has more than another."""
     return {
-        name: (counts, [100 * (r[column] - r.get(less, 0)) for r in own])
+        titles[name]: (counts, [100 * (r[column] - r.get(less, 0)) for r in own])
         for name, own in of.items()
     }
 
@@ -454,15 +457,17 @@ with show.canvas(columns=2) as (figure, axes):
         labels="legend",
         ax=axes[0],
     )
-    more = over("planned", less="formula")
+    validator = over("planned", less="formula")
     show.lines(
         over("bubble", less="formula"),
-        theory={f"{name}, validator": line for name, line in more.items()},
+        theory={f"{title}, validator": line for title, line in validator.items()},
         x="microbatches m",
         y="bubble above the formula (points)",
-        title="What messages add",
+        title="What messages add (dashed: the validator)",
         ax=axes[1],
     )
+    for measured in axes[1].lines[: len(titles)]:
+        measured.set_linestyle("")  # markers, on the validator's dashes
 show.figure(
     figure,
     alt="Bubble against microbatches on the formula, and what messages add: more in 1F1B.",
@@ -521,7 +526,7 @@ lab.reveal(
 )
 show.bars(
     [f"rank {rank}" for rank in range(p)],
-    {name: [at[name, rank] / 1e6 for rank in range(p)] for name in makers},
+    {titles[name]: [at[name, rank] / 1e6 for rank in range(p)] for name in makers},
     y="activations at most (MB)",
     title=f"{m} microbatches, measured on {lab.device_name}",
     alt="Megabytes of activations on each rank: GPipe holds all microbatches, 1F1B four to one.",
@@ -585,6 +590,7 @@ interleaved = lab.grade(interleaved)
 # <details><summary>Hint 1</summary>
 #
 # First make the two whole lists, `forwards` and `backwards`, alike on every rank. Then the three parts of 1F1B, by slices.
+# 2·(p-1-r) is the way to the last rank, there and back.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -604,7 +610,8 @@ interleaved = lab.grade(interleaved)
 show.draw_schedule(interleaved(4, 8, 2), unit="forwards of a chunk")
 
 # %% [markdown]
-# Light boxes are the second chunk. What does it cost? Count, for your schedules on 8 ranks, the messages between ranks.
+# Light boxes are the second chunk. What does it cost? For your schedules on 8 ranks, count the messages between
+# ranks, and the most activations that a rank holds (`stages_held`: a chunk's count as 1/v).
 
 # %% tags=["experiment"]
 from minitrain.lab.plurals import plural
@@ -763,7 +770,10 @@ with show.canvas(rows=4, width=10, height=9.6) as (figure, axes):
         stacked(ax, name, schedule)
         ax.set_xlabel("")
     axes[-1].set_xlabel("time (forwards)")
-    axes[-1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=4)
+    handles, labels = axes[-1].get_legend_handles_labels()
+    labels[1] = "backward (in zero-bubble: of the input)"
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.3), "ncols": 4}
+    axes[-1].legend(handles, labels, **place)
 show.figure(
     figure,
     alt="Timelines of GPipe, 1F1B, interleaved and zero-bubble on 4 ranks, with their idle time.",
@@ -778,5 +788,5 @@ show.figure(
 lab.score(read="minitrain/parallel/pipeline.py")
 
 # %% [markdown]
-# A pipeline cuts between layers. To cut *inside* one, and to combine the cuts, go on with the
-# [map of the course](index.ipynb).
+# A pipeline cuts between layers. Next, [e02d · Expert parallel](e02d_expert_parallel.ipynb) gives a layer eight MLPs, and
+# puts them on different ranks. The [map of the course](index.ipynb) has the cuts *inside* a matrix, and all of them together.

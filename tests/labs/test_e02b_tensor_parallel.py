@@ -89,9 +89,17 @@ def operators(group):
     )
 
 
+def applied(f, group):
+    """The two operators that conjugates makes of (same, all-reduce)."""
+    operators = f(lambda z: z, group.all_reduce)
+    if any(isinstance(operator, type) for operator in operators):
+        raise TypeError("conjugates returned a class: return First.apply and Second.apply")
+    return operators
+
+
 def pairs(group, f, x, dy):
     """Both operators of (same, all-reduce): values, gradients, messages, what was overwritten."""
-    first, second = f(lambda z: z, group.all_reduce)
+    first, second = applied(f, group)
     out = {}
     for name, operator in (("first", first), ("second", second)):
         mine = x[group.rank].clone().requires_grad_()
@@ -108,7 +116,7 @@ def pairs(group, f, x, dy):
 
 def unchanged(group, f, x):
     """Whether what went in, and the gradient that came back, are still what they were."""
-    first, second = f(lambda z: z, group.all_reduce)
+    first, second = applied(f, group)
     out = []
     for operator in (first, second):
         mine, dy = x[group.rank].clone(), x[group.rank] + 1
@@ -404,6 +412,9 @@ class TestParallelMLP(Exercise):
             (x, dy), whole = stream(5), layer("gate", "up", "down", "bias")
             want, _ = one_process(whole_mlp, whole, x, dy)
             bare = want - whole["bias"]
+            exchanged, _ = one_process(
+                whole_mlp, {**whole, "gate": whole["up"], "up": whole["gate"]}, x, dy
+            )
             parts = [
                 whole_mlp(x, cut({**whole, "bias": 0 * whole["bias"]}, rank, ranks)).detach()
                 for rank in range(ranks)
@@ -419,6 +430,7 @@ class TestParallelMLP(Exercise):
                             f"the bias is in it {ranks} times, once a rank: add it after the sum",
                         ),
                         (bare, "the bias is missing"),
+                        (exchanged, "silu is of gate, not of up"),
                         (
                             parts[rank] + whole["bias"],
                             "that is this rank's part: it leaves through `leave`, which sums",
@@ -441,6 +453,9 @@ class TestParallelMLP(Exercise):
     def test_messages(self, submission):
         (x, dy), whole = stream(4), layer("gate", "up", "down", "bias")
         block_messages(submission.launch(block, whole, x, dy, ranks=2), x.nbytes, "the MLP")
+
+
+ORDER = "the features were split as (c h): heads stand one after the other, (h c)"
 
 
 class TestParallelAttention(Exercise):
@@ -468,7 +483,9 @@ class TestParallelAttention(Exercise):
         words = {
             "one head": "that is one head of all this rank's features: it has width / head_size heads",
             "later": "tokens read later tokens: attention is causal (is_causal=True)",
-            "order": "the features were split as (c h): heads stand one after the other, (h c)",
+            "order": ORDER,
+            "order, joined alike": ORDER,
+            "layout": "heads read each other, not tokens: q, k and v are (B, heads, T, C)",
         }
         for kind, text in words.items():
             out = 0
@@ -476,16 +493,15 @@ class TestParallelAttention(Exercise):
                 split = [x @ m.T for m in (w.q, w.k, w.v)]
                 if kind == "one head":
                     q, k, v = (z[:, None] for z in split)
-                elif kind == "order":
+                elif kind.startswith("order"):
                     q, k, v = (z.unflatten(-1, (HEAD_SIZE, -1)).permute(0, 3, 1, 2) for z in split)
+                elif kind == "layout":
+                    q, k, v = (z.unflatten(-1, (-1, HEAD_SIZE)) for z in split)
                 else:
                     q, k, v = (z.unflatten(-1, (-1, HEAD_SIZE)).transpose(1, 2) for z in split)
                 read = F.scaled_dot_product_attention(q, k, v, is_causal=kind != "later")
-                joined = (
-                    read.permute(0, 2, 3, 1).flatten(2)
-                    if kind == "order"
-                    else read.transpose(1, 2).flatten(2)
-                )
+                dims = {"order, joined alike": (0, 2, 3, 1), "layout": (0, 1, 2, 3)}
+                joined = read.permute(dims.get(kind, (0, 2, 1, 3))).flatten(2)
                 out = out + joined @ w.o.T
             found.append((out.detach(), text))
         for w in slices:
@@ -715,6 +731,10 @@ class TestVocabularyLoss(Exercise):
         return [
             ((log_sums - aims).sum(), "that is the sum over tokens: take the mean"),
             (log_sums.mean(), "the target's logit is missing from it"),
+            (
+                (log_sums - logits.amax(-1) - aims).mean(),
+                "the maximum was taken off before exp: add it to the logarithm again",
+            ),
             (
                 (log_sums - aims * inside[rank]).mean(),
                 "the target's logit is on one rank: `tp.reduce` gives it to all",

@@ -123,7 +123,8 @@ def made(submission, cases):
             f"{words}: got a {orders}; return Schedule(name, m, v, orders)",
         )
         expect.that(
-            len(orders) == p, f"{words}: {len(orders)} lists for {p} ranks: one order for each rank"
+            len(orders) == p,
+            f"{words}: orders for {len(orders)} of {p} ranks: one order for each rank",
         )
         for rank, order in enumerate(orders):
             complete(f"{words}, rank {rank}", order, m, v)
@@ -138,6 +139,8 @@ def made(submission, cases):
 
 def complete(words, order, m, v):
     wanted = {(kind, i, c) for kind, i, c in product("FB", range(m), range(v))}
+    bare = [op for op in order if len(op) != 3]
+    expect.that(not bare, f"{words}: {bare[:1]} is no Operation: make each by Operation(kind, i)")
     twice = [op for op in order if order.count(op) > 1]
     missing, foreign = sorted(wanted - set(order)), sorted(set(order) - wanted)
     expect.that(
@@ -379,7 +382,7 @@ def launched(submission, orders, data, **options):
     except SubmissionFailed as failure:
         words = (
             "F receives from rank - 1 and sends to rank + 1, B the other way round; send with "
-            "`isend` and wait after the last operation, since a rank that waits for its send may wait for "
+            "`isend`, keep what it returns and wait for it after the last operation, since a rank that waits for its send may wait for "
             "one that is sending itself; skip what the first and the last rank have no neighbour for"
         )
         if "NoneType" in str(failure):
@@ -389,6 +392,9 @@ def launched(submission, orders, data, **options):
         raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
 
 
+BY_MICROBATCHES = (
+    "that is divided by the number of microbatches: `total` is the tokens that count in all of them"
+)
 UNITS = Fabric(
     "units", Device("any"), LinkModel(Link(0.0, 0.25 / (2 * 3 * WIDTH * 8))), compute_scale=1e-12
 )
@@ -419,6 +425,7 @@ class TestRun(Exercise):
         _, means = one_process(data, 2, [1 / (4 * n) for n in counts])
         _, last = one_process(data[-1:], 2, [1 / sum(counts)])
         hints = [
+            (want * sum(counts) / 4, BY_MICROBATCHES),
             (means, "that is the mean of the microbatches' means: every token counts alike"),
             (want * sum(counts), "that is the sum over tokens: divide by the count of all of them"),
             (last, "that is the last microbatch's share alone: add up all shares"),
@@ -489,6 +496,7 @@ def equal_to_one(results, data, ranks):
         "that is the mean of the microbatches' means, in which a token of a half-empty one counts more: "
         "divide each summed loss by the tokens of all": [1 / (m * n) for n in counts],
         "that is the sum over tokens: divide by the count of all of them": [1.0] * m,
+        BY_MICROBATCHES: [1 / m] * m,
         "that is the last microbatch's gradient alone: gradients add up in `.grad`": [0.0] * (m - 1)
         + [1 / total],
     }
@@ -519,7 +527,14 @@ class TestInterleaved(Exercise):
 
     @check(points=6, title="every operation of every chunk once, and no rank waits for ever")
     def test_halts(self, submission):
-        for words, _, _, _, schedule in made(submission, TRIPLES):
+        for words, _, _, v, schedule in made(submission, TRIPLES):
+            for rank, order in enumerate(schedule.ranks):
+                first = next(op for op in order if op.kind == "B")
+                expect.that(
+                    first.chunk == v - 1,
+                    f"{words}, rank {rank}: the first backward is of chunk {first.chunk}, but gradients "
+                    f"come from the last stage: chunk {v - 1} goes first",
+                )
             halts(words, schedule)
 
     @check(points=4, title="the bubble is (p-1)/(m v) of the work: v times smaller than 1F1B's")

@@ -1,5 +1,5 @@
 # exercise: run_operations
-# says: wait after the last operation
+# says: wait for it after the last operation
 
 import torch
 
