@@ -88,7 +88,9 @@ def back(group, f, kv, parts, dq):
     def gradients(owner, block):
         large = parts[0, 0].nbytes
         waited = sum(op.waited is not None for op in issued(group, "recv", large))
-        log.append((owner, torch.equal(block, kv[owner]), len(issued(group, "send", large)), waited))
+        log.append(
+            (owner, torch.equal(block, kv[owner]), len(issued(group, "send", large)), waited)
+        )
         return dq[group.rank, owner].clone(), parts[group.rank, owner].clone()
 
     got = f(group, kv[group.rank].clone(), gradients)
@@ -300,9 +302,13 @@ class TestAround(Exercise):
         for rank, got in enumerate(results):
             for step, (_, _, sends, waited) in enumerate(got["seen"]):
                 want = min(step + 1, 2)
-                words = "call pass_on before the yield, or nothing travels while the caller computes"
+                words = (
+                    "call pass_on before the yield, or nothing travels while the caller computes"
+                )
                 if sends > want:
-                    words = "yield each block as soon as it is here, before the one after it is sent"
+                    words = (
+                        "yield each block as soon as it is here, before the one after it is sent"
+                    )
                 expect.that(
                     sends == want,
                     f"rank {rank}, at yield {step + 1} of 3: {sends} blocks had been sent off, "
@@ -436,7 +442,8 @@ class TestRingForward(Exercise):
             if sends and sends[0] == 3 * want:
                 words += ": they were repeated for the query heads *before* they travelled"
             expect.that(
-                sends == [want] * (ranks - 1), f"rank {rank} sent messages of {sends} bytes: {words}"
+                sends == [want] * (ranks - 1),
+                f"rank {rank} sent messages of {sends} bytes: {words}",
             )
 
     @check(points=2, title="bfloat16: parts are merged in float32, and rounded once")
@@ -479,9 +486,7 @@ class TestRingBackward(Exercise):
             for rank, got in enumerate(results):
                 what = f"rank {rank} of {ranks}"
                 for owner, is_right, *_ in got["log"]:
-                    expect.that(
-                        is_right, f"{what}: gradients({owner}, …) got another rank's block"
-                    )
+                    expect.that(is_right, f"{what}: gradients({owner}, …) got another rank's block")
                 expect.equal(
                     got["dq"],
                     dq[rank].sum(0),
@@ -611,14 +616,18 @@ class TestUlysses(Exercise):
                 )
                 words = "one way for q, k and v, one back for the answers"
                 if got["sent"] == 4 * heads * head * (ranks - 1) // ranks:
-                    words = "keys and values were repeated for all H query heads before they travelled"
+                    words = (
+                        "keys and values were repeated for all H query heads before they travelled"
+                    )
                 expect.that(
                     got["sent"] == carried * head * (ranks - 1) // ranks,
                     f"{what}: rank {rank} sent {got['sent'] / head:.4g} heads of T/N tokens, expected "
                     f"{carried * (ranks - 1) / ranks:.4g}: {words}",
                 )
 
-    @check(points=2, title="ranks that do not divide the heads: a ValueError, before anything is sent")
+    @check(
+        points=2, title="ranks that do not divide the heads: a ValueError, before anything is sent"
+    )
     def test_refuses(self, submission):
         q, k, v, _ = inputs(5, 6, 2)
         cases = [(q, k, v, 4, None), (q, k, v, 12, None)]
@@ -687,7 +696,9 @@ class TestMemory(Experiment):
 
     name = "memory"
 
-    @check(points=4, title="kept for backward: exactly the closed forms of gather, ring and Ulysses")
+    @check(
+        points=4, title="kept for backward: exactly the closed forms of gather, ring and Ulysses"
+    )
     def test_kept(self, table):
         for row in table:
             if row["kind"] in KINDS:
@@ -705,7 +716,9 @@ class TestMemory(Experiment):
         expect.that(len(lengths) >= 2, "at least two lengths of the text are asked for")
         for kind in ("scores", *KINDS):
             for length in lengths:
-                expect.that((kind, length) in peak, f"there is no row of '{kind}' at {length} tokens")
+                expect.that(
+                    (kind, length) in peak, f"there is no row of '{kind}' at {length} tokens"
+                )
         last, before = lengths[-1], lengths[-2]
         growth = peak["scores", last] / peak["scores", before] / (last / before)
         expect.that(
@@ -714,7 +727,7 @@ class TestMemory(Experiment):
         )
         expect.that(
             peak["ring", last] < peak["gather", last] < peak["scores", last],
-            f"peaks at {last} tokens: {({k: peak[k, last] for k in ('scores', *KINDS)})}; the ring "
+            f"peaks at {last} tokens: { ({k: peak[k, last] for k in ('scores', *KINDS)}) }; the ring "
             "should hold less than gather, and that less than the scores",
         )
 
@@ -755,7 +768,9 @@ class TestBalance(Experiment):
                 "the order moves work, it makes none",
             )
             sent = {row["forward_bytes"] for row in table if row["ranks"] == ranks}
-            expect.that(len(sent) == 1, f"{ranks} ranks sent {sorted(sent)} bytes: all send the same")
+            expect.that(
+                len(sent) == 1, f"{ranks} ranks sent {sorted(sent)} bytes: all send the same"
+            )
 
 
 # ---- questions ----
@@ -819,7 +834,10 @@ class TestZigzagGain(Question):
         hints = [
             (1 / want, "that is the time that is left; turn the fraction round"),
             (2.0, "2 is what it approaches with more ranks"),
-            (1.0, "all ranks together compute as much in both orders; a ring waits for the busiest"),
+            (
+                1.0,
+                "all ranks together compute as much in both orders; a ring waits for the busiest",
+            ),
             (most["contiguous"] / least, "that is the busiest over the idlest contiguous rank"),
             (15 / 9, "that is on four ranks: eight are asked for"),
         ]
@@ -833,7 +851,9 @@ class TestTokensToHide(Question):
 
     @check(points=5, title="tokens a rank at which compute equals messages, 8 H100s on InfiniBand")
     def test_value(self, value, records):
-        rows = [r for r in table_of(records, "balance") if (r["order"], r["ranks"]) == ("zigzag", 8)]
+        rows = [
+            r for r in table_of(records, "balance") if (r["order"], r["ranks"]) == ("zigzag", 8)
+        ]
         expect.that(rows, "your table has no row of 'zigzag' on 8 ranks")
         row = rows[0]
         tokens = row["length"] // row["ranks"]
@@ -841,7 +861,10 @@ class TestTokensToHide(Question):
         want = tokens * message / compute
         hints = [
             (tokens * compute / message, "that is upside down: more to send needs more tokens"),
-            (want / tokens, "that is how many times as many: multiply by the tokens a rank has now"),
+            (
+                want / tokens,
+                "that is how many times as many: multiply by the tokens a rank has now",
+            ),
             (want * row["ranks"], "those are the tokens of the text: a rank's are asked for"),
             (tokens * (message / compute) ** 0.5, "compute over messages grows as t²/t: no root"),
             (2 * want, "those are float32's bytes: message_seconds has half of them already"),
