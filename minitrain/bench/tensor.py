@@ -32,7 +32,7 @@ from minitrain.parallel.group import Group
 from minitrain.parallel.tensor import tensor_parallel
 from minitrain.parallel.vocabulary import vocabulary_parallel_loss
 
-BLOCKS = (("1M", 4, 128), ("10M", 4, 256))  # preset, batch, length
+BLOCKS = (("1M", 4, 128), ("10M", 1, 128), ("10M", 4, 256))  # preset, batch, length
 LOSSES = ((1024, 512), (512, 32000))  # tokens, vocabulary
 BLOCK_REASON = (
     "the matmuls are the same, and torch sums the input's gradient once for q, k and v each, where "

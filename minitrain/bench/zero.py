@@ -33,7 +33,7 @@ from minitrain.parallel.zero3 import Zero3
 from minitrain.parallel.zero_optimizer import ZeroOptimizer
 from minitrain.training.stores import MemoryStore
 
-SHAPES = (("1M", 2, 128), ("10M", 1, 128))  # preset, batch a rank, length
+SHAPES = (("1M", 2, 128), ("10M", 1, 128), ("50M", 1, 128))  # preset, batch a rank, length
 ADAMW = partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.1, fused=True)
 SECONDS_REASON = (
     "both compute the same and send about the same, so what is left is noise (see the spread) or "

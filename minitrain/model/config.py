@@ -188,7 +188,7 @@ def preset(name: str, **changes: object) -> ModelConfig:
     return replace(base, **changes)
 
 
-# The first six are the course's own: 0.5M to 10M for the 512 tokens of its corpus, with heads,
+# The first seven are the course's own: 0.5M to 10M for the 512 tokens of its corpus, with heads,
 # layers and MLPs that split over 2 ranks and mostly over 4. The 1M-moe ones have the 1M's active
 # parameters (and a router), in Mixtral's manner and in DeepSeek's. The others are as published.
 # fmt: off
@@ -199,6 +199,7 @@ PRESETS: dict[str, ModelConfig] = {
     "3M": ModelConfig(        512,   256,   4,   8,  4,   640),
     "10M": ModelConfig(       512,   384,   6,  12,  4,  1024),
     "30M": ModelConfig(      4096,   512,   8,   8,  4,  1600),
+    "50M": ModelConfig(      4096,   640,   9,  10,  5,  1952),
     "100M": ModelConfig(    32000,   768,  12,  12,  4,  2048, tied=True),
     "stories15M": ModelConfig(
                             32000,   288,   6,   6,  6,   768,    256, tied=True),
