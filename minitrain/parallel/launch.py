@@ -44,7 +44,7 @@ from minitrain.parallel.rank_errors import (
     RanksInterrupted,
     ranks_text,
 )
-from minitrain.parallel.ranks import Ranks, context
+from minitrain.parallel.ranks import Ranks, context, short_paths
 from minitrain.parallel.source import cells
 from minitrain.parallel.worker import Task
 
@@ -139,7 +139,8 @@ def prepare() -> None:
     """Starts the server that ranks are forked from, in the background, before it is needed."""
     if os.name == "posix" and not in_place.is_launched_from_outside():
         context(None)
-        forkserver.ensure_running()
+        with short_paths():
+            forkserver.ensure_running()
 
 
 def _supervise(crew: Ranks, timeout: float) -> None:

@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from minitrain.errors import InputError
 from minitrain.parallel.board import COMPUTING, STARTING, Board
 from minitrain.parallel.entry import enter, home
 from minitrain.parallel.hang_report import dump_stacks, report
@@ -42,6 +44,19 @@ def context(start_method: str | None) -> Any:
     if name == "forkserver":
         chosen.set_forkserver_preload(PRELOADED)
     return chosen
+
+
+@contextlib.contextmanager
+def short_paths() -> Iterator[None]:
+    """The forkserver listens on a socket in the temporary folder, whose path the kernel limits."""
+    try:
+        yield
+    except OSError as error:
+        if "AF_UNIX" not in str(error):
+            raise
+        folder = tempfile.gettempdir()
+        words = f"{folder} is too long a path for the sockets of ranks: set TMPDIR to a shorter one"
+        raise InputError(f"{words}, such as /tmp, and start again") from None
 
 
 class Ranks:
@@ -73,7 +88,8 @@ class Ranks:
                 target, args = (run_rank, (*args, others)) if forked else (enter, (home(), *args))
                 process = self._context.Process(target=target, args=args)
                 self.processes.append(process)
-                process.start()
+                with short_paths():
+                    process.start()
 
     @property
     def ended(self) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 
@@ -152,6 +153,17 @@ def test_what_is_no_function():
 def test_an_unknown_fabric_gets_the_nearest_name():
     with pytest.raises(InputError, match="did you mean 'h100-nvlink'"):
         launch(print, fabric="h100-nvlnk")
+
+
+def test_a_temporary_folder_with_too_long_a_path_is_told_with_its_remedy(tmp_path):
+    deep = tmp_path / ("deep" * 25)
+    deep.mkdir()
+    code = "from minitrain.parallel.launch import launch; launch(print, ranks=2)"
+    environment = {**os.environ, "TMPDIR": str(deep)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode and "set TMPDIR to a shorter one, such as /tmp" in done.stderr
 
 
 def test_start_methods_are_known():
