@@ -4,7 +4,8 @@
 # **Every rank trains on its own part of the batch, and all end with the same weights. You write it three times, from one
 # message a tensor to messages that travel while you compute, and read off a trace where the rest of the time goes.**
 #
-# 60 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
+# 60 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · next:
+# [e02b · Tensor parallel](e02b_tensor_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: naive DDP, buckets, overlap with backward, and accumulation. You end with this picture: efficiency from one to
 # eight ranks over four networks, with and without overlap.
@@ -663,7 +664,7 @@ lab.answer("tokens_to_hide", tokens_to_hide)
 # > experiment: `torchrun` runs the same functions on a cluster.
 #
 # Every rank still holds *all* parameters, gradients and optimizer state: 16 bytes a parameter, N times over. That waste is
-# what e03 · ZeRO removes.
+# what [e03 · ZeRO](e03_zero.ipynb) removes.
 
 # %%
 lab.score(read="minitrain/parallel/ddp.py")

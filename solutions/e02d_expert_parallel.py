@@ -739,5 +739,5 @@ show.table(equal_flops)
 lab.score(read="minitrain/parallel/expert.py")
 
 # %% [markdown]
-# Next: [e03 · ZeRO](e03_zero.ipynb) cuts what every rank still holds whole; the [map of the course](index.ipynb) has the
-# rest.
+# Next: [e02e · Context parallel](e02e_context_parallel.ipynb) cuts the text itself, where it is too long for one rank. The
+# [map of the course](index.ipynb) has the rest.

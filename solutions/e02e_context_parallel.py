@@ -892,5 +892,5 @@ lab.answer("tokens_to_hide", tokens_to_hide)
 lab.score(read="minitrain/parallel/context.py")
 
 # %% [markdown]
-# Every cut so far, of batch, matrices, layers and tokens, can be one axis of a mesh. The
-# [map of the course](index.ipynb) shows what comes next.
+# Every cut so far, of batch, matrices, layers and tokens, can be one axis of a mesh. Next,
+# [e02f · Four dimensions](e02f_four_dimensions.ipynb) joins them.

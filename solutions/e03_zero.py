@@ -854,5 +854,5 @@ lab.answer("largest", largest)
 lab.score(read="minitrain/parallel/zero3.py")
 
 # %% [markdown]
-# Next: e04 halves the bytes of a number. Read also [flat.py](../minitrain/parallel/flat.py), your units with mixed
+# Next: [e04 · Mixed precision](e04_mixed_precision.ipynb) halves the bytes of a number. Read also [flat.py](../minitrain/parallel/flat.py), your units with mixed
 # precision, and [offload.py](../minitrain/training/offload.py), where reads and writes overlap the update.

@@ -850,7 +850,7 @@ show.bars(
 # > **On GPUs.** Tensor cores multiply BF16 twice as fast as TF32, FP8 twice as fast again (Hopper), FP4 on Blackwell.
 # > The package's `QuantizedLinear` calls FP8 units where it can.
 #
-# Next, e05 · Activation memory: what no format shrinks enough is computed twice.
+# Next, [e05 · Activation memory](e05_activation_memory.ipynb): what no format shrinks enough is computed twice.
 
 # %%
 lab.score(read="minitrain/training/precision.py")

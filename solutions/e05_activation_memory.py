@@ -867,4 +867,5 @@ lab.score(read="minitrain/training/recompute.py")
 # > [triton_attention.py](../minitrain/model/triton_attention.py). What does not fit even so can wait in the CPU's memory:
 # > [activation_offload.py](../minitrain/training/activation_offload.py).
 #
-# Next: [the map of the course](index.ipynb).
+# Next: [e10 · Cost](e10_cost.ipynb) turns bytes and FLOPs into days and dollars, or go by the
+# [map of the course](index.ipynb).

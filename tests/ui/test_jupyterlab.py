@@ -11,7 +11,6 @@ from PIL import Image
 
 from minitrain.paths import course_root
 
-pytestmark = pytest.mark.alone
 
 LABS = sorted(path.stem for path in (course_root() / "labs").glob("e*.ipynb"))
 CARD = ".jp-OutputArea-output div[style*='border-left']"

@@ -1,0 +1,16 @@
+"""How the tests are spread over processes: a file on one, so that it starts its sandbox, its server
+and its kernel once; each run of a notebook by itself, since it shares nothing and takes longest."""
+
+from __future__ import annotations
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+
+class FilesAndNotebooks(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if "notebooks/test_run.py" in nodeid else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log) -> FilesAndNotebooks:
+    return FilesAndNotebooks(config, log)
