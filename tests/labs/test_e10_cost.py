@@ -669,6 +669,10 @@ class TestBestPlans(Exercise):
             expect.that(found == want, f"got {found[:2]}…: {words}")
 
 
+# Whatever is drawn beside them: two on the front, and each has one that ties with it and is beaten.
+TRADES = [(0, 30), (0, 31), (30, 0), (31, 0)]
+
+
 class TestPareto(Exercise):
     """The front: what no other choice beats"""
 
@@ -680,6 +684,8 @@ class TestPareto(Exercise):
     def test_front(self, submission):
         for size in (1, 7, 60):
             points = [(random.randrange(1, 20), random.randrange(1, 20)) for _ in range(size)]
+            points += TRADES if size > 1 else []
+            random.shuffle(points)
             got = {tuple(point) for point in submission.run(front_of, points)}
             best = {p for p in points if not any(beats(q, p) for q in points)}
             for point in sorted(got - best):
