@@ -33,9 +33,6 @@ BYTES_REASON = (
 Step = Callable[[], object]
 
 
-LOOP = f"dense loop over experts in torch {torch.__version__}"
-
-
 def cases(repeats: int = 11, experts: Sequence[int] = EXPERTS) -> list[Case]:
     return [
         Case(

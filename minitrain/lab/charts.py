@@ -40,30 +40,44 @@ def bars(
         if len(heights) != len(names):
             raise InputError(f"bars '{label}': {len(heights)} values for {len(names)} names")
     with drawing(ax, alt, caption) as axes:
-        width = 0.7 if stacked else 0.7 / len(groups)
-        base = [0.0] * len(names)
-        for i, (label, heights) in enumerate(groups.items()):
-            shift = 0.0 if stacked else (i - (len(groups) - 1) / 2) * width
-            drawn = axes.bar(
-                [k + shift for k in range(len(names))], heights, width * 0.94, bottom=base,
-                yerr=spread.get(label), capsize=3, label=label or None,
-                color=COLORS[i % len(COLORS)], hatch=HATCHES[i % len(HATCHES)],
-                edgecolor="white", linewidth=0, ecolor=INK,
-            )  # fmt: skip
-            if stacked:
-                base = [low + high for low, high in zip(base, heights)]
-            else:
-                axes.bar_label(drawn, [form.format(v) for v in heights], padding=2, fontsize=8)
-        for k, height in enumerate(theory or []):
-            axes.plot([k - 0.4, k + 0.4], [height, height], "--", color=INK, linewidth=1.3)
-        if theory:
-            axes.plot([], [], "--", color=INK, linewidth=1.3, label="predicted")
+        draw_groups(axes, groups, spread, stacked, form)
+        draw_theory(axes, theory or [])
         axes.set_xticks(range(len(names)), names)
         axes.grid(axis="x", visible=False)
         finish(axes, x, y, title)
         axes.margins(y=0.12)
         if len(groups) > 1 or theory:
             axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def draw_groups(
+    axes: Axes,
+    groups: Mapping[str, Sequence[float]],
+    spread: Mapping[str, Sequence[float] | None],
+    stacked: bool,
+    form: str,
+) -> None:
+    """Side by side with their values above them, or stacked."""
+    count = len(next(iter(groups.values())))
+    width, base = (0.7 if stacked else 0.7 / len(groups)), [0.0] * count
+    for i, (label, heights) in enumerate(groups.items()):
+        shift = 0.0 if stacked else (i - (len(groups) - 1) / 2) * width
+        drawn = axes.bar(
+            [k + shift for k in range(count)], heights, width * 0.94, bottom=base,
+            yerr=spread.get(label), capsize=3, label=label or None,
+            color=COLORS[i % len(COLORS)], hatch=HATCHES[i % len(HATCHES)],
+            edgecolor="white", linewidth=0, ecolor=INK,
+        )  # fmt: skip
+        if stacked:
+            base = [low + high for low, high in zip(base, heights)]
+        else:
+            axes.bar_label(drawn, [form.format(v) for v in heights], padding=2, fontsize=8)
+
+
+def draw_theory(axes: Axes, theory: Sequence[float]) -> None:
+    for k, height in enumerate(theory):
+        label = None if k else "predicted"
+        axes.plot([k - 0.4, k + 0.4], [height, height], "--", color=INK, linewidth=1.3, label=label)
 
 
 def timeline(
@@ -91,15 +105,8 @@ def timeline(
             place, color = lanes.index(lane), COLORS[kinds.index(label) % len(COLORS)]
             axes.barh(place, end - start, 0.64, left=start, color=color, edgecolor="white")
             if end - start > 0.012 * whole * (len(label) + 2):
-                axes.text(
-                    (start + end) / 2,
-                    place,
-                    label,
-                    color="white",
-                    va="center",
-                    ha="center",
-                    fontsize=8,
-                )
+                style = {"color": "white", "va": "center", "ha": "center", "fontsize": 8}
+                axes.text((start + end) / 2, place, label, **style)
         for kind in kinds:
             axes.barh(0, 0, 0, color=COLORS[kinds.index(kind) % len(COLORS)], label=kind)
         for name, at in marks:

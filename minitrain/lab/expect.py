@@ -5,13 +5,14 @@
     expect.identical(got, want)                          the same bits
     expect.that(condition, "words")
     expect.among(got, words)                             one of these words, which the message names
+    expect.recorded(records, "overlap")                  the table of an experiment, to read it off
 
 A hint is a value that a likely mistake gives: if `got` is that value, its words end the message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Number
 from typing import Any
 
@@ -84,6 +85,13 @@ def among(got: Any, words: Iterable[str]) -> None:
     __tracebackhide__ = True
     words = list(words)
     that(got in words, f"got {show(got)}: the answer is one of {', '.join(map(repr, words))}")
+
+
+def recorded(records: Mapping[str, list[Any]], name: str) -> list[Any]:
+    """The table of an experiment that an answer is read off; fails where none is recorded."""
+    __tracebackhide__ = True
+    that(records.get(name), f"record the experiment '{name}' first: the answer is read off it")
+    return records[name]
 
 
 def _judge(got: Any, want: Any, tol: float | None, hints: Hints, what: str) -> None:

@@ -115,3 +115,9 @@ def test_equal_accepts_what_it_must():
     expect.equal(0.1 + 0.2, 0.3)
     expect.that(True, "never said")
     assert said(expect.that, False, "too many messages") == "too many messages"
+
+
+@pytest.mark.parametrize("records", [{}, {"sweep": []}, {"other": [{"bytes": 1}]}])
+def test_an_answer_is_read_off_a_table_that_was_recorded(records):
+    assert expect.recorded({"sweep": [{"bytes": 1}]}, "sweep") == [{"bytes": 1}]
+    assert "record the experiment 'sweep' first" in said(expect.recorded, records, "sweep")

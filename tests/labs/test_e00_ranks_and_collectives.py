@@ -605,8 +605,7 @@ class TestHalfSize(Question):
 
     @check(points=5, title="the size at which half the time is latency, by your own fit")
     def test_value(self, value, records):
-        sweep = records.get("sweep") or []
-        expect.that(sweep, "record the sweep first: the answer comes from its fit")
+        sweep = expect.recorded(records, "sweep")
         link, ranks = fit_of(sweep), sweep[0]["ranks"]
         expect.that(
             link.beta > 0, "the sweep's fit saw no bandwidth: add larger sizes and run it again"
@@ -634,8 +633,7 @@ class TestCrossover(Question):
 
     @check(points=5, title="between the two neighbouring sizes of your own table")
     def test_value(self, value, records):
-        rows = sorted(records.get("ring_or_doubling") or [], key=lambda row: row["bytes"])
-        expect.that(rows, "record 'ring_or_doubling' first: the answer is read off it")
+        rows = sorted(expect.recorded(records, "ring_or_doubling"), key=lambda row: row["bytes"])
         slower = [row["bytes"] for row in rows if row["ring_seconds"] >= row["doubling_seconds"]]
         faster = [row["bytes"] for row in rows if row["bytes"] > max(slower)]
         expect.that(slower and faster, "your table has no crossover: add smaller or larger sizes")

@@ -659,12 +659,6 @@ class TestScalingLaw(Experiment):
         )
 
 
-def rows_at(records, name):
-    rows = records.get(name) or []
-    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
-    return rows
-
-
 class TestAboveFloor(Question):
     """How far above the floor"""
 
@@ -672,7 +666,7 @@ class TestAboveFloor(Question):
 
     @check(points=5, title="of your own last row, as a share of the floor")
     def test_value(self, value, records):
-        row = rows_at(records, "training")[-1]
+        row = expect.recorded(records, "training")[-1]
         want = row["loss"] / row["floor"] - 1
         percent = abs(value / 100 - want) <= 0.005
         advice = "that is in percent, give a share" if percent else "divide, then subtract 1"
@@ -689,7 +683,7 @@ class TestLargest(Question):
 
     @check(points=5, title="the largest category of your own ledger")
     def test_value(self, value, records):
-        rows = rows_at(records, "memory")
+        rows = expect.recorded(records, "memory")
         names = [row["category"] for row in rows]
         expect.among(value, names)
         want = max(rows, key=lambda row: row["measured"])["category"]
@@ -705,7 +699,7 @@ class TestFlopsOfRun(Question):
         points=5, title="FLOPs of your training run, from its tokens and the model's FLOPs a token"
     )
     def test_value(self, value, records):
-        row = rows_at(records, "training")[-1]
+        row = expect.recorded(records, "training")[-1]
         want = row["tokens"] * row["flops_per_token"]
         expect.close(
             value,

@@ -567,12 +567,6 @@ class TestScaling(Experiment):
                 )
 
 
-def rows_at(records, name):
-    rows = records.get(name) or []
-    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
-    return rows
-
-
 class TestOverlapSpeedup(Question):
     """What overlap is worth"""
 
@@ -580,7 +574,9 @@ class TestOverlapSpeedup(Question):
 
     @check(points=5, title="naive step over overlapped step")
     def test_value(self, value, records):
-        seconds = {row["variant"]: row["step_seconds"] for row in rows_at(records, "overlap")}
+        seconds = {
+            row["variant"]: row["step_seconds"] for row in expect.recorded(records, "overlap")
+        }
         for variant in ("naive", "overlapped"):
             expect.that(variant in seconds, f"your table has no row of '{variant}'")
         speedup = seconds["naive"] / seconds["overlapped"]
@@ -599,7 +595,7 @@ class TestBottleneck(Question):
     def test_value(self, value, records):
         rows = [
             r
-            for r in rows_at(records, "scaling")
+            for r in expect.recorded(records, "scaling")
             if r["ranks"] == 8 and r["variant"] == "overlapped"
         ]
         expect.that(rows, "your table has no overlapped row with 8 ranks")
@@ -628,7 +624,7 @@ class TestTokensToHide(Question):
     def test_value(self, value, records):
         rows = [
             r
-            for r in rows_at(records, "scaling")
+            for r in expect.recorded(records, "scaling")
             if r["ranks"] == 8 and r["variant"] == "overlapped"
         ]
         expect.that(rows, "your table has no overlapped row with 8 ranks")

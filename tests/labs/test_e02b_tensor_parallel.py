@@ -957,12 +957,6 @@ NETWORKS = (
 )
 
 
-def table_of(records, name):
-    rows = records.get(name) or []
-    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
-    return rows
-
-
 class TestSequenceTraffic(Question):
     """What sequence parallelism sends"""
 
@@ -970,7 +964,7 @@ class TestSequenceTraffic(Question):
 
     @check(points=5, title="bytes of the sequence layer over those of the tensor layer, 4 ranks")
     def test_value(self, value, records):
-        rows = by_variant(table_of(records, "traffic"))
+        rows = by_variant(expect.recorded(records, "traffic"))
         sent = {
             variant: rows[variant, 4]["forward_bytes"] + rows[variant, 4]["backward_bytes"]
             for variant in VARIANTS
@@ -992,7 +986,7 @@ class TestMemorySaved(Question):
 
     @check(points=5, title="bytes kept on 8 ranks, by the closed form: tensor over gathered again")
     def test_value(self, value, records):
-        rows = by_variant(table_of(records, "activations"))
+        rows = by_variant(expect.recorded(records, "activations"))
         for variant in ("tensor", "gathered again"):
             expect.that((variant, 1) in rows, f"your table has no row of '{variant}' on 1 rank")
         one, again = rows["tensor", 1], rows["gathered again", 1]["kept_bytes"]
@@ -1018,7 +1012,7 @@ class TestPastTheNode(Question):
 
     @check(points=5, title="how many times as fast 16 ranks are as 8, nodes of 8 with one card")
     def test_value(self, value, records):
-        rows = {(row["network"], row["ranks"]): row for row in table_of(records, "degrees")}
+        rows = {(row["network"], row["ranks"]): row for row in expect.recorded(records, "degrees")}
         network = NETWORKS[2]
         for ranks in (8, 16):
             expect.that((network, ranks) in rows, f"no row of '{network}' on {ranks} ranks")

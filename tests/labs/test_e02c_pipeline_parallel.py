@@ -654,9 +654,7 @@ class TestPlanned(Experiment):
 
 
 def planned_rows(records, chunks):
-    rows = [row for row in records.get("planned") or [] if row["chunks"] == chunks]
-    expect.that(rows, "record the experiment 'planned' first: the answer is read off it")
-    return rows
+    return [row for row in expect.recorded(records, "planned") if row["chunks"] == chunks]
 
 
 def first_below(rows):
@@ -709,8 +707,8 @@ class TestMemory(Question):
     @check(points=4, title="activation bytes of rank 0 under GPipe at that many microbatches")
     def test_value(self, value, records):
         m = first_below(planned_rows(records, 1))
-        rows = {r["schedule"]: r for r in records.get("live") or [] if r["rank"] == 0}
-        expect.that("gpipe" in rows, "record the experiment 'live' first: it has bytes a rank")
+        rows = {r["schedule"]: r for r in expect.recorded(records, "live") if r["rank"] == 0}
+        expect.that("gpipe" in rows, "the experiment 'live' has no row of gpipe: run it again")
         row = rows["gpipe"]
         each = row["activation_bytes"] / row["microbatches"]
         expect.close(

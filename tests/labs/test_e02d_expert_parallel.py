@@ -1020,8 +1020,7 @@ class TestBusiest(Question):
 
     @check(points=5, title="the busiest expert of a router left alone, last ten steps")
     def test_value(self, value, records):
-        table = records.get("balance") or []
-        expect.that(table, "record the experiment 'balance' first: the answer is read off it")
+        table = expect.recorded(records, "balance")
         want = ends(table, "alone", "most")
         others = [
             (ends(table, name, "most"), f"that is with the {name}") for name in ("loss", "bias")

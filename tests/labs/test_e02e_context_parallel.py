@@ -776,12 +776,6 @@ class TestBalance(Experiment):
 # ---- questions ----
 
 
-def table_of(records, name):
-    rows = records.get(name) or []
-    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
-    return rows
-
-
 class TestUlyssesFrom(Question):
     """Where Ulysses sends less"""
 
@@ -789,7 +783,7 @@ class TestUlyssesFrom(Question):
 
     @check(points=5, title="the smallest number of ranks, forward and backward together")
     def test_value(self, value, records):
-        rows = {(row["kind"], row["ranks"]): row for row in table_of(records, "traffic")}
+        rows = {(row["kind"], row["ranks"]): row for row in expect.recorded(records, "traffic")}
         ranks = sorted({n for _, n in rows})
 
         def first(*ways):
@@ -812,7 +806,7 @@ class TestUlyssesFrom(Question):
 
 def busiest(records):
     """Order -> FLOPs of the busiest of eight ranks."""
-    rows = [row for row in table_of(records, "balance") if row["ranks"] == 8]
+    rows = [row for row in expect.recorded(records, "balance") if row["ranks"] == 8]
     most = {}
     for row in rows:
         most[row["order"]] = max(most.get(row["order"], 0), row["flops"])
@@ -852,7 +846,9 @@ class TestTokensToHide(Question):
     @check(points=5, title="tokens a rank at which compute equals messages, 8 H100s on InfiniBand")
     def test_value(self, value, records):
         rows = [
-            r for r in table_of(records, "balance") if (r["order"], r["ranks"]) == ("zigzag", 8)
+            r
+            for r in expect.recorded(records, "balance")
+            if (r["order"], r["ranks"]) == ("zigzag", 8)
         ]
         expect.that(rows, "your table has no row of 'zigzag' on 8 ranks")
         row = rows[0]

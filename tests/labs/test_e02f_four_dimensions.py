@@ -754,12 +754,6 @@ def fastest(table, gpus):
 # ---- questions ----
 
 
-def recorded(records, name):
-    rows = records.get(name) or []
-    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
-    return rows
-
-
 class TestTimes(Question):
     """What the naive order costs"""
 
@@ -767,7 +761,7 @@ class TestTimes(Question):
 
     @check(points=5, title="bytes between nodes, the naive order over the best")
     def test_value(self, value, records):
-        between = {r["order"]: r["between"] for r in recorded(records, "traffic")}
+        between = {r["order"]: r["between"] for r in expect.recorded(records, "traffic")}
         worst, best = between["tp pp dp"], min(between.values())
         expect.close(
             value,
@@ -786,7 +780,7 @@ class TestWhyNot(Question):
     @check(points=5, title="what is wrong with the faster ones")
     def test_value(self, value, records):
         expect.among(value, ["memory", "batch", "network"])
-        table = recorded(records, "layouts")
+        table = expect.recorded(records, "layouts")
         best = fastest(table, 24576)
         faster = [
             r for r in table if r["gpus"] == 24576 and r["tflops_per_gpu"] > best["tflops_per_gpu"]
@@ -805,7 +799,7 @@ class TestHolders(Question):
 
     @check(points=5, title="GPUs that hold the same norm's weight in the fastest mesh")
     def test_value(self, value, records):
-        row = fastest(recorded(records, "layouts"), 24576)
+        row = fastest(expect.recorded(records, "layouts"), 24576)
         tp, pp, dp = row["tp"], row["pp"], row["dp"]
         expect.close(
             value,

@@ -915,12 +915,6 @@ class TestSteps(Experiment):
             expect.that(row["step_seconds"] > 0, f"{variant}: {row['step_seconds']} s is no time")
 
 
-def rows_at(records, name):
-    rows = records.get(name) or []
-    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
-    return rows
-
-
 class TestLargest(Question):
     """The largest model on eight GPUs"""
 
@@ -957,7 +951,7 @@ class TestVolume(Question):
 
     @check(points=5, title="stage 3's bytes over DDP's, from your own traces")
     def test_value(self, value, records):
-        sent = {row["variant"]: row["sent_bytes"] for row in rows_at(records, "steps")}
+        sent = {row["variant"]: row["sent_bytes"] for row in expect.recorded(records, "steps")}
         for variant in ("DDP", "stage 3"):
             expect.that(variant in sent, f"your table has no row of '{variant}'")
         want = sent["stage 3"] / sent["DDP"]

@@ -884,12 +884,6 @@ class TestMemory(Experiment):
         )
 
 
-def rows_at(records, name):
-    rows = records.get(name) or []
-    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
-    return rows
-
-
 class TestSmallestScale(Question):
     """The scale that is enough"""
 
@@ -897,7 +891,7 @@ class TestSmallestScale(Question):
 
     @check(points=5, title="the smallest scale of the table that loses less than 1%")
     def test_value(self, value, records):
-        rows = rows_at(records, "underflow")
+        rows = expect.recorded(records, "underflow")
         enough = [row["scale"] for row in rows if row["zero"] < 0.01]
         expect.that(enough, "no scale of your table loses less than 1%: record larger ones")
         expect.close(
@@ -916,7 +910,7 @@ class TestFirstStall(Question):
 
     @check(points=5, title="the smallest start that did not move")
     def test_value(self, value, records):
-        rows = rows_at(records, "stall")
+        rows = expect.recorded(records, "stall")
         still = [row["start"] for row in rows if row["bf16"] == row["start"]]
         expect.that(still, "every start of your table moved: record larger ones")
         expect.close(
@@ -938,10 +932,10 @@ class TestFp8Gap(Question):
 
     @check(points=5, title="block FP8's distance to the floor over BF16's, in percent more")
     def test_value(self, value, records):
-        above = distances(rows_at(records, "formats"))
+        above = distances(expect.recorded(records, "formats"))
         ratio = above["FP8, block"] / above["BF16, master"]
         want = 100 * (ratio - 1)
-        losses = {row["format"]: row["loss"] for row in rows_at(records, "formats")}
+        losses = {row["format"]: row["loss"] for row in expect.recorded(records, "formats")}
         of_loss = 100 * (losses["FP8, block"] / losses["BF16, master"] - 1)
         words = (
             "100 · (distance of FP8 / distance of BF16, master - 1), where distance is loss - floor"

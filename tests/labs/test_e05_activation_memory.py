@@ -416,12 +416,6 @@ class TestKeep(Exercise):
         )
 
 
-def rows_at(records, name):
-    rows = records.get(name) or []
-    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
-    return rows
-
-
 class TestSaved(Experiment):
     """Bytes a token and block"""
 
@@ -563,7 +557,7 @@ class TestBlocksASegment(Question):
 
     @check(points=5, title="of 126 blocks, by your own bytes")
     def test_value(self, value, records):
-        found = {r["recompute"]: r["block_bytes"] for r in rows_at(records, "saved") if r["dtype"] == "float32"}  # fmt: skip
+        found = {r["recompute"]: r["block_bytes"] for r in expect.recorded(records, "saved") if r["dtype"] == "float32"}  # fmt: skip
         for how in ("none", "full"):
             expect.that(how in found, f"your table has no row of '{how}' in float32")
         layers = [(found["full"], found["none"], 1)] * 126
@@ -728,7 +722,7 @@ class TestSpared(Question):
 
     @check(points=5, title="share of the repeated forward")
     def test_value(self, value, records):
-        extra = {row["way"]: row["extra_flops"] for row in rows_at(records, "tradeoff")}
+        extra = {row["way"]: row["extra_flops"] for row in expect.recorded(records, "tradeoff")}
         for name in ("full", "full, to its end"):
             expect.that(name in extra, f"your table has no row of '{name}'")
         early, whole = extra["full"], extra["full, to its end"]
@@ -1032,7 +1026,7 @@ class TestLongestNaive(Question):
 
     @check(points=5, title="80 GB of naive attention, from your own row")
     def test_value(self, value, records):
-        rows = [r for r in rows_at(records, "lengths") if r["kernel"] == "naive"]
+        rows = [r for r in expect.recorded(records, "lengths") if r["kernel"] == "naive"]
         expect.that(rows, "your table has no row of the naive kernel")
         row = max(rows, key=lambda r: r["length"])
         factor = 80e9 / row["peak_bytes"]

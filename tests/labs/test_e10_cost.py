@@ -866,12 +866,6 @@ class TestChinchilla(Experiment):
             )
 
 
-def rows_at(records, name):
-    rows = records.get(name) or []
-    expect.that(rows, f"record the experiment '{name}' first: the answer is read off it")
-    return rows
-
-
 class TestBubbleShare(Question):
     """What a deep pipeline wastes"""
 
@@ -879,7 +873,7 @@ class TestBubbleShare(Question):
 
     @check(points=5, title="the bubble's share of your step of '1T full'")
     def test_value(self, value, records):
-        rows = [r for r in rows_at(records, "errors") if r["run"] == "1T full"]
+        rows = [r for r in expect.recorded(records, "errors") if r["run"] == "1T full"]
         expect.that(rows, "your table has no row '1T full'")
         row = rows[0]
         want = row["bubble"] / row["yours_seconds"]
@@ -908,7 +902,7 @@ class TestDeadline(Question):
 
     @check(points=5, title="the cheapest within 30 days, by the typical price")
     def test_value(self, value, records):
-        rows = rows_at(records, "clouds")
+        rows = expect.recorded(records, "clouds")
         labels = {f"{row['gpus']} {row['chip']}": row for row in rows}
         chosen = [row for label, row in labels.items() if value == label]
         expect.that(chosen, f"got {value!r}: an answer reads like {next(iter(labels))!r}")
@@ -931,7 +925,7 @@ class TestServedSize(Question):
 
     @check(points=5, title="N with serving over N without, for the largest budget and service")
     def test_value(self, value, records):
-        rows = rows_at(records, "chinchilla")
+        rows = expect.recorded(records, "chinchilla")
         flops = max(row["flops"] for row in rows)
         most = max(row["served"] for row in rows if row["flops"] == flops)
         at = {row["served"]: row["parameters"] for row in rows if row["flops"] == flops}
