@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from minitrain.errors import InputError, unknown_name
+from minitrain.lab.plurals import plural
 from minitrain.model.config import ModelConfig
 from minitrain.parallel.schedules import SCHEDULES
 
@@ -87,8 +88,8 @@ def reasons(wish: Wish) -> Iterator[tuple[str, list[str]]]:
     yield from reasons_of_data(wish)
     if wish.ranks is not None and wish.places != wish.ranks:
         yield (
-            f"{wish} makes a mesh of {counted(wish.places)}, and there are {wish.ranks}",
-            [counted(wish.places)],
+            f"{wish} makes a mesh of {plural(wish.places, 'rank')}, and there are {wish.ranks}",
+            [plural(wish.places, "rank")],
         )
 
 
@@ -124,7 +125,7 @@ def reasons_of_data(wish: Wish) -> Iterator[tuple[str, list[str]]]:
     parts = wish.dp * wish.ep * wish.accumulate
     if wish.batch % parts:
         yield (
-            f"--batch {wish.batch} does not divide into rows for {counted(wish.dp * wish.ep)} x "
+            f"--batch {wish.batch} does not divide into rows for {plural(wish.dp * wish.ep, 'rank')} x "
             f"{wish.accumulate} microbatches",
             [f"--batch {around(wish.batch, parts)[0]}"],
         )
@@ -168,10 +169,6 @@ def distance(wish: Wish, other: Wish) -> tuple:
 def changes(wish: Wish, other: Wish) -> str:
     pairs = zip(FLAGS, wish.sizes, other.sizes)
     return " ".join(f"--{axis} {new}" for axis, old, new in pairs if new != old)
-
-
-def counted(ranks: int) -> str:
-    return f"{ranks} rank" + ("s" if ranks > 1 else "")
 
 
 def divisors(number: int) -> list[int]:
