@@ -122,10 +122,11 @@ def reasons_of_data(wish: Wish) -> Iterator[tuple[str, list[str]]]:
             f"--length {wish.length} cannot be cut into {chunks} equal chunks",
             [f"--length {n}" for n in fitting[:1]],
         )
-    parts = wish.dp * wish.ep * wish.accumulate
+    ranks = wish.dp * wish.ep
+    parts = ranks * wish.accumulate
     if wish.batch % parts:
         yield (
-            f"--batch {wish.batch} does not divide into rows for {plural(wish.dp * wish.ep, 'rank')} x "
+            f"--batch {wish.batch} does not divide into rows for {plural(ranks, 'rank')} x "
             f"{wish.accumulate} microbatches",
             [f"--batch {around(wish.batch, parts)[0]}"],
         )

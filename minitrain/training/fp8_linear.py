@@ -42,6 +42,7 @@ from minitrain.training.delayed_scaling import (
     roll_histories,
 )
 from minitrain.training.fp8 import E2M1, E4M3, E5M2
+from minitrain.training.linears import exchange_linears
 
 
 @dataclass(frozen=True)
@@ -219,19 +220,11 @@ def convert(model: nn.Module, recipe: Recipe, keep: tuple[str, ...] = HIGH_PRECI
     Embedding, head, router, norms and attention itself stay as they are: they are few FLOPs, and
     sensitive. Parameters stay the same tensors, with the same names.
     """
-    found = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and not set(name.split(".")) & set(keep)
-    ]
-    if not found:
+    if not exchange_linears(model, lambda linear: QuantizedLinear(linear, recipe), keep):
         raise InputError(
             f"{type(model).__name__} has no nn.Linear outside {', '.join(keep)}: convert a model "
             "with linear layers, or name fewer in keep"
         )
-    for name, linear in found:
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, QuantizedLinear(linear, recipe))
     return model
 
 

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
+from minitrain.training.linears import exchange_linears
 
 
 @dataclass
@@ -110,8 +111,5 @@ class EmulatedLinear(nn.Linear):
 
 def emulate(model: nn.Module, dtype: torch.dtype = torch.float16) -> nn.Module:
     """Exchanges every linear layer of `model`, in place; the weights stay the same tensors."""
-    linears = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
-    for name, linear in linears:
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, EmulatedLinear(linear, dtype))
+    exchange_linears(model, lambda linear: EmulatedLinear(linear, dtype))
     return model
