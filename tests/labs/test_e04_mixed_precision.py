@@ -325,7 +325,8 @@ class TestMasterWeights(Exercise):
     hidden = HIDDEN
 
     def case(self):
-        starts = [torch.randn(3, 5).to(BF16), torch.randn(7).to(BF16), torch.randn(2).to(BF16)]
+        unused = torch.tensor([1.0, -2.0], dtype=BF16)  # where BF16 would see 30 decays of 1e-4
+        starts = [torch.randn(3, 5).to(BF16), torch.randn(7).to(BF16), unused]
         steps = [[torch.randn(3, 5).to(BF16), torch.randn(7).to(BF16), None] for _ in range(30)]
         return starts, steps
 
