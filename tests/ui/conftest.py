@@ -124,22 +124,34 @@ def page(load):
 
 
 @pytest.fixture
-def open_tab(page) -> Callable:
-    """Opens a notebook in a tab of its own, as a click in the list of files does -> its panel."""
+def open_tab(page) -> Iterator[Callable]:
+    """Opens a notebook in a tab of its own, as a click in the list of files does -> its panel.
+
+    It is closed after the test, with its kernel: every open tab makes a change of theme slower.
+    """
+    numbers = []
 
     def opened(path: str):
-        number = page.evaluate(OPEN, path)
-        panel = page.locator(f"[id='{number}']")
+        numbers.append(page.evaluate(OPEN, path))
+        panel = page.locator(f"[id='{numbers[-1]}']")
         panel.locator(".jp-Cell").first.wait_for()
         return panel
 
-    return opened
+    yield opened
+    page.evaluate(CLOSE, numbers)
 
 
 OPEN = """async path => {
     const panel = await window.jupyterapp.commands.execute("docmanager:open", { path });
     await panel.context.ready;
     return panel.id;
+}"""
+CLOSE = """async ids => {
+    for (const panel of [...window.jupyterapp.shell.widgets("main")]) {
+        if (!ids.includes(panel.id)) continue;
+        await panel.sessionContext.shutdown();
+        panel.dispose();
+    }
 }"""
 
 
