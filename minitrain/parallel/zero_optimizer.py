@@ -4,8 +4,8 @@
 
 One unit after the other, so that only one unit's gradients are in float32 at a time, a unit's
 parameters travel while the next is updated, and with a `store` only two units' state is in memory:
-AdamW's 8 P/N bytes become 2/n of that, n units. Papers: ZeRO; "ZeRO-Offload" (Ren et al. 2021).
-Lab: e03.
+AdamW's 8 P/N bytes become 2/n of that, n units. Where there is nothing of that (stage 3, gradients
+in float32, no store) one step moves all. Papers: ZeRO; "ZeRO-Offload" (Ren et al. 2021). Lab: e03.
 """
 
 from __future__ import annotations
@@ -59,6 +59,11 @@ class ZeroOptimizer:
 
     def step(self) -> None:
         units = self.zero.trained
+        if self._at_once():
+            self.inner.step()
+            for unit in units:
+                self.zero.updated(unit)
+            return
         for unit in units:
             unit.hide_gradient()
         for index in self._turns():
@@ -83,6 +88,11 @@ class ZeroOptimizer:
             shelf.get()
         for unit in self.zero.trained:
             unit.shard_shelf.get()
+
+    def _at_once(self) -> bool:
+        """Every gradient is there as the optimizer wants it, and nothing has to travel."""
+        same = all(unit.reduce_dtype == unit.shard.dtype for unit in self.zero.trained)
+        return self.zero.stage == 3 and same and not self.shelves
 
     def _turns(self) -> Iterable[int]:
         units = self.zero.trained
