@@ -368,7 +368,7 @@ NORM_HINTS = {
 
 
 def of_ranks(mesh, gradients):
-    """{words: each rank's own sum} that mistakes are made of: of squares, halved and not."""
+    """Each rank's own sums: of squares, of squares over their copies, and what mistakes add up."""
     found = {"own": [], "shared": [], "inside": [], "lengths": []}
     for rank in range(mesh.number):
         layouts = [
@@ -384,36 +384,19 @@ def of_ranks(mesh, gradients):
 
 
 def rank_hints(mesh, rank, parts):
-    """(value, words) of the mistakes of ranks that add up too little, or something else."""
+    """(value, words): mistakes that add up on too few ranks, or add up something else."""
     alone = "all-reduce the squares over `lines.world`"
-    yield (
-        parts["own"][rank].sqrt(),
-        (f"that is this rank's own part: the slices and stages of others are missing, {alone}"),
-    )
-    yield (
-        parts["shared"][rank].sqrt(),
-        f"copies are divided without having been added up: {alone}",
-    )
-    for axis in mesh.axes:
-        line = mesh.ranks(axis, rank)
-        added = sum(parts["shared"][other] for other in line)
-        if len(line) < mesh.number:
-            yield added.sqrt(), f"that is added up along {axis} alone: {alone}"
-    yield (
-        sum(parts["inside"]).sqrt(),
-        ("the number of copies is inside the square: divide the square by it, not the gradient"),
-    )
-    for power in (1, 0.5):
-        yield (
-            sum(square**0.5 for square in parts["shared"]) ** power,
-            ("those are the ranks' lengths, added up: squares add up, and the root comes last"),
-        )
-        yield (
-            sum(parts["lengths"]) ** power,
-            (
-                "those are the parameters' lengths, added up: squares add up, and the root comes last"
-            ),
-        )
+    last = "added up: squares add up, and the root comes last"
+    lengths = {"ranks": [s**0.5 for s in parts["shared"]], "parameters": parts["lengths"]}
+    lines = {a: mesh.ranks(a, rank) for a in mesh.axes if mesh[a] < mesh.number}
+    along = {a: sum(parts["shared"][other] for other in line) for a, line in lines.items()}
+    return [
+        (parts["own"][rank] ** 0.5, f"that is this rank's own part: the slices and stages of others are missing, {alone}"),
+        (parts["shared"][rank] ** 0.5, f"copies are divided without having been added up: {alone}"),
+        *((square**0.5, f"that is added up along {axis} alone: {alone}") for axis, square in along.items()),
+        (sum(parts["inside"]) ** 0.5, "the number of copies is inside the square: divide the square by it, not the gradient"),
+        *((sum(own) ** power, f"those are the {whose}' lengths, {last}") for whose, own in lengths.items() for power in (1, 0.5)),
+    ]  # fmt: skip
 
 
 def launched(submission, sizes, gradients, limit=None):
@@ -423,8 +406,8 @@ def launched(submission, sizes, gradients, limit=None):
         expect.that(result["kind"] != "NoneType", f"rank {rank} returned None: return the norm")
         expect.that(
             result["kind"] == "torch.float64",
-            f"rank {rank} returned a {result['kind']}: return a tensor of float64, as the squares "
-            "of millions of elements need it",
+            f"rank {rank} returned a {result['kind']}: the norm is a scalar tensor of float64, in which "
+            "millions of squares keep their digits",
         )
     return mesh, results
 
