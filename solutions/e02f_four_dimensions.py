@@ -23,9 +23,9 @@ lab = Lab("e02f_four_dimensions")
 # ## 1 · Ranks on a grid
 #
 # Each way to cut a step has its limit: data parallel the batch, tensor parallel the node, a pipeline its bubble. Large runs
-# multiply them. A **mesh** gives every rank a place on named axes; along one axis it splits the batch, along another the
-# layers, and so on.
-#
+# multiply them. A **mesh** gives every rank a place on named axes: **dp** cuts the batch, **tp** heads and matrices, **pp**
+# layers, **ep** experts, **cp** the tokens of a row.
+
 # %% [markdown]
 # ### Exercise 1 · `Mesh`
 #
@@ -96,11 +96,11 @@ Mesh = lab.grade(Mesh)
 # </details>
 
 # %% [markdown]
-# **Run**: who holds what. Stripes of one shade hold the same. Move the sliders where they live: which axis splits layers,
-# heads, experts, rows, tokens? Whose group crosses nodes (dashed)?
+# **Run**: who holds what. Stripes of one shade hold the same; arrows join one rank's group along an axis, dashed where they
+# leave the node. With live sliders: which axis cuts what? Whose group leaves its node?
 
 # %%
-AXES = ("pp", "dp", "ep", "cp", "tp")  # experts: ep · tokens of a row: cp
+AXES = ("pp", "dp", "ep", "cp", "tp")
 
 
 def draw(ax, pp, dp, ep, cp, tp, node_size, axis, rank):
@@ -118,13 +118,21 @@ widgets.explore(
 # %% [markdown]
 # ## 2 · Who holds the same
 #
-# A model of four blocks, tied head, cut by the code of the other labs. For each parameter `layout_of` says two things:
+# A model cut by the code of other labs. `layout_of` says of a parameter:
 #
 # - **split**: ranks along these axes hold *different* elements ("pp": one stage has it);
-# - **partial**: each rank's gradient is a *part* there, which `MeshModel.backward` has summed. From then on all copies have
-#   equal gradients.
+# - **partial**: each rank's gradient is a *part* there, until `MeshModel.backward` adds the parts up.
+#
+# **Predict**: pp = dp = tp = 2. How many of eight hold block 0's first norm?
 
-# %%
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = 4
+### LAB guess = None  # ranks, your guess
+### END SOLUTION
+lab.predict("norm_copies", guess)
+
+# %% tags=["experiment"]
 from minitrain.data.loader import Batch
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
@@ -134,9 +142,6 @@ from minitrain.parallel.mesh_model import MeshModel, MeshOptions
 width, layers = lab.size("width"), lab.size("layers")
 dense = ModelConfig(61, width, layers, 4, 4, ffn_size=3 * width, tied=True)
 moe = ModelConfig(61, width, layers, 4, 4, ffn_size=width, tied=True, experts=4)
-
-
-# %% tags=["experiment"]
 EIGHT = {"pp": 2, "dp": 2, "ep": 1, "cp": 1, "tp": 2}
 
 
@@ -176,31 +181,27 @@ show.table(
     [{"rank 0": name, **dict(zip(columns, row))} for name, row in held[0].items()][:9],
     caption="The embedding, and the first block",
 )
-
-# %% [markdown]
-# **Predict**: eight ranks, pp = dp = tp = 2. How many of them hold the weight of block 0's first norm, the same elements?
-
-# %% tags=["question"]
-### BEGIN SOLUTION
-guess = 4
-### LAB guess = None  # ranks, your guess
-### END SOLUTION
-lab.predict("norm_copies", guess)
+lab.reveal(
+    "norm_copies",
+    sum("blocks.0.attention_norm.weight" in names for names in held),
+    formula=2 * 2,
+    note="dp · tp: neither cuts a norm, and pp gives it to one stage",
+)
 
 # %% [markdown]
 # ### Exercise 2 · `copies`
 #
 # Difficulty 3 · 6 minutes · 8 points
 #
-# A parameter is copied along every axis that does not split it, whether its gradient was partial there or not. One
-# exception: the tied table, embedding and head, is on the first and the last stage. It has "pp" in `partial`, and two
-# copies there, however long the pipeline.
+# A parameter is copied along every axis that does not split it, partial there or not. One exception: the *tied table*,
+# embedding and head in one, is on the first and the last stage: two copies, however long the pipeline, and "pp" in
+# `partial`. A mesh may lack axes.
 
 
 # %% tags=["exercise"]
 def copies(layout, mesh) -> int:
-    """How many ranks hold the same elements of a parameter with this layout, which has
-    `split` and `partial`, sets of axes. About 5 lines."""
+    """How many ranks hold the same elements of a parameter; `layout.split` and
+    `layout.partial` are sets of axes. About 5 lines."""
     ### BEGIN SOLUTION
     count = 2 if "pp" in layout.partial else 1
     for axis in mesh.axes:
@@ -230,15 +231,6 @@ copies = lab.grade(copies)
 #
 # </details>
 
-# %%
-name = "blocks.0.attention_norm.weight"
-lab.reveal(
-    "norm_copies",
-    sum(name in names for names in held),
-    formula=2 * 2,
-    note="dp · tp: what is neither split nor of another stage",
-)
-
 # %% [markdown]
 # ## 3 · One norm
 #
@@ -251,14 +243,14 @@ lab.reveal(
 #
 # Difficulty 4 · 12 minutes · 12 points
 #
-# `lines.mesh` is the mesh, `lines.world` the group of all ranks. Every element counts once: weigh a square by how many
-# ranks will add it. A parameter whose `.grad` is None adds nothing.
+# `lines.mesh` is the mesh, `lines.world` the group of all ranks, whose `all_reduce(x)` returns the sum. Every element counts
+# once: weigh a square by how many ranks will add it. A parameter whose `.grad` is None adds nothing.
 
 
 # %% tags=["exercise"]
 def gradient_norm(parameters, lines) -> torch.Tensor:
-    """Length of the whole gradient, a float64 scalar, equal on all ranks; one number a rank
-    is sent. `parameters` are this rank's. About 6 lines."""
+    """Length of the whole gradient, a float64 scalar, equal on all ranks. `parameters` are
+    this rank's, and it sends one number, no gradients. About 6 lines."""
     ### BEGIN SOLUTION
     square = torch.zeros((), dtype=torch.float64)
     for p in parameters:
@@ -295,8 +287,8 @@ gradient_norm = lab.grade(gradient_norm)
 #
 # Difficulty 2 · 6 minutes · 8 points
 #
-# One factor for all, as in PyTorch `limit / (norm + 1e-6)`; where it is above 1 nothing changes. `parameters` may be a
-# generator, which can be walked once.
+# One factor for all, as in PyTorch `limit / (norm + 1e-6)`; where it is above 1 nothing changes. It multiplies every
+# `.grad` that is not None, in place. `parameters` may be a generator, which can be walked once.
 
 
 # %% tags=["exercise"]
@@ -337,9 +329,9 @@ clip_on_mesh = lab.grade(clip_on_mesh)
 # %% [markdown]
 # ## 4 · Equal to one process
 #
-# The oracle of all parallel training: same model, same batch, one step of clipped gradient descent. Loss, norm and **every
-# weight** must be those of one process, on five meshes. Eight ranks cut three axes at a time. Losses alone prove little:
-# they are computed before any gradient.
+# The oracle of all parallel training: same model, same batch, one step of clipped gradient descent. On five meshes, three
+# axes at a time, loss, norm and **every weight** must be those of one process. Losses alone prove little: they are computed
+# before any gradient. (About ten seconds on two cores.)
 
 # %% tags=["experiment"]
 from minitrain.parallel.mesh_state import whole_model
@@ -401,15 +393,16 @@ lab.experiment("equal", equal)
 
 # %% [markdown]
 # **Explain**: a step is a sum over tokens, and each axis regroups that sum. What remains, 1e-16 or so, is the order of
-# additions. Where a mesh's error is of another size, something is counted twice or not at all.
+# additions.
 
 # %% [markdown]
 # ## 5 · Where ranks sit
 #
-# Links inside a node are about ten times as fast as those between nodes. Ranks 0 to 3 share the first node here, so the
-# *order of the axes* decides which messages leave it.
+# Links inside a node are about ten times as fast as those between nodes. Four ranks share one here: the *order of the axes*
+# decides what leaves it.
 #
-# **Predict**: pp = dp = tp = 2, 512 tokens a microbatch. Which share of all bytes travels along tp?
+# **Predict**, for pp = dp = tp = 2: tp sums activations four times a block, pp passes them on, dp sums gradients once.
+# Which share of all bytes is tp's?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -451,14 +444,13 @@ def talk(group, orders):
 lab_sizes = lab.size("traffic_batch")  # rows, tokens
 first = launch(talk, [AXES], ranks=8)
 sent = {a: sum(own[0][0].get(a, 0) for own in first) / 8 for a in ("pp", "dp", "tp")}
-
-# %%
 lab.reveal("tp_share", sent["tp"] / sum(sent.values()), note="of a rank's bytes")
 show.bars(
     list(sent),
     [nbytes / 1e3 for nbytes in sent.values()],
     y="a rank sends in one step (kB)",
-    title=f"Counted on {lab.device_name}",
+    title=f"Width {width}, two microbatches of {lab_sizes[0]} × {lab_sizes[1]} tokens",
+    x="along this axis",
     alt="Kilobytes that a rank sends along pp, dp and tp: tp sends most by far.",
     form="{:.0f}",
 )
@@ -513,8 +505,8 @@ bytes_between = lab.grade(bytes_between)
 #
 # Difficulty 3 · 8 minutes · 10 points
 #
-# "Chattiest axis last" is a good rule of thumb, and wrong where that axis is longer than a node: it must leave it anyway,
-# and drives the others out. So count: of all orders, the one whose `bytes_between` is least.
+# "Chattiest axis last" is a good rule of thumb, and wrong, for one, where that axis is longer than a node: it must leave it
+# anyway, and drives the others out. So count: of all orders, the one whose `bytes_between` is least.
 
 
 # %% tags=["exercise"]
@@ -550,17 +542,17 @@ place = lab.grade(place)
 # </details>
 
 # %% tags=["nbval-check-output"]
-print("chattiest last: ", bytes_between(Mesh(dp=2, tp=8), {"tp": 10, "dp": 9}, 4))
-best = place({"dp": 2, "tp": 8}, {"tp": 10, "dp": 9}, 4)
-print("counted: ", best, bytes_between(best, {"tp": 10, "dp": 9}, 4))
-
-# %% [markdown]
-# **Run**: a real step for all six orders of pp, dp, tp on two nodes of four, every message counted from sender to receiver.
-# Beside it, your formula, from the bytes above alone.
+chatty_tp = {"tp": 10, "dp": 9}  # bytes that a rank sends
+rule, best = Mesh(dp=2, tp=8), place({"dp": 2, "tp": 8}, chatty_tp, 4)
+print(
+    f"chattiest last: {rule}, {bytes_between(rule, chatty_tp, 4)} bytes between nodes"
+)
+print(f"counted:        {best}, {bytes_between(best, chatty_tp, 4)} bytes")
 
 # %% tags=["experiment"]
 from itertools import permutations
 
+# a real step on 8 ranks for each of the six orders, every message counted
 orders = [(*three, "ep", "cp") for three in permutations(("pp", "dp", "tp"))]
 traffic = []
 for order, *of_ranks in zip(orders, *launch(talk, orders, ranks=8)):
@@ -571,26 +563,27 @@ for order, *of_ranks in zip(orders, *launch(talk, orders, ranks=8)):
     row["between"] = sum(own[2] for own in of_ranks)
     traffic.append({**row, "predicted": bytes_between(mesh, sent, PER_NODE)})
 traffic.sort(key=lambda row: row["between"])
-
-# %% tags=["grade"]
-lab.experiment("traffic", traffic)
-
-# %%
 show.bars(
     [row["order"].replace(" ", "\n") for row in traffic],
     [row["between"] / 1e3 for row in traffic],
     theory=[row["predicted"] / 1e3 for row in traffic],
+    x="order of the axes, from the first to the last",
     y="leaves its node (kB a step)",
-    title="Slowest axis first, two nodes of 4: the first axis crosses",
+    title="What comes first leaves its node of 4 ranks",
+    caption="Bars: messages from sender to receiver. Dashed: your bytes_between, from the "
+    "three numbers above alone.",
     alt="Kilobytes between nodes for six orders of axes: with tp first several times as much.",
     form="{:.0f}",
 )
+
+# %% tags=["grade"]
+lab.experiment("traffic", traffic)
 
 # %% [markdown]
 # **Explain**: the first axis crosses, the others stay inside. Which of the two quiet ones goes first depends on the model:
 # this one is small beside its batch, so that pp sends more than dp.
 #
-# **Question**: how many times as much leaves its node in the order tp pp dp (the first cut first) as in the best?
+# **Question**: how many times as much leaves its node in the order tp pp dp as in the best?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -622,14 +615,15 @@ llama = published[1].run  # 16,384 GPUs, sequences of 8,192
 
 
 def planned(gpus, tp, pp, sequences):
-    """A step on paper; each GPU has up to 8 chunks of layers, ZeRO-2, no recomputation."""
+    """A step on paper: 1F1B with up to 8 chunks of layers a GPU (e02c), ZeRO-2 (e03)."""
     dp, chunks = gpus // (tp * pp), min(8, 128 // pp)
     plan = replace(llama.plan, tp=tp, sp=tp > 1, pp=pp, dp=dp, vpp=chunks)
     run = make_run(llama.chip, llama.model, plan, llama.seq, sequences)
     step = estimate(run)
     row = {"gpus": gpus, "tp": tp, "pp": pp, "dp": dp, "sequences": sequences}
     waiting = {
-        f"{k}_share": step.parts.get(k, 0) / step.seconds for k in ("tp", "bubble")
+        f"{k}_share": round(step.parts.get(k, 0) / step.seconds, 3)
+        for k in ("tp", "bubble")
     }
     row |= {"tflops_per_gpu": step.tflops_per_gpu, **waiting}
     memory = step.memory.total
@@ -638,34 +632,30 @@ def planned(gpus, tp, pp, sequences):
 
 tps, GIBS = lab.size("tp"), [20, 50, 100, 200, 500]
 ticks = {"yscale": "log", "yticks": GIBS, "yticklabels": GIBS}
+beside = {"textcoords": "offset points", "fontsize": 9, "color": "#666666"}
 UNITS = {"tflops_per_gpu": "TFLOP/s a GPU", "memory_gib": "memory a GPU (GiB)"}
-past_the_node = [
-    planned(16384, tp, 16, 16 * (16384 // (16 * tp))) for tp in lab.size("tp")
-]
-
-# %% tags=["grade"]
-lab.experiment("past_the_node", past_the_node)
-
-# %%
+past_the_node = [planned(16384, tp, 16, 16 * (16384 // (16 * tp))) for tp in tps]
 with show.canvas(columns=2) as (figure, axes):
     for ax, name in zip(axes, UNITS):
+        points = tps, [row[name] for row in past_the_node]
         show.lines(
-            {"405B": (tps, [row[name] for row in past_the_node])},
-            x="tensor-parallel ranks",
-            y=UNITS[name],
-            log="x",
-            ax=ax,
+            {"": points}, x="tensor-parallel ranks", y=UNITS[name], log="x", ax=ax
         )
         ax.axvline(8, color="#888888", linestyle=":")
         ax.set_xticks(tps, tps)
-    axes[0].set(title="Speed: steeper past 8 (estimated)", ylim=(0, None))
-    axes[1].set(title="Memory (estimated); dashed: one H100", **ticks)
+    axes[0].set(title="Llama 3 405B: speed (estimated)", ylim=(0, None))
+    axes[1].set(title="Memory (estimated)", **ticks)
     axes[1].axhline(llama.chip.memory / GIB, color="#888888", linestyle="--")
+    axes[1].annotate("one H100", (1, llama.chip.memory / GIB), (0, 4), **beside)
+    axes[0].annotate("one node", (8, 0), (4, 6), **beside)
     axes[1].minorticks_off()
 show.figure(
     figure,
     alt="Speed a GPU against tp falls past 8; memory a GPU fits one H100 from tp 8 on.",
 )
+
+# %% tags=["grade"]
+lab.experiment("past_the_node", past_the_node)
 
 # %% [markdown]
 # **Explain**: below tp 8 the model does not fit an H100 (dashed), and a step would have 33 million tokens or more. Past 8,
@@ -692,44 +682,31 @@ layouts_found = [
     for tp in (2, 4, 8, 16, 32)
     for pp in (4, 8, 16, 32)
 ]
+every = [row for row in layouts_found if row["gpus"] == 24576]
+every.sort(key=lambda row: -row["tflops_per_gpu"])
+show.table(every[:6], caption="24,576 GPUs: the six fastest, whether they fit or not")
 
 # %% tags=["grade"]
 lab.experiment("layouts", layouts_found)
 
-# %%
-able = [row for row in layouts_found if row["fits"] and row["gpus"] == 24576]
-able.sort(key=lambda row: -row["tflops_per_gpu"])
-show.table(able[:5], caption="24,576 GPUs: the fastest five that fit")
-quick = [row for row in layouts_found if row["gpus"] == 24576]
-show.table(sorted(quick, key=lambda row: -row["tflops_per_gpu"])[:3])
-
 # %% [markdown]
-# **Question**: some meshes are faster and were not chosen (second table). Why: `"memory"`, `"batch"` or `"network"`?
+# **Two questions** about this table. What is wrong with its first two meshes: `"memory"`, `"batch"` or `"network"`? And on
+# the fastest mesh that can run, how many GPUs hold the same elements of a norm's weight?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
 why_not = "memory"
+able = next(row for row in every if row["fits"])
+norm_holders = able["tp"] * able["dp"]
 ### LAB why_not = None  # your answer: "memory", "batch" or "network"
+### LAB norm_holders = None  # your answer, GPUs
 ### END SOLUTION
 
 # %% tags=["grade"]
 lab.answer("why_not", why_not)
 
-# %% [markdown]
-# **Question**: in the fastest mesh on 24,576 GPUs that fits, how many GPUs hold the same elements of a norm's weight?
-
-# %% tags=["question"]
-### BEGIN SOLUTION
-norm_holders = able[0]["tp"] * able[0]["dp"]
-### LAB norm_holders = None  # your answer, GPUs
-### END SOLUTION
-
 # %% tags=["grade"]
 lab.answer("norm_holders", norm_holders)
-
-# %% [markdown]
-# **The picture**: your eight ranks, as the naive order puts them and as you do, with one tensor-parallel pair. On the left
-# every layer's activations pass the network.
 
 # %% tags=["picture"]
 naive = Mesh(tp=2, pp=2, dp=2)
@@ -738,12 +715,14 @@ held_in_all = {"layers": layers, "heads": 4, "rows": rows}
 with show.canvas(columns=2, width=11, height=4.6) as (figure, axes):
     for ax, mesh, word in zip(axes, (naive, placed), ("Placed badly", "Placed well")):
         leaves = show.bytes_text(bytes_between(mesh, sent, PER_NODE))
-        title = f"{word}: {leaves} a step leave a node\n{mesh}"
+        title = f"{word}: {leaves} a step between nodes\n{mesh}"
         words = {"ranks_per_node": PER_NODE, "axis": "tp", "title": title}
         show.draw_mesh(mesh, rank=1, holding=held_in_all, **words, ax=ax)
 show.figure(
     figure,
     alt="Eight ranks on two nodes, placed badly and well: a pair of tp across nodes, and inside.",
+    caption="Your eight ranks in the naive order and in yours, with one tensor-parallel pair. "
+    "On the left every layer's activations pass the network.",
 )
 
 # %%

@@ -163,20 +163,37 @@ def draw_ring(
     for here, after in zip(line, [*line[1:], *line[:1]]):
         if len(line) > 1:
             crosses = here // per_node != after // per_node
+            start, end, shrink = ends(places[here], places[after], crosses)
             ax.annotate(
                 "",
-                xytext=(places[here][0] + 0.5, places[here][1] + 0.14),
-                xy=(places[after][0] + 0.5, places[after][1] + 0.14),
+                xytext=start,
+                xy=end,
                 arrowprops={
                     "arrowstyle": "-|>",
                     "connectionstyle": "arc3,rad=-0.25",
                     "color": ORANGE if crosses else INK,
                     "linestyle": "--" if crosses else "-",
                     "linewidth": 1.6,
-                    "shrinkA": 9,
-                    "shrinkB": 9,
+                    "shrinkA": shrink,
+                    "shrinkB": shrink,
                 },
             )
+
+
+def ends(
+    here: tuple[float, float], after: tuple[float, float], crosses: bool
+) -> tuple[tuple[float, float], tuple[float, float], float]:
+    """Where an arrow starts and ends, and how far from there: from number to number, but between
+    nodes one above the other from edge to edge, so that it covers no words."""
+    (x, y), (to_x, to_y) = here, after
+    if crosses and y != to_y:
+        low, high = 0.98, 0.02  # the edges of a box
+        return (
+            (x + 0.5, y + (low if to_y > y else high)),
+            (to_x + 0.5, to_y + (high if to_y > y else low)),
+            1,
+        )
+    return (x + 0.5, y + 0.14), (to_x + 0.5, to_y + 0.14), 9
 
 
 def rectangle(x: float, y: float, width: float, height: float, color: object, **style: object):

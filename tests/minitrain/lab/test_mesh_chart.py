@@ -6,7 +6,7 @@ import pytest
 
 from minitrain.errors import InputError
 from minitrain.lab.figures import canvas
-from minitrain.lab.mesh_chart import HOLDING, draw_mesh, held, in_words, places_of
+from minitrain.lab.mesh_chart import HOLDING, draw_mesh, ends, held, in_words, places_of
 from minitrain.parallel.mesh import Mesh
 
 EIGHT = Mesh(pp=2, dp=2, tp=2)
@@ -45,6 +45,14 @@ def arrows(mesh: Mesh, axis: str) -> list[str]:
 def test_a_message_between_nodes_is_dashed():
     assert arrows(EIGHT, "tp") == ["-", "-"]
     assert arrows(EIGHT, "pp") == ["--", "--"]
+
+
+def test_an_arrow_to_a_node_below_covers_no_words():
+    above, below = places_of(8, 4)[1], places_of(8, 4)[5]
+    (_, start), (_, end), _ = ends(above, below, crosses=True)
+    assert above[1] + 0.9 < start < end < below[1] + 0.1
+    (_, start), (_, end), _ = ends(below, above, crosses=True)
+    assert above[1] + 0.9 < end < start < below[1] + 0.1
 
 
 def test_an_axis_that_is_none_is_named():

@@ -1,5 +1,5 @@
 # exercise: gradient_norm
-# says: the norm on rank
+# says: lengths, added up
 
 import torch
 

@@ -1,5 +1,5 @@
 # exercise: gradient_norm
-# says: without having been added up
+# says: added up along tp alone
 
 import torch
 
