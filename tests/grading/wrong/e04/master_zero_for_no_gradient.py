@@ -1,5 +1,5 @@
 # exercise: MasterWeights
-# says: (without a gradient)
+# says: the optimizer passes over it
 
 import torch
 

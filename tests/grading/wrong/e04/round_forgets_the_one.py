@@ -1,5 +1,5 @@
 # exercise: round_to
-# says: its own numbers
+# says: twice too wide
 
 import torch
 

@@ -1,5 +1,5 @@
 # exercise: round_to
-# says: numbers above its largest
+# says: clamp x to
 
 import torch
 

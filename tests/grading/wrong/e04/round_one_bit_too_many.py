@@ -1,5 +1,5 @@
 # exercise: round_to
-# says: halfway between two | its own numbers
+# says: half as wide
 
 import torch
 
