@@ -141,7 +141,8 @@ def measured(
 def _peak(group: Group, make: Callable[..., Trained], name: str, text: Tensor) -> tuple:
     """(losses of three steps, bytes at the highest moment of the last), alone in memory."""
     model, optimizer = make(group, build(preset(name), device=group.device))
-    ledger = MemoryLedger(model, getattr(optimizer, "inner", optimizer))
+    inner = "inner" if hasattr(optimizer, "inner") else "optim"  # ours and torch's hold another
+    ledger = MemoryLedger(model, getattr(optimizer, inner, optimizer))
     step = _step(model, optimizer, text)
     losses = [step(), step()]
     with ledger:

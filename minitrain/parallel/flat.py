@@ -23,6 +23,7 @@ from minitrain.parallel.exchange import start_all_gather, start_reduce_scatter
 from minitrain.parallel.group import Group
 from minitrain.training.offload import Shelf
 
+SMALL = 64  # a gradient of less than 1/64 of its unit
 
 @dataclass(frozen=True)
 class Piece:
@@ -126,16 +127,24 @@ class Unit:
         """Before a backward: every gradient is still to come."""
         self.missing = set(self.places) if self.trains else set()
 
-    @torch.no_grad()
     def take(self, parameter: nn.Parameter) -> None:
-        """Moves `parameter.grad` into its place in `gradients`, or adds it there."""
+        """`parameter.grad` is moved to `gradients`; a small one waits until they have their room.
+
+        A norm's gradient may come long before that of a matrix that is used at both ends.
+        """
+        self.missing.discard(parameter)
+        if self.gradients is not None or SMALL * parameter.numel() > self.padding.stop:
+            self._move(parameter)
+
+    @torch.no_grad()
+    def _move(self, parameter: nn.Parameter) -> None:
+        """`parameter.grad` into its place in `gradients`, or added there."""
         place = self._room()[self.places[parameter]].view(parameter.shape)
         if parameter in self.written:
             place.add_(parameter.grad)
         else:
             place.copy_(parameter.grad)
         self.written.add(parameter)
-        self.missing.discard(parameter)
         parameter.grad = None
 
     def _room(self) -> Tensor:
@@ -148,10 +157,12 @@ class Unit:
 
     def start_reduce(self) -> None:
         """What no microbatch has used counts as zero; then the parts leave for their owners."""
-        gradients = self._room()
-        for parameter in self.places.keys() - self.written:
-            gradients[self.places[parameter]] = 0
-        self._reduced = start_reduce_scatter(self.group, gradients)
+        for parameter, place in self.places.items():
+            if parameter.grad is not None:
+                self._move(parameter)
+            elif parameter not in self.written:
+                self._room()[place] = 0
+        self._reduced = start_reduce_scatter(self.group, self._room())
 
     def finish_reduce(self) -> None:
         """`gradient` is the ranks' average, added to what it was; stages 2 and 3 keep no more."""
@@ -188,6 +199,8 @@ class Unit:
         if self.stage > 1:
             self.gradients = None
         self.written.clear()
+        for parameter in self.places:
+            parameter.grad = None
 
     def squared_gradient(self) -> Tensor:
         """The sum of this shard's squares; the padding adds 0."""
