@@ -25,12 +25,13 @@ lab = Lab("e02e_context_parallel")
 # Norms, MLPs and the loss work on each token alone. Attention reads *all* earlier tokens, on other ranks too.
 #
 # So compute attention to one set of keys, then to another, and **merge**. `attend` gives what that takes; `offset` is how
-# many places the first query stands behind the first key:
+# many places the first query comes after the first key:
 
 
 # %%
 def attend(q, k, v, offset):
-    """q (B, H, I, C), k, v (B, K, J, C) -> out, lse. Query i reads keys 0 to i + offset."""
+    """q (B, H, I, C), k, v (B, K, J, C) -> out, the values' mean weighed by softmax, and
+    lse, log Σ exp(score): what it weighs. Query i reads keys 0 to i + offset."""
     exact = torch.promote_types(q.dtype, torch.float32)
     k, v = (z.repeat_interleave(q.shape[1] // z.shape[1], dim=1) for z in (k, v))
     scores = (q.to(exact) / q.shape[-1] ** 0.5) @ k.to(exact).mT  # (B, H, I, J)
@@ -42,18 +43,14 @@ def attend(q, k, v, offset):
 
 
 # %% [markdown]
-# `out` is the softmax-weighted mean of the values that were read; `lse` is log Σ exp(score) over them: its weight. Of both
-# sets together,
-#
-# `both = log(exp(lse) + exp(new_lse))`, and each `out` counts with its share `exp(lse - both)`.
-
-# %% [markdown]
 # ### Exercise 1 · `merge`
 #
-# Difficulty 2 of 5 · 7 minutes · 8 points
+# Difficulty 2 of 5 · 6 minutes · 8 points
 #
-# Scores of 1,000 exist, and exp(1000) does not: `torch.logaddexp` knows how. A row that read nothing has `lse = -inf` and
-# out 0; two of them give 0 and -inf, not NaN.
+# Two sets together weigh `both = log(exp(lse) + exp(new_lse))`; each `out` counts with its share `exp(lse - both)`.
+#
+# Scores of 1,000 exist, exp(1000) does not: `torch.logaddexp` knows how. A row that read nothing has `lse = -inf`, out 0;
+# two of them give 0 and -inf, not NaN.
 
 
 # %% tags=["exercise"]
@@ -92,10 +89,13 @@ merge = lab.grade(merge)
 # %% [markdown]
 # ## 2 · Keys on their way
 #
-# N ranks form a ring. Each sends the keys and values that it has to the right and takes those of the left, N-1 times
-# ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)).
+# N ranks form a ring ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)). Each sends the keys and values it has to the
+# right and takes the left one's, N-1 times. `pass_on` starts a message: it costs nothing if it travels *while* the rank
+# computes with the block it has.
 #
-# A message costs nothing if it travels *while* the rank computes with the block it still has. `pass_on` starts one:
+# ### Exercise 2 · `around`
+#
+# Difficulty 3 · 7 minutes · 10 points
 
 
 # %%
@@ -106,19 +106,12 @@ def pass_on(group, tensor):
     return lambda: (leaving.wait(), arriving.wait())[1]
 
 
-# %% [markdown]
-# ### Exercise 2 · `around`
-#
-# Difficulty 3 · 8 minutes · 10 points
-#
-# A generator: first your own block, then the left neighbour's, and so on. Call `pass_on` **before** you `yield` a block,
-# and its result when the caller comes back for the next. The last block goes no further: N-1 messages.
-
-
 # %% tags=["exercise"]
 def around(group, block: torch.Tensor):
-    """Yields (owner, block) N times: this rank's own, then the left neighbour's, …
-    About 5 lines."""
+    """A generator of (owner, block), N times: this rank's own, then the left neighbour's, …
+
+    Call `pass_on` *before* a block is yielded, and its result when the caller comes back
+    for the next. The last block goes no further: N-1 messages. About 5 lines."""
     ### BEGIN SOLUTION
     for step in range(group.size):
         coming = pass_on(group, block) if step + 1 < group.size else None
@@ -162,33 +155,25 @@ guess = 7
 ### LAB guess = None  # times, your guess
 ### END SOLUTION
 lab.predict("last_over_first", guess)
-
-# %%
 starts = torch.arange(4) / 4  # where each quarter of the text begins
 pairs = (starts + 1 / 4) ** 2 - starts**2  # i + 1 keys, added up
 lab.reveal("last_over_first", (pairs[3] / pairs[0]).item(), note="1 : 3 : 5 : 7")
 
 # %% [markdown]
-# All wait for the slowest. **Zig-zag** cuts in 2N chunks and gives rank r an early and a late one, r and 2N-1-r
-# ([Llama 3](https://arxiv.org/abs/2407.21783), 3.3.2):
-#
-# | | rank 0 | rank 1 |
-# |---|---|---|
-# | contiguous, N = 2 | 0, 1 | 2, 3 |
-# | zig-zag | 0, 3 | 1, 2 |
-
-# %% [markdown]
 # ### Exercise 3 · `zigzag`
 #
-# Difficulty 2 · 8 minutes · 8 points
+# Difficulty 2 · 6 minutes · 8 points
 #
-# `places[r]` says which tokens rank r holds, early chunk first. `inverse` undoes it: all ranks' tokens side by side, then
-# `[inverse]`, are the text. A length that 2N does not divide raises a `ValueError`.
+# All wait for the slowest. So **zig-zag** order ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.2) cuts 2N chunks
+# and gives rank r an early and a late one, r and 2N-1-r: of two ranks, one has chunks 0 and 3, the other 1 and 2.
 
 
 # %% tags=["exercise"]
 def zigzag(length: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """-> places (N, T/N) and inverse (T,), both int64. About 6 lines."""
+    """-> places (N, T/N): the tokens that each rank holds, its early chunk first; and
+    inverse (T,): all ranks' tokens side by side, then [inverse], are the text. Both int64.
+
+    A length that 2N does not divide raises a ValueError. About 6 lines."""
     ### BEGIN SOLUTION
     if length % (2 * size):
         raise ValueError(f"{length} tokens are not {2 * size} equal chunks")
@@ -221,13 +206,17 @@ zigzag = lab.grade(zigzag)
 # %% [markdown]
 # ## 4 · The ring
 #
-# Two helpers. In both orders a rank holds two runs of consecutive tokens: `halves` says where queries and keys lie in a
-# rank's tokens, and the `offset` between them in the text. `nothing_read` is where a merge begins, in float32: sums of N
-# parts must not be rounded N times.
+# ### Exercise 4 · `ring_forward`
+#
+# Difficulty 4 · 10 minutes · 12 points
+#
+# For each block that comes `around`, for each of its `halves` with yours: `attend(q, k, v, offset)` of those rows and keys,
+# merged into those rows. Where `offset < 0` every key comes after every query: compute **nothing**.
 
 
 # %%
 def halves(places, rank, owner):
+    """Of a rank's two runs of tokens with the owner's two: rows, keys, offset in the text."""
     half = places.shape[1] // 2
     for rows in (slice(0, half), slice(half, 2 * half)):
         for keys in (slice(0, half), slice(half, 2 * half)):
@@ -235,18 +224,10 @@ def halves(places, rank, owner):
 
 
 def nothing_read(q):
+    """Where a merge begins, in float32: sums of N parts must not be rounded N times."""
     exact = torch.promote_types(q.dtype, torch.float32)
     lse = q.new_full(q.shape[:3], -torch.inf, dtype=exact)
     return torch.zeros_like(q, dtype=exact), lse
-
-
-# %% [markdown]
-# ### Exercise 4 · `ring_forward`
-#
-# Difficulty 4 · 12 minutes · 12 points
-#
-# For each block that comes `around`, for each of `halves`: `attend(q, k, v, offset)` of those rows and keys, merged into
-# those rows. Where `offset < 0` every key comes after every query: compute **nothing**.
 
 
 # %% tags=["exercise"]
@@ -294,13 +275,13 @@ ring_forward = lab.grade(ring_forward)
 # **Run**: four ranks, turned by their `places`, against one process. Then with places 0 to 15 on every rank, a mistake that
 # gives no error.
 
-# %% tags=["experiment"]
+# %% tags=["experiment", "nbval-check-output"]
 from einops import rearrange
 from minitrain.model.config import ModelConfig
 from minitrain.model.rope import rotate, rotation
 
 H, K, C = lab.size("heads"), lab.size("kv_heads"), lab.size("head_size")
-config = ModelConfig(8, H * C, 1, H, K, ffn_size=8)
+config = ModelConfig(8, H * C, 1, H, K, ffn_size=8)  # for its angles of RoPE
 
 
 def inputs(length, dtype=torch.float32):
@@ -317,7 +298,12 @@ def turned(x, places):
     return rotate(x.transpose(1, 2), turns).transpose(1, 2)
 
 
-# %% tags=["nbval-check-output"]
+def in_order(group, part, inverse):
+    """All ranks' parts (B, H, T/N, C), in the order of the text."""
+    whole = group.all_gather(part.new_empty(group.size, *part.shape), part)
+    return rearrange(whole, "n b h t c -> b h (n t) c")[:, :, inverse]
+
+
 def with_rope(group, positions):
     places, inverse = zigzag(64, group.size)
     mine = places[group.rank]
@@ -325,8 +311,7 @@ def with_rope(group, positions):
     turns = mine if positions == "places" else torch.arange(len(mine))
     q, k = turned(q, turns), turned(k, turns)
     out, _ = ring_forward(group, places, q, torch.stack((k, v)))
-    whole = group.all_gather(out.new_empty(group.size, *out.shape), out)
-    return rearrange(whole, "n b h t c -> b h (n t) c")[:, :, inverse]
+    return in_order(group, out, inverse)
 
 
 one = launch(with_rope, "places", ranks=1)[0]
@@ -337,24 +322,25 @@ for positions in ("places", "0 to 15 on every rank"):
 # %% [markdown]
 # ## 5 · The way back
 #
-# Backward needs the blocks again: keys and values go round once more. This rank's queries give a **part** of a block's
-# gradient, which belongs to its owner.
+# Keys and values go round once more. This rank's queries give a **part** of a block's gradient, which is its owner's. So
+# the gradient follows its block, a step behind, gathers each rank's part, and is complete when it comes home.
 #
-# So the gradient follows its block, a step behind, gathers each rank's part, and is complete when it comes home.
-
-# %% [markdown]
 # ### Exercise 5 · `ring_backward`
 #
 # Difficulty 5 · 15 minutes · 10 points
-#
-# `gradients(owner, block)` gives dq of this block, to be added up, and this rank's part of dkv. Your own part **waits at
-# home**. To every other, add what came with it from the left, if anything did yet, and `pass_on` the sum: N-1 messages.
 
 
 # %% tags=["exercise"]
 def ring_backward(group, kv, gradients) -> tuple[torch.Tensor, torch.Tensor]:
     """kv (2, B, K, T/N, C), this rank's -> dq, summed over all blocks, and the complete
-    gradient of kv. About 11 lines."""
+    gradient of kv. On rank r of 3:
+
+        link      |  own kv  | kv of r-1 | dkv of r-1 | dkv of r-2 |
+        compute   | own part | for r-1   |  for r-2   |
+
+    `gradients(owner, block)` gives dq of this block and this rank's part of its dkv. The
+    own part waits at home. To every other add what came from the left, if anything did
+    yet, and `pass_on` the sum: N-1 messages. About 11 lines."""
     ### BEGIN SOLUTION
     dq, own, coming = 0, None, None
     for owner, block in around(group, kv):
@@ -394,10 +380,13 @@ ring_backward = lab.grade(ring_backward)
 # %% [markdown]
 # Both rings make a `Function` for autograd. Saved are q, kv, out and lse of T/N tokens, and no score: `tiled_backward`, of
 # the package, makes the weights again from lse, block by block.
+#
+# **Run**: the gradients that it gives on four ranks, against plain attention in one process.
 
-# %% tags=["experiment"]
+# %% tags=["experiment", "nbval-check-output"]
 from minitrain.model.mask import Mask
 from minitrain.model.tiled_attention import tiled_backward
+from torch.nn.functional import scaled_dot_product_attention
 
 
 class Ring(torch.autograd.Function):
@@ -428,29 +417,41 @@ class Ring(torch.autograd.Function):
         return dq.to(q.dtype), d_kv.to(kv.dtype), None, None
 
 
+def ring_gradients(group):
+    """Of the sum of squares of the answers, by q, k and v of the whole text."""
+    places, inverse = zigzag(64, group.size)
+    parts = [z[:, :, places[group.rank]] for z in inputs(64, torch.float64)]
+    q, k, v = (part.requires_grad_() for part in parts)
+    Ring.apply(q, torch.stack((k, v)), group, places).square().sum().backward()
+    return [in_order(group, part.grad, inverse) for part in parts]
+
+
+q, k, v = (z.requires_grad_() for z in inputs(64, torch.float64))
+out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+out.square().sum().backward()
+for name, z, gradient in zip("qkv", (q, k, v), launch(ring_gradients, ranks=4)[0]):
+    is_equal = torch.allclose(gradient, z.grad, atol=1e-10)
+    print(f"gradient of {name}: equals one process: {is_equal}")
+
 # %% [markdown]
 # ## 6 · Or exchange heads for tokens
 #
 # Heads never read each other. **Ulysses** ([Jacobs et al. 2023](https://arxiv.org/abs/2309.14509)) sends each rank *all*
-# tokens of H/N heads, runs plain attention, and sends the answers back.
+# tokens of H/N heads, runs plain attention, and sends the answers back. Of K < N key heads, each goes to the N/K ranks
+# whose query heads read it.
 #
-# Grouped queries: with K < N a key head goes to the N/K ranks whose query heads read it, and to no others.
-
-# %% [markdown]
 # ### Exercise 6 · `ulysses`
 #
-# Difficulty 4 · 12 minutes · 12 points
-#
-# `exchange` is a differentiable all-to-all: (N, …) in, piece r for rank r; (N, …) out, piece r from rank r. Rank r takes
-# heads r·H/N to (r+1)·H/N. Tokens are in contiguous order. If N does not divide H: `ValueError`.
+# Difficulty 4 · 10 minutes · 12 points
+
 
 # %% tags=["exercise"]
-from torch.nn.functional import scaled_dot_product_attention
-
-
 def ulysses(q, k, v, size: int, exchange) -> torch.Tensor:
     """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C), on N = size ranks.
-    About 13 lines."""
+
+    `exchange` is a differentiable all-to-all: (N, …) in, piece r for rank r; (N, …) out,
+    piece r from rank r. Rank r takes heads r·H/N to (r+1)·H/N; tokens are in the text's
+    order. N divides K, or K divides N; ValueError if N does not divide H. About 13 lines."""
     ### BEGIN SOLUTION
     if q.shape[1] % size:
         raise ValueError(f"{q.shape[1]} heads cannot be shared by {size} ranks")
@@ -554,57 +555,42 @@ traffic = sum((launch(sent, T, ranks=n)[0] for n in lab.size("ranks")), [])
 # %% tags=["grade"]
 lab.experiment("traffic", traffic)
 
-# %% [markdown]
-# Closed forms, in S: *gather* N-1 forward and N-1 back; *ring* N-1 and 2(N-1), as the gradient goes with its block;
-# *Ulysses* (N-1)/N·(H + max(K, N))/K each way. A ring's bytes approach a constant; Ulysses' fall with 1/N, **until the
-# heads run out**: N ≤ H.
-
-
 # %% tags=["experiment"]
-def in_S(row):
-    """A row's forward and backward bytes in S of that row."""
-    S = 4 * 2 * K * row["length"] // row["ranks"] * C
-    return row["forward_bytes"] / S, row["backward_bytes"] / S
-
-
-whole_kv = 4 * 2 * K * T * C  # bytes of all keys and values: N·S
-forms = {
+forms = {  # in S, forward and backward
     "gather": lambda n: 2 * (n - 1),
     "ring": lambda n: 3 * (n - 1),
     "ulysses": lambda n: 2 * (n - 1) / n * (H + max(K, n)) / K,
 }
+whole_kv = 4 * 2 * K * T * C  # bytes of all keys and values: N·S
+every = [2, 4, 8, 16, 32, 64]
 with show.canvas() as (figure, axes):
-    for i, (kind, form) in enumerate(forms.items()):
-        style = {"color": show.COLORS[i], "marker": show.MARKERS[i]}
+    for (kind, form), color, marker in zip(forms.items(), show.COLORS, show.MARKERS):
         own = [row for row in traffic if row["kind"] == kind]
-        total = [row["forward_bytes"] + row["backward_bytes"] for row in own]
-        axes.plot(
-            [r["ranks"] for r in own],
-            [t / whole_kv for t in total],
-            linestyle="",
-            **style,
-        )
-        ranks = [n for n in (2, 4, 8, 16, 32, 64) if kind != "ulysses" or n <= H]
-        sizes = [form(n) / n for n in ranks]
-        axes.plot(ranks, sizes, "--", color=show.COLORS[i], linewidth=1.3)
+        sizes = [(r["forward_bytes"] + r["backward_bytes"]) / whole_kv for r in own]
+        axes.plot([r["ranks"] for r in own], sizes, marker, color=color)
+        ranks = [n for n in every if kind != "ulysses" or n <= H]
+        closed = [form(n) / n for n in ranks]
+        axes.plot(ranks, closed, "--", color=color, linewidth=1.3)
         words = f"{kind}, ends at {H} heads" if kind == "ulysses" else kind
-        axes.text(ranks[-1] * 1.1, sizes[-1], words, color=show.COLORS[i], va="center")
+        axes.text(ranks[-1] * 1.1, closed[-1], words, color=color, va="center")
     axes.set_xscale("log", base=2)
-    axes.set_xticks(ranks := [2, 4, 8, 16, 32, 64], [str(n) for n in ranks])
-    axes.set(
-        xlabel="ranks", ylabel="bytes sent a layer / all keys and values", ylim=(0, 3.6)
-    )
+    axes.set_xticks(every, [str(n) for n in every])
+    axes.set(xlabel="ranks", ylabel="bytes sent a layer / all keys and values")
+    axes.set_ylim(0, 3.2)
     axes.set_title("Forward and backward: measured, and closed form (dashed)")
 show.figure(
     figure,
     alt="Bytes sent against ranks: gather near 2, ring near 3, Ulysses falls and ends at 16 ranks.",
 )
 of_ring = next(r for r in traffic if (r["kind"], r["ranks"]) == ("ring", 4))
-lab.reveal("ring_backward", in_S(of_ring)[1], formula=6, note="2(N-1): block, gradient")
+measured = of_ring["backward_bytes"] / (whole_kv / 4)  # in S of four ranks
+lab.reveal("ring_backward", measured, formula=6, note="2(N-1): block, gradient")
 
 # %% [markdown]
-# **Question**: forward and backward together, from how many ranks on (of those measured) does Ulysses send fewer bytes than
-# the ring?
+# **Explain**, in S: *gather* N-1 each way; *ring* N-1, then 2(N-1), as the gradient goes with its block; *Ulysses*
+# (N-1)/N·(H + max(K, N))/K each way, which falls with 1/N **until the heads run out**.
+#
+# **Question**: both ways together, from how many ranks on (of those measured) does Ulysses send fewer bytes than the ring?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -619,8 +605,8 @@ lab.answer("ulysses_from", ulysses_from)
 # %% [markdown]
 # ## 8 · What is kept
 #
-# A fourth kind, *scores*: gathered keys, and e01's attention, which writes out T/N x T scores a head. `MemoryLedger` enters
-# every tensor: at the peak of forward, and what autograd keeps after it.
+# A fourth kind, *scores*: gathered keys, and e01's attention, which writes out T/N x T scores a head. `MemoryLedger` counts
+# all tensors' bytes: at the peak of forward, on the rank with most, and what autograd keeps.
 #
 # **Predict**: 1,024 tokens, 8 ranks. How many times your ring's peak is that of *scores*?
 
@@ -647,7 +633,7 @@ def with_scores(group, q, k, v):
 
 
 def held(group, lengths):
-    """Bytes of a layer's attention on one rank: at the peak, and kept for backward."""
+    """Bytes of a layer's attention on this rank: at the peak, and kept for backward."""
     rows = []
     for kind, attention in {**kinds, "scores": with_scores}.items():
         for length in lengths:
@@ -665,7 +651,8 @@ def held(group, lengths):
 
 
 lengths = lab.size("lengths")
-memory = launch(held, lengths, ranks=lab.size("held_ranks"), timeout=120)[0]
+results = launch(held, lengths, ranks=lab.size("held_ranks"), timeout=120)
+memory = [max(rows, key=lambda row: row["peak_bytes"]) for rows in zip(*results)]
 
 # %% tags=["grade"]
 lab.experiment("memory", memory)
@@ -677,12 +664,13 @@ per_token = {  # bytes kept for each token of the text, where no score is kept
     "ulysses": lambda n: 4 * (2 * H * C + H + 2 * max(K, n) * C) / n,
 }
 N = lab.size("held_ranks")
+titles = {
+    "peak_bytes": "at the peak of forward, on the rank with most",
+    "kept_bytes": "kept for backward",
+}
+megabytes = [row[column] / 1e6 for row in memory for column in titles]
 with show.canvas(columns=2, width=10.5, height=4.2) as (figure, axes):
-    for ax, column, words in zip(
-        axes,
-        ("peak_bytes", "kept_bytes"),
-        ("at the peak of forward", "kept for backward"),
-    ):
+    for ax, (column, words) in zip(axes, titles.items()):
         curves = {}
         for kind in (*kinds, "scores"):
             own = [row for row in memory if row["kind"] == kind]
@@ -691,12 +679,13 @@ with show.canvas(columns=2, width=10.5, height=4.2) as (figure, axes):
             f"{kind}, closed form": (lengths, [form(N) * t / 1e6 for t in lengths])
             for kind, form in per_token.items()
         }
+        ax.set_ylim(0.6 * min(megabytes), 1.6 * max(megabytes))
         show.lines(
             curves,
             theory=closed if column == "kept_bytes" else None,
             x="tokens of the text",
-            y="MB a rank",
-            title=f"{words}, {N} ranks",
+            y=f"MB a rank, of {N}",
+            title=words,
             log="xy",
             ax=ax,
         )
@@ -707,7 +696,7 @@ with show.canvas(columns=2, width=10.5, height=4.2) as (figure, axes):
         ax.minorticks_off()
 show.figure(
     figure,
-    alt="Bytes against tokens: scores grow fourfold a doubling, the ring about twofold and least.",
+    alt="Bytes against tokens, at the peak and kept: scores most, growing fourfold a doubling, then gather, Ulysses, and the ring least.",
 )
 peak = {(row["kind"], row["length"]): row["peak_bytes"] for row in memory}
 ratio = peak["scores", lengths[-1]] / peak["ring", lengths[-1]]
@@ -717,15 +706,18 @@ lab.reveal(
 
 # %% [markdown]
 # **Explain**: *gather* keeps all keys and values on every rank: 2·K·C numbers a token that no N divides. *Ring* and
-# *Ulysses* keep 1/N of everything; Ulysses N key heads instead of K (dashed: closed forms). At its peak the ring holds one
-# half-block's scores, which a tiled kernel would bound, too.
+# *Ulysses* keep 1/N of everything; Ulysses N key heads instead of K (dashed: closed forms). Of scores, your ring holds one
+# half-block's at a time, *gather* a tile's, Ulysses' kernel fewer still.
 
 # %% [markdown]
 # ## 9 · Who waits
 #
-# The FLOPs of your `ring_forward`, counted on each rank, in both orders. A matmul is counted however long it takes.
+# The FLOPs of your `ring_forward`, counted on each rank, in both orders. A matmul is counted however long it takes, and a
+# block on the diagonal whole: `attend` computes it, then masks it.
 
 # %% tags=["experiment"]
+from itertools import product
+
 from minitrain.measure.flops import counted_flops
 
 
@@ -759,81 +751,48 @@ for ranks in lab.size("balance_ranks"):
 # %% tags=["grade"]
 lab.experiment("balance", balance)
 
-# %% [markdown]
-# Closed form: a half-block is T/2N x T/2N pairs, 4·H·C FLOPs each. Rank r computes 4r + 3 of them contiguously, and
-# 2N + 1 in zig-zag, **whichever r**. In every step of the ring, too: 3 in the first, 2 in each other. (`attend` computes a
-# block on the diagonal whole, then masks it.)
-
 # %% tags=["picture"]
 N = 4
 
 
 def mosaic(ax, places):
     """Each half-block of the mask: the colour of the rank that computes it, and its step."""
-    half = places.shape[1] // 2
-    for rank in range(N):
-        for step in range(N):
-            owner = (rank - step) % N
-            for rows, keys, offset in halves(places, rank, owner):
-                if offset < 0:
-                    continue
-                y, x = (
-                    int(places[r, s][0]) / half
-                    for r, s in ((rank, rows), (owner, keys))
-                )
-                corners = [(x, y), (x, y + 1), (x + 1, y + 1), (x + 1, y)][
-                    : 4 if offset else 3
-                ]
-                ax.fill(
-                    *zip(*corners),
-                    color=show.COLORS[rank],
-                    edgecolor="white",
-                    linewidth=1.5,
-                )
-                shift = 0.5 if offset else 0.33
-                ax.text(
-                    x + shift,
-                    y + 1.02 - shift,
-                    step + 1,
-                    color="white",
-                    ha="center",
-                    va="center",
-                    fontsize=9,
-                )
-    for rank in range(N):
-        for rows in (slice(0, half), slice(half, 2 * half)):
-            at = int(places[rank, rows][0]) / half + 0.5
-            ax.text(
-                -0.15,
-                at,
-                f"rank {rank}",
-                color=show.COLORS[rank],
-                ha="right",
-                va="center",
-                fontsize=9,
-            )
+    half, style = places.shape[1] // 2, {"va": "center", "fontsize": 9}
+    for rank, step in product(range(N), repeat=2):
+        owner, color = (rank - step) % N, show.COLORS[rank]
+        for rows, keys, offset in halves(places, rank, owner):
+            if offset < 0:
+                continue
+            y, x = int(places[rank, rows][0]) / half, int(places[owner, keys][0]) / half
+            corners = [(x, y), (x, y + 1), (x + 1, y + 1), (x + 1, y)]
+            corners = corners if offset else corners[:3]  # a triangle on the diagonal
+            ax.fill(*zip(*corners), color=color, edgecolor="white", linewidth=1.5)
+            x, y = (x + 0.5, y + 0.52) if offset else (x + 0.33, y + 0.69)
+            ax.text(x, y, step + 1, color="white", ha="center", **style)
+    for rank, row in enumerate(places):
+        for at in {int(place) // half + 0.5 for place in row}:
+            words = {"color": show.COLORS[rank], "ha": "right", **style}
+            ax.text(-0.15, at, f"rank {rank}", **words)
     ax.set(xlim=(0, 2 * N), ylim=(2 * N, 0), xticks=[], yticks=[], aspect="equal")
     ax.set_xlabel("keys, in the order of the text")
+    ax.set_ylabel("queries, by rank", labelpad=44)
     ax.grid(visible=False)
 
 
 with show.canvas(columns=2, rows=2, width=10, height=8) as (figure, axes):
     for column, (order, places) in enumerate(orders(8 * N, N).items()):
         mosaic(axes[0, column], places)
-        axes[0, column].set_title(f"{order}: blocks, by rank and step of the ring")
-        own = [
-            r["flops"] / 1e6 for r in balance if (r["order"], r["ranks"]) == (order, N)
-        ]
-        names = [f"rank {rank}" for rank in range(N)]
-        ax = axes[1, column]
-        ax.bar(names, own, 0.64, color=show.COLORS[:N])
+        axes[0, column].set_title(f"{order}: who computes a block, in which step")
+        rows = [r for r in balance if (r["order"], r["ranks"]) == (order, N)]
+        own, ax = [r["flops"] / 1e6 for r in rows], axes[1, column]
+        ax.bar([f"rank {rank}" for rank in range(N)], own, 0.64, color=show.COLORS[:N])
         labels = [f"{value:.1f}" for value in own]
         ax.bar_label(ax.containers[0], labels, label_type="center", color="white")
-        ax.axhline(sum(own) / N, linestyle="--", color="#222222", linewidth=1.3)
-        ax.text(-0.4, sum(own) / N * 1.02, "an even share", va="bottom", fontsize=9)
-        ax.set(ylabel="MFLOP a rank, counted", ylim=(0, 1.05 * max(own)))
-        words = f"the busiest rank: {max(own) * N / sum(own):.2f} x an even share"
-        ax.set_title(words)
+        share = sum(own) / N
+        ax.axhline(share, linestyle="--", color="#222222", linewidth=1.3)
+        ax.text(-0.4, share * 1.02, "an even share", va="bottom", fontsize=9)
+        ax.set(ylabel="MFLOP, counted", ylim=(0, 1.05 * max(own)))
+        ax.set_title(f"the busiest rank: {max(own) / share:.2f} x an even share")
         ax.grid(axis="x", visible=False)
     axes[1, 1].set_ylim(axes[1, 0].get_ylim())
 show.figure(
@@ -842,8 +801,10 @@ show.figure(
 )
 
 # %% [markdown]
-# **Question**: a ring lasts as long as its busiest rank. On eight ranks, how many times as fast is zig-zag as contiguous, by
-# the FLOPs in `balance`?
+# **Explain**: of half-blocks, T/2N x T/2N pairs, rank r computes 4r + 3 in contiguous order, and 2N + 1 in zig-zag,
+# **whichever r**: 3 in the first step, 2 in each other.
+#
+# **Question**: a ring lasts as long as its busiest rank. On eight ranks, how many times as fast is zig-zag, by `balance`?
 
 # %% tags=["question"]
 at8 = {
@@ -866,31 +827,28 @@ lab.answer("zigzag_gain", zigzag_gain)
 rank0 = next(r for r in balance if (r["order"], r["ranks"]) == ("zigzag", 8))
 t = rank0["length"] // rank0["ranks"]
 compute_seconds = rank0["flops"] / 794e12  # measured on H100, large matmuls
-message_seconds = rank0["forward_bytes"] / 2 / 36.75e9  # an NDR card, measured
+message_seconds = rank0["forward_bytes"] / 2 / 36.75e9  # 400 Gb/s InfiniBand, measured
 ### BEGIN SOLUTION
 tokens_to_hide = t * message_seconds / compute_seconds
 ### LAB tokens_to_hide = None  # your answer, tokens a rank
 ### END SOLUTION
-print(
-    f"{t} tokens a rank: {show.seconds_text(compute_seconds)} to compute, {show.seconds_text(message_seconds)} to send"
-)
+times = [show.seconds_text(z) for z in (compute_seconds, message_seconds)]
+print(f"{t} tokens a rank: {times[0]} to compute, {times[1]} to send")
 
 # %% tags=["grade"]
 lab.answer("tokens_to_hide", tokens_to_hide)
 
 # %% [markdown]
-# **Takeaway**: a ring hides behind some 9,000 tokens a rank there, and takes any N. Liu et al. ask for F/B tokens a block,
-# 21,600 on this card: causality doubles that, 4 query heads a key head divide it by 4. Ulysses sends less from 4 ranks on,
-# but none of it under attention, and ends at H.
+# **Takeaway**: a ring hides its messages behind some 9,000 tokens a rank there, and takes any N. (Liu et al. ask for FLOP/s
+# over byte/s, 21,600; causality doubles that, 4 query heads a key head quarter it, and a rank's own block needs none.)
+# Ulysses sends less from 4 ranks on, but hides nothing, and ends at H.
 
 # %% [markdown]
-# > **On GPUs.** Llama 3 trained on 131,072 tokens over 16 ranks in this order, and *gathers* keys: with 8 key heads they
-# > are small beside the computing, and document masks are easier so (3.3.2). Ulysses inside a node and a ring between nodes
+# > **On GPUs.** Llama 3 trained on 131,072 tokens over 16 ranks in this order, and *gathers* keys: 8 key heads are small
+# > beside the computing, and masks between documents easier (section 3.3.2). Ulysses inside a node and a ring between nodes
 # > combine, too.
+#
+# Every cut so far can be one axis of a mesh. Next: [e02f · Four dimensions](e02f_four_dimensions.ipynb).
 
 # %%
 lab.score(read="minitrain/parallel/context.py")
-
-# %% [markdown]
-# Every cut so far, of batch, matrices, layers and tokens, can be one axis of a mesh. Next,
-# [e02f · Four dimensions](e02f_four_dimensions.ipynb) joins them.
