@@ -344,8 +344,8 @@ widgets.explore(
 #
 # Difficulty 5 · 18 minutes · 14 points
 #
-# First counts: `group.all_to_all(output, input)` sends piece j of N = `group.size` to rank j. Then
-# `all_to_all(rows, group, sent, got)`, with N row counts to and from each rank; autograd knows it. What arrives is by
+# First counts: `group.all_to_all(output, input)` cuts `input` into N = `group.size` pieces, one for each rank. Then
+# `all_to_all(rows, group, sent, got)`, with row counts to and from each rank; autograd knows it. What arrives is by
 # source, then by expert; `experts` wants it by expert. Undo that before answers go home.
 
 # %% tags=["exercise"]
@@ -528,8 +528,8 @@ LINKS = {"NVLink": 362e9, "InfiniBand": 36.75e9}  # bytes/s a GPU, as in e02
 
 
 def ratio(inner, link, n=64):
-    """Seconds of two all-to-alls over those of the experts, both per row and per D: 2 bytes
-    a number, there and back, and 6·F FLOPs in an expert's three matrices."""
+    """Seconds of two all-to-alls over those of the experts, for one number of one row: there
+    and back 2 bytes each, and 6·F FLOPs in an expert's three matrices."""
     return (2 * 2 * (n - 1) / n / LINKS[link]) / (6 * inner / H100.flops)
 
 
@@ -558,7 +558,7 @@ lab.answer("enough_width", enough_width)
 # Tiny models on the course's corpus, on two real ranks with half of the experts each: left **alone**, with the **loss**,
 # with the **bias**; and a **dense** one whose MLP has the FLOPs of K experts.
 #
-# Experts have no data parallelism here: only the *other* gradients are summed over ranks. Four runs, about 15 seconds.
+# Experts have no data parallelism here: only the *other* gradients are summed over ranks. 15 to 30 seconds.
 
 # %%
 from minitrain.data.corpus import make_corpus
