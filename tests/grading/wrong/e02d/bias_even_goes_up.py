@@ -1,5 +1,5 @@
 # exercise: update_bias
-# says: nobody got less or more
+# says: got neither less nor more
 
 import torch
 

@@ -1,5 +1,5 @@
 # exercise: exchange
-# says: answers in the wrong order | undo the sort | answered by the wrong expert
+# says: undo the sort by expert
 
 import torch
 

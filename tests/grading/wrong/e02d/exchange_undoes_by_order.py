@@ -1,5 +1,5 @@
 # exercise: exchange
-# says: answers in the wrong order | undo the sort | answered by the wrong expert
+# says: sorts a second time
 
 import torch
 
