@@ -23,7 +23,6 @@ from minitrain.parallel.exchange import start_all_gather, start_reduce_scatter
 from minitrain.parallel.group import Group
 from minitrain.training.offload import Shelf
 
-SMALL = 64  # a gradient of less than 1/64 of its unit
 
 @dataclass(frozen=True)
 class Piece:
@@ -128,13 +127,15 @@ class Unit:
         self.missing = set(self.places) if self.trains else set()
 
     def take(self, parameter: nn.Parameter) -> None:
-        """`parameter.grad` is moved to `gradients`; a small one waits until they have their room.
+        """`parameter.grad` is there: half of a unit's gradients wait until `gradients` is made.
 
-        A norm's gradient may come long before that of a matrix that is used at both ends.
+        By then the backward has given up memory; and a head does not make room for an embedding.
         """
         self.missing.discard(parameter)
-        if self.gradients is not None or SMALL * parameter.numel() > self.padding.stop:
-            self._move(parameter)
+        here = [p for p in self.places if p.grad is not None]
+        if self.gradients is not None or 2 * sum(p.numel() for p in here) > self.padding.stop:
+            for each in here:
+                self._move(each)
 
     @torch.no_grad()
     def _move(self, parameter: nn.Parameter) -> None:
