@@ -6,7 +6,8 @@
 
 A unit is gathered before its forward and freed after it, gathered again before its backward, and
 freed when the next one's begins; that one, in the order of the last step, is already on its way.
-Held: 16 P/N and at most two units; sent: 3(N-1)/N·P elements a step, DDP's 2 and half as much.
+The forward's last unit, the backward's first, stays. Held: 16 P/N and at most two units; sent: at
+most 3(N-1)/N·P elements a step, DDP's 2 and half as much.
 Recomputation gathers again by itself: with `use_reentrant=False` the gradient of a unit's output
 comes before what the unit saved is asked for. Every rank must run the same units in one order.
 Papers: Rajbhandari et al. 2020; Zhao et al. 2023, "PyTorch FSDP". Lab: e03.
@@ -99,7 +100,8 @@ class Zero3(Sharded):
         self._prefetch(self.next.get(module))
 
     def _after_forward(self, module: nn.Module, inputs: tuple, out: Any) -> None:
-        if module is not self.open:
+        is_first_backwards = self.next.get(module) is None and torch.is_grad_enabled()
+        if module is not self.open and not is_first_backwards:
             self._free(module)
         if not self.in_backward:
             for tensor in tree_leaves(out):
