@@ -26,7 +26,7 @@ lab: $(READY)  ## open JupyterLab on the map of the course
 	@$(PY) -m minitrain lab
 
 test: $(READY)  ## run everything: package, graders, notebooks, browser
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -m "not alone" --numprocesses 3 --durations=15
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -m "not alone" --numprocesses logical --maxprocesses 4 --durations=15
 	@$(PY) -m pytest -m alone --durations=15
 
 check: $(READY)  ## ruff, the floors of the package, drift between masters and notebooks

@@ -599,18 +599,10 @@ AmaxHistory = lab.grade(AmaxHistory)
 #
 # Both operands of a linear layer's three matmuls are rounded by *your* functions (for FP16 by the package's `emulate`);
 # products add up in float32, as in tensor cores. So FP16, FP8 and FP4 are **emulated**: their loss is real, their speed is
-# not. Eight runs, about a minute; read `train` meanwhile.
-
-# %% tags=["experiment"]
-import math
-import time
-
-from tqdm.auto import tqdm
-
-from minitrain.training.loop import evaluate
-from minitrain.training.precision import emulate
+# not.
 
 
+# %%
 class Emulated(torch.autograd.Function):
     """x (T, D), W (F, D) -> x W^T of rounded operands. `keep(matrix, role)` rounds along
     the last dimension, the one that is summed over: so backward transposes first."""
@@ -660,6 +652,17 @@ def blocks_of(form, size):
     return lambda linear: lambda matrix, role: fake_quantize(matrix, form, (1, size))
 
 
+# %% [markdown]
+# One `train` for all: your scaler, where a format needs one, your masters around the optimizer, and a schedule that only
+# good steps move.
+
+# %%
+import math
+import time
+
+from minitrain.training.loop import evaluate
+
+
 def learning_rate(step):
     return 4e-3 * min(1, (step + 1) / 10) * (1 + math.cos(math.pi * step / steps)) / 2
 
@@ -698,6 +701,13 @@ def train(prepare=same, dtype=torch.float32, wrap=same, scaler=None):
     row = {"loss": loss, "tokens_per_second": speed, "skipped": len(scales) - done}
     return row, scales
 
+
+# %% [markdown]
+# **Run**: eight trainings from one start, about a minute.
+
+# %% tags=["experiment"]
+from minitrain.training.precision import emulate
+from tqdm.auto import tqdm
 
 BF16, FP32 = torch.bfloat16, torch.float32
 settings = {

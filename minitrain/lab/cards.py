@@ -162,20 +162,23 @@ def grade_card(
     score = score_text(got, most)
     inside = heading(title, score) + meter(got / most if most else 0.0, tone)
     plain = [f"{title}: {score}"]
+    told: set[str] = set()
     for result in results:
-        inside += _check_row(result)
+        message = "As above." if result.message in told else result.message
+        told.update([result.message] if result.message else [])
+        inside += _check_row(result, message)
         sign = "pass" if result.status == "passed" else "FAIL"
         points = f"{points_text(result.points)}/{points_text(result.max_points)}"
         plain.append(f"  {sign}  {points:>5}  {result.check}")
         if result.status != "passed":
-            plain += [f"               {line}" for line in result.message.splitlines()]
+            plain += [f"               {line}" for line in message.splitlines()]
     if note:
         inside += f'<div style="{MUTED}margin-top:6px;">{words(note)}</div>'
         plain.append(f"  {note}")
     return Rich(box(inside, tone), "\n".join(plain), data, value=f"{float(got)}")
 
 
-def _check_row(result: Verdict) -> str:
+def _check_row(result: Verdict, message: str) -> str:
     passed = result.status == "passed"
     sign = badge("pass", "good") if passed else badge("not yet", "bad")
     points = f"{points_text(result.points)}/{points_text(result.max_points)}"
@@ -187,7 +190,7 @@ def _check_row(result: Verdict) -> str:
         return row
     return row + (
         f'<div style="white-space:pre-wrap;border-left:2px solid {TONES["bad"]};'
-        f'margin:2px 0 6px 8px;padding:0 10px;">{words(result.message)}</div>'
+        f'margin:2px 0 6px 8px;padding:0 10px;">{words(message)}</div>'
     )
 
 

@@ -88,8 +88,13 @@ class ConnectionLost(RuntimeError):
 
 
 def describe(headline: str, reports: tuple[RankReport, ...]) -> str:
-    """The headline, a line a rank, then the calls by which a rank that failed came to its line."""
-    lines = [headline, *(f"  {report}" for report in reports)]
+    """The headline, a line a rank (one for all that failed alike), then the calls by which a rank
+    that failed came to its line."""
+    said: dict[tuple[str, int | None], list[int]] = {}
+    for report in reports:
+        alone = None if report.state == "failed" else report.rank
+        said.setdefault((report.text, alone), []).append(report.rank)
+    lines = [headline, *(f"  {ranks_text(ranks)}: {text}" for (text, _), ranks in said.items())]
     stacks: dict[tuple[str, ...], list[int]] = {}
     for report in reports:
         stacks.setdefault(report.traceback, []).append(report.rank)

@@ -602,8 +602,8 @@ class TestBestPlans(Exercise):
         chip, gpus, batch = find_chip("H100-SXM-80GB"), 72, 144
         plans = sorted(expected_plans(model, gpus, batch))
         memories = {plan: random.uniform(0.3, 0.9) * chip.memory for plan in plans}
-        for plan in random.sample(plans, len(plans) // 3):
-            memories[plan] = random.uniform(0.93, 1.5) * chip.memory
+        for plan in random.sample(plans, len(plans) // 3):  # a half of these fit by a hair, too
+            memories[plan] = random.uniform(*random.choice([(0.93, 1), (1, 1.5)])) * chip.memory
         seconds = {plan: random.uniform(1, 9) for plan in plans}
         given = (model, chip, gpus, 2048, batch, memories, seconds, best)
         return plans, memories, seconds, given, submission.run(searched, *given)

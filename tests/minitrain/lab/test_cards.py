@@ -45,6 +45,13 @@ def test_a_failure_shows_its_words_and_the_points():
     assert "FAIL" in card.text and card.value == "2.0"
 
 
+def test_what_several_checks_say_is_said_once():
+    same = [result("failed", 0.0, "rank 0 raised"), result(), result("failed", 0.0, "rank 0 raised")]
+    card = cards.grade_card("Ring", same)
+    for shown in (card.html, card.text):
+        assert shown.count("rank 0 raised") == 1 and shown.count("As above.") == 1
+
+
 def test_full_marks_read_as_such():
     card = cards.grade_card("Ring", [result(), result()])
     assert "4 of 4 points" in card.text and "FAIL" not in card.text and card.value == "4.0"

@@ -250,6 +250,16 @@ def test_all_ranks_that_fail_are_told():
 
     error, _ = fails(RankError, everyone, ranks=3)
     assert [report.state for report in error.reports] == ["failed"] * 3
+    assert all(f"rank {rank}: raised RuntimeError: from {rank}" in str(error) for rank in range(3))
+
+
+def test_what_they_all_say_is_said_once():
+    def everyone(group):
+        raise RuntimeError("too wide")
+
+    error, _ = fails(RankError, everyone, ranks=3)
+    assert "  ranks 0, 1, 2: raised RuntimeError: too wide" in str(error)
+    assert str(error).count("too wide") == 3, "in the headline, for the ranks, and in its line"
 
 
 def test_an_input_error_stays_one():
