@@ -602,7 +602,7 @@ AmaxHistory = lab.grade(AmaxHistory)
 # not.
 
 
-# %%
+# %% tags=["experiment"]
 class Emulated(torch.autograd.Function):
     """x (T, D), W (F, D) -> x W^T of rounded operands. `keep(matrix, role)` rounds along
     the last dimension, the one that is summed over: so backward transposes first."""
@@ -656,7 +656,7 @@ def blocks_of(form, size):
 # One `train` for all: your scaler, where a format needs one, your masters around the optimizer, and a schedule that only
 # good steps move.
 
-# %%
+# %% tags=["experiment"]
 import math
 import time
 
