@@ -1,4 +1,8 @@
-"""Every wrong submission fails with its own words; every right one gets full marks."""
+"""Every wrong submission fails with its own words; every right one gets full marks.
+
+What the checks draw is the same in every run, so that a red one is the fault of a change. After
+work on checks try other draws: `pytest tests/grading/test_banks.py --draws 7`.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +48,12 @@ def graded() -> Iterator[Grade]:
     yield grade
     for sandbox in sandboxes.values():
         sandbox.close()
+
+
+@pytest.fixture(autouse=True)
+def draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = request.config.getoption("--draws")
+    monkeypatch.setattr("minitrain.lab.grade.secrets.randbits", lambda bits: seed)
 
 
 def named(specimen: Specimen) -> str:

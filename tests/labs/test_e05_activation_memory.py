@@ -610,11 +610,18 @@ class TestOptimalPlan(Exercise):
 
     @check(points=4, title="no plan that fits repeats less (against every plan there is)")
     def test_cheapest(self, submission):
-        for count in (1, 4, 5):
-            layers = some_layers(count)
-            for budget in self.budgets(layers):
+        planted = [
+            (1, 7, 7),
+            (1, 2, 2),
+            (1, 4, 4),
+            (1, 2, 9),
+        ]  # in 12 bytes, fewest is not cheapest
+        drawn = [some_layers(count) for count in (1, 4, 5)]
+        for layers in (planted, *drawn):
+            for budget in [12] if layers is planted else self.budgets(layers):
                 plan = self.plan(submission, layers, budget)
-                fitting = [p for p in every_plan(0, count) if peak_of(p, layers) <= budget]
+                every = every_plan(0, len(layers))
+                fitting = [p for p in every if peak_of(p, layers) <= budget]
                 best = min(fitting, key=lambda p: cost_of(p, layers))
                 expect.that(
                     cost_of(plan, layers) <= cost_of(best, layers),

@@ -46,7 +46,11 @@ def test_a_failure_shows_its_words_and_the_points():
 
 
 def test_what_several_checks_say_is_said_once():
-    same = [result("failed", 0.0, "rank 0 raised"), result(), result("failed", 0.0, "rank 0 raised")]
+    same = [
+        result("failed", 0.0, "rank 0 raised"),
+        result(),
+        result("failed", 0.0, "rank 0 raised"),
+    ]
     card = cards.grade_card("Ring", same)
     for shown in (card.html, card.text):
         assert shown.count("rank 0 raised") == 1 and shown.count("As above.") == 1
