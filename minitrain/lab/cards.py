@@ -165,7 +165,7 @@ def grade_card(
     told: set[str] = set()
     for result in results:
         message = "As above." if result.message in told else result.message
-        told.update([result.message] if result.message else [])
+        told |= {result.message} - {""}
         inside += _check_row(result, message)
         sign = "pass" if result.status == "passed" else "FAIL"
         points = f"{points_text(result.points)}/{points_text(result.max_points)}"

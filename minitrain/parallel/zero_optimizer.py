@@ -10,12 +10,13 @@ in float32, no store) one step moves all. Papers: ZeRO; "ZeRO-Offload" (Ren et a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from minitrain.errors import InputError, unknown_name
+from minitrain.parallel.flat import Unit
 from minitrain.parallel.zero import Sharded
 from minitrain.training.offload import Mover, Shelf, in_turn, state_of
 from minitrain.training.stores import Store
@@ -59,22 +60,20 @@ class ZeroOptimizer:
 
     def step(self) -> None:
         units = self.zero.trained
-        if self._at_once():
-            self.inner.step()
-            for unit in units:
-                self.zero.updated(unit)
-            return
         for unit in units:
             unit.hide_gradient()
-        for index in self._turns():
-            units[index].arrive()
-            for following in units[index + 1 : index + 2]:
-                following.fetch()
-            units[index].show_gradient()
+        for turn, following in self._turns():
+            for unit in turn:
+                unit.arrive()
+            for unit in following:
+                unit.fetch()
+            for unit in turn:
+                unit.show_gradient()
             self.inner.step()
-            units[index].hide_gradient()
-            units[index].depart()
-            self.zero.updated(units[index])
+            for unit in turn:
+                unit.hide_gradient()
+                unit.depart()
+                self.zero.updated(unit)
         for unit in units:
             if self.zero.stage < 3:
                 unit.gather()
@@ -89,19 +88,19 @@ class ZeroOptimizer:
         for unit in self.zero.trained:
             unit.shard_shelf.get()
 
-    def _at_once(self) -> bool:
-        """Every gradient is there as the optimizer wants it, and nothing has to travel."""
-        same = all(unit.reduce_dtype == unit.shard.dtype for unit in self.zero.trained)
-        return self.zero.stage == 3 and same and not self.shelves
-
-    def _turns(self) -> Iterable[int]:
+    def _turns(self) -> Iterator[tuple[list[Unit], list[Unit]]]:
+        """Which units move together, and whose turn is next: that of all where nothing travels."""
         units = self.zero.trained
-        if not self.shelves:
-            return range(len(units))
-        return in_turn(
-            self.shelves,
-            lambda i: state_of(self.inner, [piece.weight for piece in units[i].pieces.values()]),
-        )
+        same = all(unit.reduce_dtype == unit.shard.dtype for unit in units)
+        if self.zero.stage == 3 and same and not self.shelves:
+            yield units, []
+            return
+
+        def state(i: int) -> list[Tensor]:
+            return state_of(self.inner, [piece.weight for piece in units[i].pieces.values()])
+
+        for i in in_turn(self.shelves, state) if self.shelves else range(len(units)):
+            yield units[i : i + 1], units[i + 1 : i + 2]
 
     def _offload(self, mover: Mover, also: Sequence[str]) -> None:
         for name in also:
