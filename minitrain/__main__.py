@@ -12,8 +12,8 @@ from minitrain.commands.build import build
 from minitrain.commands.doctor import doctor
 from minitrain.commands.grade import grade
 from minitrain.commands.lab import lab
-from minitrain.commands.plan import plan
-from minitrain.commands.train import train
+from minitrain.commands.plan.command import plan
+from minitrain.commands.train.command import train
 from minitrain.errors import InputError
 
 app = typer.Typer(

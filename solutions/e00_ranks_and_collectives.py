@@ -15,7 +15,7 @@
 # %% tags=["setup"]
 import torch
 from minitrain.lab import Lab, show, widgets
-from minitrain.parallel.launch import launch
+from minitrain.ranks.launch import launch
 
 lab = Lab("e00_ranks_and_collectives")
 
@@ -401,7 +401,7 @@ lab.experiment("sweep", sweep)
 # **Explain**: two numbers describe all of it. Least squares on relative errors gives α and β; the line is the formula.
 
 # %%
-from minitrain.parallel.links import Sweep, fit, published_sweep
+from minitrain.network.links import Sweep, fit, published_sweep
 
 link = fit(Sweep("all_reduce", N, tuple((r["bytes"], r["seconds"]) for r in sweep)))
 line = [link.seconds("all_reduce", size, N) for size in sizes]
@@ -449,7 +449,7 @@ lab.answer("half_size", half_size)
 # You have no eight machines on a network; the *emulated fabric* runs eight real ranks beside a clock of 25 Gb/s Ethernet.
 
 # %% tags=["experiment"]
-from minitrain.parallel.collectives import recursive_doubling_all_reduce
+from minitrain.parallel.collectives.algorithms import recursive_doubling_all_reduce
 
 
 def both(group, sizes):
@@ -666,7 +666,7 @@ show.lines(
 # > functions on a cluster.
 
 # %%
-lab.score(read="minitrain/parallel/collectives.py")
+lab.score(read="minitrain/parallel/collectives/algorithms.py")
 
 # %% [markdown]
 # Next, [e01 · Baseline](e01_baseline.ipynb) builds the model whose gradients will travel this ring.

@@ -377,7 +377,7 @@ lab.predict("above", guess)
 import time
 
 from minitrain.training.loop import evaluate
-from minitrain.training.optimizers import adamw
+from minitrain.optimizers.adamw import adamw
 from tqdm.auto import tqdm
 
 rows = [
@@ -444,7 +444,7 @@ lab.answer("run_flops", run_flops)
 # It has learned to tell a story. Who is where, and who has what, it mostly keeps straight:
 
 # %%
-from minitrain.training.sample import generate
+from minitrain.inference.sampling import generate
 
 prompt = [tokenizer.end_token, *tokenizer.encode("One")]
 seeded = torch.Generator().manual_seed(1)
@@ -469,7 +469,8 @@ guess = 4
 lab.predict("ratio", guess)
 
 # %% tags=["experiment"]
-from minitrain.measure.memory import MemoryLedger, predict_memory
+from minitrain.measure.memory import MemoryLedger
+from minitrain.measure.predicted_memory import predict_memory
 
 
 def held(batch, length):
@@ -650,8 +651,8 @@ show.lines(
 
 # %% tags=["experiment"]
 from minitrain.paths import data_dir
-from minitrain.planning.scaling_laws import fit
-from minitrain.planning.scaling_runs import make_texts, read_runs, shape, train_one
+from minitrain.planning.scaling.laws import fit
+from minitrain.planning.scaling.runs import make_texts, read_runs, shape, train_one
 
 
 def law_of(runs):

@@ -15,7 +15,7 @@
 # %% tags=["setup"]
 import torch
 from minitrain.lab import Lab, show
-from minitrain.parallel.launch import launch
+from minitrain.ranks.launch import launch
 
 lab = Lab("e02_data_parallel")
 
@@ -490,7 +490,7 @@ show.bars(
 # %% tags=["experiment"]
 from dataclasses import replace
 
-from minitrain.parallel.fabric import FABRICS
+from minitrain.network.fabric import FABRICS
 
 weight, length = lab.size("parameters_each"), lab.size("tokens_each")
 

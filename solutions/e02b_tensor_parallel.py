@@ -15,7 +15,7 @@
 # %% tags=["setup"]
 import torch
 from minitrain.lab import Lab, show
-from minitrain.parallel.launch import launch
+from minitrain.ranks.launch import launch
 
 lab = Lab("e02b_tensor_parallel")
 
@@ -483,7 +483,7 @@ lab.predict("kept", guess)
 # %% tags=["experiment"]
 from torch.autograd.graph import saved_tensors_hooks
 
-from minitrain.parallel.tensor_linear import column_linears, row_linear
+from minitrain.parallel.tensor.linear import column_linears, row_linear
 
 B, T = lab.size("batch"), lab.size("length")
 
@@ -662,8 +662,8 @@ lab.predict("eight", guess)
 # %% tags=["experiment"]
 from dataclasses import replace
 
-from minitrain.parallel.fabric import FABRICS, INFINIBAND_NDR
-from minitrain.parallel.links import LinkModel
+from minitrain.network.fabric import FABRICS, INFINIBAND_NDR
+from minitrain.network.links import LinkModel
 
 wide, features = lab.size("real_width"), lab.size("real_features")
 tokens = lab.size("real_tokens")
@@ -691,7 +691,7 @@ def one_layer(group):
         3 * forward_flops / fabric.device.flops / group.size
     )  # backward is twice forward
     for name, network in networks.items():
-        group.use(network.clock(group))
+        group.use(network.clock(group.rank))
         begin = group.now()
         group.clock.advance(compute / 3)
         y = tensor_layer(torch.ones(TINY, requires_grad=True), w, Operators(group))
@@ -770,7 +770,7 @@ lab.answer("past_the_node", past_the_node)
 # > to the node's size, pipeline past it ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)).
 
 # %%
-lab.score(read="minitrain/parallel/tensor_linear.py")
+lab.score(read="minitrain/parallel/tensor/linear.py")
 
 # %% [markdown]
 # Next, [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) goes past the node instead: stages of layers, which send

@@ -15,7 +15,7 @@
 # %% tags=["setup"]
 import torch
 from minitrain.lab import Lab, show, widgets
-from minitrain.parallel.launch import launch
+from minitrain.ranks.launch import launch
 
 lab = Lab("e02c_pipeline_parallel")
 
@@ -75,7 +75,7 @@ split_layers = lab.grade(split_layers)
 # rank. Nothing else: who runs it needs no more.
 
 # %% tags=["nbval-check-output"]
-from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 order = [Operation("F", 0), Operation("B", 0), Operation("F", 1), Operation("B", 1)]
 naive = Schedule("naive", 2, 1, [order] * 3)  # 2 microbatches, 1 chunk, 3 ranks
@@ -137,7 +137,7 @@ gpipe = lab.grade(gpipe)
 # </details>
 
 # %%
-from minitrain.parallel.schedule_check import clocked, peak_live
+from minitrain.parallel.pipeline.timeline import clocked, peak_live
 
 clock = clocked(gpipe(4, 8))  # a forward takes 1, a backward 2
 lab.reveal(
@@ -222,7 +222,7 @@ show.draw_schedule(one_forward_one_backward(4, 8))
 from minitrain.data.loader import Batch
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
-from minitrain.parallel.stages import cut
+from minitrain.parallel.pipeline.stages import cut
 
 width, layers = lab.size("width"), lab.size("layers")
 config = ModelConfig(256, width, layers, heads=4, kv_heads=4, ffn_size=3 * width)
@@ -260,7 +260,7 @@ print([batch.tokens_counted for batch in microbatches(4)], "targets that count")
 # logits on the last rank. Every `batch` knows its `tokens_counted`.
 
 # %% tags=["exercise"]
-from minitrain.training.loop import token_weighted_loss
+from minitrain.training.loss import token_weighted_loss
 
 
 def run_operations(group, order, stage, batches) -> torch.Tensor:
@@ -352,7 +352,7 @@ print("largest difference of any gradient is below 1e-12:", worst.item() < 1e-12
 # %% tags=["experiment"]
 from dataclasses import replace
 
-from minitrain.parallel.fabric import FABRICS
+from minitrain.network.fabric import FABRICS
 
 UNITS = {"F": 1, "B": 2}
 forward_seconds = lab.size("forward_ms") / 1e3
@@ -401,7 +401,7 @@ def step_seconds(group, cases):
     found = []
     for name, m in cases:
         group.barrier()
-        group.use(group.clock.fabric.clock(group))  # a new clock, at 0
+        group.use(group.clock.fabric.clock(group.rank))  # a new clock, at 0
         schedule = makers[name](group.size, m)
         (stage,) = cut(build(config), schedule, group.rank)
         timed = Timed(stage, group.clock)
@@ -492,7 +492,7 @@ lab.predict("held", guess)
 
 # %% tags=["experiment"]
 from minitrain.measure.memory import MemoryLedger
-from minitrain.parallel.schedule_check import peak_of
+from minitrain.parallel.pipeline.timeline import peak_of
 
 m = lab.size("held")
 
@@ -614,7 +614,7 @@ show.draw_schedule(interleaved(4, 8, 2), unit="forwards of a chunk")
 # ranks, and the most activations that a rank holds (`stages_held`: a chunk's count as 1/v).
 
 # %% tags=["experiment"]
-from minitrain.lab.plurals import plural
+from minitrain.words import plural
 
 ranks, planned = lab.size("planned_ranks"), []
 
@@ -714,7 +714,7 @@ lab.answer("gpipe_bytes", gpipe_bytes)
 # **Stretch, ungraded**: change `orders` below. Can you lose less than `zero_bubble` does? Under it, explore all four.
 
 # %%
-from minitrain.parallel.schedules import zero_bubble
+from minitrain.parallel.pipeline.schedules import zero_bubble
 
 orders = [list(order) for order in zero_bubble(4, 8).ranks]  # yours to change
 mine = Schedule("yours", 8, 1, orders)
@@ -785,7 +785,7 @@ show.figure(
 # zero-bubble in code.
 
 # %%
-lab.score(read="minitrain/parallel/pipeline.py")
+lab.score(read="minitrain/parallel/pipeline/executor.py")
 
 # %% [markdown]
 # A pipeline cuts between layers. Next, [e02d · Expert parallel](e02d_expert_parallel.ipynb) gives a layer eight MLPs, and

@@ -15,7 +15,7 @@
 # %% tags=["setup"]
 import torch
 from minitrain.lab import Lab, show, widgets
-from minitrain.parallel.launch import launch
+from minitrain.ranks.launch import launch
 
 lab = Lab("e02d_expert_parallel")
 
@@ -315,7 +315,7 @@ show.table(
 # bias drops nothing at 1.25.
 
 # %%
-from minitrain.lab.load_chart import skewed_load
+from minitrain.lab.drawing.expert_load import skewed_load
 
 
 def draw(ax, skew, bias, capacity):
@@ -349,7 +349,7 @@ widgets.explore(
 # source, then by expert; `experts` wants it by expert. Undo that before answers go home.
 
 # %% tags=["exercise"]
-from minitrain.parallel.rows import all_to_all
+from minitrain.parallel.collectives.differentiable import all_to_all
 
 
 def exchange(group, experts, rows, counts) -> torch.Tensor:
@@ -397,7 +397,7 @@ exchange = lab.grade(exchange)
 # %% tags=["experiment"]
 from functools import partial
 
-from minitrain.model.experts import Experts
+from minitrain.model.experts.grouped import Experts
 
 
 class Mixture(torch.nn.Module):
@@ -522,7 +522,7 @@ show.lines(
 # Does it fit behind the computation? On paper, for H100s:
 
 # %%
-from minitrain.parallel.fabric import H100
+from minitrain.network.fabric import H100
 
 LINKS = {"NVLink": 362e9, "InfiniBand": 36.75e9}  # bytes/s a GPU, as in e02
 
@@ -573,9 +573,9 @@ packed = [pack(tokenizer.encode_batch(c.documents), lab.size("length"), tokenize
           for c in corpora]  # fmt: skip
 
 # %% tags=["experiment"]
-from minitrain.training.loop import token_weighted_loss
-from minitrain.training.optimizers import adamw
-from minitrain.training.schedule import warmup_cosine
+from minitrain.training.loss import token_weighted_loss
+from minitrain.optimizers.adamw import adamw
+from minitrain.optimizers.learning_rate import warmup_cosine
 
 steps, rate, rows = (lab.size(n) for n in ("steps", "lr", "batch"))
 
@@ -735,7 +735,7 @@ lab.experiment("equal_flops", equal_flops)
 # > **On GPUs.** One GPU makes the run longer. With more, `launch` uses NCCL, and section 5's bytes can be timed.
 
 # %%
-lab.score(read="minitrain/parallel/expert.py")
+lab.score(read="minitrain/parallel/expert/exchange.py")
 
 # %% [markdown]
 # Next: [e02e · Context parallel](e02e_context_parallel.ipynb) cuts the text itself, where it is too long for one rank. The

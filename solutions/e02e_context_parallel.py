@@ -15,7 +15,7 @@
 # %% tags=["setup"]
 import torch
 from minitrain.lab import Lab, show
-from minitrain.parallel.launch import launch
+from minitrain.ranks.launch import launch
 
 lab = Lab("e02e_context_parallel")
 
@@ -384,8 +384,8 @@ ring_backward = lab.grade(ring_backward)
 # **Run**: the gradients that it gives on four ranks, against plain attention in one process.
 
 # %% tags=["experiment", "nbval-check-output"]
-from minitrain.model.mask import Mask
-from minitrain.model.tiled_attention import tiled_backward
+from minitrain.model.attention.mask import Mask
+from minitrain.model.attention.tiled import tiled_backward
 from torch.nn.functional import scaled_dot_product_attention
 
 
@@ -508,9 +508,9 @@ lab.predict("ring_backward", guess)
 # %% tags=["experiment"]
 from functools import partial
 
-from minitrain.model.attention import attention_naive
-from minitrain.parallel.context import gather_attention
-from minitrain.parallel.ulysses import AllToAll
+from minitrain.model.attention.grouped_query import attention_naive
+from minitrain.parallel.context.ring import gather_attention
+from minitrain.parallel.collectives.differentiable import AllToAll
 
 
 def ring_attention(group, q, k, v):
@@ -619,7 +619,7 @@ lab.predict("peak", guess)
 
 # %% tags=["experiment"]
 from minitrain.measure.memory import MemoryLedger
-from minitrain.parallel.context import gather_sequence
+from minitrain.parallel.context.ring import gather_sequence
 
 
 def with_scores(group, q, k, v):
@@ -851,4 +851,4 @@ lab.answer("tokens_to_hide", tokens_to_hide)
 # Every cut so far can be one axis of a mesh. Next: [e02f · Four dimensions](e02f_four_dimensions.ipynb).
 
 # %%
-lab.score(read="minitrain/parallel/context.py")
+lab.score(read="minitrain/parallel/context/ring.py")

@@ -15,7 +15,7 @@
 # %% tags=["setup"]
 import torch
 from minitrain.lab import Lab, show, widgets
-from minitrain.parallel.launch import launch
+from minitrain.ranks.launch import launch
 
 lab = Lab("e02f_four_dimensions")
 
@@ -137,7 +137,7 @@ from minitrain.data.loader import Batch
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.parallel.layout import layout_of
-from minitrain.parallel.mesh_model import MeshModel, MeshOptions
+from minitrain.parallel.hybrid.model import MeshModel, MeshOptions
 
 width, layers = lab.size("width"), lab.size("layers")
 dense = ModelConfig(61, width, layers, 4, 4, ffn_size=3 * width, tied=True)
@@ -334,8 +334,8 @@ clip_on_mesh = lab.grade(clip_on_mesh)
 # before any gradient. (About ten seconds on two cores.)
 
 # %% tags=["experiment"]
-from minitrain.parallel.mesh_state import whole_model
-from minitrain.training.loop import token_weighted_loss
+from minitrain.parallel.hybrid.state import whole_model
+from minitrain.training.loss import token_weighted_loss
 
 CLIP, RATE = 0.5, 0.1
 rows, length = lab.size("rows"), lab.size("length")
@@ -414,7 +414,7 @@ lab.predict("tp_share", guess)
 # %% tags=["experiment"]
 from collections import Counter
 
-from minitrain.parallel.placement import node_traffic
+from minitrain.parallel.hybrid.placement import node_traffic
 
 PER_NODE = 4
 
@@ -605,10 +605,10 @@ lab.answer("times_as_much", times_as_much)
 # %% tags=["experiment"]
 from dataclasses import replace
 
-from minitrain.planning.memory import GIB
-from minitrain.planning.published import published_steps
+from minitrain.planning.step.memory import GIB
+from minitrain.planning.validate import published_steps
 from minitrain.planning.run import make_run
-from minitrain.planning.step import estimate
+from minitrain.planning.step.step import estimate
 
 published = published_steps("Llama 3 405B table 4")
 llama = published[1].run  # 16,384 GPUs, sequences of 8,192
@@ -726,7 +726,7 @@ show.figure(
 )
 
 # %%
-lab.score(read="minitrain/parallel/mesh_model.py")
+lab.score(read="minitrain/parallel/hybrid/model.py")
 
 # %% [markdown]
 # **Takeaway**: a mesh is arithmetic on rank numbers, and its order is free. Here the right one sends 19 times less through

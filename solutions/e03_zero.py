@@ -14,7 +14,7 @@
 # %% tags=["setup"]
 import torch
 from minitrain.lab import Lab, show
-from minitrain.parallel.launch import launch
+from minitrain.ranks.launch import launch
 
 lab = Lab("e03_zero")
 
@@ -51,12 +51,12 @@ def tokens_of(rank):
 
 
 # %% [markdown]
-# [`FlatUnit(module, group)`](../minitrain/parallel/flat_unit.py) is given. It has `full`, (S,): the module's parameters
+# [`FlatUnit(module, group)`](../minitrain/parallel/zero/plain_unit.py) is given. It has `full`, (S,): the module's parameters
 # side by side, with zeros at the end; `shard`, (S/N,): this rank's part as an `nn.Parameter`, **a view of `full`**;
 # `parameters`: a list of the module's own, views too; and `whole_gradient()`: their gradients as a new tensor, (S,).
 
 # %% tags=["nbval-check-output"]
-from minitrain.parallel.flat_unit import FlatUnit
+from minitrain.parallel.zero.plain_unit import FlatUnit
 
 
 def shapes(group):
@@ -433,7 +433,7 @@ def forward_backward(group, wiring, repeats=3):
 
 # %%
 from dataclasses import replace
-from minitrain.parallel.fabric import FABRICS
+from minitrain.network.fabric import FABRICS
 
 weight, length = lab.size("parameters_each"), lab.size("tokens_each")
 fabric = replace(FABRICS["h100-infiniband"](), ranks_per_node=1).resolved()
@@ -669,10 +669,10 @@ lab.predict("runs_that_fit", guess)
 # %% tags=["experiment"]
 import tempfile
 
-from minitrain.parallel.launch import RankError
-from minitrain.parallel.zero3 import Zero3 as MixedZero3
-from minitrain.parallel.zero_optimizer import ZeroOptimizer
-from minitrain.training.stores import DiskStore
+from minitrain.ranks.errors import RankError
+from minitrain.parallel.zero.stage_3 import Zero3 as MixedZero3
+from minitrain.parallel.zero.optimizer import ZeroOptimizer
+from minitrain.memory.stores import DiskStore
 
 deep = preset(lab.size("preset"), layers=lab.size("deep"))
 size = sum(p.numel() for p in build(deep, device="meta").parameters())
@@ -851,8 +851,8 @@ lab.answer("largest", largest)
 # Activations are not in these sums. They do not shrink with N; [e05](e05_activation_memory.ipynb) recomputes them.
 
 # %%
-lab.score(read="minitrain/parallel/zero3.py")
+lab.score(read="minitrain/parallel/zero/stage_3.py")
 
 # %% [markdown]
-# Next: [e04 · Mixed precision](e04_mixed_precision.ipynb) halves the bytes of a number. Read also [flat.py](../minitrain/parallel/flat.py), your units with mixed
-# precision, and [offload.py](../minitrain/training/offload.py), where reads and writes overlap the update.
+# Next: [e04 · Mixed precision](e04_mixed_precision.ipynb) halves the bytes of a number. Read also [flat.py](../minitrain/parallel/zero/unit.py), your units with mixed
+# precision, and [offload.py](../minitrain/memory/optimizer_offload.py), where reads and writes overlap the update.

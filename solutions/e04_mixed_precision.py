@@ -43,7 +43,7 @@ print(f"floor {floor:.3f} nats a token")
 from minitrain.data.loader import Loader
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
-from minitrain.training.loop import token_weighted_loss
+from minitrain.training.loss import token_weighted_loss
 
 D, B, steps = lab.size("width"), lab.size("batch"), lab.size("steps")
 alike = lab.size("alike")  # microbatches of a step, of which one is computed
@@ -706,7 +706,7 @@ def train(prepare=same, dtype=torch.float32, wrap=same, scaler=None):
 # **Run**: eight trainings from one start, about a minute.
 
 # %% tags=["experiment"]
-from minitrain.training.precision import emulate
+from minitrain.precision.emulated import emulate
 from tqdm.auto import tqdm
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -799,7 +799,7 @@ lab.answer("fp8_gap", fp8_gap)
 
 # %% tags=["experiment"]
 from minitrain.measure.memory import MemoryLedger
-from minitrain.training.fp8_linear import MXFP8, NVFP4, convert
+from minitrain.precision.low_bit_linear import MXFP8, NVFP4, convert
 
 
 def kept_bytes(autocast, recipe=None):
@@ -843,4 +843,4 @@ lab.experiment("memory", memory)
 # Next, [e05 · Activation memory](e05_activation_memory.ipynb): what no format shrinks enough is computed twice.
 
 # %%
-lab.score(read="minitrain/training/precision.py")
+lab.score(read="minitrain/precision/loss_scaling.py")

@@ -158,7 +158,7 @@ for name, each in [("plain", plain), ("yours", forgetful)]:
 
 # %% tags=["experiment"]
 from minitrain.measure.flops import counted_flops
-from minitrain.model.attention import attention, attention_naive
+from minitrain.model.attention.grouped_query import attention, attention_naive
 from minitrain.model.transformer import exchange_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -264,7 +264,7 @@ keep = lab.grade(keep)
 
 # %% tags=["experiment"]
 from minitrain.measure.predicted_memory import block_bytes_per_token
-from minitrain.training.recompute_model import recompute
+from minitrain.memory.segments import recompute
 
 saved = []
 for dtype in (torch.float32, torch.bfloat16):
@@ -309,7 +309,7 @@ show.bars(
 # %%
 from typing import NamedTuple
 
-from minitrain.training.placement import Layer
+from minitrain.memory.placement import Layer
 
 
 class Segment(NamedTuple):
@@ -529,9 +529,9 @@ lab.predict("extra_of_full", guess)
 import time
 
 from minitrain.measure.flops import model_flops
-from minitrain.training.placement import uniform_plan
-from minitrain.training.recompute_model import Segmented
-from minitrain.training.recompute_tradeoff import block_layers
+from minitrain.memory.placement import uniform_plan
+from minitrain.memory.segments import Segmented
+from minitrain.memory.tradeoff import block_layers
 
 chosen = block_layers(config, B, T)[0]  # closed form, as in section 2
 blocks = [Layer(chosen.input_bytes, chosen.saved_bytes, chosen.cost)] * config.layers
@@ -634,7 +634,7 @@ lab.answer("spared", spared)
 # ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
 
 # %%
-from minitrain.model.mask import Mask
+from minitrain.model.attention.mask import Mask
 
 ROWS = 128  # of a tile
 COLUMNS = 128
@@ -771,7 +771,7 @@ tiled_backward = lab.grade(tiled_backward)
 # </details>
 
 # %% tags=["nbval-check-output"]
-from minitrain.model.tiled_attention import Tiled
+from minitrain.model.attention.tiled import Tiled
 
 
 def tiled(q, k, v, mask=None):
@@ -860,12 +860,12 @@ longest_naive = Ls[-1] * (80e9 / (1e6 * at["naive", Ls[-1]])) ** 0.5
 lab.answer("longest_naive", longest_naive)
 
 # %%
-lab.score(read="minitrain/training/recompute.py")
+lab.score(read="minitrain/memory/recompute.py")
 
 # %% [markdown]
 # > **On GPUs.** Kernels do the same with tiles in on-chip memory, so they are faster too: see
-# > [triton_attention.py](../minitrain/model/triton_attention.py). What does not fit even so can wait in the CPU's memory:
-# > [activation_offload.py](../minitrain/training/activation_offload.py).
+# > [triton_attention.py](../minitrain/model/attention/triton.py). What does not fit even so can wait in the CPU's memory:
+# > [activation_offload.py](../minitrain/memory/activation_offload.py).
 #
 # Next: [e10 · Cost](e10_cost.ipynb) turns bytes and FLOPs into days and dollars, or go by the
 # [map of the course](index.ipynb).

@@ -13,7 +13,7 @@
 
 # %% tags=["setup"]
 from minitrain.lab import Lab, show, widgets
-from minitrain.planning.network import fabric_of
+from minitrain.planning.step.network import fabric_of
 from minitrain.planning.run import Model, Plan, Run, make_run
 
 lab = Lab("e10_cost")
@@ -365,7 +365,7 @@ lab.predict("error", guess, unit="%")
 # (p-1)/(v·m) of matmul + elementwise + tensor.
 
 # %% tags=["exercise"]
-from minitrain.planning.layer_times import elementwise_seconds
+from minitrain.planning.step.layer_times import elementwise_seconds
 
 
 def step_parts(run: Run, fabric) -> dict[str, float]:
@@ -427,8 +427,8 @@ step_parts = lab.grade(step_parts)
 # clock over the pipeline's operations, with the same constants.
 
 # %% tags=["experiment"]
-from minitrain.planning.published import published_steps
-from minitrain.planning.step import estimate
+from minitrain.planning.validate import published_steps
+from minitrain.planning.step.step import estimate
 
 tables = [
     "Korthikanti table 5",
@@ -630,9 +630,9 @@ lab.predict("price_ratio", guess, unit="x")
 # search. B200 and H200 have constants of their kin: no run on them was fitted.
 
 # %% tags=["experiment"]
-from minitrain.planning.cost import Site, energy_kwh
-from minitrain.planning.goodput import Failures, goodput
-from minitrain.planning.prices import offers, price_of
+from minitrain.planning.money.cost import Site, energy_kwh
+from minitrain.planning.money.goodput import Failures, goodput
+from minitrain.planning.money.prices import offers, price_of
 
 tokens, clouds = lab.size("tokens"), []
 for name, gpus in product(lab.size("chips"), lab.size("gpus")):
@@ -717,7 +717,7 @@ pareto = lab.grade(pareto)
 # </details>
 
 # %% tags=["picture"]
-from minitrain.planning.cost import Choice
+from minitrain.planning.money.cost import Choice
 
 choices = [
     Choice(f"{row['gpus']} {row['chip'].partition('-')[0]}, {offer.seller[:14]}",
@@ -807,7 +807,7 @@ widgets.explore(
 # ([Sardana et al. 2024](https://arxiv.org/abs/2401.00448)).
 
 # %% tags=["experiment"]
-from minitrain.planning.optimal import KAPLAN, within_budget
+from minitrain.planning.scaling.frontier import KAPLAN, within_budget
 
 budgets, services = [1e21, 1e22, 1e23, 1e24, 1e25], [0, 1e12, 1e13]
 chinchilla = []
@@ -878,7 +878,7 @@ lab.answer("served_size", served_size)
 # > **On GPUs.** Nothing here changes. With one, run e01's roofline and set your own `matmul` share beside 0.75 and 0.60.
 #
 # On the command line: `python -m minitrain plan`, `plan front`, `plan own`. After closed_forms.py read
-# [step.py](../minitrain/planning/step.py), where a clock replaces your bubble and your overlap.
+# [step.py](../minitrain/planning/step/step.py), where a clock replaces your bubble and your overlap.
 
 # %%
 lab.score(read="minitrain/planning/closed_forms.py")

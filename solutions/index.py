@@ -69,7 +69,7 @@
 # Run the next cell (Shift+Enter) for your points so far and what to do next.
 
 # %% tags=["setup"]
-from minitrain.lab.overview import overview
+from minitrain.lab.notebook.overview import overview
 
 overview()
 

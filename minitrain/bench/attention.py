@@ -13,12 +13,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench import OURS, PEER, Case
+from minitrain.bench.case import OURS, PEER, Case
 from minitrain.measure.clock import Comparison, Timing, compare
 from minitrain.measure.memory import MemoryLedger
-from minitrain.model.attention import Kernel, attention, attention_naive
-from minitrain.model.tiled_attention import tiled_attention
-from minitrain.model.triton_attention import triton_attention
+from minitrain.model.attention.grouped_query import Kernel, attention, attention_naive
+from minitrain.model.attention.tiled import tiled_attention
+from minitrain.model.attention.triton import triton_attention
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 HEADS, KV_HEADS, SIZE = 4, 2, 64

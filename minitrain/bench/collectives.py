@@ -13,9 +13,13 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from minitrain.bench import OURS, PEER, Case, in_turn, on_ranks
-from minitrain.parallel.collectives import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from minitrain.parallel.group import Group
+from minitrain.bench.case import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.parallel.collectives.algorithms import (
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+)
+from minitrain.ranks.group import Group
 
 SIZES = (2**12, 2**16, 2**20, 2**22, 2**24, 2**26)  # 4 KB to 64 MB
 SMALL, LARGE = (

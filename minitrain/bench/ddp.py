@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from minitrain.bench import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.bench.case import OURS, PEER, Case, in_turn, on_ranks
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
+from minitrain.optimizers.adamw import adamw
 from minitrain.parallel.ddp import DDP
-from minitrain.parallel.group import Group
-from minitrain.training.optimizers import adamw
+from minitrain.ranks.group import Group
 
 SHAPES = (("1M", 8, 128), ("10M", 4, 128))  # preset, batch a rank, length
 REASON = (

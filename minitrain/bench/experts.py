@@ -13,12 +13,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench import OURS, PEER, Case
+from minitrain.bench.case import OURS, PEER, Case
 from minitrain.errors import InputError
 from minitrain.measure.clock import Comparison, Timing, compare
 from minitrain.measure.memory import MemoryLedger
 from minitrain.model.config import ModelConfig
-from minitrain.model.moe import MoE, moe_naive
+from minitrain.model.experts.moe import MoE, moe_naive
 
 EXPERTS = (2, 8, 16, 32)
 BATCH, LENGTH, WIDTH, INNER, PER_TOKEN = 4, 256, 256, 256, 2

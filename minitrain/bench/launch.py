@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from minitrain.bench import OURS, PEER, Case
+from minitrain.bench.case import OURS, PEER, Case
 from minitrain.measure.clock import Comparison, compare
-from minitrain.parallel.group import Group
-from minitrain.parallel.launch import launch
+from minitrain.ranks.group import Group
+from minitrain.ranks.launch import launch
 
 REASON = "a machine on which processes start as fast as ours fork: look at the absolute times"
 

@@ -13,12 +13,12 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench import OURS, PEER, Case
+from minitrain.bench.case import OURS, PEER, Case
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
-from minitrain.training.adam8bit import Adam8bit
-from minitrain.training.optimizers import AdamW
+from minitrain.optimizers.adam8bit import Adam8bit
+from minitrain.optimizers.adamw import AdamW
 
 PRESETS = ("10M",)
 OPTIONS = {"lr": 1e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}

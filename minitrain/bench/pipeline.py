@@ -16,15 +16,17 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.bench.case import OURS, PEER, Case, in_turn, on_ranks
 from minitrain.measure.memory import MemoryLedger
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
-from minitrain.parallel.group import Group
-from minitrain.parallel.operations import Schedule
-from minitrain.parallel.pipeline import Pipeline, Stage, cut, share_of_loss
-from minitrain.parallel.schedules import make_schedule
-from minitrain.training.loop import token_weighted_loss
+from minitrain.parallel.pipeline.executor import Pipeline
+from minitrain.parallel.pipeline.operations import Schedule
+from minitrain.parallel.pipeline.plain import share_of_loss
+from minitrain.parallel.pipeline.schedules import make_schedule
+from minitrain.parallel.pipeline.stages import Stage, cut
+from minitrain.ranks.group import Group
+from minitrain.training.loss import token_weighted_loss
 
 SCHEDULES = (("1f1b", 1), ("interleaved", 2))  # and chunks a rank
 SHAPE = ("3M", 8, 2, 128)  # preset, microbatches, rows in each, length

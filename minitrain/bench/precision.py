@@ -12,14 +12,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench import OURS, PEER, Case
+from minitrain.bench.case import OURS, PEER, Case
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
-from minitrain.training.fp8 import E4M3, round_to
-from minitrain.training.loop import token_weighted_loss
-from minitrain.training.optimizers import adamw
-from minitrain.training.precision import LossScaler
+from minitrain.optimizers.adamw import adamw
+from minitrain.precision.formats import E4M3, round_to
+from minitrain.precision.loss_scaling import LossScaler
+from minitrain.training.loss import token_weighted_loss
 
 SHAPES = (("10M", 8, 128),)  # preset, batch, length
 ROUNDED = 2**20  # numbers

@@ -23,16 +23,16 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from minitrain.bench import OURS, PEER, Case
+from minitrain.bench.case import OURS, PEER, Case
 from minitrain.measure.clock import Comparison, Timing, compare
 from minitrain.measure.memory import MemoryLedger
+from minitrain.memory.activation_offload import Offload
+from minitrain.memory.placement import uniform_plan
+from minitrain.memory.segments import Segmented
+from minitrain.memory.selective import save_matmuls
 from minitrain.model.config import preset
 from minitrain.model.transformer import Stack, build, one_after_another
-from minitrain.training.activation_offload import Offload
-from minitrain.training.loop import token_weighted_loss
-from minitrain.training.placement import uniform_plan
-from minitrain.training.recompute_model import Segmented
-from minitrain.training.selective import save_matmuls
+from minitrain.training.loss import token_weighted_loss
 
 SHAPES = (("1M", 8, 128), ("10M", 4, 128))  # preset, batch, length
 SLOWER = (

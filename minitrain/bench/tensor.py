@@ -24,13 +24,13 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from minitrain.bench import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.bench.case import OURS, PEER, Case, in_turn, on_ranks
 from minitrain.measure.allocated import peak_allocated_bytes
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
-from minitrain.parallel.group import Group
-from minitrain.parallel.tensor import tensor_parallel
-from minitrain.parallel.vocabulary import vocabulary_parallel_loss
+from minitrain.parallel.tensor.layers import tensor_parallel
+from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
+from minitrain.ranks.group import Group
 
 BLOCKS = (("1M", 4, 128), ("10M", 1, 128), ("10M", 4, 256))  # preset, batch, length
 LOSSES = ((1024, 512), (512, 32000))  # tokens, vocabulary

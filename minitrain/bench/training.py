@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from minitrain.bench import OURS, PEER, Case
+from minitrain.bench.case import OURS, PEER, Case
 from minitrain.errors import InputError
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import ModelConfig, preset
 from minitrain.model.transformer import Transformer, build
-from minitrain.training.optimizers import adamw
+from minitrain.optimizers.adamw import adamw
 
 SHAPES = (("1M", 16, 128), ("10M", 8, 128))  # preset, batch, length
 REASON = (

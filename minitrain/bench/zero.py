@@ -23,15 +23,15 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from minitrain.bench import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.bench.case import OURS, PEER, Case, in_turn, on_ranks
 from minitrain.measure.memory import MemoryLedger
+from minitrain.memory.stores import MemoryStore
 from minitrain.model.config import preset
 from minitrain.model.transformer import Transformer, build
-from minitrain.parallel.group import Group
-from minitrain.parallel.zero import Zero
-from minitrain.parallel.zero3 import Zero3
-from minitrain.parallel.zero_optimizer import ZeroOptimizer
-from minitrain.training.stores import MemoryStore
+from minitrain.parallel.zero.optimizer import ZeroOptimizer
+from minitrain.parallel.zero.stage_3 import Zero3
+from minitrain.parallel.zero.stages_1_2 import Zero
+from minitrain.ranks.group import Group
 
 SHAPES = (("1M", 2, 128), ("10M", 1, 128), ("50M", 1, 128))  # preset, batch a rank, length
 ADAMW = partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.1, fused=True)

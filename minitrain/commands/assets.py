@@ -17,7 +17,7 @@ def assets(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """List the texts and models that can be fetched, or fetch one into the cache."""
-    from minitrain.data.assets import fetch
+    from minitrain.data.assets.fetch import fetch
 
     if name is None:
         Console().print(_table())
@@ -27,7 +27,8 @@ def assets(
 
 
 def _table() -> Table:
-    from minitrain.data.assets import ASSETS, is_cached
+    from minitrain.data.assets.catalogue import ASSETS
+    from minitrain.data.assets.fetch import is_cached
 
     table = Table(box=box.SIMPLE)
     table.add_column("name", no_wrap=True)

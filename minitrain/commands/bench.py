@@ -12,7 +12,7 @@ from minitrain.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from minitrain.bench import Case, Row
+    from minitrain.bench.case import Case, Row
 
 NAMES = (
     "launch",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 if TYPE_CHECKING:
-    from minitrain.lab.build import Target
+    from minitrain.lab.building.masters import Target
 
 
 def build(
@@ -22,7 +22,7 @@ def build(
     ] = False,
 ) -> None:
     """Make solutions/*.ipynb (executed) and labs/*.ipynb (for learners) from solutions/*.py."""
-    from minitrain.lab.build import targets
+    from minitrain.lab.building.masters import targets
 
     chosen = targets(names or None)
     if check:
@@ -32,8 +32,8 @@ def build(
 
 
 def _report_drift(chosen: list[Target]) -> int:
-    from minitrain.lab.build import drift, for_learners, read_master
-    from minitrain.lab.rules import problems
+    from minitrain.lab.building.masters import drift, for_learners, read_master
+    from minitrain.lab.building.rules import problems
 
     found = 0
     for target in chosen:
@@ -47,9 +47,15 @@ def _report_drift(chosen: list[Target]) -> int:
 
 
 def _build(target: Target, force: bool, unfilled: bool) -> None:
-    from minitrain.lab.build import for_learners, is_current, read_master, write, write_picture
-    from minitrain.lab.execute import execute
-    from minitrain.lab.rules import problems
+    from minitrain.lab.building.execute import execute
+    from minitrain.lab.building.masters import (
+        for_learners,
+        is_current,
+        read_master,
+        write,
+        write_picture,
+    )
+    from minitrain.lab.building.rules import problems
 
     notebook = read_master(target)
     lab = for_learners(notebook)

@@ -9,7 +9,7 @@ def doctor() -> None:
     """Tell in ten lines whether this machine can run the course; exit code 1 where it can't."""
     from rich.console import Console
 
-    from minitrain.lab.health import examine
+    from minitrain.lab.notebook.health import examine
 
     console = Console(soft_wrap=True, highlight=False)
     colors = {"ok": "green", "warn": "yellow", "fail": "red"}

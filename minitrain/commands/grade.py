@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 if TYPE_CHECKING:
-    from minitrain.lab.grade import Report
+    from minitrain.lab.grading.grade import Report
 
 
 def grade(
@@ -31,7 +31,7 @@ def grade(
     jobs: Annotated[int, typer.Option(help="parallel processes for --csv")] = os.cpu_count() or 1,
 ) -> None:
     """Grade submissions in the sandbox: text, or --json, --junit, --gradescope, --csv."""
-    from minitrain.lab import bubblewrap
+    from minitrain.lab.sandbox import bubblewrap
 
     paths = [_find(given) for given in submissions]
     if bubblewrap.find() is None:
@@ -61,7 +61,7 @@ def _find(given: str) -> Path:
 
 
 def _files(paths: list[Path]) -> list[Path]:
-    from minitrain.lab.collect import find_submissions
+    from minitrain.lab.grading.collect import find_submissions
 
     found: list[Path] = []
     for path in paths:
@@ -70,13 +70,15 @@ def _files(paths: list[Path]) -> list[Path]:
 
 
 def _report(path: Path) -> Report:
-    from minitrain.lab.collect import find_lab
-    from minitrain.lab.submission import read_submission
+    from minitrain.lab.grading.collect import find_lab
+    from minitrain.lab.grading.submission import read_submission
 
     submission = read_submission(path)
     name = find_lab(submission)
 
-    from minitrain.lab.grade import PATIENT, grade_submission, load_lab, warm  # torch: seconds
+    from minitrain.lab.grading.course import load_lab
+    from minitrain.lab.grading.grade import grade_submission, warm
+    from minitrain.lab.sandbox.limits import PATIENT
 
     lab = load_lab(name)
     with warm(lab, PATIENT) as sandbox:
@@ -89,7 +91,7 @@ def _write(
     junit: Path | None,
     gradescope: Path | None,
 ) -> None:
-    from minitrain.lab import reports as forms
+    from minitrain.lab.grading import reports as forms
 
     plain = [report for _, report in reports]
     if junit is not None:
@@ -111,7 +113,7 @@ def _class(paths: list[Path], csv: Path, jobs: int) -> None:
     if jobs < 1:
         raise InputError(f"--jobs {jobs}: give the number of parallel processes, from 1 up")
 
-    from minitrain.lab.classroom import grade_folder  # torch: seconds
+    from minitrain.lab.grading.classroom import grade_folder  # torch: seconds
 
     rows = grade_folder(paths[0], csv, jobs)
     failed = [row for row in rows if row.error]

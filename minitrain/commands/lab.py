@@ -18,7 +18,7 @@ def lab(
 ) -> None:
     """Open JupyterLab on a lab (by default on labs/index.ipynb, the map of the course)."""
     from minitrain.errors import InputError, unknown_name
-    from minitrain.lab.server import server_command
+    from minitrain.lab.notebook.server import server_command
     from minitrain.paths import course_root
 
     root = course_root()

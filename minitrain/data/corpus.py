@@ -9,7 +9,7 @@ over its choices, and the mean over documents is the floor that no model can bea
 `log_probability` reads a text back, without the generator, and gives -inf where it contradicts
 itself. Same seed, same bytes, on every platform: the random bytes are PCG64's raw stream. A larger
 corpus begins with the smaller one; another seed gives held-out documents. A fifth domain, `chain`,
-is no story but a chain of words, on which losses follow a power law (_chain.py). Labs: all.
+is no story but a chain of words, on which losses follow a power law (stories/chain.py). Labs: all.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Protocol
 import numpy as np
 from tqdm.auto import tqdm
 
-from minitrain.data._chain import make_chain
-from minitrain.data._dice import Dice, Pick, random_bytes
-from minitrain.data._domains import Domain
-from minitrain.data._scorer import score
-from minitrain.data._storyteller import tell
-from minitrain.data._worlds import WORLDS
+from minitrain.data.stories.chain import make_chain
+from minitrain.data.stories.domain import Domain
+from minitrain.data.stories.odds import Dice, Pick, random_bytes
+from minitrain.data.stories.scorer import score
+from minitrain.data.stories.storyteller import tell
+from minitrain.data.stories.worlds import WORLDS
 from minitrain.data.tokenizer import Tokenizer
 from minitrain.errors import InputError, unknown_name
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from minitrain.data.assets import fetch
+from minitrain.data.assets.fetch import fetch
 from minitrain.errors import InputError
 
 SEPARATOR = "<|endoftext|>"  # between documents, as in TinyStories' files

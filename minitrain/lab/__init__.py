@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitrain.lab.notebook import Lab
+    from minitrain.lab.notebook.lab import Lab
 
 __all__ = ["Lab"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "Lab":
-        from minitrain.lab.notebook import Lab
+        from minitrain.lab.notebook.lab import Lab
 
         return Lab
     raise AttributeError(f"module 'minitrain.lab' has no attribute '{name}'")

@@ -5,12 +5,13 @@ Cards: table, card.
 Text: bytes_text, seconds_text, count_text.  Each call displays at once and returns None.
 """
 
-from minitrain.lab.cards import bytes_text, card, count_text, seconds_text, table
-from minitrain.lab.charts import bars, timeline
-from minitrain.lab.figures import COLORS, MARKERS, STYLE, canvas, figure, lines, picture
-from minitrain.lab.load_chart import draw_load
-from minitrain.lab.mesh_chart import draw_mesh
-from minitrain.lab.schedule_chart import draw_schedule
+from minitrain.lab.drawing.cards import card, table
+from minitrain.lab.drawing.charts import bars, timeline
+from minitrain.lab.drawing.expert_load import draw_load
+from minitrain.lab.drawing.figures import COLORS, MARKERS, STYLE, canvas, figure, lines, picture
+from minitrain.lab.drawing.mesh import draw_mesh
+from minitrain.lab.drawing.schedule import draw_schedule
+from minitrain.words import bytes_text, count_text, seconds_text
 
 __all__ = [
     "COLORS",

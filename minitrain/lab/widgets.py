@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from minitrain.errors import InputError
-from minitrain.lab.display import Rich, display, in_kernel
-from minitrain.lab.figures import canvas, picture
+from minitrain.lab.drawing.display import Rich, display, in_kernel
+from minitrain.lab.drawing.figures import canvas, picture
 
 Choice = tuple[float, float, float] | list[Any]
 Words = str | Callable[..., str]

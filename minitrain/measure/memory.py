@@ -24,10 +24,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from minitrain.measure.predicted_memory import predict_memory
-
-__all__ = ["CATEGORIES", "MemoryLedger", "predict_memory", "readable"]
-
 CATEGORIES = ("parameters", "buffers", "gradients", "optimizer", "activations", "temporaries")
 
 

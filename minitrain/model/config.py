@@ -68,7 +68,7 @@ class ModelConfig:
     expert_ffn_size: int | None = None  # ffn_size unless it is given
     shared_experts: int = 0  # which every token passes through besides
     capacity: float | None = None  # times an even load; None: no token is ever dropped
-    sequence_balance: float = 0.0  # weights of the router's losses: router.py says more
+    sequence_balance: float = 0.0  # weights of the router's losses: experts/router.py says more
     batch_balance: float = 0.0
     z_loss: float = 0.0
     bias_rate: float = 0.0

@@ -8,8 +8,10 @@ Paper: Shazeer, arXiv 2002.05202. Lab: e01. Shapes: B batch  T tokens  D width  
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from minitrain.model.config import ModelConfig
 
@@ -23,3 +25,27 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.silu(self.gate(x)) * self.up(x))  # (B, T, F) -> (B, T, D)
+
+
+def swiglu_naive(gate: Tensor, up: Tensor) -> Tensor:
+    """gate and up (B, T, F) -> (B, T, F)."""
+    return F.silu(gate) * up
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """The same, with silu(gate) made again in backward."""
+    return _SwiGLU.apply(gate, up)
+
+
+class _SwiGLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        dgate = torch.ops.aten.silu_backward(dy * up, gate)
+        return dgate, F.silu(gate).mul_(dy)

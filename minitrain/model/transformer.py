@@ -6,7 +6,7 @@
     logits = head(norm(x))
 
 Cost a token: 2 FLOPs a matrix parameter forward and 4 backward, and attention's own.
-Where the configuration has experts, mixtures of them take the MLPs' places (moe.py).
+Where the configuration has experts, mixtures of them take the MLPs' places (experts/moe.py).
 Papers: Vaswani et al., arXiv 1706.03762; LLaMA, 2302.13971. Lab: e01.
 Shapes: B batch  T tokens  D width  V vocabulary.
 """
@@ -20,11 +20,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from minitrain.model.attention import Attention, Kernel, attention_mask
+from minitrain.model.attention.grouped_query import Attention, Kernel, attention_mask
+from minitrain.model.attention.mask import Mask
 from minitrain.model.config import ModelConfig
-from minitrain.model.mask import Mask
+from minitrain.model.experts.moe import MoE
 from minitrain.model.mlp import MLP
-from minitrain.model.moe import MoE
 from minitrain.model.norm import RMSNorm
 from minitrain.model.rope import Rotation, document_positions, rotation
 

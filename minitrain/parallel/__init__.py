@@ -1,1 +1,1 @@
-"""Many ranks: launching them, what they say to each other, and what they train together."""
+"""Many devices: data parallelism, meshes and layouts; a room for each further technique."""

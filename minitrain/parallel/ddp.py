@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.parallel.group import Group, Work
+from minitrain.ranks.group import Group
+from minitrain.ranks.work import Work
 
 BUCKET_BYTES = 25 * 2**20
 LAST_BYTES = 2 * 2**20  # when the last bucket is full, no backward is left to hide its all-reduce

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minitrain.errors import InputError, unknown_name
-from minitrain.parallel.group import Group
+from minitrain.ranks.group import Group
 
 
 @dataclass(frozen=True, init=False, repr=False)

@@ -4,8 +4,8 @@
     memory      16 N / (t p), less with ZeRO, and l layers of one microbatch's activations
     step        compute + memory-bound kernels + exposed communication + bubble
 
-`step.py` does the last with an event-driven clock. This one is off by 5% on Korthikanti's table 5
-(the clock 2%) and by 8% on the MPT runs (4%): most of what there is to know is in these lines.
+`step/step.py` does the last with an event-driven clock. This one is off by 5% on Korthikanti's
+table 5 (the clock 2%) and 8% on the MPT runs (4%): most of what there is to know is in these lines.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 
-from minitrain.planning import workload
 from minitrain.planning.hardware import Chip
-from minitrain.planning.layer_times import elementwise_seconds
-from minitrain.planning.memory import rank_memory
-from minitrain.planning.network import Fabric
 from minitrain.planning.run import Model, Plan, Run, make_run
+from minitrain.planning.step import workload
+from minitrain.planning.step.layer_times import elementwise_seconds
+from minitrain.planning.step.memory import rank_memory
+from minitrain.planning.step.network import Fabric
 
 USABLE = 0.92  # of a chip's memory, as in `search.py`
 

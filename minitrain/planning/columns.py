@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from minitrain.errors import InputError
 from minitrain.planning.hardware import Chip, find_chip
-from minitrain.planning.memory import peak_memory
 from minitrain.planning.run import Model, Plan, Run, make_run
+from minitrain.planning.step.memory import peak_memory
 
 COLUMNS = {
     "name": "any text",

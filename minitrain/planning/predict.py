@@ -13,9 +13,9 @@ from pathlib import Path
 
 from minitrain.errors import InputError, unknown_name
 from minitrain.planning.columns import COLUMNS, run_from_row
-from minitrain.planning.memory import GIB, Memory
 from minitrain.planning.run import Run
-from minitrain.planning.step import Step, estimate
+from minitrain.planning.step.memory import GIB, Memory
+from minitrain.planning.step.step import Step, estimate
 
 NEEDED = ("chip", "layers", "hidden")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from minitrain.errors import InputError
-from minitrain.parallel.schedules import SCHEDULES
+from minitrain.parallel.pipeline.schedules import SCHEDULES
 from minitrain.planning.hardware import Chip, find_chip
 
 PLANNED = [name for name in SCHEDULES if name != "dualpipe"]  # which holds each stage twice

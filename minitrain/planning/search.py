@@ -15,10 +15,10 @@ from itertools import product
 from minitrain.errors import InputError
 from minitrain.planning.columns import most_chunks
 from minitrain.planning.hardware import Chip, find_chip
-from minitrain.planning.memory import peak_memory
-from minitrain.planning.network import fabric_of
 from minitrain.planning.run import Model, Plan, Run, make_run
-from minitrain.planning.step import Step, estimate
+from minitrain.planning.step.memory import peak_memory
+from minitrain.planning.step.network import fabric_of
+from minitrain.planning.step.step import Step, estimate
 
 USABLE = 0.92  # of the memory: the CUDA context, NCCL's buffers and fragmentation take the rest
 SIMULATED = 24  # of the best by the closed form

@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
-from minitrain.parallel.links import published_sweep
+from minitrain.network.links import published_sweep
 from minitrain.paths import data_dir
-from minitrain.planning import workload
 from minitrain.planning.columns import run_from_row
-from minitrain.planning.cost import chip_hours
 from minitrain.planning.hardware import number, read_table
-from minitrain.planning.layer import backward_tasks, forward_tasks
-from minitrain.planning.layer_times import layer_times
-from minitrain.planning.memory import ZERO_PAPER, peak_memory, state_bytes
-from minitrain.planning.network import fabric_of, fit_wire
-from minitrain.planning.optimal import fit_frontier
-from minitrain.planning.scaling_laws import CHINCHILLA_REFITTED
-from minitrain.planning.step import estimate
-from minitrain.planning.streams import repeated
+from minitrain.planning.money.cost import chip_hours
+from minitrain.planning.run import Run
+from minitrain.planning.scaling.frontier import fit_frontier
+from minitrain.planning.scaling.laws import CHINCHILLA_REFITTED
+from minitrain.planning.step import workload
+from minitrain.planning.step.layer import backward_tasks, forward_tasks
+from minitrain.planning.step.layer_times import layer_times
+from minitrain.planning.step.memory import ZERO_PAPER, peak_memory, state_bytes
+from minitrain.planning.step.network import fabric_of, fit_wire
+from minitrain.planning.step.step import estimate
+from minitrain.planning.step.streams import repeated
 
 GRID_KG_PER_KWH = 0.42  # one constant that gives every published CO2 row of the Llama model cards
 SWEEPS = ("a100_8gpu_nvlink3", "h200_8gpu_nvls")
@@ -199,3 +200,33 @@ def ranks(values: list[float]) -> list[float]:
     first = {value: order.index(value) for value in set(values)}
     count = {value: order.count(value) for value in set(values)}
     return [first[value] + (count[value] + 1) / 2 for value in values]
+
+
+@dataclass(frozen=True)
+class PublishedStep:
+    table: str
+    run: Run
+    seconds: float
+
+
+def teraflop_per_chip(flops: int, run: Run) -> float:
+    return flops / run.gpus / 1e12
+
+
+SECONDS: dict[str, Callable[[float, Run], float]] = {
+    "step_seconds": lambda value, run: value,
+    "tokens_per_second": lambda value, run: run.tokens / value,
+    "tflops_per_gpu": lambda v, run: teraflop_per_chip(workload.model_flops(run), run) / v,
+    "hardware_tflops": lambda v, run: teraflop_per_chip(workload.hardware_flops(run), run) / v,
+}
+
+
+def published_steps(table: str | None = None) -> list[PublishedStep]:
+    """The rows of `data/published_runs.csv` that say how long a step took, of one table or all."""
+    found = []
+    for row in read_table(data_dir() / "published_runs.csv"):
+        if row["metric"] in SECONDS and table in (None, row["table"]):
+            run = run_from_row(row)
+            seconds = SECONDS[row["metric"]](number(row, "published"), run)
+            found.append(PublishedStep(row["table"], run, seconds))
+    return found

@@ -1,1 +1,1 @@
-"""One model, one loop: optimizer, schedule, steps, checkpoints, samples."""
+"""One model, one loop: loss, steps, state, configuration, report."""

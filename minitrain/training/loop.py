@@ -18,42 +18,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.model.mixture import set_step, update_biases
-from minitrain.training.checkpoint import TrainState
+from minitrain.model.experts.step import set_step, update_biases
+from minitrain.optimizers.adamw import adamw
+from minitrain.optimizers.groups import clip_by_global_norm
+from minitrain.optimizers.learning_rate import warmup_cosine
+from minitrain.precision.loss_scaling import LossScaler
 from minitrain.training.config import TrainConfig
-from minitrain.training.optimizers import adamw, clip_by_global_norm
-from minitrain.training.precision import LossScaler
-from minitrain.training.schedule import warmup_cosine
+from minitrain.training.loss import IGNORED, token_weighted_loss
+from minitrain.training.state import TrainState
 
-IGNORED = -100  # the target of a place that does not count: padding
 SMALLEST_SCALE = 2.0**-14  # gradients that overflow under it are infinite by themselves
-
-
-def token_weighted_loss(logits: Tensor, targets: Tensor, total_tokens: Tensor | int) -> Tensor:
-    """This microbatch's share of the step's loss: its summed cross-entropy over *all* its tokens.
-
-    logits (B, T, V), targets (B, T) with -100 where not counted; `total_tokens` counts the targets
-    of every microbatch on every rank, so that the shares add up to the mean over all tokens.
-    """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # at least
-    logits = rearrange(logits, "b t v -> (b t) v")
-    targets = rearrange(targets, "b t -> (b t)")
-    summed = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
-    return summed / total_tokens
-
-
-def mean_of_means_loss(logits: Tensor, targets: Tensor, microbatches: int) -> Tensor:
-    """The naive share: each microbatch's own mean, over how many there are.
-
-    Wrong as soon as they hold unequal numbers of targets: a token of a half-empty microbatch then
-    counts twice as much as one of a full microbatch, and the result depends on how a batch is cut.
-    """
-    return token_weighted_loss(logits, targets, (targets != IGNORED).sum()) / microbatches
 
 
 @dataclass(frozen=True)

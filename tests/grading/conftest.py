@@ -10,12 +10,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from minitrain.lab import bubblewrap
-from minitrain.lab.course import LabChecks, load_lab
-from minitrain.lab.grade import Report, grade_submission
-from minitrain.lab.limits import Limits
-from minitrain.lab.sandbox import Sandbox
-from minitrain.lab.submission import RECORDED, Cell, Submission, read_submission
+from minitrain.lab.grading.course import LabChecks, load_lab
+from minitrain.lab.grading.grade import Report, grade_submission
+from minitrain.lab.grading.submission import RECORDED, Cell, Submission, read_submission
+from minitrain.lab.sandbox import bubblewrap
+from minitrain.lab.sandbox.limits import Limits
+from minitrain.lab.sandbox.sandbox import Sandbox
 
 FIXTURES = Path(__file__).parent / "fixtures"
 QUICK = Limits(

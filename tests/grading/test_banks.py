@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from minitrain.lab.bank import Specimen, bank, lab_of
-from minitrain.lab.course import LabChecks, lab_names, load_lab
-from minitrain.lab.grade import PATIENT, CheckResult, attempt_of, checks_in_turn
-from minitrain.lab.sandbox import Sandbox
-from minitrain.lab.submission import read_submission
-from minitrain.lab.substitutes import pickled_reference
+
+from minitrain.lab.grading.collect import lab_names
+from minitrain.lab.grading.course import LabChecks, load_lab, pickled_reference
+from minitrain.lab.grading.grade import CheckResult, attempt_of, checks_in_turn
+from minitrain.lab.grading.submission import read_submission
+from minitrain.lab.sandbox.limits import PATIENT
+from minitrain.lab.sandbox.sandbox import Sandbox
 
 HERE = Path(__file__).parent
 WRONG, RIGHT = bank(HERE / "wrong"), bank(HERE / "right")
@@ -53,7 +54,7 @@ def graded() -> Iterator[Grade]:
 @pytest.fixture(autouse=True)
 def draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     seed = request.config.getoption("--draws")
-    monkeypatch.setattr("minitrain.lab.grade.secrets.randbits", lambda bits: seed)
+    monkeypatch.setattr("minitrain.lab.grading.grade.secrets.randbits", lambda bits: seed)
 
 
 def named(specimen: Specimen) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.lab.classroom import Row, as_csv, grade_folder, read_rows
-from minitrain.lab.collect import find_lab, find_submissions
-from minitrain.lab.submission import read_submission
+from minitrain.lab.grading.classroom import Row, as_csv, grade_folder, read_rows
+from minitrain.lab.grading.collect import find_lab, find_submissions
+from minitrain.lab.grading.submission import read_submission
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minitrain.lab import expect
-from minitrain.lab.expect import CheckFailed
+from minitrain.lab.failures import CheckFailed
+from minitrain.lab.grading import expect
 
 
 def said(call, *args, **options) -> str:

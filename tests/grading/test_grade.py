@@ -10,22 +10,21 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
-from minitrain.lab.attempt import Attempt
-from minitrain.lab.checks import (
-    CheckFailed,
-    Exercise,
-    Question,
-    SubmissionFailed,
-    check,
-    checks_of,
-    expect,
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.attempt import Attempt
+from minitrain.lab.grading.checks import Exercise, Question, check, checks_of
+from minitrain.lab.grading.course import load_lab
+from minitrain.lab.grading.grade import (
+    grade_item,
+    grade_submission,
+    run_checks,
+    unpredictable,
+    within,
 )
-from minitrain.lab.course import load_lab
-from minitrain.lab.deadline import within
-from minitrain.lab.grade import grade_item, grade_submission, run_checks, unpredictable
-from minitrain.lab.sandbox import Sandbox
-from minitrain.lab.submission import read_submission
-from minitrain.parallel.collectives import chunk_sizes as reference_chunk_sizes
+from minitrain.lab.grading.submission import read_submission
+from minitrain.lab.sandbox.sandbox import Sandbox
+from minitrain.parallel.collectives.algorithms import chunk_sizes as reference_chunk_sizes
 
 AVERAGE = """
 def sum_over_ranks(group, x):
@@ -382,7 +381,7 @@ def test_checks_are_found_in_order_with_titles_and_points(tiny):
     assert tiny.items[0].title == "How many elements each rank gets"
     assert (tiny.max_score, tiny.items[1].max_points) == (7, 3)
     assert tiny.sizes["cpu"] == {"ranks": 2}
-    assert tiny.hidden == ("minitrain/parallel/collectives.py",)
+    assert tiny.hidden == ("minitrain/parallel/collectives/algorithms.py",)
 
 
 def test_an_unknown_lab_or_exercise_suggests_the_nearest(course, tiny):

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from minitrain.lab.bank import Specimen, bank
-from minitrain.lab.checks import Exercise, NotAttempted
-from minitrain.lab.grade import CheckResult, attempt_of, grade_submission, run_checks
-from minitrain.lab.sandbox import Sandbox
-from minitrain.lab.submission import Submission, read_submission
+
+from minitrain.lab.failures import NotAttempted
+from minitrain.lab.grading.checks import Exercise
+from minitrain.lab.grading.grade import CheckResult, attempt_of, grade_submission, run_checks
+from minitrain.lab.grading.submission import Submission, read_submission
+from minitrain.lab.sandbox.sandbox import Sandbox
 
 SPECIMENS = bank(Path(__file__).parent / "hostile")
 

@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ET
 import pytest
 from rich.console import Console
 
-from minitrain.lab import reports
-from minitrain.lab.grade import CheckResult, Report
+from minitrain.lab.grading import reports
+from minitrain.lab.grading.grade import CheckResult, Report
 
 REPORT = Report(
     "t00_tiny",

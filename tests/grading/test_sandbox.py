@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import minitrain
-from minitrain.lab.attempt import Attempt
-from minitrain.lab.checks import SubmissionFailed
-from minitrain.lab.sandbox import Sandbox
-from minitrain.parallel.launch import Results
+from minitrain.lab.failures import SubmissionFailed
+from minitrain.lab.grading.attempt import Attempt
+from minitrain.lab.sandbox.sandbox import Sandbox
+from minitrain.ranks.launch import Results
 
 ROOT = Path(minitrain.__file__).parent.parent
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.lab.submission import read_submission
+from minitrain.lab.grading.submission import read_submission
 
 STUB = 'def f(x):\n    """Says it."""\n    raise NotImplementedError("3 lines")\n'
 MARKED = 'def f(x):\n    """Says it."""\n    n = len(x)\n    # YOUR CODE HERE\n    ...\n'

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitrain.lab import wire
-from minitrain.lab.expect import difference
+from minitrain.lab.grading.expect import difference
+from minitrain.lab.sandbox import plain_data
 
 PLAIN = st.recursive(
     st.none()
@@ -34,27 +34,29 @@ PLAIN = st.recursive(
 @given(PLAIN)
 @settings(max_examples=60, deadline=None)
 def test_plain_values_come_back_as_they_went(value):
-    assert wire.unpack(wire.pack(value)) == value
+    assert plain_data.unpack(plain_data.pack(value)) == value
 
 
-@pytest.mark.parametrize("dtype", wire.DTYPES.values(), ids=str)
+@pytest.mark.parametrize("dtype", plain_data.DTYPES.values(), ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3)])
 def test_tensors_of_every_dtype_come_back_bit_for_bit(dtype, shape):
     tensor = torch.randint(0, 2, shape).to(dtype)
-    back = wire.unpack(wire.pack(tensor))
+    back = plain_data.unpack(plain_data.pack(tensor))
     assert back.dtype == dtype and back.shape == tensor.shape
     assert torch.equal(back.to(torch.complex128), tensor.to(torch.complex128))
 
 
 def test_a_view_sends_its_own_elements_only():
     column = torch.arange(1_000_000.0).view(1000, 1000)[:, 3]
-    packed = wire.pack({"part": column, "parameter": torch.nn.Parameter(torch.ones(2))})
+    packed = plain_data.pack({"part": column, "parameter": torch.nn.Parameter(torch.ones(2))})
     assert len(packed) < 6_000
-    assert torch.equal(wire.unpack(packed)["part"], column)
+    assert torch.equal(plain_data.unpack(packed)["part"], column)
 
 
 def test_not_a_number_and_infinity():
-    back = wire.unpack(wire.pack([math.nan, math.inf, -math.inf, np.float32(0.5), torch.bfloat16]))
+    back = plain_data.unpack(
+        plain_data.pack([math.nan, math.inf, -math.inf, np.float32(0.5), torch.bfloat16])
+    )
     assert math.isnan(back[0]) and back[1:] == [math.inf, -math.inf, 0.5, torch.bfloat16]
 
 
@@ -68,20 +70,20 @@ class Bomb:
     [Bomb(), [Bomb()], {"x": {1, 2}}, print, torch.nn.Linear(1, 1), torch.empty(2, device="meta")],
 )
 def test_objects_are_refused_by_name(value):
-    with pytest.raises(wire.WireError, match="cannot be sent"):
-        wire.pack(value)
+    with pytest.raises(plain_data.WireError, match="cannot be sent"):
+        plain_data.pack(value)
 
 
 def test_a_value_that_is_nested_without_end_is_refused():
     value: list = []
     value.append(value)
-    with pytest.raises(wire.WireError, match="nested"):
-        wire.pack(value)
+    with pytest.raises(plain_data.WireError, match="nested"):
+        plain_data.pack(value)
 
 
 def forged(tree: object, blobs: bytes = b"") -> bytes:
     head = json.dumps(tree).encode()
-    return wire.MAGIC + struct.pack("<I", len(head)) + head + blobs
+    return plain_data.MAGIC + struct.pack("<I", len(head)) + head + blobs
 
 
 @pytest.mark.parametrize(
@@ -104,21 +106,21 @@ def forged(tree: object, blobs: bytes = b"") -> bytes:
         forged({"float": "1e999"}),
         forged({"tuple": 3}),
         forged({"a": 1, "b": 2}),
-        wire.MAGIC + struct.pack("<I", 200_000) + b"[" * 200_000,
+        plain_data.MAGIC + struct.pack("<I", 200_000) + b"[" * 200_000,
     ],
 )
 def test_a_forged_message_is_refused(data):
-    with pytest.raises(wire.WireError):
-        wire.unpack(data)
+    with pytest.raises(plain_data.WireError):
+        plain_data.unpack(data)
 
 
 @given(st.binary(max_size=60))
 @settings(max_examples=200, deadline=None)
 def test_no_bytes_do_anything_else(data):
-    with suppress(wire.WireError):
-        wire.unpack(wire.MAGIC + data)
+    with suppress(plain_data.WireError):
+        plain_data.unpack(plain_data.MAGIC + data)
 
 
 def test_a_bool_that_is_neither_is_true():
-    value = wire.unpack(forged({"tensor": ["bool", [2], 0, 2]}, b"\x00\x07"))
+    value = plain_data.unpack(forged({"tensor": ["bool", [2], 0, 2]}, b"\x00\x07"))
     assert difference(value, torch.tensor([False, True])) is None

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from minitrain.lab.attempt import Attempt
-from minitrain.lab.checks import Exercise, NotAttempted
-from minitrain.lab.collect import find_lab, find_submissions
-from minitrain.lab.course import LabChecks, lab_of
-from minitrain.lab.grade import PATIENT, attempt_of, payload_of, tables_of, unpredictable, warm
-from minitrain.lab.sandbox import Sandbox
-from minitrain.lab.submission import Submission, read_submission
-from minitrain.lab.substitutes import pickled_reference
+from minitrain.lab.failures import NotAttempted
+from minitrain.lab.grading.attempt import Attempt
+from minitrain.lab.grading.checks import Exercise
+from minitrain.lab.grading.collect import find_lab, find_submissions
+from minitrain.lab.grading.course import LabChecks, lab_of, pickled_reference
+from minitrain.lab.grading.grade import attempt_of, payload_of, tables_of, unpredictable, warm
+from minitrain.lab.grading.submission import Submission, read_submission
+from minitrain.lab.sandbox.limits import PATIENT
+from minitrain.lab.sandbox.sandbox import Sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,15 +6,10 @@ import math
 
 import torch
 
-from minitrain.lab.checks import (
-    Exercise,
-    Experiment,
-    Question,
-    SubmissionFailed,
-    check,
-    expect,
-)
-from minitrain.parallel.links import Sweep, fit
+from minitrain.lab.failures import SubmissionFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.network.links import Sweep, fit
 
 LAB = "e00_ranks_and_collectives"
 SIZES = {
@@ -22,7 +17,7 @@ SIZES = {
     "gpu": {},
     "multi": {"sweep_exponents": list(range(12, 29, 2))},
 }
-COLLECTIVES = "minitrain/parallel/collectives.py"
+COLLECTIVES = "minitrain/parallel/collectives/algorithms.py"
 READY_MADE = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all")
 
 
@@ -71,7 +66,7 @@ class TestRingShift(Exercise):
     """Send to the right, receive from the left"""
 
     name = "ring_shift"
-    reference = "minitrain.parallel.collectives:ring_shift"
+    reference = "minitrain.parallel.collectives.algorithms:ring_shift"
     hidden = (COLLECTIVES,)
 
     @check(points=4, title="every rank holds what its left neighbour had (2, 3 and 5 ranks)")
@@ -117,7 +112,7 @@ class TestTreeBroadcast(Exercise):
     """Broadcast along a binomial tree"""
 
     name = "tree_broadcast"
-    reference = "minitrain.parallel.collectives:tree_broadcast"
+    reference = "minitrain.parallel.collectives.algorithms:tree_broadcast"
     hidden = (COLLECTIVES,)
 
     @check(points=5, title="every rank ends with the root's values, whoever is the root")
@@ -237,7 +232,7 @@ class TestRingReduceScatter(RingCheck, Exercise):
     """Ring reduce-scatter"""
 
     name = "ring_reduce_scatter"
-    reference = "minitrain.parallel.collectives:ring_reduce_scatter"
+    reference = "minitrain.parallel.collectives.algorithms:ring_reduce_scatter"
     hidden = (COLLECTIVES,)
 
     @check(
@@ -302,7 +297,7 @@ class TestRingAllGather(RingCheck, Exercise):
     """Ring all-gather"""
 
     name = "ring_all_gather"
-    reference = "minitrain.parallel.collectives:ring_all_gather"
+    reference = "minitrain.parallel.collectives.algorithms:ring_all_gather"
     hidden = (COLLECTIVES,)
 
     @check(points=5, title="every rank ends with all chunks, in order of rank")
@@ -334,7 +329,7 @@ class TestRingAllReduce(RingCheck, Exercise):
     """Ring all-reduce"""
 
     name = "ring_all_reduce"
-    reference = "minitrain.parallel.collectives:ring_all_reduce"
+    reference = "minitrain.parallel.collectives.algorithms:ring_all_reduce"
     hidden = (COLLECTIVES,)
 
     @check(points=4, title="every rank ends with the sum, in the input's shape")
@@ -381,7 +376,7 @@ class TestPairwiseAllToAll(Exercise):
     """All-to-all"""
 
     name = "pairwise_all_to_all"
-    reference = "minitrain.parallel.collectives:pairwise_all_to_all"
+    reference = "minitrain.parallel.collectives.algorithms:pairwise_all_to_all"
     hidden = (COLLECTIVES,)
 
     @check(points=5, title="chunk j of rank i becomes chunk i of rank j")
@@ -433,7 +428,7 @@ class TestNaiveAllReduce(Exercise):
     """Repair the deadlock"""
 
     name = "naive_all_reduce"
-    reference = "minitrain.parallel.collectives:naive_all_reduce"
+    reference = "minitrain.parallel.collectives.algorithms:naive_all_reduce"
     hidden = (COLLECTIVES,)
 
     @check(points=4, title="it ends, and every rank holds the sum (2 and 4 ranks)")

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minitrain.lab.checks import Exercise, Experiment, Question, check, expect
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 
 LAB = "e01_baseline"
 SIZES = {
@@ -233,8 +234,8 @@ class TestAttention(Exercise):
     """Grouped-query attention"""
 
     name = "grouped_query_attention"
-    reference = "minitrain.model.attention:attention_naive"
-    hidden = ("minitrain/model/attention.py",)
+    reference = "minitrain.model.attention.grouped_query:attention_naive"
+    hidden = ("minitrain/model/attention/grouped_query.py",)
 
     def oracle(self, q, k, v, causal=True, repeat="interleave", scale=None):
         times = q.shape[1] // k.shape[1]
@@ -501,8 +502,8 @@ class TestWarmupCosine(Exercise):
     """Warm-up and cosine"""
 
     name = "warmup_cosine"
-    reference = "minitrain.training.schedule:warmup_cosine"
-    hidden = ("minitrain/training/schedule.py",)
+    reference = "minitrain.optimizers.learning_rate:warmup_cosine"
+    hidden = ("minitrain/optimizers/learning_rate.py",)
 
     @check(points=4, title="the knots: first step, end of warm-up, half-way down, after the end")
     def test_knots(self, submission):

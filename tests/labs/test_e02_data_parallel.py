@@ -7,15 +7,9 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from minitrain.lab.checks import (
-    CheckFailed,
-    Exercise,
-    Experiment,
-    Question,
-    SubmissionFailed,
-    check,
-    expect,
-)
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 
 LAB = "e02_data_parallel"
 SIZES = {

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minitrain.lab.checks import Exercise, Experiment, Question, check, expect
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.measure.traffic import ring_bytes
 
 LAB = "e02b_tensor_parallel"
@@ -291,7 +292,7 @@ class TestConjugates(Exercise):
     """Operators in pairs"""
 
     name = "conjugates"
-    reference = "minitrain.parallel.tensor_naive:conjugates"
+    reference = "minitrain.parallel.tensor.plain:conjugates"
     hidden = HIDDEN
 
     @check(points=4, title="values and gradients of both operators (2 and 3 ranks, float64)")
@@ -403,7 +404,7 @@ class TestParallelMLP(Exercise):
     """Column, then row"""
 
     name = "parallel_mlp"
-    reference = "minitrain.parallel.tensor_naive:parallel_mlp"
+    reference = "minitrain.parallel.tensor.plain:parallel_mlp"
     hidden = HIDDEN
 
     @check(points=4, title="the output equals one process (2 and 3 ranks, float64)")
@@ -462,7 +463,7 @@ class TestParallelAttention(Exercise):
     """A rank's own heads"""
 
     name = "parallel_attention"
-    reference = "minitrain.parallel.tensor_naive:parallel_attention"
+    reference = "minitrain.parallel.tensor.plain:parallel_attention"
     hidden = HIDDEN
 
     @check(points=3, title="the output equals one process (2 and 3 ranks, float64)")
@@ -525,7 +526,7 @@ class TestSequenceMLP(Exercise):
     """The stream split too"""
 
     name = "sequence_mlp"
-    reference = "minitrain.parallel.tensor_naive:sequence_mlp"
+    reference = "minitrain.parallel.tensor.plain:sequence_mlp"
     hidden = HIDDEN
 
     @check(points=4, title="each rank's tokens equal one process's (2 and 3 ranks, float64)")
@@ -604,7 +605,7 @@ class TestEmbed(Exercise):
     """V/N rows of the embedding"""
 
     name = "embed"
-    reference = "minitrain.parallel.tensor_naive:embed"
+    reference = "minitrain.parallel.tensor.plain:embed"
     hidden = HIDDEN
 
     @staticmethod
@@ -688,7 +689,7 @@ class TestVocabularyLoss(Exercise):
     """Cross-entropy without the whole logits"""
 
     name = "vocabulary_loss"
-    reference = "minitrain.parallel.tensor_naive:vocabulary_loss"
+    reference = "minitrain.parallel.tensor.plain:vocabulary_loss"
     hidden = HIDDEN
 
     @staticmethod

@@ -10,21 +10,15 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from minitrain.data.loader import Batch
-from minitrain.lab.checks import (
-    CheckFailed,
-    Exercise,
-    Experiment,
-    Question,
-    SubmissionFailed,
-    check,
-    expect,
-)
-from minitrain.parallel.fabric import Device, Fabric
-from minitrain.parallel.links import Link, LinkModel
-from minitrain.parallel.operations import Operation, Schedule
-from minitrain.parallel.schedule_check import bubble_fraction, clocked, executed, peak_live
-from minitrain.parallel.schedules import interleaved, one_forward_one_backward
-from minitrain.training.loop import token_weighted_loss
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.network.fabric import Device, Fabric
+from minitrain.network.links import Link, LinkModel
+from minitrain.parallel.pipeline.operations import Operation, Schedule
+from minitrain.parallel.pipeline.schedules import interleaved, one_forward_one_backward
+from minitrain.parallel.pipeline.timeline import bubble_fraction, clocked, executed, peak_live
+from minitrain.training.loss import token_weighted_loss
 
 LAB = "e02c_pipeline_parallel"
 SIZES = {
@@ -58,7 +52,7 @@ class TestSplit(Exercise):
     """The cut into stages"""
 
     name = "split_layers"
-    reference = "minitrain.parallel.schedules:split_layers"
+    reference = "minitrain.parallel.pipeline.schedules:split_layers"
     hidden = FILES
     cases = ((8, 4), (7, 3), (10, 4), (13, 5), (32, 8), (5, 5), (29, 8), (3, 1))
 
@@ -191,7 +185,7 @@ class TestGPipe(Exercise):
     """GPipe as data"""
 
     name = "gpipe"
-    reference = "minitrain.parallel.schedules:gpipe"
+    reference = "minitrain.parallel.pipeline.schedules:gpipe"
     hidden = FILES
 
     @check(points=4, title="every operation once, it halts, the bubble is (p-1)/m of the work")
@@ -216,7 +210,7 @@ class Test1F1B(Exercise):
     """1F1B as data"""
 
     name = "one_forward_one_backward"
-    reference = "minitrain.parallel.schedules:one_forward_one_backward"
+    reference = "minitrain.parallel.pipeline.schedules:one_forward_one_backward"
     hidden = FILES
 
     @check(points=6, title="every operation once, and no rank waits for ever")
@@ -404,7 +398,7 @@ class TestRun(Exercise):
     """The executor"""
 
     name = "run_operations"
-    reference = "minitrain.parallel.pipeline:run_operations"
+    reference = "minitrain.parallel.pipeline.plain:run_operations"
     hidden = FILES
 
     @check(points=8, title="gradients equal one process (1F1B on 2 and 3 ranks, float64)")
@@ -522,7 +516,7 @@ class TestInterleaved(Exercise):
     """Interleaved 1F1B as data"""
 
     name = "interleaved"
-    reference = "minitrain.parallel.schedules:interleaved"
+    reference = "minitrain.parallel.pipeline.schedules:interleaved"
     hidden = FILES
 
     @check(points=6, title="every operation of every chunk once, and no rank waits for ever")

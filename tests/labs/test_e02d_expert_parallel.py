@@ -7,14 +7,9 @@ import math
 import torch
 from torch.nn import functional as F
 
-from minitrain.lab.checks import (
-    Exercise,
-    Experiment,
-    Question,
-    SubmissionFailed,
-    check,
-    expect,
-)
+from minitrain.lab.failures import SubmissionFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 
 LAB = "e02d_expert_parallel"
 SIZES = {
@@ -35,11 +30,11 @@ SIZES = {
     "multi": {"batch": 32},
 }
 HIDDEN = (
-    "minitrain/parallel/mixture_by_hand.py",
-    "minitrain/parallel/expert.py",
-    "minitrain/model/router.py",
-    "minitrain/model/dispatch.py",
-    "minitrain/model/moe.py",
+    "minitrain/parallel/expert/plain.py",
+    "minitrain/parallel/expert/exchange.py",
+    "minitrain/model/experts/router.py",
+    "minitrain/model/experts/dispatch.py",
+    "minitrain/model/experts/moe.py",
 )
 DOUBLE = {"dtype": torch.float64}
 H100_FLOPS, NVLINK, INFINIBAND = 794.5e12, 362e9, 36.75e9
@@ -90,7 +85,7 @@ class TestRoute(Exercise):
     """The top-k router"""
 
     name = "route"
-    reference = "minitrain.parallel.mixture_by_hand:route"
+    reference = "minitrain.parallel.expert.plain:route"
     hidden = HIDDEN
 
     @check(points=4, title="the k most probable experts, weights of sum 1 (float64, k of 2 and 3)")
@@ -288,7 +283,7 @@ class TestBalance(Exercise):
     """The load-balancing loss"""
 
     name = "balance_loss"
-    reference = "minitrain.parallel.mixture_by_hand:balance_loss"
+    reference = "minitrain.parallel.expert.plain:balance_loss"
     hidden = HIDDEN
 
     @check(
@@ -379,7 +374,7 @@ class TestBias(Exercise):
     """The auxiliary-loss-free bias"""
 
     name = "update_bias"
-    reference = "minitrain.parallel.mixture_by_hand:update_bias"
+    reference = "minitrain.parallel.expert.plain:update_bias"
     hidden = HIDDEN
 
     @check(points=5, title="up where an expert got too little on all ranks, down where too much")
@@ -483,7 +478,7 @@ class TestPlan(Exercise):
     """Choices to rows: dropless, and with a capacity"""
 
     name = "plan"
-    reference = "minitrain.parallel.mixture_by_hand:plan"
+    reference = "minitrain.parallel.expert.plain:plan"
     hidden = HIDDEN
 
     @check(points=4, title="dropless: every choice once, by expert, and the rows of each")
@@ -696,7 +691,7 @@ class TestMix(Exercise):
     """Dispatch and combine"""
 
     name = "mix"
-    reference = "minitrain.parallel.mixture_by_hand:mix"
+    reference = "minitrain.parallel.expert.plain:mix"
     hidden = HIDDEN
 
     @check(points=4, title="each token's answers, weighed and added (float64, dropped ones too)")
@@ -888,7 +883,7 @@ class TestExchange(Exercise):
     """Experts on other ranks"""
 
     name = "exchange"
-    reference = "minitrain.parallel.mixture_by_hand:exchange"
+    reference = "minitrain.parallel.expert.plain:exchange"
     hidden = HIDDEN
 
     @check(points=5, title="answers as if all experts were here (2 and 3 ranks, float64)")

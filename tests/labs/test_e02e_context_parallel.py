@@ -6,10 +6,11 @@ from itertools import islice
 
 import torch
 
-from minitrain.lab.checks import Exercise, Experiment, Question, check, expect
-from minitrain.lab.expect import CheckFailed
-from minitrain.lab.plurals import plural
+from minitrain.lab.failures import CheckFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.measure.flops import counted_flops
+from minitrain.words import plural
 
 LAB = "e02e_context_parallel"
 SIZES = {
@@ -171,7 +172,7 @@ class TestMerge(Exercise):
     """Two answers become one"""
 
     name = "merge"
-    reference = "minitrain.parallel.context:merge"
+    reference = "minitrain.parallel.context.ring:merge"
     hidden = HIDDEN
 
     @check(points=4, title="attention to two sets of keys is attention to both (float64)")
@@ -264,7 +265,7 @@ class TestAround(Exercise):
     """Blocks go round"""
 
     name = "around"
-    reference = "minitrain.parallel.context:around"
+    reference = "minitrain.parallel.collectives.overlapped:around"
     hidden = HIDDEN
 
     def walked(self, submission, ranks):
@@ -350,7 +351,7 @@ class TestZigzag(Exercise):
     """An early chunk and a late one"""
 
     name = "zigzag"
-    reference = "minitrain.parallel.context_by_hand:zigzag"
+    reference = "minitrain.parallel.context.plain:zigzag"
     hidden = HIDDEN
     cases = ((24, 3), (20, 2), (6, 1), (112, 8))
 
@@ -434,7 +435,7 @@ class TestRingForward(Exercise):
     """Ring attention"""
 
     name = "ring_forward"
-    reference = "minitrain.parallel.context_by_hand:ring_forward"
+    reference = "minitrain.parallel.context.plain:ring_forward"
     hidden = HIDDEN
 
     def rung(self, submission, order, length, ranks, given):
@@ -541,7 +542,7 @@ class TestRingBackward(Exercise):
     """Gradients come home"""
 
     name = "ring_backward"
-    reference = "minitrain.parallel.context_by_hand:ring_backward"
+    reference = "minitrain.parallel.context.plain:ring_backward"
     hidden = HIDDEN
 
     def rung(self, submission, ranks):
@@ -650,7 +651,7 @@ class TestUlysses(Exercise):
     """Heads for tokens"""
 
     name = "ulysses"
-    reference = "minitrain.parallel.context_by_hand:ulysses"
+    reference = "minitrain.parallel.context.plain:ulysses"
     hidden = HIDDEN
     cases = ((2, 14, 8, 4), (3, 15, 6, 3), (4, 8, 8, 2))  # ranks, tokens, heads, key heads
 

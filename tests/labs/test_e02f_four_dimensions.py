@@ -8,14 +8,9 @@ from itertools import permutations
 import torch
 from torch import nn
 
-from minitrain.lab.checks import (
-    CheckFailed,
-    Exercise,
-    Experiment,
-    Question,
-    check,
-    expect,
-)
+from minitrain.lab.failures import CheckFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.parallel.layout import Layout, lay_out, layout_of
 
 LAB = "e02f_four_dimensions"
@@ -208,7 +203,7 @@ class TestCopies(Exercise):
     """How often a parameter is held"""
 
     name = "copies"
-    reference = "minitrain.parallel.mesh_gradients:copies"
+    reference = "minitrain.parallel.hybrid.gradients:copies"
     hidden = FILES
 
     def judge(self, submission, tied):
@@ -440,7 +435,7 @@ class TestNorm(Exercise):
     """The norm of the whole gradient"""
 
     name = "gradient_norm"
-    reference = "minitrain.parallel.mesh_gradients:gradient_norm"
+    reference = "minitrain.parallel.hybrid.gradients:gradient_norm"
     hidden = FILES
 
     @check(points=4, title="copies and slices: equals one process (dp = tp = 2)")
@@ -488,7 +483,7 @@ class TestClip(Exercise):
     """Clipping by one factor"""
 
     name = "clip_on_mesh"
-    reference = "minitrain.parallel.mesh_gradients:clip_on_mesh"
+    reference = "minitrain.parallel.hybrid.gradients:clip_on_mesh"
     hidden = FILES
 
     @check(points=5, title="one factor on all ranks, so that the whole is as long as the limit")
@@ -594,7 +589,7 @@ class TestBytes(Exercise):
     """What leaves a node"""
 
     name = "bytes_between"
-    reference = "minitrain.parallel.placement:bytes_between"
+    reference = "minitrain.parallel.hybrid.placement:bytes_between"
     hidden = FILES
 
     @check(points=5, title="every edge of every ring, on two nodes")
@@ -653,7 +648,7 @@ class TestPlace(Exercise):
     """The order of the axes"""
 
     name = "place"
-    reference = "minitrain.parallel.placement:place"
+    reference = "minitrain.parallel.hybrid.placement:place"
     hidden = FILES
 
     @check(points=5, title="a Mesh of the same sizes that keeps the chatty axis inside")

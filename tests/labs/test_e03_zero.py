@@ -9,16 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from minitrain.lab.checks import (
-    Exercise,
-    Experiment,
-    Question,
-    SubmissionFailed,
-    check,
-    expect,
-)
+from minitrain.lab.failures import SubmissionFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.measure.budget import memory_budget
-from minitrain.parallel.flat_unit import FlatUnit
+from minitrain.parallel.zero.plain_unit import FlatUnit
 
 LAB = "e03_zero"
 SIZES = {
@@ -38,13 +33,13 @@ SIZES = {
     "multi": {"preset": "100M", "layers": 12, "batch": 16, "length": 1024},
 }
 HIDDEN = (
-    "minitrain/parallel/zero_by_hand.py",
-    "minitrain/parallel/flat.py",
-    "minitrain/parallel/zero.py",
-    "minitrain/parallel/zero3.py",
-    "minitrain/parallel/zero_optimizer.py",
-    "minitrain/parallel/zero_state.py",
-    "minitrain/training/offload.py",
+    "minitrain/parallel/zero/plain.py",
+    "minitrain/parallel/zero/unit.py",
+    "minitrain/parallel/zero/stages_1_2.py",
+    "minitrain/parallel/zero/stage_3.py",
+    "minitrain/parallel/zero/optimizer.py",
+    "minitrain/parallel/zero/state.py",
+    "minitrain/memory/optimizer_offload.py",
 )
 WIDTHS = (5, 7, 3, 5)  # units of 42, 24 and 20 elements: not all are divisible by 3
 STEPS = 3
@@ -406,7 +401,7 @@ class TestZero1(Exercise):
     """Stage 1: the optimizer state is sharded"""
 
     name = "Zero1"
-    reference = "minitrain.parallel.zero_by_hand:Zero1"
+    reference = "minitrain.parallel.zero.plain:Zero1"
     hidden = HIDDEN
 
     @check(points=5, title="three AdamW steps equal one process (2 and 3 ranks, float64)")
@@ -472,7 +467,7 @@ class TestReduceUnit(Exercise):
     """Stage 2: of the gradients, the own part is kept"""
 
     name = "reduce_unit"
-    reference = "minitrain.parallel.zero_by_hand:reduce_unit"
+    reference = "minitrain.parallel.zero.plain:reduce_unit"
     hidden = HIDDEN
 
     @check(points=4, title="shard.grad is this rank's part of the average; microbatches add up")
@@ -573,7 +568,7 @@ class TestShardedUnit(Exercise):
     """Stage 3: parameters that come and go"""
 
     name = "ShardedUnit"
-    reference = "minitrain.parallel.zero_by_hand:ShardedUnit"
+    reference = "minitrain.parallel.zero.plain:ShardedUnit"
     hidden = HIDDEN
 
     @check(points=5, title="gather gives the parameters, and after an update the new ones")
@@ -662,7 +657,7 @@ class TestZero3(Exercise):
     """Stage 3: the next unit travels while this one computes"""
 
     name = "Zero3"
-    reference = "minitrain.parallel.zero_by_hand:Zero3"
+    reference = "minitrain.parallel.zero.plain:Zero3"
     hidden = HIDDEN
 
     @check(points=4, title="three AdamW steps equal one process (2 and 3 ranks, float64)")
@@ -745,7 +740,7 @@ class TestOffloadedStep(Exercise):
     """Optimizer state in a store"""
 
     name = "offloaded_step"
-    reference = "minitrain.parallel.zero_by_hand:offloaded_step"
+    reference = "minitrain.parallel.zero.plain:offloaded_step"
     hidden = HIDDEN
 
     def results(self, submission):

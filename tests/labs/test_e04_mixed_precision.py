@@ -8,27 +8,21 @@ from itertools import pairwise
 
 import torch
 
-from minitrain.lab.checks import (
-    CheckFailed,
-    Exercise,
-    Experiment,
-    Question,
-    SubmissionFailed,
-    check,
-    expect,
-)
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 
 LAB = "e04_mixed_precision"
 SIZES = {
     "cpu": {"width": 64, "layers": 2, "batch": 8, "length": 64, "steps": 100, "alike": 4096},
 }
 HIDDEN = (
-    "minitrain/training/precision.py",
-    "minitrain/training/master_weights.py",
-    "minitrain/training/fp8.py",
-    "minitrain/training/block_formats.py",
-    "minitrain/training/delayed_scaling.py",
-    "minitrain/training/fp8_linear.py",
+    "minitrain/precision/loss_scaling.py",
+    "minitrain/precision/master_weights.py",
+    "minitrain/precision/formats.py",
+    "minitrain/precision/blocks.py",
+    "minitrain/precision/delayed_scaling.py",
+    "minitrain/precision/low_bit_linear.py",
 )
 BF16 = torch.bfloat16
 
@@ -206,7 +200,7 @@ class TestLossScaler(Exercise):
     """Dynamic loss scaling"""
 
     name = "LossScaler"
-    reference = "minitrain.training.precision:LossScaler"
+    reference = "minitrain.precision.loss_scaling:LossScaler"
     hidden = HIDDEN
 
     @check(points=4, title="every gradient is divided by the scale, in place (float32, float64)")
@@ -360,7 +354,7 @@ class TestMasterWeights(Exercise):
     """BF16 weights with float32 masters"""
 
     name = "MasterWeights"
-    reference = "minitrain.training.master_weights:MasterWeights"
+    reference = "minitrain.precision.master_weights:MasterWeights"
     hidden = HIDDEN
 
     def case(self):
@@ -468,7 +462,7 @@ class TestStochasticRound(Exercise):
     """Rounding by chance"""
 
     name = "stochastic_round"
-    reference = "minitrain.training.master_weights:stochastic_round"
+    reference = "minitrain.precision.master_weights:stochastic_round"
     hidden = HIDDEN
 
     @check(points=3, title="the mean of 20,000 roundings is the number itself")
@@ -561,7 +555,7 @@ class TestRoundTo(Exercise):
     """The cast to a small float"""
 
     name = "round_to"
-    reference = "minitrain.training.fp8:round_to"
+    reference = "minitrain.precision.formats:round_to"
     hidden = HIDDEN
 
     def compare(self, submission, cases, what, *more):
@@ -655,7 +649,7 @@ class TestFakeQuantize(Exercise):
     """One scale, or one for each tile"""
 
     name = "fake_quantize"
-    reference = "minitrain.training.block_formats:fake_quantize"
+    reference = "minitrain.precision.blocks:fake_quantize"
     hidden = HIDDEN
 
     @check(points=2, title="one scale for all: its largest number becomes the format's")
@@ -769,7 +763,7 @@ class TestAmaxHistory(Exercise):
     """Delayed scaling"""
 
     name = "AmaxHistory"
-    reference = "minitrain.training.delayed_scaling:AmaxHistory"
+    reference = "minitrain.precision.delayed_scaling:AmaxHistory"
     hidden = HIDDEN
 
     @check(points=3, title="it notes the largest of a step's microbatches")

@@ -8,18 +8,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.errors import InputError
-from minitrain.lab.checks import (
-    CheckFailed,
-    Exercise,
-    Experiment,
-    Question,
-    SubmissionFailed,
-    check,
-    expect,
-)
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.measure.flops import counted_flops
 from minitrain.measure.memory import MemoryLedger
-from minitrain.model.mask import Mask
+from minitrain.model.attention.mask import Mask
 
 LAB = "e05_activation_memory"
 SIZES = {
@@ -31,10 +25,10 @@ SIZES = {
     "gpu": {"batch": 16, "length": 512},
     "multi": {},
 }  # fmt: skip
-RECOMPUTE = ("minitrain/training/recompute.py", "minitrain/training/ambient.py")
-SELECTIVE = ("minitrain/training/selective.py",)
-PLACEMENT = ("minitrain/training/placement.py",)
-TILED = ("minitrain/model/tiled_attention.py",)
+RECOMPUTE = ("minitrain/memory/recompute.py", "minitrain/memory/ambient.py")
+SELECTIVE = ("minitrain/memory/selective.py",)
+PLACEMENT = ("minitrain/memory/placement.py",)
+TILED = ("minitrain/model/attention/tiled.py",)
 MOMENT = 2.0  # seconds for what the course does in a hundredth
 
 
@@ -218,7 +212,7 @@ class TestCheckpoint(Exercise):
     """Forget, and compute again"""
 
     name = "Checkpoint"
-    reference = "minitrain.training.recompute:_Reentrant"
+    reference = "minitrain.memory.recompute:_Reentrant"
     hidden = RECOMPUTE
 
     @check(points=4, title="output and every gradient equal the plain function's (float64)")
@@ -309,9 +303,9 @@ class TestCheckpoint(Exercise):
 
 def block_run(policy, kernel, how="selective"):
     """Bytes that a block saves with a policy, and the FLOPs of its step, measured here, outside."""
+    from minitrain.memory.segments import recompute
     from minitrain.model.config import ModelConfig
     from minitrain.model.transformer import build, exchange_attention
-    from minitrain.training.recompute_model import recompute
 
     def run(layers):
         config = ModelConfig(16, 24, layers, heads=2, kv_heads=1, ffn_size=40)
@@ -330,7 +324,7 @@ def block_run(policy, kernel, how="selective"):
 
 def operations_in_a_block():
     """The names of all the operations that a policy is asked for, by either attention."""
-    from minitrain.model.attention import attention, attention_naive
+    from minitrain.model.attention.grouped_query import attention, attention_naive
 
     seen = set()
     for kernel in (attention, attention_naive):
@@ -346,7 +340,7 @@ class TestKeep(Exercise):
     """Keep what is dear: a policy"""
 
     name = "keep"
-    reference = "minitrain.training.selective:save_matmuls"
+    reference = "minitrain.memory.selective:save_matmuls"
     hidden = SELECTIVE
 
     def answers(self, submission):
@@ -376,7 +370,7 @@ class TestKeep(Exercise):
 
     @check(points=3, title="no matmul runs twice: the FLOPs are those of no recomputation")
     def test_flops(self, submission):
-        from minitrain.model.attention import attention
+        from minitrain.model.attention.grouped_query import attention
 
         answers = self.answers(submission)
         _, flops = self.measured(answers, attention)
@@ -393,7 +387,7 @@ class TestKeep(Exercise):
 
     @check(points=3, title="a block saves 2 D + 2 HC + 2 KC + 2 F numbers and H a token, no more")
     def test_bytes(self, submission):
-        from minitrain.model.attention import attention
+        from minitrain.model.attention.grouped_query import attention
 
         answers = self.answers(submission)
         saved, _ = self.measured(answers, attention)
@@ -404,7 +398,7 @@ class TestKeep(Exercise):
 
     @check(points=2, title="attention written out: the T x T products are repeated")
     def test_scores(self, submission):
-        from minitrain.model.attention import attention_naive
+        from minitrain.model.attention.grouped_query import attention_naive
 
         answers = self.answers(submission)
         saved, _ = self.measured(answers, attention_naive)
@@ -483,7 +477,7 @@ class TestPlanPeak(Exercise):
     """The peak of a plan"""
 
     name = "plan_peak"
-    reference = "minitrain.training.placement:plan_peak"
+    reference = "minitrain.memory.placement:plan_peak"
     hidden = PLACEMENT
 
     def equal(self, submission, plan, layers):
@@ -577,7 +571,7 @@ class TestOptimalPlan(Exercise):
     """The best plan for a budget"""
 
     name = "optimal_plan"
-    reference = "minitrain.training.placement:optimal_plan"
+    reference = "minitrain.memory.placement:optimal_plan"
     hidden = PLACEMENT
 
     def plan(self, submission, layers, budget):
@@ -800,7 +794,7 @@ class TestTiledForward(Exercise):
     """Tiled attention, forward"""
 
     name = "tiled_forward"
-    reference = "minitrain.model.tiled_attention:tiled_forward"
+    reference = "minitrain.model.attention.tiled:tiled_forward"
     hidden = TILED
 
     @check(points=4, title="the output is softmax attention's, for any length (float64)")
@@ -894,7 +888,7 @@ class TestTiledBackward(Exercise):
     """Tiled attention, backward"""
 
     name = "tiled_backward"
-    reference = "minitrain.model.tiled_attention:tiled_backward"
+    reference = "minitrain.model.attention.tiled:tiled_backward"
     hidden = TILED
 
     def gradients(self, q, k, v, d_out, lse, delta, future=False):

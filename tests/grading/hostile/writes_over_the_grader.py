@@ -1,11 +1,11 @@
 # exercise: chunk_sizes
 # says: changes lab/grade.py
 
-import minitrain.lab.checks
+import minitrain.lab.grading.checks
 
 
 def chunk_sizes(elements, ranks):
-    path = minitrain.lab.checks.__file__.replace("checks.py", "grade.py")
+    path = minitrain.lab.grading.checks.__file__.replace("checks.py", "grade.py")
     with open(path, "a") as file:
         file.write("")
     return [0]

@@ -11,16 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 from minitrain.bench import (
-    OURS,
-    PEER,
-    Case,
-    Row,
     as_json,
     attention,
     collectives,
     ddp,
     experts,
-    in_turn,
     launch,
     optimizers,
     pipeline,
@@ -30,12 +25,13 @@ from minitrain.bench import (
 )
 from minitrain.bench import recompute as recompute_bench
 from minitrain.bench import training as training_bench
+from minitrain.bench.case import OURS, PEER, Case, Row, in_turn
 from minitrain.commands.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
 from minitrain.errors import InputError
 from minitrain.measure.clock import Comparison, Timing, threads
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
-from minitrain.parallel.launch import launch as launch_ranks
+from minitrain.ranks.launch import launch as launch_ranks
 
 KEYS = {"name", "ours", "peer", "ratio", "unit", "peer_name", "spread"}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from minitrain.commands.build import _report_drift
-from minitrain.lab.build import for_learners, read_master, targets, write
+from minitrain.lab.building.masters import for_learners, read_master, targets, write
 from minitrain.paths import course_root
 
 from .command_line import minitrain

@@ -10,13 +10,12 @@ from math import exp, inf, log
 import numpy as np
 import pytest
 
-from minitrain.data._chain import ODDS, WORDS
-from minitrain.data._dice import Dice, random_bytes
-from minitrain.data._domains import Domain
-from minitrain.data._odds import TOTAL, Table, around, ranked, table
-from minitrain.data._scorer import score
-from minitrain.data._storyteller import tell
 from minitrain.data.corpus import DOMAINS, log_probability, make_corpus
+from minitrain.data.stories.chain import ODDS, WORDS
+from minitrain.data.stories.domain import Domain
+from minitrain.data.stories.odds import TOTAL, Dice, Table, around, random_bytes, ranked, table
+from minitrain.data.stories.scorer import score
+from minitrain.data.stories.storyteller import tell
 from minitrain.data.tokenizer import train_tokenizer
 from minitrain.errors import InputError
 

@@ -11,11 +11,11 @@ from minitrain.errors import InputError
 from minitrain.measure.clock import threads
 from minitrain.measure.memory import MemoryLedger
 from minitrain.measure.predicted_memory import predict_memory, predicted_parameters
+from minitrain.memory.segments import recompute
 from minitrain.model.config import PRESETS, ModelConfig, parameter_count, preset
 from minitrain.model.transformer import build
-from minitrain.training.loop import token_weighted_loss
-from minitrain.training.optimizers import adamw
-from minitrain.training.recompute_model import recompute
+from minitrain.optimizers.adamw import adamw
+from minitrain.training.loss import token_weighted_loss
 
 SMALL = ModelConfig(101, 48, layers=2, heads=6, kv_heads=2, ffn_size=80)
 CASES = {

@@ -12,7 +12,7 @@ from minitrain.model.config import (
     parameter_count,
     preset,
 )
-from minitrain.model.moe import MoE
+from minitrain.model.experts.moe import MoE
 from minitrain.model.transformer import Transformer
 
 PUBLISHED = {  # of the checkpoints on the hub

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minitrain.model.swiglu import swiglu, swiglu_naive
+from minitrain.model.mlp import swiglu, swiglu_naive
 
 
 def gradients(function, dtype):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from minitrain.model.config import PRESETS, ModelConfig, RopeScaling, preset
-from minitrain.model.hub_weights import hub_name
+from minitrain.model.hub.weights import hub_name
 from minitrain.model.rope import rotate_interleaved
 from minitrain.model.transformer import Transformer, build
 
@@ -100,7 +100,7 @@ def test_the_other_rope_convention_is_another_model(monkeypatch):
     model = build(SMALL, dtype=torch.float64)
     tokens = random_tokens(SMALL, 1, 9)
     right = model(tokens)
-    monkeypatch.setattr("minitrain.model.attention.rotate", rotate_interleaved)
+    monkeypatch.setattr("minitrain.model.attention.grouped_query.rotate", rotate_interleaved)
     wrong = model(tokens)
     torch.testing.assert_close(wrong[:, 0], right[:, 0])  # at position 0 nothing turns
     assert not torch.allclose(wrong[:, 1:], right[:, 1:], atol=1e-4)

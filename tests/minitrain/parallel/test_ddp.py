@@ -14,7 +14,7 @@ from minitrain.parallel.ddp import (
     make_buckets,
     trainable,
 )
-from minitrain.parallel.launch import launch
+from minitrain.ranks.launch import launch
 
 WIDTH, BATCH = 6, 12  # BATCH rows over all ranks: divisible by 1, 2, 3 and 4
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 
 from minitrain.errors import InputError
-from minitrain.parallel.launch import launch
 from minitrain.parallel.mesh import Mesh
+from minitrain.ranks.launch import launch
 
 
 def test_the_example_of_the_docstring():

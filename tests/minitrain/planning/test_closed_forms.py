@@ -7,13 +7,13 @@ import pytest
 
 from minitrain.planning.closed_forms import USABLE, best_plans, legal_runs, step_parts, weights
 from minitrain.planning.hardware import find_chip
-from minitrain.planning.memory import peak_memory
-from minitrain.planning.network import IDEAL, fabric_of
-from minitrain.planning.published import published_steps
 from minitrain.planning.run import Plan
 from minitrain.planning.search import USABLE as USABLE_IN_SEARCH
 from minitrain.planning.search import search
-from minitrain.planning.step import estimate
+from minitrain.planning.step.memory import peak_memory
+from minitrain.planning.step.network import IDEAL, fabric_of
+from minitrain.planning.step.step import estimate
+from minitrain.planning.validate import published_steps
 
 from .cases import LLAMA, PLANS, SMALL, changed, run_with
 

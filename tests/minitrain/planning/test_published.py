@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from minitrain.planning import workload
-from minitrain.planning.published import published_steps
+from minitrain.planning.step import workload
+from minitrain.planning.validate import published_steps
 
 
 def test_every_unit_becomes_seconds_of_a_step():

@@ -8,7 +8,7 @@ import pytest
 from minitrain.errors import InputError
 from minitrain.planning.hardware import find_chip
 from minitrain.planning.search import USABLE, plan_in_words, search, why
-from minitrain.planning.workload import parameter_count
+from minitrain.planning.step.workload import parameter_count
 
 from .cases import LLAMA, MIXTURE
 

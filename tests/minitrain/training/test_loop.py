@@ -10,19 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrain.errors import InputError
-from minitrain.training.loop import (
-    IGNORED,
-    Peers,
-    StepResult,
-    TrainConfig,
-    data_parallel,
-    evaluate,
-    mean_of_means_loss,
-    token_weighted_loss,
-    train,
-    train_step,
-)
-from minitrain.training.optimizers import clip_by_global_norm
+from minitrain.optimizers.groups import clip_by_global_norm
+from minitrain.training.config import TrainConfig
+from minitrain.training.loop import Peers, StepResult, data_parallel, evaluate, train, train_step
+from minitrain.training.loss import IGNORED, mean_of_means_loss, token_weighted_loss
 
 from .toys import VOCABULARY, Batch, Toy, ToyLoader, random_batch
 
@@ -165,7 +156,7 @@ def train_on_ranks(group, steps):
 
 
 def test_two_ranks_train_as_one_on_both_ranks_rows():
-    launch = pytest.importorskip("minitrain.parallel.launch").launch
+    launch = pytest.importorskip("minitrain.ranks.launch").launch
     results = launch(train_on_ranks, 6, ranks=2)
     loaders = [iter(ToyLoader(rows=2, seed=rank)) for rank in range(2)]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from minitrain.training.checkpoint import TrainState
-from minitrain.training.loop import IGNORED
-from minitrain.training.optimizers import adamw
+from minitrain.optimizers.adamw import adamw
+from minitrain.training.loss import IGNORED
+from minitrain.training.state import TrainState
 
 VOCABULARY = 11
 

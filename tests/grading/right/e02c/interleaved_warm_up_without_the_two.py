@@ -1,4 +1,4 @@
-from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 
 def interleaved(p, m, v):

@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from minitrain.parallel.flat_unit import FlatUnit
+from minitrain.parallel.zero.plain_unit import FlatUnit
 
 
 class ShardedUnit(FlatUnit):

@@ -1,4 +1,4 @@
-from minitrain.planning.layer_times import elementwise_seconds
+from minitrain.planning.step.layer_times import elementwise_seconds
 
 
 def step_parts(run, fabric):

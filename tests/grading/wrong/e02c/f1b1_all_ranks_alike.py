@@ -1,7 +1,7 @@
 # exercise: one_forward_one_backward
 # says: activations are alive at once, rank by rank
 
-from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 
 def orders(p, m, ahead):

@@ -1,7 +1,7 @@
 # exercise: one_forward_one_backward
 # says: never runs
 
-from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 
 def one_forward_one_backward(p, m):

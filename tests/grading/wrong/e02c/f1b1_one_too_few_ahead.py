@@ -1,7 +1,7 @@
 # exercise: one_forward_one_backward
 # says: fewer let the ranks behind it run dry
 
-from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 
 def orders(p, m, ahead):

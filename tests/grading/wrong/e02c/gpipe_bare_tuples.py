@@ -1,7 +1,7 @@
 # exercise: gpipe
 # says: is no Operation: make each by Operation(kind, i)
 
-from minitrain.parallel.operations import Schedule
+from minitrain.parallel.pipeline.operations import Schedule
 
 
 def gpipe(p, m):

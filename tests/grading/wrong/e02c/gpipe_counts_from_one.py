@@ -1,7 +1,7 @@
 # exercise: gpipe
 # says: microbatches are 0 to
 
-from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 
 def gpipe(p, m):

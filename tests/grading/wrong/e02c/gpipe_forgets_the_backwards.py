@@ -1,7 +1,7 @@
 # exercise: gpipe
 # says: B0 never runs
 
-from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 
 def gpipe(p, m):

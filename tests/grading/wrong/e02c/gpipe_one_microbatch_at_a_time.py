@@ -2,7 +2,7 @@
 # says: of a rank's work, it can be
 # says: forwards come first
 
-from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 
 def gpipe(p, m):

@@ -1,7 +1,7 @@
 # exercise: interleaved
 # says: chunk 0, but gradients come from the last stage
 
-from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 
 def interleaved(p, m, v):

@@ -1,7 +1,7 @@
 # exercise: interleaved
 # says: with v > 1
 
-from minitrain.parallel.operations import Operation, Schedule
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 
 def interleaved(p, m, v):

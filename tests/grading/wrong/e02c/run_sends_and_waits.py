@@ -3,7 +3,7 @@
 
 import torch
 
-from minitrain.training.loop import token_weighted_loss
+from minitrain.training.loss import token_weighted_loss
 
 
 def run_operations(group, order, stage, batches):

@@ -3,7 +3,7 @@
 
 import torch
 
-from minitrain.parallel.rows import all_to_all
+from minitrain.parallel.collectives.differentiable import all_to_all
 
 
 def exchange(group, experts, rows, counts):

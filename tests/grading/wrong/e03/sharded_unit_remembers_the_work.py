@@ -3,7 +3,7 @@
 
 import torch
 
-from minitrain.parallel.flat_unit import FlatUnit
+from minitrain.parallel.zero.plain_unit import FlatUnit
 
 
 class ShardedUnit(FlatUnit):

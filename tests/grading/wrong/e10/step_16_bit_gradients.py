@@ -1,7 +1,7 @@
 # exercise: step_parts
 # says: gradients add up in FP32
 
-from minitrain.planning.layer_times import elementwise_seconds
+from minitrain.planning.step.layer_times import elementwise_seconds
 
 
 def step_parts(run, fabric):

@@ -1,7 +1,7 @@
 # exercise: step_parts
 # says: the bubble scales with all three
 
-from minitrain.planning.layer_times import elementwise_seconds
+from minitrain.planning.step.layer_times import elementwise_seconds
 
 
 def step_parts(run, fabric):

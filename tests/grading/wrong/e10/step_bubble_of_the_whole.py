@@ -1,7 +1,7 @@
 # exercise: step_parts
 # says: is its share of the whole step
 
-from minitrain.planning.layer_times import elementwise_seconds
+from minitrain.planning.step.layer_times import elementwise_seconds
 
 
 def step_parts(run, fabric):

@@ -87,4 +87,4 @@ lab.answer("largest", largest)
 print(lab.size("elements"), "elements")
 
 # %%
-lab.score(read="minitrain/lab/progress.py")
+lab.score(read="minitrain/lab/notebook/progress.py")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from minitrain.lab.checks import Exercise, Experiment, Question, check, expect
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 
 LAB = "e90_sums"
 SIZES = {"cpu": {"elements": 8, "repeats": 3}, "gpu": {"elements": 1024}, "multi": {}}

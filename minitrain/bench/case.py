@@ -1,0 +1,90 @@
+"""Each technique beside the peer that a user would pick instead: the same work, taken in turn.
+
+A `Case` measures both contenders in one process tree, A B B A …, and gives a `Row`. Every unit is
+a cost, so that a ratio over 1 says that ours loses; then the row's `reason` is printed beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from minitrain.measure.clock import Comparison, Timing, alternating, seconds_of
+from minitrain.ranks.group import Group
+from minitrain.ranks.launch import launch as launch_ranks
+
+OURS, PEER = "ours", "peer"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison. `spread` is the interquartile range of the ratio over its median."""
+
+    name: str
+    ours: float
+    peer: float
+    ratio: float
+    unit: str
+    peer_name: str
+    spread: float
+    reason: str = ""  # why we lose, where we do
+
+    @property
+    def lost(self) -> bool:
+        return self.ratio > 1
+
+
+def as_json(rows: Iterable[Row]) -> str:
+    """{"rows": [{"name", "ours", "peer", "ratio", "unit", "peer_name", "spread", "reason"}]}"""
+    return json.dumps({"rows": [asdict(row) for row in rows]}, indent=2) + "\n"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A named measurement that has not been made yet; `reason` is given if it comes out a loss."""
+
+    name: str
+    peer_name: str
+    measure: Callable[[], Comparison]
+    reason: str
+    unit: str = "seconds"
+
+    def row(self) -> Row:
+        comparison = self.measure()
+        ratio = comparison.ratio(OURS, PEER)
+        return Row(
+            name=self.name,
+            ours=comparison.timings[OURS].median,
+            peer=comparison.timings[PEER].median,
+            ratio=ratio,
+            unit=self.unit,
+            peer_name=self.peer_name,
+            spread=comparison.ratio_spread(OURS, PEER),
+            reason=self.reason if ratio > 1 else "",
+        )
+
+
+def in_turn(
+    group: Group, contenders: Mapping[str, Callable[[], object]], repeats: int, warmup: int = 3
+) -> dict[str, list[float]]:
+    """On each rank: the seconds of every repeat of every contender, a barrier before each."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for repeat in range(-warmup, repeats):
+        for name in alternating(contenders, repeat):
+            group.barrier()
+            took = seconds_of(contenders[name])
+            if repeat >= 0:
+                seconds[name].append(took)
+    return seconds
+
+
+def on_ranks(function: Callable, *args: object, ranks: int = 2) -> Comparison:
+    """`function(group, *args)` gives `in_turn`'s times on each rank; a repeat lasts as long as its
+    slowest rank. Of bytes, instead of times, it is the rank that holds the most."""
+    results = launch_ranks(function, *args, ranks=ranks, timeout=300)
+    slowest = {
+        name: Timing(tuple(max(times) for times in zip(*(result[name] for result in results))))
+        for name in results[0]
+    }
+    return Comparison(slowest)

@@ -1,0 +1,1 @@
+"""`minitrain plan`: the best plan, fronts, owning or renting, predictions, validation."""

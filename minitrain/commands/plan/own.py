@@ -1,0 +1,143 @@
+"""What `plan own` prints and draws: rent against ownership, with the range of both prices."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from minitrain.commands.plan.front import checked_file, saved
+from minitrain.errors import InputError
+from minitrain.planning.hardware import Chip
+from minitrain.planning.money.ownership import (
+    YEAR_HOURS,
+    Owning,
+    break_even,
+    checked_share,
+    months_to_pay,
+)
+from minitrain.planning.money.prices import Price
+
+ENDS = ("low", "typical", "high")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    chip: Chip
+    purchase: Price
+    rent: Price
+    busy: float
+    years: float
+    usd_per_kwh: float
+    pue: float
+    upkeep: float
+
+    def __post_init__(self) -> None:
+        checked_share(self.busy)
+        if self.chip.watts is None:
+            raise InputError(
+                f"{self.chip.name} has no power (tdp_W) in data/hardware.csv: take another chip"
+            )
+
+    def owning(self, purchase: float) -> Owning:
+        return Owning(
+            purchase, self.chip.watts, self.years, self.usd_per_kwh, self.pue, self.upkeep
+        )
+
+    def rows(self) -> list[dict]:
+        """Each purchase price against each rent."""
+        return [self.row(bought, rented) for bought in ENDS for rented in ENDS]
+
+    def row(self, bought: str, rented: str) -> dict:
+        purchase, rent = getattr(self.purchase, bought), getattr(self.rent, rented)
+        owning = self.owning(purchase)
+        months = months_to_pay(owning, rent, self.busy)
+        return {
+            "purchase_usd": purchase,
+            "rent_usd_per_hour": rent,
+            "own_usd_per_hour": owning.usd_per_busy_hour(self.busy),
+            "break_even_busy": break_even(owning, rent),
+            "months_to_pay": None if math.isinf(months) else months,
+        }
+
+
+def report(comparison: Comparison, picture: Path | None, json: bool) -> None:
+    checked_file(picture)
+    rows = comparison.rows()
+    if picture:
+        draw(comparison, picture)
+    if json:
+        sources = {"purchase": asdict(comparison.purchase), "rent": asdict(comparison.rent)}
+        plain = {"chip": comparison.chip.name, "busy": comparison.busy, **sources, "rows": rows}
+        print(jsonlib.dumps(plain, indent=1))
+        return
+    print_table(comparison, rows)
+
+
+def print_table(comparison: Comparison, rows: list[dict]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    c = comparison
+    grid = Table(title=f"{c.chip.name}, busy {c.busy:.0%} of {c.years:g} years: own or rent")
+    for column in (
+        "to own one",
+        "own, an hour",
+        "rent, an hour",
+        "pays from busy",
+        "paid after",
+        "",
+    ):
+        grid.add_column(column, justify="right")
+    for row in rows:
+        grid.add_row(*cells(row, c.busy))
+    console = Console()
+    console.print(grid)
+    console.print(
+        f"Prices: {c.purchase.source}; {c.rent.source}. Power {c.usd_per_kwh:g} dollars a kWh at "
+        f"{c.chip.watts:g} W and PUE {c.pue:g}, upkeep {c.upkeep:.0%} a year, nothing left "
+        "at the end.",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def cells(row: dict, busy: float) -> list[str]:
+    share, months = row["break_even_busy"], row["months_to_pay"]
+    return [
+        f"${row['purchase_usd']:,.0f}",
+        f"${row['own_usd_per_hour']:.2f}",
+        f"${row['rent_usd_per_hour']:.2f}",
+        "never" if share > 1 else f"{share:.0%}",
+        "never" if months is None else f"{months:.0f} months",
+        "own" if share <= busy else "rent",
+    ]
+
+
+def draw(comparison: Comparison, file: Path) -> None:
+    """Dollars of one chip over the years: owning with its range, three rents."""
+    from minitrain.lab.drawing.figures import COLORS, canvas, lines
+
+    c = comparison
+    years = [c.years * i / 40 for i in range(41)]
+    own = {
+        end: [c.owning(getattr(c.purchase, end)).usd(y, c.busy) / 1e3 for y in years]
+        for end in ENDS
+    }
+    top = 2.2 * max(own["high"])
+    rent = {}
+    for usd in (getattr(c.rent, end) for end in ENDS):
+        until = [y for y in years if usd * c.busy * YEAR_HOURS * y / 1e3 <= top]
+        rent[f"rent ${usd:.2f}"] = (until, [usd * c.busy * YEAR_HOURS * y / 1e3 for y in until])
+    with canvas(width=8.0, height=4.8) as (figure, ax):
+        lines(
+            {"own": (years, own["typical"])},
+            theory=rent,
+            x="years", y="thousand dollars a chip", ax=ax,
+            title=f"{c.chip.name}, busy {c.busy:.0%} of the time",
+        )  # fmt: skip
+        ax.lines[0].set_marker("")
+        ax.fill_between(years, own["low"], own["high"], color=COLORS[0], alpha=0.15, linewidth=0)
+        ax.set(xlim=(0, c.years), ylim=(0, 1.05 * top))
+        saved(figure, file)

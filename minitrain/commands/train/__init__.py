@@ -1,0 +1,1 @@
+"""`minitrain train`: options, data, set-up and the run."""

@@ -1,0 +1,140 @@
+"""One training run on one rank: prepare, train, conclude.
+
+While it trains: evaluations, a line in log.csv for each step, a checkpoint a minute, and a stop
+after the step in which someone asked for it. At the end: a last evaluation, a sample, a checkpoint.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from minitrain.commands.train.mesh_check import FLAGS
+from minitrain.commands.train.options import RUN_FILE
+from minitrain.commands.train.setup import Job, Run, prepare
+from minitrain.commands.train.wiring import OnMesh
+from minitrain.inference.sampling import generate
+from minitrain.model.config import ModelConfig, active_parameter_count, parameter_count
+from minitrain.parallel.pipeline.timeline import bubble_fraction
+from minitrain.ranks.group import Group
+from minitrain.training.loop import StepRecord, TrainResult, train
+from minitrain.training.report import Reporter, describe_loss
+
+SAVE_SECONDS = 60.0
+SAMPLE_TOKENS = 120
+TEMPERATURE = 0.8
+
+
+def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
+    """The whole run on one rank -> the summary, and whether it was interrupted."""
+    run = prepare(group, job)
+    run.ranks.barrier()  # all are ready, and none has written anything yet
+    if run.speaks:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        (job.folder / RUN_FILE).write_text(run.options.to_json(), encoding="utf-8")
+        print(introduction(run), flush=True)
+    reporter = Reporter(
+        job.folder / "log.csv",
+        run.evaluate,
+        run.rows.floor,
+        run.utilisation,
+        speaks=run.speaks,
+        done_steps=run.state.step,
+    )
+    result = train(
+        run.wiring.model,
+        run.state.loader,
+        run.train_config,
+        callbacks=[reporter, Saver(run)],
+        peers=run.wiring.peers,
+        state=run.state,
+        step=run.wiring.step,
+        stop=job.stop_file.exists,
+    )
+    reporter.close()
+    return conclude(run, result, reporter), result.interrupted
+
+
+class Saver:
+    """A callback that saves once a minute, at the same steps on every rank."""
+
+    def __init__(self, run: Run):
+        self.run, self.next = run, run.state.seconds + SAVE_SECONDS
+
+    def __call__(self, record: StepRecord) -> None:
+        if record.seconds >= self.next:
+            self.next = record.seconds + SAVE_SECONDS
+            self.run.save()
+
+
+def parameters_text(config: ModelConfig) -> str:
+    """All of them, and where there are experts those that a token passes through."""
+    text = f"{parameter_count(config):,} parameters"
+    return f"{text} ({active_parameter_count(config):,} active)" if config.experts else text
+
+
+def introduction(run: Run) -> str:
+    options, rows = run.options, run.rows
+    source = f"corpus '{options.domain}'" if options.data == "corpus" else options.data
+    devices = f"{run.ranks.size} x {run.device}" if run.ranks.size > 1 else f"{run.device}"
+    lines = [
+        f"model   {options.preset}: {parameters_text(run.config)}, "
+        f"{options.dtype} on {devices}, whose matmuls reach {run.peak / 1e9:,.0f} GFLOP/s",
+        f"text    {source}: {int(rows.training.valid.sum()):,} tokens of {run.config.vocab_size}, "
+        f"in rows of {options.length}, {rows.training.fill:.0%} full",
+        f"floor   {rows.floor:.4f} nats per token" if rows.floor else "floor   not known",
+        *([f"mesh    {mesh_text(run.wiring)}"] if isinstance(run.wiring, OnMesh) else []),
+        f"folder  {run.job.folder}",
+    ]
+    if run.job.resume:
+        lines.append(f"resumed at step {run.state.step:,}, {run.state.seconds:.0f} s of training")
+    return "\n".join(lines)
+
+
+def mesh_text(wiring: OnMesh) -> str:
+    """'dp 2 x tp 2 x pp 2; 1f1b over 4 microbatches, its bubble 20% of a step'."""
+    mesh, schedule = wiring.parts.lines.mesh, wiring.parts.schedule
+    axes = " x ".join(f"{axis} {mesh[axis]}" for axis in FLAGS if mesh[axis] > 1) or "one rank"
+    if mesh["pp"] == 1:
+        return axes
+    idle = bubble_fraction(schedule)  # over the work
+    return (
+        f"{axes}; {schedule.name} over {schedule.microbatches} microbatches, its bubble "
+        f"{idle / (1 + idle):.0%} of a step"
+    )
+
+
+def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
+    """Saves, evaluates, samples; the summary, or for an interrupted run how to go on."""
+    whole = run.save().model
+    command = f"python -m minitrain train --out {run.job.folder} --resume"
+    if result.interrupted:
+        return f"stopped after step {run.state.step:,} and saved; go on with: {command}"
+    loss, floor, speed = reporter.latest(), run.rows.floor, result.tokens_per_second
+    if not run.speaks:
+        return ""
+    state = run.state
+    lines = [
+        f"held out  {describe_loss(loss, floor)}" + (f" of {floor:.3f}" if floor else ""),
+        f"trained   {state.step:,} steps, {state.tokens:,} tokens in {state.seconds:.0f} s",
+        f"speed     {speed:,.0f} tokens/s, MFU {run.utilisation(speed):.0%} in the median step",
+        f"sample    {sample(run, whole)}",
+        f"saved     {run.job.folder}; go on with: {command} --minutes N",
+    ]
+    return "\n".join(lines)
+
+
+def sample(run: Run, model: nn.Module) -> str:
+    """A text from the start of a document, the same for the same model."""
+    end = run.tokenizer.end_token
+    generator = torch.Generator().manual_seed(run.options.seed)
+    tokens = generate(
+        model,
+        [end],
+        SAMPLE_TOKENS,
+        TEMPERATURE,
+        end_token=end,
+        generator=generator,
+        max_length=run.config.max_length,
+    )
+    return run.tokenizer.decode(tokens)

@@ -1,0 +1,223 @@
+"""What a training run needs, made and checked before anything is written.
+
+text -> tokenizer -> rows;  model, optimizer, the checkpoint if a run is resumed -> DDP or a mesh
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import torch
+
+from minitrain.commands.train.options import RUN_FILE, TrainOptions
+from minitrain.commands.train.text import Rows, fit_tokenizer, make_rows, read_text
+from minitrain.commands.train.wiring import DataParallel, OnMesh, Seat, find_seat, wire
+from minitrain.data.loader import Loader
+from minitrain.data.tokenizer import Tokenizer
+from minitrain.errors import InputError
+from minitrain.measure.clock import compare, matmul_peak
+from minitrain.measure.flops import mfu
+from minitrain.memory.segments import recompute
+from minitrain.model.config import ModelConfig, parameter_count, preset
+from minitrain.model.transformer import build
+from minitrain.optimizers.adamw import adamw
+from minitrain.ranks.group import Group
+from minitrain.reliability.checkpoint import (
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+    verify,
+)
+from minitrain.training.config import TrainConfig
+from minitrain.training.state import Ranks, TrainState
+
+CLOSING_SECONDS = 3.0  # of the minutes asked for: the last evaluation, the sample, the last save
+EVALUATION_ROWS = 32
+TOKENIZER_FILE = "tokenizer.json"
+DATA_FILE = "data.sha256"
+BYTES_PER_PARAMETER = 16  # float32 weight and gradient, and AdamW's two means
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rank is told."""
+
+    options: TrainOptions
+    folder: Path
+    resume: bool
+    device: str | None
+    started: float  # time.time() when the command began: its minutes count from there
+    stop_file: Path  # exists once someone has asked the run to stop
+
+
+@dataclass
+class Run:
+    """What a rank has prepared."""
+
+    job: Job
+    options: TrainOptions
+    rows: Rows
+    tokenizer: Tokenizer
+    config: ModelConfig
+    wiring: DataParallel | OnMesh
+    seat: Seat
+    ranks: Ranks
+    train_config: TrainConfig
+    device: torch.device
+    peak: float  # FLOP/s of a rank's matmuls in this dtype, where it speaks
+
+    @property
+    def speaks(self) -> bool:
+        return self.ranks.rank == 0
+
+    @property
+    def state(self) -> TrainState:
+        """Of this rank's part, where it has one."""
+        return self.wiring.state
+
+    def utilisation(self, tokens_per_second: float) -> float:
+        own = tokens_per_second / self.ranks.size
+        return mfu(own, self.config, self.options.length, self.peak)
+
+    def evaluate(self) -> float:
+        """Held-out nats per token."""
+        rows = -(-EVALUATION_ROWS // self.seat.size)
+        seat = (self.seat.rank, self.seat.size)
+        return self.wiring.evaluate(Loader(self.rows.held_out, rows, *seat, shuffle=False))
+
+    def save(self) -> TrainState:
+        """A checkpoint -> what is in it: the whole model, on rank 0 at least."""
+        files = {
+            RUN_FILE: self.options.to_json(),
+            TOKENIZER_FILE: self.tokenizer.backend.to_str(),
+            DATA_FILE: self.rows.fingerprint,
+        }
+        whole = self.wiring.whole()
+        save_checkpoint(self.job.folder, whole, files, self.ranks)
+        return whole
+
+
+def prepare(group: Group | None, job: Job) -> Run:
+    """Whatever can be wrong with a run is found here, before anything is written."""
+    ranks = find_ranks(job.options, group)
+    device = find_device(job.device) if group is None else group.device
+    options = replace(job.options, dtype=agreed_dtype(job.options.dtype, device, group))
+    checkpoint = whole_checkpoint(job.folder) if job.resume else None
+    text = read_text(options)
+    if checkpoint:
+        tokenizer = Tokenizer.load(checkpoint / TOKENIZER_FILE)
+    else:
+        tokenizer = fit_tokenizer(text, options.vocab)
+    rows = make_rows(text, tokenizer, options)
+    config = preset(options.preset, vocab_size=tokenizer.vocab_size)
+    check_memory(options.preset, config, device)
+    # One rank measures, while the others wait for it: their matmuls would slow its own.
+    peak = matmul_peak(getattr(torch, options.dtype), device) if ranks.rank == 0 else math.nan
+    torch.manual_seed(options.seed + ranks.rank)
+    model = recompute(build(config, device, seed=options.seed), options.recompute)
+    seat = find_seat(options, group)
+    own = (options.microbatch, seat.rank, seat.size)
+    loader = Loader(rows.training, *own, options.seed, drop_last=True)
+    state = TrainState(model, adamw(model, options.lr), loader)
+    if checkpoint:
+        resume(checkpoint, rows, state, ranks)
+    plan = train_config(options, rows, job.started, group)
+    check_unfinished(plan, state)
+    wiring = wire(state, group, options, plan.autocast, plan.clip)
+    return Run(job, options, rows, tokenizer, config, wiring, seat, ranks, plan, device, peak)
+
+
+def find_ranks(options: TrainOptions, group: Group | None) -> Ranks:
+    if group is None:
+        return Ranks()
+    return Ranks(group.rank, group.size, group.barrier, may_change=options.on_mesh)
+
+
+def whole_checkpoint(folder: Path) -> Path:
+    """The newest one, once its files are found to be what they should be."""
+    checkpoint = newest_checkpoint(folder)
+    verify(checkpoint)
+    return checkpoint
+
+
+def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: Ranks) -> None:
+    """Loads the checkpoint, after a look whether the text is still the same."""
+    if (checkpoint / DATA_FILE).read_text() != rows.fingerprint:
+        raise InputError(
+            f"the text is not the one that {checkpoint.parent} was trained on: put the old one "
+            "back, or start a new run with another --out"
+        )
+    load_checkpoint(checkpoint, state, ranks)
+
+
+def train_config(
+    options: TrainOptions, rows: Rows, started: float, group: Group | None
+) -> TrainConfig:
+    """Steps as they are given, or as the tokens make them; minutes less what has passed already."""
+    autocast = torch.bfloat16 if options.dtype == "bfloat16" else None
+    shared = {"lr": options.lr, "accumulate": options.accumulate, "autocast": autocast}
+    if options.minutes is None:
+        tokens_per_step = options.batch * int(rows.training.valid.sum()) / len(rows.training)
+        steps = options.steps or math.ceil(options.tokens / tokens_per_step)
+        return TrainConfig(steps=steps, **shared)
+    whole = 60 * options.minutes
+    left = torch.tensor(max(whole / 2, whole - (time.time() - started) - CLOSING_SECONDS))
+    if group is not None:
+        left = group.all_reduce(left.to(group.device), op="min")
+    return TrainConfig(seconds=left.item(), **shared)
+
+
+def check_unfinished(plan: TrainConfig, state: TrainState) -> None:
+    if state.step >= plan.total_steps(state.step, state.seconds):
+        raise InputError(
+            f"this run is complete ({state.step} steps, {state.seconds / 60:.1f} minutes): go on "
+            f"with more of them, such as --resume --minutes {state.seconds / 30:.0f}"
+        )
+
+
+def find_device(name: str | None) -> torch.device:
+    """The device of that name, or a GPU if there is one."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"--device {name} cannot be used here ({reason}): try cpu") from error
+    return device
+
+
+def agreed_dtype(name: str, device: torch.device, group: Group | None) -> str:
+    """For "auto": bfloat16 where every rank's matmuls are at least 1.4 times as fast in it."""
+    if name != "auto":
+        return name
+    gain = torch.tensor(bfloat16_gain(device), device=device)
+    if group is not None:
+        gain = group.all_reduce(gain, op="min")
+    return "bfloat16" if gain >= 1.4 else "float32"
+
+
+def bfloat16_gain(device: torch.device) -> float:
+    """How many times as fast as in float32 a matmul is, best time against best time."""
+    size = 4096 if device.type == "cuda" else 384
+    full = torch.randn(size, size, device=device)
+    half = full.bfloat16()
+    timed = compare({"full": lambda: full @ full, "half": lambda: half @ half}, repeats=9).timings
+    return timed["full"].best / timed["half"].best
+
+
+def check_memory(name: str, config: ModelConfig, device: torch.device) -> None:
+    needed = BYTES_PER_PARAMETER * parameter_count(config)
+    free = psutil.virtual_memory().available
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+    if needed > free:
+        raise InputError(
+            f"--preset {name} needs {needed / 2**30:,.0f} GiB for weights, gradients and AdamW, "
+            f"and {device} has {free / 2**30:.0f} GiB free: use a smaller one, such as 100M or 1M"
+        )

@@ -1,0 +1,116 @@
+"""The text of a training run: documents, tokens, rows, and what is held out.
+
+The default corpus is made as large as the run needs, so that no document comes twice; its exact
+entropy, over the documents held out, is the floor. Any other text has no floor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from minitrain.commands.train.options import TEXTS, TrainOptions
+from minitrain.data.corpus import make_corpus
+from minitrain.data.packing import Packed, pack, pack_stream
+from minitrain.data.text import load_text, moby_dick, sotu, tinystories
+from minitrain.data.tokenizer import Tokenizer, train_tokenizer
+from minitrain.errors import InputError, unknown_name
+
+BYTES_PER_MINUTE = 4_000_000  # of the corpus: more than a 1M model reads on two cores
+BYTES_PER_TOKEN = 4  # a little more than the corpus has
+MOST_BYTES = 64_000_000
+HELD_OUT_BYTES = 120_000
+HELD_OUT_SEED = 1_000_000  # added to the run's: other stories of the same language
+HELD_OUT_ROWS = 200  # of a text without a floor
+TOKENIZER_BYTES = 1_000_000  # a vocabulary this small is settled by less
+
+
+@dataclass(frozen=True)
+class Text:
+    """Documents to train on, documents held out, and the nats of these where they are known."""
+
+    documents: list[str]
+    held_out: list[str]
+    held_out_nats: float | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A `Text` as rows of tokens."""
+
+    training: Packed
+    held_out: Packed
+    floor: float | None  # nats per token of the documents held out
+    fingerprint: str  # of every training token: a resumed run must find the same
+
+
+def read_text(options: TrainOptions) -> Text:
+    """The text that --data names: the corpus, an asset, or a file."""
+    if options.data == "corpus":
+        corpus = make_corpus(corpus_bytes(options), options.seed, options.domain)
+        held_out = make_corpus(HELD_OUT_BYTES, HELD_OUT_SEED + options.seed, options.domain)
+        return Text(corpus.documents, held_out.documents, float(held_out.nats.sum()))
+    named = {"sotu": sotu, "moby-dick": moby_dick, "tinystories": tinystories}
+    if options.data in named:
+        return split_off(named[options.data](), options.seed)
+    if not Path(options.data).exists():
+        raise unknown_name("text, and no file,", options.data, TEXTS)
+    return split_off(load_text(options.data), options.seed)
+
+
+def corpus_bytes(options: TrainOptions) -> int:
+    """Enough for the run to read nothing twice, within reason."""
+    if options.minutes is not None:
+        wanted = options.minutes * BYTES_PER_MINUTE
+    else:
+        tokens = options.tokens or options.steps * options.batch * options.length
+        wanted = tokens * BYTES_PER_TOKEN
+    return int(min(max(wanted, HELD_OUT_BYTES), MOST_BYTES))
+
+
+def split_off(documents: list[str], seed: int, part: float = 0.04) -> Text:
+    """Holds out a part of the documents, drawn by `seed`; of fewer than 25, the end of the text."""
+    count = int(len(documents) * part)
+    if count >= 1:
+        drawn = set(random.Random(seed).sample(range(len(documents)), count))
+        kept = [text for index, text in enumerate(documents) if index not in drawn]
+        return Text(kept, [documents[index] for index in sorted(drawn)])
+    text = "\n\n".join(documents)
+    cut = int(len(text) * (1 - part))
+    return Text([text[:cut]], [text[cut:]])
+
+
+def fit_tokenizer(text: Text, vocab_size: int) -> Tokenizer:
+    """Byte-pair merges from a sample of the documents, the same for the same text."""
+    sample, size = [], 0
+    for document in random.Random(0).sample(text.documents, len(text.documents)):
+        sample.append(document[:TOKENIZER_BYTES])
+        size += len(sample[-1])
+        if size >= TOKENIZER_BYTES:
+            break
+    return train_tokenizer(sample, vocab_size)
+
+
+def make_rows(text: Text, tokenizer: Tokenizer, options: TrainOptions) -> Rows:
+    """Documents that all fit a row are packed whole; others are streamed, and cut at its end."""
+    training = _pack(tokenizer.encode_batch(text.documents), tokenizer, options.length)
+    held_out = _pack(tokenizer.encode_batch(text.held_out), tokenizer, options.length)
+    if len(training) < options.batch:
+        raise InputError(
+            f"the text fills {len(training)} rows of {options.length} tokens, and a step takes "
+            f"{options.batch}: use --batch {max(1, len(training))}, a shorter --length or more text"
+        )
+    floor = None
+    if text.held_out_nats is not None:
+        floor = text.held_out_nats / int(held_out.valid.sum())
+    else:
+        held_out = held_out[:HELD_OUT_ROWS]
+    digest = hashlib.sha256(training.tokens.numpy().tobytes() + training.targets.numpy().tobytes())
+    return Rows(training, held_out, floor, digest.hexdigest())
+
+
+def _pack(documents: list[list[int]], tokenizer: Tokenizer, length: int) -> Packed:
+    fits = max(map(len, documents)) < length  # one place is the end token's
+    return (pack if fits else pack_stream)(documents, length, tokenizer.end_token)

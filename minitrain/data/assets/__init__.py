@@ -1,0 +1,3 @@
+"""Texts and models that are downloaded: the catalogue, the download, the files checked byte for
+byte.
+"""

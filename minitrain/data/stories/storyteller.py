@@ -1,0 +1,167 @@
+"""Tells one story, choice by choice, and adds up -log p of each choice as it is made.
+
+    One rainy day, Mia the kind baker sat in the kitchen with a small warm loaf.
+    Tom the old smith worked at the forge.            who is where, with what; then 1 to 4 events:
+    Mia ran to him. She gave the loaf to him. …
+    In the end, Tom had the loaf.                     and a fact that holds
+
+Each choice shows in the text (the actor spoken of last is "She" or "He", another is named), and
+what follows from the state alone (who is there to be met, who has the loaf) is written without
+any choice: so a text has one derivation, and its -log p is the sum over the choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minitrain.data.stories.domain import MAX_OBJECTS, Domain
+from minitrain.data.stories.odds import Pick, Table
+
+MOVE, VISIT, FIND, GIVE, DROP, TAKE, SING, FEEL = range(8)
+ON_THE_GROUND = 2  # keepers: 0 and 1 are the characters, 2 + place is the ground there
+
+
+def tell(domain: Domain, pick: Pick) -> str:
+    """One story."""
+    return " ".join(Story(domain, pick).sentences())
+
+
+class Story:
+    """The state: two characters, where each is, and who or where keeps each object."""
+
+    def __init__(self, domain: Domain, pick: Pick) -> None:
+        self.d, self.odds, self.pick = domain, domain.odds, pick
+        self.people: list[int] = []
+        self.jobs: list[int] = []
+        self.where: list[int] = []
+        self.keeper: dict[int, int] = {}  # in the order in which the objects came in
+
+    def sentences(self) -> Iterator[str]:
+        d, odds, pick = self.d, self.odds, self.pick
+        weather, time = d.weathers[pick(odds.weather, ())], d.times[pick(odds.time, ())]
+        yield f"One {weather} {time}, {self._enter(carrying=True)}"
+        yield self._enter(carrying=bool(pick(odds.carries, ())))
+        actor = 1  # whom the text spoke of last
+        for ends in odds.ends:
+            over = pick(ends, ())
+            night = over and pick(odds.night, ())
+            switches = pick(odds.switches, ())
+            actor = 1 - actor if switches else actor
+            person = self.people[actor]
+            subject = d.names[person] if switches else d.pronouns[person]
+            if over:
+                subject = subject if switches else subject.lower()
+                yield self._night(actor, subject) if night else self._end(actor, subject)
+                return
+            yield f"{subject} {self._event(actor)}."
+
+    def _enter(self, carrying: bool) -> str:
+        """A character comes in: "Mia the kind baker sat in the kitchen with a warm loaf." """
+        d, odds, pick = self.d, self.odds, self.pick
+        person = pick(odds.name, self.people)
+        trait, job = pick(odds.trait, ()), pick(odds.job, self.jobs)
+        posture = pick(odds.posture, ())
+        place = pick(odds.place_of_job[job], ())
+        self.people.append(person)
+        self.jobs.append(job)
+        self.where.append(place)
+        who = f"{d.names[person]} the {d.traits[trait]} {d.jobs[job]}"
+        text = f"{who} {d.postures[posture]} {d.places[place]}"
+        if not carrying:
+            return text + "."
+        return f"{text} with {self._new(odds.object_of_job[job], len(self.people) - 1)}."
+
+    def _new(self, odds: Table, keeper: int) -> str:
+        """An object that was not in the story comes in: "a small warm loaf"."""
+        thing = self.pick(odds, self.keeper)
+        self.keeper[thing] = keeper
+        size = self.d.sizes[self.pick(self.odds.size, ())]
+        adjective = self.d.adjectives[self.pick(self.odds.adjective_of_object[thing], ())]
+        return f"a {size} {adjective} {self.d.objects[thing]}"
+
+    def _event(self, actor: int) -> str:
+        kind = self.pick(self.odds.event, self._impossible(actor))
+        tellers = (
+            self._move,
+            self._visit,
+            self._find,
+            self._give,
+            self._drop,
+            self._take,
+            self._sing,
+            self._feel,
+        )
+        return tellers[kind](actor)
+
+    def _impossible(self, actor: int) -> list[int]:
+        """The events that the state forbids."""
+        held, here = self._kept(actor), self.where[actor]
+        together = self.where[1 - actor] == here
+        banned = [VISIT] if together else []
+        if len(self.keeper) == min(MAX_OBJECTS, len(self.d.objects)):
+            banned.append(FIND)
+        if not (held and together):
+            banned.append(GIVE)
+        if not held:
+            banned.append(DROP)
+        if not self._kept(ON_THE_GROUND + here):
+            banned.append(TAKE)
+        return banned
+
+    def _move(self, actor: int) -> str:
+        verb = self.d.moves[self.pick(self.odds.move, ())]
+        odds = self.odds.place_of_job[self.jobs[actor]]
+        place = self.where[actor] = self.pick(odds, (self.where[actor],))
+        meets = f" and met {self._them(1 - actor)}" if self.where[1 - actor] == place else ""
+        return f"{verb} to {self.d.bare_places[place]}{meets}"
+
+    def _visit(self, actor: int) -> str:
+        self.where[actor] = self.where[1 - actor]
+        return f"{self.d.moves[self.pick(self.odds.move, ())]} to {self._them(1 - actor)}"
+
+    def _find(self, actor: int) -> str:
+        thing = self._new(self.odds.object_of_place[self.where[actor]], actor)
+        return f"found {thing} {self.d.spots[self.pick(self.odds.spot, ())]}"
+
+    def _give(self, actor: int) -> str:
+        verb = self.d.gives[self.pick(self.odds.give, ())]
+        return f"{verb} {self._one_of(actor, to=1 - actor)} to {self._them(1 - actor)}"
+
+    def _drop(self, actor: int) -> str:
+        verb = self.d.drops[self.pick(self.odds.drop, ())]
+        return f"{verb} {self._one_of(actor, to=ON_THE_GROUND + self.where[actor])} there"
+
+    def _take(self, actor: int) -> str:
+        return f"took {self._one_of(ON_THE_GROUND + self.where[actor], to=actor)}"
+
+    def _sing(self, actor: int) -> str:
+        d, odds, pick = self.d, self.odds, self.pick
+        made, song = d.songs[pick(odds.song, ())].rsplit(" ", 1)
+        mood, creature = d.moods[pick(odds.mood, ())], d.creatures[pick(odds.creature, ())]
+        return f"{made} {mood} {song} about a {creature}"
+
+    def _feel(self, actor: int) -> str:
+        return f"felt {self.d.feelings[self.pick(self.odds.feeling, ())]}"
+
+    def _night(self, actor: int, subject: str) -> str:
+        """Where somebody is at the end."""
+        rest = self.d.rests[self.pick(self.odds.rest, ())]
+        return f"That night, {subject} {rest} {self.d.places[self.where[actor]]}."
+
+    def _end(self, actor: int, subject: str) -> str:
+        """One of the objects that somebody has at the end."""
+        has = self._one_of(actor, to=actor) if self._kept(actor) else "nothing"
+        return f"In the end, {subject} had {has}."
+
+    def _one_of(self, keeper: int, to: int) -> str:
+        """One of the objects that `keeper` has changes hands: "the loaf"."""
+        things = self._kept(keeper)
+        thing = things[self.pick(self.odds.which[len(things) - 1], ())]
+        self.keeper[thing] = to
+        return f"the {self.d.objects[thing]}"
+
+    def _kept(self, keeper: int) -> list[int]:
+        return [thing for thing, its_keeper in self.keeper.items() if its_keeper == keeper]
+
+    def _them(self, actor: int) -> str:
+        return self.d.objective_pronouns[self.people[actor]]

@@ -1,0 +1,1 @@
+"""Masters become notebooks: the learner's and the executed solution."""

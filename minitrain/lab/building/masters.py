@@ -1,0 +1,203 @@
+"""From a master (`solutions/eXX.py`, py:percent) to the executed solution and the learner's lab.
+
+    solutions/eXX.py ── read ──> notebook ── execute ──> solutions/eXX.ipynb   with outputs
+                                    └── for_learners ──> labs/eXX.ipynb        stubs, no outputs
+
+Ids come from the content, nbgrader's metadata from the tags and the checks' points; solution
+regions are replaced by nbgrader's own ClearSolutions. What has not changed is not executed again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from minitrain.errors import InputError, unknown_name
+from minitrain.lab.building.colab_cells import add_colab
+from minitrain.lab.building.grading_metadata import add_grading_metadata
+from minitrain.paths import course_root
+
+TAGS = {
+    *("setup", "exercise", "grade", "experiment", "question", "hint", "solution"),
+    *("picture", "nbval-check-output", "nbval-skip", "raises-exception"),
+}
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+BEGIN, END, STUB_LINE = "### BEGIN SOLUTION", "### END SOLUTION", "### LAB "
+DEFAULT_STUB = "# YOUR CODE HERE\n..."
+IMAGE = re.compile(r'src="data:image/png;base64,([^"]+)"')
+
+
+@dataclass(frozen=True)
+class Target:
+    """One master and the two notebooks that are made from it."""
+
+    name: str
+    root: Path
+
+    @property
+    def master(self) -> Path:
+        return self.root / "solutions" / f"{self.name}.py"
+
+    @property
+    def solution(self) -> Path:
+        return self.root / "solutions" / f"{self.name}.ipynb"
+
+    @property
+    def lab(self) -> Path:
+        return self.root / "labs" / f"{self.name}.ipynb"
+
+    @property
+    def picture(self) -> Path:
+        return self.root / "labs" / "pictures" / f"{self.name}.png"
+
+
+def targets(names: list[str] | None = None, root: Path | None = None) -> list[Target]:
+    """The masters of those names, or all; InputError with the nearest for an unknown one."""
+    root = root or course_root()
+    known = {path.stem for path in (root / "solutions").glob("*.py")}
+    wanted = [Path(name).stem for name in names or sorted(known)]
+    for name in wanted:
+        if name not in known:
+            raise unknown_name("lab", name, known)
+    return [Target(name, root) for name in wanted]
+
+
+def read_master(target: Target) -> NotebookNode:
+    """The whole notebook, solutions included, with stable ids and all metadata, not executed."""
+    import jupytext
+
+    text = target.master.read_text(encoding="utf-8")
+    notebook = jupytext.reads(text, fmt="py:percent")
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    notebook.metadata = NotebookNode(
+        kernelspec=NotebookNode(KERNEL),
+        language_info=NotebookNode(name="python"),
+        minitrain=NotebookNode(lab=target.name, source=digest),
+    )
+    add_colab(notebook, target.name, target.root)
+    seen: dict[str, int] = {}
+    for number, cell in enumerate(notebook.cells, start=1):
+        tags = cell.metadata.get("tags", [])
+        _check_cell(target, number, cell, tags)
+        cell.metadata = NotebookNode(tags=tags) if tags else NotebookNode()
+        cell.id = _stable_id(cell, seen)
+    add_grading_metadata(notebook, target.name, target.root)
+    return notebook
+
+
+def _check_cell(target: Target, number: int, cell: NotebookNode, tags: list[str]) -> None:
+    where = f"{target.master.name}, cell {number}"
+    unknown = sorted(set(tags) - TAGS)
+    if unknown:
+        raise InputError(f"{where}: tag {unknown[0]} is not known; use {', '.join(sorted(TAGS))}")
+    regions = [line.strip() for line in cell.source.splitlines() if line.strip() in (BEGIN, END)]
+    if regions != [BEGIN, END] * (len(regions) // 2):
+        raise InputError(f"{where}: '{BEGIN}' and '{END}' do not pair: {regions}")
+    if "exercise" in tags and not regions:
+        raise InputError(f"{where} is an exercise without '{BEGIN}' … '{END}'")
+
+
+def _stable_id(cell: NotebookNode, seen: dict[str, int]) -> str:
+    """The same source has the same id in every build; a repeat of it gets a number."""
+    digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
+    seen[digest] = seen.get(digest, 0) + 1
+    return digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+
+
+def for_learners(notebook: NotebookNode) -> NotebookNode:
+    """The lab: solution cells dropped, solution regions replaced by a stub, no outputs."""
+    lab = nbformat.from_dict(notebook)
+    lab.cells = [cell for cell in lab.cells if "solution" not in cell.metadata.get("tags", [])]
+    for cell in lab.cells:
+        if BEGIN in cell.source:
+            cell.source = _clear(cell)
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return lab
+
+
+def _clear(cell: NotebookNode) -> str:
+    """The cell's source with each region replaced by its own `### LAB` lines, or the stub."""
+    from nbgrader.preprocessors import ClearSolutions
+
+    pieces = re.split(rf"(?<={END})", cell.source)  # one region a piece: each has its own stub
+    cleared = []
+    for piece in pieces:
+        own = [line.split(STUB_LINE, 1)[1] for line in piece.splitlines() if STUB_LINE in line]
+        clear = ClearSolutions(code_stub={"python": "\n".join(own) or DEFAULT_STUB})
+        part = NotebookNode(cell_type="code", source=piece, metadata=cell.metadata)
+        resources: dict[str, Any] = {"language": "python"}
+        cleared.append(
+            clear.preprocess_cell(part, resources, 0)[0].source if BEGIN in piece else piece
+        )
+    return "".join(cleared)
+
+
+def drift(target: Target) -> Iterator[str]:
+    """What differs between a master and its two notebooks; outputs are not compared."""
+    master = read_master(target)
+    for path, wanted in ((target.lab, for_learners(master)), (target.solution, master)):
+        place = path.relative_to(target.root)
+        if not path.is_file():
+            yield f"{place} is not there"
+            continue
+        found = nbformat.read(path, as_version=4)
+        number = _first_difference(found, wanted)
+        if number is not None:
+            yield f"{place} differs from {target.master.relative_to(target.root)} {number}"
+
+
+def _first_difference(found: NotebookNode, wanted: NotebookNode) -> str | None:
+    for number, (one, other) in enumerate(zip(found.cells, wanted.cells), start=1):
+        if _fixed_part(one) != _fixed_part(other):
+            return f"from cell {number} on"
+    if len(found.cells) != len(wanted.cells):
+        return f"in the number of cells: {len(found.cells)} against {len(wanted.cells)}"
+    return None if found.metadata == wanted.metadata else "in its metadata"
+
+
+def _fixed_part(cell: NotebookNode) -> tuple[Any, ...]:
+    return cell.id, cell.cell_type, cell.source, cell.metadata
+
+
+def is_current(target: Target, notebook: NotebookNode) -> bool:
+    """Was the solution executed from this very master?"""
+    if not target.solution.is_file():
+        return False
+    found = nbformat.read(target.solution, as_version=4)
+    ran = all(c.execution_count for c in found.cells if c.cell_type == "code" and c.source)
+    return ran and _first_difference(found, notebook) is None
+
+
+def write_picture(solution: NotebookNode, target: Target) -> None:
+    """The figure of the cell tagged `picture`, for the lab's title and the map of the course."""
+    cells = [cell for cell in solution.cells if "picture" in cell.metadata.get("tags", [])]
+    found = [
+        image
+        for cell in cells
+        for output in cell.outputs
+        for image in IMAGE.findall(output.get("data", {}).get("text/html", ""))
+    ]
+    if cells and not found:
+        raise InputError(
+            f"{target.name}: the cell tagged 'picture' shows none; use show.figure or its like"
+        )
+    if found:
+        target.picture.parent.mkdir(exist_ok=True)
+        target.picture.write_bytes(base64.b64decode(found[0]))
+
+
+def write(notebook: NotebookNode, path: Path) -> None:
+    """Valid, sorted, with a final newline; the file is only touched where it changes."""
+    nbformat.validate(notebook)
+    text = nbformat.writes(notebook) + "\n"
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")

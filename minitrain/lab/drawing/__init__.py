@@ -1,0 +1,1 @@
+"""What a lab shows: cards, tables, figures."""

@@ -1,0 +1,121 @@
+"""Bars and timelines in the house style; `figures.py` has the canvas and the lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from minitrain.errors import InputError
+from minitrain.lab.drawing.figures import COLORS, INK, drawing, finish
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HATCHES = ["", "//", "..", "xx", "\\\\", "++", "oo"]
+Span = tuple[str, float, float, str]  # lane, start, end, label
+
+
+def bars(
+    names: Sequence[str],
+    values: Sequence[float] | Mapping[str, Sequence[float]],
+    *,
+    y: str,
+    x: str = "",
+    alt: str = "",
+    title: str = "",
+    errors: Sequence[float] | Mapping[str, Sequence[float]] | None = None,
+    theory: Sequence[float] | None = None,
+    stacked: bool = False,
+    form: str = "{:.3g}",
+    caption: str = "",
+    ax: Axes | None = None,
+) -> None:
+    """One bar a name, or a group (or stack) of bars a name where `values` maps series to values.
+
+    `errors` draws the spread; `theory` a short line across each name's bars.
+    """
+    groups = dict(values) if isinstance(values, Mapping) else {"": list(values)}
+    spread = errors if isinstance(errors, Mapping) else {"": errors}
+    for label, heights in groups.items():
+        if len(heights) != len(names):
+            raise InputError(f"bars '{label}': {len(heights)} values for {len(names)} names")
+    with drawing(ax, alt, caption) as axes:
+        draw_groups(axes, groups, spread, stacked, form)
+        draw_theory(axes, theory or [])
+        axes.set_xticks(range(len(names)), names)
+        axes.grid(axis="x", visible=False)
+        finish(axes, x, y, title)
+        axes.margins(y=0.12)
+        if len(groups) > 1 or theory:
+            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def draw_groups(
+    axes: Axes,
+    groups: Mapping[str, Sequence[float]],
+    spread: Mapping[str, Sequence[float] | None],
+    stacked: bool,
+    form: str,
+) -> None:
+    """Side by side with their values above them, or stacked."""
+    count = len(next(iter(groups.values())))
+    width, base = (0.7 if stacked else 0.7 / len(groups)), [0.0] * count
+    for i, (label, heights) in enumerate(groups.items()):
+        shift = 0.0 if stacked else (i - (len(groups) - 1) / 2) * width
+        drawn = axes.bar(
+            [k + shift for k in range(count)], heights, width * 0.94, bottom=base,
+            yerr=spread.get(label), capsize=3, label=label or None,
+            color=COLORS[i % len(COLORS)], hatch=HATCHES[i % len(HATCHES)],
+            edgecolor="white", linewidth=0, ecolor=INK,
+        )  # fmt: skip
+        if stacked:
+            base = [low + high for low, high in zip(base, heights)]
+        else:
+            axes.bar_label(drawn, [form.format(v) for v in heights], padding=2, fontsize=8)
+
+
+def draw_theory(axes: Axes, theory: Sequence[float]) -> None:
+    for k, height in enumerate(theory):
+        label = None if k else "predicted"
+        axes.plot([k - 0.4, k + 0.4], [height, height], "--", color=INK, linewidth=1.3, label=label)
+
+
+def timeline(
+    spans: Sequence[Span],
+    *,
+    alt: str = "",
+    unit: str = "ms",
+    title: str = "",
+    marks: Sequence[tuple[str, float]] = (),
+    caption: str = "",
+    ax: Axes | None = None,
+) -> None:
+    """A Gantt chart: `(lane, start, end, label)`; lanes from the top in their first order.
+
+    Equal labels have equal colours; a label is written inside where it fits. `marks` are vertical
+    lines with a name at the top.
+    """
+    lanes = list(dict.fromkeys(span[0] for span in spans))
+    kinds = list(dict.fromkeys(span[3] for span in spans))
+    if not spans:
+        raise InputError("a timeline of no spans: give (lane, start, end, label) tuples")
+    whole = max(end for _, _, end, _ in spans) - min(start for _, start, _, _ in spans)
+    with drawing(ax, alt, caption) as axes:
+        for lane, start, end, label in spans:
+            place, color = lanes.index(lane), COLORS[kinds.index(label) % len(COLORS)]
+            axes.barh(place, end - start, 0.64, left=start, color=color, edgecolor="white")
+            if end - start > 0.012 * whole * (len(label) + 2):
+                style = {"color": "white", "va": "center", "ha": "center", "fontsize": 8}
+                axes.text((start + end) / 2, place, label, **style)
+        for kind in kinds:
+            axes.barh(0, 0, 0, color=COLORS[kinds.index(kind) % len(COLORS)], label=kind)
+        for name, at in marks:
+            axes.axvline(at, color=INK, linewidth=1, linestyle=":")
+            axes.annotate(
+                name, (at, -0.6), color=INK, fontsize=8, ha="center", annotation_clip=False
+            )
+        axes.set_yticks(range(len(lanes)), lanes)
+        axes.set_ylim(len(lanes) - 0.5, -0.5 - 0.25 * bool(marks))
+        axes.grid(axis="y", visible=False)
+        finish(axes, f"time ({unit})", "", title)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))

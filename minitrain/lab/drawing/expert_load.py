@@ -1,0 +1,93 @@
+"""Who gets how many tokens in a mixture of experts, and what a capacity drops: one picture.
+
+    show.draw_load([210, 60, 130, 112], factor=1.25)       a measured load
+    show.draw_load(skewed_load(1.0), factor=1.25)          that of a router with favourites
+
+A bar is an expert: filled what it keeps, hatched what it drops. The solid line is its capacity, the
+dashed one an even load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from minitrain.lab.drawing.display import BLUE, ORANGE
+from minitrain.lab.drawing.figures import INK, drawing, finish
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HATCHED = {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////", "linewidth": 0.8}
+RATE, STEPS = 0.005, 600  # of the bias, until it has settled
+
+
+def draw_load(
+    load: Sequence[float],
+    *,
+    factor: float | None = None,
+    title: str = "",
+    alt: str = "",
+    caption: str = "",
+    ax: Axes | None = None,
+) -> None:
+    """`load[e]` choices of expert e. A capacity is `factor` times an even load; None: no limit."""
+    words = in_words(load, factor)
+    with drawing(ax, alt or f"Bars of the choices that each expert got. {words}", caption) as axes:
+        places, most = range(len(load)), capacity(load, factor)
+        kept = [min(n, most) for n in load]
+        axes.bar(places, kept, 0.72, color=BLUE, label="choices" if factor is None else "kept")
+        over = [place for place in places if load[place] > most]
+        if over:
+            dropped = [load[place] - most for place in over]
+            axes.bar(over, dropped, 0.72, most, label="dropped", **HATCHED)
+        even = sum(load) / len(load)
+        axes.axhline(even, color=INK, linewidth=1, linestyle="--", label="even load")
+        if factor is not None:
+            axes.axhline(most, color=ORANGE, linewidth=1.3, label=f"capacity, {factor:g}x even")
+        axes.set_xticks(places)
+        axes.grid(axis="x", visible=False)
+        finish(axes, "expert", "choices", title or words)
+        axes.set_ylim(0, 1.28 * max(*load, even if factor is None else most))
+        axes.legend(loc="upper right", ncols=4, fontsize=8, columnspacing=1.2)
+
+
+def capacity(load: Sequence[float], factor: float | None) -> float:
+    """The most choices that an expert keeps."""
+    return math.inf if factor is None else math.ceil(factor * sum(load) / len(load))
+
+
+def in_words(load: Sequence[float], factor: float | None) -> str:
+    """What a title says of it, and who cannot see the picture is told."""
+    most, total = capacity(load, factor), max(1, sum(load))
+    busiest = f"The busiest expert gets {max(load) * len(load) / total:.1f}x an even load"
+    if factor is None:
+        return busiest
+    dropped = sum(max(0, n - most) for n in load) / total
+    return f"{busiest}; {dropped:.0%} is dropped"
+
+
+@lru_cache
+def skewed_load(
+    skew: float, balanced: bool = False, tokens: int = 512, experts: int = 8, k: int = 2
+) -> tuple[int, ...]:
+    """The load of a router with favourites: logits are noise, and +skew for the most liked expert
+    down to -skew. `balanced`: with the bias of Wang et al. 2024, settled. Nothing is trained."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(tokens, experts, generator=generator)  # (M, E)
+    favour = torch.linspace(1, -1, experts)[torch.randperm(experts, generator=generator)]
+    p = (noise + skew * favour).softmax(dim=-1)
+    bias = torch.zeros(experts)
+    for _ in range(STEPS if balanced else 0):
+        load = load_of(p + bias, k)
+        bias += RATE * torch.sign(load.double().mean() - load)
+    return tuple(load_of(p + bias, k).tolist())
+
+
+def load_of(scores: torch.Tensor, k: int) -> torch.Tensor:
+    """scores (M, E) -> (E,): how often each expert is among a token's k largest."""
+    return torch.bincount(scores.topk(k).indices.flatten(), minlength=scores.shape[1])

@@ -1,0 +1,174 @@
+"""The house style of figures: 3:2, direct labels, units on every axis, white face, alt text.
+
+    show.lines({"ring": (sizes, seconds)}, x="message (bytes)", y="time (s)", alt="…", log="xy")
+
+Every function displays at once and returns None; given `ax=`, it draws there and displays nothing.
+A figure is a PNG inside an <img> with its alt text, on white, so that it reads in a dark theme.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import escape
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from minitrain.errors import InputError
+from minitrain.lab.drawing.display import BLUE, GREEN, MUTED, ORANGE, PINK, Rich, display
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#7A5C00", "#444444"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
+INK = "#222222"
+STYLE = {
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#888888",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.8,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+}
+Line = tuple[Sequence[float], Sequence[float]]
+
+
+@contextmanager
+def canvas(
+    columns: int = 1, rows: int = 1, width: float | None = None, height: float | None = None
+) -> Iterator[tuple[Figure, Any]]:
+    """A figure in the house style; `axes` is one Axes or an array. Draw inside the block."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    width = width or (6.6 if columns == 1 else 4.8 * columns)
+    height = height or width * 2 / 3 / columns * rows
+    with matplotlib.rc_context(STYLE):
+        fig = Figure(figsize=(width, height), layout="constrained", dpi=150)
+        yield fig, fig.subplots(rows, columns)
+
+
+def figure(fig: Figure, alt: str, caption: str = "") -> None:
+    """Displays a matplotlib figure with its alt text, and a caption below it."""
+    display(picture(fig, alt, caption))
+
+
+def picture(fig: Figure, alt: str, caption: str = "") -> Rich:
+    """The figure as an object that can be displayed."""
+    if len(alt.split()) < 4:
+        raise InputError(
+            f"alt text '{alt}' says too little: what is plotted against what, and what is seen?"
+        )
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png", dpi=150, facecolor="white")
+    data = base64.b64encode(buffer.getvalue()).decode()
+    below = f'<figcaption style="{MUTED}font-size:13px;">{escape(caption)}</figcaption>'
+    html = (
+        '<figure style="margin:8px 0;">'
+        f'<img alt="{escape(alt)}" width="{round(fig.get_figwidth() * 100)}" '
+        'style="max-width:100%;background-color:#ffffff;border-radius:4px;padding:4px;" '
+        f'src="data:image/png;base64,{data}">{below if caption else ""}</figure>'
+    )
+    return Rich(html, f"[figure: {alt}]" + (f"\n{caption}" if caption else ""))
+
+
+@contextmanager
+def drawing(ax: Axes | None, alt: str, caption: str) -> Iterator[Axes]:
+    """The axes that were given, or new ones that are displayed at the end."""
+    if ax is not None:
+        yield ax
+        return
+    with canvas() as (fig, own):
+        yield own
+        figure(fig, alt, caption)
+
+
+def lines(
+    series: Mapping[str, Line],
+    *,
+    x: str,
+    y: str,
+    alt: str = "",
+    title: str = "",
+    log: str = "",
+    theory: Mapping[str, Line] | None = None,
+    band: Mapping[str, Line] | None = None,
+    labels: str = "direct",
+    caption: str = "",
+    ax: Axes | None = None,
+) -> None:
+    """Measured points, each series with its own colour and marker; `theory` is drawn dashed.
+
+    `band[name] = (low, high)` shades the spread; `log` is "", "x", "y" or "xy"; a theory whose name
+    starts with a series' name takes its colour. `labels`: "direct" (at the line's end) or "legend".
+    """
+    with drawing(ax, alt, caption) as axes:
+        ends = []
+        for i, (name, (xs, ys)) in enumerate(series.items()):
+            color = COLORS[i % len(COLORS)]
+            style = {"color": color, "marker": MARKERS[i % len(MARKERS)]}
+            axes.plot(xs, ys, label=name, **style)
+            if band and name in band:
+                axes.fill_between(xs, *band[name], color=color, alpha=0.15, linewidth=0)
+            ends.append((name, color, xs[-1], ys[-1]))
+        for name, (xs, ys) in (theory or {}).items():
+            match = [i for i, known in enumerate(series) if name.startswith(known)]
+            color = COLORS[match[0] % len(COLORS)] if match else INK
+            axes.plot(xs, ys, "--", color=color, linewidth=1.3, label=name)
+            if not match:
+                ends.append((name, color, xs[-1], ys[-1]))
+        finish(axes, x, y, title, log)
+        if labels == "direct":
+            label_ends(axes, ends)
+        else:
+            axes.legend()
+
+
+def finish(axes: Axes, x: str, y: str, title: str = "", log: str = "") -> None:
+    """Axis labels with units, title, logarithmic axes."""
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_title(title)
+    if "x" in log:
+        axes.set_xscale("log", base=2 if "ranks" in x.lower() else 10)
+    if "y" in log:
+        axes.set_yscale("log")
+
+
+def label_ends(axes: Axes, ends: Sequence[tuple[str, str, float, float]]) -> None:
+    """Writes each line's name at its last point, moved apart where two would overlap."""
+    axes.autoscale_view()
+    points = []
+    for name, color, at, height in ends:
+        pixel = axes.transData.transform((at, height))[1]
+        points.append([pixel, pixel, name, color, at, height])
+    points.sort(key=lambda p: p[0])
+    step = 1.35 * 9 * axes.figure.dpi / 72
+    for below, above in pairwise(points):
+        above[0] = max(above[0], below[0] + step)
+    for moved, pixel, name, color, at, height in points:
+        shift = (moved - pixel) * 72 / axes.figure.dpi
+        axes.annotate(
+            name, (at, height), xytext=(7, shift), textcoords="offset points", color=color,
+            va="center", fontsize=9, annotation_clip=False, fontweight="bold",
+        )  # fmt: skip

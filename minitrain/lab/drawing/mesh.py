@@ -1,0 +1,218 @@
+"""Who holds what: the ranks of a mesh in their nodes, each with its part of model and batch.
+
+    show.draw_mesh(Mesh(pp=2, dp=2, tp=2), ranks_per_node=4, axis="tp", rank=5)
+
+A box is a rank, a stripe what it holds; stripes of one colour and shade hold the same. The ranks of
+the group along `axis` that `rank` is in stand out, joined by the ring on which they talk: dashed
+where a message leaves the node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from minitrain.errors import unknown_name
+from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
+from minitrain.lab.drawing.figures import INK, canvas, figure
+from minitrain.parallel.mesh import Mesh
+from minitrain.words import plural
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STRIPES = {  # what is held: the axes of the mesh that cut it, in order, and its colour
+    "layers": (("pp",), BLUE),
+    "heads": (("tp",), ORANGE),
+    "experts": (("ep",), PINK),
+    "rows": (("dp", "ep"), GREEN),
+    "tokens": (("cp",), "#7A5C00"),
+}
+HOLDING = {"layers": 8, "heads": 8, "experts": 8, "rows": 8, "tokens": 64}
+GAP = 0.18  # between nodes, where a box is 1 wide
+READABLE = 32  # boxes, beyond which they carry no words
+
+
+def draw_mesh(
+    mesh: Mesh,
+    *,
+    ranks_per_node: int = 8,
+    axis: str = "",
+    rank: int = 0,
+    holding: Mapping[str, int] = HOLDING,
+    title: str = "",
+    alt: str = "",
+    caption: str = "",
+    ax: Axes | None = None,
+) -> None:
+    """Displays it; `holding`: how many layers, heads, experts, rows and tokens there are in all."""
+    if axis and axis not in mesh.axes:
+        raise unknown_name("axis of the mesh", axis, mesh.axes)
+    title = title or repr(mesh)
+    if ax is not None:
+        draw(ax, mesh, ranks_per_node, axis, rank, holding, title)
+        return
+    words = in_words(mesh, ranks_per_node, axis, rank)
+    with canvas(width=9, height=5) as (fig, axes):
+        draw(axes, mesh, ranks_per_node, axis, rank, holding, title)
+        figure(fig, alt or f"Ranks of a mesh in their nodes. {words}", caption or words)
+
+
+def in_words(mesh: Mesh, ranks_per_node: int, axis: str, rank: int) -> str:
+    """ "8 ranks on 2 nodes; …", for the caption and for who cannot see the picture."""
+    size = math.prod(mesh.shape)
+    nodes = plural(math.ceil(size / ranks_per_node), "node")
+    words = f"{size} ranks on {nodes} of {ranks_per_node}"
+    if not axis:
+        return f"{words}."
+    line = mesh.ranks(axis, rank)
+    crossed = len({other // ranks_per_node for other in line})
+    where = "inside one node" if crossed == 1 else f"over {crossed} nodes"
+    return f"{words}; rank {rank}'s group along {axis}: {', '.join(map(str, line))}, {where}."
+
+
+def share(count: int, part: int, parts: int) -> range:
+    """The part-th of `parts` of 0 … count-1, in a row."""
+    return range(part * count // parts, (part + 1) * count // parts)
+
+
+def held(mesh: Mesh, rank: int, holding: Mapping[str, int]) -> dict[str, tuple[range, int, int]]:
+    """What a rank holds of all that the mesh cuts: {"layers": (range(0, 4), part 0, of 2)}."""
+    here, found = mesh.coordinates(rank), {}
+    for what, (axes, _) in STRIPES.items():
+        part, parts = 0, 1
+        for axis in axes:
+            if axis in mesh.axes:
+                part, parts = part * mesh[axis] + here[axis], parts * mesh[axis]
+        if parts > 1:
+            found[what] = share(holding[what], part, parts), part, parts
+    return found
+
+
+def draw(
+    ax: Axes, mesh: Mesh, per_node: int, axis: str, rank: int,
+    holding: Mapping[str, int], title: str,
+) -> None:  # fmt: skip
+    size = math.prod(mesh.shape)
+    places = places_of(size, per_node)
+    width = 1 + max(x for x, _ in places)
+    height = 1 + max(y for _, y in places)
+    for first in range(0, size, per_node):
+        draw_node(ax, first // per_node, places[first : first + per_node])
+    line = mesh.ranks(axis, rank) if axis else []
+    for other, place in enumerate(places):
+        draw_rank(ax, mesh, other, place, holding, size <= READABLE, other in line)
+    draw_ring(ax, places, line, per_node)
+    ax.set_title(title)
+    ax.set_xlim(-GAP, width + GAP)
+    ax.set_ylim(height + GAP, -2 * GAP)
+    ax.axis("off")
+
+
+def places_of(size: int, per_node: int) -> list[tuple[float, float]]:
+    """(x, y) of each rank's box; a node is a block of boxes, nodes side by side in rows."""
+    across = min(size, per_node, max(4, math.isqrt(per_node)))
+    down = math.ceil(min(size, per_node) / across)
+    nodes = math.ceil(size / per_node)
+    columns = max(1, min(nodes, round(math.sqrt(1.5 * nodes * down / across))))
+    found = []
+    for rank in range(size):
+        node, inside = divmod(rank, per_node)
+        x = (node % columns) * (across + 2 * GAP) + inside % across
+        y = (node // columns) * (down + 3 * GAP) + inside // across
+        found.append((x, y))
+    return found
+
+
+def draw_node(ax: Axes, node: int, places: Sequence[tuple[float, float]]) -> None:
+    xs, ys = zip(*places)
+    left, top = min(xs) - GAP / 2, min(ys) - GAP / 2
+    across, down = max(xs) + 1 + GAP / 2 - left, max(ys) + 1 + GAP / 2 - top
+    ax.add_patch(rectangle(left, top, across, down, "#f1f1f1", edgecolor="#888888"))
+    ax.text(left, top - 0.04, f"node {node}", fontsize=8, color="#666666", va="bottom")
+
+
+def draw_rank(
+    ax: Axes, mesh: Mesh, rank: int, place: tuple[float, float],
+    holding: Mapping[str, int], words: bool, chosen: bool,
+) -> None:  # fmt: skip
+    x, y = place
+    stripes = held(mesh, rank, holding)
+    head = 0.22 if words else 0.04
+    depth = (0.92 - head) / max(1, len(stripes))
+    edge = {"edgecolor": INK, "linewidth": 2.4} if chosen else {"edgecolor": "#bbbbbb"}
+    ax.add_patch(rectangle(x + 0.04, y + 0.04, 0.92, 0.92, "white", **edge))
+    if words:
+        style = {"ha": "center", "va": "center", "fontweight": "bold"}
+        ax.text(x + 0.5, y + 0.04 + head / 2, str(rank), fontsize=9, **style)
+    for i, (what, (part, number, parts)) in enumerate(stripes.items()):
+        top = y + 0.04 + head + i * depth
+        color = shade(STRIPES[what][1], number, parts)
+        ax.add_patch(rectangle(x + 0.07, top, 0.86, depth - 0.03, color))
+        if words:
+            ink = "white" if number < parts / 2 else INK
+            place = {"ha": "center", "va": "center", "fontsize": 6.5, "color": ink}
+            ax.text(x + 0.5, top + (depth - 0.03) / 2, f"{what} {span(part)}", **place)
+
+
+def draw_ring(
+    ax: Axes, places: Sequence[tuple[float, float]], line: Sequence[int], per_node: int
+) -> None:
+    """From each rank of the group to its next; a message between nodes is dashed and orange."""
+    for here, after in zip(line, [*line[1:], *line[:1]]):
+        if len(line) > 1:
+            crosses = here // per_node != after // per_node
+            start, end, shrink = ends(places[here], places[after], crosses)
+            ax.annotate(
+                "",
+                xytext=start,
+                xy=end,
+                arrowprops={
+                    "arrowstyle": "-|>",
+                    "connectionstyle": "arc3,rad=-0.25",
+                    "color": ORANGE if crosses else INK,
+                    "linestyle": "--" if crosses else "-",
+                    "linewidth": 1.6,
+                    "shrinkA": shrink,
+                    "shrinkB": shrink,
+                },
+            )
+
+
+def ends(
+    here: tuple[float, float], after: tuple[float, float], crosses: bool
+) -> tuple[tuple[float, float], tuple[float, float], float]:
+    """Where an arrow starts and ends, and how far from there: from number to number, but between
+    nodes one above the other from edge to edge, so that it covers no words."""
+    (x, y), (to_x, to_y) = here, after
+    if crosses and y != to_y:
+        low, high = 0.98, 0.02  # the edges of a box
+        return (
+            (x + 0.5, y + (low if to_y > y else high)),
+            (to_x + 0.5, to_y + (high if to_y > y else low)),
+            1,
+        )
+    return (x + 0.5, y + 0.14), (to_x + 0.5, to_y + 0.14), 9
+
+
+def rectangle(x: float, y: float, width: float, height: float, color: object, **style: object):
+    from matplotlib.patches import FancyBboxPatch
+
+    shape = "round,pad=0,rounding_size=0.04"
+    style = {"linewidth": 1.0, "edgecolor": "none", **style}
+    return FancyBboxPatch((x, y), width, height, boxstyle=shape, facecolor=color, **style)
+
+
+def shade(color: str, number: int, parts: int) -> tuple[float, ...]:
+    """The colour, the lighter the later the part."""
+    from matplotlib.colors import to_rgb
+
+    light = 0.8 * number / max(1, parts - 1)
+    return tuple(c + (1 - c) * light for c in to_rgb(color))
+
+
+def span(part: range) -> str:
+    if not part:
+        return "none"
+    return str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}"

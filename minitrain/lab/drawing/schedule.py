@@ -1,0 +1,100 @@
+"""One picture of a pipeline schedule: as planned, as really run, or as the planner times it.
+
+    show.draw_schedule(make_schedule("1f1b", 4, 8))            a forward takes 1, a backward 2
+    show.draw_schedule(executed(results.traces), unit="ms")    what the executor's ranks did
+    show.draw_schedule(timeline(run), unit="s")                the planner's step
+
+A box is an operation with its microbatch's number; what is hatched is the bubble. A rank's first
+chunk is dark, its later ones are lighter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
+from minitrain.lab.drawing.figures import INK, canvas, figure, finish
+from minitrain.parallel.pipeline.operations import Operation, Schedule
+from minitrain.parallel.pipeline.timeline import Clocked, clocked, peak_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KINDS = {"F": (BLUE, "forward"), "B": (ORANGE, "backward"), "W": (GREEN, "weight gradients")}
+IDLE = {"facecolor": "white", "edgecolor": "#c4c4c4", "hatch": "////", "linewidth": 0}
+SCALES = {"ms": 1e3, "µs": 1e6}  # of a clock in seconds; any other unit is drawn as it is
+CHARACTER = 0.009  # the width of a digit, as a share of the axis
+
+
+def draw_schedule(
+    schedule: Schedule | Clocked,
+    *,
+    unit: str = "forwards",
+    title: str = "",
+    alt: str = "",
+    caption: str = "",
+    ax: Axes | None = None,
+) -> None:
+    """Displays it, with its bubble and its peak of live activations in the words below it."""
+    clock = clocked(schedule) if isinstance(schedule, Schedule) else schedule
+    title = title or (schedule.name if isinstance(schedule, Schedule) else "")
+    if ax is not None:
+        draw(ax, clock, unit, title)
+        return
+    words = in_words(clock)
+    with canvas(width=10, height=1.5 + 0.42 * len(clock.ranks)) as (fig, axes):
+        draw(axes, clock, unit, title)
+        figure(
+            fig,
+            alt or f"Timeline of a pipeline's operations, rank by rank. {words}",
+            caption or words,
+        )
+
+
+def in_words(clock: Clocked) -> str:
+    """ "4 ranks, 8 microbatches: …", for the caption and for who cannot see the picture."""
+    ranks = range(len(clock.ranks))
+    orders = [[event.operation for event in events] for events in clock.ranks]
+    count = 1 + max(operation.microbatch for order in orders for operation in order)
+    bubble = max(clock.bubble(r) / clock.busy(r) for r in ranks)
+    live = ", ".join(str(peak_of(order)) for order in orders)
+    return (
+        f"{len(orders)} ranks, {count} microbatches: the longest bubble is {bubble:.0%} of a "
+        f"rank's work; activations alive at once, rank by rank: {live}."
+    )
+
+
+def draw(axes: Axes, clock: Clocked, unit: str, title: str) -> None:
+    scale = SCALES.get(unit, 1.0)
+    whole = clock.makespan * scale
+    kinds = {event.operation.kind for events in clock.ranks for event in events}
+    for rank, events in enumerate(clock.ranks):
+        axes.barh(rank, whole, 0.72, **IDLE)
+        spans = [(e.start * scale, (e.end - e.start) * scale) for e in events]
+        colors = [shade(e.operation) for e in events]
+        axes.broken_barh(spans, (rank - 0.36, 0.72), facecolors=colors, edgecolor="white")
+        for event, (start, length) in zip(events, spans):
+            number = str(event.operation.microbatch)
+            if length > CHARACTER * whole * len(number):
+                place = {"ha": "center", "va": "center", "fontsize": 8}
+                color = "white" if event.operation.chunk == 0 else INK
+                axes.text(start + length / 2, rank, number, color=color, **place)
+    for kind, (color, name) in KINDS.items():
+        if kind in kinds:
+            is_half = kind == "B" and "W" in kinds
+            axes.barh(0, 0, 0, color=color, label=f"{name}, of the input" if is_half else name)
+    axes.barh(0, 0, 0, label="bubble", **IDLE)
+    axes.set_yticks(range(len(clock.ranks)), [f"rank {r}" for r in range(len(clock.ranks))])
+    axes.set_ylim(len(clock.ranks) - 0.5, -0.5)
+    axes.set_xlim(0, whole)
+    axes.grid(axis="y", visible=False)
+    finish(axes, f"time ({unit})", "", title)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0)
+
+
+def shade(operation: Operation) -> tuple[float, ...]:
+    """The kind's colour, the lighter the later the chunk."""
+    from matplotlib.colors import to_rgb
+
+    light = 1 - 0.5**operation.chunk
+    return tuple(c + (1 - c) * min(light, 0.75) for c in to_rgb(KINDS[operation.kind][0]))

@@ -1,0 +1,26 @@
+"""What a check raises: a failure whose words teach."""
+
+from __future__ import annotations
+
+
+class CheckFailed(AssertionError):
+    """A check did not pass; the text is for the learner. `secretive`: without what is expected."""
+
+    def __init__(self, message: str, secretive: str | None = None) -> None:
+        super().__init__(message)
+        self.secretive = message if secretive is None else secretive
+
+
+class NotAttempted(CheckFailed):
+    """The exercise is still the stub that the lab came with."""
+
+
+class SubmissionFailed(CheckFailed):
+    """The submission gave no result. `kind` is one of
+
+    exception, deadlock, mismatch, timeout, memory, died, output, forbidden, tampered.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind

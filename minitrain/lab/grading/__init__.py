@@ -1,0 +1,1 @@
+"""Grading: submissions read, checks run against them, verdicts and reports."""

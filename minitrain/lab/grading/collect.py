@@ -1,0 +1,77 @@
+"""Whose work is this, and which lab: from the names of files and folders, else from the notebook.
+
+No torch here, so that a wrong path is told at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from minitrain.errors import InputError, unknown_name
+from minitrain.lab.grading.submission import Submission
+from minitrain.paths import course_root
+
+SKIPPED = {".ipynb_checkpoints", "__pycache__", "feedback"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file that belongs to a student and a lab."""
+
+    student: str
+    lab: str
+    path: Path
+
+
+def checks_folder(root: Path | None = None) -> Path:
+    return (root or course_root()) / "tests" / "labs"
+
+
+def lab_names(root: Path | None = None) -> list[str]:
+    """All labs that have checks, in the course's order."""
+    files = checks_folder(root).glob("test_*.py")
+    return sorted(path.stem.removeprefix("test_") for path in files)
+
+
+def find_lab(submission: Submission, root: Path | None = None) -> str:
+    """By the file's name, else by what the notebook says; InputError where neither tells."""
+    return _lab_in_name(submission.path.stem, root) or _known(submission, root)
+
+
+def _known(submission: Submission, root: Path | None) -> str:
+    if submission.lab is None:
+        raise InputError(
+            f"{submission.path} does not say which lab it is: name it e02_data_parallel.ipynb, "
+            f"or keep its setup cell with Lab(…); known are {', '.join(lab_names(root))}"
+        )
+    if submission.lab not in lab_names(root):
+        raise unknown_name("lab", submission.lab, lab_names(root))
+    return submission.lab
+
+
+def _lab_in_name(stem: str, root: Path | None) -> str | None:
+    found = [name for name in lab_names(root) if name in stem]
+    return max(found, key=len, default=None)
+
+
+def find_submissions(folder: Path, root: Path | None = None) -> list[Entry]:
+    """`ada/e02.ipynb`, `ada/e02/e02.ipynb`, `ada_e02.ipynb`; .py where there is no notebook."""
+    paths = sorted(p for p in folder.rglob("*.ipynb") if not SKIPPED & set(p.parts))
+    if not paths:
+        paths = [p for p in sorted(folder.rglob("*.py")) if _lab_in_name(p.stem, root)]
+    entries = [_entry(path, folder, root) for path in paths if path.stem != "index"]
+    if not entries:
+        raise InputError(
+            f"{folder} holds no submissions: it needs notebooks, such as "
+            "student/e02_data_parallel.ipynb or student_e02_data_parallel.ipynb"
+        )
+    return entries
+
+
+def _entry(path: Path, folder: Path, root: Path | None) -> Entry:
+    parts = path.relative_to(folder).parts
+    lab = _lab_in_name(path.stem, root) or ""
+    if len(parts) > 1:
+        return Entry(parts[0], lab, path)
+    return Entry(path.stem.partition(lab)[0].rstrip("_- ") if lab else path.stem, lab, path)

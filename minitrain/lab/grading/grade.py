@@ -1,0 +1,250 @@
+"""The grading engine: the checks of a lab, run on what a learner made, in the grader's own process.
+
+    sandbox = warm(lab)                                    # loads torch while the lab is read
+    grade_item(item, f, records, sandbox)                  # in a notebook: function, table, answer
+    grade_submission(read_submission(path), lab, sandbox)  # from a file: the whole lab
+
+An exercise is graded with the learner's own earlier functions where they pass and with the course's
+where they do not, as `f = lab.grade(f)` does in a notebook: one mistake costs its own points only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from minitrain.lab.failures import CheckFailed, NotAttempted
+from minitrain.lab.grading.attempt import Attempt
+from minitrain.lab.grading.checks import Check, Exercise, Graded, Question, Row, checks_of
+from minitrain.lab.grading.course import LabChecks, lab_of, pickled_reference
+from minitrain.lab.grading.expect import Word
+from minitrain.lab.grading.live import live_solution
+from minitrain.lab.grading.submission import Submission
+from minitrain.lab.sandbox.limits import Limits
+from minitrain.lab.sandbox.sandbox import Sandbox
+
+RECORDED_SECONDS = 10.0  # for a check of data that a learner may have invented
+Records = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """`status` is passed, failed, error (of the check itself) or not attempted."""
+
+    exercise: str
+    check: str
+    points: float
+    max_points: float
+    status: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A graded lab; `warning` says what an instructor must know of how it was graded."""
+
+    lab: str
+    checks: tuple[CheckResult, ...]
+    warning: str | None = None
+
+    @property
+    def score(self) -> float:
+        return sum(result.points for result in self.checks)
+
+    @property
+    def max_score(self) -> float:
+        return sum(result.max_points for result in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        scores = {"lab": self.lab, "score": self.score, "max_score": self.max_score}
+        return {**scores, "checks": [asdict(result) for result in self.checks]}
+
+
+def warm(lab: LabChecks, limits: Limits | None = None, isolate: bool = True) -> Sandbox:
+    """A sandbox for this lab that starts in the background; it ends with this process."""
+    sandbox = Sandbox(lab.hidden, limits, isolate)
+    sandbox.start()
+    return sandbox
+
+
+def grade_item(
+    item: type[Graded], payload: Any, records: Records, sandbox: Sandbox
+) -> list[CheckResult]:
+    """One exercise (function or class), experiment (rows) or question (value), in a notebook."""
+    if not issubclass(item, Exercise):
+        return grade_recorded(item, payload, records)
+    lab = lab_of(sys.modules[item.__module__])
+    try:
+        solution = live_solution(payload, item, lab)
+    except CheckFailed as refused:
+        return _all(item, "failed", str(refused))
+    return run_checks(item, {"submission": Attempt(sandbox, solution, item.name)})
+
+
+def grade_submission(submission: Submission, lab: LabChecks, sandbox: Sandbox) -> Report:
+    """Every exercise, experiment and question of a lab, from a file."""
+    results: list[CheckResult] = []
+    substitutes: dict[str, bytes] = {}
+    for item in lab.items:
+        try:
+            if issubclass(item, Exercise):
+                fixtures = {"submission": attempt_of(item, submission, substitutes, sandbox)}
+                graded = run_checks(item, fixtures)
+            else:
+                graded = grade_recorded(item, payload_of(item, submission), tables_of(submission))
+        except NotAttempted as reason:
+            graded = _all(item, "not attempted", str(reason))
+        if issubclass(item, Exercise) and any(result.status != "passed" for result in graded):
+            substitutes[item.name] = pickled_reference(item)
+        results += graded
+    return Report(lab.name, tuple(results), sandbox.warning)
+
+
+def attempt_of(
+    item: type[Exercise], submission: Submission, substitutes: dict[str, bytes], sandbox: Sandbox
+) -> Attempt:
+    """One exercise of a file, to run; what is plainly not there, or still the stub, is not run."""
+    if not submission.defines(item.name):
+        raise NotAttempted(f"there is no `{item.name}` in {submission.path.name}")
+    if submission.is_stub(item.name):
+        raise NotAttempted("not filled in yet")
+    cells = [[cell.name, cell.source, cell.whole] for cell in submission.cells]
+    return Attempt(sandbox, {"cells": cells, "substitutes": dict(substitutes)}, item.name)
+
+
+def payload_of(item: type[Graded], submission: Submission) -> Any:
+    """The table or the answer that the notebook recorded last."""
+    kind = "answer" if item.kind == "question" else item.kind
+    values = submission.recorded.get(kind, {})
+    if values.get(item.name) is None:
+        raise NotAttempted(f"nothing is recorded: run the cell of '{item.name}' and save")
+    return _rows(values[item.name]) if item.kind == "experiment" else _answer(values[item.name])
+
+
+def tables_of(submission: Submission) -> dict[str, list[Row]]:
+    """All tables that the notebook recorded, by name."""
+    return {name: _rows(table) for name, table in submission.recorded.get("experiment", {}).items()}
+
+
+def grade_recorded(item: type[Graded], payload: Any, records: Records) -> list[CheckResult]:
+    """An experiment or a question, from what the learner's own run recorded."""
+    tables = {name: _rows(table) for name, table in records.items()}
+    if item.kind == "question":
+        return run_checks(item, {"value": _answer(payload), "records": tables})
+    rows = _rows(payload)
+    if not rows:
+        return _all(item, "failed", "the table must be a list of rows, and have at least one")
+    return run_checks(item, {"table": rows, "records": tables})
+
+
+def run_checks(item: type[Graded], fixtures: dict[str, Any]) -> list[CheckResult]:
+    """Each check gets the fixtures that it names."""
+    return list(checks_in_turn(item, fixtures))
+
+
+def checks_in_turn(item: type[Graded], fixtures: dict[str, Any]) -> Iterator[CheckResult]:
+    """One after the other, for who need not know them all."""
+    for check in checks_of(item):
+        yield _run_check(item, check, fixtures)
+
+
+def _run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> CheckResult:
+    wanted = list(inspect.signature(check.function).parameters)[1:]
+    status, message, points = "passed", "", check.points
+    try:
+        with unpredictable(), within(RECORDED_SECONDS if item.kind != "exercise" else None):
+            check.function(item(), **{name: fixtures[name] for name in wanted})
+    except NotAttempted:
+        status, message, points = "not attempted", "not filled in yet", 0.0
+    except CheckFailed as failure:
+        status, message, points = "failed", _told(item, failure), 0.0
+    except Exception as error:
+        attempt = fixtures.get("submission")
+        status, message = _stumbled(error, attempt.never_waited() if attempt else None)
+        points = 0.0
+    return CheckResult(item.name, check.title, points, check.points, status, message)
+
+
+def _told(item: type[Graded], failure: CheckFailed) -> str:
+    """An answer is to be found, not copied from the message."""
+    is_secret = issubclass(item, Question) and not item.tells
+    return failure.secretive if is_secret else str(failure)
+
+
+def _stumbled(error: Exception, never_waited: str | None) -> tuple[str, str]:
+    """A check that stumbles does so over what came back: a type or a shape that nobody expected,
+
+    or a time that is not there, because nobody waited.
+    """
+    if never_waited is not None:
+        return "failed", never_waited
+    return "error", (
+        f"what came back is not what the check can read ({type(error).__name__}: {error}): "
+        "compare the type and the shape of what you return with the docstring"
+    )
+
+
+@contextmanager
+def unpredictable() -> Iterator[None]:
+    """Inputs that no submission can know, and the caller's own random numbers as they were."""
+    python, arrays = random.getstate(), np.random.get_state()
+    seed = secrets.randbits(32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python), np.random.set_state(arrays)
+
+
+def _all(item: type[Graded], status: str, message: str) -> list[CheckResult]:
+    return [
+        CheckResult(item.name, check.title, 0.0, check.points, status, message)
+        for check in checks_of(item)
+    ]
+
+
+def _answer(value: Any) -> Any:
+    return Word(value) if isinstance(value, str) else value
+
+
+def _rows(table: Any) -> list[Row]:
+    """The rows of a recorded table; none where it is no table."""
+    if not isinstance(table, list) or not all(isinstance(row, dict) for row in table):
+        return []
+    return [Row(row) for row in table]
+
+
+@contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """CheckFailed once the time is up; only in the main thread, and not on Windows."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if seconds is None or not is_main or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+
+    def late(*_: object) -> NoReturn:
+        raise CheckFailed(
+            f"it took the check more than {seconds:g} s: are the numbers of this size?"
+        )
+
+    handler = signal.signal(signal.SIGALRM, late)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)  # another's, such as pytest's
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, left, interval)

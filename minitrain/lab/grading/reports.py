@@ -1,0 +1,125 @@
+"""A graded lab for people and for machines: text, JSON, JUnit's XML, Gradescope's results.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from minitrain.lab.grading.grade import CheckResult, Report
+
+SIGNS = {
+    "passed": ("pass", "green"),
+    "failed": ("fail", "red"),
+    "error": ("error", "red"),
+    "not attempted": ("to do", "yellow"),
+}
+
+
+def points(value: float) -> str:
+    """2.0 -> "2", 1.5 -> "1.5"."""
+    return f"{value:g}"
+
+
+def text(report: Report, title: str) -> RenderableType:
+    """A table of the checks, and under it every message."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1), show_header=False)
+    table.add_column(justify="left")
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    previous = CheckResult("", "", 0, 0, "")
+    for result in report.checks:
+        if result.exercise != previous.exercise:
+            table.add_row("", Text(result.exercise, style="bold"), "")
+        is_told = (result.exercise, result.message) == (previous.exercise, previous.message)
+        sign, colour = SIGNS[result.status]
+        earned = f"{points(result.points)}/{points(result.max_points)}"
+        table.add_row(Text(sign, style=colour), _described(result, is_told), earned)
+        previous = result
+    total = f"{points(report.score)} of {points(report.max_score)} points"
+    return Group(table, Padding(Text(total, style="bold"), (0, 1)))
+
+
+def print_text(report: Report, title: str) -> None:
+    """To the terminal, as wide as it is."""
+    Console(soft_wrap=False).print(text(report, title))
+
+
+def _described(result: CheckResult, is_told: bool) -> RenderableType:
+    """The check, and its message where the line before has not just said the same."""
+    if not result.message or is_told:
+        return Text(result.check)
+    return Group(
+        Text(result.check), Padding(Text(printable(result.message), style="dim"), (0, 0, 0, 2))
+    )
+
+
+def as_json(reports: Sequence[Report]) -> str:
+    """One report as an object, several as a list of them."""
+    plain = [report.as_dict() for report in reports]
+    return json.dumps(plain[0] if len(plain) == 1 else plain, indent=1, ensure_ascii=False)
+
+
+def as_junit(reports: Sequence[Report]) -> str:
+    """A testsuite a lab, a testcase a check; a check that was not attempted is skipped."""
+    root = ET.Element("testsuites")
+    for report in reports:
+        counts = {
+            "tests": len(report.checks),
+            "failures": sum(r.status == "failed" for r in report.checks),
+            "errors": sum(r.status == "error" for r in report.checks),
+            "skipped": sum(r.status == "not attempted" for r in report.checks),
+        }
+        attributes = {"name": report.lab, **{k: str(v) for k, v in counts.items()}}
+        suite = ET.SubElement(root, "testsuite", attributes)
+        for result in report.checks:
+            _testcase(suite, report.lab, result)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True)
+
+
+def _testcase(suite: ET.Element, lab: str, result: CheckResult) -> None:
+    name = f"{result.check} ({points(result.max_points)} points)"
+    case = ET.SubElement(suite, "testcase", {"classname": f"{lab}.{result.exercise}", "name": name})
+    tags = {"failed": "failure", "error": "error", "not attempted": "skipped"}
+    if result.status in tags:
+        message = printable(result.message)
+        ET.SubElement(case, tags[result.status], {"message": message.split("\n")[0]}).text = message
+
+
+def as_gradescope(reports: Sequence[Report]) -> str:
+    """Gradescope's results.json: a test a check, shown to the student."""
+    tests = [
+        {
+            "name": f"{result.exercise}: {result.check}",
+            "score": result.points,
+            "max_score": result.max_points,
+            "status": "passed" if result.status == "passed" else "failed",
+            "output": printable(result.message),
+            "output_format": "text",
+            "visibility": "visible",
+        }
+        for report in reports
+        for result in report.checks
+    ]
+    score = sum(report.score for report in reports)
+    return json.dumps({"score": score, "output_format": "text", "tests": tests}, indent=1)
+
+
+def printable(message: str) -> str:
+    """Without control characters: a message quotes what a submission wrote, and XML takes none."""
+    return "".join(c for c in message if c in "\n\t" or (c.isprintable() and ord(c) < 0x110000))
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """A new file that replaces the old one at once: a crash leaves one of them whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    fresh.write_text(content, encoding="utf-8")
+    os.replace(fresh, path)

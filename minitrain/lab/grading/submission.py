@@ -1,0 +1,171 @@
+"""Reads what a learner hands in: a notebook, or a Python file, plain or in cells (`# %%`).
+
+Nothing of it runs here. The cells go to the sandbox as text; of a notebook the exercise cells run
+whole, and from the others only imports, definitions and constants (see `sandbox/loader.py`).
+What the notebook recorded (tables, answers) is read from its outputs, as JSON.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minitrain.errors import InputError
+from minitrain.lab.sandbox.loader import bound
+
+RECORDED = "application/vnd.minitrain+json"
+MAX_BYTES = 64 * 2**20
+LAB_CALL = re.compile(r"""\bLab\(\s*["']([\w-]+)["']""")
+UNFILLED = re.compile(r"^ *# YOUR CODE HERE\n *\.\.\. *$", re.MULTILINE)
+CELL_MARK = re.compile(r"^# ?%%(.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A code cell; `whole` cells run every statement."""
+
+    name: str
+    source: str
+    whole: bool
+
+    def statements(self) -> list[ast.stmt]:
+        """The parsed cell; empty where it is no Python (the sandbox will say why)."""
+        try:
+            return ast.parse(self.source).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return []
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A file that was handed in, before anything of it ran."""
+
+    path: Path
+    cells: tuple[Cell, ...]
+    lab: str | None = None  # as the file itself says
+    recorded: dict[str, dict[str, Any]] = field(default_factory=dict)  # kind -> name -> value
+
+    def defines(self, name: str) -> bool:
+        """True where a cell defines or assigns `name`."""
+        return any(name in bound(statement) for _, statement in self._statements())
+
+    def is_stub(self, name: str) -> bool:
+        """True where the last definition of the function is still the one of the empty lab."""
+        found = [(cell, s) for cell, s in self._statements() if name in bound(s)]
+        return bool(found) and _is_stub(*found[-1])
+
+    def _statements(self) -> Iterator[tuple[Cell, ast.stmt]]:
+        for cell in self.cells:
+            for statement in cell.statements():
+                yield cell, statement
+
+
+def read_submission(path: Path) -> Submission:
+    """A `.ipynb` or `.py` file; InputError where it is not there or not what its name says."""
+    if not path.is_file():
+        raise InputError(f"{path} is not there: give a notebook (.ipynb), a .py file or a folder")
+    if path.suffix not in (".ipynb", ".py"):
+        raise InputError(f"{path} is neither a notebook (.ipynb) nor Python (.py)")
+    if path.stat().st_size > MAX_BYTES:
+        raise InputError(
+            f"{path} has {path.stat().st_size / 2**20:.0f} MB, more than {MAX_BYTES >> 20}: "
+            "clear the outputs of the large cells and save it again"
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a text file in UTF-8: save it again") from error
+    return _read_notebook(path, text) if path.suffix == ".ipynb" else _read_python(path, text)
+
+
+def _read_notebook(path: Path, text: str) -> Submission:
+    import nbformat  # here, because it costs a second that a lab's first line need not wait
+
+    try:
+        notebook = nbformat.reads(text, as_version=4)
+        cells = list(_code_cells(notebook))
+        named = notebook.metadata.get("minitrain", {}).get("lab")
+    except Exception as error:  # nbformat raises whatever a damaged file makes it raise
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise InputError(
+            f"{path} is not a notebook ({reason}): open it in JupyterLab and save it again"
+        ) from error
+    lab = named if isinstance(named, str) else _lab_call(cell.source for cell in cells)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return Submission(path, tuple(cells), lab, _recorded(outputs))
+
+
+def _code_cells(notebook: Any) -> Iterator[Cell]:
+    number = 0
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            number += 1
+            tags = cell.get("metadata", {}).get("tags", [])
+            source = _plain(str(cell.source))
+            yield Cell(_cell_name(source, number), source, "exercise" in tags)
+
+
+def _cell_name(source: str, number: int) -> str:
+    """By what it defines, since a notebook shows no numbers until it is run."""
+    defined = re.search(r"^(?:def|class) (\w+)", source, re.MULTILINE)
+    return f"cell of {defined[1]}" if defined else f"code cell {number}"
+
+
+def _read_python(path: Path, text: str) -> Submission:
+    marks = list(CELL_MARK.finditer(text))
+    if not marks:
+        return Submission(path, (Cell(path.name, text, True),), _lab_call([text]))
+    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    cells = [Cell(f"{path.name} head", text[: marks[0].start()], False)]
+    for mark, end in zip(marks, ends):
+        if "[markdown]" not in mark[1] and "[md]" not in mark[1]:
+            line = text.count("\n", 0, mark.end())
+            source = "\n" * (line + 1) + text[mark.end() + 1 : end]  # the file's own line numbers
+            cells.append(Cell(path.name, _plain(source), '"exercise"' in mark[1]))
+    return Submission(path, tuple(cells), _lab_call(cell.source for cell in cells))
+
+
+def _plain(source: str) -> str:
+    """Without IPython's magics and shell lines, which are no Python; line numbers stay."""
+    lines = source.split("\n")
+    return "\n".join("pass" if re.match(r"[%!?]", line) else line for line in lines)
+
+
+def _lab_call(sources: Iterable[str]) -> str | None:
+    calls = (LAB_CALL.search(source) for source in sources)
+    return next((call[1] for call in calls if call), None)
+
+
+def _recorded(outputs: list[Any]) -> dict[str, dict[str, Any]]:
+    """{"experiment": {name: rows}, "answer": {name: value}}: the last of each name counts."""
+    found: dict[str, dict[str, Any]] = {}
+    for output in outputs:
+        data = output.get("data", {}) if isinstance(output, dict) else {}
+        record = data.get(RECORDED)
+        if isinstance(record, str):
+            record = json.loads(record)
+        if isinstance(record, dict) and {"kind", "name", "value"} <= set(record):
+            found.setdefault(str(record["kind"]), {})[str(record["name"])] = record["value"]
+    return found
+
+
+def _is_stub(cell: Cell, statement: ast.stmt) -> bool:
+    """A function with the lab's own mark still in it, or of nothing but a docstring and `pass`."""
+    if not isinstance(statement, ast.FunctionDef):
+        return False
+    lines = cell.source.splitlines()[statement.lineno - 1 : statement.end_lineno]
+    return bool(UNFILLED.search("\n".join(lines))) or all(map(_says_nothing, statement.body))
+
+
+def _says_nothing(line: ast.stmt) -> bool:
+    if isinstance(line, ast.Raise) and line.exc is not None:
+        raised = line.exc.func if isinstance(line.exc, ast.Call) else line.exc
+        return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+    return isinstance(line, ast.Pass) or (
+        isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
+    )

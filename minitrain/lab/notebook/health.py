@@ -1,0 +1,173 @@
+"""Can this machine run the course? Ten lines: what is here, is it enough, what to do if not.
+
+Each check is a function that returns a `Line`; `fail` means that labs cannot run, `warn` that
+something beside them (browser tests, a tight sandbox, downloads) is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from minitrain.lab.notebook.machine import Machine
+from minitrain.paths import cache_dir, course_root
+
+GB = 10**9
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One finding; `state` is ok, warn or fail, and `remedy` is for the latter two."""
+
+    name: str
+    state: str
+    found: str
+    remedy: str = ""
+
+
+def examine() -> Iterator[Line]:
+    """All lines, one by one, so that a slow one does not hold back the others."""
+    for name, look in CHECKS.items():
+        try:
+            yield look()
+        except Exception as error:
+            words = str(error).splitlines()[:1]
+            found = ": ".join([type(error).__name__, *words])
+            yield Line(name, "fail", found, "run 'make setup' again")
+
+
+def _python() -> Line:
+    found = f"{platform.python_version()} in {Path(sys.prefix).name}"
+    if (3, 10) <= sys.version_info[:2] <= (3, 13):
+        return Line("Python", "ok", found)
+    return Line("Python", "fail", found, "use 3.10 to 3.13: make PYTHON=python3.12 setup")
+
+
+def _torch() -> Line:
+    import torch
+
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    if (major, minor) >= (2, 6):
+        return Line("torch", "ok", torch.__version__)
+    return Line("torch", "fail", torch.__version__, "needs 2.6 or later: pip install 'torch>=2.6'")
+
+
+def _cores() -> Line:
+    cores = Machine().cores
+    if cores >= 2:
+        return Line("cores", "ok", str(cores))
+    return Line("cores", "warn", str(cores), "ranks take turns, timings mean little: use 2")
+
+
+def _memory() -> Line:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    found = f"{memory.total / GB:.1f} GB, {memory.available / GB:.1f} free"
+    if memory.available >= 3 * GB:
+        return Line("memory", "ok", found)
+    state = "warn" if memory.available >= 1.5 * GB else "fail"
+    return Line("memory", state, found, "labs need 3 GB free: close other programs")
+
+
+def _disk() -> Line:
+    free = shutil.disk_usage(cache_dir()).free
+    if free >= 2 * GB:
+        return Line("disk", "ok", f"{free / GB:.0f} GB free")
+    found = f"{free / GB:.1f} GB free in {cache_dir()}"
+    return Line("disk", "warn", found, "downloads need 2 GB: free some, or skip them")
+
+
+def _gpu() -> Line:
+    machine = Machine()
+    found = machine.processor if machine.gpus else "none; every lab is graded on the CPU"
+    return Line("GPU", "ok", found)
+
+
+def _ranks() -> Line:
+    from minitrain.ranks.launch import launch
+
+    launch(_add_up, ranks=2, timeout=60)
+    begun = time.perf_counter()
+    sums = list(launch(_add_up, ranks=2, timeout=60))
+    found = f"2 started and summed in {time.perf_counter() - begun:.2f} s"
+    if sums == [3.0, 3.0]:
+        return Line("ranks", "ok", found)
+    return Line("ranks", "fail", f"the sum of 1 and 2 came back as {sums}", "reinstall torch")
+
+
+def _add_up(group: object) -> float:
+    import torch
+
+    tensor = torch.tensor([float(group.rank + 1)])  # type: ignore[attr-defined]
+    return float(group.all_reduce(tensor))  # type: ignore[attr-defined]
+
+
+def _sandbox() -> Line:
+    program = shutil.which("bwrap")
+    remedy = "graders of other people's code want it: sudo apt install bubblewrap"
+    if program is None:
+        return Line("sandbox", "warn", "no bubblewrap; limits and an import block only", remedy)
+    probe = [program, "--ro-bind", "/", "/", "--unshare-net", "--unshare-pid", "true"]
+    done = subprocess.run(probe, capture_output=True, text=True, timeout=20)
+    if done.returncode == 0:
+        return Line("sandbox", "ok", "bubblewrap")
+    reason = (done.stderr.strip().splitlines() or ["it does not start"])[-1]
+    return Line("sandbox", "warn", reason, "user namespaces are off here: ask the administrator")
+
+
+def _browser() -> Line:
+    program = find_chromium()
+    if program:
+        return Line("Chromium", "ok", program)
+    remedy = "only the browser tests want it: sudo apt install chromium"
+    return Line("Chromium", "warn", "none; the browser tests skip", remedy)
+
+
+def find_chromium() -> str | None:
+    """The browser that the tests drive, from the system's packages."""
+    return next((path for path in map(shutil.which, CHROMIUM) if path), None)
+
+
+def _jupyter() -> Line:
+    from importlib.metadata import version
+
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    found = f"JupyterLab {version('jupyterlab')}, kernel python3"
+    command = KernelSpecManager().get_kernel_spec("python3").argv[0]
+    own = os.path.realpath(command) == os.path.realpath(sys.executable)
+    if own or not os.path.isabs(command):
+        return Line("Jupyter", "ok", found)
+    remedy = f"install our own: {sys.executable} -m ipykernel install --sys-prefix"
+    return Line("Jupyter", "fail", f"kernel python3 is {command}", remedy)
+
+
+def _course() -> Line:
+    labs = sorted((course_root() / "labs").glob("e*.ipynb"))
+    if labs:
+        return Line("course", "ok", f"{len(labs)} labs in {course_root()}")
+    return Line("course", "fail", "labs/ is empty", "run 'make build', or clone the course again")
+
+
+CHECKS: dict[str, Callable[[], Line]] = {
+    "Python": _python,
+    "torch": _torch,
+    "cores": _cores,
+    "memory": _memory,
+    "disk": _disk,
+    "GPU": _gpu,
+    "ranks": _ranks,
+    "sandbox": _sandbox,
+    "Chromium": _browser,
+    "Jupyter": _jupyter,
+    "course": _course,
+}

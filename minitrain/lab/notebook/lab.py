@@ -1,0 +1,211 @@
+"""`lab = Lab("e02_data_parallel")`: what a notebook says to the course, and what it answers.
+
+    ring = lab.grade(ring)                 card; yours where it passes, the reference where not yet
+    lab.predict("bytes", guess)            a number before the answer is seen, then …
+    lab.reveal("bytes", measured)          … guess and measured side by side
+    lab.experiment("scaling", table)       keeps measured rows and checks what they must obey
+    lab.answer("bottleneck", value)        checked against one's own records
+    lab.size("hidden")                     from the lab's table, by the hardware that is here
+    lab.score()                            the sum, and what to read now
+    lab.reset()                            starts the lab over
+
+Whatever is earned is kept on disk (`progress.py`); every call may be run again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from minitrain.errors import InputError, unknown_name
+from minitrain.lab.drawing.cards import grade_card, waiting_card
+from minitrain.lab.drawing.display import display, publish
+from minitrain.lab.drawing.review import guess_card, header_card, hidden_card, score_card, spoken
+from minitrain.lab.drawing.tables import plain, rows_of
+from minitrain.lab.grading.checks import Graded
+from minitrain.lab.grading.course import load_lab, reference
+from minitrain.lab.grading.grade import grade_item, warm
+from minitrain.lab.notebook.machine import Machine
+from minitrain.lab.notebook.progress import LabProgress, Progress
+from minitrain.ranks.launch import prepare
+from minitrain.words import plural
+
+Submitted = TypeVar("Submitted", bound=Callable[..., Any])
+STUB = "# YOUR CODE HERE"
+
+# What the ranks of most labs use: the server imports it once, instead of every rank.
+RANKS_USE = ("minitrain.training.loop", "minitrain.parallel.ddp")
+
+
+class Lab:
+    """One lab of the course, as its notebook sees it; printing it shows how far the learner is."""
+
+    def __init__(
+        self, name: str, root: Path | None = None, progress_folder: Path | None = None
+    ) -> None:
+        self.checks = load_lab(name, root)
+        self._sandbox = warm(self.checks)
+        self.name = name
+        self.machine = Machine()
+        self._progress = Progress(name, progress_folder)
+        prepare(*RANKS_USE)  # the first launch of ranks then takes no longer than the others
+        if self.progress == LabProgress(name):
+            print(self)
+        else:
+            display(header_card(repr(self), self._progress.path))
+
+    def __repr__(self) -> str:
+        done = sum(item.name in self._full() for item in self.checks.items)
+        return f"{self.machine} · {done} of {len(self.checks.items)} done"
+
+    @property
+    def progress(self) -> LabProgress:
+        """What is on disk now."""
+        return self._progress.load()
+
+    @property
+    def records(self) -> dict[str, list[dict[str, Any]]]:
+        """The tables recorded so far, by name."""
+        return self.progress.records
+
+    @property
+    def tier(self) -> str:
+        """The hardware tier: cpu, gpu (one) or multi (two or more)."""
+        return self.machine.tier
+
+    @property
+    def device(self) -> Any:
+        """The torch.device that the lab runs on."""
+        return self.machine.device
+
+    @property
+    def device_name(self) -> str:
+        """Where the numbers were measured, for the titles of figures."""
+        return self.machine.name
+
+    def size(self, name: str) -> Any:
+        """A size from the lab's SIZES for this tier; what a tier lacks comes from the one below."""
+        found: dict[str, Any] = {}
+        for tier in ("cpu", "gpu", "multi"):
+            found |= self.checks.sizes.get(tier, {})
+            if tier == self.tier:
+                break
+        if name not in found:
+            raise unknown_name(f"size of {self.name}", name, found)
+        return found[name]
+
+    def grade(self, submitted: Submitted) -> Submitted:
+        """Shows how each check went; returns `submitted` if all pass, else the reference."""
+        item = self._given_out(submitted)
+        if item is not None:
+            text = f"This is the reference: run the cell of your `{item.name}`, then this one."
+            publish(waiting_card(item.title, text, item.max_points))
+            return submitted
+        item = self.checks.find("exercise", _name_of(submitted))
+        ours = reference(item)
+        if _is_unfilled(submitted):
+            text = "Not written yet: the reference stands in, so the cells below run."
+            publish(waiting_card(item.title, text, item.max_points))
+            return ours
+        passed = self._judge(item, submitted, "Until every check passes, the reference stands in.")
+        return submitted if passed else ours
+
+    def predict(self, name: str, guess: float | None, unit: str = "") -> None:
+        """Keeps a guess, before the measured number is shown by `reveal`."""
+        if guess is None:
+            text = "Put a number in place of None: until then the answer stays hidden."
+            display(waiting_card(f"Your guess for {spoken(name)}", text))
+            return
+        value = plain(guess, f"the guess '{name}'")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InputError(f"the guess '{name}' is {value!r}; it needs one number, such as 12e6")
+        self._progress.remember("predictions", name, {"guess": value, "unit": unit})
+        data = {"kind": "predict", "name": name, "value": value}
+        display(guess_card(name, value, unit, data=data))
+
+    def reveal(
+        self, name: str, measured: float, formula: float | None = None, note: str = ""
+    ) -> None:
+        """Shows the guess beside the measured number, and the formula's where there is one."""
+        kept = self.progress.predictions.get(name)
+        if kept is None:
+            display(hidden_card(name))
+            return
+        shown = plain(measured, "measured")
+        display(guess_card(name, kept["guess"], kept["unit"], shown, plain(formula), note))
+
+    def experiment(self, name: str, table: Any) -> None:
+        """Keeps a measured table (list of dicts, dict of lists, DataFrame) and checks it."""
+        item = self.checks.find("experiment", name)
+        rows = [] if table is None else rows_of(table, name)
+        if not rows:
+            text = "Nothing recorded yet: the table has no rows."
+            publish(waiting_card(item.title, text, item.max_points))
+            return
+        self._progress.remember("records", name, rows)
+        data = {"kind": "experiment", "name": name, "value": rows}
+        self._judge(item, rows, f"{plural(len(rows), 'row')} kept.", data)
+
+    def answer(self, name: str, value: Any) -> None:
+        """Checks an answer against the learner's own records."""
+        item = self.checks.find("question", name)
+        if value is None or value is Ellipsis:
+            publish(waiting_card(item.title, "No answer yet.", item.max_points))
+            return
+        kept = plain(value, f"the answer '{name}'")
+        self._progress.remember("answers", name, kept)
+        self._judge(item, kept, "", {"kind": "answer", "name": name, "value": kept})
+
+    def score(self, read: str = "") -> None:
+        """The sum of the best results, what is missing, and what to read now."""
+        display(score_card(self.name, self.checks.items, self.progress.points, read))
+
+    def reset(self) -> None:
+        """Starts over: no points, guesses, tables or answers. The old ones stay in a file."""
+        kept = self._progress.reset()
+        print(f"{self}\nwhat you had is in {kept}" if kept else self)
+
+    def _given_out(self, submitted: Any) -> type[Graded] | None:
+        """The exercise whose reference this is: a grade cell that is run twice passes it back."""
+        exercises = (item for item in self.checks.items if item.kind == "exercise")
+        return next((item for item in exercises if reference(item) is submitted), None)
+
+    def _judge(self, item: type[Graded], payload: Any, note: str, data: dict | None = None) -> bool:
+        """Grades, keeps the best score, shows the card; True if every check passed."""
+        results = grade_item(item, payload, self.records, self._sandbox)
+        points = sum(result.points for result in results)
+        passed = all(result.status == "passed" for result in results)
+        before = self.progress.points.get(item.name, [0.0])[0]
+        best = self._progress.score(item.name, points, item.max_points)
+        if before > points:
+            note = f"{note} Your best so far, {plural(best, 'point')}, is kept.".strip()
+        elif passed and item.kind == "exercise":
+            note = "From here on the lab uses yours."
+        publish(grade_card(item.title, results, note, data))
+        return passed
+
+    def _full(self) -> set[str]:
+        return {name for name, (best, of) in self.progress.points.items() if best >= of}
+
+
+def _name_of(submitted: Any) -> str:
+    name = getattr(submitted, "__name__", None)
+    if name is None:
+        raise InputError(
+            f"lab.grade was given a {type(submitted).__name__}; it takes the function or class "
+            "itself, not called: lab.grade(ring_all_reduce)"
+        )
+    return name
+
+
+def _is_unfilled(submitted: Any) -> bool:
+    """Is it still the function that the lab came with?"""
+    try:
+        lines = [line.strip() for line in inspect.getsource(submitted).splitlines()]
+    except (OSError, TypeError):
+        return False
+    stub = any(a == STUB and b == "..." for a, b in pairwise(lines))
+    return stub and inspect.isfunction(submitted)

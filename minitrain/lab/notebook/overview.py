@@ -1,0 +1,109 @@
+"""The learner's place in the course: every lab with its points, and what to do next.
+
+Titles and minutes are read from the labs themselves, points from the checks and the progress on
+disk; a lab that is added to `labs/` appears here without a change.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from minitrain.lab.drawing.display import MUTED, RULE, Rich, badge, box, display, heading, meter
+from minitrain.lab.grading.collect import lab_names
+from minitrain.lab.grading.course import load_lab
+from minitrain.lab.notebook.progress import Progress
+from minitrain.paths import course_root
+from minitrain.words import points_text, score_text
+
+MINUTES = re.compile(r"(\d+)[\s-]*min", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One lab: how it is called, how long it takes, how many points of how many are there."""
+
+    name: str
+    title: str
+    minutes: str
+    earned: float
+    total: float
+    open_items: tuple[str, ...]
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """A word and its tone."""
+        if not self.open_items:
+            return "done", "good"
+        return ("begun", "info") if self.earned else ("to do", "wait")
+
+
+def standings(root: Path | None = None, progress_folder: Path | None = None) -> list[Standing]:
+    """All labs that have both a notebook and checks, in the course's order."""
+    root = root or course_root()
+    notebooks = {path.stem: path for path in (root / "labs").glob("*.ipynb")}
+    return [
+        _standing(notebooks[name], root, progress_folder)
+        for name in lab_names(root)
+        if name in notebooks
+    ]
+
+
+def _standing(path: Path, root: Path, progress_folder: Path | None) -> Standing:
+    cell = json.loads(path.read_text(encoding="utf-8"))["cells"][0]
+    first = "".join(cell["source"])  # a text, or a list of lines
+    title = re.search(r"^#\s+(.+)$", first, re.MULTILINE)
+    minutes = MINUTES.search(first)
+    items = load_lab(path.stem, root).items
+    points = Progress(path.stem, progress_folder).load().points
+    best = {item.name: points.get(item.name, [0.0])[0] for item in items}
+    return Standing(
+        name=path.stem,
+        title=title[1].strip() if title else path.stem,
+        minutes=f"{minutes[1]} min" if minutes else "",
+        earned=sum(best.values()),
+        total=sum(item.max_points for item in items),
+        open_items=tuple(item.title for item in items if best[item.name] < item.max_points),
+    )
+
+
+def overview(root: Path | None = None, progress_folder: Path | None = None) -> None:
+    """Displays the labs, the points so far, and where to go on."""
+    display(overview_card(standings(root, progress_folder)))
+
+
+def overview_card(labs: list[Standing]) -> Rich:
+    """The same as an object."""
+    earned, total = sum(lab.earned for lab in labs), sum(lab.total for lab in labs)
+    score = score_text(earned, total)
+    inside, plain = heading("Your course", score), [f"Your course: {score}"]
+    for lab in labs:
+        word, tone = lab.state
+        points = f"{points_text(lab.earned)}/{points_text(lab.total)}"
+        inside += (
+            f'<div style="padding:6px 0;{RULE}"><span style="{MUTED}float:right;">'
+            f"{escape(lab.minutes)}&emsp;{points}</span>{badge(word, tone)}&nbsp; "
+            f'<a href="{lab.name}.ipynb">{escape(lab.title)}</a>'
+            f"{meter(lab.earned / lab.total, tone)}</div>"
+        )
+        plain.append(f"  {word:6} {points:>8}  {lab.title}  (labs/{lab.name}.ipynb)")
+    link, words = _next(labs)
+    inside += f'<div style="margin-top:8px;">{link}</div>'
+    return Rich(box(inside, "good" if earned >= total else "info"), "\n".join([*plain, words]))
+
+
+def _next(labs: list[Standing]) -> tuple[str, str]:
+    """The first lab that is not done, and its first open item."""
+    still = [lab for lab in labs if lab.open_items]
+    if not still:
+        words = (
+            "Everything is done: read the package from top to bottom, you have written most of it."
+        )
+        return words, words
+    lab = still[0]
+    rest = f"{len(lab.open_items)} to go, first: {lab.open_items[0]}"
+    link = f'<b>Next:</b> <a href="{lab.name}.ipynb">{escape(lab.title)}</a>, {escape(rest)}'
+    return link, f"Next: {lab.title}, {rest}"

@@ -1,0 +1,40 @@
+"""JupyterLab with the course's settings: no kernel dialog, no news, line numbers, cell timing.
+
+The settings lie in `jupyter/overrides.json` beside it; the user's own are kept apart, and win.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+SETTINGS = Path(__file__).parent / "jupyter"
+
+
+def server_command(
+    root: Path,
+    page: Path,
+    port: int | None = None,
+    browser: bool = True,
+    options: tuple[str, ...] = (),
+) -> list[str]:
+    """The command line that serves `root` and opens `page`, with this Python as the only kernel."""
+    command = [
+        *(sys.executable, "-m", "jupyterlab"),
+        f"--ServerApp.root_dir={root}",
+        f"--LabApp.app_settings_dir={SETTINGS}",
+        f"--LabApp.default_url=/lab/tree/{page.relative_to(root).as_posix()}",
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--KernelSpecManager.allowed_kernelspecs={'python3'}",
+        "--KernelManager.transport_encryption=auto",  # else each kernel warns in the terminal
+    ]
+    command += [f"--ServerApp.port={port}"] if port else []
+    command += ["--allow-root"] if is_root() else []
+    return command + ([] if browser else ["--no-browser"]) + list(options)
+
+
+def is_root() -> bool:
+    """In a container one often is; Jupyter then wants to be told that it is meant."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0

@@ -1,0 +1,97 @@
+"""The sandbox's first wall: bubblewrap, namespaces of the kernel without being root.
+
+Only what Python needs is there to be seen (the interpreter, its packages, `minitrain` itself), all
+of it read-only: no home, no `solutions/`, no `tests/`, no `.git`. In place of a hidden file lies
+one that says so when it is imported. No network, its own process numbers and temporary folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import minitrain
+from minitrain.lab.sandbox.limits import Limits
+
+PACKAGE = Path(minitrain.__file__).resolve().parent
+PRIVATE = "/tmp"  # inside: a tmpfs of its own
+MISSING = (
+    "bubblewrap is not installed, or the kernel forbids it: a submission can read files and reach "
+    "the network in unusual ways; grade only what you trust, or use Linux with bubblewrap"
+)
+REFUSED = "not allowed while your code is graded: it imports {}, which is hidden"
+SYSTEM = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/nix/store", "/opt"]
+SETTINGS = [
+    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
+    *("/etc/hosts", "/etc/nsswitch.conf", "/etc/localtime", "/etc/ssl"),
+]
+
+
+def find() -> str | None:
+    """The path of `bwrap`, where it is installed and this kernel lets it work."""
+    program = shutil.which("bwrap") if sys.platform == "linux" else None
+    if program is None:
+        return None
+    command = [program, *_walls(), *_system(), "--", sys.executable, "-S", "-c", "pass"]
+    try:
+        works = subprocess.run(command, capture_output=True, timeout=20, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return program if works.returncode == 0 else None
+
+
+def wrap(program: str, command: list[str], hidden: Iterable[str], stubs: Path) -> list[str]:
+    """`command` inside the walls. `hidden`: files of the package; `stubs`: a folder for lids."""
+    package = ["--ro-bind", str(PACKAGE), str(PACKAGE)]
+    arguments = [*_walls(), *_system(), *package, *_lids(hidden, stubs)]
+    return [program, *arguments, "--remount-ro", "/", "--chdir", PRIVATE, "--", *command]
+
+
+def _walls() -> list[str]:
+    return [
+        *("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("--hostname", "grader", "--proc", "/proc", "--dev", "/dev"),
+        *("--size", str(Limits.disk_bytes), "--tmpfs", PRIVATE),
+        *("--size", str(Limits.disk_bytes), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+    ]
+
+
+def _system() -> list[str]:
+    """Read-only: the system's libraries, then every folder that this interpreter imports from."""
+    arguments: list[str] = []
+    for name in SYSTEM:
+        path = Path(name)
+        if path.is_symlink():
+            arguments += ["--symlink", str(path.readlink()), name]
+        elif path.exists():
+            arguments += ["--ro-bind", name, name]
+    for name in SETTINGS:
+        arguments += ["--ro-bind-try", name, name]
+    for folder in _interpreter():
+        arguments += ["--ro-bind", folder, folder]
+    return arguments
+
+
+def _interpreter() -> list[str]:
+    roots = [sys.base_prefix, sys.prefix, str(Path(sys.executable).resolve().parent.parent)]
+    packages = [entry for entry in sys.path if "-packages" in Path(entry).name]
+    wanted = sorted({str(Path(p).absolute()) for p in [*roots, *packages] if Path(p).is_dir()})
+    shown = [folder for folder in wanted if not folder.startswith("/usr")]
+    return [f for f in shown if not any(f.startswith(other + "/") for other in shown)]
+
+
+def _lids(hidden: Iterable[str], stubs: Path) -> list[str]:
+    """A lid on each hidden file, and on the compiled copies beside it."""
+    arguments: list[str] = []
+    for number, name in enumerate(hidden):
+        path = PACKAGE.parent / name
+        lid = stubs / f"lid{number}.py"
+        lid.write_text(f"raise ImportError({REFUSED.format(name)!r})\n")
+        arguments += ["--ro-bind", str(lid), str(path)]
+        cache = path.parent / "__pycache__"
+        if cache.is_dir():
+            arguments += ["--tmpfs", str(cache), "--remount-ro", str(cache)]
+    return arguments

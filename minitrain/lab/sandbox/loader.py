@@ -1,0 +1,200 @@
+"""Loads a submission inside the sandbox: the text of its cells, or a function sent from a notebook.
+
+Only what the exercise needs is run (loader.py): of a notebook the exercise's own cell, of other
+cells the imports, definitions and constants that it uses, so that a demo of the lab costs no time.
+A statement that fails is noted and the next one runs: a typo in another cell costs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+import pickle
+import sys
+import traceback
+from dataclasses import dataclass
+from itertools import zip_longest
+from types import ModuleType
+from typing import Any
+
+MODULE = "submission"
+
+
+class NotDefined(Exception):
+    """The submission has no function or class of that name."""
+
+
+def load(solution: dict[str, Any], name: str) -> tuple[Any, list[str]]:
+    """The learner's object called `name`, and what failed on the way to it.
+
+    `solution` is {"cells": [[file, source, whole], …]}, or {"live": pickle, "sources": {file:
+    text}}; "substitutes" has pickled references for exercises that do not work yet.
+    """
+    substitutes = {key: pickle.loads(data) for key, data in solution["substitutes"].items()}
+    if "live" in solution:
+        return _Unpickler(solution["live"], substitutes).load(), []
+    return _load_cells(solution["cells"], substitutes, name)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts references back where the notebook's function used what `lab.grade` had returned."""
+
+    def __init__(self, data: bytes, substitutes: dict[str, Any]) -> None:
+        super().__init__(io.BytesIO(data))
+        self.substitutes = substitutes
+
+    def persistent_load(self, name: str) -> Any:
+        return self.substitutes[name]
+
+
+def _load_cells(
+    cells: list[list[Any]], substitutes: dict[str, Any], name: str
+) -> tuple[Any, list[str]]:
+    module = ModuleType(MODULE)
+    sys.modules[MODULE] = module
+    units, problems = _parsed(cells)
+    for unit in closure(units, {name}, set(substitutes)):
+        module.__dict__.update(substitutes)
+        problems += _run(module.__dict__, unit)
+    module.__dict__.update(substitutes)
+    if name not in module.__dict__:
+        reason = f"; {problems[0]}" if problems else ""
+        raise NotDefined(f"there is no `{name}` in what was handed in{reason}")
+    return module.__dict__[name], problems
+
+
+def _parsed(cells: list[list[Any]]) -> tuple[list[Unit], list[str]]:
+    """What there is to run, and what is no Python, one line each."""
+    units, problems = [], []
+    for file, source, is_whole in cells:
+        try:
+            units += units_of(file, source, is_whole)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            problems.append(f"{file} is not Python: {describe(error)}")
+    return units, problems
+
+
+def _run(namespace: dict[str, Any], unit: Unit) -> list[str]:
+    """Runs the statements of a unit; what failed, one line each."""
+    problems = []
+    for statement in unit.statements:
+        try:
+            code = compile(ast.Module([statement], []), unit.file, "exec", dont_inherit=True)
+            exec(code, namespace)
+        except (Exception, RecursionError) as error:
+            problems.append(f"{unit.file}, line {statement.lineno}: {describe(error)}")
+    return problems
+
+
+def remember(solution: dict[str, Any]) -> None:
+    """So that a traceback, or the report of a hang, can show the learner's line."""
+    for file, lines in texts(solution).items():
+        linecache.cache[file] = (sum(map(len, lines)), None, [line + "\n" for line in lines], file)
+
+
+def texts(solution: dict[str, Any]) -> dict[str, list[str]]:
+    """The submission's own lines, by the names that its files have in a traceback.
+
+    A .py file comes as cells of one name, each with empty lines in place of those before it.
+    """
+    found: dict[str, list[str]] = {}
+    cells = [(cell[0], cell[1]) for cell in solution.get("cells", [])]
+    for file, text in [*cells, *solution.get("sources", {}).items()]:
+        pairs = zip_longest(text.split("\n"), found.get(file, []), fillvalue="")
+        found[file] = [new or old for new, old in pairs]
+    return found
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: message`, as Python prints it, on one line."""
+    return " ".join("".join(traceback.format_exception_only(type(error), error)).split())
+
+
+def locate(error: BaseException, files: set[str]) -> str:
+    """The learner's own line that an exception came through: (cell 3, line 4, in f: …)."""
+    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
+    if not own:
+        return ""
+    last = own[-1]
+    return f" ({last.filename}, line {last.lineno}, in {last.name}: `{last.line}`)"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Statements that run together: an import, an exercise cell without its imports, or one
+
+    definition of another cell.
+    """
+
+    file: str
+    statements: tuple[ast.stmt, ...]
+
+    @property
+    def binds(self) -> set[str]:
+        return set().union(*map(bound, self.statements))
+
+    @property
+    def uses(self) -> set[str]:
+        nodes = (node for statement in self.statements for node in ast.walk(statement))
+        return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def units_of(file: str, source: str, is_whole: bool) -> list[Unit]:
+    """The units of a cell; raises what `ast.parse` raises."""
+    statements = [s for s in ast.parse(source, file).body if not _calls_lab(s)]
+    imports = [s for s in statements if isinstance(s, (ast.Import, ast.ImportFrom))]
+    rest = [s for s in statements if s not in imports]
+    if is_whole:
+        return [*(Unit(file, (one,)) for one in imports), Unit(file, tuple(rest))]
+    return [Unit(file, (statement,)) for statement in statements if _defines(statement)]
+
+
+def closure(units: list[Unit], wanted: set[str], given: set[str]) -> list[Unit]:
+    """The units that `wanted` needs, in their order; the names `given` come from elsewhere."""
+    needed, chosen = set(wanted), {i for i, unit in enumerate(units) if "*" in unit.binds}
+    while True:
+        more = {i for i, unit in enumerate(units) if i not in chosen and unit.binds & needed}
+        if not more:
+            return [units[i] for i in sorted(chosen)]
+        chosen |= more
+        needed |= set().union(*(units[i].uses for i in more)) - given
+
+
+def _defines(statement: ast.stmt) -> bool:
+    """Imports, definitions, constants: plain values, or NAMES_IN_CAPITALS whatever makes them."""
+    definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    if isinstance(statement, definitions):
+        return True
+    if not isinstance(statement, ast.Assign):
+        return False
+    if not all(isinstance(target, ast.Name) for target in statement.targets):
+        return False
+    is_constant = all(name.isupper() for name in bound(statement))
+    return is_constant or not any(isinstance(node, ast.Call) for node in ast.walk(statement.value))
+
+
+def _calls_lab(statement: Any) -> bool:
+    return isinstance(statement, (ast.Assign, ast.Expr)) and is_lab_call(statement.value)
+
+
+def bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement gives a value, as far as grading is concerned."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {statement.name}
+    if isinstance(statement, ast.Assign) and not is_lab_call(statement.value):
+        targets = (node for target in statement.targets for node in ast.walk(target))
+        names = (node for node in targets if isinstance(node, ast.Name))
+        return {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+        return {statement.target.id}
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
+    return set()
+
+
+def is_lab_call(value: ast.expr) -> bool:
+    """`lab.grade(f)` and its like: the notebook's business, not part of the solution."""
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
+        return False
+    return isinstance(value.func.value, ast.Name) and value.func.value.id == "lab"

@@ -1,0 +1,178 @@
+"""Plain data and tensors as bytes, and back, without pickle: loading them can run no code.
+
+    b"MTW1" | u32 length of the tree | the tree, JSON | the tensors' bytes, one after the other
+
+JSON's own types stand for themselves; everything else is a one-key object: {"tensor": [dtype,
+shape, offset, bytes]}, {"tuple": […]}, {"dict": [[key, value], …]}, {"float": "nan"}, {"bytes":
+[offset, bytes]}, {"dtype": "float32"}. So a submission can send a wrong value, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MAGIC = b"MTW1"
+MAX_NODES = 1_000_000
+MAX_DEPTH = 60
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    )
+}
+
+
+class WireError(ValueError):
+    """What was to be sent is not plain data, or what came is not a message of ours."""
+
+
+def pack(value: Any) -> bytes:
+    """None, bools, numbers, texts, bytes, lists, tuples, dicts, tensors, arrays and dtypes."""
+    blobs: list[bytes] = []
+    tree = _encode(value, blobs, depth=0)
+    head = json.dumps(tree, separators=(",", ":")).encode()
+    return b"".join([MAGIC, struct.pack("<I", len(head)), head, *blobs])
+
+
+def unpack(data: bytes) -> Any:
+    """The value that was packed; WireError for anything else, whatever the bytes are."""
+    try:
+        if data[:4] != MAGIC:
+            raise WireError("not a message of the grader's")
+        (length,) = struct.unpack("<I", data[4:8])
+        if length > len(data) - 8:
+            raise WireError("a message that is cut short")
+        tree = json.loads(data[8 : 8 + length].decode())
+        return _Decoder(memoryview(data)[8 + length :]).decode(tree, 0)
+    except WireError:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, struct.error, RecursionError) as error:
+        raise WireError(f"a damaged message: {type(error).__name__}") from error
+
+
+def _encode(value: Any, blobs: list[bytes], depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise WireError(f"the value is nested more than {MAX_DEPTH} deep")
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else {"float": str(value)}
+    if kind is list:
+        return [_encode(v, blobs, depth + 1) for v in value]
+    if isinstance(value, tuple):  # torch.Size and namedtuples too
+        return {"tuple": [_encode(v, blobs, depth + 1) for v in value]}
+    if isinstance(value, dict):
+        pairs = [
+            [_encode(k, blobs, depth + 1), _encode(v, blobs, depth + 1)] for k, v in value.items()
+        ]
+        return {"dict": pairs}
+    if isinstance(value, Tensor):
+        return {"tensor": _encode_tensor(value, blobs)}
+    return _encode_rare(value, blobs, depth)
+
+
+def _encode_rare(value: Any, blobs: list[bytes], depth: int) -> Any:
+    if isinstance(value, np.ndarray):
+        return {"tensor": _encode_tensor(torch.from_numpy(np.ascontiguousarray(value)), blobs)}
+    if isinstance(value, np.generic):
+        return _encode(value.item(), blobs, depth + 1)
+    if isinstance(value, (bytes, bytearray)):
+        return {"bytes": _append(bytes(value), blobs)}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, (bool, int, float, str, list)):  # a subclass: its plain value
+        plain = next(t for t in (bool, int, float, str, list) if isinstance(value, t))
+        return _encode(plain(value), blobs, depth + 1)
+    raise WireError(
+        f"a {type(value).__name__} cannot be sent to the grader: "
+        "only tensors, numbers, texts, and lists, tuples and dicts of them"
+    )
+
+
+def _encode_tensor(tensor: Tensor, blobs: list[bytes]) -> list[Any]:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in DTYPES or tensor.layout != torch.strided or tensor.device.type == "meta":
+        raise WireError(f"a {tensor.layout} tensor of {name} on {tensor.device} cannot be sent")
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    raw = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    return [name, list(tensor.shape), *_append(raw, blobs)]
+
+
+def _append(raw: bytes, blobs: list[bytes]) -> list[int]:
+    offset = sum(map(len, blobs))
+    blobs.append(raw)
+    return [offset, len(raw)]
+
+
+class _Decoder:
+    """Rebuilds a tree; every size is checked against the bytes that are there."""
+
+    def __init__(self, blobs: memoryview) -> None:
+        self.blobs = blobs
+        self.nodes = 0
+
+    def decode(self, tree: Any, depth: int) -> Any:
+        self.nodes += 1
+        if self.nodes > MAX_NODES or depth > MAX_DEPTH:
+            raise WireError("the message is too large")
+        if isinstance(tree, list):
+            return [self.decode(item, depth + 1) for item in tree]
+        if not isinstance(tree, dict):
+            return tree
+        ((tag, inside),) = tree.items()
+        return self.tagged(tag, inside, depth + 1)
+
+    def tagged(self, tag: str, inside: Any, depth: int) -> Any:
+        if tag == "tensor":
+            return self.tensor(*inside)
+        if tag == "tuple":
+            return tuple(self.decode(item, depth) for item in inside)
+        if tag == "dict":
+            return {self.decode(key, depth): self.decode(item, depth) for key, item in inside}
+        if tag == "float":
+            return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[inside]
+        if tag == "bytes":
+            return self.blob(*inside)
+        if tag == "dtype":
+            return DTYPES[inside]
+        raise WireError(f"no value is marked '{str(tag)[:20]}'")
+
+    def tensor(self, name: str, shape: list[int], offset: int, length: int) -> Tensor:
+        dtype = DTYPES[name]
+        if any(type(n) is not int or n < 0 for n in shape):
+            raise WireError("a tensor of a negative size")
+        elements = math.prod(shape)
+        if elements * dtype.itemsize != length:
+            raise WireError("a tensor of another size than its shape says")
+        if not elements:
+            return torch.empty(shape, dtype=dtype)
+        raw = torch.frombuffer(bytearray(self.blob(offset, length)), dtype=torch.uint8)
+        if dtype == torch.bool:
+            raw = raw.ne(0)  # a byte that is neither 0 nor 1 is no bool
+        return raw.view(dtype).reshape(shape)
+
+    def blob(self, offset: int, length: int) -> bytes:
+        if type(offset) is not int or type(length) is not int or offset < 0 or length < 0:
+            raise WireError("bytes at a place that cannot be")
+        if offset + length > len(self.blobs):
+            raise WireError("bytes that are not all there")
+        return bytes(self.blobs[offset : offset + length])
+
+
+FRAME = struct.Struct("<4s16sQ")  # mark, the run's own number, length of the body
+
+
+MARK = b"MTR1"
+
+
+FOLDERS = ("TMPDIR", "HOME", "TORCHINDUCTOR_CACHE_DIR")  # settings that name a folder to write in

@@ -1,0 +1,262 @@
+"""Offload: what a step needs once, optimizer state above all, waits elsewhere for its turn.
+
+    compute   ·······|- step 1 -|- step 2 -|- step 3 -|·······
+    lane      |read 1|read 2|write 1|read 3|write 2|  |write 3|
+
+The state is cut into n chunks. While one is updated, the next is read and the last is written, so
+two are in memory. With R and W bytes read and written at r and w bytes/s, and C seconds of compute:
+
+    I/O = R/r + W/w        step >= max(I/O + C/n, C + I/O/n)
+
+A tensor that is away keeps its place: its storage has 0 bytes until it is filled again, so the
+optimizer's dictionaries, and a unit's views of its shard, never notice. One thread does the moving,
+in the order of the calls: a read that follows a write of the same tensors finds what was written.
+Papers: Ren et al. 2021, "ZeRO-Offload"; Rajbhandari et al. 2021, "ZeRO-Infinity". Lab: e03.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.errors import InputError
+from minitrain.memory.stores import Store
+
+CHUNK_BYTES = 32 * 2**20
+
+
+class Mover:
+    """Carries tensors to a store and back on a thread of its own, one job after the other.
+
+    On a GPU the copies run on a stream of their own: after what was computed before the call, and
+    beside what is computed after it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._jobs: deque[Future] = deque()  # in order; those whose end nobody has looked at
+        self._queue: SimpleQueue = SimpleQueue()
+        # A daemon: a process that ends needs not wait, for the store is whole at every moment.
+        threading.Thread(target=_work, args=(self._queue,), name="offload", daemon=True).start()
+        weakref.finalize(self, self._queue.put, None)
+
+    def submit(self, job: Callable[[], None], tensors: Sequence[Tensor]) -> Future:
+        """Does `job` after all jobs before it; raises here what one of those has raised."""
+        while self._jobs and self._jobs[0].done():
+            self._jobs.popleft().result()
+        on_gpu = any(tensor.is_cuda for tensor in tensors)
+        ready = torch.cuda.current_stream().record_event() if on_gpu else None
+        self._jobs.append(Future())
+        self._queue.put((self._jobs[-1], partial(_run, job, ready)))
+        return self._jobs[-1]
+
+    def commit(self) -> None:
+        """When all is written, it is the state; if anything failed, the state is the old one."""
+        while self._jobs:
+            self._jobs.popleft().result()
+        self.store.commit()
+
+
+def _work(queue: SimpleQueue) -> None:
+    """The thread: one job after the other, until there is None."""
+    while (entry := queue.get()) is not None:
+        future, job = entry
+        try:
+            future.set_result(job())
+        except BaseException as error:
+            future.set_exception(error)
+        del entry, future, job  # an idle thread holds no tensors
+
+
+@torch.no_grad()
+def _run(job: Callable[[], None], ready: torch.cuda.Event | None) -> None:
+    if ready is None:
+        job()
+        return
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda.current_stream().wait_event(ready)
+        job()
+        torch.cuda.current_stream().synchronize()
+
+
+class Shelf:
+    """A place in the store for some tensors, each alone in its storage.
+
+    Without a mover it is no place at all: they stay in memory, and every call does nothing.
+    """
+
+    def __init__(self, mover: Mover | None = None, key: str = "") -> None:
+        self.mover, self.key = mover, key
+        self.tensors: list[Tensor] = []
+        self.away = False
+        self._going: Future | None = None
+        self._coming: Future | None = None
+
+    def put(self, tensors: Sequence[Tensor]) -> None:
+        """They are written, and then give their memory back; do not touch them before `get`."""
+        if self.mover is not None:
+            self.tensors, self.away = list(tensors), True
+            self._going = self.mover.submit(partial(self._write, self.tensors), self.tensors)
+
+    def drop(self) -> None:
+        """They give their memory back at once: nothing has changed since the last `get`."""
+        if self.mover is not None:
+            self.away = True
+            self._going = self.mover.submit(partial(_release, self.tensors), self.tensors)
+
+    def forget(self) -> None:
+        """Nobody needs them any more."""
+        self.tensors, self.away, self._coming = [], False, None
+
+    def settle(self) -> None:
+        """The memory of what was put away is free."""
+        if self._going is not None:
+            self._going.result()
+
+    def fetch(self) -> None:
+        """They are on their way back."""
+        if self.away and self._coming is None:
+            self._coming = self.mover.submit(partial(self._read, self.tensors), self.tensors)
+
+    def get(self) -> None:
+        """They are here."""
+        self.fetch()
+        if self._coming is not None:
+            self._coming.result()
+        self.away, self._coming = False, None
+
+    def _write(self, tensors: Sequence[Tensor]) -> None:
+        self.mover.store.write(self.key, tensors)
+        _release(tensors)
+
+    def _read(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            tensor.untyped_storage().resize_(tensor.numel() * tensor.element_size())
+        self.mover.store.read(self.key, tensors)
+
+
+def _release(tensors: Sequence[Tensor]) -> None:
+    if torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()  # what was read from them has arrived
+    for tensor in tensors:
+        tensor.untyped_storage().resize_(0)
+
+
+def in_turn(shelves: Sequence[Shelf], state: Callable[[int], list[Tensor]]) -> Iterator[int]:
+    """Yields 0, 1, … with that shelf's tensors here: the next arrive, the last leave meanwhile.
+
+    `state(i)` are the tensors to put away after turn i: there may be more than before it.
+    """
+    for index, shelf in enumerate(shelves):
+        shelf.get()
+        for following in shelves[index + 1 : index + 2]:
+            following.fetch()
+        if index > 1:  # in the first step nothing is read, so nothing would wait for the lane
+            shelves[index - 2].settle()
+        yield index
+        shelf.put(state(index))
+    for shelf in shelves[:1]:
+        shelf.mover.commit()
+
+
+class OffloadedOptimizer:
+    """Steps `optimizer` chunk by chunk, its state in `store` before and after: 8 bytes a parameter
+    of AdamW become 2 chunks. Bit for bit the same as without; any optimizer whose state is a
+    parameter's own."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, store: Store, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
+        if chunk_bytes < 1:
+            raise InputError(f"chunk_bytes={chunk_bytes}: give 1 or more (1: a chunk a parameter)")
+        self.inner, self.mover = optimizer, Mover(store)
+        self.param_groups, self.state = optimizer.param_groups, optimizer.state
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.chunks = list(_chunks(parameters, chunk_bytes))
+        self.shelves = [Shelf(self.mover, f"state-{i}") for i in range(len(self.chunks))]
+
+    def step(self) -> None:
+        gradients = {p: p.grad for chunk in self.chunks for p in chunk}
+        self.zero_grad()
+        for index in in_turn(self.shelves, lambda i: state_of(self.inner, self.chunks[i])):
+            for parameter in self.chunks[index]:
+                parameter.grad = gradients[parameter]
+            self.inner.step()
+            for parameter in self.chunks[index]:
+                parameter.grad = None
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for parameter in (p for chunk in self.chunks for p in chunk):
+            parameter.grad = None
+
+    def state_dict(self) -> dict:
+        """The state comes back for it, and stays until the next step."""
+        for shelf in self.shelves:
+            shelf.get()
+        return self.inner.state_dict()
+
+
+def state_of(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """The tensors that the optimizer keeps for these parameters."""
+    return [
+        value
+        for parameter in parameters
+        for value in optimizer.state.get(parameter, {}).values()
+        if isinstance(value, Tensor)
+    ]
+
+
+def _chunks(parameters: Sequence[nn.Parameter], chunk_bytes: int) -> Iterator[list[nn.Parameter]]:
+    chunk: list[nn.Parameter] = []
+    for parameter in parameters:
+        if chunk and sum(p.nbytes for p in chunk) + parameter.nbytes > chunk_bytes:
+            yield chunk
+            chunk = []
+        chunk.append(parameter)
+    if chunk:
+        yield chunk
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Bytes a second, as measured with one large tensor."""
+
+    read: float
+    write: float
+
+
+def measure_bandwidth(
+    store: Store, device: torch.device | str = "cpu", megabytes: int = 32, repeats: int = 3
+) -> Bandwidth:
+    """The median of writing and of reading back `megabytes`, checksums included."""
+    tensor = torch.ones(megabytes * 2**18, device=device)
+    mover, times = Mover(store), {"write": [], "read": []}
+    jobs = {"write": store.write, "read": store.read}
+    for _ in range(repeats):
+        for way, job in jobs.items():
+            start = time.perf_counter()
+            mover.submit(lambda job=job: job("bandwidth", [tensor]), [tensor]).result()
+            times[way].append(time.perf_counter() - start)
+    read, write = (tensor.nbytes / sorted(times[way])[repeats // 2] for way in ("read", "write"))
+    return Bandwidth(read, write)
+
+
+def predicted_step_seconds(
+    bytes_read: float, bytes_written: float, compute: float, bandwidth: Bandwidth, chunks: int
+) -> float:
+    """max(I/O + C/n, C + I/O/n): the lane or the processor is busy, and once a step waits for the
+    other to begin or to end."""
+    moving = bytes_read / bandwidth.read + bytes_written / bandwidth.write
+    return max(moving + compute / chunks, compute + moving / chunks)

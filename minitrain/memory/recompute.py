@@ -1,0 +1,228 @@
+"""Activation checkpointing: forget what a function saved for backward, and compute it again then.
+
+    forward    f1 → x1    f2 → x2    f3 → x3           only x0, x1, x2 are kept
+    backward                                f3 again, df3    f2 again, df2    f1 again, df1
+
+Cost: a segment holds its input, B·T·D numbers, in place of everything inside, and while its own
+backward runs also that; one more forward, a third of a step's FLOPs. `checkpoint` stops repeating
+as soon as the last tensor that backward needs is there: a block's last matmul is spared.
+Papers: Chen et al. 2016, arXiv 1604.06174; Korthikanti et al. 2022, 2205.05198. Lab: e05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from minitrain.errors import InputError
+from minitrain.memory.ambient import Ambient, ambient_now
+from minitrain.memory.selective import Policy, Recorder, Replayer
+
+
+def checkpoint_naive(function: Callable[..., Any], *inputs: Tensor) -> Any:
+    """`function(*inputs)`, forgotten and repeated: a node whose backward runs a graph of its own.
+
+    Its limits are why `checkpoint` exists. Inputs are tensors, in no tuple and without names; if
+    none of them requires a gradient the parameters get none either; each repetition is a backward
+    of its own, so that the hooks of a parameter used in two of them run twice (DDP sends twice).
+    """
+    return _Reentrant.apply(function, *inputs)
+
+
+class _Reentrant(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, *inputs):  # autograd records nothing in here
+        ctx.function, ctx.ambient = function, ambient_now(inputs)
+        ctx.save_for_backward(*inputs)
+        return function(*inputs)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        with ctx.ambient.restored(), repetition(), torch.enable_grad():
+            out = ctx.function(*inputs)
+        torch.autograd.backward(out, gradients)
+        return None, *(x.grad for x in inputs)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How to forget and repeat: `Checkpoint(policy)(function, *inputs, **named_inputs)`.
+
+    Autograd's graph is the original one; only the saved tensors in it are replaced, by a note of
+    which they were. Backward's first look at one of them repeats the function and finds them all.
+    So inputs and outputs may be anything, hooks of parameters run once, and checkpoints nest.
+
+    `policy`: which operations' results to keep (`training.selective`); None keeps nothing.
+    `stop_early`: end the repetition with the last tensor that is needed.
+    """
+
+    policy: Policy | None = None
+    stop_early: bool = True
+
+    def __call__(self, function: Callable[..., Any], *inputs: Any, **named_inputs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return function(*inputs, **named_inputs)
+        call = _Call(self, function, (inputs, named_inputs))
+        with saved_tensors_hooks(call.drop, _restore), call.recorder or nullcontext():
+            out = function(*inputs, **named_inputs)
+        call.close()
+        return out
+
+
+def checkpoint(function: Callable[..., Any], *inputs: Any, **named_inputs: Any) -> Any:
+    """`function(*inputs, **named_inputs)`, with nothing kept but the inputs."""
+    return Checkpoint()(function, *inputs, **named_inputs)
+
+
+class _Call:
+    """One call of a checkpointed function: what its repetition takes, and what that has found."""
+
+    def __init__(self, how: Checkpoint, function: Callable[..., Any], inputs: Any) -> None:
+        self.how, self.function = how, function
+        self.ambient: Ambient = ambient_now(x for x in tree_leaves(inputs) if isinstance(x, Tensor))
+        self.inputs = _Kept(inputs)
+        self.recorder = Recorder(how.policy) if how.policy else None
+        self.results: _Kept | None = None  # of the operations that the policy chose
+        self.dropped: list[tuple[torch.Size, torch.dtype]] = []  # in the order of saving
+        self.found: dict[int, Tensor] = {}  # repeated, and not yet taken
+
+    def drop(self, tensor: Tensor) -> _Dropped:
+        """Autograd's pack hook, forward: the graph gets a note in the tensor's place."""
+        self.dropped.append((tensor.shape, tensor.dtype))
+        if self.recorder and self.how.stop_early:
+            self.recorder.mark()  # results from here on are not needed, unless more is saved
+        return _Dropped(self, len(self.dropped) - 1)
+
+    def close(self) -> None:
+        if self.recorder:
+            self.results = _Kept(self.recorder.results(marked=self.how.stop_early))
+            self.recorder = None
+
+    def restore(self, index: int) -> Tensor:
+        """Autograd's unpack hook, backward. A tensor is held until it is taken."""
+        if index not in self.found:
+            self.repeat()
+        return self.found.pop(index)
+
+    def repeat(self) -> None:
+        inputs, named_inputs = self.inputs.get()
+        replayer = Replayer(self.how.policy, self.results.get()) if self.results else nullcontext()
+        finder = _Finder(self.dropped, self.how.stop_early)
+        with self.ambient.restored(), repetition(), torch.enable_grad():
+            try:
+                with saved_tensors_hooks(finder.find, finder.found.__getitem__), replayer:
+                    self.function(*inputs, **named_inputs)
+            except _EnoughError:
+                pass
+        finder.check_complete()
+        self.found = finder.found
+
+
+@dataclass(frozen=True)
+class _Dropped:
+    """What the graph holds in a saved tensor's place; the last one's end is the call's end."""
+
+    call: _Call
+    index: int
+
+
+def _restore(note: _Dropped) -> Tensor:
+    return note.call.restore(note.index)
+
+
+class _EnoughError(Exception):
+    """The last tensor has been found: unwinds the repetition."""
+
+
+class _Finder:
+    """Collects the tensors of a repetition in the order of saving, and holds them to the first."""
+
+    def __init__(self, wanted: list[tuple[torch.Size, torch.dtype]], stop_early: bool) -> None:
+        self.wanted, self.stop_early = wanted, stop_early
+        self.found: dict[int, Tensor] = {}
+
+    def find(self, tensor: Tensor) -> int:
+        index, got = len(self.found), (tensor.shape, tensor.dtype)
+        if index >= len(self.wanted) or got != self.wanted[index]:
+            raise _unlike(f"saved {_described(*got)} as number {index + 1}", self.wanted, index)
+        self.found[index] = tensor.detach()
+        if self.stop_early and len(self.found) == len(self.wanted):
+            raise _EnoughError
+        return index
+
+    def check_complete(self) -> None:
+        if len(self.found) < len(self.wanted):
+            raise _unlike("saved no more", self.wanted, len(self.found))
+
+
+def _unlike(did: str, wanted: list[tuple[torch.Size, torch.dtype]], index: int) -> InputError:
+    first = f"saved {_described(*wanted[index])}" if index < len(wanted) else "was at its end"
+    return InputError(
+        f"a checkpointed function did something else when it was repeated: it {did}, where it "
+        f"{first} the first time; it must depend on its inputs, its parameters and torch's "
+        "generators alone: keep what else it reads out of it, or among its inputs"
+    )
+
+
+def _described(shape: torch.Size, dtype: torch.dtype) -> str:
+    return f"{str(dtype).removeprefix('torch.')} {tuple(shape)}"
+
+
+class _Kept:
+    """A tree of values whose tensors are saved for backward, as an operation saves its own.
+
+    So whoever watches or moves what is saved (the ledger, offload, an enclosing checkpoint) meets
+    these too, and changing one in place is found out.
+    """
+
+    def __init__(self, tree: Any) -> None:
+        leaves, self.spec = tree_flatten(tree)
+        self.leaves = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        anchor = torch.empty(0, requires_grad=True)  # without it nothing would be saved
+        self.node = _Keep.apply(anchor, *(x for x in leaves if isinstance(x, Tensor))).grad_fn
+
+    def get(self) -> Any:
+        tensors = iter(self.node.saved_tensors)
+        leaves = [next(tensors) if leaf is _TENSOR else leaf for leaf in self.leaves]
+        return tree_unflatten(leaves, self.spec)
+
+
+_TENSOR = object()  # where a tensor stood
+
+
+class _Keep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, anchor, *tensors):
+        ctx.save_for_backward(*tensors)
+        return anchor.new_empty(0)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise AssertionError("nothing is computed from it, so no gradient comes")
+
+
+_REPEATING: ContextVar[bool] = ContextVar("repeating", default=False)
+
+
+def recomputing() -> bool:
+    """True while a checkpointed function runs again, in backward; also within what it calls."""
+    return _REPEATING.get()
+
+
+@contextmanager
+def repetition() -> Iterator[None]:
+    """Marks the block as a repetition, in this thread: `training.recompute` puts it around one."""
+    token = _REPEATING.set(True)
+    try:
+        yield
+    finally:
+        _REPEATING.reset(token)

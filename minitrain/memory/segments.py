@@ -1,0 +1,89 @@
+"""Recomputation put on a model: its blocks are run in segments, and keep their names and weights.
+
+    none        every block keeps what it saves
+    selective   each block keeps its matmuls' results, and repeats what is between them
+    full        each block keeps its input
+    k           blocks 0, k, 2k, … keep their input, the others everything
+    a plan      as `training.placement` found it, such as `optimal_plan(layers, budget_bytes)`
+
+`memory_against_compute` measures them all side by side. Papers: as in `recompute.py`. Lab: e05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from minitrain.errors import InputError, unknown_name
+from minitrain.memory.placement import Plan, every_kth_plan, uniform_plan
+from minitrain.memory.recompute import Checkpoint
+from minitrain.memory.selective import Policy, save_matmuls
+from minitrain.model.rope import Rotation
+from minitrain.model.transformer import Transformer, one_after_another
+
+MODES = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class Segmented:
+    """A Transformer's `stack` that runs its blocks as a plan says."""
+
+    plan: Plan
+    policy: Policy = save_matmuls  # of the segments that are repeated selectively
+    stop_early: bool = True
+
+    def __call__(
+        self, blocks: Iterable[nn.Module], x: Tensor, turns: Rotation, mask: Tensor | None
+    ) -> Tensor:
+        """x (B, T, D) -> (B, T, D)."""
+        blocks = list(blocks)
+        for segment in self.plan:
+            part = blocks[segment.start : segment.stop]
+            if segment.mode == "none":
+                x = one_after_another(part, x, turns, mask)
+            else:
+                policy = self.policy if segment.mode == "selective" else None
+                again = Checkpoint(policy, self.stop_early)
+                x = again(one_after_another, part, x, turns, mask)
+        return x
+
+
+def recompute(
+    model: Transformer,
+    how: str | int | Plan,
+    policy: Policy = save_matmuls,
+    stop_early: bool = True,
+) -> Transformer:
+    """`model`, whose next forwards keep for backward what `how` says. Undone by "none".
+
+    Gradients stay the same to the last bit. Parameters, their names and hooks are not touched, so
+    it may come before or after DDP, an optimizer, or loading a checkpoint.
+    """
+    plan = _plan(how, len(model.blocks))
+    _check_covers(plan, len(model.blocks))
+    plain = all(segment.mode == "none" for segment in plan)
+    model.stack = one_after_another if plain else Segmented(plan, policy, stop_early)
+    return model
+
+
+def _plan(how: str | int | Plan, layers: int) -> Plan:
+    if isinstance(how, str):
+        if how not in MODES:
+            raise unknown_name("way of recomputing", how, MODES)
+        return uniform_plan(layers, how)
+    return every_kth_plan(layers, how) if isinstance(how, int) else tuple(how)
+
+
+def _check_covers(plan: Plan, layers: int) -> None:
+    """Every block once, in order, in segments that are treated in a way we know."""
+    covered = [i for segment in plan for i in range(segment.start, segment.stop)]
+    if covered != list(range(layers)):
+        raise InputError(
+            f"the plan runs blocks {covered} of a model that has {layers}: each must run once, in "
+            "order; make the plan for this model"
+        )
+    for segment in plan:
+        if segment.mode not in MODES:
+            raise unknown_name("mode of a segment", segment.mode, MODES)

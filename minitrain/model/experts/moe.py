@@ -1,0 +1,125 @@
+"""A mixture of experts in the MLP's place: a token passes through K of E, and through shared ones.
+
+    x ─ router ─ dispatch ─ exchange( experts ) ─ combine ─ + shared(x) ─ y
+          └───────────── weights ───────────────────┘
+
+Parameters grow with E, FLOPs a token with K. `exchange` is where other ranks come in: it brings the
+rows to their experts and back, and on one rank does nothing.
+
+The auxiliary losses need no loop to carry them: `attach` hands the weights on unchanged, and adds
+the losses' gradient in backward. What a step does around its forwards: step.py.
+
+Papers: Shazeer et al., arXiv 1701.06538; Mixtral, 2401.04088; DeepSeekMoE, 2401.06066 (shared).
+Lab: e02d_expert_parallel. Shapes: B batch  T tokens  M = B·T  D width  E experts  K a token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from minitrain.model.config import ModelConfig
+from minitrain.model.experts.dispatch import Plan, combine, dispatch, make_plan
+from minitrain.model.experts.grouped import Experts, experts_naive
+from minitrain.model.experts.router import Router, Routing
+from minitrain.model.experts.step import Mixture, Statistics
+from minitrain.model.mlp import MLP
+
+Answer = Callable[[Tensor, Tensor], Tensor]  # rows (R, D), counts (E,) -> (R, D)
+
+
+def stay(experts: Answer, rows: Tensor, counts: Tensor) -> Tensor:
+    """The exchange where all experts are here."""
+    return experts(rows, counts)
+
+
+class MoE(Mixture):
+    """`exchange` brings rows to their experts and back: another one may take `stay`'s place."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.router = Router(config)
+        self.experts = Experts(config.experts, config.hidden_size, config.expert_ffn_size)
+        self.shared: nn.Module | None = None
+        if config.shared_experts:  # side by side they are one MLP of their joint width
+            joint = config.shared_experts * config.expert_ffn_size
+            self.shared = MLP(replace(config, ffn_size=joint))
+        self.count, self.capacity = config.experts, config.capacity
+        self.loss_weights = (config.sequence_balance, config.batch_balance, config.z_loss)
+        self.exchange: Callable[[Answer, Tensor, Tensor], Tensor] = stay
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, D) -> (B, T, D)."""
+        routing = self.router(x)
+        flat = in_autocast(rearrange(x, "b t d -> (b t) d"))  # (M, D)
+        plan = self.plan(routing)
+        weights = rearrange(self.charge(routing, plan), "b t k -> (b t) k")  # (M, K)
+        rows = self.exchange(self.experts, dispatch(flat, plan), plan.counts)  # (R, D)
+        y = combine(rows, weights, plan)  # (M, D)
+        if self.shared is not None:
+            y = y + self.shared(flat)
+        return y.view(x.shape)
+
+    def plan(self, routing: Routing) -> Plan:
+        """A capacity of c leaves each expert c times the rows of an even load, on this rank."""
+        experts, p = (
+            rearrange(z, "b t k -> (b t) k") for z in (routing.experts, routing.probabilities)
+        )
+        if self.capacity is None:
+            return make_plan(experts, self.count)
+        rows = math.ceil(self.capacity * experts.numel() / self.count)
+        return make_plan(experts, self.count, rows, p)
+
+    def charge(self, routing: Routing, plan: Plan) -> Tensor:
+        """The weights, with the losses' gradient and the load's count hung on their backward."""
+        here = routing.experts[..., 0].numel()
+        tokens = here if self.step_tokens is None else self.step_tokens
+        losses = routing.losses / tokens  # (3,)
+        self.last = Statistics(routing.load, plan.dropped, losses.detach())
+        weighed = (losses * losses.new_tensor(self.loss_weights)).sum()
+        return attach(routing.weights, weighed, self.loss_scale, partial(self.note, self.last))
+
+
+def moe_naive(moe: MoE, x: Tensor) -> Tensor:
+    """What a dropless `moe` computes, with every expert for every token: x and y (B, T, D)."""
+    routing = moe.router(x)
+    weights = torch.zeros(*x.shape[:2], moe.count, dtype=routing.weights.dtype, device=x.device)
+    weights = weights.scatter(-1, routing.experts, routing.weights)  # (B, T, E)
+    flat, weights = (rearrange(z, "b t d -> (b t) d") for z in (x, weights))
+    y = experts_naive(flat, weights, *moe.experts.parameters())  # (M, D)
+    if moe.shared is not None:
+        y = y + moe.shared(flat)
+    return y.view(x.shape)
+
+
+def attach(
+    x: Tensor, loss: Tensor, scale: float = 1.0, once: Callable[[], object] = lambda: None
+) -> Tensor:
+    """x as it is; its backward also runs scale·loss backwards, and calls `once`, once."""
+    return _Attach.apply(x, loss, scale, once)
+
+
+class _Attach(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, loss: Tensor, scale: float, once: Callable[[], object]) -> Tensor:
+        ctx.gradient, ctx.once = torch.full_like(loss, scale), once
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, dx: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        if ctx.once is not None:  # a pipeline may run the same backward for x, then for weights
+            ctx.once()
+            ctx.once = None
+        return dx, ctx.gradient, None, None
+
+
+def in_autocast(x: Tensor) -> Tensor:
+    """x in the dtype that a matmul would take here: grouped matmuls do not look for themselves."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x

@@ -1,0 +1,1 @@
+"""Checkpoints of the Hugging Face hub: configuration and weights, both ways."""

@@ -1,0 +1,127 @@
+"""A hub checkpoint's weights: one safetensors file, or shards and an index of what is where.
+
+A safetensors file begins with a list of its tensors' names, shapes and dtypes. So everything can be
+compared with the model before a byte of a weight is read, and a checkpoint is loaded whole or not
+at all. The hub's names differ from ours part by part.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from minitrain.errors import InputError
+from minitrain.model.config import ModelConfig
+from minitrain.model.hub.config import read_json
+from minitrain.model.transformer import Transformer
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+HUB_PARTS = {
+    "embed": "model.embed_tokens",
+    "blocks": "model.layers",
+    "norm": "model.norm",
+    "head": "lm_head",
+    "attention": "self_attn",
+    "attention_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    **{name: f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")},
+}
+
+
+def hub_name(name: str) -> str:
+    """blocks.3.attention.q.weight -> model.layers.3.self_attn.q_proj.weight"""
+    return ".".join(HUB_PARTS.get(part, part) for part in name.split("."))
+
+
+def open_weights(folder: Path, stack: ExitStack) -> dict[str, safe_open]:
+    """-> for each tensor's name, the open file that holds it; `stack` closes them."""
+    stored = {}
+    for name in _weight_files(folder):
+        path = folder / name
+        try:
+            file = stack.enter_context(safe_open(path, framework="pt", device="cpu"))
+        except FileNotFoundError as error:
+            raise InputError(f"{path} is missing, and {INDEX} names it: download it") from error
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path} is damaged ({error}): download it again") from error
+        stored |= dict.fromkeys(file.keys(), file)
+    return stored
+
+
+def _weight_files(folder: Path) -> list[str]:
+    if (folder / WEIGHTS).exists():
+        return [WEIGHTS]
+    if (folder / INDEX).exists():
+        files = read_json(folder / INDEX).get("weight_map")
+        if isinstance(files, dict) and all(Path(str(f)).name == f for f in files.values()):
+            return sorted(set(files.values()))
+        raise InputError(f"{folder / INDEX} has no weight_map of file names: download it again")
+    pickles = [path.name for path in sorted(folder.glob("*.bin"))]
+    found = f"only {pickles[0]}, a pickle, which may run any code" if pickles else "no weights"
+    raise InputError(f"{folder} holds {found}; it needs {WEIGHTS} or {INDEX}: download those")
+
+
+def check_weights(folder: Path, config: ModelConfig, stored: dict[str, safe_open]) -> torch.dtype:
+    """Each tensor of the model must be there in its shape, and none that the model has no place
+    for; -> the dtype they are stored in."""
+    with torch.device("meta"):
+        model = Transformer(config)
+    shapes = {hub_name(name): list(p.shape) for name, p in model.named_parameters()}
+    if missing := [name for name in shapes if name not in stored]:
+        raise InputError(f"{folder} lacks weights that its config.json asks for: {_some(missing)}")
+    # Old checkpoints hold RoPE's frequencies, some a tied head's copy: both are known anyway.
+    known = {*shapes, "lm_head.weight"} if config.tied else set(shapes)
+    if spare := [name for name in stored if name not in known and "rotary_emb" not in name]:
+        raise InputError(f"{folder} has weights with no place in a model like it: {_some(spare)}")
+    slices = {name: stored[name].get_slice(name) for name in shapes}
+    found = {name: list(part.get_shape()) for name, part in slices.items()}
+    if wrong := [f"{n} is {found[n]}, not {shapes[n]}" for n in shapes if found[n] != shapes[n]]:
+        raise InputError(f"{folder} has shapes that its config.json does not mean: {_some(wrong)}")
+    dtypes = {name: part.get_dtype() for name, part in slices.items()}
+    if odd := [f"{name} is {kind}" for name, kind in dtypes.items() if kind not in DTYPES]:
+        raise InputError(f"{folder} is quantized, take the original: {_some(odd)}")
+    return DTYPES[dtypes[hub_name("embed.weight")]]
+
+
+def _some(things: list[str]) -> str:
+    more = f" and {len(things) - 3} more" if len(things) > 3 else ""
+    return ", ".join(things[:3]) + more
+
+
+@torch.no_grad()
+def copy_weights(model: Transformer, stored: dict[str, safe_open]) -> None:
+    """Into the model, in its own dtype and on its own device, one tensor at a time."""
+    for name, parameter in model.named_parameters():
+        parameter.copy_(stored[hub_name(name)].get_tensor(hub_name(name)))
+
+
+def write_weights(model: Transformer, folder: Path, shard_bytes: int) -> None:
+    """One file, or as many as keep each under `shard_bytes`. A tied head is not stored."""
+    shards, size = [{}], 0
+    for name, parameter in model.named_parameters():
+        if shards[-1] and size + parameter.nbytes > shard_bytes:
+            shards, size = [*shards, {}], 0
+        shards[-1][hub_name(name)] = parameter.detach().contiguous()
+        size += parameter.nbytes
+    if len(shards) == 1:
+        save_file(shards[0], folder / WEIGHTS, metadata={"format": "pt"})
+        return
+    where = {}
+    for i, shard in enumerate(shards, start=1):
+        file = f"model-{i:05}-of-{len(shards):05}.safetensors"
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        where |= dict.fromkeys(shard, file)
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    index = {"metadata": {"total_size": total}, "weight_map": where}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

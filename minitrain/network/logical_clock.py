@@ -1,0 +1,155 @@
+"""The clock of an emulated rank: what the time would be on the fabric, while the run is real.
+
+Two streams a rank, as on a GPU: compute, which advances by the CPU time of the rank's own thread,
+and communication. A collective starts when its last rank has issued it and the one before it on the
+same group is done; it lasts as long as the fabric's links say. A message leaves when the sender's
+outgoing link is free, takes S·β on it, arrives α later, and takes S·β on the receiver's incoming
+link (LogGP, Alexandrov et al. 1995). `wait()` sets compute to the end of the operation.
+
+To know when the others issued, each operation carries one number of its own: the time of issue,
+8 bytes on the same process group, that no trace counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from minitrain.measure.traffic import Op
+
+if TYPE_CHECKING:
+    from minitrain.network.fabric import Fabric
+
+STAMP_TAG = 1  # the rank's own messages have tag 0
+
+
+@dataclass(eq=False)
+class Pending:
+    """An operation under way: its stamp (a time, 8 bytes), and the ranks that take part."""
+
+    op: Op
+    stamp: torch.Tensor  # (1,) float64
+    work: Any
+    members: Sequence[int]  # global ranks
+    started: float = 0.0
+    stream: Stream | None = None  # a collective's
+
+
+@dataclass
+class Stream:
+    """The collectives of one process group, one after the other."""
+
+    free_at: float = 0.0
+    queue: deque[Pending] = field(default_factory=deque)
+
+
+class LogicalClock:
+    """A `Clock` for `Group`, in seconds of the emulated fabric."""
+
+    emulated = True
+
+    def __init__(self, fabric: Fabric, rank: int) -> None:
+        assert fabric.compute_scale is not None, "resolve the fabric before the ranks start"
+        self.fabric = fabric
+        self.rank = rank  # in the whole launch
+        self.seconds = 0.0
+        self.sent_until = 0.0  # when this rank's outgoing link is free
+        self.received_until = 0.0  # when its incoming link is free
+        self.streams: dict[Any, Stream] = {}
+        self.pending: dict[int, Pending] = {}  # by id(op)
+        self.computing = True
+        self.cpu_seconds = time.thread_time()
+
+    def now(self) -> float:
+        """Compute and waiting up to here. Communication's own CPU time is left out."""
+        cpu = time.thread_time()
+        if self.computing:
+            self.seconds += (cpu - self.cpu_seconds) * self.fabric.compute_scale
+        self.cpu_seconds = cpu
+        return self.seconds
+
+    def advance(self, seconds: float) -> None:
+        """Compute whose duration is known, and so need not be measured: `seconds` of the fabric."""
+        self.seconds = self.now() + seconds
+
+    def issue(self, op: Op, process_group: Any) -> None:
+        op.issued = self.now()
+        self.computing = False
+        members = dist.get_process_group_ranks(process_group)
+        if op.kind == "send":
+            entry = self._send(op, process_group, members)
+        elif op.kind == "recv":
+            stamp = torch.zeros(1, dtype=torch.float64)
+            work = process_group.recv([stamp], op.peer, STAMP_TAG)
+            entry = Pending(op, stamp, work, members)
+        else:
+            entry = self._collective(op, process_group, members)
+        self.pending[id(op)] = entry
+
+    def wait(self, op: Op) -> None:
+        op.waited = self.now()
+        self.computing = False
+
+    def done(self, op: Op) -> None:
+        """Joins the streams: compute goes on when the operation is over, or at once if it is."""
+        entry = self.pending.pop(id(op))
+        if op.kind == "recv":
+            self._receive(entry)
+        elif op.kind == "send":
+            entry.work.wait()  # the stamp is on its way; when it is over was known at once
+        else:
+            self._finish_up_to(entry)
+        hidden = max(0.0, min(self.seconds, op.finished) - entry.started)
+        self.seconds = max(self.seconds, op.finished) + self.fabric.overlap_cost * hidden
+        op.done = self.seconds
+
+    def resume(self) -> None:
+        self.now()
+        self.computing = True
+
+    def _send(self, op: Op, process_group: Any, members: Sequence[int]) -> Pending:
+        latency, on_the_wire = self._message_seconds(op, members)
+        started = max(op.issued, self.sent_until)
+        op.finished = self.sent_until = started + on_the_wire
+        stamp = torch.tensor([started + latency], dtype=torch.float64)
+        work = process_group.send([stamp], op.peer, STAMP_TAG)
+        return Pending(op, stamp, work, members, started)
+
+    def _receive(self, entry: Pending) -> None:
+        """The first byte is here at the stamp; the last one when the incoming link has had it."""
+        entry.work.wait()
+        _, on_the_wire = self._message_seconds(entry.op, entry.members)
+        entry.started = max(entry.stamp.item(), self.received_until)
+        entry.op.finished = self.received_until = entry.started + on_the_wire
+
+    def _message_seconds(self, op: Op, members: Sequence[int]) -> tuple[float, float]:
+        """α and S·β between this rank and the operation's peer."""
+        pair = (self.rank, members[op.peer])
+        latency = self.fabric.seconds("send", 0, pair)
+        return latency, self.fabric.seconds("send", op.payload_bytes, pair) - latency
+
+    def _collective(self, op: Op, process_group: Any, members: Sequence[int]) -> Pending:
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        stamp = torch.tensor([op.issued], dtype=torch.float64)
+        work = process_group.allreduce([stamp], options)
+        stream = self.streams.setdefault(process_group, Stream())
+        entry = Pending(op, stamp, work, members, stream=stream)
+        stream.queue.append(entry)
+        return entry
+
+    def _finish_up_to(self, last: Pending) -> None:
+        """Ends the collectives of the group in the order in which they were issued."""
+        stream = last.stream
+        while last.op.finished is None:
+            entry = stream.queue.popleft()
+            entry.work.wait()
+            entry.started = max(entry.stamp.item(), stream.free_at)
+            seconds = self.fabric.seconds(entry.op.kind, entry.op.payload_bytes, entry.members)
+            entry.op.finished = stream.free_at = entry.started + seconds

@@ -1,0 +1,43 @@
+"""What every optimizer of a model needs: who decays, and the norm of all gradients, clipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
+    """Two groups: the matrices decay; norms, biases and embedding tables do not.
+
+    Decay pulls a weight to 0. That regularises a matrix; it would switch a norm's gain off, and it
+    shrinks the embedding of every token that a batch does not hold. A head that is tied to the
+    embedding table is the same tensor, and follows the table.
+    """
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    trained = [p for p in model.parameters() if p.requires_grad]  # shared tensors come once
+    decayed = [p for p in trained if p.ndim >= 2 and id(p) not in tables]
+    kept = [p for p in trained if p.ndim < 2 or id(p) in tables]
+    groups = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": kept, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def clip_by_global_norm(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
+    """Scales all gradients by one factor, so that as one vector they are at most `limit` long.
+
+    Returns the length before. One factor for all keeps the direction of the step.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norms = torch.stack([torch.linalg.vector_norm(g) for g in gradients])
+    norm = torch.linalg.vector_norm(norms)
+    torch._foreach_mul_(gradients, clip_factor(norm, limit))
+    return norm
+
+
+def clip_factor(norm: Tensor, limit: float) -> Tensor:
+    """What shortens a vector of length `norm` to `limit`, and leaves a shorter one as it is."""
+    return (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -1,0 +1,94 @@
+"""All-gather and reduce-scatter that run while their caller computes, in place where they can.
+
+A ring passes on what has just arrived: N-1 steps, each waiting for the one before, so somebody must
+look after it. Here each rank sends every other its part directly, all at once, and the library
+moves the bytes in the background. Bytes a rank sends: (N-1)/N·S, as in a ring; messages: N-1.
+
+    ring     r sends c ─ wait ─ sends c-1 ─ wait ─ …      in flight: 1 message    extra memory 2S/N
+    direct   r sends to all others ─ own work ─ wait      in flight: N-1          extra (N-1)/N·S
+
+gloo's own all-gather copies once more through a buffer of S bytes, and its reduce-scatter is an
+all-reduce: from 4 MB up these take 0.6 to 0.8 and 0.4 to 0.6 of their times on 2 and 4 ranks.
+On a GPU both are NCCL's. Lab: e03. `whole` is flat, N equal parts: (N·S/N,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from minitrain.ranks.group import Group
+
+
+def start_all_gather(group: Group, whole: Tensor) -> Callable[[], object]:
+    """Part r of `whole` is there on rank r; after the returned wait, all parts are on all ranks."""
+    parts = whole.chunk(group.size)
+    if whole.is_cuda:
+        return group.all_gather(whole, parts[group.rank], async_op=True).wait
+    works = []
+    for to, source in _turns(group):
+        works.append(group.irecv(parts[source], source))
+        works.append(group.isend(parts[group.rank], to))
+    return lambda: _wait(works)
+
+
+def start_reduce_scatter(group: Group, whole: Tensor) -> Callable[[], Tensor]:
+    """The returned wait averages this rank's part of `whole` over ranks, in place, and gives it.
+
+    Added in float32 or wider, and always in one order, whoever came first. `whole` must not change
+    before the wait.
+    """
+    parts = whole.chunk(group.size)
+    own = parts[group.rank]  # (S/N,)
+    if whole.is_cuda:
+        return group.reduce_scatter(own, whole, op="avg", async_op=True).wait
+    works, terms = [], []
+    for to, source in _turns(group):
+        terms.append(torch.empty_like(own))
+        works.append(group.irecv(terms[-1], source))
+        works.append(group.isend(parts[to], to))
+    return lambda: _wait(works) or _average(own, terms)
+
+
+def _turns(group: Group) -> list[tuple[int, int]]:
+    """(to, source) of each step: all send s places on, so no rank gets two at once."""
+    ranks = range(1, group.size)
+    return [((group.rank + s) % group.size, (group.rank - s) % group.size) for s in ranks]
+
+
+def _wait(works: list) -> None:
+    for work in works:
+        work.wait()
+
+
+def _average(own: Tensor, terms: list[Tensor]) -> Tensor:
+    total = own.to(torch.promote_types(own.dtype, torch.float32))  # a copy only of what is narrower
+    for term in terms:
+        total.add_(term)
+    return own.copy_(total.div_(1 + len(terms)))
+
+
+def around(group: Group, block: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """(owner, block) of every rank: my own first, then the left neighbour's, and so on.
+
+    The next one is on its way while the caller works with this one.
+    """
+    for step in range(group.size):
+        coming = pass_on(group, block) if step + 1 < group.size else None
+        yield (group.rank - step) % group.size, block
+        if coming is not None:
+            block = coming()
+
+
+def pass_on(group: Group, tensor: Tensor) -> Callable[[], Tensor]:
+    """Starts `tensor` to the right; calling the result waits for what comes from the left."""
+    arriving = group.irecv(torch.empty_like(tensor), (group.rank - 1) % group.size)
+    leaving = group.isend(tensor, (group.rank + 1) % group.size)
+
+    def finish() -> Tensor:
+        leaving.wait()
+        return arriving.wait()
+
+    return finish

@@ -1,0 +1,1 @@
+"""Context parallelism: one sequence cut over ranks; ring attention and Ulysses."""

@@ -1,0 +1,1 @@
+"""Expert parallelism: experts spread over ranks, tokens that travel to them and back."""

@@ -1,0 +1,3 @@
+"""All kinds of parallelism at once: a model on a mesh, its gradients, its state, its placement on
+nodes.
+"""

@@ -1,0 +1,158 @@
+"""A model over a mesh of up to five axes, and the step that trains it as one process would.
+
+    pp   the blocks are cut into stages           microbatches pass from stage to stage
+    dp   rows of the batch                        gradients are added up
+    ep   rows of the batch, and the experts       tokens travel to their experts
+    cp   tokens of each row                       keys travel to queries
+    tp   every matrix, and the vocabulary         activations are added up
+
+The order of the changes is experts, tensor, context, cut: each finds what the one before has left.
+Everything is checked by one oracle: on every mesh the loss, all gradients, their norm and the
+weights after a step are those of one process. Papers: Narayanan et al., arXiv 2104.04473; Llama 3,
+2407.21783 (section 3.3). Lab: e02f_four_dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.data.loader import Batch
+from minitrain.errors import InputError
+from minitrain.model.experts.step import mixtures, set_step, update_biases
+from minitrain.model.transformer import Transformer
+from minitrain.parallel.context.model import context_parallel
+from minitrain.parallel.context.split import split_sequence
+from minitrain.parallel.expert.exchange import expert_parallel
+from minitrain.parallel.hybrid.gradients import GradientSums, Lines, clip_on_mesh
+from minitrain.parallel.layout import lay_out
+from minitrain.parallel.mesh import Mesh
+from minitrain.parallel.pipeline.executor import Pipeline
+from minitrain.parallel.pipeline.plain import Loss, share_of_loss
+from minitrain.parallel.pipeline.schedules import make_schedule
+from minitrain.parallel.pipeline.stages import cut
+from minitrain.parallel.tensor.layers import tensor_parallel
+from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
+from minitrain.ranks.group import Group
+from minitrain.training.loop import StepResult, sizes_of
+
+AXES = ("pp", "dp", "ep", "cp", "tp")  # from the quietest to the chattiest: tp inside a node
+
+
+@dataclass(frozen=True)
+class MeshOptions:
+    """How the axes work together. `sequence`: tensor parallelism also splits the tokens."""
+
+    schedule: str = "1f1b"
+    microbatches: int = 1
+    chunks: int = 1
+    sequence: bool = False
+    autocast: torch.dtype | None = None  # what the matmuls compute in, if another
+
+
+def full_mesh(**sizes: int) -> Mesh:
+    """A mesh of all five axes in the order that keeps the chatty ones together; 1 if not given."""
+    unknown = set(sizes) - set(AXES)
+    if unknown:
+        raise InputError(f"no axis is called {sorted(unknown)[0]!r}: there are {', '.join(AXES)}")
+    return Mesh(**{axis: sizes.get(axis, 1) for axis in AXES})
+
+
+class MeshModel:
+    """This rank's part of `model`, which is the same whole one on every rank, and is used up."""
+
+    def __init__(
+        self, model: Transformer, mesh: Mesh, group: Group, options: MeshOptions | None = None
+    ) -> None:
+        self.options = options or MeshOptions()
+        self.config, self.lines = model.config, Lines(mesh, group)
+        self.schedule = make_schedule(
+            self.options.schedule, mesh["pp"], self.options.microbatches, self.options.chunks
+        )
+        spread(model, self.lines, self.options.sequence)
+        self.stages = cut(model, self.schedule, self.lines.here["pp"])
+        for stage in self.stages:
+            stage.autocast = self.options.autocast
+        self.modules = nn.ModuleList(self.stages)
+        self.parameters = list(self.modules.parameters())  # shared ones once
+        self.pipeline = Pipeline(self.lines["pp"], self.schedule, self.stages)
+        self.sum_gradients = GradientSums(self.parameters, self.lines)
+
+    def share(self, batch: Batch) -> Batch:
+        """This rank's rows and tokens of the whole step's batch (B, T)."""
+        mesh, here = self.lines.mesh, self.lines.here
+        size, place = mesh["dp"] * mesh["ep"], here["dp"] * mesh["ep"] + here["ep"]
+        fields = (batch.tokens, batch.targets, batch.documents, batch.positions)
+        rows = Batch(*(field.chunk(size)[place] for field in fields))
+        return split_sequence(rows, here["cp"], mesh["cp"])
+
+    def backward(self, microbatches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+        """Whole gradients in every `.grad` -> the step's loss, and its number of targets.
+
+        `microbatches` are this rank's: `share` of each whole one.
+        """
+        tokens, places = self._count(microbatches)
+        set_step(self.modules, places)
+        loss = self.pipeline.run(microbatches, self._loss(tokens))
+        self.sum_gradients()
+        return self._total(loss), tokens
+
+    def update(self, optimizer: torch.optim.Optimizer, clip: float = 1.0) -> Tensor:
+        """Clips by the whole model's norm, steps, and clears the gradients -> the norm before."""
+        norm = clip_on_mesh(self.parameters, clip, self.lines)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        seeing = "dp ep cp tp" if self.options.sequence else "dp ep cp"  # other tokens
+        update_biases(self.modules, self.lines[seeing].all_reduce)
+        return norm
+
+    def step(
+        self, optimizer: torch.optim.Optimizer, microbatches: Sequence[Batch], clip: float = 1.0
+    ) -> StepResult:
+        """`training.loop.train_step`, on a mesh."""
+        loss, tokens = self.backward(microbatches)
+        norm = self.update(optimizer, clip)
+        return StepResult(loss.item(), norm.item(), int(tokens))
+
+    def evaluate(self, batches: Sequence[Batch]) -> Tensor:
+        """The loss over this rank's `batches`, as many as one likes, and all other ranks'."""
+        tokens, _ = self._count(batches)
+        return self._total(self.pipeline.evaluate(batches, self._loss(tokens)))
+
+    def _count(self, batches: Sequence[Batch]) -> Tensor:
+        """(2,): targets that count, and all places, of all ranks."""
+        counts = torch.stack([sizes_of(batch) for batch in batches]).sum(dim=0)
+        return self.lines["dp ep cp"].all_reduce(counts)
+
+    def _total(self, share: Tensor) -> Tensor:
+        """The sum of the ranks' shares of a loss."""
+        loss = self.lines["pp"].all_reduce(share.detach().double())  # one dtype on every stage
+        return self.lines["dp ep cp"].all_reduce(loss)
+
+    def _loss(self, tokens: Tensor) -> Loss:
+        group = self.lines["tp"]
+        if group.size == 1:
+            return share_of_loss(tokens)
+        size = self.config.vocab_size
+        return lambda logits, batch: vocabulary_parallel_loss(
+            logits, batch.targets, tokens, group, size
+        )
+
+
+def spread(model: Transformer, lines: Lines, sequence: bool) -> None:
+    """Leaves this rank's part of every layer, and notes how each parameter lies on the mesh."""
+    mesh = lines.mesh
+    if mesh["ep"] > 1:
+        expert_parallel(model, lines["ep"])
+    if mesh["tp"] > 1:
+        tensor_parallel(model, lines["tp"], sequence)
+    if mesh["cp"] > 1:
+        context_parallel(model, lines["cp"])
+    for parameter in model.parameters():
+        lay_out(parameter, partial="dp cp")
+    for layer in mixtures(model):
+        along = "cp tp" if sequence else "cp"
+        layer.router.sum_sequence = lines[along].all_reduce

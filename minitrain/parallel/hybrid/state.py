@@ -1,0 +1,157 @@
+"""The one-process state of a model on a mesh: taken apart for this rank, and put together again.
+
+    one process  ──apart──▶  parts on dp=2, tp=2, pp=2  ──together──▶  one process  ──apart──▶  tp=4
+
+A checkpoint of the whole, under one process's names and in its order, is one that every mesh can go
+on with, and one process too; and who has trained on a mesh can read and sample as ever. Each number
+is sent by one of the ranks that hold it, all others add zeros: so it arrives to the last bit.
+
+Cost: 12 bytes a parameter on rank 0, and three all-reduces of the whole model a checkpoint, one
+tensor at a time. That is right until one rank cannot hold the model; beyond, every rank writes its
+own part. Labs: e02f_four_dimensions, e12.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.model.transformer import Transformer, empty
+from minitrain.optimizers.adamw import adamw
+from minitrain.parallel.hybrid.gradients import Lines
+from minitrain.parallel.hybrid.model import MeshModel
+from minitrain.parallel.layout import Slice, layout_of, placed
+from minitrain.parallel.pipeline.stages import holders, ranks_with
+
+MEANS = ("exp_avg", "exp_avg_sq")  # AdamW's, of each parameter
+
+
+@dataclass(frozen=True)
+class Held:
+    """A parameter or buffer on this rank; `part`: of the whole; `speaks`: it is sent from here."""
+
+    tensor: Tensor
+    part: Slice | None
+    speaks: bool
+
+    def of(self, whole: Tensor) -> Tensor:
+        """What this rank holds of a whole tensor."""
+        return whole if self.part is None or whole.dim() == 0 else self.part.of(whole)
+
+    def in_whole(self, tensor: Tensor) -> Tensor:
+        """`tensor`, of this one's shape, where it belongs in a whole of zeros."""
+        owned = layout_of(self.tensor).owned
+        return tensor.clone() if self.part is None else placed(tensor, self.part, owned)
+
+
+def held_by(model: MeshModel) -> dict[str, Held]:
+    """What this rank holds, by one process's names: a tied head's is "embed.weight"."""
+    here, found = model.lines.here["pp"], {}
+    for stage in model.stages:
+        first = {id(p): min(ranks) for p, ranks in holders(model.schedule, stage)}
+        for name, tensor in stage.state_dict(keep_vars=True).items():
+            lowest = first.get(id(tensor), min(ranks_with(model.schedule, stage.index)))
+            name = "embed.weight" if tensor is stage.tied else name
+            speaks = here == lowest and is_first_copy(tensor, model.lines)
+            found[name] = Held(tensor, part_of(tensor, model.lines), speaks)
+    return found
+
+
+def is_first_copy(tensor: Tensor, lines: Lines) -> bool:
+    """Whether no rank of the same stage that holds the same elements comes before this one."""
+    split = layout_of(tensor).split
+    return all(place == 0 for axis, place in lines.here.items() if axis not in (*split, "pp"))
+
+
+def part_of(tensor: Tensor, lines: Lines) -> Slice | None:
+    """Where this rank's tensor lies in the whole one; None: it is the whole one."""
+    if "ep" in layout_of(tensor).split:
+        experts = len(tensor)
+        return Slice(0, lines.here["ep"] * experts, experts, lines.mesh["ep"] * experts)
+    return getattr(tensor, "slice", None)
+
+
+@torch.no_grad()
+def take_apart(
+    model: MeshModel, names: dict[nn.Parameter, str], whole: torch.optim.Optimizer
+) -> torch.optim.AdamW:
+    """AdamW over this rank's parameters, in the groups and with the state of the whole model's.
+
+    `names` are the whole model's, from before it was cut: a part does not know that it was an
+    embedding, which does not decay.
+    """
+    held = held_by(model)
+    groups = []
+    for group in whole.param_groups:
+        mine = [held[names[p]].tensor for p in group["params"] if names[p] in held]
+        groups.append({**group, "params": mine})
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], fused=True)
+    for parameter, state in whole.state.items():
+        here = held.get(names[parameter])
+        if here is not None:
+            mine = {name: here.of(value).clone() for name, value in state.items()}
+            optimizer.state[here.tensor] = mine
+    return optimizer
+
+
+@torch.no_grad()
+def put_together(
+    model: MeshModel, optimizer: torch.optim.Optimizer
+) -> tuple[Transformer, torch.optim.AdamW] | None:
+    """The whole model and its AdamW, on the CPU of rank 0; the others help, and get None."""
+    held = held_by(model)
+    whole = gathered(model, held)
+    states = whole_states(whole, held, optimizer, model.lines)
+    if model.lines.world.rank > 0:
+        return None
+    settings = optimizer.param_groups[0]
+    again = adamw(whole, *(settings[name] for name in ("lr", "weight_decay", "betas", "eps")))
+    again.state.update(states)
+    return whole, again
+
+
+@torch.no_grad()
+def whole_model(model: MeshModel) -> Transformer | None:
+    """The whole model on rank 0, as one process has it; the others help, and get None."""
+    whole = gathered(model, held_by(model))
+    return None if model.lines.world.rank > 0 else whole
+
+
+def gathered(model: MeshModel, held: dict[str, Held]) -> Transformer:
+    """All ranks' parts, on the CPU of rank 0; on the others a model without numbers."""
+    where = "cpu" if model.lines.world.rank == 0 else "meta"
+    whole = empty(model.config, where, model.stages[0].dtype)
+    for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
+        mine = held[name].tensor if name in held else None
+        tensor.copy_(sent_together(tensor, held.get(name), mine, model.lines))
+    return whole
+
+
+def whole_states(
+    whole: Transformer, held: dict[str, Held], optimizer: torch.optim.Optimizer, lines: Lines
+) -> dict[nn.Parameter, dict[str, Tensor]]:
+    """AdamW's state of every parameter of `whole`; none before the first step."""
+    mine = {name: optimizer.state.get(here.tensor, {}) for name, here in held.items()}
+    steps = [state["step"] for state in mine.values() if state]
+    if not steps:
+        return {}
+    states = {}
+    for name, parameter in whole.named_parameters():
+        state = {"step": steps[0].cpu().clone()}
+        for mean in MEANS:
+            own = mine.get(name, {}).get(mean)
+            together = sent_together(parameter, held.get(name), own, lines)
+            state[mean] = together.to(parameter.device)
+        states[parameter] = state
+    return states
+
+
+def sent_together(whole: Tensor, here: Held | None, mine: Tensor | None, lines: Lines) -> Tensor:
+    """The ranks' parts of one tensor, `mine` among them, as one of the shape of `whole`."""
+    if here is not None and here.speaks:
+        part = here.in_whole(mine.detach())
+    else:
+        part = torch.zeros(whole.shape, dtype=whole.dtype, device=lines.world.device)
+    return lines.world.all_reduce(part)

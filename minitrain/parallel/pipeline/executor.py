@@ -1,0 +1,189 @@
+"""Pipeline parallelism: each rank holds some layers, and microbatches pass from rank to rank.
+
+A step sends 2·(p-1)·B·T·D numbers a microbatch, between neighbours only: the least of all the
+parallelisms. The price is the bubble, in which ranks wait, and m microbatches make it small:
+
+    naive   rank 0  F0 ·· ·· B0 F1 ·· ·· B1        1 of p ranks works at a time
+            rank 1  ·· F0 B0 ·· ·· F1 B1 ··
+    1F1B    rank 0  F0 F1 ·· B0 F2 B1 F3 B2 B3     idle (p-1)/m of the work
+            rank 1  ·· F0 B0 F1 B1 F2 B2 F3 B3
+
+One executor runs every list of operations that `schedules.py` makes. Papers: Huang et al. 2019
+(GPipe), Narayanan et al. 2019 (1F1B), 2021 (interleaved), Qi et al. 2024 (zero-bubble), DeepSeek-AI
+2024 (DualPipe). Lab: e02c_pipeline_parallel. p ranks, m microbatches; B batch  T tokens  D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.errors import InputError
+from minitrain.parallel.pipeline.messages import Mail
+from minitrain.parallel.pipeline.operations import Operation, Schedule
+from minitrain.parallel.pipeline.plain import Loss
+from minitrain.parallel.pipeline.schedules import forwards_alone
+from minitrain.parallel.pipeline.split_backward import SplitBackward, noting_uses
+from minitrain.parallel.pipeline.stages import Stage, holders
+from minitrain.ranks.group import Group
+
+
+class Pipeline:
+    """Runs a schedule over the ranks of `group`; `stages[c]` is this rank's chunk c (see `cut`)."""
+
+    def __init__(self, group: Group, schedule: Schedule, stages: Sequence[Stage]) -> None:
+        if group.size != len(schedule.ranks) or len(stages) != schedule.chunks:
+            raise InputError(
+                f"'{schedule.name}' for {len(schedule.ranks)} ranks with {schedule.chunks} chunks "
+                f"each, given to {group.size} ranks with {len(stages)} stages: make it for them"
+            )
+        self.group, self.schedule, self.stages = group, schedule, list(stages)
+        self.down = group.subgroup(range(group.size))  # for messages to lower ranks
+        self.shared = shared_parameters(group, schedule, self.stages)
+        self.live = self.peak_live = 0  # passes whose activations are held, now and at most
+
+    def run(self, batches: Sequence[Any], loss: Loss) -> Tensor:
+        """Forward and backward of one step: adds the whole batch's gradient to every `.grad`.
+
+        Every rank is given the same `batches`, which have tokens (B, T), documents and positions,
+        and `loss(logits, batch)`, a microbatch's share of the step's loss, such as
+        `share_of_loss`. Once a step, from cleared gradients: what several ranks hold is summed at
+        its end. Returns the sum of this rank's shares; all ranks' together is the step's loss.
+        """
+        if len(batches) != self.schedule.microbatches:
+            raise InputError(
+                f"{len(batches)} microbatches for a schedule of {self.schedule.microbatches}: "
+                f"give as many, or make the schedule for {len(batches)}"
+            )
+        total = self.execute(self.schedule, batches, loss)
+        self.add_up_shared()
+        return total
+
+    @torch.no_grad()
+    def evaluate(self, batches: Sequence[Any], loss: Loss) -> Tensor:
+        """The same sum for any number of `batches`, without gradients: only forwards are run."""
+        total = self.execute(forwards_alone(self.schedule, len(batches)), batches, loss)
+        self.live = 0  # nothing was kept for a backward
+        return total
+
+    def execute(self, schedule: Schedule, batches: Sequence[Any], loss: Loss) -> Tensor:
+        """This rank's operations, one after the other -> the sum of its shares of the loss."""
+        step = Step(self.stages, batches, loss, schedule.splits_backward)
+        empty = lambda i: self.stages[0].message(batches[i])  # noqa: E731
+        mail = Mail(self.group, self.down, schedule, empty)
+        order = schedule.ranks[self.group.rank]
+        self.peak_live = self.live
+        self.group.trace.mark("pipeline")
+        for operation, following in zip(order, [*order[1:], None]):
+            arrived = mail.take(operation)
+            if following is not None:
+                mail.expect(following)  # it travels while this rank computes
+            mail.give(operation, self.timed(step, operation, arrived))
+        mail.finish()
+        return step.total
+
+    def timed(self, step: Step, operation: Operation, arrived: Tensor | None) -> Tensor | None:
+        """The operation, noted in the trace, with the count of what is alive before and after."""
+        self.group.trace.mark(f"{operation} begins")
+        self.live += operation.kind == "F"
+        self.peak_live = max(self.peak_live, self.live)
+        result = self.compute(step, operation, arrived)
+        self.live -= operation.kind == ("W" if step.splits else "B")
+        self.group.trace.mark(f"{operation} ends")
+        return result
+
+    def compute(self, step: Step, operation: Operation, arrived: Tensor | None) -> Tensor | None:
+        """What the operation makes for another stage, if anything."""
+        kinds = {"F": step.forward, "B": step.backward, "W": step.weights}
+        return kinds[operation.kind](operation, arrived)
+
+    def add_up_shared(self) -> None:
+        """Sums the gradients of what several ranks hold, over those ranks."""
+        works = []
+        for group, parameters in self.shared:
+            for parameter in parameters:
+                if parameter.grad is None:  # no microbatch came by here
+                    parameter.grad = torch.zeros_like(parameter)
+                works.append(group.all_reduce(parameter.grad, async_op=True))
+        for work in works:
+            work.wait()
+
+
+def shared_parameters(
+    group: Group, schedule: Schedule, stages: Sequence[Stage]
+) -> list[tuple[Group, list[nn.Parameter]]]:
+    """This rank's parameters that others hold too, in an order that all of them agree on."""
+    shared: dict[tuple[int, ...], dict[nn.Parameter, None]] = {}
+    for stage in sorted(stages, key=lambda stage: stage.index):
+        for parameter, ranks in holders(schedule, stage):
+            if len(ranks) > 1 and parameter.requires_grad:
+                shared.setdefault(ranks, {})[parameter] = None
+    return [(group.subgroup(ranks), list(shared[ranks])) for ranks in sorted(shared)]
+
+
+@dataclass
+class Pass:
+    """What a microbatch's forward through a chunk leaves for its backward."""
+
+    x: Tensor | None  # what came in, with its gradient
+    root: Tensor  # a scalar: the loss, or what stands for the output
+    returned: list[Tensor]  # where the gradient of the output is put before the backward
+    split: SplitBackward | None
+
+
+class Step:
+    """The operations of one step, each by itself, on this rank's chunks."""
+
+    def __init__(
+        self, stages: Sequence[Stage], batches: Sequence[Any], loss: Loss, splits: bool
+    ) -> None:
+        self.stages, self.batches, self.loss, self.splits = stages, batches, loss, splits
+        self.passes: dict[tuple[int, int], Pass] = {}  # by microbatch and chunk
+        self.total = torch.zeros((), device=stages[0].device)
+
+    def forward(self, operation: Operation, x: Tensor | None) -> Tensor | None:
+        _, i, chunk = operation
+        stage, returned = self.stages[chunk], []
+        x = None if x is None else x.requires_grad_()
+        with noting_uses(stage) if self.splits else nullcontext() as uses:
+            out = stage(x, self.batches[i])
+        if stage.head is None:
+            root = Sent.apply(out, returned)
+        else:
+            root = self.loss(out, self.batches[i])
+            self.total = self.total + root.detach()
+        split = SplitBackward(stage, uses) if self.splits else None
+        self.passes[i, chunk] = Pass(x, root, returned, split)
+        return out.detach() if stage.head is None else None
+
+    def backward(self, operation: Operation, dy: Tensor | None) -> Tensor | None:
+        place = operation.microbatch, operation.chunk
+        if dy is not None:
+            self.passes[place].returned.append(dy)
+        if self.splits:
+            held = self.passes[place]
+            return held.split.inputs(held.root, held.x)
+        held = self.passes.pop(place)
+        held.root.backward()
+        return None if held.x is None else held.x.grad
+
+    def weights(self, operation: Operation, _: None) -> None:
+        self.passes.pop((operation.microbatch, operation.chunk)).split.weights()
+
+
+class Sent(torch.autograd.Function):
+    """Stands for an output that has left: its place in the graph, without its data."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, returned: list[Tensor]) -> Tensor:
+        ctx.returned = returned
+        return out.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.returned.pop(), None

@@ -1,0 +1,104 @@
+"""What a pipeline schedule is: for each rank, the list of operations it runs, in order.
+
+Of p ranks, each holds v chunks of the model: chunk c of rank r is stage c·p + r of v·p. `F` is a
+forward, `B` a backward, `W` the weights' part of a backward that is split. `schedules.py` makes
+schedules, `timeline.py` times them, `executor.py` runs them. Lab: e02c_pipeline_parallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+
+class Operation(NamedTuple):
+    """One pass of one microbatch through one chunk of this rank."""
+
+    kind: str  # F, B or W
+    microbatch: int
+    chunk: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
+
+
+def parsed(text: str) -> Operation:
+    """The inverse of `str(operation)`: "B3.1" is microbatch 3's backward in chunk 1."""
+    microbatch, _, chunk = text[1:].partition(".")
+    return Operation(text[0], int(microbatch), int(chunk or 0))
+
+
+Place = tuple[int, int]  # a rank and one of its chunks
+Route = tuple[Place, ...]  # the places that a microbatch passes: one for each stage
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`ranks[r]` is the order of rank r; `chunks` is v.
+
+    Microbatch i takes route i mod (number of routes): one that winds v times around the ranks, or
+    in DualPipe two, from either end.
+    """
+
+    name: str
+    microbatches: int
+    chunks: int
+    ranks: tuple[tuple[Operation, ...], ...]
+    routes: tuple[Route, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.routes:
+            object.__setattr__(self, "routes", (winding(len(self.ranks), self.chunks),))
+
+    @property
+    def splits_backward(self) -> bool:
+        return any(operation.kind == "W" for operation in self.ranks[0])
+
+    @property
+    def stages(self) -> int:
+        """How many parts the model is cut into."""
+        return len(self.routes[0])
+
+    @cached_property
+    def stage_at(self) -> dict[Place, int]:
+        return {place: stage for route in self.routes for stage, place in enumerate(route)}
+
+    def route(self, microbatch: int) -> Route:
+        return self.routes[microbatch % len(self.routes)]
+
+    def source(self, rank: int, operation: Operation) -> tuple[int, Operation] | None:
+        """Whose result it works on: the stage before for F, behind for B. None: it begins there."""
+        return self._neighbour(rank, operation, {"F": -1, "B": 1})
+
+    def target(self, rank: int, operation: Operation) -> tuple[int, Operation] | None:
+        """Who works on its result. None: nobody."""
+        return self._neighbour(rank, operation, {"F": 1, "B": -1})
+
+    def needs(self, rank: int, operation: Operation) -> Iterator[tuple[int, Operation]]:
+        """What must be done before: the neighbour's operation, and this rank's own of before."""
+        source = self.source(rank, operation)
+        if source is not None:
+            yield source
+        own = {"B": "F", "W": "B"}.get(operation.kind)
+        if own is not None:
+            yield rank, operation._replace(kind=own)
+
+    def _neighbour(
+        self, rank: int, operation: Operation, steps: dict[str, int]
+    ) -> tuple[int, Operation] | None:
+        kind, microbatch, chunk = operation
+        if kind not in steps:
+            return None
+        route = self.route(microbatch)
+        stage = self.stage_at[rank, chunk] + steps[kind]
+        if not 0 <= stage < len(route):
+            return None
+        rank, chunk = route[stage]
+        return rank, Operation(kind, microbatch, chunk)
+
+
+def winding(p: int, v: int) -> Route:
+    """Stage s is chunk s // p of rank s mod p."""
+    return tuple((stage % p, stage // p) for stage in range(v * p))

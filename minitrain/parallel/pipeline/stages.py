@@ -1,0 +1,111 @@
+"""The cut of a Transformer into the stages of a pipeline.
+
+    stage 0             embed   blocks 0 … 3
+    stage 1                     blocks 4 … 8         the middle takes the remainder
+    stage 2                     blocks 9 … 12   norm   head
+
+A stage keeps the model's names (`blocks.4.mlp.up.weight`) and the very modules, so a model whose
+modules were exchanged before (tensor parallel, experts) is cut likewise. What several ranks hold
+has gradients that are parts of a sum over them: an embedding that is tied to the head, and in
+DualPipe every stage. Lab: e02c_pipeline_parallel. Shapes: B batch  T tokens  D width  V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.errors import InputError
+from minitrain.model.transformer import Transformer
+from minitrain.parallel.layout import lay_out
+from minitrain.parallel.pipeline.operations import Schedule
+from minitrain.parallel.pipeline.schedules import split_layers
+
+
+class Stage(nn.Module):
+    """Some blocks of a model, with its embedding in front or its norm and head behind."""
+
+    def __init__(self, model: Transformer, index: int, stages: int, blocks: range) -> None:
+        super().__init__()
+        first, last = index == 0, index == stages - 1
+        self.index, self.width = index, model.config.hidden_size
+        self.dtype, self.device = model.embed.weight.dtype, model.embed.weight.device
+        self.autocast: torch.dtype | None = None  # what its matmuls compute in, if another
+        self.bare = without_modules(model)
+        self.embed = model.embed if first else None
+        self.blocks = nn.ModuleDict({str(i): model.blocks[i] for i in blocks})
+        self.norm = model.norm if last else None
+        self.head = model.head if last else None
+
+    def forward(self, x: Tensor | None, batch: Any) -> Tensor:
+        """x (B, T, D), None on the first stage -> (B, T, D), on the last stage logits (B, T, V)."""
+        if self.autocast is None:
+            return self.compute(x, batch)
+        with torch.autocast(self.device.type, self.autocast):
+            return self.compute(x, batch)
+
+    def compute(self, x: Tensor | None, batch: Any) -> Tensor:
+        if self.embed is not None:
+            x = self.embed(batch.tokens)  # (B, T, D)
+        turns, mask = self.bare.surroundings(x, batch.documents, batch.positions)
+        x = self.bare.stack(self.blocks.values(), x, turns, mask)
+        return x if self.head is None else self.head(self.norm(x))
+
+    def message(self, batch: Any) -> Tensor:
+        """A buffer (B, T, D) for what comes from the stage before, or goes back to it."""
+        rows, tokens = batch.tokens.shape
+        tokens //= self.bare.sequence_ranks  # that share a sequence
+        return torch.empty(rows, tokens, self.width, dtype=self.dtype, device=self.device)
+
+    @property
+    def tied(self) -> nn.Parameter | None:
+        """The matrix that embedding and head have in common, where this stage has it."""
+        end = self.embed if self.embed is not None else self.head
+        return end.weight if self.bare.config.tied and end is not None else None
+
+
+def without_modules(model: Transformer) -> Transformer:
+    """The model's settings and methods alone: the rest of it can be freed."""
+    bare = copy.copy(model)
+    bare._modules = {}
+    return bare
+
+
+def cut(
+    model: Transformer, schedule: Schedule, rank: int, layers: Sequence[int] | None = None
+) -> list[Stage]:
+    """The stages that `rank` holds, one for each of its chunks; `layers[s]` blocks in stage s.
+
+    A rank that meets the same stage in two chunks has it once.
+    """
+    count = schedule.stages
+    layers = split_layers(len(model.blocks), count) if layers is None else layers
+    if len(layers) != count or sum(layers) != len(model.blocks) or min(layers) < 0:
+        raise InputError(
+            f"layers {list(layers)} for {count} stages of a model with {len(model.blocks)} blocks: "
+            f"give {count} numbers of that sum, such as {split_layers(len(model.blocks), count)}"
+        )
+    ends = [0, *accumulate(layers)]
+    mine = [schedule.stage_at[rank, c] for c in range(schedule.chunks)]
+    made = {s: Stage(model, s, count, range(ends[s], ends[s + 1])) for s in mine}
+    for stage in made.values():
+        for parameter, ranks in holders(schedule, stage):
+            lay_out(parameter, **{"split" if len(ranks) == 1 else "partial": "pp"})
+    return [made[s] for s in mine]
+
+
+def holders(schedule: Schedule, stage: Stage) -> Iterator[tuple[nn.Parameter, tuple[int, ...]]]:
+    """Each parameter of the stage, and the ranks that hold it."""
+    here = ranks_with(schedule, stage.index)
+    ends = ranks_with(schedule, 0, schedule.stages - 1)
+    for parameter in stage.parameters():
+        yield parameter, ends if parameter is stage.tied else here
+
+
+def ranks_with(schedule: Schedule, *stages: int) -> tuple[int, ...]:
+    return tuple(sorted({rank for (rank, _), s in schedule.stage_at.items() if s in stages}))

@@ -1,0 +1,144 @@
+"""What a schedule does, without running a model: its clock, its bubble, what is alive, if it halts.
+
+The clock is event-driven: an operation starts when its rank is free and what it needs is there; a
+message between ranks occupies the sender's communication stream and arrives `send` seconds later.
+
+    bubble = makespan - busy      of each rank; relative to m·v·(F+B) it is (p-1)/(m v) for 1F1B
+    live   = forwards done whose backward (its last part) is not: activations held, per rank
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from minitrain.measure.traffic import Trace
+from minitrain.parallel.pipeline.operations import Operation, Schedule, parsed
+
+UNIT = {"F": 1.0, "B": 2.0}
+UNIT_SPLIT = {"F": 1.0, "B": 1.0, "W": 1.0}  # a backward is two forwards, half of it the weights'
+
+
+class Event(NamedTuple):
+    """An operation on the clock, in seconds."""
+
+    operation: Operation
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Clocked:
+    """`ranks[r]`: the events of rank r in order."""
+
+    ranks: tuple[tuple[Event, ...], ...]
+
+    @property
+    def makespan(self) -> float:
+        return max(events[-1].end for events in self.ranks)
+
+    def busy(self, rank: int) -> float:
+        return sum(event.end - event.start for event in self.ranks[rank])
+
+    def bubble(self, rank: int) -> float:
+        """Seconds in which this rank waits, from the first operation of all to the last."""
+        return self.makespan - self.busy(rank)
+
+
+def clocked(
+    schedule: Schedule,
+    seconds: Callable[[int, Operation], float] | None = None,
+    send: float = 0.0,
+) -> Clocked:
+    """Runs the schedule on a clock; an AssertionError names what every rank waits for, if it hangs.
+
+    `seconds(rank, operation)`: 1 for a forward and 2 for a backward, unless given.
+    """
+    if seconds is None:
+        unit = UNIT_SPLIT if schedule.splits_backward else UNIT
+        seconds = lambda rank, operation: unit[operation.kind]  # noqa: E731
+    p = len(schedule.ranks)
+    events: list[list[Event]] = [[] for _ in range(p)]
+    arrival: dict[tuple[int, Operation], float] = {}  # when others may use it
+    stream = [0.0] * p  # when the rank's communication stream is free
+    asleep: dict[tuple[int, Operation], list[int]] = defaultdict(list)
+    awake = deque(range(p))
+    while awake:
+        rank = awake.popleft()
+        order, done = schedule.ranks[rank], events[rank]
+        while len(done) < len(order):
+            operation = order[len(done)]
+            needs = list(schedule.needs(rank, operation))
+            missing = [need for need in needs if need not in arrival]
+            if missing:
+                asleep[missing[0]].append(rank)
+                break
+            there = [arrival[need] for need in needs if need[0] != rank]
+            start = max([done[-1].end if done else 0.0, *there])
+            end = start + seconds(rank, operation)
+            done.append(Event(operation, start, end))
+            stream[rank] = max(stream[rank], end) + send if operation.kind != "W" else stream[rank]
+            arrival[rank, operation] = stream[rank] if p > 1 else end
+            awake.extend(asleep.pop((rank, operation), ()))
+    stuck = [r for r in range(p) if len(events[r]) < len(schedule.ranks[r])]
+    waits = ", ".join(f"rank {r} before {schedule.ranks[r][len(events[r])]}" for r in stuck)
+    assert not stuck, f"the schedule '{schedule.name}' deadlocks: {waits}"
+    return Clocked(tuple(map(tuple, events)))
+
+
+def executed(traces: Sequence[Trace]) -> Clocked:
+    """What really ran, from the marks that `Pipeline.run` left in each rank's trace (the last run).
+
+    Seconds since the rank began its step; put a barrier before it, so that all begin together.
+    """
+    return Clocked(tuple(tuple(_marked(trace.marks)) for trace in traces))
+
+
+def _marked(marks: Sequence[tuple[str, float]]) -> Iterator[Event]:
+    starts = [i for i, (name, _) in enumerate(marks) if name == "pipeline"]
+    assert starts, "no pipeline has run on this rank"
+    begun: dict[str, float] = {}
+    for name, seconds in marks[starts[-1] + 1 :]:
+        operation, _, which = name.partition(" ")
+        if which == "begins":
+            begun[operation] = seconds
+        elif which == "ends":
+            zero = marks[starts[-1]][1]
+            yield Event(parsed(operation), begun[operation] - zero, seconds - zero)
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Asserts that each operation is there exactly once on each rank, and that it halts."""
+    kinds = "FBW" if schedule.splits_backward else "FB"
+    for rank, order in enumerate(schedule.ranks):
+        wanted = {
+            Operation(kind, i, chunk)
+            for kind in kinds
+            for i in range(schedule.microbatches)
+            for place, chunk in schedule.route(i)
+            if place == rank
+        }
+        assert len(order) == len(set(order)), f"rank {rank} runs an operation twice"
+        assert set(order) == wanted, f"rank {rank} lacks {sorted(wanted - set(order))[:3]}"
+    clocked(schedule)
+
+
+def bubble_fraction(schedule: Schedule) -> float:
+    """Idle time of a rank over its work, with unit times: (p-1)/m for GPipe and 1F1B."""
+    clock = clocked(schedule)
+    return max(clock.bubble(r) / clock.busy(r) for r in range(len(schedule.ranks)))
+
+
+def peak_live(schedule: Schedule) -> list[int]:
+    """For each rank the most chunk-activations that it holds at once."""
+    return [peak_of(order) for order in schedule.ranks]
+
+
+def peak_of(order: Sequence[Operation]) -> int:
+    """While the operation runs that frees an activation, it is still there."""
+    release = "W" if any(operation.kind == "W" for operation in order) else "B"
+    steps = [(operation.kind == "F") - (operation.kind == release) for operation in order]
+    return max(accumulate(steps), default=0)

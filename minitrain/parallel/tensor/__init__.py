@@ -1,0 +1,3 @@
+"""Tensor parallelism: matmuls, heads and the vocabulary cut over ranks; sequence parallelism
+between them.
+"""

@@ -1,0 +1,219 @@
+"""Vocabulary parallelism: each rank has V/N rows of the embedding, V/N columns of the logits.
+
+A token is looked up on the rank that has its row, zero on the others, and the sum is everybody's.
+The loss needs two numbers a token of each rank, its log-sum-exp l and its share a of the target's
+logit: with all ranks' l, the loss is log Σ exp l - Σ a. No rank ever holds B·T·V logits:
+
+    naive   gather the logits        (N-1)/N·B·T·V·4 bytes sent, B·T·V·4 held, twice
+    real    gather l and a           8(N-1)·B·T bytes sent, B·T·V/N·4 held, and a chunk
+
+V that N does not divide is padded to ⌈V/N⌉ a rank: the columns past V are left out of every sum.
+Papers: Shoeybi et al., arXiv 1909.08053; z-loss: Chowdhery et al., 2204.02311. Lab:
+e02b_tensor_parallel. Shapes: B batch  T tokens  D width  V vocabulary  N ranks  n = B·T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from minitrain.errors import InputError
+from minitrain.parallel.collectives.differentiable import (
+    gather,
+    gathered,
+    reduce,
+    reduce_scatter,
+    start_all_reduce,
+    start_reduce_scatter,
+)
+from minitrain.parallel.layout import cut, padded_slice
+from minitrain.ranks.group import Group
+from minitrain.training.loss import IGNORED
+
+CHUNK_NUMBERS = 2**17  # of logits worked on at a time: what fits a core's cache
+
+
+# ---- embedding ----
+
+
+class VocabularyEmbedding(nn.Module):
+    """The rows ⌈V/N⌉ of an embedding's matrix (V, D) that are this rank's."""
+
+    def __init__(self, embedding: nn.Embedding, group: Group, sequence: bool = False) -> None:
+        super().__init__()
+        self.group, self.sequence = group, sequence
+        self.part = padded_slice(len(embedding.weight), group, dim=0)
+        self.weight = cut(embedding.weight, self.part)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T) -> (B, T, D), or (B, T/N, D) with `sequence`."""
+        if self.group.size == 1:
+            return F.embedding(tokens, self.weight)
+        return embed(tokens - self.part.start, self.weight, self.group, self.sequence)
+
+
+def embed_naive(places: Tensor, weight: Tensor, group: Group, sequence: bool = False) -> Tensor:
+    """places (B, T): rows of `weight` (V/N, D), and others that some other rank has."""
+    elsewhere = (places < 0) | (places >= len(weight))  # (B, T)
+    rows = F.embedding(places.masked_fill(elsewhere, 0), weight)
+    rows = rows.masked_fill(rearrange(elsewhere, "b t -> b t 1"), 0)  # (B, T, D), a part
+    return reduce_scatter(rows, group, dim=1) if sequence else reduce(rows, group)
+
+
+def embed(places: Tensor, weight: Tensor, group: Group, sequence: bool = False) -> Tensor:
+    """The same without copies: masked and summed in place; backward reads this rank's rows only."""
+    return _Embed.apply(places, weight, group, sequence)
+
+
+class _Embed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, places: Tensor, weight: Tensor, group: Group, sequence: bool) -> Tensor:
+        elsewhere = (places < 0) | (places >= len(weight))  # (B, T)
+        ctx.save_for_backward(places, elsewhere)
+        ctx.group, ctx.sequence, ctx.shape = group, sequence, weight.shape
+        rows = F.embedding(places.masked_fill(elsewhere, 0), weight)
+        rows.masked_fill_(rearrange(elsewhere, "b t -> b t 1"), 0)  # (B, T, D), a part
+        if sequence:
+            return start_reduce_scatter(rows, group, dim=1)()
+        return start_all_reduce(rows, group)()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy: Tensor):
+        places, elsewhere = ctx.saved_tensors
+        dy = gathered(dy, ctx.group, dim=1) if ctx.sequence else dy  # (B, T, D)
+        dw = dy.new_zeros(ctx.shape)
+        dw.index_add_(0, places[~elsewhere], dy[~elsewhere])
+        return None, dw, None, None
+
+
+# ---- cross-entropy ----
+
+
+def vocabulary_parallel_loss_naive(
+    logits: Tensor,
+    targets: Tensor,
+    total_tokens: Tensor | int,
+    group: Group,
+    vocab_size: int,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> Tensor:
+    """logits (B, T, V/N), targets (B, T), -100 where not counted -> the loss of `training.loop`'s
+    `token_weighted_loss`, the same on every rank: every rank makes the whole logits (B, T, V)."""
+    whole = gather(logits, group, dim=-1)[..., :vocab_size].flatten(0, 1)  # (n, V)
+    whole = whole.to(torch.promote_types(whole.dtype, torch.float32))
+    targets = targets.flatten()
+    summed = F.cross_entropy(
+        whole, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
+    )
+    z = whole.logsumexp(dim=-1)[targets != IGNORED].square().sum()
+    return (summed + z_loss * z) / total_tokens
+
+
+def vocabulary_parallel_loss(
+    logits: Tensor,
+    targets: Tensor,
+    total_tokens: Tensor | int,
+    group: Group,
+    vocab_size: int,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> Tensor:
+    """The same from V/N logits a rank. Keeps the logits and a number a token for backward.
+
+    `label_smoothing` ε spreads that share of each target evenly over the vocabulary; `z_loss` adds
+    itself times log²Z, which holds the logits' scale. A target outside the vocabulary is not seen.
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise InputError(f"label_smoothing={label_smoothing}: it is a share, give 0 to 1")
+    width = logits.shape[-1]
+    if width * group.size < vocab_size:
+        raise InputError(
+            f"{group.size} ranks with {width} logits each are fewer than the vocabulary of "
+            f"{vocab_size}: give each rank {-(-vocab_size // group.size)}"
+        )
+    mine = max(0, min(width, vocab_size - group.rank * width))
+    terms = _Terms(group, group.rank * width, mine, vocab_size, label_smoothing, z_loss)
+    summed = _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten(), terms)
+    return summed / total_tokens
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What a rank's loss depends on beside logits and targets: its columns are `start` and on."""
+
+    group: Group
+    start: int
+    columns: int  # without padding
+    vocab_size: int
+    smoothing: float
+    z: float
+
+    def chunks(self, logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Some tokens' logits at a time, at least float32, without padding: (chunk, columns)."""
+        step = max(1, CHUNK_NUMBERS // max(1, self.columns))
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        for begin in range(0, len(logits), step):
+            tokens = slice(begin, begin + step)
+            yield tokens, logits[tokens, : self.columns].to(dtype)
+
+    def here(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens (m,) whose target is one of my columns, and which (m,)."""
+        places = targets - self.start
+        tokens = ((places >= 0) & (places < self.columns)).nonzero()[:, 0]
+        return tokens, places[tokens]
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """logits (n, V/N), targets (n,) -> the sum of the losses, ()."""
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, targets: Tensor, terms: _Terms) -> Tensor:
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        mine = torch.zeros(
+            2, len(logits), dtype=wide, device=logits.device
+        )  # l and a of each token
+        log_sums, aims = mine
+        for tokens, chunk in terms.chunks(logits):
+            torch.logsumexp(chunk, dim=-1, out=log_sums[tokens])
+            if terms.smoothing:
+                aims[tokens] = chunk.sum(dim=-1) * (terms.smoothing / terms.vocab_size)
+        tokens, columns = terms.here(targets)
+        aims[tokens] += (1 - terms.smoothing) * logits[tokens, columns]
+        log_sums, aims = _of_all_ranks(mine, terms.group)  # (n,) both
+        ctx.terms = terms
+        ctx.save_for_backward(logits, targets, log_sums)
+        losses = log_sums - aims + terms.z * log_sums.square()
+        return losses.masked_fill(targets == IGNORED, 0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy: Tensor):
+        """dy · ((1 + 2z·log Z)·softmax - (1-ε)·[target] - ε/V) a token, and 0 where ignored."""
+        (logits, targets, log_sums), terms = ctx.saved_tensors, ctx.terms
+        counted = dy * (targets != IGNORED)  # (n,)
+        pull = counted * (1 + 2 * terms.z * log_sums)
+        out = torch.zeros_like(logits)
+        for tokens, chunk in terms.chunks(logits):
+            softmax = (chunk - log_sums[tokens, None]).exp_().mul_(pull[tokens, None])
+            if terms.smoothing:
+                softmax -= counted[tokens, None] * (terms.smoothing / terms.vocab_size)
+            out[tokens, : terms.columns] = softmax
+        tokens, columns = terms.here(targets)
+        out[tokens, columns] -= ((1 - terms.smoothing) * counted[tokens]).to(out.dtype)
+        return out, None, None
+
+
+def _of_all_ranks(mine: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+    """Each rank's l and a (2, n) -> of all: log Σ exp l and Σ a, (n,) both."""
+    if group.size == 1:
+        return tuple(mine)
+    theirs = group.all_gather(mine.new_empty(group.size, *mine.shape), mine)  # (N, 2, n)
+    return theirs[:, 0].logsumexp(dim=0), theirs[:, 1].sum(dim=0)

@@ -1,0 +1,186 @@
+"""ZeRO stage 3: between its uses, a unit's parameters are nowhere whole.
+
+    compute  |- forward 1 -|- forward 2 -| … |- backward 2 -|- backward 1 -|
+    link     |- gather 2 -|- gather 3 -|     |- gather 1 -||- reduce 2 -||- reduce 1 -|
+    full     1 2            2 3              2 1            1
+
+A unit is gathered before its forward and freed after it, gathered again before its backward, and
+freed when the next one's begins; that one, in the order of the last step, is already on its way.
+The forward's last unit, the backward's first, stays. Held: 16 P/N and at most two units; sent: at
+most 3(N-1)/N·P elements a step, DDP's 2 and half as much.
+Recomputation gathers again by itself: with `use_reentrant=False` the gradient of a unit's output
+comes before what the unit saved is asked for. Every rank must run the same units in one order.
+Papers: Rajbhandari et al. 2020; Zhao et al. 2023, "PyTorch FSDP". Lab: e03.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from minitrain.errors import InputError
+from minitrain.parallel.ddp import broadcast_parameters
+from minitrain.parallel.zero.stages_1_2 import Sharded
+from minitrain.parallel.zero.unit import Unit
+from minitrain.ranks.group import Group
+
+
+class Zero3(Sharded):
+    """`units` are modules (default: `model.blocks`); what they have not, the root's unit has.
+
+    The root's unit, and with it what several units use (tied weights), is there from the start of
+    the forward to the end of the backward. Shards are float32 or wider; `compute_dtype` is what
+    the modules see, `reduce_dtype` how gradients travel and add up.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: Group,
+        units: Sequence[nn.Module] | None = None,
+        compute_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
+        prefetch: bool = True,
+    ) -> None:
+        broadcast_parameters(group, model)
+        modules = list(dict.fromkeys(getattr(model, "blocks", ()) if units is None else units))
+        self.units_of = {
+            module: [Unit(alike, group, 3, compute_dtype, reduce_dtype) for alike in parameters]
+            for module, parameters in split(model, modules).items()
+        }
+        super().__init__(model, group, [u for units in self.units_of.values() for u in units], 3)
+        self.prefetch, self.compute_dtype = prefetch, compute_dtype
+        self.next = dict(zip([None, *modules], [*modules, None]))  # None: the start, the end
+        self.last: nn.Module | None = None  # that this forward has called
+        self.trail: list[nn.Module] = []  # called, and their backward is still to come
+        self.open: nn.Module | None = None  # in its backward
+        for module in modules:
+            module.register_forward_pre_hook(self._before_forward)
+            module.register_forward_hook(self._after_forward)
+
+    def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
+        if self.compute_dtype is not None:
+            cast = partial(_cast, dtype=self.compute_dtype)
+            inputs, named_inputs = tree_map_only(Tensor, cast, (inputs, named_inputs))
+        self._gather(self.module)
+        self._follow(None)
+        out = super().forward(*inputs, **named_inputs)
+        self.next[self.last] = None
+        if torch.is_grad_enabled():
+            self.order = self._order()
+        else:
+            self._free(*self.units_of)
+        return out
+
+    def finish(self) -> None:
+        super().finish()
+        self._free(*self.units_of)
+        self.trail, self.open = [], None
+
+    # ---- forward ----
+
+    def _before_forward(self, module: nn.Module, inputs: tuple) -> None:
+        self._gather(module)
+        if self.in_backward:  # a recomputation: what follows is not a forward
+            return
+        self.next[self.last] = module
+        self._follow(module)
+        if torch.is_grad_enabled():
+            self.trail.append(module)
+
+    def _follow(self, module: nn.Module | None) -> None:
+        """The unit that came after this one in the last step is on its way."""
+        self.last = module
+        self._prefetch(self.next.get(module))
+
+    def _after_forward(self, module: nn.Module, inputs: tuple, out: Any) -> None:
+        is_first_backwards = self.next.get(module) is None and torch.is_grad_enabled()
+        if module is not self.open and not is_first_backwards:
+            self._free(module)
+        if not self.in_backward:
+            for tensor in tree_leaves(out):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    tensor.register_hook(partial(self._before_backward, module))
+
+    # ---- backward ----
+
+    def _before_backward(self, module: nn.Module, gradient: Tensor) -> None:
+        """The gradient of an output is there: this unit's nodes come next, the last one's are over.
+
+        Autograd runs what was made last first, and of a unit open until now nothing is left.
+        """
+        self._begin_backward()
+        if module is self.open:
+            return
+        if self.open is not None:
+            self._free(self.open)
+        self._gather(module)
+        self.open = module
+        while self.trail and self.trail.pop() is not module:
+            pass
+        if not any(unit.trains for unit in self.units_of[module]):
+            self._prefetch(*self.trail[-1:])
+
+    def _accumulated(self, parameter: nn.Parameter) -> None:
+        """At a unit's first gradient the last unit's leave; when half are there, and with them its
+        activations gone, the next unit sets out."""
+        unit = self.unit_of[parameter]
+        if self.issued and len(unit.missing) == len(unit.places):
+            self.order[self.issued - 1].finish_reduce()
+        if len(unit.missing) == (len(unit.places) + 1) // 2:
+            self._prefetch(*self.trail[-1:])
+        super()._accumulated(parameter)
+
+    def _order(self) -> list[Unit]:
+        """In which units are reduced: as their backwards end, the root's after the called ones."""
+        modules = dict.fromkeys([*self.trail[::-1], self.module, *self.units_of])
+        return [unit for module in modules for unit in self.units_of[module] if unit.trains]
+
+    # ---- units of modules ----
+
+    def _gather(self, module: nn.Module) -> None:
+        for unit in self.units_of[module]:
+            unit.gather()
+
+    def _prefetch(self, module: nn.Module | None = None) -> None:
+        for unit in self.units_of.get(module, ()) if self.prefetch else ():
+            unit.start_gather()
+
+    def _free(self, *modules: nn.Module) -> None:
+        for module in modules:
+            for unit in self.units_of[module]:
+                unit.free()
+
+
+def split(
+    model: nn.Module, modules: Sequence[nn.Module]
+) -> dict[nn.Module, list[dict[str, nn.Parameter]]]:
+    """For each module and for the root: its parameters by name, those alike in one dictionary.
+
+    A parameter that is used outside its module too is the root's.
+    """
+    home: dict[nn.Module, nn.Module] = {}
+    for unit in modules:
+        for module in unit.modules():
+            if home.setdefault(module, unit) is not unit:
+                name = type(module).__name__
+                raise InputError(f"{name} is in two units: give units that do not overlap")
+    users: dict[nn.Parameter, set[nn.Module]] = defaultdict(set)
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            users[parameter].add(home.get(module, model))
+    alike: dict[nn.Module, dict] = {module: defaultdict(dict) for module in (*modules, model)}
+    for name, parameter in model.named_parameters():
+        owner = next(iter(users[parameter])) if len(users[parameter]) == 1 else model
+        alike[owner][parameter.requires_grad, parameter.dtype][name] = parameter
+    return {module: list(kinds.values()) for module, kinds in alike.items()}
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor

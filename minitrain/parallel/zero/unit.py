@@ -1,0 +1,234 @@
+"""A unit of ZeRO: parameters side by side in one flat tensor, of which each of N ranks owns 1/N.
+
+    full      | embed ........ | norm | q ............ | k ........ |pad|     (S,) computes with it
+    shard     |    rank 0    |    rank 1    |    rank 2    |    rank 3    |   (S/N,) is updated
+    pieces         embed      embed|norm|q         q           q | k
+
+A parameter is a view of `full`, a *piece* is what one rank's shard has of one parameter: the
+optimizer gets the pieces, and so keeps 1/N of its state, each with its own weight decay. Where
+`full` leaves memory, its storage shrinks to 0 bytes and the parameters, and what autograd saved of
+them, stay the same objects: when the storage is filled again, all of them are there again.
+Bytes a parameter: `full` 2 or 4, its gradients as much; the shard 4/N, AdamW's state 8/N. Lab: e03.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.memory.optimizer_offload import Shelf
+from minitrain.parallel.collectives.overlapped import start_all_gather, start_reduce_scatter
+from minitrain.ranks.group import Group
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements start … start + n of a parameter, as a view of this rank's shard."""
+
+    weight: nn.Parameter  # (n,)
+    start: int  # within the parameter
+    place: slice  # within the shard
+
+
+class Unit:
+    """`parameters` (name -> parameter) are of one dtype, all trained or all frozen.
+
+    In stages 1 and 2 `full` stays in memory, and in stage 1 the gradients in full do.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter],
+        group: Group,
+        stage: int,
+        compute_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
+    ) -> None:
+        first = next(iter(parameters.values()))
+        self.parameters, self.group, self.stage = parameters, group, stage
+        self.trains = first.requires_grad
+        self.compute_dtype = compute_dtype or first.dtype
+        self.reduce_dtype = reduce_dtype or self.compute_dtype
+        self.places: dict[nn.Parameter, slice] = {}  # within `full`
+        self.pieces: dict[str, Piece] = {}
+        self.gradients: Tensor | None = None  # (S,) of this rank's backwards
+        self.gradient: Tensor | None = None  # (S/N,) averaged over ranks, summed over microbatches
+        self.written: set[nn.Parameter] = set()  # whose place in `gradients` holds something
+        self.shard_shelf, self.gradient_shelf = Shelf(), Shelf()  # in memory, until offloaded
+        self._reduced: Callable[[], Tensor] | None = None
+        self._arrived: Callable[[], object] | None = lambda: None  # gathered, or on its way
+        self._flatten()
+        self.reset()
+        if stage == 3:
+            self.free()
+
+    def _flatten(self) -> None:
+        start = 0
+        for parameter in self.parameters.values():
+            self.places[parameter] = slice(start, start + parameter.numel())
+            start += parameter.numel()
+        length = -(-start // self.group.size)  # S/N, rounded up: the last shard is padded
+        self.padding = slice(start, length * self.group.size)
+        self.mine = slice(self.group.rank * length, (self.group.rank + 1) * length)
+        dtype = parameter.dtype
+        master = torch.promote_types(dtype, torch.float32) if self.trains else dtype
+        whole = torch.zeros(self.padding.stop, dtype=master, device=parameter.device)
+        for parameter, place in self.places.items():
+            whole[place] = parameter.data.flatten()
+        self.full = whole.to(self.compute_dtype)
+        self.shares = self.stage < 3 and self.full is whole
+        self.shard = whole[self.mine] if self.shares else whole[self.mine].clone()
+        for name, parameter in self.parameters.items():
+            place = self.places[parameter]
+            parameter.data = self.full[place].view(parameter.shape)
+            self._cut(name, place)
+
+    def _cut(self, name: str, place: slice) -> None:
+        """The piece that this rank owns of the parameter, if any."""
+        low, high = max(place.start, self.mine.start), min(place.stop, self.mine.stop)
+        if low < high:
+            inside = slice(low - self.mine.start, high - self.mine.start)
+            weight = nn.Parameter(self.shard[inside], requires_grad=self.trains)
+            self.pieces[name] = Piece(weight, low - place.start, inside)
+
+    # ---- parameters: together for a while, then apart ----
+
+    def start_gather(self) -> None:
+        """The shards are on their way into `full`; nothing happens where they are, or are there."""
+        if self._arrived is not None:
+            return
+        self.full.untyped_storage().resize_(self.full.nbytes)
+        if not self.shares:
+            self.shard_shelf.get()
+            self.full[self.mine].copy_(self.shard)
+            self.shard_shelf.drop()
+        self._arrived = start_all_gather(self.group, self.full)
+
+    def gather(self) -> None:
+        """The parameters can be used."""
+        self.start_gather()
+        self._arrived()
+
+    def free(self) -> None:
+        """`full` is out of date, and in stage 3 gives its memory back."""
+        if self._arrived is not None:
+            self._arrived()  # also if nobody used it: the others have sent it
+        self._arrived = None
+        if self.stage == 3:
+            self.full.untyped_storage().resize_(0)
+
+    # ---- gradients: of this rank in full, then of all ranks in part ----
+
+    def reset(self) -> None:
+        """Before a backward: every gradient is still to come."""
+        self.missing = set(self.places) if self.trains else set()
+
+    def take(self, parameter: nn.Parameter) -> None:
+        """`parameter.grad` is there: half of a unit's gradients wait until `gradients` is made.
+
+        By then the backward has given up memory; and a head does not make room for an embedding.
+        """
+        self.missing.discard(parameter)
+        here = [p for p in self.places if p.grad is not None]
+        if self.gradients is not None or 2 * sum(p.numel() for p in here) > self.padding.stop:
+            for each in here:
+                self._move(each)
+
+    @torch.no_grad()
+    def _move(self, parameter: nn.Parameter) -> None:
+        """`parameter.grad` into its place in `gradients`, or added there."""
+        place = self._room()[self.places[parameter]].view(parameter.shape)
+        if parameter in self.written:
+            place.add_(parameter.grad)
+        else:
+            place.copy_(parameter.grad)
+        self.written.add(parameter)
+        parameter.grad = None
+
+    def _room(self) -> Tensor:
+        if self.gradients is None:
+            self.gradients = self.shard.new_empty(self.padding.stop, dtype=self.reduce_dtype)
+            self.gradients[self.padding] = 0
+        elif self.gradient is not None and not self.written:  # stage 1: it is a part of them
+            self.gradient = self.gradient.clone()
+        return self.gradients
+
+    def start_reduce(self) -> None:
+        """What no microbatch has used counts as zero; then the parts leave for their owners."""
+        for parameter, place in self.places.items():
+            if parameter.grad is not None:
+                self._move(parameter)
+            elif parameter not in self.written:
+                self._room()[place] = 0
+        self._reduced = start_reduce_scatter(self.group, self._room())
+
+    def finish_reduce(self) -> None:
+        """`gradient` is the ranks' average, added to what it was; stages 2 and 3 keep no more."""
+        if self._reduced is None:
+            return
+        average = self._reduced()  # (S/N,) of `gradients`
+        if self.gradient is not None:
+            self.gradient_shelf.get()
+            average.add_(self.gradient)
+        self.gradient = average
+        if self.stage > 1:
+            self.gradient, self.gradients = average.clone(), None
+        self._reduced = None
+        self.written.clear()
+        self.gradient_shelf.put([self.gradient])
+        if self.gradient.dtype == self.shard.dtype and not self.gradient_shelf.away:
+            self.show_gradient()
+
+    def show_gradient(self) -> None:
+        """Every piece's `.grad` is its part of `gradient`, in the dtype of the shard."""
+        if self.gradient is not None:
+            exact = self.gradient.to(self.shard.dtype)
+            for piece in self.pieces.values():
+                piece.weight.grad = exact[piece.place]
+
+    def hide_gradient(self) -> None:
+        for piece in self.pieces.values():
+            piece.weight.grad = None
+
+    def forget_gradient(self) -> None:
+        self.hide_gradient()
+        self.gradient_shelf.forget()
+        self.gradient = None
+        if self.stage > 1:
+            self.gradients = None
+        self.written.clear()
+        for parameter in self.places:
+            parameter.grad = None
+
+    def squared_gradient(self) -> Tensor:
+        """The sum of this shard's squares; the padding adds 0."""
+        if self.gradient is None:
+            return self.shard.new_zeros(())
+        self.gradient_shelf.get()
+        norm = torch.linalg.vector_norm(self.gradient, dtype=self.shard.dtype)
+        self.gradient_shelf.drop()
+        return norm.square()
+
+    def scale_gradient(self, factor: Tensor) -> None:
+        if self.gradient is not None:
+            self.gradient_shelf.get()
+            self.gradient.mul_(factor)
+            self.gradient_shelf.put([self.gradient])
+
+    # ---- around the optimizer: offloaded, shard and gradient are here for the unit's turn ----
+
+    def fetch(self) -> None:
+        self.shard_shelf.fetch()
+        self.gradient_shelf.fetch()
+
+    def arrive(self) -> None:
+        self.shard_shelf.get()
+        self.gradient_shelf.get()
+
+    def depart(self) -> None:
+        """The optimizer has moved the shard, and needs the gradient no more."""
+        self.shard_shelf.put([self.shard])
+        self.gradient_shelf.drop()

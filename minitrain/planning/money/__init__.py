@@ -1,0 +1,1 @@
+"""What a run costs: prices, ownership, goodput, the Pareto front."""

@@ -1,0 +1,1 @@
+"""Scaling laws: runs, their fit, and the best size for a budget."""

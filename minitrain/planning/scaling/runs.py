@@ -1,0 +1,166 @@
+"""Small runs for a scaling law: a grid of sizes and tokens, each trained from scratch, in a CSV.
+
+The text is the course's own chain of words, so that the E that the law must find is known exactly.
+Every (N, D) is a run of its own, whose cosine ends at D: the loss half-way through a longer run is
+not that of a shorter one (Hoffmann et al. 2022, §3). No document comes twice. A row is written as
+soon as its run ends, and runs that the file already has are not made again.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+
+import torch
+from tqdm.auto import tqdm
+
+from minitrain.data.corpus import Corpus, make_corpus
+from minitrain.data.loader import Loader
+from minitrain.data.packing import Packed, pack
+from minitrain.data.tokenizer import Tokenizer, train_tokenizer
+from minitrain.errors import InputError
+from minitrain.measure.clock import threads
+from minitrain.model.config import ModelConfig, parameter_count
+from minitrain.model.transformer import build
+from minitrain.training.config import TrainConfig
+from minitrain.training.loop import evaluate, train
+
+VOCABULARY = 512
+BYTES_PER_TOKEN = 5.0  # of the corpus with 512 tokens, rounded up
+TOKENIZER_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row: what was trained, the held-out loss it reached, and the floor of that text."""
+
+    parameters: int
+    tokens: int
+    loss: float
+    floor: float
+    seed: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all runs of a grid share."""
+
+    length: int = 128
+    batch: int = 4
+    lr_times_width: float = 0.7  # Adam's best rate falls with the width: Yang et al. 2022, μP
+    device: str = "cpu"
+    held_out_bytes: int = 200_000
+    domain: str = "chain"  # learned smoothly; the stories have a step, which no power law describes
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Rows to train on, rows held out, and the entropy of the latter in nats per token."""
+
+    training: Packed
+    held_out: Packed
+    floor: float
+
+
+def shape(width: int, layers: int) -> ModelConfig:
+    """A member of the family whose law is fitted: heads of 16, an MLP of 3 widths."""
+    heads = max(1, width // 16)
+    return ModelConfig(VOCABULARY, width, layers, heads, heads, ffn_size=3 * width)
+
+
+# The grid of data/scaling_runs.csv: 9 to 226 thousand parameters, an eighth to 2 M tokens.
+SIZES = tuple(shape(*s) for s in ((8, 1), (12, 1), (16, 1), (24, 1), (32, 2), (48, 3), (64, 3)))
+TOKENS = (125_000, 250_000, 500_000, 1_000_000, 2_000_000)
+
+
+def record_runs(
+    file: Path,
+    configs: Sequence[ModelConfig] = SIZES,
+    tokens: Sequence[int] = TOKENS,
+    seed: int = 0,
+    recipe: Recipe = Recipe(),
+) -> list[Run]:
+    """Trains what `file` lacks of configs x tokens, cheapest first; -> all rows of the file."""
+    if not configs or not tokens or min(tokens) < recipe.batch * recipe.length:
+        raise InputError(
+            f"{len(configs)} models x tokens {list(tokens)}: give at least one of each, and "
+            f"{recipe.batch * recipe.length} tokens or more, one step"
+        )
+    texts = make_texts(max(tokens), seed, recipe)
+    grid = [(config, count) for config in configs for count in tokens]
+    for config, count in tqdm(sorted(grid, key=lambda run: parameter_count(run[0]) * run[1])):
+        done = read_runs(file) if file.exists() else []
+        if not any(_same(run, config, count, seed) for run in done):
+            _append(file, train_one(config, texts, count, seed, recipe))
+    return read_runs(file)
+
+
+def make_texts(tokens: int, seed: int = 0, recipe: Recipe = Recipe()) -> Texts:
+    """Enough text for `tokens` without a repetition; the held-out part has a seed of its own."""
+    size = int(tokens * BYTES_PER_TOKEN)
+    training = make_corpus(size, seed=2 * seed, domain=recipe.domain)
+    held_out = make_corpus(recipe.held_out_bytes, seed=2 * seed + 1, domain=recipe.domain)
+    sample = make_corpus(TOKENIZER_BYTES, seed=2 * seed, domain=recipe.domain)
+    tokenizer = train_tokenizer(sample.documents, VOCABULARY)  # the same for any number of tokens
+    rows = (_packed(corpus, tokenizer, recipe.length) for corpus in (training, held_out))
+    return Texts(*rows, held_out.entropy_per_token(tokenizer))
+
+
+def _packed(corpus: Corpus, tokenizer: Tokenizer, length: int) -> Packed:
+    documents = tokenizer.encode_batch(corpus.documents)
+    return pack(documents, length, tokenizer.end_token)
+
+
+def train_one(
+    config: ModelConfig, texts: Texts, tokens: int, seed: int = 0, recipe: Recipe = Recipe()
+) -> Run:
+    """One run over about `tokens` tokens (whole steps, padding not counted)."""
+    device = torch.device(recipe.device)
+    model = build(config, device=device, seed=seed)
+    loader = Loader(texts.training, recipe.batch, seed=seed)
+    tokens_per_step = recipe.batch * recipe.length * texts.training.fill
+    steps = max(1, round(tokens / tokens_per_step))
+    rate = recipe.lr_times_width / config.hidden_size
+    with threads(1):  # a second one would only wait, in models as small as these
+        result = train(model, loader, TrainConfig(steps=steps, lr=rate))
+    held_out = Loader(texts.held_out, 32, shuffle=False)
+    return Run(
+        parameters=parameter_count(config),
+        tokens=result.state.tokens,
+        loss=round(evaluate(model, held_out), 5),
+        floor=round(texts.floor, 5),
+        seed=seed,
+        device=_device_name(device),
+    )
+
+
+def read_runs(file: Path) -> list[Run]:
+    """The rows of a recorded CSV."""
+    names = [field.name for field in fields(Run)]
+    with file.open(newline="") as lines:
+        rows = csv.DictReader(lines)
+        if rows.fieldnames != names:
+            raise InputError(f"{file} has the columns {rows.fieldnames}: it must have {names}")
+        kinds = (int, int, float, float, int, str)
+        return [Run(*(kind(row[name]) for kind, name in zip(kinds, names))) for row in rows]
+
+
+def _append(file: Path, run: Run) -> None:
+    new = not file.exists()
+    with file.open("a", newline="") as lines:
+        writer = csv.writer(lines, lineterminator="\n")
+        if new:
+            writer.writerow(asdict(run))
+        writer.writerow(astuple(run))
+
+
+def _same(run: Run, config: ModelConfig, tokens: int, seed: int) -> bool:
+    alike = (run.parameters, run.seed) == (parameter_count(config), seed)
+    return alike and abs(run.tokens / tokens - 1) < 0.1
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -1,0 +1,140 @@
+"""One layer of one microbatch on one rank as tasks on two streams, forward and backward.
+
+Forward, with tensor parallelism (Shoeybi et al. 2019) and sequence parallelism (SP):
+
+    norm → [SP: all-gather] → qkv → rope → attention → out → [all-reduce | SP: reduce-scatter] → add
+    norm → [SP: all-gather] → up → activation → down → [all-reduce | SP: reduce-scatter] → add
+
+Backward runs it from the end: each matmul twice, for its input and for its weight, and the
+all-reduce of an input's gradient runs beside the weight's matmul. Element-wise kernels move twice
+as much as forward; a weight's gradient is added up within its matmul's kernel.
+"""
+
+from __future__ import annotations
+
+from minitrain.planning.run import Run
+from minitrain.planning.step.layer_times import LayerTimes
+from minitrain.planning.step.streams import Task
+
+
+def forward_tasks(run: Run, x: LayerTimes) -> list[Task]:
+    """`after` counts within the list; communication that blocks is waited for by the next task."""
+    out: list[Task] = []
+    sp, tp = run.plan.sp, run.plan.tp > 1
+    for half in ("attention", "mlp"):
+        compute(out, "elementwise", x.norm)
+        if sp and tp:
+            blocking(out, "tp", x.gather)
+        if half == "attention":
+            attention_forward(out, x)
+        else:
+            mlp_forward(out, x)
+        if tp:
+            blocking(out, "tp", x.gather if sp else 2 * x.gather)
+        compute(out, "elementwise", x.add)
+    return out
+
+
+def attention_forward(out: list[Task], x: LayerTimes) -> None:
+    compute(out, "matmul", x.qkv)
+    compute(out, "elementwise", x.rotate)
+    exchange = issued(out, "cp", x.context)
+    compute(out, "attention", x.scores)
+    compute(out, "attention", x.softmax, exchange)
+    compute(out, "matmul", x.out)
+
+
+def mlp_forward(out: list[Task], x: LayerTimes) -> None:
+    compute(out, "elementwise", x.route)
+    sent = issued(out, "ep", 2 * x.dispatch)  # beside another microbatch's matmuls
+    compute(out, "matmul", x.up)
+    compute(out, "elementwise", x.activation)
+    compute(out, "matmul", x.down, sent)
+
+
+def backward_tasks(run: Run, x: LayerTimes) -> list[Task]:
+    out: list[Task] = []
+    if run.plan.recompute == "full":
+        again(out, repeated_tasks(run, x))
+    for half in ("mlp", "attention"):
+        compute(out, "elementwise", 2 * x.add)
+        half_backward(out, run, x, half)
+        compute(out, "elementwise", 2 * x.norm)
+    return out
+
+
+def repeated_tasks(run: Run, x: LayerTimes) -> list[Task]:
+    """What full recomputation runs again.
+
+    Megatron's checkpoint repeats the layer. torch.utils.checkpoint stops once it has what backward
+    needs, and nothing reads the last matmul and addition.
+    """
+    tasks = forward_tasks(run, x)
+    return tasks[:-2] if run.plan.software == "eager" else tasks
+
+
+def half_backward(out: list[Task], run: Run, x: LayerTimes, half: str) -> None:
+    """Gathers, the row-parallel matmul, the inside, the column-parallel matmul."""
+    sp, tp = run.plan.sp, run.plan.tp > 1
+    row, column = (x.down, x.up) if half == "mlp" else (x.out, x.qkv)
+    if sp and tp:
+        blocking(out, "tp", x.gather)
+    sent = issued(out, "ep", 2 * x.dispatch) if half == "mlp" else ()
+    compute(out, "matmul", 2 * row)
+    if half == "mlp":
+        compute(out, "elementwise", 2 * (x.activation + x.route))
+    else:
+        scores_backward(out, run, x)
+    inputs = issued(out, "tp", x.gather) if sp and tp else ()  # gathered again, for the weight's
+    compute(out, "matmul", column, sent)
+    reduced = issued(out, "tp", (1 if sp else 2) * x.gather) if tp else ()
+    compute(out, "matmul", column, inputs)
+    compute(out, "elementwise", 0.0, reduced)
+
+
+def scores_backward(out: list[Task], run: Run, x: LayerTimes) -> None:
+    """Without fusion two matmuls each for QKᵀ and AV; fused, 2.5 times the forward's FLOPs."""
+    exchange = issued(out, "cp", 2 * x.context)
+    if run.plan.modern:
+        compute(out, "attention", 2.5 * x.scores)
+    else:
+        if run.plan.recompute == "selective":
+            compute(out, "recompute", x.scores + x.softmax)
+        compute(out, "attention", 2 * x.scores + 1.2 * x.softmax)
+    compute(out, "elementwise", 2 * x.rotate, exchange)
+
+
+def again(out: list[Task], tasks: list[Task]) -> None:
+    """The same tasks, booked to recomputation; what they wait for keeps its name."""
+    start = len(out)
+    for task in tasks:
+        part = task.part if task.communicates else "recompute"
+        out.append(Task(part, task.seconds, tuple(start + i for i in task.after)))
+
+
+def compute(out: list[Task], part: str, seconds: float, after: tuple[int, ...] = ()) -> None:
+    """On the compute stream; `after`: communication that it needs."""
+    out.append(Task(part, seconds, after))
+
+
+def issued(out: list[Task], part: str, seconds: float) -> tuple[int, ...]:
+    """On the communication stream, once everything before it is done; -> what to wait for."""
+    if not seconds:
+        return ()
+    out.append(Task(part, seconds, previous(out)))
+    return (len(out) - 1,)
+
+
+def blocking(out: list[Task], part: str, seconds: float) -> None:
+    """Communication that the next task needs."""
+    index = issued(out, part, seconds)
+    if index:
+        out.append(Task("elementwise", 0.0, index))
+
+
+def previous(out: list[Task]) -> tuple[int, ...]:
+    """The last task on the compute stream."""
+    for i in range(len(out) - 1, -1, -1):
+        if not out[i].communicates:
+            return (i,)
+    return ()

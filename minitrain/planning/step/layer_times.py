@@ -1,0 +1,120 @@
+"""Seconds of the pieces of one layer's forward, of one microbatch on one rank.
+
+Element-wise kernels move, per token and in 16 bits: a norm 4h bytes, an addition 6h (7h with
+dropout and its mask), the activation of an MLP 4f (10f gated); scores, where attention is not
+fused, 9 a s (softmax 4, dropout 5). Plain PyTorch, without Megatron's fused kernels, moves `EAGER`
+times as much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minitrain.planning.run import Run
+from minitrain.planning.step import kernels
+from minitrain.planning.step.network import IDEAL, Fabric
+
+EAGER = 2.0  # bias, dropout, cast and addition are kernels of their own, each reads and writes
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """Seconds of the pieces of one layer's forward."""
+
+    norm: float  # one of two
+    add: float  # one of two, with dropout where there is
+    qkv: float
+    rotate: float
+    scores: float  # the two matmuls of attention, or the fused kernel
+    softmax: float  # and its dropout; 0 if fused
+    out: float
+    up: float
+    activation: float
+    down: float
+    gather: float  # one of tensor parallelism's collectives: a half of an all-reduce
+    context: float  # context parallelism's exchange of keys and values
+    dispatch: float  # expert parallelism: out, and back as long again
+    route: float  # a mixture's tokens sorted by expert, and put back in their places
+
+
+def layer_times(run: Run, fabric: Fabric, mixture: bool) -> LayerTimes:
+    plan, model, chip, tokens = run.plan, run.model, run.chip, run.local_tokens
+    t, h, kind = plan.tp, model.hidden, plan.precision
+    kv = model.kv_heads * model.head_size
+    rows = tokens / t if plan.sp else tokens  # of what tensor parallelism alone leaves whole
+    copies, f, mlp_tokens, experts = mlp_shape(run, mixture)
+    mask = 0 if plan.modern else 1
+    eager = EAGER if plan.software == "eager" else 1.0
+    return LayerTimes(
+        norm=kernels.elementwise(chip, eager * 4 * rows * h),
+        add=kernels.elementwise(chip, eager * (6 + mask) * rows * h),
+        qkv=kernels.matmul(chip, kind, tokens, (h + 2 * kv) / t, h),
+        rotate=kernels.elementwise(chip, 4 * tokens * (h + kv) / t) if model.gated else 0.0,
+        scores=score_seconds(run),
+        softmax=softmax_seconds(run),
+        out=kernels.matmul(chip, kind, tokens, h, h / t),
+        up=kernels.matmul(chip, kind, mlp_tokens, copies * f / t, h, experts),
+        activation=kernels.elementwise(
+            chip, eager * (10 if model.gated else 4) * mlp_tokens * experts * f / t, 2
+        ),
+        down=kernels.matmul(chip, kind, mlp_tokens, h, f / t, experts),
+        gather=fabric.seconds("all_gather", 2 * tokens * h, t),
+        context=2 * fabric.seconds("all_gather", 2 * plan.cp * tokens * kv / t, plan.cp, t),
+        dispatch=dispatch_seconds(run, fabric) if mixture else 0.0,
+        route=route_seconds(run) if mixture else 0.0,
+    )
+
+
+def elementwise_seconds(run: Run) -> float:
+    """All memory-bound kernels of one layer's forward, of one microbatch: a given of lab e10."""
+    x = layer_times(run, IDEAL, run.model.moe_layers > 0)
+    return 2 * (x.norm + x.add) + x.rotate + x.softmax + x.activation + x.route
+
+
+def mlp_shape(run: Run, mixture: bool) -> tuple[int, float, float, int]:
+    """(matrices into the activation, ffn, tokens of each expert, experts on this rank)."""
+    model, plan = run.model, run.plan
+    copies = 2 if model.gated else 1
+    if not mixture:
+        return copies, model.ffn, run.local_tokens, 1
+    here = max(1, model.experts // plan.ep)
+    active = model.experts_per_token + model.shared_experts
+    return copies, model.moe_ffn, run.local_tokens * active / here, here
+
+
+def score_seconds(run: Run) -> float:
+    """QKᵀ and AV of a whole sequence, against the keys of all context ranks."""
+    plan, model, chip = run.plan, run.model, run.chip
+    if plan.modern:
+        flops = 4 * run.local_tokens * run.seq * model.hidden / plan.tp
+        return kernels.fused_attention(chip, plan.precision, flops)
+    heads = max(1, plan.micro_batch * model.heads // plan.tp)
+    rows, size = run.seq / plan.cp, model.head_size
+    first = kernels.matmul(chip, plan.precision, rows, run.seq, size, heads)
+    return first + kernels.matmul(chip, plan.precision, rows, size, run.seq, heads)
+
+
+def softmax_seconds(run: Run) -> float:
+    """Scale, mask and softmax in one kernel (4 bytes a score), dropout in another (5)."""
+    if run.plan.modern:
+        return 0.0
+    scores = run.local_tokens * run.seq * run.model.heads / run.plan.tp
+    return kernels.elementwise(run.chip, 9 * scores, 2)
+
+
+def dispatch_seconds(run: Run, fabric: Fabric) -> float:
+    """Tokens to their experts. A token goes to at most 4 nodes, once each (DeepSeek-V3, §2.1.2)."""
+    plan, model = run.plan, run.model
+    copies = model.experts_per_token
+    nodes = plan.ep * plan.tp / run.per_node
+    if nodes > 1:
+        copies = min(copies, 4)
+    width = 1 if plan.precision == "fp8" else 2
+    nbytes = width * run.local_tokens * copies * model.hidden / plan.tp
+    return fabric.seconds("all_to_all", nbytes, plan.ep, plan.tp)
+
+
+def route_seconds(run: Run) -> float:
+    """Tokens copied into the order of their experts, and back: read and written, twice."""
+    copies = run.local_tokens * run.model.experts_per_token
+    return kernels.elementwise(run.chip, 8 * copies * run.model.hidden, 3)

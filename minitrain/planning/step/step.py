@@ -1,0 +1,202 @@
+"""Seconds of one training step: the schedule's operations on a clock, and what comes after them.
+
+All data, tensor and context ranks do the same at the same time, so one pipeline stands for the
+cluster: p ranks are simulated, not p·t·c·d. Each operation lasts what its stage's two streams take
+(`passes.py`); transfers between stages run on the sender's communication stream
+(`parallel.schedule_check.clocked`, the clock that proves the schedules).
+
+    step = busy + bubble + exposed gradient synchronisation + optimizer
+
+`parts` says where the time of the busiest rank goes, and sums to the step. A long pipeline
+is simulated for as many microbatches as it needs to settle: each further p take the same again
+(exactly where p divides them; within 1% where an interleaved schedule has groups of two sizes).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import lru_cache
+
+from minitrain.parallel.pipeline.operations import Operation
+from minitrain.parallel.pipeline.schedules import make_schedule
+from minitrain.parallel.pipeline.timeline import Clocked, clocked
+from minitrain.planning.run import Run
+from minitrain.planning.step import kernels, workload
+from minitrain.planning.step.flat_clock import KINDS, finish, flattened
+from minitrain.planning.step.memory import Memory, end_parameters, peak_memory, rank_parameters
+from minitrain.planning.step.network import Fabric, fabric_of
+from minitrain.planning.step.passes import Passes, data_seconds, gradient_seconds, stage_passes
+from minitrain.planning.step.stages import Stage, chunks_of_rank
+
+ADAM_BYTES = (
+    38  # a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
+)
+SETTLED = 2  # rounds of p microbatches after which a pipeline repeats itself
+
+
+@dataclass(frozen=True)
+class Step:
+    """An estimate, with where the seconds of the busiest rank go."""
+
+    run: Run
+    seconds: float
+    parts: dict[str, float]
+    memory: Memory
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.run.tokens / self.seconds
+
+    @property
+    def tflops_per_gpu(self) -> float:
+        """Model FLOPs, attention in full; recomputation not counted."""
+        return workload.model_flops(self.run) / self.seconds / self.run.gpus / 1e12
+
+    @property
+    def mfu(self) -> float:
+        return self.tflops_per_gpu * 1e12 / self.run.chip.peak(self.run.plan.precision)
+
+    @property
+    def hfu(self) -> float:
+        return self.mfu * workload.hardware_flops(self.run) / workload.model_flops(self.run)
+
+
+def estimate(run: Run, fabric: Fabric | None = None, exact: bool = True) -> Step:
+    """Memory and time of one step; not `exact`: the bubble in closed form, for a search."""
+    fabric = fabric or fabric_of(run.chip, run.per_node)
+    passes = rank_passes(run, fabric)
+    finish = (finish_seconds if exact else finish_in_closed_form)(run, fabric, passes)
+    after = [tail(run, fabric, rank, passes[rank]) for rank in range(run.plan.pp)]
+    seconds = max(end + sum(rest.values()) for end, rest in zip(finish, after))
+    work = [busy_parts(run, fabric, chunks) for chunks in passes]
+    rank = max(range(run.plan.pp), key=lambda r: sum(work[r].values()) + sum(after[r].values()))
+    parts = work[rank]
+    for part, exposed in after[rank].items():
+        parts[part] += exposed
+    parts["bubble"] = seconds - sum(parts.values())
+    parts = {part: spent for part, spent in parts.items() if spent > 1e-9 * seconds}
+    return Step(run, seconds, parts, peak_memory(run))
+
+
+def busy_parts(run: Run, fabric: Fabric, chunks: list[Passes]) -> dict[str, float]:
+    """What a rank does with all microbatches, by part."""
+    parts: dict[str, float] = defaultdict(float)
+    for stage in chunks:
+        for passed in (stage.forward, stage.backward):
+            for part, seconds in passed.parts.items():
+                parts[part] += run.microbatches * seconds
+        parts["send"] += 2 * run.microbatches * blocking_seconds(run, fabric)
+    return parts
+
+
+def rank_passes(run: Run, fabric: Fabric) -> list[list[Passes]]:
+    """For each pipeline rank those of its chunks; stages that are alike are computed once."""
+
+    @lru_cache
+    def of(stage: Stage) -> Passes:
+        return stage_passes(run, fabric, stage)
+
+    return [[of(stage) for stage in chunks_of_rank(run, rank)] for rank in range(run.plan.pp)]
+
+
+def timeline(run: Run, fabric: Fabric | None = None, microbatches: int | None = None) -> Clocked:
+    """Every operation of every pipeline rank with its start and end."""
+    fabric = fabric or fabric_of(run.chip, run.per_node)
+    return clock(run, fabric, rank_passes(run, fabric), microbatches or run.microbatches)
+
+
+def clock(run: Run, fabric: Fabric, passes: list[list[Passes]], microbatches: int) -> Clocked:
+    plan = run.plan
+    table = operation_seconds(run, fabric, passes)
+
+    def seconds(rank: int, operation: Operation) -> float:
+        return table[rank][operation.chunk][operation.kind]
+
+    schedule = make_schedule(plan.schedule, plan.pp, microbatches, plan.vpp)
+    return clocked(schedule, seconds, unblocked_seconds(run, fabric))
+
+
+def operation_seconds(
+    run: Run, fabric: Fabric, passes: list[list[Passes]]
+) -> list[list[dict[str, float]]]:
+    """[rank][chunk][kind], sends that block included."""
+    split = run.plan.schedule == "zero-bubble"
+    send = blocking_seconds(run, fabric)
+    return [
+        [{"F": x.forward.seconds + send, "W": x.weights,
+          "B": x.backward.seconds - split * x.weights + send} for x in chunks]
+        for chunks in passes
+    ]  # fmt: skip
+
+
+def send_seconds(run: Run, fabric: Fabric) -> float:
+    """A microbatch's activations to the next stage, each tensor rank a part of them."""
+    if run.plan.pp == 1:
+        return 0.0
+    nbytes = 2 * run.local_tokens * run.model.hidden / run.plan.tp
+    return fabric.send(nbytes, stride=run.gpus // run.plan.pp)
+
+
+def blocking_seconds(run: Run, fabric: Fabric) -> float:
+    """Megatron of 2021-22 waits for a send before it goes on."""
+    return 0.0 if run.plan.modern else send_seconds(run, fabric)
+
+
+def unblocked_seconds(run: Run, fabric: Fabric) -> float:
+    """A send's seconds beside the computation."""
+    return send_seconds(run, fabric) - blocking_seconds(run, fabric)
+
+
+def finish_seconds(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list[float]:
+    """When each pipeline rank has done its last operation."""
+    p, m = run.plan.pp, run.microbatches
+    if p == 1:
+        return [m * sum(x.forward.seconds + x.backward.seconds for x in passes[0])]
+    if m <= (SETTLED + 2) * p:
+        return clocked_finish(run, fabric, passes, m)
+    settled = SETTLED * p + m % p
+    short, longer = (clocked_finish(run, fabric, passes, n) for n in (settled, settled + p))
+    more = (m - settled - p) / p
+    return [b + more * (b - a) for a, b in zip(short, longer)]
+
+
+def clocked_finish(
+    run: Run, fabric: Fabric, passes: list[list[Passes]], microbatches: int
+) -> list[float]:
+    """As `clock`, of which only each rank's end is asked for."""
+    plan = run.plan
+    flat = flattened(plan.schedule, plan.pp, microbatches, plan.vpp)
+    table = operation_seconds(run, fabric, passes)
+    seconds = [chunk[kind] for chunks in table for chunk in chunks for kind in KINDS]
+    return finish(flat, seconds, unblocked_seconds(run, fabric), plan.pp)
+
+
+def finish_in_closed_form(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list[float]:
+    """The slowest rank's work, and (p-1)/v passes of the pipeline to fill and drain it."""
+    send = 2 * send_seconds(run, fabric)
+    work = [sum(x.forward.seconds + x.backward.seconds for x in chunks) for chunks in passes]
+    fill = (run.plan.pp - 1) * (sum(work) / len(work) / run.plan.vpp + send)
+    blocked = 2 * run.plan.vpp * blocking_seconds(run, fabric)
+    return [run.microbatches * (max(work) + blocked) + fill] * len(passes)
+
+
+def tail(run: Run, fabric: Fabric, rank: int, passes: list[Passes]) -> dict[str, float]:
+    """After the last backward: gradients that did not travel beside it, and the optimizer.
+
+    They leave in buckets as the last microbatch's backward makes them; the last layer's has nothing
+    to hide behind. A chunk is done p passes before the next, which later software makes use of.
+    """
+    layers, experts = rank_parameters(run, rank)
+    stages = list(chunks_of_rank(run, rank))
+    layers += end_parameters(run, stages)
+    count = max(1, sum(stage.layers for stage in stages))
+    sync = gradient_seconds(run, fabric, layers, experts)
+    beside = sum(x.backward.seconds for x in passes)
+    if run.plan.modern:
+        beside *= 1 + run.plan.pp * (run.plan.vpp - 1) / run.plan.vpp
+    exposed = max(sync / count, sync - beside * (count - 1) / count)
+    if run.plan.zero == 3:  # the first layer's weights, and the last gradients
+        exposed = 2 * data_seconds(run, fabric, "all_gather", 2 * (layers + experts) / count)
+    held = (layers + experts) / (run.plan.dp * run.plan.cp if run.plan.zero else 1)
+    return {"dp": exposed, "optimizer": kernels.elementwise(run.chip, ADAM_BYTES * held)}

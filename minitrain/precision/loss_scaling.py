@@ -1,0 +1,72 @@
+"""FP16: a short exponent, so the loss is scaled up until its gradients can be written.
+
+FP16 has nothing below 6e-8, where many gradients are, and nothing above 65504. The loss times S
+makes every gradient S times as large; before they are used, they are divided by S again. S adapts:
+
+    gradient has an inf or a nan   skip this step, S <- S / 2
+    2000 steps without one         S <- 2 S
+
+A skipped step is none: the optimizer's count, its state and the schedule stay where they are.
+All ranks must skip together, so they agree on what they found. Cost: one pass over the gradients,
+and a message of 4 bytes. Paper: Micikevicius et al. 2018 (arXiv:1710.03740). Lab: e04.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.errors import InputError
+
+
+@dataclass
+class LossScaler:
+    """The scale S, and how many steps in a row were finite since it last changed."""
+
+    scale: float = 2.0**16
+    growth: float = 2.0
+    backoff: float = 0.5
+    interval: int = 2000  # finite steps after which S grows
+    finite_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.scale > 0 and self.growth > 1 and 0 < self.backoff < 1 and self.interval > 0):
+            raise InputError(
+                f"a loss scaler got {self}: it needs scale > 0, growth > 1, 0 < backoff < 1 and "
+                "interval > 0, such as 65536, 2, 0.5 and 2000"
+            )
+
+    @torch.no_grad()
+    def unscale(
+        self,
+        parameters: Iterable[nn.Parameter],
+        all_reduce: Callable[[Tensor], object] = lambda tensor: tensor,
+    ) -> bool:
+        """Divides every gradient by S, before any clipping; True if all, on all ranks, are finite.
+
+        `all_reduce` sums over ranks, in place: a rank may hold the only gradients with an inf.
+        """
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        torch._foreach_mul_(gradients, 1.0 / self.scale)
+        sums = torch.stack([gradient.sum() for gradient in gradients])  # an inf or a nan stays one
+        found = (~sums.isfinite()).any().float()
+        all_reduce(found)
+        return found.item() == 0
+
+    def update(self, finite: bool) -> None:
+        """After each step, taken or skipped."""
+        self.finite_steps = self.finite_steps + 1 if finite else 0
+        if not finite:
+            self.scale *= self.backoff
+        elif self.finite_steps == self.interval:
+            self.scale, self.finite_steps = self.scale * self.growth, 0
+
+    def state_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)

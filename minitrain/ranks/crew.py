@@ -1,0 +1,282 @@
+"""The processes of one launch, as the launching process sees them: start, listen, report, end.
+
+They are forked from Python's forkserver, which has torch imported but has never run an operation
+(a process that has run one cannot be forked: OpenMP's threads do not survive it).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from minitrain.errors import InputError
+from minitrain.ranks.errors import (
+    DeadlineError,
+    DeadlockError,
+    MismatchError,
+    RankDied,
+    RankError,
+    RankInputError,
+    RankReport,
+    ranks_text,
+)
+from minitrain.ranks.flight_recorder import COMPUTING, STARTING, Board, stuck
+from minitrain.ranks.hang_report import dump_stacks, report
+from minitrain.ranks.process import Failure, Task, end_group, run_rank
+from minitrain.ranks.reload import enter, home
+
+PRELOADED = [
+    "torch",
+    "torch._dynamo",  # the first optimizer of a process imports it, for more than a second
+    "minitrain.ranks.launch",
+]
+LAST = "minitrain.ranks.reload"  # it notes how old the sources of what is loaded are
+
+
+def context(start_method: str | None, preload: Sequence[str] = ()) -> Any:
+    """multiprocessing's context; the forkserver starts at the first use, or by `prepare`.
+
+    `preload`: modules that the server imports beside torch, once, for the ranks to come.
+    """
+    name = start_method or ("spawn" if os.name == "nt" else "forkserver")
+    chosen = multiprocessing.get_context(name)
+    if name == "forkserver":
+        chosen.set_forkserver_preload([*PRELOADED, *preload, LAST])
+    return chosen
+
+
+@contextlib.contextmanager
+def short_paths() -> Iterator[None]:
+    """The forkserver listens on a socket in the temporary folder, whose path the kernel limits."""
+    try:
+        yield
+    except OSError as error:
+        if "AF_UNIX" not in str(error):
+            raise
+        folder = tempfile.gettempdir()
+        words = f"{folder} is too long a path for the sockets of ranks: set TMPDIR to a shorter one"
+        raise InputError(f"{words}, such as /tmp, and start again") from None
+
+
+class Ranks:
+    """`finished`, `failed` and `died` say what became of each rank; the others still run."""
+
+    def __init__(self, task: Task, folder: Path, start_method: str | None, quiet: bool) -> None:
+        self.count, self.folder, self.quiet = task.ranks, folder, quiet
+        self.board = Board.create(folder / "board", task.ranks)
+        (folder / "task").write_bytes(pickle.dumps(task))
+        self.processes: list[Any] = []
+        self.connections: dict[int, Any] = {}
+        self.finished: dict[int, tuple] = {}
+        self.failed: dict[int, Failure] = {}
+        self.died: dict[int, str] = {}
+        self.events: list[int] = []  # ranks that failed or died, first one first
+        self._context = context(start_method)
+
+    def start(self) -> None:
+        """Starts every rank; none imports the caller's main module, so a script needs no guard."""
+        pipes = [self._context.Pipe() for _ in range(self.count)]
+        forked = self._context.get_start_method() == "fork"
+        self.connections = {rank: ours for rank, (ours, _) in enumerate(pipes)}
+        with _main_hidden(), contextlib.ExitStack() as handed_over:
+            for _, theirs in pipes:
+                handed_over.callback(theirs.close)
+            for rank, (_, theirs) in enumerate(pipes):
+                others = [end for pipe in pipes for end in pipe if end is not theirs]
+                args = (theirs, str(self.folder), rank)
+                target, args = (run_rank, (*args, others)) if forked else (enter, (home(), *args))
+                process = self._context.Process(target=target, args=args)
+                self.processes.append(process)
+                with short_paths():
+                    process.start()
+
+    @property
+    def ended(self) -> set[int]:
+        return self.finished.keys() | self.failed.keys() | self.died.keys()
+
+    def listen(self, seconds: float) -> None:
+        """Takes what the ranks say within `seconds`; returns at the first news."""
+        living = set(range(self.count)) - self.ended
+        sources = {self.connections[rank]: rank for rank in living if rank in self.connections}
+        sentinels = {p.sentinel: rank for rank, p in enumerate(self.processes) if rank in living}
+        ready = wait([*sources, *sentinels], seconds)
+        for source in ready:
+            if source in sources:
+                self._take(sources[source])
+        for source in ready:
+            rank = sentinels.get(source)
+            if rank is not None:
+                while self._take(rank):  # its last words
+                    pass
+                if rank not in self.ended:
+                    self.died[rank] = _how_it_died(self.processes[rank])
+                    self.events.append(rank)
+
+    def settle(self, seconds: float) -> None:
+        """After the first failure: lets the others come to where they fail, wait or end."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            busy = [r for r in set(range(self.count)) - self.ended
+                    if self.board.status(r).state in (STARTING, COMPUTING)]  # fmt: skip
+            if not busy and self.causes:
+                break
+            self.listen(min(left, 0.02))
+
+    @property
+    def causes(self) -> list[int]:
+        """The ranks that failed by themselves, first one first."""
+        return [r for r in self.events if r in self.died or not self.failed[r].is_consequence]
+
+    def reports(self) -> tuple[RankReport, ...]:
+        """Rank by rank, where each one is now."""
+        running = {r: p.pid for r, p in enumerate(self.processes) if r not in self.ended and p.pid}
+        stacks = dump_stacks(self.folder, running)
+        ended = {**dict.fromkeys(self.finished, "finished"), **self.died}
+        return tuple(
+            report(rank, self.board, ended.get(rank), self.failed.get(rank), stacks.get(rank))
+            for rank in range(self.count)
+        )
+
+    def end(self) -> None:
+        """Leaves no process, no pipe; a second interrupt waits until that is done."""
+        with _uninterrupted():
+            for process in self.processes:
+                if process.pid is not None:
+                    end_group(process.pid)
+                    process.kill()
+            for process in self.processes:
+                if process.pid is not None:
+                    process.join()  # it was killed: only the kernel is still in the way
+                    process.close()
+            for connection in self.connections.values():
+                connection.close()
+            self.board.close()
+
+    def _take(self, rank: int) -> bool:
+        """One message of a rank; whether there may be more."""
+        connection = self.connections.get(rank)
+        try:
+            if connection is None or not connection.poll():
+                return False
+            kind, *content = connection.recv()
+        except (EOFError, OSError):
+            self.connections.pop(rank).close()
+            return False
+        if kind == "print":
+            self._print(rank, *content)
+        elif kind == "finished":
+            self.finished[rank] = tuple(content)
+        else:
+            self.failed[rank] = content[0]
+            self.events.append(rank)
+        return True
+
+    def _print(self, rank: int, stream: str, lines: list[str]) -> None:
+        if not self.quiet:
+            target = sys.stdout if stream == "stdout" else sys.stderr
+            target.write("".join(f"[rank {rank}] {line}\n" for line in lines))
+            target.flush()
+
+
+def _how_it_died(process: Any) -> str:
+    code = process.exitcode
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        hint = " (by hand, or for want of memory)" if name == "SIGKILL" else ""
+        return f"killed by signal {-code}, {name}{hint}"
+    return f"its process exited with code {code} before it returned"
+
+
+@contextlib.contextmanager
+def _main_hidden() -> Iterator[None]:
+    """multiprocessing tells each child to run the parent's main script again; not ours."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    if os.name != "posix" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+GLANCE_SECONDS = 0.1  # between two looks at who waits for whom
+
+
+GRACE_SECONDS = 0.5  # for the other ranks, after one has failed
+
+
+def _supervise(crew: Ranks, timeout: float) -> None:
+    """Listens until every rank has returned; raises as soon as one cannot."""
+    deadline = time.monotonic() + timeout
+    before, looked = {}, time.monotonic()
+    while len(crew.finished) < crew.count:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise _too_late(crew, timeout)
+        crew.listen(min(left, GLANCE_SECONDS))
+        if crew.events:
+            crew.settle(GRACE_SECONDS)
+            raise _failed(crew)
+        if time.monotonic() - looked >= GLANCE_SECONDS:
+            now, looked = stuck(crew.board, crew.ended), time.monotonic()
+            if any(before.get(rank) == version for rank, version in now.items()):
+                raise _deadlock(crew)
+            before = now
+
+
+def _failed(crew: Ranks) -> RankError:
+    """The first cause, never what followed from it."""
+    reports = crew.reports()
+    first = (crew.causes or crew.events)[0]
+    if first in crew.died:
+        return RankDied(f"rank {first}: {crew.died[first]}", reports)
+    failure = crew.failed[first]
+    if failure.operation:
+        return MismatchError(f"mismatch: {failure.message}", reports)
+    kind = RankInputError if failure.is_input_error else RankError
+    return kind(f"rank {first} raised {failure.kind}: {failure.message}", reports)
+
+
+def _deadlock(crew: Ranks) -> DeadlockError:
+    reports = crew.reports()
+    waiting = [report.rank for report in reports if report.state == "waiting"]
+    gone = [report.rank for report in reports if report.state == "finished"]
+    who = f"{ranks_text(waiting)} wait{'s' if len(waiting) == 1 else ''}"
+    reason = (
+        f"but {ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} returned"
+        if gone
+        else "each for another that waits as well"
+    )
+    return DeadlockError(f"deadlock: {who}, {reason}", reports)
+
+
+def _too_late(crew: Ranks, timeout: float) -> RankError:
+    reports = crew.reports()
+    if all(report.state in ("waiting", "finished") for report in reports):
+        return DeadlockError(f"deadlock: no rank had gone on after {timeout:g} s", reports)
+    return DeadlineError(
+        f"the deadline of {timeout:g} s has passed; {DeadlineError.ADVICE}", reports
+    )

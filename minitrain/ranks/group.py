@@ -1,0 +1,252 @@
+"""A rank's view of its group: who it is, and every way to talk to the others.
+
+`Group` wraps one of torch's process groups and is passed as an argument: no default group, no
+globals. Operations are in place, as in torch.distributed, and return the tensor that they fill, or
+with async_op=True a `Work`. Strided and empty tensors are welcome. Each operation is recorded in
+`group.trace` by `group.clock`, and announced on the ranks' board (work.py): 15 µs of a rank's time.
+
+The seam for an emulated clock: `launch(fabric=…)` makes `fabric.clock(rank)` once a rank and calls
+`group.use(clock)`; subgroups share it. What it is asked, and when: `measure.traffic.Clock`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from minitrain.errors import InputError, unknown_name
+from minitrain.measure.traffic import Clock, Op, Trace, WallClock, ring_bytes
+from minitrain.ranks.flight_recorder import Board, NoBoard
+from minitrain.ranks.process_group import new_process_group
+from minitrain.ranks.work import Wire, Work, dense, land, shape
+
+REDUCTIONS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.SUM,  # and divided when it has arrived: gloo has no average of its own
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+MEANT = {"mean": "avg", "average": "avg", "add": "sum"}  # what others call them: for the message
+
+
+class Group:
+    """`ranks` are the members' numbers in the launch; `rank` is this one's place among them."""
+
+    def __init__(
+        self,
+        process_group: dist.ProcessGroup,
+        ranks: Sequence[int],
+        rank: int,
+        device: torch.device | None = None,
+        trace: Trace | None = None,
+        board: Board | NoBoard | None = None,
+        name: str = "all",
+    ) -> None:
+        self.process_group, self.ranks, self.rank = process_group, tuple(ranks), rank
+        self.size, self.name = len(self.ranks), name
+        self.device = device or torch.device("cpu")
+        self.trace = trace or Trace(self.ranks[rank], clock=WallClock())
+        self.board = board or NoBoard()
+        self._wire = Wire(process_group, self.ranks, rank, self.trace, self.board, name)
+        self._made: Counter[tuple[int, ...]] = Counter()  # subgroups, by their members
+
+    def __repr__(self) -> str:
+        return f"Group(rank={self.rank}, size={self.size}, ranks={list(self.ranks)})"
+
+    @property
+    def clock(self) -> Clock:
+        return self._wire.clock
+
+    def use(self, clock: Clock) -> None:
+        """From now on, this group and its subgroups tell the time by `clock`."""
+        self.trace.clock, self.trace.emulated = clock, clock.emulated
+
+    def now(self) -> float:
+        """Seconds on this rank's clock: real ones, or the logical ones of an emulated fabric."""
+        return self.clock.now()
+
+    # ---- from one rank to another ----
+
+    def send(self, tensor: Tensor, to: int) -> Tensor:
+        """Sends `tensor`, and returns it once `to` has taken it."""
+        return self.isend(tensor, to).wait()
+
+    def recv(self, tensor: Tensor, source: int) -> Tensor:
+        """Fills `tensor` with what `source` sends, and returns it."""
+        return self.irecv(tensor, source).wait()
+
+    def isend(self, tensor: Tensor, to: int) -> Work:
+        buffer = dense(tensor, "send")
+        peer = self._checked(to, "send to")
+        op = Op("send", tensor.nbytes, tensor.nbytes, self.size, peer, members=self.ranks)
+        start = partial(self.process_group.send, [buffer], to, 0)
+        return self._wire.message(op, tensor, start, lambda: tensor)
+
+    def irecv(self, tensor: Tensor, source: int) -> Work:
+        buffer = dense(tensor, "recv")
+        peer = self._checked(source, "receive from")
+        op = Op("recv", tensor.nbytes, 0, self.size, peer, members=self.ranks)
+        start = partial(self.process_group.recv, [buffer], source, 0)
+        return self._wire.message(op, tensor, start, partial(land, tensor, buffer))
+
+    def exchange(self, send_tensor: Tensor, to: int, recv_tensor: Tensor, source: int) -> Tensor:
+        """Sends to one rank while it receives from another; returns `recv_tensor`, filled.
+
+        Both are under way before it waits for either, so a ring of exchanges cannot deadlock.
+        """
+        arriving = self.irecv(recv_tensor, source)
+        leaving = self.isend(send_tensor, to)
+        leaving.wait()
+        return arriving.wait()
+
+    # ---- all together ----
+
+    def all_reduce(self, tensor: Tensor, op: str = "sum", async_op: bool = False) -> Tensor | Work:
+        """Every rank ends with the sum (avg, max, min) of all ranks' `tensor`."""
+        buffer = dense(tensor, "all_reduce")
+        options = dist.AllreduceOptions()
+        options.reduceOp = _reduction(op, tensor)
+        start = partial(self.process_group.allreduce, [buffer], options)
+        finish = partial(land, tensor, buffer, self.size if op == "avg" else 1)
+        return self._run("all_reduce", f"({op})", tensor, start, finish, async_op)
+
+    def broadcast(self, tensor: Tensor, root: int = 0, async_op: bool = False) -> Tensor | Work:
+        """Every rank ends with the root's `tensor`."""
+        if not 0 <= root < self.size:
+            raise InputError(f"root {root} is not a rank of this group: use 0 to {self.size - 1}")
+        buffer = dense(tensor, "broadcast")
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        start = partial(self.process_group.broadcast, [buffer], options)
+        finish = partial(land, tensor, buffer)
+        is_last = self.rank == (root - 1) % self.size  # of the chain: it passes nothing on
+        sent = 0 if is_last else tensor.nbytes
+        return self._run("broadcast", f"(root {root})", tensor, start, finish, async_op, sent)
+
+    def reduce_scatter(
+        self, output: Tensor, input: Tensor, op: str = "sum", async_op: bool = False
+    ) -> Tensor | Work:
+        """`output`, of n elements, gets this rank's n of the sum of all ranks' `input`, of N·n."""
+        source, buffer = dense(input, "reduce_scatter"), dense(output, "reduce_scatter")
+        self._check_sizes("reduce_scatter", whole=input, part=output)
+        options = dist.ReduceScatterOptions()
+        options.reduceOp = _reduction(op, input)
+        flat = (buffer.view(-1), source.view(-1))
+        start = partial(self.process_group._reduce_scatter_base, *flat, options)
+        finish = partial(land, output, buffer, self.size if op == "avg" else 1)
+        return self._run("reduce_scatter", f"({op})", input, start, finish, async_op)
+
+    def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Tensor | Work:
+        """`output`, of N·n elements, gets all ranks' `input`, of n elements, in rank order."""
+        source, buffer = dense(input, "all_gather"), dense(output, "all_gather")
+        self._check_sizes("all_gather", whole=output, part=input)
+        start = partial(self.process_group._allgather_base, buffer.view(-1), source.view(-1))
+        finish = partial(land, output, buffer)
+        return self._run("all_gather", "", output, start, finish, async_op)
+
+    def all_to_all(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: Sequence[int] | None = None,
+        input_splits: Sequence[int] | None = None,
+        async_op: bool = False,
+    ) -> Tensor | Work:
+        """Rank i's j-th piece of `input` becomes rank j's i-th piece of `output` (rows, dim 0)."""
+        source, buffer = dense(input, "all_to_all"), dense(output, "all_to_all")
+        incoming = self._splits(output, output_splits, "output")
+        outgoing = self._splits(input, input_splits, "input")
+        start = partial(self.process_group.alltoall_base, buffer, source, incoming, outgoing)
+        finish = partial(land, output, buffer)
+        kept = outgoing[self.rank] * (input.nbytes // max(1, len(input)))
+        return self._run("all_to_all", "", input, start, finish, async_op, input.nbytes - kept)
+
+    def barrier(self) -> None:
+        """No rank leaves before all have come."""
+        empty = torch.empty(0, device=self.device)
+        self._run("barrier", "", empty, self.process_group.barrier, lambda: empty, False, sent=0)
+
+    # ---- smaller groups ----
+
+    def split(self, color: int | None) -> Group | None:
+        """Ranks that name the same color form a group, in their old order; None stays out."""
+        mine = torch.tensor([-1 if color is None else color], device=self.device)
+        colors = torch.empty(self.size, dtype=mine.dtype, device=self.device)
+        start = partial(self.process_group._allgather_base, colors, mine)
+        op = Op("all_gather", colors.nbytes, 0, self.size)  # not a learner's traffic: unrecorded
+        self._wire.collective(op, "(split)", colors, start, lambda: colors, recorded=False).wait()
+        return self.subgroup([rank for rank, other in enumerate(colors.tolist()) if other == color])
+
+    def subgroup(self, ranks: Sequence[int]) -> Group | None:
+        """The group of these of my ranks, in this order. Each of them calls; others get None."""
+        if len(set(ranks)) < len(ranks) or not all(0 <= r < self.size for r in ranks):
+            raise InputError(f"{list(ranks)} must be different ranks from 0 to {self.size - 1}")
+        if self.rank not in ranks:
+            return None
+        place, members = list(ranks).index(self.rank), [self.ranks[r] for r in ranks]
+        self._made[tuple(members)] += 1
+        name = f"{self.name}/{members}#{self._made[tuple(members)]}"  # the same on every member
+        process_group = new_process_group(members, name)
+        return Group(process_group, members, place, self.device, self.trace, self.board, name)
+
+    # ---- what they share ----
+
+    def _run(
+        self,
+        kind: str,
+        detail: str,
+        tensor: Tensor,
+        start: Callable[[], Any],
+        finish: Callable[[], Tensor],
+        async_op: bool,
+        sent: int | None = None,
+    ) -> Tensor | Work:
+        sent = ring_bytes(kind, tensor.nbytes, self.size) if sent is None else sent
+        op = Op(kind, tensor.nbytes, sent, self.size, members=self.ranks)
+        work = self._wire.collective(op, detail, tensor, start, finish)
+        if not async_op:
+            return work.wait()
+        if self.device.type == "cpu":
+            self._wire.note_end(work)
+        return work
+
+    def _checked(self, peer: int, doing: str) -> int:
+        if not isinstance(peer, int) or not 0 <= peer < self.size:
+            known = f"0 to {self.size - 1}"
+            raise InputError(f"cannot {doing} rank {peer} of {self.size}: use a rank from {known}")
+        if peer == self.rank:
+            raise InputError(f"rank {peer} cannot {doing} itself, it would wait for ever: copy")
+        return peer
+
+    def _check_sizes(self, kind: str, whole: Tensor, part: Tensor) -> None:
+        if whole.numel() != self.size * part.numel() or whole.dtype != part.dtype:
+            raise InputError(
+                f"{kind} over {self.size} ranks between {shape(part)} and {shape(whole)}: the "
+                f"larger must have {self.size} x {part.numel()} elements of the same dtype"
+            )
+
+    def _splits(self, tensor: Tensor, splits: Sequence[int] | None, name: str) -> list[int]:
+        rows = tensor.shape[0] if tensor.dim() else 0
+        if splits is None and rows % self.size:
+            raise InputError(
+                f"{name} has {rows} rows, which {self.size} ranks cannot share equally: "
+                f"give {name}_splits, one number a rank"
+            )
+        splits = [rows // self.size] * self.size if splits is None else [int(s) for s in splits]
+        if len(splits) != self.size or sum(splits) != rows or min(splits) < 0:
+            raise InputError(f"{name}_splits {splits} must be {self.size} numbers of sum {rows}")
+        return splits
+
+
+def _reduction(op: str, tensor: Tensor) -> Any:
+    if op not in REDUCTIONS:
+        raise unknown_name("reduction", op, REDUCTIONS, MEANT.get(op))
+    if op == "avg" and not tensor.is_floating_point():
+        raise InputError(f"no avg of {tensor.dtype}: sum it, or convert it to float first")
+    return REDUCTIONS[op]

@@ -1,0 +1,243 @@
+"""The life of one rank's process: meet the others, run the function, send the result, and stay.
+
+It stays until the launching process ends it. A rank that left early would close its sockets, and
+the others, waiting for it, would say "Connection closed by peer" instead of what is wrong. It is
+the leader of a process group of its own, so that one kill ends it and all that it has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import io
+import linecache
+import multiprocessing
+import os
+import pickle
+import random
+import shutil
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from minitrain.errors import InputError
+from minitrain.measure.traffic import Trace, WallClock
+from minitrain.ranks.errors import ConnectionLost, Mismatch
+from minitrain.ranks.flight_recorder import Board
+from minitrain.ranks.group import Group
+from minitrain.ranks.payload import dumps
+from minitrain.ranks.source import learner_line
+from minitrain.ranks.work import says_peer_is_gone
+
+GLANCE_SECONDS = 0.2
+LONGEST_LINE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every rank of a launch is told; `call` is the pickled (fn, args, fabric)."""
+
+    ranks: int
+    timeout: float
+    threads: int
+    on_gpus: bool
+    call: bytes
+    cells: dict[str, tuple]
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception of a rank as plain values; frames: (file, line, function), innermost last."""
+
+    kind: str
+    message: str
+    frames: tuple[tuple[str, int, str], ...]
+    operation: str | None = None  # what the rank came with, where that is the error
+    is_consequence: bool = False
+    is_input_error: bool = False
+
+
+class Link:
+    """The pipe to the launching process; prints come from any thread, so it takes turns."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection, self.turn = connection, threading.Lock()
+
+    def send(self, kind: str, *content: Any) -> None:
+        with self.turn:
+            self.connection.send((kind, *content))
+
+
+class Lines(io.TextIOBase):
+    """A text stream that hands on whole lines, so that the ranks' prints never mix."""
+
+    def __init__(self, link: Link, name: str) -> None:
+        self.link, self.name, self.pending = link, name, ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        whole, newline, rest = (self.pending + text).rpartition("\n")
+        if len(rest) > LONGEST_LINE:
+            whole, newline, rest = whole + newline + rest, "\n", ""
+        self.pending = rest
+        if newline:
+            self.link.send("print", self.name, [_last_state(line) for line in whole.split("\n")])
+        return len(text)
+
+    def close(self) -> None:
+        if self.pending:
+            self.write("\n")
+
+
+def run_rank(connection: Connection, folder: str, rank: int, inherited: Iterable = ()) -> None:
+    """The target of a rank's process; returns only by the end of the process."""
+    gc.freeze()  # else a collection would copy every page that is shared with the server
+    for other in inherited:  # with fork, the other ranks' pipes came along
+        other.close()
+    link = Link(connection)
+    if not Path(folder).exists():  # the launch was interrupted before this rank began
+        os._exit(1)
+    _detach(Path(folder), rank)
+    task: Task = pickle.loads((Path(folder) / "task").read_bytes())
+    board = Board(Path(folder) / "board", task.ranks, rank)
+    threading.Thread(target=_watch, args=(connection, board, folder), daemon=True).start()
+    out, err = Lines(link, "stdout"), Lines(link, "stderr")
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        answer = _answer(task, folder, rank, board)
+        out.close()
+        err.close()
+    link.send(*answer)
+    while True:
+        threading.Event().wait()
+
+
+def _answer(task: Task, folder: str, rank: int, board: Board) -> tuple:
+    try:
+        _prepare(task, rank)
+        group = _join(task, folder, rank, board)
+        fn, args, fabric = pickle.loads(task.call)
+        if fabric is not None:
+            group.use(fabric.clock(group.ranks[group.rank]))
+        board.compute()
+        board.glance(_first_line(fn))
+        result = fn(group, *args)
+        seconds = group.now()
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
+        return "finished", _packed(result), group.trace.as_dict(), seconds
+    except BaseException as error:
+        return "failed", failure(error)
+
+
+def _first_line(fn: Any) -> str:
+    code = getattr(fn, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+
+
+def _packed(result: Any) -> bytes:
+    try:
+        return dumps(result)
+    except Exception as error:
+        kind = type(result).__name__
+        raise TypeError(f"what it returned, a {kind}, cannot be sent back: {error}") from error
+
+
+def failure(error: BaseException) -> Failure:
+    trail = traceback.extract_tb(error.__traceback__)
+    frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in trail]
+    return Failure(
+        type(error).__name__,
+        str(error),
+        tuple(frames),
+        operation=error.mine if isinstance(error, Mismatch) else None,
+        is_consequence=isinstance(error, ConnectionLost) or says_peer_is_gone(error),
+        is_input_error=isinstance(error, InputError),
+    )
+
+
+def _detach(folder: Path, rank: int) -> None:
+    """Out of the terminal's reach: an interrupt is the launching process's to handle.
+
+    Its own children (a loader's workers) start as the platform likes, not as the rank was started:
+    a server of its own would cost each rank seconds.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
+    if os.name == "posix":
+        os.setsid()
+        stack = open(folder / f"stack-{rank}", "w")  # noqa: SIM115 (open as long as the rank lives)
+        faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+
+
+def _watch(connection: Connection, board: Board, folder: str) -> None:
+    """Notes now and then where the rank is, and ends it when the launching process is gone."""
+    main = threading.main_thread().ident
+    while not connection.poll(GLANCE_SECONDS):
+        board.glance(learner_line(sys._current_frames().get(main)))
+    shutil.rmtree(folder, ignore_errors=True)
+    end_group(os.getpid())
+
+
+def end_group(pid: int) -> None:
+    """Kills the rank `pid` and all that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if os.name == "posix":
+            os.killpg(pid, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGTERM)
+
+
+def _prepare(task: Task, rank: int) -> None:
+    os.environ.update(task.environment)
+    linecache.cache.update(task.cells)
+    torch.set_num_threads(task.threads)
+    seed(rank)
+
+
+def seed(number: int) -> None:
+    """Every source of chance a rank has; ranks differ, so a forgotten broadcast shows."""
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
+
+
+def _join(task: Task, folder: str, rank: int, board: Board) -> Group:
+    """Meets the other ranks through a file, over the loopback interface."""
+    loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    if loopback:
+        os.environ["GLOO_SOCKET_IFNAME"] = loopback[0]
+    device = torch.device("cuda", rank) if task.on_gpus else torch.device("cpu")
+    if task.on_gpus:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if task.on_gpus else "gloo",
+        store=dist.FileStore(str(Path(folder) / "store"), task.ranks),
+        rank=rank,
+        world_size=task.ranks,
+        timeout=timedelta(seconds=task.timeout + 60),  # the launching process looks earlier
+    )
+    trace = Trace(rank, clock=WallClock())
+    everyone = dist.distributed_c10d._get_default_group()
+    return Group(everyone, range(task.ranks), rank, device, trace, board)
+
+
+def _last_state(line: str) -> str:
+    """What a terminal would show of a progress bar's many carriage returns."""
+    return line.rstrip("\r").rsplit("\r", 1)[-1]

@@ -1,0 +1,1 @@
+"""Runs that survive: checkpoints that are written whole or not at all."""

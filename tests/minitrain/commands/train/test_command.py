@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from minitrain.__main__ import app
+from minitrain.commands.train import run
+from minitrain.commands.train import text as train_text
+from minitrain.errors import InputError
+from minitrain.reliability.checkpoint import newest_checkpoint
+
+SMALL = ["--preset", "0.5M", "--batch", "4", "--length", "64", "--dtype", "float32"]
+ROOT = Path(__file__).parents[4]
+
+
+def train(*arguments: str) -> str:
+    """Runs the command in this process; what a person did wrong comes as InputError."""
+    result = CliRunner().invoke(app, ["train", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+def final_bits(run: Path) -> dict[str, bytes]:
+    folder = newest_checkpoint(run)
+    tensors = {
+        **load_file(folder / "model.safetensors"),
+        **load_file(folder / "optimizer.safetensors"),
+    }
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+def log(run: Path) -> list[dict[str, str]]:
+    with open(run / "log.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "SAMPLE_TOKENS", 8)  # else half of a short run's time
+    return tmp_path
+
+
+@pytest.fixture
+def text(folder) -> Path:
+    path = folder / "pangrams.txt"
+    lines = [f"{i} quick foxes jump over {i + 1} lazy dogs, and nobody minds." for i in range(400)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_the_corpus_its_floor_and_the_same_bits_for_the_same_command(monkeypatch):
+    monkeypatch.setattr(train_text, "HELD_OUT_BYTES", 20_000)
+    output = train(*SMALL, "--steps", 6)
+    run, again = Path("runs/0.5M-corpus"), Path("runs/0.5M-corpus-2")
+    assert re.search(r"floor +\d\.\d+ nats per token", output)
+    assert re.search(r"held out +\d\.\d+, \d+\.\d% above the floor of \d\.\d+", output)
+    assert re.search(r"[\d,]+ tokens/s, MFU \d+%", output)
+    assert "sample" in output and str(run) in output
+    rows = log(run)
+    assert [int(row["step"]) for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert float(rows[-1]["loss"]) < float(rows[0]["loss"])
+    assert sum(row["held_out"] != "" for row in rows) >= 5
+    names = {path.name for path in newest_checkpoint(run).iterdir()}
+    assert {"model.safetensors", "optimizer.safetensors", "tokenizer.json", "run.json"} <= names
+    train(*SMALL, "--steps", 6)
+    assert final_bits(run) == final_bits(again)
+
+
+def test_trains_on_a_text_file(text):
+    output = train(*SMALL, "--steps", 3, "--data", text, "--out", "here")
+    assert "floor   not known" in output and "above the floor" not in output
+    assert json.loads(Path("here/run.json").read_text())["data"] == str(text)
+
+
+def test_microbatches_give_the_same_training(text):
+    for count in (1, 4):
+        train(*SMALL, "--steps", 3, "--data", text, "--accumulate", count, "--out", f"by{count}")
+    losses = [[float(row["loss"]) for row in log(Path(name))] for name in ("by1", "by4")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_recomputation_trains_the_same_model(text):
+    for how in ("none", "full"):
+        train(*SMALL, "--steps", 2, "--data", text, "--recompute", how, "--out", how)
+    assert final_bits(Path("full")) == final_bits(Path("none"))
+    assert json.loads(Path("full/run.json").read_text())["recompute"] == "full"
+
+
+def test_tokens_and_minutes_end_a_run(text):
+    train(*SMALL, "--tokens", 1000, "--data", text, "--out", "tokens")
+    assert abs(int(log(Path("tokens"))[-1]["tokens"]) - 1000) < 4 * 64
+    train(*SMALL, "--minutes", 0.02, "--data", text, "--out", "minutes")
+    rows = log(Path("minutes"))
+    assert float(rows[0]["lr"]) == 0.0 and float(rows[-1]["seconds"]) < 1.2
+
+
+# --- stop and go on ---
+
+
+def has_logged(run: Path, step: int) -> bool:
+    return (run / "log.csv").is_file() and len(log(run)) >= step
+
+
+def stopped_process(arguments: list[str], step: int) -> tuple[int, str]:
+    """The command as a process that gets Ctrl-C once it has logged `step` steps."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minitrain", "train", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    run = Path(arguments[arguments.index("--out") + 1])
+    while process.poll() is None and not has_logged(run, step):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    return process.returncode, output
+
+
+def stopped_here(arguments: list[str], step: int) -> tuple[int, str]:
+    """The same in this process, whose ranks need not import torch again."""
+    run, over = Path(arguments[arguments.index("--out") + 1]), threading.Event()
+
+    def interrupt() -> None:
+        while not over.is_set() and not has_logged(run, step):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that comes too late stops nothing
+    try:
+        watcher.start()
+        result = CliRunner().invoke(app, ["train", *arguments])
+        over.set()
+        watcher.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return result.exit_code, result.output
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+@pytest.mark.parametrize("ranks, stopped", [(1, stopped_process), (2, stopped_here)])
+def test_ctrl_c_saves_and_the_resumed_run_is_bitwise_the_uninterrupted_one(text, ranks, stopped):
+    common = [*SMALL, "--steps", "16", "--data", str(text), "--ranks", str(ranks), "--out"]
+    code, output = stopped([*common, "stopped"], step=4)
+    assert code == 130, output
+    assert "python -m minitrain train --out stopped --resume" in output
+    assert 4 <= len(log(Path("stopped"))) < 16
+    train("--out", "stopped", "--resume")
+    train(*common, "whole")
+    assert final_bits(Path("stopped")) == final_bits(Path("whole"))
+    kept = ("step", "tokens", "loss", "lr", "grad_norm")
+    parts, whole = (
+        [tuple(row[name] for name in kept) for row in log(Path(run))]
+        for run in ("stopped", "whole")
+    )
+    assert parts == whole
+
+
+def test_a_finished_run_may_be_given_more(text):
+    train(*SMALL, "--steps", 2, "--data", text)
+    with pytest.raises(InputError, match=r"run is complete .* go on with more"):
+        train("--resume")
+    assert "trained   4 steps" in train("--resume", "--steps", 4)
+    assert [row["step"] for row in log(Path("runs/0.5M-pangrams"))] == ["1", "2", "3", "4"]
+
+
+def test_ranks_train_as_one(text):
+    for ranks in (1, 2):
+        train(*SMALL, "--steps", 4, "--data", text, "--ranks", ranks, "--out", f"ranks{ranks}")
+    losses = [[float(row["loss"]) for row in log(Path(f"ranks{n}"))] for n in (1, 2)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+# --- what a person can do wrong ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--preset", "1.M"], "did you mean '1M'"),
+        (["--preset", "llama3-405b", "--steps", "1"], "GiB for weights.* such as 100M"),
+        (["--data", "sotuu"], "did you mean 'sotu'"),
+        (["--data", "nowhere.txt"], "and no file, is called 'nowhere.txt'"),
+        (["--domain", "vilage"], "did you mean 'village'"),
+        (["--dtype", "bf16"], "dtype is called 'bf16'"),
+        (["--recompute", "ful"], "did you mean 'full'"),
+        (["--ranks", "0"], "--ranks 0 is not possible: it must be more than 0"),
+        (["--ranks", "1000", "--batch", "1000"], "1000 ranks are more than this machine can hold"),
+        (["--batch", "6", "--accumulate", "4"], "use --batch 8"),
+        (["--batch", "0"], "--batch 0 is not possible"),
+        (["--lr", "-1"], "--lr -1.0 is not possible"),
+        (["--steps", "3", "--minutes", "1"], "--minutes and --steps each say when to stop"),
+        (["--length", "99999"], "--length 99999 is more than 1M can read: use 2048"),
+        (["--vocab", "100"], "--vocab 100 is too small"),
+        (["--device", "tpu", "--steps", "1"], "--device tpu cannot be used here"),
+        (["--resume"], "no run under runs/ to resume"),
+        (["--resume", "--out", "nowhere"], "nowhere holds no run to resume"),
+    ],
+)
+def test_each_wrong_option_has_its_answer(arguments, answer, folder):
+    with pytest.raises(InputError, match=answer):
+        train(*arguments)
+    assert list(folder.iterdir()) == []  # nothing was begun
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        (b"", "is empty"),
+        (b"\x00\x01\x02" * 100, "is binary"),
+        (b"a short text", "rows of 64 tokens, and a step takes 4"),
+    ],
+)
+def test_a_text_that_cannot_be_trained_on(content, answer, folder):
+    (folder / "bad.txt").write_bytes(content)
+    with pytest.raises(InputError, match=answer):
+        train(*SMALL, "--steps", 1, "--data", "bad.txt")
+    assert [path.name for path in folder.iterdir()] == ["bad.txt"]
+
+
+def test_a_folder_that_holds_something_is_left_alone(text, folder):
+    (folder / "mine").mkdir()
+    (folder / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match=r"mine is there already and is not empty.*--resume"):
+        train(*SMALL, "--steps", 1, "--data", text, "--out", "mine")
+    assert (folder / "mine" / "thesis.tex").read_text() == "years of work"
+
+
+def test_resuming_refuses_what_would_make_another_run(text):
+    train(*SMALL, "--steps", 2, "--data", text, "--out", "run")
+    before = final_bits(Path("run"))
+    resume = ["--out", "run", "--resume", "--steps", "4"]
+    for option, value in (("--preset", "1M"), ("--batch", "8"), ("--seed", "1"), ("--ranks", "2")):
+        with pytest.raises(InputError, match=f"started with {option} .*leave {option} out"):
+            train(*resume, option, value)
+    text.write_text(text.read_text() + "One more line.\n" * 30)
+    with pytest.raises(InputError, match="the text is not the one"):
+        train(*resume)
+    newest = newest_checkpoint(Path("run"))
+    (newest / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(InputError, match="is damaged"):
+        train(*resume)
+    assert before and len(log(Path("run"))) == 2
+
+
+def test_the_command_line_says_it_in_one_sentence_and_exits_with_2():
+    result = subprocess.run(
+        [sys.executable, "-m", "minitrain", "train", "--preset", "2M"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert (
+        result.stderr.startswith("error: no preset is called '2M'")
+        and "\n" not in result.stderr.strip()
+    )
+
+
+def test_help_and_wrong_options_import_no_torch():
+    code = "import sys, minitrain.commands.train.command, minitrain.commands.train.options; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert found.stdout.strip() == "False", found.stderr

@@ -1,0 +1,163 @@
+"""`train` on a mesh: the losses of one process, a checkpoint for any mesh, and the cluster's files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from minitrain.commands.train.options import new_options
+from minitrain.errors import InputError
+from minitrain.reliability.checkpoint import newest_checkpoint
+
+from .test_command import ROOT, SMALL, final_bits, log, stopped_here, train
+from .test_command import folder as folder
+from .test_command import text as text
+
+CLUSTER = Path(__file__).parents[4] / "labs" / "cluster"
+COMMON = [*SMALL, "--batch", "4", "--accumulate", "2"]
+
+
+def curve(run: str, column: str = "loss") -> list[float]:
+    return [float(row[column]) for row in log(Path(run)) if row[column]]
+
+
+@pytest.fixture
+def common(text) -> list[str]:
+    return [*COMMON, "--data", str(text), "--steps", "3"]
+
+
+def test_a_mesh_trains_what_one_process_trains_and_any_other_goes_on(common):
+    """Loss, gradient norm and held-out loss; then the same bits resumed, and another mesh."""
+    train(*common, "--out", "one")
+    output = train(*common, "--dp", 2, "--tp", 2, "--pp", 2, "--out", "mesh")
+    for column in ("loss", "grad_norm", "held_out", "tokens"):
+        assert curve("mesh", column) == pytest.approx(curve("one", column), rel=1e-4), column
+    assert re.search(r"sample +\S", output) and "1f1b over 2 microbatches, its bubble 33%" in output
+    one, mesh = (newest_checkpoint(Path(run)) for run in ("one", "mesh"))
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        want, got = load_file(one / file), load_file(mesh / file)
+        assert want.keys() == got.keys()
+        for name in want:
+            assert got[name].sub(want[name]).abs().max() < 2e-4, name
+    train("--out", "mesh", "--resume", "--steps", 5, "--dp", 1, "--tp", 1, "--pp", 1, "--cp", 2)
+    train("--out", "one", "--resume", "--steps", 5)
+    assert curve("mesh") == pytest.approx(curve("one"), rel=3e-4)
+    assert json.loads(Path("mesh/run.json").read_text())["cp"] == 2
+    with pytest.raises(InputError, match=r"one was started without --tp, .*leave --tp out"):
+        train("--out", "one", "--resume", "--steps", 9, "--tp", 2)
+
+
+def test_experts_and_sequences_train_as_in_one_process(common):
+    """Their biases, too, which no gradient moves, are in the checkpoint."""
+    common = [*common, "--preset", "1M-moe-shared", "--length", "32"]
+    train(*common, "--out", "one")
+    train(*common, "--ep", 2, "--tp", 2, "--sequence", "--out", "mesh")
+    assert curve("mesh") == pytest.approx(curve("one"), rel=1e-4)
+    assert curve("mesh", "held_out") == pytest.approx(curve("one", "held_out"), rel=1e-3)
+    want, got = (
+        load_file(newest_checkpoint(Path(run)) / "model.safetensors") for run in ("one", "mesh")
+    )
+    biases = [name for name in want if name.endswith("bias_steps")]
+    assert len(biases) == 4
+    for name in biases:
+        assert want[name].any() and (got[name] - want[name]).abs().max() <= 2, name
+
+
+def test_bfloat16_recomputation_and_chunks(common):
+    """Within bfloat16's noise: another order of sums, and a residual stream that is never rounded."""
+    common = [*common, "--dtype", "bfloat16"]
+    train(*common, "--out", "one")
+    mesh = ["--cp", 2, "--pp", 2, "--schedule", "interleaved", "--recompute", "full"]
+    output = train(*common, *mesh, "--out", "mesh")
+    assert "bfloat16 on 4 x" in output and "interleaved over 2 microbatches" in output
+    assert curve("mesh") == pytest.approx(curve("one"), rel=1e-2)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+def test_a_stopped_mesh_goes_on_bit_for_bit(text):
+    common = [*COMMON, "--steps", "12", "--data", str(text), "--tp", "2", "--out"]
+    code, output = stopped_here([*common, "stopped"], step=2)
+    assert code == 130, output
+    assert 2 <= len(log(Path("stopped"))) < 12
+    train("--out", "stopped", "--resume")
+    train(*common, "whole")
+    assert curve("stopped") == curve("whole")
+    assert final_bits(Path("stopped")) == final_bits(Path("whole"))
+
+
+def test_under_torchrun(common):
+    train(*common, "--out", "one")
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "-m", "minitrain", "train", *common, "--pp", "2", "--out", "mesh",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("held out  ") == 1, "one rank speaks"
+    assert curve("mesh") == pytest.approx(curve("one"), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--tp", "3"], "--tp 3 does not divide the model's 4 heads: use --tp 2"),
+        (
+            ["--dp", "2", "--tp", "2", "--ranks", "8"],
+            "mesh of 4 ranks, and there are 8: use 4 ranks",
+        ),
+        (["--schedule", "gpipe"], "say how a mesh works, and there is none: give --tp or --pp too"),
+        (["--pp", "2", "--chunks", "2"], "or --schedule interleaved with 2 or more"),
+        (["--dp", "3", "--batch", "8"], "use --batch 9, or --dp 2"),
+    ],
+)
+def test_a_mesh_that_cannot_work_is_refused_before_anything_is_written(arguments, answer, folder):
+    with pytest.raises(InputError, match=answer):
+        train(*arguments)
+    assert list(folder.iterdir()) == []
+
+
+# --- the cluster's files ---
+
+
+def command_in(text: str) -> list[str]:
+    """What follows `-m minitrain train` there, without its line breaks."""
+    lines = text.replace("\\\n", " ").split("minitrain train ", 1)[1]
+    return shlex.split(re.split(r"\n```|\n\s+resources|\Z", lines)[0])
+
+
+def test_the_clusters_files_hold_one_command_and_a_mesh_of_as_many_ranks_as_they_start():
+    wanted = command_in((CLUSTER / "README.md").read_text())
+    pairs = dict(zip(*[iter(word for word in wanted if word != "--sequence")] * 2))
+    given = {name[2:]: int(value) if value.isdigit() else value for name, value in pairs.items()}
+    del given["out"]
+    options = new_options({**given, "sequence": True})
+    assert options.ranks == 16
+    for name in ("torchrun.sh", "slurm.sbatch", "pytorchjob.yaml"):
+        text = (CLUSTER / name).read_text()
+        assert command_in(text) == wanted, name
+        nodes, ranks = (
+            int(re.search(rf"{flag} (\d+)", text)[1]) for flag in ("--nnodes", "--nproc-per-node")
+        )
+        assert nodes * ranks == options.ranks, name
+
+
+@pytest.mark.parametrize("name", ["torchrun.sh", "slurm.sbatch"])
+def test_the_clusters_scripts_are_bash(name):
+    subprocess.run(["bash", "-n", CLUSTER / name], check=True)
+
+
+def test_the_job_is_yaml_with_two_nodes():
+    spec = yaml.safe_load((CLUSTER / "pytorchjob.yaml").read_text())["spec"]
+    nodes = spec["pytorchReplicaSpecs"]
+    assert sum(node["replicas"] for node in nodes.values()) == 2
+    assert int(spec["nprocPerNode"]) == 8

@@ -1,0 +1,218 @@
+"""From master to notebooks: ids, stubs, nbgrader's metadata, drift, and words for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbgrader.preprocessors import CheckCellMetadata
+from nbgrader.utils import determine_grade
+
+from minitrain.errors import InputError
+from minitrain.lab.building.execute import clean_outputs, execute
+from minitrain.lab.building.masters import (
+    Target,
+    drift,
+    for_learners,
+    is_current,
+    read_master,
+    targets,
+    write,
+    write_picture,
+)
+
+MASTER = "e90_sums"
+
+
+@pytest.fixture
+def target(course: Path) -> Target:
+    return targets([MASTER], course)[0]
+
+
+def edit(target: Target, old: str, new: str) -> Target:
+    text = target.master.read_text()
+    assert old in text, old
+    target.master.write_text(text.replace(old, new))
+    return target
+
+
+def cell_with(notebook, text: str):
+    return next(cell for cell in notebook.cells if text in cell.source)
+
+
+def test_the_learner_gets_stubs_and_no_solution(target):
+    lab = for_learners(read_master(target))
+    text = "\n".join(cell.source for cell in lab.cells)
+    assert "SOLUTION" not in text and "cumsum(values, 0)" not in text and "LAB " not in text
+    assert cell_with(lab, "def running_sum").source.endswith("    # YOUR CODE HERE\n    ...")
+    assert cell_with(lab, "lab.predict").source.startswith("guess = None  # the last running sum")
+    assert all(not cell.get("outputs") for cell in lab.cells)
+
+
+def test_the_stub_can_be_defined(target):
+    source = cell_with(for_learners(read_master(target)), "def running_sum").source
+    compile(source, "cell", "exec")
+
+
+def test_two_regions_of_a_cell_have_their_own_stubs(target):
+    edit(target, '    ### END SOLUTION\n\n\n# %% [markdown] tags=["hint"]',
+         '    ### END SOLUTION\n\n\ndef other():\n    ### BEGIN SOLUTION\n    return 1\n'
+         '    ### LAB return None  # yours\n    ### END SOLUTION\n\n\n# %% [markdown] tags=["hint"]')  # fmt: skip
+    source = cell_with(for_learners(read_master(target)), "def other").source
+    assert source.count("# YOUR CODE HERE") == 1 and source.endswith("    return None  # yours")
+
+
+def test_ids_are_stable_and_unique(target):
+    first, again = read_master(target), read_master(target)
+    ids = [cell.id for cell in first.cells]
+    assert ids == [cell.id for cell in again.cells] and len(set(ids)) == len(ids)
+    edit(target, "A running sum appears", "A sum appears")
+    changed = [a.id != b.id for a, b in zip(first.cells, read_master(target).cells)]
+    assert sum(changed) == 1, "a change of one cell changes one id"
+
+
+def test_nbgrader_accepts_the_metadata_and_finds_the_points(target):
+    lab = for_learners(read_master(target))
+    CheckCellMetadata().preprocess(lab, {})
+    graded = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.points for c in lab.cells
+              if c.metadata.get("nbgrader", {}).get("grade")}  # fmt: skip
+    assert graded == {"grade-running_sum": 6, "grade-growth": 3, "grade-largest": 1}
+    exercise = cell_with(lab, "def running_sum").metadata.nbgrader
+    assert exercise.solution and not exercise.grade and not exercise.locked
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ('tags=["hint"]', 'tags=["hnt"]', "tag hnt is not known"),
+        ("    ### END SOLUTION\n\n\n# %%", "\n# %%", "do not pair"),
+        ('# %% tags=["grade"]\nlab.answer("largest", largest)\n', "", "never graded: ['largest']"),
+        ('lab.answer("largest", largest)', 'lab.answer("biggest", largest)', "grades 'biggest'"),
+        (
+            '# %% tags=["grade"]\nlab.answer("largest"',
+            '# %%\nlab.answer("largest"',
+            "no tag 'grade'",
+        ),
+        ("    ### BEGIN SOLUTION\n    size", "    size", "do not pair"),
+    ],
+)
+def test_a_wrong_master_is_told_with_its_cell(target, old, new, said):
+    with pytest.raises(InputError) as caught:
+        read_master(edit(target, old, new))
+    assert said in str(caught.value)
+
+
+def test_a_lab_that_does_not_exist(course):
+    with pytest.raises(InputError, match="did you mean 'e90_sums'"):
+        targets(["e90_sumz"], course)
+
+
+def test_drift_is_seen_in_either_notebook(target):
+    master = read_master(target)
+    assert [line.split(" is ")[1] for line in drift(target)] == ["not there", "not there"]
+    write(for_learners(master), target.lab), write(master, target.solution)
+    assert list(drift(target)) == []
+    lab = nbformat.read(target.lab, 4)
+    lab.cells[2].source += " More."
+    nbformat.write(lab, target.lab)
+    assert list(drift(target)) == [
+        "labs/e90_sums.ipynb differs from solutions/e90_sums.py from cell 3 on"
+    ]
+    edit(target, "A running sum appears", "A sum appears")
+    assert len(list(drift(target))) == 2
+
+
+@pytest.mark.timeout(120)
+def test_executed_with_outputs_and_then_current(target, tmp_path):
+    master = read_master(target)
+    assert not is_current(target, master)
+    write(execute(master, MASTER, target.lab.parent, quiet=True), target.solution)
+    assert is_current(target, master)
+    solution = nbformat.read(target.solution, 4)
+    text = json.dumps(solution)
+    assert "execution" not in solution.cells[1].metadata and str(Path.home()) + "/" not in text
+    card = cell_with(solution, "lab.grade(").outputs[-1]
+    assert card.output_type == "execute_result" and card.data["text/plain"] == "6.0"
+    assert determine_grade(cell_with(solution, "lab.grade(")) == (6.0, 6.0), (
+        "nbgrader's own reading"
+    )
+    record = (
+        cell_with(solution, "lab.experiment(").outputs[-1].data["application/vnd.minitrain+json"]
+    )
+    assert record["kind"] == "experiment" and record["value"][1] == {"n": 2, "sum": 2.0}
+    assert (
+        'alt="The sum of n ones' in cell_with(solution, "show.lines").outputs[0].data["text/html"]
+    )
+    edit(target, "A running sum appears", "A sum appears")
+    assert not is_current(target, read_master(target))
+
+
+@pytest.mark.timeout(120)
+def test_the_unfilled_lab_runs_whole(target):
+    lab = execute(for_learners(read_master(target)), MASTER, target.lab.parent, quiet=True)
+    assert "Not written yet" in cell_with(lab, "lab.grade(").outputs[0].data["text/html"]
+    assert "3 of 10 points" in lab.cells[-1].outputs[0].data["text/html"]
+
+
+@pytest.mark.timeout(120)
+def test_an_error_names_cell_and_line(tmp_path):
+    cells = [
+        nbformat.v4.new_code_cell("y = 1"),
+        nbformat.v4.new_markdown_cell("Cells are counted with these."),
+        nbformat.v4.new_code_cell("x = y\nraise KeyError(x)"),
+    ]
+    said = r"e90_sums, cell 3, line 2 \(`raise KeyError\(x\)`\) raised KeyError"
+    with pytest.raises(InputError, match=said):
+        execute(nbformat.v4.new_notebook(cells=cells), MASTER, tmp_path, quiet=True)
+
+
+def stream(name: str, text: str):
+    return nbformat.v4.new_output("stream", name=name, text=text)
+
+
+def test_outputs_are_cleaned_of_bars_and_widgets():
+    widget = nbformat.v4.new_output(
+        "display_data", {"application/vnd.jupyter.widget-view+json": {}}
+    )
+    kept = clean_outputs([stream("stderr", "\r 50%|##"), widget, stream("stdout", "5")], "cell 1")
+    assert [output.text for output in kept] == ["5"]
+
+
+@pytest.mark.parametrize(
+    "output, said",
+    [
+        (stream("stderr", "UserWarning: x"), "stderr"),
+        (stream("stdout", f"{Path.home()}/x"), "path of this"),
+    ],
+)
+def test_warnings_and_paths_are_refused(output, said):
+    with pytest.raises(InputError, match=said):
+        clean_outputs([output], "cell 1")
+
+
+def test_the_picture_is_written_for_the_map(target):
+    edit(target, '# %% tags=["experiment"]', '# %% tags=["experiment", "picture"]')
+    notebook = read_master(target)
+    with pytest.raises(InputError, match="shows none"):
+        write_picture(notebook, target)
+    image = nbformat.v4.new_output(
+        "display_data", {"text/html": '<img src="data:image/png;base64,iVBORw0K">'}
+    )
+    cell_with(notebook, "show.lines").outputs = [image]
+    write_picture(notebook, target)
+    assert target.picture.read_bytes() == b"\x89PNG\r\n"
+
+
+def test_colab_is_offered_where_the_address_is_known(target):
+    assert "colab" not in read_master(target).cells[0].source
+    text = '[project.urls]\nRepository = "https://github.com/owner/course"\n'
+    (target.root / "pyproject.toml").write_text(text)
+    notebook = read_master(target)
+    assert "/github/owner/course/blob/v" in notebook.cells[0].source
+    setup = cell_with(notebook, "Lab(").source
+    assert setup.startswith('if "google.colab"') and 'prepare_colab("owner/course", "v' in setup
+    compile(setup, "cell", "exec")
+    lines = [line for line in setup.splitlines() if line.strip()]
+    assert len(lines) <= 3 + 4, "the badge costs three lines"

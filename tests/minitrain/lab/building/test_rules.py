@@ -1,0 +1,84 @@
+"""Each rule of a lab's format: a notebook that breaks it is told so, with the cell."""
+
+from __future__ import annotations
+
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from minitrain.lab.building.rules import code_lines, problems, words
+
+
+def told(*cells) -> str:
+    return "\n".join(problems(new_notebook(cells=[new_markdown_cell("# Title"), *cells])))
+
+
+def code(source: str, *tags: str):
+    return new_code_cell(source, metadata={"tags": list(tags)})
+
+
+LONG = "word " * 61
+LINES = "\n".join(f"x{i} = {i}" for i in range(21))
+
+
+@pytest.mark.parametrize(
+    "cell, said",
+    [
+        (new_markdown_cell(LONG), "cell 2 has 61 words"),
+        (new_markdown_cell("word " * 131, metadata={"tags": ["hint"]}), "cell 2 has 131 words"),
+        (
+            new_markdown_cell("<details><summary>a</summary>\ntext</details>"),
+            "blank line after </summary>",
+        ),
+        (new_markdown_cell('<div class="alert alert-info">x</div>'), "blockquote"),
+        (new_markdown_cell("![](x.png)"), "no alt text"),
+        (new_markdown_cell('<img src="x.png">'), "no alt text"),
+        (code(LINES), "a demo has at most 10"),
+        (code(LINES, "exercise"), "an exercise has at most 20"),
+        (code(LINES, "setup"), "setup cell has at most 6"),
+        (code("%timeit x"), "% magic"),
+        (code('show.lines({}, x="", y="")'), "a figure has no alt text"),
+    ],
+)
+def test_a_broken_rule_is_told(cell, said):
+    assert said in told(cell)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        new_markdown_cell("word " * 60),
+        new_markdown_cell("word " * 130, metadata={"tags": ["hint"]}),
+        new_markdown_cell("<details><summary>a</summary>\n\ntext</details>"),
+        new_markdown_cell('![a ring](x.png) <img src="x" alt="a ring">'),
+        code(LINES, "experiment"),
+        code("y = x % 3\nshow.lines({}, x='', y='', alt='time against size')"),
+        code("show.lines({}, x='', y='', ax=ax)"),
+    ],
+)
+def test_what_keeps_the_rules_passes(cell):
+    assert told(cell) == ""
+
+
+def test_too_many_words_in_all():
+    assert "in all" in told(*[new_markdown_cell("word " * 59) for _ in range(35)])
+    hints = [new_markdown_cell("word " * 59, metadata={"tags": ["hint"]}) for _ in range(35)]
+    assert told(*hints) == ""
+
+
+def test_words_counts_prose_only():
+    assert words("one [two](https://a.b/c) $$x + y$$ <b>three</b>\n```\ncode here\n```") == 3
+
+
+def test_the_arguments_of_a_picture_are_no_lines_of_code():
+    picture = "show.lines(\n" + "    a=1,\n" * 12 + "    alt='x',\n)"
+    assert "at most" not in told(code(f"with open('a'):\n    x = 1\n{picture}\ny = 2"))
+    assert "at most 10" in told(code(picture.replace("show.lines", "print")))
+
+
+def test_code_lines_counts_what_says_something():
+    assert (
+        code_lines(
+            '# comment\n\ndef f():\n    """Doc\n    string."""\n    return g(\n        1,\n    )'
+        )
+        == 3
+    )

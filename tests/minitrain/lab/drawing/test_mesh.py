@@ -1,0 +1,60 @@
+"""The drawing of a mesh: what each rank holds, whose group crosses nodes, words for who cannot see."""
+
+from __future__ import annotations
+
+import pytest
+
+from minitrain.errors import InputError
+from minitrain.lab.drawing.figures import canvas
+from minitrain.lab.drawing.mesh import HOLDING, draw_mesh, ends, held, in_words, places_of
+from minitrain.parallel.mesh import Mesh
+
+EIGHT = Mesh(pp=2, dp=2, tp=2)
+
+
+def test_every_layer_head_and_row_is_held_by_as_many_ranks():
+    mesh = Mesh(pp=3, dp=2, ep=2, cp=1, tp=2)
+    for what, parts in {"layers": 3, "heads": 2, "experts": 2, "rows": 4}.items():
+        count = dict.fromkeys(range(HOLDING[what]), 0)
+        for rank in range(mesh.size):
+            for number in held(mesh, rank, HOLDING)[what][0]:
+                count[number] += 1
+        assert set(count.values()) == {mesh.size // parts}, what
+    assert "tokens" not in held(mesh, 0, HOLDING), "an axis of size 1 cuts nothing"
+
+
+def test_the_words_say_whether_a_group_leaves_its_node():
+    assert in_words(EIGHT, 4, "tp", 5).endswith("along tp: 4, 5, inside one node.")
+    assert in_words(EIGHT, 4, "pp", 5).endswith("along pp: 1, 5, over 2 nodes.")
+    assert in_words(EIGHT, 8, "", 0) == "8 ranks on 1 node of 8."
+
+
+def test_no_two_ranks_share_a_place():
+    for size, per_node in ((8, 4), (24, 8), (6, 4), (512, 8), (16, 16)):
+        assert len(set(places_of(size, per_node))) == size
+
+
+def arrows(mesh: Mesh, axis: str) -> list[str]:
+    """The styles of the lines of the ring that is drawn."""
+    with canvas() as (_, ax):
+        draw_mesh(mesh, ranks_per_node=4, axis=axis, rank=1, ax=ax)
+        found = [text.arrow_patch for text in ax.texts if getattr(text, "arrow_patch", None)]
+        return [arrow.get_linestyle() for arrow in found]
+
+
+def test_a_message_between_nodes_is_dashed():
+    assert arrows(EIGHT, "tp") == ["-", "-"]
+    assert arrows(EIGHT, "pp") == ["--", "--"]
+
+
+def test_an_arrow_to_a_node_below_covers_no_words():
+    above, below = places_of(8, 4)[1], places_of(8, 4)[5]
+    (_, start), (_, end), _ = ends(above, below, crosses=True)
+    assert above[1] + 0.9 < start < end < below[1] + 0.1
+    (_, start), (_, end), _ = ends(below, above, crosses=True)
+    assert above[1] + 0.9 < end < start < below[1] + 0.1
+
+
+def test_an_axis_that_is_none_is_named():
+    with pytest.raises(InputError, match="known are"):
+        draw_mesh(EIGHT, axis="cp")

@@ -1,0 +1,57 @@
+"""Recorded tables: three ways to give one, one way to keep it, and words for what is none."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.errors import InputError
+from minitrain.lab.drawing.tables import plain, rows_of
+
+ROWS = [{"ranks": 1, "seconds": 0.5}, {"ranks": 2, "seconds": 0.25}]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        ROWS,
+        tuple(ROWS),
+        pd.DataFrame(ROWS),
+        {"ranks": [1, 2], "seconds": [0.5, 0.25]},
+        {"ranks": torch.tensor([1, 2]), "seconds": np.array([0.5, 0.25])},
+        [{"ranks": torch.tensor(1), "seconds": np.float64(0.5)}, {"ranks": 2, "seconds": 0.25}],
+    ],
+)
+def test_all_ways_give_the_same_rows(table):
+    rows = rows_of(table)
+    assert rows == ROWS
+    assert json.loads(json.dumps(rows)) == ROWS
+
+
+@pytest.mark.parametrize(
+    "table, said",
+    [
+        (7, "is a int"),
+        ("text", "is a str"),
+        ([1, 2], "row 0 of 'scaling' is a int"),
+        ([{"a": 1}, {"b": 2}], r"lacks \['a'\] and has \['b'\]"),
+        ([{"a": 1}, {}], r"lacks \['a'\]"),
+        ({"a": [1], "b": [1, 2]}, "differ in length"),
+        ([{"a": float("nan")}], "scaling, row 0, a is nan"),
+        ([{"a": object()}], "cannot be kept"),
+    ],
+)
+def test_what_is_no_table_is_told(table, said):
+    with pytest.raises(InputError, match=said):
+        rows_of(table, "scaling")
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=8))
+def test_plain_keeps_what_is_plain(value):
+    assert plain(value) == value

@@ -1,0 +1,198 @@
+"""Lab in plain Python: cards as text, references where the learner's does not pass, nothing lost."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitrain.errors import InputError
+from minitrain.lab import Lab
+from minitrain.lab.notebook.progress import Progress
+
+
+@pytest.fixture(scope="module")
+def root() -> Path:
+    return Path(__file__).parent / "course"
+
+
+@pytest.fixture(scope="module")
+def one_lab(root: Path) -> Lab:
+    """Its sandbox is started once."""
+    return Lab("e90_sums", root=root)
+
+
+@pytest.fixture
+def lab(one_lab: Lab, tmp_path: Path) -> Lab:
+    one_lab._progress = Progress("e90_sums", tmp_path / "progress")
+    return one_lab
+
+
+def load(tmp_path: Path, body: str):
+    """A function `running_sum` from a file of its own, as a learner's cell would define it."""
+    path = tmp_path / "cell.py"
+    path.write_text(f"import torch\n\ndef running_sum(values):\n{body}\n")
+    spec = importlib.util.spec_from_file_location("cell", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.running_sum
+
+
+def test_one_line_at_the_start(root, tmp_path, capsys):
+    lab = Lab("e90_sums", root=root, progress_folder=tmp_path)
+    line = capsys.readouterr().out
+    assert (
+        line.count("\n") == 1 and line.startswith("torch 2.") and line.endswith(" · 0 of 3 done\n")
+    )
+    assert repr(lab) in line
+
+
+def test_a_right_answer_is_returned_and_scored(lab, tmp_path, capsys):
+    mine = load(tmp_path, "    return torch.cumsum(values, 0)")
+    assert lab.grade(mine) is mine
+    assert "6 of 6 points" in capsys.readouterr().out
+    assert lab.progress.points == {"running_sum": [6, 6]}
+    assert repr(lab).endswith("1 of 3 done")
+
+
+def test_a_wrong_one_gets_its_words_and_the_reference(lab, tmp_path, capsys):
+    wrong = load(tmp_path, "    return torch.cumsum(values, 0).flip(0)")
+    assert lab.grade(wrong) is torch.cumsum
+    said = capsys.readouterr().out
+    assert "2 of 6 points" in said and "summed from the end" in said
+
+
+def test_the_best_score_stays(lab, tmp_path, capsys):
+    lab.grade(load(tmp_path, "    return torch.cumsum(values, 0)"))
+    lab.grade(load(tmp_path, "    return values"))
+    assert "Your best so far, 6 points, is kept" in capsys.readouterr().out
+    assert lab.progress.points["running_sum"] == [6, 6]
+
+
+def test_the_stub_costs_no_run(lab, tmp_path, capsys):
+    stub = load(tmp_path, '    """The sum."""\n    # YOUR CODE HERE\n    ...')
+    assert lab.grade(stub) is torch.cumsum
+    assert "6 points\n  Not written yet: the reference stands in" in capsys.readouterr().out
+    assert lab.progress.points == {}
+
+
+def test_the_reference_earns_nothing(lab, capsys):
+    assert lab.grade(torch.cumsum) is torch.cumsum
+    assert "run the cell of your `running_sum`" in capsys.readouterr().out
+    assert lab.progress.points == {}
+
+
+def test_experiment_and_question(lab, capsys):
+    lab.experiment("growth", {"n": [1, 2], "sum": [1.0, 2.0]})
+    lab.answer("largest", torch.tensor(2.0))
+    said = capsys.readouterr().out
+    assert "3 of 3 points" in said and "1 of 1 point\n" in said
+    assert lab.records == {"growth": [{"n": 1, "sum": 1.0}, {"n": 2, "sum": 2.0}]}
+    assert lab.progress.answers == {"largest": 2.0}
+
+
+def test_a_table_without_a_needed_column(lab, capsys):
+    lab.experiment("growth", [{"n": 1}])
+    assert "no column 'sum'" in capsys.readouterr().out
+    assert lab.progress.points["growth"] == [0, 3]
+
+
+def test_nothing_recorded_yet_goes_on(lab, capsys):
+    lab.experiment("growth", None), lab.experiment("growth", []), lab.answer("largest", None)
+    lab.predict("last_sum", None), lab.reveal("last_sum", 10)
+    said = capsys.readouterr().out
+    assert said.count("Nothing recorded yet") == 2 and "No answer yet" in said
+    assert "Your guess for last sum\n  Put a number in place of None" in said
+    assert lab.progress.points == {} and "10" not in said.split("Last sum: hidden until you")[1]
+
+
+def test_guess_then_measure(lab, capsys):
+    lab.predict("sent", 12e6, unit="B")
+    lab.reveal("sent", 1.5e6, formula=1.5e6, note="each rank")
+    said = capsys.readouterr().out
+    assert (
+        "12 MB" in said and "8 times too large" in said and "1.5 MB" in said and "each rank" in said
+    )
+
+
+@pytest.mark.parametrize(
+    "guess, measured, verdict",
+    [
+        (5, 5, "X: your guess is exactly right"),
+        (101, 100, "your guess is 1% above"),
+        (50, 100, "2 times too small"),
+        (-1, 3, "off by 4"),
+    ],
+)
+def test_the_distance_in_words(lab, capsys, guess, measured, verdict):
+    lab.predict("x", guess), lab.reveal("x", measured)
+    assert verdict in capsys.readouterr().out
+
+
+def test_sizes_by_tier(lab, monkeypatch):
+    assert lab.size("elements") == 8
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert lab.tier == "multi" and lab.size("elements") == 1024 and lab.size("repeats") == 3
+
+
+def test_another_session_goes_on_where_this_one_ended(lab, root, tmp_path, capsys):
+    lab.experiment("growth", [{"n": 1, "sum": 1}])
+    capsys.readouterr()
+    again = Lab("e90_sums", root=root, progress_folder=tmp_path / "progress")
+    assert repr(again).endswith("1 of 3 done") and again.records == lab.records
+    headline, where = capsys.readouterr().out.splitlines()
+    assert headline == repr(again) and "reset" not in headline
+    assert str(tmp_path / "progress" / "e90_sums.json") in where and "lab.reset()" in where
+
+
+def test_a_lab_can_be_started_over_and_nothing_is_lost(lab, capsys):
+    lab.experiment("growth", [{"n": 1, "sum": 1}])
+    assert "1 row kept." in capsys.readouterr().out
+    lab.reset()
+    first, where = capsys.readouterr().out.splitlines()
+    assert first.endswith("0 of 3 done") and lab.records == {}
+    assert "growth" in Path(where.removeprefix("what you had is in ")).read_text()
+    lab.reset()
+    assert "what you had" not in capsys.readouterr().out
+
+
+def test_score_names_what_is_open_and_what_to_read(lab, capsys):
+    lab.experiment("growth", [{"n": 1, "sum": 1}])
+    lab.score(read="minitrain/lab/notebook/progress.py")
+    said = capsys.readouterr().out
+    assert "3 of 10 points" in said and "Now read `minitrain/lab/notebook/progress.py`" in said
+    assert "to do" in said and "done" in said
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (
+            lambda lab: Lab("e90_sumz", root=Path(__file__).parent / "course"),
+            "did you mean 'e90_sums'",
+        ),
+        (lambda lab: lab.grade(load_named("runing_sum")), "did you mean 'running_sum'"),
+        (lambda lab: lab.grade(3), "takes the function or class"),
+        (lambda lab: lab.experiment("grwth", [{"n": 1}]), "did you mean 'growth'"),
+        (lambda lab: lab.experiment("growth", 5), "'growth' is a int"),
+        (lambda lab: lab.experiment("growth", [{"n": float("inf")}]), "row 0, n is inf"),
+        (lambda lab: lab.answer("biggest", 1), "no question of e90_sums is called 'biggest'"),
+        (lambda lab: lab.answer("largest", object()), "cannot be kept"),
+        (lambda lab: lab.predict("x", "many"), "needs one number"),
+        (lambda lab: lab.size("element"), "did you mean 'elements'"),
+    ],
+)
+def test_bad_input_is_told_in_one_sentence(lab, call, said):
+    with pytest.raises(InputError, match=said.replace("'", ".")) as caught:
+        call(lab)
+    assert "\n" not in str(caught.value)
+
+
+def load_named(name: str):
+    def function(values):
+        return values
+
+    function.__name__ = name
+    return function

@@ -1,0 +1,112 @@
+"""The first line, the server's command, Colab's set-up, the doctor, the map."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+
+from minitrain.lab.notebook import colab, health
+from minitrain.lab.notebook.machine import Machine
+from minitrain.lab.notebook.overview import overview_card, standings
+from minitrain.lab.notebook.progress import Progress
+from minitrain.lab.notebook.server import SETTINGS, server_command
+from minitrain.paths import course_root
+
+
+def test_the_first_line_names_torch_device_and_cores():
+    version = ".".join(torch.__version__.split(".")[:2])
+    machine = Machine()
+    assert str(machine).startswith(f"torch {version} · ") and str(machine.cores) in str(machine)
+    assert machine.tier == {0: "cpu", 1: "gpu"}.get(torch.cuda.device_count(), "multi")
+
+
+def test_the_server_has_our_settings_and_this_python():
+    command = server_command(Path("/c"), Path("/c/labs/index.ipynb"), 9000, browser=False)
+    assert command[0] == sys.executable and "--no-browser" in command
+    assert f"--LabApp.app_settings_dir={SETTINGS}" in command and "--ServerApp.port=9000" in command
+    assert "--LabApp.default_url=/lab/tree/labs/index.ipynb" in command
+
+
+def test_every_setting_is_one_that_jupyterlab_knows():
+    schemas = Path(sys.prefix) / "share/jupyter/lab/schemas"
+    overrides = json.loads((SETTINGS / "overrides.json").read_text())
+    for plugin, settings in overrides.items():
+        extension, name = plugin.split(":")
+        schema = json.loads((schemas / extension / f"{name}.json").read_text())
+        assert set(settings) <= set(schema["properties"]), plugin
+    assert overrides["@jupyterlab/notebook-extension:tracker"]["autoStartDefaultKernel"] is True
+
+
+def test_colab_installs_what_is_missing_and_never_torch():
+    text = '[project]\ndependencies = [\n    "torch>=2.6",\n    "numpy>=1",\n    "typer>=0.12",\n    "not-there>=3",\n]\n'
+    assert colab.missing_packages(text) == ["not-there>=3"]
+    real = (course_root() / "pyproject.toml").read_text()
+    assert "torch>=2.6" in real and colab.missing_packages(real) == []
+
+
+def test_colab_stands_alone(tmp_path):
+    source = (course_root() / "minitrain/lab/notebook/colab.py").read_text()
+    check = "import sys; exec(sys.stdin.read()); print(callable(prepare_colab))"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", check], input=source, text=True, capture_output=True
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_colab_clones_once_and_says_why_it_cannot(tmp_path, monkeypatch):
+    folder = tmp_path / "course"
+    (folder / "minitrain").mkdir(parents=True), (folder / "labs").mkdir()
+    (folder / "pyproject.toml").write_text('dependencies = [\n    "torch>=2.6",\n]\n')
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    colab.prepare_colab("owner/repo", "v1", str(folder))
+    assert sys.path[0] == str(folder) and Path.cwd() == folder / "labs"
+    with pytest.raises(RuntimeError, match="failed"):
+        colab._run(sys.executable, "-c", "raise SystemExit('no network')")
+
+
+def test_the_doctor_tells_a_state_and_a_remedy_for_all():
+    lines = list(health.examine())
+    assert [line.name for line in lines][:2] == ["Python", "torch"] and 9 <= len(lines) <= 12
+    assert all(line.state == "ok" or line.remedy for line in lines)
+    assert next(line for line in lines if line.name == "ranks").state == "ok"
+
+
+@pytest.mark.parametrize("cores, state", [(1, "warn"), (2, "ok")])
+def test_one_core_is_a_warning(monkeypatch, cores, state):
+    monkeypatch.setattr(Machine, "cores", cores)
+    assert health._cores().state == state
+
+
+def test_a_check_that_breaks_is_a_failure_with_its_words(monkeypatch):
+    def broken():
+        raise OSError("no such device\nsecond line")
+
+    monkeypatch.setattr(health, "CHECKS", {"disk": broken})
+    assert list(health.examine()) == [
+        health.Line("disk", "fail", "OSError: no such device", "run 'make setup' again")
+    ]
+
+
+def test_no_browser_is_only_a_warning(monkeypatch):
+    monkeypatch.setattr(health, "CHROMIUM", ("no-such-browser",))
+    assert health._browser().state == "warn" and "skip" in health._browser().found
+
+
+def test_the_map_shows_points_and_what_is_next(course, tmp_path):
+    cell = nbformat.v4.new_markdown_cell("# e90 · Sums\n\n5 minutes")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), course / "labs/e90_sums.ipynb")
+    progress = Progress("e90_sums", tmp_path)
+    progress.score("running_sum", 6, 6)
+    card = overview_card(standings(course, tmp_path))
+    assert "6 of 10 points" in card.text and "begun" in card.text
+    assert "Next: e90 · Sums, 2 to go, first: Growth of the sum" in card.text
+    assert '<a href="e90_sums.ipynb">e90 · Sums</a>' in card.html and "5 min" in card.html
+    progress.score("growth", 3, 3), progress.score("largest", 1, 1)
+    assert "Everything is done" in overview_card(standings(course, tmp_path)).text

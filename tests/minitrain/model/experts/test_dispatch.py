@@ -1,0 +1,100 @@
+"""Rows by expert and back: nothing lost, the right ones dropped, each operator its partner's adjoint."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrain.model.experts.dispatch import collect, combine, dispatch, make_plan, places
+
+FEW = settings(max_examples=30, deadline=None)
+SIZES = {"m": st.integers(1, 12), "k": st.integers(1, 3), "count": st.integers(3, 9)}
+
+
+def choose(m: int, k: int, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Different experts for each token, and probabilities among which some are equal."""
+    generator = torch.Generator().manual_seed(seed)
+    experts = torch.rand(m, count, generator=generator).topk(k).indices
+    return experts, torch.randint(1, 5, (m, k), generator=generator) / 5
+
+
+@FEW
+@given(**SIZES, seed=st.integers(0, 99))
+def test_dropless_loses_nothing_and_comes_back(m, k, count, seed):
+    experts, _ = choose(m, k, count, seed)
+    plan = make_plan(experts, count)
+    assert plan.counts.sum() == m * k and plan.kept.all() and plan.dropped == 0
+    assert torch.equal(experts.flatten()[plan.order], experts.flatten().sort().values)
+    assert torch.equal(plan.order[plan.slots.flatten()], torch.arange(m * k)), "the inverse"
+    x = torch.randn(m, 4, dtype=torch.float64)
+    torch.testing.assert_close(collect(dispatch(x, plan), plan), k * x)
+    torch.testing.assert_close(combine(dispatch(x, plan), torch.full((m, k), 1 / k), plan), x)
+
+
+def kept_by_priority(experts, p, count, capacity) -> set[tuple[int, int]]:
+    """Expert by expert: its choices, the most probable first, of equals the earlier token."""
+    kept = set()
+    for expert in range(count):
+        asking = [(-p[m, k].item(), m, k) for m, k in (experts == expert).nonzero().tolist()]
+        kept |= {(m, k) for _, m, k in sorted(asking)[:capacity]}
+    return kept
+
+
+def kept_by_order(experts, p, count, capacity) -> set[tuple[int, int]]:
+    """Wrong: whoever comes first, however unsure of it the router is."""
+    return kept_by_priority(experts, torch.ones_like(p), count, capacity)
+
+
+def as_set(kept: torch.Tensor) -> set[tuple[int, int]]:
+    return {tuple(place) for place in kept.nonzero().tolist()}
+
+
+@FEW
+@given(**SIZES, seed=st.integers(0, 99), capacity=st.integers(1, 4))
+def test_a_capacity_keeps_the_most_probable(m, k, count, seed, capacity):
+    experts, p = choose(m, k, count, seed)
+    plan = make_plan(experts, count, capacity, p)
+    load = experts.flatten().bincount(minlength=count)
+    assert as_set(plan.kept) == kept_by_priority(experts, p, count, capacity)
+    assert torch.equal(plan.counts, load.clamp(max=capacity))
+    assert plan.dropped == (load - capacity).clamp(min=0).sum() == m * k - plan.counts.sum()
+    assert (experts.flatten()[plan.order].diff() >= 0).all()
+
+
+def test_dropping_by_order_is_told_apart():
+    experts, p = torch.tensor([[0], [0], [0]]), torch.tensor([[0.3], [0.9], [0.8]])
+    assert as_set(make_plan(experts, 3, 2, p).kept) == {(1, 0), (2, 0)}
+    assert kept_by_order(experts, p, 3, 2) == {(0, 0), (1, 0)}
+
+
+def test_a_dropped_choice_adds_nothing_and_the_others_keep_their_weights():
+    experts, p = torch.tensor([[0, 1], [0, 2]]), torch.tensor([[0.6, 0.4], [0.7, 0.3]])
+    plan = make_plan(experts, 3, 1, p)
+    rows = torch.ones(3, 1)
+    torch.testing.assert_close(combine(rows, p, plan), torch.tensor([[0.4], [1.0]]))
+
+
+@pytest.mark.parametrize("capacity", [None, 2])
+def test_gradients(capacity):
+    torch.manual_seed(0)
+    experts, p = choose(5, 2, 4, 0)
+    plan = make_plan(experts, 4, capacity, p)
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    rows = torch.randn(len(plan.order), 3, dtype=torch.float64, requires_grad=True)
+    weights = p.double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: dispatch(x, plan), x)
+    assert torch.autograd.gradcheck(lambda rows: collect(rows, plan), rows)
+    assert torch.autograd.gradcheck(lambda *both: combine(*both, plan), (rows, weights))
+    torch.testing.assert_close((dispatch(x, plan) * rows).sum(), (x * collect(rows, plan)).sum())
+
+
+def test_sums_in_bfloat16_are_made_in_float32():
+    plan = make_plan(torch.arange(8).view(1, 8), 8)
+    rows = torch.tensor([[256.0]] + [[1.0]] * 7).bfloat16()
+    assert collect(rows, plan).item() == 264, "in bfloat16 256 + 1 is 256"
+
+
+def test_places_within_an_expert():
+    assert places(torch.tensor([2, 0, 3])).tolist() == [0, 1, 0, 1, 2]

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from minitrain.errors import InputError
+from minitrain.model.config import RopeScaling
+from minitrain.model.hub.load import TextFiles, load_pretrained, save_pretrained
+from minitrain.model.hub.weights import hub_name
+from minitrain.model.transformer import build
+
+from ..peers import CLASSES, SMALL, exact, random_peer, random_tokens
+
+EXACT = {"rtol": 0, "atol": 1e-10}
+SCALED = RopeScaling(factor=4.0, original_length=16)
+FAMILIES = {
+    "llama": ("llama", SMALL),
+    "llama 3.1": ("llama", replace(SMALL, rope_scaling=SCALED, head_size=12, tied=True)),
+    "mistral": ("mistral", replace(SMALL, window=5)),
+    "mistral without a window": ("mistral", SMALL),
+    "qwen2": ("qwen2", replace(SMALL, qkv_bias=True, tied=True)),
+    "qwen2 with a window": ("qwen2", replace(SMALL, qkv_bias=True, window=4)),
+}
+each_family = pytest.mark.parametrize("family, config", FAMILIES.values(), ids=FAMILIES)
+each_size = pytest.mark.parametrize("shard", [10**9, 30_000], ids=["one file", "sharded"])
+
+
+@each_family
+@each_size
+def test_reads_what_transformers_writes(family, config, shard, tmp_path):
+    torch.manual_seed(0)
+    peer = random_peer(config, family, bos_token_id=3, eos_token_id=[4, 5])
+    peer.save_pretrained(tmp_path, max_shard_size=shard)
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard == 30_000)
+    model, text = load_pretrained(tmp_path)
+    assert model.config == config
+    assert (text.bos_id, text.eos_ids, text.tokenizer) == (3, (4, 5), ())
+    tokens = random_tokens(config, 2, 11)
+    torch.testing.assert_close(model(tokens), exact(peer)(tokens).logits, **EXACT)
+
+
+@each_family
+@each_size
+def test_transformers_reads_what_it_writes(family, config, shard, tmp_path):
+    model = build(config, dtype=torch.float64, seed=1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    save_pretrained(model, tmp_path, family, TextFiles(bos_id=7, eos_ids=(8,)), shard_bytes=shard)
+    peer = CLASSES[family][1].from_pretrained(tmp_path, dtype=torch.float64)
+    assert peer.dtype == torch.float64
+    assert (peer.config.bos_token_id, peer.generation_config.eos_token_id) == (7, 8)
+    tokens = random_tokens(config, 2, 11)
+    torch.testing.assert_close(model(tokens), exact(peer)(tokens).logits, **EXACT)
+
+
+@each_family
+def test_there_and_back_is_bitwise_the_same(family, config, tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    text = TextFiles((tmp_path / "tokenizer.json",), bos_id=None, eos_ids=(1, 2))
+    model = build(config, dtype=torch.bfloat16)
+    save_pretrained(model, tmp_path / "out", family, text)
+    back, found = load_pretrained(tmp_path / "out")
+    assert back.config == config and found.eos_ids == (1, 2) and found.bos_id is None
+    assert [path.read_text() for path in found.tokenizer] == ["{}"]
+    for (name, a), b in zip(model.named_parameters(), back.parameters()):
+        assert b.dtype == torch.bfloat16 and torch.equal(a, b), name
+
+
+def test_the_dtype_can_be_chosen(tmp_path):
+    save_pretrained(build(SMALL), tmp_path)
+    assert load_pretrained(tmp_path, dtype=torch.float64)[0].embed.weight.dtype == torch.float64
+
+
+def test_a_smaller_checkpoint_leaves_nothing_of_the_larger_before_it(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    save_pretrained(build(SMALL), tmp_path, shard_bytes=20_000)
+    save_pretrained(build(SMALL, seed=5), tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"notes.txt", "config.json", "generation_config.json", "model.safetensors"}
+    want = build(SMALL, seed=5).embed.weight
+    assert torch.equal(load_pretrained(tmp_path)[0].embed.weight, want)
+
+
+def test_config_of_transformers_4_is_read(tmp_path):
+    """rope_theta and rope_scaling at the top, as Llama 3.1's own config.json has them."""
+    config = replace(SMALL, rope_scaling=SCALED)
+    save_pretrained(build(config), tmp_path)
+    edit(tmp_path, lambda raw: raw.pop("rope_parameters") and None)
+    assert load_pretrained(tmp_path)[0].config == config
+
+
+def test_old_checkpoints_with_rope_frequencies_in_them_are_read(tmp_path):
+    save_pretrained(build(SMALL), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    save_file(weights, tmp_path / "model.safetensors")
+    load_pretrained(tmp_path)
+
+
+# What a person can get wrong -----------------------------------------------------------------
+
+
+def edit(folder, change):
+    path = folder / "config.json"
+    raw = json.loads(path.read_text())
+    change(raw)
+    path.write_text(json.dumps(raw))
+
+
+def without_weight(folder, name="model.norm.weight"):
+    weights = load_file(folder / "model.safetensors")
+    del weights[name]
+    save_file(weights, folder / "model.safetensors")
+
+
+def with_weight(folder, name, tensor):
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {name: tensor}, folder / "model.safetensors")
+
+
+def truncate(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def reshard(folder, index):
+    (folder / "model.safetensors").rename(folder / "part.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def pickled(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+NORM = "model.norm.weight"
+GATE = "model.layers.1.mlp.gate_proj.weight"
+FAULTS = {
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json cannot be read"),
+    "config is not JSON": (lambda f: (f / "config.json").write_text("{"), "is not JSON"),
+    "config is not text": (
+        lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"),
+        "is not JSON",
+    ),
+    "config is a list": (
+        lambda f: (f / "config.json").write_text("[]"),
+        "a JSON list, not an object",
+    ),
+    "unknown family": (
+        lambda f: edit(f, lambda r: r.update(model_type="mamba")),
+        "type 'mamba'; those that can be read are llama, mistral, qwen2",
+    ),
+    "no family": (lambda f: edit(f, lambda r: r.pop("model_type")), "type None"),
+    "size missing": (
+        lambda f: edit(f, lambda r: r.pop("hidden_size")),
+        "does not give hidden_size",
+    ),
+    "size impossible": (
+        lambda f: edit(f, lambda r: r.update(num_key_value_heads=3)),
+        "cannot be built: 4 heads cannot share 3",
+    ),
+    "size no number": (
+        lambda f: edit(f, lambda r: r.update(num_hidden_layers="two")),
+        "cannot be built: layers is 'two'",
+    ),
+    "other activation": (
+        lambda f: edit(f, lambda r: r.update(hidden_act="gelu")),
+        "hidden_act = 'gelu', which is not supported",
+    ),
+    "biases": (lambda f: edit(f, lambda r: r.update(attention_bias=True)), "attention_bias = True"),
+    "quantized": (
+        lambda f: edit(f, lambda r: r.update(quantization_config={"bits": 4})),
+        "quantization_config",
+    ),
+    "yarn": (
+        lambda f: edit(f, lambda r: r["rope_parameters"].update(rope_type="yarn")),
+        "RoPE is scaled as 'yarn'; supported are none and 'llama3'",
+    ),
+    "llama3 without its numbers": (
+        lambda f: edit(f, lambda r: r["rope_parameters"].update(rope_type="llama3")),
+        "does not give factor, low_freq_factor",
+    ),
+    "rope is no object": (
+        lambda f: edit(f, lambda r: r.update(rope_parameters="fast")),
+        "cannot be built",
+    ),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "holds no weights; it needs"),
+    "pickled weights": (pickled, "only pytorch_model.bin, a pickle"),
+    "cut short": (truncate, "model.safetensors is damaged"),
+    "empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors is damaged"),
+    "no safetensors": (
+        lambda f: (f / "model.safetensors").write_bytes(b"<!DOCTYPE html>" * 9),
+        "model.safetensors is damaged",
+    ),
+    "a folder for weights": (
+        lambda f: [(f / "model.safetensors").unlink(), (f / "model.safetensors").mkdir()],
+        "model.safetensors is damaged",
+    ),
+    "shard missing": (
+        lambda f: reshard(f, {"weight_map": {NORM: "lost.safetensors"}}),
+        "lost.safetensors is missing",
+    ),
+    "index without a map": (lambda f: reshard(f, {}), "has no weight_map"),
+    "index that leads out": (
+        lambda f: reshard(f, {"weight_map": {NORM: "../x.safetensors"}}),
+        "has no weight_map of file names",
+    ),
+    "a weight missing": (without_weight, "lacks weights that its config.json asks for: model.norm"),
+    "weights of another size": (
+        lambda f: edit(f, lambda r: r.update(intermediate_size=44)),
+        r"mlp.gate_proj.weight is \[40, 32\], not \[44, 32\], .* and 6 more",
+    ),
+    "fewer layers": (
+        lambda f: edit(f, lambda r: r.update(num_hidden_layers=2)),
+        "no place in a model like it: model.layers.2.input_layernorm.weight",
+    ),
+    "a weight too many": (
+        lambda f: with_weight(f, "model.layers.0.self_attn.q_norm.weight", torch.ones(8)),
+        "no place in a model like it: model.layers.0.self_attn.q_norm.weight",
+    ),
+    "integers": (
+        lambda f: with_weight(f, GATE, torch.ones(40, 32, dtype=torch.int8)),
+        "is quantized, take the original: model.layers.1.mlp.gate_proj.weight is I8",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("good")
+    save_pretrained(build(SMALL), folder)
+    return folder
+
+
+@pytest.mark.parametrize("break_it, words", FAULTS.values(), ids=FAULTS)
+def test_a_broken_checkpoint_is_refused_in_one_sentence(break_it, words, good, tmp_path):
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(good, folder)
+    load_pretrained(folder)
+    break_it(folder)
+    with pytest.raises(InputError, match=words) as error:
+        load_pretrained(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_not_a_folder_is_refused(tmp_path, good):
+    for path in (tmp_path / "nowhere", good / "config.json"):
+        with pytest.raises(InputError, match="is not a folder: give one that holds"):
+            load_pretrained(path)
+
+
+@pytest.mark.parametrize(
+    "change, family, words",
+    [
+        ({}, "gpt2", "no family 'gpt2': llama, mistral, qwen2 can be written"),
+        ({"qkv_bias": True}, "llama", "has q, k and v biases, unlike llama: save as qwen2"),
+        ({}, "qwen2", "lacks q, k and v biases, unlike qwen2: save as llama or mistral"),
+        ({"window": 4}, "llama", "has a sliding window, unlike llama: save as mistral"),
+    ],
+)
+def test_a_family_that_cannot_hold_the_model_is_refused(change, family, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        save_pretrained(build(replace(SMALL, **change)), tmp_path / "out", family)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_save_that_fails_leaves_the_old_checkpoint_whole(tmp_path):
+    save_pretrained(build(SMALL), tmp_path)
+    lost = TextFiles((tmp_path / "no-tokenizer.json",))
+    with pytest.raises(InputError, match="cannot be written"):
+        save_pretrained(build(SMALL, seed=9), tmp_path, text=lost)
+    model, _ = load_pretrained(tmp_path)
+    assert torch.equal(model.embed.weight, build(SMALL).embed.weight)
+    assert not list(tmp_path.glob(".new-*"))
+    with pytest.raises(InputError, match="cannot be written"):
+        save_pretrained(build(SMALL), tmp_path / "config.json")
+
+
+def test_qwen2_with_a_window_over_some_layers_is_refused(tmp_path):
+    save_pretrained(build(replace(SMALL, qkv_bias=True, window=4)), tmp_path, "qwen2")
+    edit(tmp_path, lambda raw: raw.update(max_window_layers=1))
+    with pytest.raises(InputError, match="slides over 2 of its 3 layers"):
+        load_pretrained(tmp_path)
+
+
+def test_names():
+    want = "model.layers.3.self_attn.q_proj.weight"
+    assert hub_name("blocks.3.attention.q.weight") == want
+    assert hub_name("norm.weight") == "model.norm.weight"

@@ -1,0 +1,217 @@
+"""Experts on N ranks equal experts on one, with every gradient; what travels, to the byte."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+
+from minitrain.errors import InputError
+from minitrain.model.config import ModelConfig
+from minitrain.model.experts.moe import MoE
+from minitrain.model.experts.step import set_step, update_biases
+from minitrain.model.transformer import build
+from minitrain.parallel.collectives.differentiable import all_to_all
+from minitrain.parallel.expert.exchange import (
+    exchange_bytes,
+    exchange_naive,
+    expert_parallel,
+    gather_counts,
+    rows_between_ranks,
+)
+from minitrain.parallel.layout import layout_of
+from minitrain.ranks.launch import launch
+from minitrain.training.loss import token_weighted_loss
+
+CONFIG = ModelConfig(
+    19, 8, 2, 2, 1, 16, experts=8, experts_per_token=2, expert_ffn_size=6, shared_experts=1,
+    sequence_balance=0.5, z_loss=0.1, bias_rate=0.01,
+)  # fmt: skip
+ROWS, LENGTH, WIDTH, DOUBLE = 4, 5, CONFIG.hidden_size, 8
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def text() -> torch.Tensor:
+    return torch.randint(19, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+def whole_model():
+    return build(CONFIG, dtype=torch.float64)
+
+
+def backward(model, rows: torch.Tensor) -> torch.Tensor:
+    """The share of the loss that these rows have in the whole text's."""
+    set_step(model, ROWS * LENGTH)
+    loss = token_weighted_loss(model(rows), rows, ROWS * LENGTH)
+    loss.backward()
+    return loss.detach()
+
+
+def one_process():
+    model = whole_model()
+    loss = backward(model, text())
+    update_biases(model)
+    return model, loss
+
+
+def place(group):
+    """Every rank has other rows. Gradients, one rank's statistics, and the bytes of the step."""
+    model = expert_parallel(whole_model(), group)
+    before = len(group.trace.ops)
+    loss = backward(model, text().chunk(group.size)[group.rank])
+    ops = group.trace.ops[before:]
+    for parameter in model.parameters():
+        if "ep" in layout_of(parameter).partial:
+            group.all_reduce(parameter.grad)
+    local = copy.deepcopy([block.mlp.seen.load for block in model.blocks])
+    update_biases(model, group.all_reduce)
+    return {
+        "loss": group.all_reduce(loss),
+        "gradients": {name: p.grad for name, p in model.named_parameters()},
+        "split": [n for n, p in model.named_parameters() if "ep" in layout_of(p).split],
+        "loads": local,
+        "biases": [block.mlp.router.bias_steps for block in model.blocks],
+        "sent": [op.sent_bytes for op in ops if op.kind == "all_to_all"],
+        "kinds": {op.kind for op in ops},
+        "naive": naive_beside(group, model.blocks[0].mlp),
+        "sequence": one_sequence_on_all_ranks(group),
+        "experts": model.blocks[0].mlp.experts.gate.shape[0],
+    }
+
+
+def naive_beside(group, moe: MoE):
+    """The layer by each exchange: output, gradients, bytes of the rows."""
+    generator = torch.Generator().manual_seed(group.rank)
+    x = torch.randn(1, 7, WIDTH, dtype=torch.float64, generator=generator).requires_grad_()
+    out, sent = [], []
+    for exchange in (moe.exchange, partial(exchange_naive, group)):
+        moe.exchange, before = exchange, len(group.trace.ops)
+        y = moe(x)
+        out.append([y, *torch.autograd.grad(y.square().sum(), [x, *moe.parameters()])])
+        sent.append(sum(op.sent_bytes for op in group.trace.ops[before:]))
+    return [[t.detach() for t in tensors] for tensors in out], sent
+
+
+def one_sequence_on_all_ranks(group):
+    """Sequences cut along their tokens: the router's gradient, with the sum over ranks and without."""
+    x = torch.randn(2, 8, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    gradients = []
+    for shared in (True, False):
+        torch.manual_seed(0)
+        moe = MoE(CONFIG).double()
+        set_step(moe, 2 * 8)
+        if shared:
+            moe.router.sum_sequence = group.all_reduce
+        moe(x.chunk(group.size, dim=1)[group.rank]).sum().backward()
+        gradients.append(group.all_reduce(moe.router.weight.grad))
+    return gradients
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def ranks(request):
+    return launch(place, ranks=request.param, timeout=120)
+
+
+def test_loss_and_every_gradient_equal_one_process(ranks):
+    model, loss = one_process()
+    for rank, got in enumerate(ranks):
+        torch.testing.assert_close(got["loss"], loss, **EXACT)
+        assert_gradients(got["gradients"], model, rank, len(ranks))
+        assert got["experts"] == CONFIG.experts // len(ranks)
+        assert all(".experts." in name for name in got["split"]) and len(got["split"]) == 2 * 3
+
+
+def assert_gradients(got: dict[str, torch.Tensor], model, rank: int, ranks: int) -> None:
+    """An expert's whole gradient lies on the rank that has it; the others', summed, on each."""
+    for name, parameter in model.named_parameters():
+        want = parameter.grad
+        if ".experts." in name:
+            want = want.chunk(ranks)[rank]
+        torch.testing.assert_close(got[name], want, **EXACT, msg=name)
+
+
+@pytest.mark.parametrize("ranks, scale", [(2, 2), (4, 1 / 4)], indirect=["ranks"])
+def test_expert_gradients_scaled_by_ep_are_told_apart(ranks, scale):
+    got = {
+        name: gradient * scale if ".experts." in name else gradient
+        for name, gradient in ranks[0]["gradients"].items()
+    }
+    with pytest.raises(AssertionError, match="experts"):
+        assert_gradients(got, one_process()[0], 0, len(ranks))
+
+
+def test_the_bias_is_made_of_the_counts_of_all_ranks(ranks):
+    model, _ = one_process()
+    for index, block in enumerate(model.blocks):
+        loads = [got["loads"][index] for got in ranks]
+        assert torch.equal(sum(loads), block.mlp.seen.load), "no choice lost, none counted twice"
+        for got in ranks:
+            assert torch.equal(got["biases"][index], block.mlp.router.bias_steps)
+    if len(ranks) > 1:
+        alone = [(load.double().mean() - load).sign().long() for load in ranks[0]["loads"]]
+        wrong = [not torch.equal(a, b) for a, b in zip(alone, ranks[0]["biases"])]
+        assert any(wrong), "made of one rank's own counts the biases would drift apart"
+
+
+def test_bytes_equal_the_closed_form(ranks):
+    counts = [torch.stack([got["loads"][i] for got in ranks]) for i in range(CONFIG.layers)]
+    for rank, got in enumerate(ranks):
+        between = [rows_between_ranks(c, rank) for c in counts]
+        rows = sum(exchange_bytes(*b, WIDTH, DOUBLE) for b in between)
+        held = CONFIG.experts // len(ranks)
+        told = CONFIG.layers * held * (len(ranks) - 1) * 8  # int64 counts, forward
+        assert sum(got["sent"]) == rows + told and got["kinds"] == {"all_to_all"}
+        assert len(got["sent"]) == CONFIG.layers * (1 + 2 + 2)
+
+
+def test_naive_gives_the_same_and_sends_every_row_to_every_rank(ranks):
+    for got in ranks:
+        (real, naive), (real_bytes, naive_bytes) = got["naive"]
+        for mine, theirs in zip(real, naive):
+            torch.testing.assert_close(mine, theirs, **EXACT)
+        others, rows = len(ranks) - 1, 7 * CONFIG.experts_per_token
+        counts = others * CONFIG.experts * 8  # the gathered ones
+        assert naive_bytes == 4 * others * rows * WIDTH * DOUBLE + counts
+        assert real_bytes < naive_bytes or others == 0
+
+
+def test_a_sequence_on_several_ranks_is_balanced_as_one(ranks):
+    torch.manual_seed(0)
+    moe = MoE(CONFIG).double()
+    x = torch.randn(2, 8, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    moe(x).sum().backward()
+    for got in ranks:
+        right, wrong = got["sequence"]
+        torch.testing.assert_close(right, moe.router.weight.grad, **EXACT)
+        assert len(ranks) == 1 or not torch.allclose(wrong, right, rtol=1e-6), "counted by parts"
+
+
+def uneven(group):
+    """Rank r sends r rows to rank 0, one to each other; rank 0 sends nothing to itself."""
+    sent = [group.rank] + [1] * (group.size - 1)
+    got = list(range(group.size)) if group.rank == 0 else [1] * group.size
+    x = torch.full((sum(sent), 2), group.rank + 1.0, requires_grad=True)
+    y = all_to_all(x, group, sent, got)
+    (y * (group.rank + 1)).sum().backward()
+    return y.detach()[:, 0].tolist(), x.grad[:, 0].tolist(), gather_counts(group, torch.ones(2))
+
+
+def test_all_to_all_of_uneven_parts_and_its_gradient():
+    results = launch(uneven, ranks=3, timeout=60)
+    assert results[0][:2] == ([2, 3, 3], [2, 3])
+    assert results[1][:2] == ([1, 2, 3], [1, 2, 3])
+    assert results[2][:2] == ([1, 2, 3], [1, 1, 2, 3])
+    assert results[0][2].shape == (3, 2)
+
+
+def too_many(group):
+    with pytest.raises(InputError, match="8 experts cannot be split over 3 ranks: use 1, 2, 4, 8"):
+        expert_parallel(whole_model(), group)
+    with pytest.raises(InputError, match="no experts"):
+        expert_parallel(torch.nn.Linear(1, 1), group)
+
+
+def test_what_cannot_be_split_is_refused():
+    launch(too_many, ranks=3, timeout=60)

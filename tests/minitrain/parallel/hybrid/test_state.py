@@ -1,0 +1,126 @@
+"""Taken apart on a mesh and put together again, a model and its optimizer are what they were, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from minitrain.model.transformer import Transformer, build
+from minitrain.optimizers.adamw import adamw
+from minitrain.optimizers.groups import parameter_groups
+from minitrain.parallel.hybrid import state
+from minitrain.parallel.hybrid.model import MeshModel, MeshOptions, full_mesh
+from minitrain.parallel.hybrid.state import held_by, put_together, take_apart, whole_model
+from minitrain.ranks.launch import launch
+
+from .mesh_toys import DENSE, MIXTURE
+from .test_model import along
+
+TIED = replace(DENSE, tied=True)
+CASES = {
+    4: [
+        ({"dp": 2, "tp": 2}, DENSE, along()),
+        ({"pp": 2, "tp": 2}, TIED, along(sequence=True)),
+        ({"ep": 2, "pp": 2}, MIXTURE, along()),
+        ({"cp": 2, "pp": 2}, TIED, along("dualpipe")),  # each rank holds both stages
+        ({"pp": 2, "dp": 2}, replace(MIXTURE, layers=4), along("interleaved", 2)),
+    ],
+    3: [({"tp": 3}, DENSE, along()), ({"ep": 3}, MIXTURE, along())],  # ranks share key heads
+}
+
+
+def trained(config) -> tuple[Transformer, torch.optim.Optimizer]:
+    """As if after two steps: every number of the model and of the optimizer is another."""
+    model, generator = build(config), torch.Generator().manual_seed(3)
+    optimizer = adamw(model, 0.01)
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer += torch.arange(len(buffer)) * (1 + len(name))
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+            means = [torch.rand(p.shape, generator=generator) for _ in range(2)]
+            state = dict(zip(("step", "exp_avg", "exp_avg_sq"), (torch.tensor(2.0), *means)))
+            optimizer.state[p] = state
+    return model, optimizer
+
+
+def everything(model, optimizer) -> dict[str, torch.Tensor]:
+    names = {p: name for name, p in model.named_parameters()}
+    states = {
+        f"{names[p]} {key}": value
+        for p, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+    decays = {
+        f"{names[p]} decay": torch.tensor(group["weight_decay"])
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    return {**model.state_dict(), **states, **decays}
+
+
+def split(group, sizes, config, options: MeshOptions):
+    """This rank's part of `trained`, its optimizer, and one made from the part alone."""
+    model, optimizer = trained(config)
+    names = {p: name for name, p in model.named_parameters()}
+    parts = MeshModel(model, full_mesh(**sizes), group, options)
+    return parts, take_apart(parts, names, optimizer)
+
+
+def differences(group, cases) -> list[set[str]]:
+    """For each case the names that came back otherwise, on rank 0."""
+    found = []
+    for sizes, config, options in cases:
+        parts, own = split(group, sizes, config, options)
+        again, alone = put_together(parts, own), whole_model(parts)
+        want = everything(*trained(config))
+        assert (again is None) == (alone is None)
+        if again is not None:
+            same = again[0].state_dict()
+            assert all(torch.equal(same[name], value) for name, value in alone.state_dict().items())
+            got = everything(*again)
+            assert got.keys() == want.keys()
+            found.append({name for name in want if not torch.equal(got[name], want[name])})
+    return found
+
+
+def test_what_is_taken_apart_comes_back_to_the_last_bit():
+    for ranks, cases in CASES.items():
+        found = launch(differences, cases, ranks=ranks)
+        assert found[0] == [set()] * len(cases)
+        assert found[1] == [], "rank 0 has the whole, and the others nothing"
+
+
+def decays(group, sizes, config, options) -> dict[str, tuple[float, float]]:
+    """Of each parameter here, its decay, and what one would give it who saw this part alone."""
+    parts, optimizer = split(group, sizes, config, options)
+    alone = parameter_groups(parts.modules, 0.1)
+    found = [
+        {id(p): g["weight_decay"] for g in groups for p in g["params"]}
+        for groups in (optimizer.param_groups, alone)
+    ]
+    named = {name: held.tensor for name, held in held_by(parts).items()}
+    return {name: tuple(f[id(p)] for f in found) for name, p in named.items() if id(p) in found[0]}
+
+
+def test_the_same_parameters_decay_as_in_one_process():
+    """The part alone does not tell: a tied head has no embedding beside it, and is a plain matrix."""
+    whole = build(TIED)
+    names = {p: name for name, p in whole.named_parameters()}
+    want = {names[p]: g["weight_decay"] for g in parameter_groups(whole, 0.1) for p in g["params"]}
+    wrong = set()
+    for here in launch(decays, {"pp": 2}, TIED, along(), ranks=2):
+        assert {name: decay for name, (decay, _) in here.items()} == {n: want[n] for n in here}
+        wrong |= {name for name, (_, alone) in here.items() if alone != want[name]}
+    assert wrong == {"embed.weight"}
+
+
+def every_copy_speaks(group, cases) -> list[set[str]]:
+    state.is_first_copy = lambda tensor, lines: True  # this rank is a process of its own
+    return differences(group, cases)
+
+
+def test_copies_that_all_speak_are_seen():
+    found = launch(every_copy_speaks, CASES[4][:1], ranks=4)[0][0]
+    assert {"norm.weight", "embed.weight", "embed.weight exp_avg"} <= found

@@ -1,0 +1,153 @@
+"""When a pipeline's operations run, and what they hold: as the validator says of the schedule."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import pytest
+import torch
+
+from minitrain.data.loader import Batch
+from minitrain.measure.memory import MemoryLedger
+from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import build
+from minitrain.network.fabric import Device, Fabric
+from minitrain.network.links import Link, LinkModel
+from minitrain.parallel.pipeline.executor import Pipeline
+from minitrain.parallel.pipeline.plain import share_of_loss
+from minitrain.parallel.pipeline.schedules import make_schedule
+from minitrain.parallel.pipeline.stages import cut
+from minitrain.parallel.pipeline.timeline import UNIT, UNIT_SPLIT, Clocked, clocked, executed
+from minitrain.ranks.launch import launch
+
+from .pipeline_toys import microbatches, tiny
+
+ALPHA = 0.25  # of a forward: what a message takes
+
+
+class Known(Pipeline):
+    """Each operation takes its unit on the emulated clock, and next to nothing else."""
+
+    def compute(self, step, operation, arrived):
+        result = super().compute(step, operation, arrived)
+        unit = UNIT_SPLIT if self.schedule.splits_backward else UNIT
+        self.group.clock.advance(unit[operation.kind])
+        return result
+
+
+def emulated(group, kind, cases):
+    events = []
+    for name, m, v in cases:
+        schedule = make_schedule(name, group.size, m, v)
+        group.use(group.clock.fabric.clock(group.rank))
+        pipeline = kind(group, schedule, cut(tiny(), schedule, group.rank))
+        pipeline.shared = []  # what is summed at the end is no operation of the schedule
+        pipeline.run(microbatches(m), share_of_loss(1))
+        events += executed([group.trace]).ranks
+    return events
+
+
+TIMED = [
+    ("gpipe", 4, 1),
+    ("1f1b", 5, 1),
+    ("interleaved", 4, 2),
+    ("zero-bubble", 6, 1),
+    ("dualpipe", 6, 1),
+]
+
+
+@pytest.mark.parametrize("alpha", [0.0, ALPHA])
+def test_the_emulated_clock_is_the_schedules_own(alpha):
+    """Every operation begins and ends when the validator says, so that the bubble is its, too."""
+    fabric = Fabric("units", Device("any"), LinkModel(Link(alpha, 0)), compute_scale=1e-12)
+    runs = launch(emulated, Known, TIMED, ranks=4, fabric=fabric, timeout=60)
+    for (name, m, v), *ranks in zip(TIMED, *runs):
+        planned = clocked(make_schedule(name, 4, m, v), send=alpha)
+        for got, want in zip(ranks, planned.ranks):
+            assert [event.operation for event in got] == [event.operation for event in want]
+            times = [time for event in want for time in event[1:]]
+            assert [time for event in got for time in event[1:]] == pytest.approx(times, abs=1e-6)
+
+
+# ---- the real clock ----
+
+TOLERANCE, REPEATS, BUSY = 0.10, 8, 0.8
+SHAPE = ModelConfig(256, 128, layers=4, heads=4, kv_heads=4, ffn_size=384)
+
+
+def equal_batches(m):
+    tokens = torch.randint(256, (m, 4, 64), generator=torch.Generator().manual_seed(0))
+    documents, places = torch.zeros(4, 64, dtype=torch.int64), torch.arange(64).expand(4, 64)
+    return [Batch(row, row, documents, places) for row in tokens]
+
+
+def really(group, names):
+    """For each schedule and step: its events, and the share of a core that its operations had."""
+    steps = {name: [] for name in names}
+    for name in names:
+        schedule = make_schedule(name, group.size, 4)
+        pipeline = Pipeline(group, schedule, cut(build(SHAPE), schedule, group.rank))
+        for repeat in range(REPEATS + 1):
+            group.barrier()
+            cpu = time.process_time()
+            pipeline.run(equal_batches(4), share_of_loss(4 * 4 * 64))
+            cpu = time.process_time() - cpu
+            (events,) = executed([group.trace]).ranks
+            if repeat > 0:
+                steps[name].append((events, cpu / Clocked((events,)).busy(0)))
+    return steps
+
+
+def bubble_error(clock, schedule):
+    """The farthest rank's |measured - the schedule's own| idle time, as a share of the step.
+
+    The schedule's own: with what each rank's forwards and backwards took in the median.
+    """
+    took = {}
+    for rank, events in enumerate(clock.ranks):
+        for event in events:
+            took.setdefault((rank, event.operation.kind), []).append(event.end - event.start)
+    own = clocked(schedule, lambda rank, operation: median(took[rank, operation.kind]))
+    errors = [
+        abs(clock.bubble(r) - own.bubble(r)) / clock.makespan for r in range(len(clock.ranks))
+    ]
+    return max(errors)
+
+
+@pytest.mark.alone
+def test_the_measured_bubble_is_the_schedules_own():
+    names = ("gpipe", "1f1b", "zero-bubble")
+    results = launch(really, names, ranks=2, timeout=100)
+    for name in names:
+        steps = list(zip(*(result[name] for result in results)))
+        schedule = make_schedule(name, 2, 4)
+        error = median(bubble_error(Clocked(tuple(e for e, _ in s)), schedule) for s in steps)
+        share = median(min(share for _, share in step) for step in steps)
+        if error > TOLERANCE and share < BUSY:
+            pytest.skip(
+                f"other programs hold the cores (ranks had {share:.0%}): {name} {error:.0%}"
+            )
+        assert error <= TOLERANCE, name
+
+
+# ---- memory ----
+
+
+def activations(group):
+    """The most bytes that autograd kept at once on this rank, by schedule."""
+    peaks = {}
+    for name in ("gpipe", "1f1b"):
+        schedule = make_schedule(name, group.size, 6)
+        (stage,) = cut(build(SHAPE), schedule, group.rank)
+        pipeline = Pipeline(group, schedule, [stage])
+        with MemoryLedger(stage) as ledger:
+            pipeline.run(equal_batches(6), share_of_loss(1))
+        peaks[name] = ledger.highest["activations"]
+    return peaks
+
+
+def test_bytes_of_activations_follow_the_count():
+    """Six microbatches alive in GPipe, 2 - r in 1F1B: what is counted as freed is freed."""
+    for rank, peaks in enumerate(launch(activations, ranks=2, timeout=60)):
+        assert peaks["gpipe"] / peaks["1f1b"] == pytest.approx(6 / (2 - rank), rel=0.1)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import torch
+
+from minitrain.parallel.layout import layout_of
+from minitrain.parallel.pipeline.schedules import make_schedule
+from minitrain.parallel.pipeline.stages import cut
+
+from .pipeline_toys import microbatches, tiny
+
+
+def test_the_stages_one_after_the_other_are_the_model():
+    """And they hold its own parameters under its own names, each once."""
+    model, (batch,) = tiny(), microbatches(1)
+    want = model(batch.tokens, batch.documents, batch.positions)
+    schedule = make_schedule("interleaved", 2, 2, 3)
+    parts = {s.index: s for rank in range(2) for s in cut(model, schedule, rank)}
+    x = None
+    for index in range(6):
+        assert x is None or x.shape == parts[index].message(batch).shape
+        x = parts[index](x, batch)
+    assert torch.equal(x, want)
+    named = [pair for stage in parts.values() for pair in stage.named_parameters()]
+    assert len(named) == len(dict(named)) and dict(named) == dict(model.named_parameters())
+
+
+def test_what_is_cut_off_can_be_freed():
+    (stage,) = cut(tiny(), make_schedule("1f1b", 4, 1), 3)
+    held = sum(p.numel() for p in stage.parameters())
+    assert list(stage.bare.parameters()) == [] and held < sum(
+        p.numel() for p in tiny().parameters()
+    )
+
+
+def test_the_same_stage_in_two_chunks_is_one_module():
+    middle = cut(tiny(), make_schedule("dualpipe", 3, 4), 1)
+    assert middle[0] is middle[1]
+
+
+def test_the_layout_tells_what_ranks_share():
+    schedule = make_schedule("1f1b", 2, 2)
+    for tied, name in ((True, "partial"), (False, "split")):
+        first, last = (cut(tiny(tied), schedule, rank)[0] for rank in (0, 1))
+        for end in (first.embed, last.head):
+            assert getattr(layout_of(end.weight), name) == {"pp"}
+        assert layout_of(last.norm.weight).split == {"pp"}
+    for stage in cut(tiny(), make_schedule("dualpipe", 2, 2), 0):
+        assert all(layout_of(p).partial == {"pp"} for p in stage.parameters())

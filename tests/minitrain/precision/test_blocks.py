@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrain.precision.blocks import (
+    Scaling,
+    e8m0_scale,
+    fake_quantize,
+    float32_scale,
+    nvfp4_scale,
+    power_of_two_up,
+    quantize,
+    retile,
+    tile_amax,
+    widen,
+)
+from minitrain.precision.formats import E2M1, E4M3, E5M2, round_to
+
+LINES = Scaling(E4M3, (1, 128), power_of_two_up)
+SQUARES = Scaling(E4M3, (128, 128), power_of_two_up)
+MXFP8 = Scaling(E4M3, (1, 32), e8m0_scale)
+MXFP4 = Scaling(E2M1, (1, 32), e8m0_scale)
+NVFP4 = Scaling(E2M1, (1, 16), nvfp4_scale)
+WHOLE = Scaling(E4M3, None, float32_scale)
+ALL = {"lines": LINES, "squares": SQUARES, "MXFP8": MXFP8, "MXFP4": MXFP4, "NVFP4": NVFP4, "whole": WHOLE}  # fmt: skip
+
+# OCP MX 1.0, table 7 and section 5.4.1: code -> scale.
+E8M0_TABLE = {
+    0: 2.0**-127,
+    1: 2.0**-126,
+    126: 0.5,
+    127: 1.0,
+    128: 2.0,
+    254: 2.0**127,
+    255: math.nan,
+}
+
+
+def matrix(rows=6, columns=300, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, columns, generator=generator)
+
+
+def test_e8m0_is_ocps_table():
+    codes = torch.tensor(list(E8M0_TABLE), dtype=torch.uint8)
+    expected = torch.tensor(list(E8M0_TABLE.values()))
+    assert torch.equal(widen(codes).nan_to_num(nan=-1), expected.nan_to_num(nan=-1))
+    finite = widen(torch.arange(255, dtype=torch.uint8))
+    assert torch.equal(finite.log2(), torch.arange(255) - 127.0)
+
+
+def by_the_book(block: list[float], table: list[float], emax: int) -> list[float]:
+    """OCP MX 1.0, section 6.3, one block: X = 2^(floor(log2 max|v|) - emax); P_i = v_i / X."""
+    scale = 2.0 ** (math.floor(math.log2(max(map(abs, block)))) - emax)
+    nearest = lambda v: min(table, key=lambda level: (abs(level - v), table.index(level) % 2))  # noqa: E731
+    return [math.copysign(nearest(abs(v) / scale), v) * scale for v in block]
+
+
+E4M3_TABLE = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float().tolist()
+
+
+@pytest.mark.parametrize(
+    ("scaling", "table", "emax"),
+    [(MXFP4, [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], 2), (MXFP8, E4M3_TABLE, 8)],
+    ids=["MXFP4", "MXFP8"],
+)
+def test_mx_blocks_are_the_specifications(scaling, table, emax):
+    x = matrix(3, 64) * torch.tensor([[1e-3], [1.0], [3e4]])
+    found = quantize(x, scaling).dequantize()
+    for row, expected in zip(x, found):
+        for start in (0, 32):
+            block = row[start : start + 32].tolist()
+            assert by_the_book(block, table, emax) == expected[start : start + 32].tolist()
+
+
+def test_nvfp4_scales_are_e4m3_under_one_float32():
+    x = matrix(4, 64) * torch.tensor([[1.0], [1e-2], [30.0], [1.0]])
+    held = quantize(x, NVFP4)
+    assert held.scale.dtype == torch.float8_e4m3fn and held.scale.shape == (4, 4)
+    assert held.scale.float().max() == 448
+    outer = x.abs().max() / (6 * 448)
+    torch.testing.assert_close(held.outer, outer)
+    scales = round_to(tile_amax(x, (1, 16)) / 6 / outer, E4M3).repeat_interleave(16, dim=1) * outer
+    assert torch.equal(held.dequantize(), round_to(x / scales, E2M1) * scales)
+
+
+def test_deepseeks_scale_is_the_smallest_power_of_two_that_clamps_nothing():
+    amax = torch.cat([torch.logspace(-20, 20, 999), 448 * 2.0 ** torch.arange(-9, 9)]).unsqueeze(0)
+    scale = widen(power_of_two_up(amax, E4M3)[0])
+    assert torch.equal(scale.log2(), scale.log2().round())
+    assert (amax / scale <= 448).all() and (amax / (scale / 2) > 448).all()
+    too_small = widen(e8m0_scale(amax, E4M3)[0])  # rounded down, as MX does, clamps some
+    assert (amax / too_small > 448).any()
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("value", [0.0, 1e-45, 1e-40, 1e-30, 1e30, 3e38])
+def test_no_size_of_numbers_gives_an_infinite_scale(name, value):
+    x = torch.zeros(4, 32)
+    x[1, 3] = value
+    held = quantize(x, ALL[name])
+    assert held.scales().isfinite().all() and held.dequantize().isfinite().all()
+    if value >= 1e-30:  # what is far under a normal float32 may go to 0
+        assert held.dequantize()[1, 3] == pytest.approx(value, rel=0.3)
+
+
+def test_a_scale_by_the_inverse_of_a_tiny_amax_would_be_infinite():
+    assert (448 / torch.tensor(1e-40)).isinf()
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_what_is_not_finite_stays_visible(name, poison):
+    x = matrix(2, 32)
+    x[0, 0] = poison
+    assert not quantize(x, ALL[name]).dequantize()[0, 0].isfinite()
+
+
+@pytest.mark.parametrize("tile", [None, (1, 32), (4, 7)])
+@pytest.mark.parametrize("form", [E4M3, E5M2, E2M1], ids=lambda form: form.name)
+def test_the_naive_one_leaves_what_the_packed_one_holds(form, tile):
+    x = matrix(5, 70)
+    x[0, :32] = 0.0
+    held = quantize(x, Scaling(form, tile, float32_scale)).dequantize()
+    assert torch.equal(fake_quantize(x, form, tile), held)
+    amax = tile_amax(x, tile) / 4  # of a smaller past: what has grown is clamped
+    delayed = quantize(x, Scaling(form, tile, float32_scale), amax).dequantize()
+    assert torch.equal(fake_quantize(x, form, tile, amax), delayed)
+
+
+# --- an outlier ---
+
+
+def errors(x, scaling):
+    return (quantize(x, scaling).dequantize() - x).abs()
+
+
+@pytest.mark.parametrize("name", ["lines", "squares", "MXFP8", "MXFP4"])
+def test_an_outlier_in_another_block_changes_no_bit(name):
+    x = matrix(2, 256)
+    planted = x.clone()
+    planted[0, 200] = 3e4  # in the second tile of every kind
+    assert torch.equal(errors(x, ALL[name])[:, :128], errors(planted, ALL[name])[:, :128])
+    assert not torch.equal(errors(x, ALL[name])[0, 192:], errors(planted, ALL[name])[0, 192:])
+
+
+def test_with_one_scale_a_tensor_it_costs_all_the_others():
+    x = matrix(2, 256)
+    planted = x.clone()
+    planted[0, 200] = 3e6
+    after = errors(planted, WHOLE)[:, :128]
+    assert after.mean() > 20 * errors(x, WHOLE)[:, :128].mean()
+    assert torch.equal(after, x[:, :128].abs()), "every number of another size became 0"
+
+
+def test_nvfp4_shares_one_scale_and_bears_it():
+    """Its float32 scale moves, and the blocks' 8-bit scales are rounded anew: no more than that."""
+    x = matrix(2, 256)
+    planted = x.clone()
+    planted[0, 200] = 100.0
+    before, after = errors(x, NVFP4)[:, :128], errors(planted, NVFP4)[:, :128]
+    assert not torch.equal(before, after) and after.mean() < 1.1 * before.mean()
+
+
+# --- any shape ---
+
+BOUNDS = {"lines": 2**-4, "squares": 2**-4, "MXFP8": 1 / 8, "MXFP4": 1 / 3, "NVFP4": 0.25}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(sorted(BOUNDS)),
+    rows=st.integers(1, 140),
+    columns=st.integers(1, 140),
+    seed=st.integers(0, 99),
+)
+def test_the_error_is_bounded_by_the_blocks_largest(name, rows, columns, seed):
+    x, scaling = matrix(rows, columns, seed), ALL[name]
+    held = quantize(x, scaling)
+    amax = tile_amax(x, scaling.tile)
+    full = amax.repeat_interleave(scaling.tile[0], 0).repeat_interleave(scaling.tile[1], 1)
+    assert (errors(x, scaling) <= BOUNDS[name] * full[:rows, :columns]).all()
+    assert held.dequantize().shape == x.shape
+
+
+@pytest.mark.parametrize("scaling", [SQUARES, WHOLE, Scaling(E5M2, None, float32_scale)])
+def test_a_transpose_of_symmetric_tiles_is_the_transposes(scaling):
+    x = matrix(150, 300)
+    ours, expected = quantize(x, scaling).transpose(), quantize(x.t(), scaling)
+    assert torch.equal(ours.dequantize(), expected.dequantize())
+    assert all(torch.equal(a.float(), b.float()) for a, b in zip(ours.tensors, expected.tensors))
+
+
+def test_tiles_the_other_way_round_are_others():
+    x = matrix(128, 256)
+    x[:, 5] = 1e4  # a channel of outliers, as activations have them
+    assert not torch.equal(quantize(x, LINES).dequantize(), quantize(x.t(), LINES).dequantize().t())
+
+
+def test_retiling_in_powers_of_two_rounds_next_to_nothing():
+    x = matrix(256, 256)
+    once = quantize(x, LINES).dequantize()
+    twice = retile(quantize(x, LINES)).dequantize().t()
+    # Only what was small in its old tile is rounded once more, into steps of the new one.
+    assert (twice != once).float().mean() < 0.02
+    any_scale = Scaling(E4M3, (1, 128), float32_scale)
+    once, twice = quantize(x, any_scale).dequantize(), retile(quantize(x, any_scale)).dequantize()
+    assert (twice.t() != once).float().mean() > 0.5
+
+
+BYTES = {
+    "lines": 1 + 1 / 128, "squares": 1 + 1 / 128**2, "MXFP8": 1 + 1 / 32, "MXFP4": 0.5 + 1 / 32,
+    "NVFP4": 0.5 + 1 / 16, "whole": 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_bytes_a_number_are_what_is_held(name):
+    x = matrix(128, 256)
+    held = quantize(x, ALL[name])
+    beside = 4 + 4 * (name == "whole")  # the float32 scale of all, and here the only one
+    assert held.nbytes == BYTES[name] * x.numel() + beside

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.errors import InputError
+from minitrain.measure.memory import MemoryLedger
+from minitrain.optimizers.adamw import adamw, state_bytes
+from minitrain.precision.master_weights import (
+    MasterWeights,
+    StochasticWeights,
+    nearest,
+    stochastic_round,
+)
+from minitrain.reliability.checkpoint import load_checkpoint, save_checkpoint
+from minitrain.training.state import TrainState
+
+from ..training.toys import Toy, ToyLoader, random_batch
+
+
+def test_stochastic_rounding_is_right_on_average():
+    draws = 40_000
+    for value in (1.001, -0.3003, 1e-38, 3.1415926):
+        x = torch.full((draws,), value)
+        rounded = stochastic_round(x).float()
+        step = rounded.max() - rounded.min()
+        assert rounded.unique().numel() == 2 and (rounded - x).abs().max() < step
+        error = rounded.double().mean() - x[0].double()
+        assert error.abs() < 5 * step / (2 * draws**0.5)  # five standard deviations, at most
+        assert (nearest(x).double().mean() - x[0].double()).abs() > 5 * step / (2 * draws**0.5)
+
+
+def too_little_noise(x: torch.Tensor) -> torch.Tensor:
+    """Plausible and wrong: one random bit too few."""
+    noise = torch.randint(2**15, x.shape, dtype=torch.int32)
+    return ((x.view(torch.int32) + noise) & -(2**16)).view(torch.float32)
+
+
+def test_a_bit_too_few_is_seen():
+    x = torch.full((40_000,), 1.003)
+    assert (too_little_noise(x).mean() - x[0]).abs() > 5 * 2**-7 / 400
+
+
+def test_what_bfloat16_has_stays_and_what_is_not_finite_too():
+    x = torch.randn(1000).bfloat16().float()
+    assert torch.equal(stochastic_round(x).float(), x)
+    odd = torch.tensor([float("inf"), -float("inf"), float("nan"), 0.0])
+    for _ in range(20):
+        assert stochastic_round(odd).tolist()[:2] == odd.tolist()[:2]
+        assert stochastic_round(odd)[2].isnan() and stochastic_round(odd)[3] == 0
+
+
+# --- the step that vanishes ---
+
+
+def moved(wrap, steps: int = 400, lr: float = 1e-3) -> float:
+    """How far the mean of weights near 1 goes down, under a gradient that is always 1."""
+    weight = nn.Parameter(torch.ones(512, dtype=torch.bfloat16))
+    optimizer = wrap(torch.optim.SGD([weight], lr=lr))
+    for _ in range(steps):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    return 1 - weight.float().mean().item()
+
+
+def test_a_small_step_stalls_in_bfloat16_and_masters_and_chance_keep_it():
+    assert torch.finfo(torch.bfloat16).eps / 2 > 1e-3  # lr · update is under half a step down
+    assert moved(lambda plain: plain) == 0.0
+    assert moved(MasterWeights) == pytest.approx(0.4, abs=2**-8)
+    assert moved(StochasticWeights) == pytest.approx(0.4, rel=0.05)
+
+
+def narrow_state(wrap, seed: int = 0) -> TrainState:
+    model = Toy(seed).bfloat16()
+    return TrainState(model, wrap(torch.optim.AdamW(model.parameters(), lr=1e-3)), ToyLoader())
+
+
+def step(state: TrainState, seed: int) -> None:
+    batch = random_batch(4, seed=seed)
+    loss = nn.functional.cross_entropy(
+        state.model(batch.tokens).float().flatten(0, 1), batch.targets.flatten(), ignore_index=-100
+    )
+    loss.backward()
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+
+
+def test_masters_follow_the_optimizer_on_float32_weights():
+    state, oracle = narrow_state(MasterWeights), Toy(0).bfloat16().float()
+    theirs = torch.optim.AdamW(oracle.parameters(), lr=1e-3)
+    for seed in range(8):
+        batch = random_batch(4, seed=seed)
+        logits = state.model(batch.tokens).float().flatten(0, 1)
+        nn.functional.cross_entropy(logits, batch.targets.flatten(), ignore_index=-100).backward()
+        for a, b in zip(state.model.parameters(), oracle.parameters()):
+            b.grad = a.grad.float()
+        state.optimizer.step()
+        theirs.step()
+        for master, weight, b in zip(state.optimizer.masters, state.model.parameters(), oracle.parameters()):  # fmt: skip
+            assert torch.equal(master, b) and torch.equal(weight, b.bfloat16())
+
+
+@pytest.mark.parametrize("wrap", [MasterWeights, StochasticWeights])
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path, wrap, forgotten):
+    state = narrow_state(wrap)
+    for seed in range(6):
+        step(state, seed)
+    state.step = 6
+    save_checkpoint(tmp_path, state)
+    resumed = narrow_state(wrap, seed=3)
+    load_checkpoint(tmp_path, resumed)
+    if forgotten:  # plausible and wrong: masters made anew from the rounded weights; other noise
+        if wrap is MasterWeights:
+            for master, weight in zip(resumed.optimizer.masters, resumed.model.parameters()):
+                master.data.copy_(weight)
+        resumed.optimizer.param_groups[0]["roundings"] = 0
+    for seed in range(6, 20):
+        step(state, seed)
+        step(resumed, seed)
+    pairs = zip(state.model.parameters(), resumed.model.parameters())
+    assert all(torch.equal(a, b) for a, b in pairs) != forgotten
+
+
+def test_ranks_round_alike_and_other_seeds_do_not():
+    one, other = narrow_state(StochasticWeights), narrow_state(StochasticWeights)
+    third = narrow_state(lambda optimizer: StochasticWeights(optimizer, seed=1))
+    for state in (one, other, third):
+        torch.manual_seed(id(state) % 1000)  # every rank has its own random state
+        for seed in range(4):
+            step(state, seed)
+    weights = [torch.cat([p.flatten() for p in s.model.parameters()]) for s in (one, other, third)]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize(("wrap", "state_per_parameter"), [(MasterWeights, 12), (StochasticWeights, 8)])  # fmt: skip
+def test_bytes_a_parameter(wrap, state_per_parameter):
+    model = nn.Linear(64, 32, bias=False).bfloat16()
+    optimizer = wrap(torch.optim.AdamW(model.parameters(), lr=1e-3))
+    with MemoryLedger(model, optimizer) as ledger:
+        model(torch.ones(2, 64, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert state_bytes(optimizer) == state_per_parameter * 2048
+    assert ledger.now["parameters"] == 2 * 2048
+    assert ledger.now["optimizer"] - state_bytes(optimizer) <= 16  # the count of steps
+
+
+def test_an_optimizer_that_has_begun_is_refused():
+    model = Toy()
+    optimizer = adamw(model, lr=0.1)
+    model(random_batch(2).tokens).sum().backward()
+    optimizer.step()
+    with pytest.raises(InputError, match="fresh"):
+        MasterWeights(optimizer)

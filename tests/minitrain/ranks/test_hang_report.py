@@ -1,0 +1,332 @@
+"""What is said when ranks cannot go on: every deadlock, mismatch and death here is really caused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitrain.errors import InputError
+from minitrain.ranks.errors import (
+    DeadlineError,
+    DeadlockError,
+    MismatchError,
+    RankDied,
+    RankError,
+    RankInputError,
+)
+from minitrain.ranks.launch import launch
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def line_of(text: str) -> int:
+    """The line of this file that holds `text`, which a report has to name."""
+    lines = Path(__file__).read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if line.strip() == text)
+
+
+def fails(error, fn, *args, ranks=2, timeout=20.0):
+    """The error that `fn` on `ranks` ends in, and the seconds until it did."""
+    begun = time.perf_counter()
+    with pytest.raises(error) as caught:
+        launch(fn, *args, ranks=ranks, timeout=timeout)
+    assert type(caught.value) is error
+    assert [report.rank for report in caught.value.reports] == list(range(ranks))
+    return caught.value, time.perf_counter() - begun
+
+
+# ---- deadlocks ----
+
+
+def both_receive(group):
+    x = torch.ones(4)
+    group.recv(x, source=1 - group.rank)
+    group.send(x, to=1 - group.rank)
+
+
+def test_a_deadlock_is_told_long_before_the_deadline():
+    error, seconds = fails(DeadlockError, both_receive, timeout=60.0)
+    assert seconds < 10
+    line = line_of("group.recv(x, source=1 - group.rank)")
+    for report in error.reports:
+        assert (report.state, report.line) == ("waiting", line)
+        assert report.operation == f"recv from rank {1 - report.rank} of float32 [4]"
+        assert f"line {line}: group.recv(x, source=1 - group.rank)" in str(report)
+
+
+def test_two_that_send_first_deadlock_too():
+    def both_send(group):
+        group.send(torch.ones(4), to=1 - group.rank)
+        group.recv(torch.ones(4), source=1 - group.rank)
+
+    error, _ = fails(DeadlockError, both_send)
+    assert [report.operation[:4] for report in error.reports] == ["send", "send"]
+
+
+def test_a_ring_of_three_waits_in_a_circle():
+    def ring(group):
+        group.recv(torch.ones(1), source=(group.rank - 1) % 3)
+
+    error, _ = fails(DeadlockError, ring, ranks=3)
+    assert "ranks 0, 1, 2 wait" in str(error)
+
+
+def one_returns(group):
+    if group.rank == 1:
+        return
+    group.all_reduce(torch.ones(2, 3))
+
+
+def test_a_rank_that_returns_early_is_named():
+    error, seconds = fails(DeadlockError, one_returns, timeout=60.0)
+    assert seconds < 10
+    waiting, finished = error.reports
+    assert (waiting.state, finished.state) == ("waiting", "finished")
+    assert waiting.operation == "all_reduce(sum) of float32 [2, 3]"
+    assert waiting.line == line_of("group.all_reduce(torch.ones(2, 3))")
+    assert "rank 0 waits, but rank 1 has returned" in str(error)
+    assert "closed by peer" not in str(error)
+
+
+def test_a_wait_that_may_still_end_is_no_deadlock():
+    def patient(group):
+        if group.rank == 0:
+            time.sleep(1.5)  # the others wait for this one, which is at work
+        group.barrier()
+        return "through"
+
+    assert launch(patient, ranks=3) == ["through"] * 3
+
+
+def test_a_thread_of_ones_own_may_still_send():
+    """Rank 0 waits, but a thread of its own frees rank 1 later: no deadlock may be claimed."""
+
+    def threaded(group):
+        if group.rank == 0:
+
+            def later():
+                time.sleep(1.0)
+                group.send(torch.ones(1), to=1)
+
+            thread = threading.Thread(target=later)
+            thread.start()
+            group.recv(torch.ones(1), source=1)
+            thread.join()
+        else:
+            group.recv(torch.ones(1), source=0)
+            group.send(torch.ones(1), to=0)
+        return True
+
+    assert launch(threaded, ranks=2) == [True, True]
+
+
+def waits_for_a_busy_rank(group):
+    if group.rank == 1:
+        while True:
+            pass
+    group.barrier()
+
+
+def test_at_the_deadline_each_rank_says_where_it_is():
+    error, seconds = fails(DeadlineError, waits_for_a_busy_rank, timeout=1.5)
+    assert seconds < 1.5 + 2
+    waiting, busy = error.reports
+    assert (waiting.state, waiting.operation) == ("waiting", "barrier")
+    assert busy.state == "computing"
+    assert busy.line in (line_of("while True:"), line_of("while True:") + 1)
+
+
+def test_a_rank_stuck_in_c_is_seen_too():
+    def stuck(group):
+        group.barrier()
+        sum(range(10**12))  # holds the interpreter: no thread of the rank can run
+
+    error, seconds = fails(DeadlineError, stuck, ranks=1, timeout=1.5)
+    assert seconds < 1.5 + 2
+    assert "sum(range(10**12))" in str(error)
+
+
+# ---- mismatches ----
+
+
+def different_operations(group):
+    if group.rank == 1:
+        group.broadcast(torch.ones(4))
+    else:
+        group.all_reduce(torch.ones(4))
+
+
+def different_shapes(group):
+    group.all_reduce(torch.ones(4 + group.rank))
+
+
+def different_reductions(group):
+    group.all_reduce(torch.ones(4), op="max" if group.rank else "sum")
+
+
+def different_dtypes(group):
+    group.all_reduce(torch.ones(4, dtype=torch.float64 if group.rank else torch.float32))
+
+
+def different_roots(group):
+    group.broadcast(torch.ones(4), root=group.rank)
+
+
+def different_message_sizes(group):
+    if group.rank == 0:
+        group.send(torch.ones(3), to=1)
+    else:
+        group.recv(torch.ones(4), source=0)
+
+
+def different_in_a_subgroup(group):
+    small = group.split(color=0)
+    small.all_reduce(torch.ones(4 + group.rank))
+
+
+@pytest.mark.parametrize(
+    "fn, words",
+    [
+        (different_operations, ("all_reduce(sum) of float32 [4]", "broadcast(root 0)")),
+        (different_shapes, ("all_reduce(sum) of float32 [4]", "all_reduce(sum) of float32 [5]")),
+        (different_reductions, ("all_reduce(sum)", "all_reduce(max)")),
+        (different_dtypes, ("float32 [4]", "float64 [4]")),
+        (different_roots, ("broadcast(root 0)", "broadcast(root 1)")),
+        (different_message_sizes, ("send to rank 1 of float32 [3]", "from rank 0 of float32 [4]")),
+        (different_in_a_subgroup, ("all_reduce(sum) of float32 [4]", "float32 [5]")),
+    ],
+)
+def test_a_mismatch_names_ranks_operations_and_shapes(fn, words):
+    error, seconds = fails(MismatchError, fn, timeout=60.0)
+    assert seconds < 10
+    assert all(word in error.headline for word in words)
+    for report, word in zip(error.reports, words):
+        assert word in report.operation
+        assert report.line is not None and Path(report.file).name == Path(__file__).name
+    assert "closed by peer" not in str(error)
+
+
+# ---- exceptions and deaths ----
+
+
+def fails_in_a_helper(group):
+    if group.rank == 1:
+        helper()
+    group.all_reduce(torch.ones(4))
+
+
+def helper():
+    raise ValueError("the loss is nan")
+
+
+def test_an_exception_is_told_once_with_the_way_to_it():
+    error, _ = fails(RankError, fails_in_a_helper)
+    line = line_of('raise ValueError("the loss is nan")')
+    assert error.headline == "rank 1 raised ValueError: the loss is nan"
+    assert (error.reports[1].state, error.reports[1].line) == ("failed", line)
+    assert error.reports[0].operation == "all_reduce(sum) of float32 [4]"
+    assert "in fails_in_a_helper: helper()" in str(error)
+    assert "closed by peer" not in str(error)
+
+
+def test_ipython_shows_the_learners_frames_alone():
+    error, _ = fails(RankError, fails_in_a_helper)
+    shown = "\n".join(error._render_traceback_())
+    assert "RankError: rank 1 raised ValueError" in shown
+    assert Path(__file__).name in shown
+    assert "worker.py" not in shown and " launch.py" not in shown and "Traceback" not in shown
+
+
+def test_all_ranks_that_fail_are_told():
+    def everyone(group):
+        raise RuntimeError(f"from {group.rank}")
+
+    error, _ = fails(RankError, everyone, ranks=3)
+    assert [report.state for report in error.reports] == ["failed"] * 3
+    assert all(f"rank {rank}: raised RuntimeError: from {rank}" in str(error) for rank in range(3))
+
+
+def test_what_they_all_say_is_said_once():
+    def everyone(group):
+        raise RuntimeError("too wide")
+
+    error, _ = fails(RankError, everyone, ranks=3)
+    assert "  ranks 0, 1, 2: raised RuntimeError: too wide" in str(error)
+    assert str(error).count("too wide") == 3, "in the headline, for the ranks, and in its line"
+
+
+def test_an_input_error_stays_one():
+    def wrong(group):
+        group.send(torch.ones(1), to=7)
+
+    error, _ = fails(RankInputError, wrong)
+    assert isinstance(error, InputError) and isinstance(error, RankError)
+    assert "cannot send to rank 7 of 2: use a rank from 0 to 1" in str(error)
+
+
+def test_sys_exit_is_no_silent_end():
+    def leave(group):
+        sys.exit(3)
+
+    error, _ = fails(RankError, leave, ranks=1)
+    assert "SystemExit: 3" in str(error)
+
+
+def test_a_result_that_cannot_return_is_named():
+    error, _ = fails(RankError, lambda group: (i for i in range(3)), ranks=1)
+    assert "what it returned, a generator, cannot be sent back" in str(error)
+
+
+def writes_its_pid(group, folder):
+    if group.rank == 1:
+        (folder / "part").write_text(str(os.getpid()))
+        (folder / "part").rename(folder / "pid")
+        time.sleep(60)
+    group.all_reduce(torch.ones(4))
+
+
+def test_a_rank_killed_from_outside_is_named(tmp_path):
+    def kill():
+        while not (tmp_path / "pid").exists():
+            time.sleep(0.02)
+        time.sleep(0.5)  # long enough for the rank's watch to have seen the line
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    error, _ = fails(RankDied, writes_its_pid, tmp_path)
+    killer.join()
+    waiting, died = error.reports
+    assert "killed by signal 9, SIGKILL" in str(died) and died.state == "died"
+    assert died.line == line_of("time.sleep(60)")
+    assert waiting.operation == "all_reduce(sum) of float32 [4]"
+    assert "closed by peer" not in str(error)
+
+
+def test_os_exit_is_named():
+    def leave(group):
+        if group.rank == 1:
+            os._exit(5)
+        group.barrier()
+
+    error, _ = fails(RankDied, leave)
+    assert "exited with code 5" in str(error.reports[1])
+    assert error.reports[0].operation == "barrier"
+
+
+def test_a_peer_lost_in_torchs_own_call_is_no_error_of_its_own():
+    def leave(group):
+        if group.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        torch.distributed.all_reduce(torch.ones(1))
+
+    error, _ = fails(RankDied, leave)
+    assert error.reports[0].state == "waiting"
+    assert "torch.distributed.all_reduce" in str(error.reports[0])

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from minitrain.errors import InputError
+from minitrain.reliability.checkpoint import (
+    MANIFEST,
+    checkpoints,
+    load_checkpoint,
+    newest_checkpoint,
+    restore_rng,
+    rng_state,
+    save_checkpoint,
+    verify,
+)
+from minitrain.training.config import TrainConfig
+from minitrain.training.loop import train
+from minitrain.training.state import Ranks
+
+from ..training.toys import toy_state
+
+CONFIG = {"lr": 0.02, "warmup": 0.2, "accumulate": 2}
+
+
+def trained(state, steps, total=12):
+    """Steps `state` on to step `steps` of a run of `total`."""
+    config = TrainConfig(steps=total, **CONFIG)
+    train(state.model, state.loader, config, state=state, stop=lambda: state.step >= steps)
+    return state
+
+
+def bits(state) -> dict:
+    """Everything that a run consists of, as bytes."""
+    optimizer = state.optimizer.state_dict()
+    return {
+        **{f"model.{name}": t.numpy().tobytes() for name, t in state.model.state_dict().items()},
+        **{
+            f"optimizer.{index}.{name}": value.numpy().tobytes()
+            for index, values in optimizer["state"].items()
+            for name, value in values.items()
+        },
+        "groups": json.dumps(optimizer["param_groups"]),
+        "loader": state.loader.state_dict(),
+        "counts": (state.step, state.tokens),
+        "rng": torch.get_rng_state().numpy().tobytes(),
+    }
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("stopped", [1, 5, 11])
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, tied, stopped):
+    options = {"dropout": 0.3, "tied": tied}  # dropout draws from the global generator
+    expected = bits(trained(toy_state(seed=0, **options), 12))
+
+    half = trained(toy_state(seed=0, **options), stopped)
+    save_checkpoint(tmp_path, half)
+    resumed = toy_state(seed=7, **options)  # other weights, other random state
+    torch.randn(100), random.random(), np.random.rand()
+    load_checkpoint(tmp_path, resumed)
+    assert bits(trained(resumed, 12)) == expected
+
+
+@pytest.mark.parametrize("forgotten", ["optimizer", "loader", "rng", "step"])
+def test_each_part_is_needed_for_that(tmp_path, forgotten):
+    expected = bits(trained(toy_state(seed=0, dropout=0.3), 12))
+    save_checkpoint(tmp_path, trained(toy_state(seed=0, dropout=0.3), 5))
+    resumed = toy_state(seed=7, dropout=0.3)
+    fresh = toy_state(seed=7, dropout=0.3)
+    before, _ = rng_state()
+    load_checkpoint(tmp_path, resumed)
+    if forgotten == "optimizer":
+        resumed.optimizer = toy_state().optimizer.__class__(resumed.model.parameters(), lr=0.01)
+    elif forgotten == "loader":
+        resumed.loader.load_state_dict(fresh.loader.state_dict())
+    elif forgotten == "rng":
+        torch.set_rng_state(before["torch"])
+    else:
+        resumed.step = 0
+    found = bits(trained(resumed, 12))
+    assert any(found[name] != expected[name] for name in found if name.startswith("model."))
+
+
+def test_every_generator_is_restored():
+    tensors, python = rng_state()
+    python = json.loads(json.dumps(python))  # as it comes back from the file
+    np.random.randn()  # leaves a cached second number behind
+    drawn = [(torch.rand(3).tolist(), np.random.rand(), random.random()) for _ in range(1)]
+    restore_rng(tensors, python)
+    np.random.randn()
+    assert [(torch.rand(3).tolist(), np.random.rand(), random.random())] == drawn
+
+
+def test_numpys_cached_normal_is_kept():
+    np.random.randn()
+    tensors, python = rng_state()
+    expected = np.random.randn(3).tolist()
+    restore_rng(tensors, python)
+    assert np.random.randn(3).tolist() == expected
+
+
+def test_files_counts_and_manifest(tmp_path):
+    state = trained(toy_state(), 3)
+    folder = save_checkpoint(tmp_path, state, {"run.json": '{"preset": "Ω"}'})
+    assert folder.name == "step-00000003"
+    assert (folder / "run.json").read_text(encoding="utf-8") == '{"preset": "Ω"}'
+    manifest = verify(folder)
+    assert manifest["step"] == 3 and manifest["ranks"] == 1
+    assert set(manifest["files"]) == {path.name for path in folder.iterdir()} - {MANIFEST}
+    again = load_checkpoint(tmp_path, toy_state(seed=3))
+    assert (again.step, again.tokens, again.seconds) == (3, state.tokens, state.seconds)
+
+
+def test_keeps_the_newest_ones(tmp_path):
+    state = toy_state()
+    for step in (1, 2, 3, 4):
+        save_checkpoint(tmp_path, trained(state, step), keep=2)
+    assert [path.name[-1] for path in checkpoints(tmp_path)] == ["3", "4"]
+    assert newest_checkpoint(tmp_path).name.endswith("4")
+    before = newest_checkpoint(tmp_path).stat().st_mtime_ns
+    save_checkpoint(tmp_path, state)  # the same step again: nothing is written
+    assert newest_checkpoint(tmp_path).stat().st_mtime_ns == before
+
+
+# --- what a crash leaves ---
+
+
+def test_a_half_written_one_is_never_seen_and_is_cleared_away(tmp_path):
+    state = trained(toy_state(), 1)
+    save_checkpoint(tmp_path, state)
+    left = tmp_path / ".step-00000002.saving"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half")
+    assert newest_checkpoint(tmp_path).name.endswith("1")
+    save_checkpoint(tmp_path, trained(state, 2))
+    assert not left.exists() and newest_checkpoint(tmp_path).name.endswith("2")
+
+
+SAVE_FOR_EVER = """
+import sys
+from pathlib import Path
+from minitrain.reliability.checkpoint import save_checkpoint
+from tests.minitrain.training.toys import toy_state
+state = toy_state(width=int(sys.argv[2]))
+while True:
+    state.step += 1
+    save_checkpoint(Path(sys.argv[1]), state, keep=2)
+    print(state.step, flush=True)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+def test_kill_9_at_any_moment_leaves_one_that_loads(tmp_path):
+    width, root = 20_000, Path(__file__).parents[3]
+    saver = subprocess.Popen(
+        [sys.executable, "-c", SAVE_FOR_EVER, str(tmp_path), str(width)],
+        cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    done = int(saver.stdout.readline())
+    halves = 0
+    for pause in (0.003, 0.011, 0.023, 0.037):
+        time.sleep(pause)
+        os.kill(saver.pid, signal.SIGSTOP)  # as a kill would leave the folder
+        halves += any(tmp_path.glob(".step-*.saving"))
+        loaded = load_checkpoint(tmp_path, toy_state(seed=1, width=width))
+        assert loaded.step >= done
+        os.kill(saver.pid, signal.SIGCONT)
+    os.kill(saver.pid, signal.SIGKILL)
+    saver.wait()
+    saver.stdout.close()
+    assert load_checkpoint(tmp_path, toy_state(seed=1, width=width)).step >= done
+    assert halves, "no moment within a save was caught: make the model larger"
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "rank-000.json", "progress.json"]
+)
+@pytest.mark.parametrize("damage", ["flipped bit", "cut", "gone"])
+def test_damage_is_found_and_leaves_the_state_alone(tmp_path, name, damage):
+    folder = save_checkpoint(tmp_path, trained(toy_state(), 2))
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "gone":
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(content if damage == "flipped bit" else content[:-1])
+    state = toy_state(seed=5)
+    before = bits(state)
+    with pytest.raises(InputError, match=r"remove .*step-00000002 and resume from an older step"):
+        load_checkpoint(tmp_path, state)
+    assert bits(state) == before
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"files": 3}', "no json"])
+def test_a_broken_manifest_is_named(tmp_path, text):
+    folder = save_checkpoint(tmp_path, toy_state())
+    (folder / MANIFEST).write_text(text)
+    with pytest.raises(InputError, match="cannot be read"):
+        load_checkpoint(tmp_path, toy_state())
+
+
+def test_nothing_there_is_named(tmp_path):
+    with pytest.raises(InputError, match="no folder"):
+        load_checkpoint(tmp_path / "nowhere", toy_state())
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        load_checkpoint(tmp_path, toy_state())
+
+
+@pytest.mark.parametrize("other", [{"width": 6}, {"tied": True}])
+def test_another_shape_is_named_and_nothing_is_changed(tmp_path, other):
+    save_checkpoint(tmp_path, trained(toy_state(), 2))
+    state = toy_state(seed=5, **other)
+    before = bits(state)
+    with pytest.raises(InputError, match=r"another shape .*(embed|head)"):
+        load_checkpoint(tmp_path, state)
+    assert bits(state) == before
+    save_checkpoint(tmp_path / "tied", toy_state(tied=True))
+    with pytest.raises(InputError, match=r"another shape .* is only here"):
+        load_checkpoint(tmp_path / "tied", toy_state())
+
+
+# --- ranks ---
+
+
+def save_on_ranks(group, run, steps):
+    state = toy_state(seed=0, dropout=0.3)
+    state.loader.seed = group.rank
+    ranks = Ranks(group.rank, group.size, group.barrier)
+    torch.manual_seed(group.rank)  # each rank drops other values
+    config = TrainConfig(steps=8, **CONFIG)
+    if steps is None:
+        load_checkpoint(run, state, ranks)
+    train(state.model, state.loader, config, group, state=state, stop=lambda: state.step == steps)
+    if steps:
+        save_checkpoint(run, state, ranks=ranks)
+    return bits(state)
+
+
+def test_each_rank_gets_its_own_random_state_and_place_back(tmp_path):
+    launch = pytest.importorskip("minitrain.ranks.launch").launch
+    expected = list(launch(save_on_ranks, tmp_path / "whole", 8, ranks=2))
+    launch(save_on_ranks, tmp_path / "half", 3, ranks=2)
+    assert list(launch(save_on_ranks, tmp_path / "half", None, ranks=2)) == expected
+    assert expected[0]["rng"] != expected[1]["rng"]
+    with pytest.raises(InputError, match="saved by 2 ranks and 1 would resume"):
+        load_checkpoint(tmp_path / "half", toy_state())
