@@ -67,7 +67,10 @@ def test_several_mistakes_have_their_own_words(tmp_path: Path):
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["-        total -= x", "+        total += x"], r"t00.diff, line 4: .* 1 lines .* 0 times"),
+        (
+            ["-        total -= x", "+        total += x"],
+            r"t00.diff, line 4: .* 1 lines .* 0 times",
+        ),
         (["-total = a"], "0 times"),
         (["+    total = 0"], "the 0 lines"),
         (["     total = a", "@@", "-    total = 1"], "line 6: .* 0 times"),
