@@ -31,8 +31,7 @@ from itertools import groupby, pairwise, takewhile
 from pathlib import Path
 
 from minitrain.lab.grading.collect import lab_names
-from minitrain.lab.grading.submission import Submission, read_submission
-from minitrain.lab.sandbox.loader import bound
+from minitrain.lab.grading.submission import Cell, Submission, read_submission
 from minitrain.paths import course_root
 
 HEAD = re.compile(r"# (exercise|says): (.+)")
@@ -103,11 +102,11 @@ def edited(solution: Submission, mistake: Specimen) -> Submission:
     """The solution with the mistake in the cell of its exercise."""
     cells = list(solution.cells)
     for place, cell in enumerate(solution.cells):
-        if cell.whole and any(mistake.exercise in bound(line) for line in cell.statements()):
+        if cell.whole and replace(solution, cells=(cell,)).defines(mistake.exercise):
             lines = cell.source.split("\n")
             for edit in mistake.edits:
                 lines = edit.apply(lines)
-            cells[place] = replace(cell, source="\n".join(lines))
+            cells[place] = Cell(cell.name, "\n".join(lines), cell.whole)
     if cells == list(solution.cells):
         raise ValueError(
             f"{mistake.path.name}: {mistake.name} changes nothing of `{mistake.exercise}` in "
