@@ -6,7 +6,6 @@ import math
 
 import torch
 
-from minitrain.lab.failures import SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.network.links import Sweep, fit
@@ -167,15 +166,9 @@ def rounds(traces, root=0):
 
 def of_unequal_chunks(submission, *tensors, ranks):
     """A launch whose chunks may differ by one element; a mismatch is told its likely cause."""
-    try:
+    words = "chunks may differ by one element: size the receive buffer for the chunk that is coming"
+    with expect.because({"mismatch": words}):
         return submission.launch(probes.on_tensor, *tensors, ranks=ranks)
-    except SubmissionFailed as failure:
-        if failure.kind != "mismatch":
-            raise
-        words = (
-            "chunks may differ by one element: size the receive buffer for the chunk that is coming"
-        )
-        raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
 
 
 class RingCheck:

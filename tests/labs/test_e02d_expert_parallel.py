@@ -7,7 +7,6 @@ import math
 import torch
 from torch.nn import functional as F
 
-from minitrain.lab.failures import SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 
@@ -241,14 +240,9 @@ WORLDS = (([5, 5], 5, 3), ([4, 7, 1], 6, 2), ([6], 4, 1))  # tokens, E, K
 
 
 def shared(submission, made):
-    try:
+    words = "an expert that none of a rank's tokens chose has a count too, 0: `minlength=E`"
+    with expect.because({("mismatch", "must match the size"): words}):
         return submission.launch(probes.shares, made, ranks=len(made))
-    except SubmissionFailed as failure:
-        text = str(failure)
-        if failure.kind != "mismatch" and "must match the size" not in text:
-            raise
-        words = "an expert that none of a rank's tokens chose has a count too, 0: `minlength=E`"
-        raise SubmissionFailed(failure.kind, f"{text}\n{words}") from None
 
 
 class TestBalance(Exercise):
@@ -606,12 +600,9 @@ def one_answer(case, y):
 
 
 def mixes(submission, made):
-    try:
+    words = "`order[i]` is the number of a choice: its token is `order[i] // K`"
+    with expect.because({"out of bounds": words}):
         return submission.run(probes.mixed, [case for case, _ in made])
-    except SubmissionFailed as failure:
-        words = "`order[i]` is the number of a choice: its token is `order[i] // K`"
-        told = f"{failure}\n{words}" if "out of bounds" in str(failure) else str(failure)
-        raise SubmissionFailed(failure.kind, told) from None
 
 
 class TestMix(Exercise):
@@ -760,29 +751,26 @@ COUNTS = (
 )
 
 
+LIKELY = {
+    expect.HANGS: "every rank makes the same all-to-alls in the same order, also one without rows to send",
+    "experts was given": "`experts` takes the counts of its own E/N experts, what *arrived* for each: column "
+    "sums of `arriving`",
+    (
+        "died",
+        "alltoall",
+    ): "a rank got another number of rows than it was sent: exchange the counts first; `got` are "
+    "row sums of what arrives, `sent` of what leaves",
+    (
+        "splits",
+        "split_with_sizes",
+    ): "what a rank sends are row sums of `leaving`, what it gets row sums of "
+    "`arriving`; on the way back the two lists are exchanged",
+}
+
+
 def launched(submission, made, matrices):
-    try:
+    with expect.because(LIKELY):
         return submission.launch(probes.exchanged, made, matrices, ranks=len(made), timeout=5)
-    except SubmissionFailed as failure:
-        text, words = str(failure), ""
-        if failure.kind in ("deadlock", "mismatch", "timeout"):
-            words = "every rank makes the same all-to-alls in the same order, also one without rows to send"
-        elif "was given" in text and "counts" in text:
-            words = (
-                "`experts` takes the counts of its own E/N experts, what *arrived* for each: column sums of "
-                "`arriving`"
-            )
-        elif failure.kind == "died" or "alltoall" in text:
-            words = (
-                "a rank got another number of rows than it was sent: exchange the counts first; `got` are row sums "
-                "of what arrives, `sent` of what leaves"
-            )
-        elif "splits" in text or "split_with_sizes" in text:
-            words = (
-                "what a rank sends are row sums of `leaving`, what it gets row sums of `arriving`; on the way "
-                "back the two lists are exchanged"
-            )
-        raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
 
 
 class TestExchange(Exercise):

@@ -1,6 +1,7 @@
 """The probes of lab e00: what runs in the sandbox, beside a submission on collectives.
 
-Nothing here knows what is expected: verdicts are made from what comes back, by test_e00_ranks_and_collectives.py.
+Nothing here knows what is expected: the verdicts, in test_e00_ranks_and_collectives.py, are made from
+what comes back.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import torch
 
 
-# Probes run in the sandbox, on each rank; `f` is the submission's function.
 def on_tensor(group, f, tensors, *rest):
     mine = tensors[group.rank].clone()
     out = f(group, mine, *rest)

@@ -1,6 +1,7 @@
 """The probes of lab e01: what runs in the sandbox, beside a submission on the single-device baseline.
 
-Nothing here knows what is expected: verdicts are made from what comes back, by test_e01_baseline.py.
+Nothing here knows what is expected: the verdicts, in test_e01_baseline.py, are made from
+what comes back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import torch
 from torch import nn
 
 
-# Probes run in the sandbox; `f` is the submission's function.
 def with_shape(f, shape, *rest):
     return f(SimpleNamespace(**shape), *rest)
 

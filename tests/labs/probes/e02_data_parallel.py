@@ -1,6 +1,7 @@
 """The probes of lab e02: what runs in the sandbox, beside a submission on data parallelism.
 
-Nothing here knows what is expected: verdicts are made from what comes back, by test_e02_data_parallel.py.
+Nothing here knows what is expected: the verdicts, in test_e02_data_parallel.py, are made from
+what comes back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from torch import nn
 WIDTH, LAYERS = 6, 4
 
 
-# Everything from here to the classes runs in the sandbox too, on each rank.
 class Net(nn.Module):
     """Four layers, one weight tied, one frozen, and a side layer that not every rank uses."""
 

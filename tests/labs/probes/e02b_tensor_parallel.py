@@ -1,6 +1,7 @@
 """The probes of lab e02b: what runs in the sandbox, beside a submission on tensor parallelism.
 
-Nothing here knows what is expected: verdicts are made from what comes back, by test_e02b_tensor_parallel.py.
+Nothing here knows what is expected: the verdicts, in test_e02b_tensor_parallel.py, are made from
+what comes back.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ ROWS, COLUMNS = ("q", "k", "v", "gate", "up"), ("o", "down")
 BATCH, WIDTH, FEATURES, HEAD_SIZE = 3, 12, 18, 2  # 2 and 3 ranks divide what must be divided
 
 
-# Everything from here to the classes runs in the sandbox too, on each rank.
 class Sum(torch.autograd.Function):
     """The grader's own operators: all-reduce in forward, in backward, or in neither."""
 

@@ -1,6 +1,7 @@
 """The probes of lab e02d: what runs in the sandbox, beside a submission on expert parallelism.
 
-Nothing here knows what is expected: verdicts are made from what comes back, by test_e02d_expert_parallel.py.
+Nothing here knows what is expected: the verdicts, in test_e02d_expert_parallel.py, are made from
+what comes back.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The probes of lab e02e: what runs in the sandbox, beside a submission on context parallelism.
 
-Nothing here knows what is expected: verdicts are made from what comes back, by test_e02e_context_parallel.py.
+Nothing here knows what is expected: the verdicts, in test_e02e_context_parallel.py, are made from
+what comes back.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import torch
 from minitrain.measure.flops import counted_flops
 
 
-# Everything from here to the classes runs in the sandbox too, on each rank.
 def calls(f, cases):
     return [f(*case) for case in cases]
 

@@ -1,6 +1,7 @@
 """The probes of lab e02f: what runs in the sandbox, beside a submission on meshes.
 
-Nothing here knows what is expected: verdicts are made from what comes back, by test_e02f_four_dimensions.py.
+Nothing here knows what is expected: the verdicts, in test_e02f_four_dimensions.py, are made from
+what comes back.
 """
 
 from __future__ import annotations

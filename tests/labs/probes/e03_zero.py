@@ -1,6 +1,7 @@
 """The probes of lab e03: what runs in the sandbox, beside a submission on ZeRO.
 
-Nothing here knows what is expected: verdicts are made from what comes back, by test_e03_zero.py.
+Nothing here knows what is expected: the verdicts, in test_e03_zero.py, are made from
+what comes back.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ WIDTHS = (5, 7, 3, 5)  # units of 42, 24 and 20 elements: not all are divisible 
 ADAMW = partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.1, eps=0.1)
 
 
-# Everything from here to the classes runs in the sandbox too, on each rank.
 class Seen(torch.autograd.Function):
     """The identity; tells when backward comes by."""
 

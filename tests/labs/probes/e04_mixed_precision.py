@@ -1,6 +1,7 @@
 """The probes of lab e04: what runs in the sandbox, beside a submission on mixed precision.
 
-Nothing here knows what is expected: verdicts are made from what comes back, by test_e04_mixed_precision.py.
+Nothing here knows what is expected: the verdicts, in test_e04_mixed_precision.py, are made from
+what comes back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from functools import partial
 import torch
 
 
-# Everything from here to the classes runs in the sandbox too, on each rank.
 def parameters_of(gradients):
     """Parameters with these gradients, None for one that was not used."""
     found = []

@@ -1,6 +1,7 @@
 """The probes of lab e05: what runs in the sandbox, beside a submission on activation memory.
 
-Nothing here knows what is expected: verdicts are made from what comes back, by test_e05_activation_memory.py.
+Nothing here knows what is expected: the verdicts, in test_e05_activation_memory.py, are made from
+what comes back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from minitrain.measure.memory import MemoryLedger
 from minitrain.model.attention.mask import Mask
 
 
-# Everything from here to the classes runs in the sandbox too.
 class Layers(nn.Module):
     """Four matrices with dropout in between; notes when it runs, and whether it is recorded."""
 

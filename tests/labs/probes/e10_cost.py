@@ -1,6 +1,7 @@
 """The probes of lab e10: what runs in the sandbox, beside a submission on cost.
 
-Nothing here knows what is expected: verdicts are made from what comes back, by test_e10_cost.py.
+Nothing here knows what is expected: the verdicts, in test_e10_cost.py, are made from
+what comes back.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 
-# What runs in the sandbox.
 def called(f, *arguments):
     return f(*arguments)
 
