@@ -33,11 +33,6 @@ class Question:
     site: Site
     by_cost: bool
 
-    def __post_init__(self) -> None:
-        for field in ("gpus", "seq"):
-            if getattr(self, field) < 1:
-                raise InputError(f"--{field} is {getattr(self, field)}: it must be 1 or more")
-
     @property
     def sequences(self) -> int:
         """A batch of about 4M tokens that the cluster divides, unless one is given."""

@@ -32,21 +32,11 @@ class Asked:
     deadline: float | None
     picture: Path | None
 
-    def __post_init__(self) -> None:
-        checked_file(self.picture)
-        if self.kind not in ("on-demand", "spot"):
-            raise InputError(f"--kind is '{self.kind}': it must be on-demand or spot")
-        if self.deadline is not None and not self.deadline > 0:
-            raise InputError(f"--deadline is {self.deadline:g}: give days, over 0")
-
 
 def training_of(
     model: Model, seq: int, batch: int | None, tokens: float | None, precision: str
 ) -> Training:
     """A batch of about 4M tokens, the same for all clusters, and Chinchilla's tokens."""
-    for option, value in (("--seq", seq), ("--batch", batch), ("--tokens", tokens)):
-        if value is not None and not value > 0:
-            raise InputError(f"{option} is {value:g}: it must be over 0")
     sequences = batch or 2 ** max(0, round(math.log2(BATCH_TOKENS / seq)))
     trained = tokens or TOKENS_PER_PARAMETER * parameter_count(model, seq)
     return Training(model, seq, sequences, trained, precision)
@@ -221,16 +211,6 @@ def draw(asked: Asked, training: Training, options: list[Option], front: list[Op
         ax.set_title(f"{asked.name} on {count_text(training.tokens)} tokens: each point an offer")
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         saved(figure, asked.picture)
-
-
-def checked_file(file: Path | None) -> None:
-    """Before the work is done: the folder is there, and the name says which kind of picture."""
-    if file is None:
-        return
-    if file.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise InputError(f"--picture is '{file}': give a name that ends in .png, .pdf or .svg")
-    if not file.resolve().parent.is_dir():
-        raise InputError(f"--picture is '{file}': the folder {file.parent} is not there; make it")
 
 
 def saved(figure: Figure, file: Path) -> None:

@@ -7,14 +7,13 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from minitrain.commands.plan.front import checked_file, saved
+from minitrain.commands.plan.front import saved
 from minitrain.errors import InputError
 from minitrain.planning.hardware import Chip
 from minitrain.planning.money.ownership import (
     YEAR_HOURS,
     Owning,
     break_even,
-    checked_share,
     months_to_pay,
 )
 from minitrain.planning.money.prices import Price
@@ -34,7 +33,6 @@ class Comparison:
     upkeep: float
 
     def __post_init__(self) -> None:
-        checked_share(self.busy)
         if self.chip.watts is None:
             raise InputError(
                 f"{self.chip.name} has no power (tdp_W) in data/hardware.csv: take another chip"
@@ -63,7 +61,6 @@ class Comparison:
 
 
 def report(comparison: Comparison, picture: Path | None, json: bool) -> None:
-    checked_file(picture)
     rows = comparison.rows()
     if picture:
         draw(comparison, picture)
