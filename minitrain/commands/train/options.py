@@ -30,8 +30,6 @@ from minitrain.model.config import PRESETS
 
 RUN_FILE = "run.json"
 TEXTS = ("corpus", "sotu", "moby-dick", "tinystories")  # any other name is a file's
-DTYPES = ("auto", "float32", "bfloat16")
-RECOMPUTE = ("none", "selective", "full")
 MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
 HOW_ON_MESH = ("sequence", "schedule", "chunks")
 MESH_MAY_CHANGE = (*FLAGS, *HOW_ON_MESH, "ranks")  # its checkpoints are those of one process
@@ -51,6 +49,10 @@ def read_text_name(text: str) -> str:
 
 
 TEXT = Kind("TEXT", f"{', '.join(TEXTS)}, or a text file", read_text_name)
+PRESET = one_of("preset", lambda: PRESETS)
+DOMAIN = one_of("domain of the corpus", domains)
+DTYPE = one_of("dtype", lambda: ("auto", "float32", "bfloat16"))
+HOW_TO_RECOMPUTE = one_of("way of recomputing", lambda: ("none", "selective", "full"))
 MINUTES = real(0.001, 10**6)
 
 
@@ -58,11 +60,9 @@ MINUTES = real(0.001, 10**6)
 class TrainOptions(MeshRequest):
     """Every option with its default; one of minutes, steps and tokens says when to stop."""
 
-    preset: Annotated[str, Option(one_of("preset", lambda: PRESETS), "the model's shape")] = "1M"
+    preset: Annotated[str, Option(PRESET, "the model's shape")] = "1M"
     data: Annotated[str, Option(TEXT, f"{', '.join(TEXTS)}, or a text file")] = "corpus"
-    domain: Annotated[
-        str, Option(one_of("domain of the corpus", domains), "the corpus's world")
-    ] = "village"
+    domain: Annotated[str, Option(DOMAIN, "the corpus's world")] = "village"
     minutes: Annotated[
         float | None, Option(MINUTES, "when to stop: minutes of the whole command", "2")
     ] = None
@@ -73,12 +73,12 @@ class TrainOptions(MeshRequest):
     lr: Annotated[float, Option(real(1e-12, 10), "the highest learning rate")] = 4e-3
     dtype: Annotated[
         str,
-        Option(one_of("dtype", lambda: DTYPES), "float32, bfloat16 matmuls, or auto: the faster"),
+        Option(DTYPE, "float32, bfloat16 matmuls, or auto: the faster"),
     ] = "auto"
     recompute: Annotated[
         str,
         Option(
-            one_of("way of recomputing", lambda: RECOMPUTE),
+            HOW_TO_RECOMPUTE,
             "for less memory: none, selective, or full for a quarter more compute",
         ),
     ] = "none"
