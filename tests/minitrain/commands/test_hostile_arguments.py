@@ -33,7 +33,7 @@ DRAWS = 500
 ROOT = Path(__file__).parents[3]
 WORK = {
     "minitrain.commands.train.command.run": ("trained", False),
-    "minitrain.commands.bench.measured_rows": [],
+    "minitrain.commands.bench.chosen_cases": [],
     "minitrain.commands.lab.become": None,
     "minitrain.commands.build._build": None,
     "minitrain.commands.build._report_drift": 0,
