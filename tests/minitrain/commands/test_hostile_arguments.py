@@ -26,6 +26,7 @@ import pytest
 import typer.main
 
 from minitrain.__main__ import app
+from minitrain.planning.columns import COLUMNS
 
 from .command_line import minitrain
 
@@ -135,6 +136,16 @@ def test_no_option_takes_an_empty_text_or_a_path_that_cannot_be(files):
                 done = minitrain(*taken.words, option, value)
                 assert done.returncode == 2, (taken.words, option, value)
                 assert is_answer(2, done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("value", ["nan", "1e400", "1e9", "-1", "0", "0.5", "x", '"'])
+def test_a_hostile_cell_in_any_column_of_a_run(value, tmp_path):
+    file = tmp_path / "runs.csv"
+    for column in COLUMNS:
+        row = {"chip": "H100-SXM-80GB", "layers": "12", "hidden": "768", column: value}
+        file.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+        done = minitrain("plan", "predict", str(file))
+        assert is_answer(done.returncode, done.stderr), (column, done.stderr)
 
 
 @pytest.mark.parametrize(
