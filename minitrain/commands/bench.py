@@ -84,7 +84,7 @@ def report(rows: list[Row], json: Path | None = None) -> None:
     console.print(verdict(rows), soft_wrap=True, highlight=False, markup=False)
     if json is not None:
         json.write_text(as_json(rows))
-        console.print(f"{len(rows)} rows written to {json}", soft_wrap=True, highlight=False)
+        print(f"{len(rows)} rows written to {json}")
 
 
 def table(rows: list[Row]) -> Table:

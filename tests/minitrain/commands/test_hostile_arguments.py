@@ -27,11 +27,13 @@ import typer.main
 
 from minitrain.__main__ import app
 from minitrain.planning.columns import COLUMNS
+from minitrain.planning.validate import Checked, Table
 
 from .command_line import minitrain
 
 DRAWS = 500
 ROOT = Path(__file__).parents[3]
+ONE_TABLE = Table("table", 0.0, 0.0, [Checked("row", 1.0, 1.0, 0.0)], "fitted")
 WORK = {
     "minitrain.commands.train.command.run": ("trained", False),
     "minitrain.commands.bench.chosen_cases": [],
@@ -42,12 +44,12 @@ WORK = {
     "minitrain.commands.grade._write": None,
     "minitrain.lab.grading.classroom.grade_folder": [],
     "minitrain.data.assets.fetch.fetch": Path("fetched"),
-    "minitrain.planning.validate.validate": [],
     "minitrain.lab.notebook.health.examine": [],
+    "minitrain.commands.plan.validate.validate": [ONE_TABLE],
 }
 HOSTILE = [
     "nan", "inf", "-inf", "-1", "0", "0.5", "1e30", "1e400", "-0.0", str(10**40), "9" * 5000, "",
-    " ", "١٢", "naïve", "🙂", "\udcff", "\n", "a\tb\nc", "[bold]", "--", "-", "*", "%s", "{}", "'",
+    " ", "١٢", "naïve", "🙂", "\udcff", "\n", "a\tb\nc", "[/bold]", "--", "-", "*", "%s", "{}", "'",
     "true", "None", "1,2", ",", "2-1", "1-2-3", "x" * 5000, "/proc/nope", "/dev/null", "/", ".",
     "nowhere/at/all", "C:\\nope", "cuda:99", "meta", "cpu:", "bogus.invalid", "256.1.1.1", "::1",
     "1_000", "0x10", "1e3", "64",
@@ -138,7 +140,7 @@ def test_no_option_takes_an_empty_text_or_a_path_that_cannot_be(files):
                 assert is_answer(2, done.stderr), done.stderr
 
 
-@pytest.mark.parametrize("value", ["nan", "1e400", "1e9", "-1", "0", "0.5", "x", '"'])
+@pytest.mark.parametrize("value", ["nan", "1e400", "1e9", "-1", "0", "0.5", "x", "[/bold]", '"'])
 def test_a_hostile_cell_in_any_column_of_a_run(value, tmp_path):
     file = tmp_path / "runs.csv"
     for column in COLUMNS:
