@@ -121,7 +121,9 @@ class TrainOptions(MeshRequest):
     def request(self) -> MeshRequest:
         """What of this a mesh is asked for."""
         names = [field.name for field in fields(MeshRequest)]
-        return MeshRequest(**{name: getattr(self, name) for name in names})
+        request = MeshRequest(**{name: getattr(self, name) for name in names})
+        fits = request.places == request.ranks  # then another mesh may have fewer, too
+        return replace(request, ranks=None) if fits else request
 
     @property
     def on_mesh(self) -> bool:
