@@ -27,13 +27,14 @@ from minitrain.model.transformer import build
 from minitrain.optimizers.adamw import adamw
 from minitrain.ranks.group import Group
 from minitrain.reliability.checkpoint import (
+    CheckpointRanks,
     load_checkpoint,
     newest_checkpoint,
     save_checkpoint,
     verify,
 )
 from minitrain.training.config import TrainConfig
-from minitrain.training.state import Ranks, TrainState
+from minitrain.training.state import TrainState
 
 CLOSING_SECONDS = 3.0  # of the minutes asked for: the last evaluation, the sample, the last save
 EVALUATION_ROWS = 32
@@ -65,7 +66,7 @@ class Run:
     config: ModelConfig
     wiring: DataParallel | OnMesh
     seat: Seat
-    ranks: Ranks
+    ranks: CheckpointRanks
     train_config: TrainConfig
     device: torch.device
     peak: float  # FLOP/s of a rank's matmuls in this dtype, where it speaks
@@ -131,10 +132,10 @@ def prepare(group: Group | None, job: Job) -> Run:
     return Run(job, options, rows, tokenizer, config, wiring, seat, ranks, plan, device, peak)
 
 
-def find_ranks(options: TrainOptions, group: Group | None) -> Ranks:
+def find_ranks(options: TrainOptions, group: Group | None) -> CheckpointRanks:
     if group is None:
-        return Ranks()
-    return Ranks(group.rank, group.size, group.barrier, may_change=options.on_mesh)
+        return CheckpointRanks()
+    return CheckpointRanks(group.rank, group.size, group.barrier, may_change=options.on_mesh)
 
 
 def whole_checkpoint(folder: Path) -> Path:
@@ -144,7 +145,7 @@ def whole_checkpoint(folder: Path) -> Path:
     return checkpoint
 
 
-def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: Ranks) -> None:
+def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: CheckpointRanks) -> None:
     """Loads the checkpoint, after a look whether the text is still the same."""
     if (checkpoint / DATA_FILE).read_text() != rows.fingerprint:
         raise InputError(
