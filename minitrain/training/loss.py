@@ -1,4 +1,4 @@
-"""Cross-entropy of a batch that is worked on in parts: the mean over its tokens, whoever holds them.
+"""Cross-entropy of a batch that is worked on in parts: the mean over the tokens of all parts.
 
 Microbatches and ranks hold unequal numbers of targets, so a mean of means is another loss than the
 mean: each part is divided by the tokens of all. Cost: 4 V bytes a token, its log-probabilities in
