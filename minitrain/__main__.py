@@ -1,4 +1,4 @@
-"""`python -m minitrain lab | train | grade | build | bench | plan | doctor | assets`."""
+"""`python -m minitrain lab | train | export | grade | build | bench | plan | doctor | assets`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from minitrain.commands.assets import assets
 from minitrain.commands.bench import bench
 from minitrain.commands.build import build
 from minitrain.commands.doctor import doctor
+from minitrain.commands.export import export
 from minitrain.commands.grade import grade
 from minitrain.commands.lab import lab
 from minitrain.commands.plan.command import plan
@@ -23,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (lab, train, grade, build, bench, doctor, assets):
+for command in (lab, train, export, grade, build, bench, doctor, assets):
     app.command()(command)
 app.add_typer(plan, name="plan")
 

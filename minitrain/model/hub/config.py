@@ -2,8 +2,8 @@
 
 The families share one architecture and differ in what they may switch on: Mistral slides a window,
 Qwen2 gives q, k and v biases, Mixtral has experts for an MLP (what its router is charged while it
-trains is not the model's, and stays behind). A configuration that asks for more than this package computes is
-refused rather than read as something near it: the weights would load, and the model be another.
+trains stays behind). A configuration that asks for more than this package computes is refused
+rather than read as something near it: the weights would load, and the model be another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints of Llama, Mistral, Qwen2 and Mixtral, read and written; GGUF files, read.
+"""Hugging Face checkpoints, read and written: Llama, Mistral, Qwen2, Mixtral; GGUF files, read.
 
 A checkpoint is a folder: config.json (config.py), safetensors (weights.py), and the files
 of a tokenizer, which are passed on as they are (text.py). Writing touches the folder only when all
@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.model.hub.config import hub_config, read_config
+from minitrain.model.hub.gguf import find_gguf, load_gguf
 from minitrain.model.hub.text import TextFiles, read_text_files
 from minitrain.model.hub.weights import (
     INDEX,
@@ -36,12 +37,18 @@ def load_pretrained(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> tuple[Transformer, TextFiles]:
-    """A checkpoint's folder -> model and text files; `dtype` None keeps the one it is stored in."""
+    """A checkpoint's folder, or a GGUF file -> model and text files.
+
+    `dtype` None keeps the one that the weights are stored in; a GGUF's become float32.
+    """
     folder = Path(folder)
+    file = find_gguf(folder)
+    if file is not None:
+        return load_gguf(file, device, dtype or torch.float32)
     if not folder.is_dir():
         raise InputError(
             f"{folder} is not a folder: give one that holds config.json and {WEIGHTS}, as "
-            "`hf download NAME --local-dir FOLDER` leaves it"
+            "`hf download NAME --local-dir FOLDER` leaves it, or a .gguf file"
         )
     config = read_config(folder / "config.json")
     text = read_text_files(folder)

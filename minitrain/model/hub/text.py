@@ -1,4 +1,4 @@
-"""What a checkpoint says of text: the files of its tokenizer, and the ids that begin and end one."""
+"""What a checkpoint says of text: its tokenizer's files, and the ids that begin and end one."""
 
 from __future__ import annotations
 
