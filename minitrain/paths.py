@@ -36,7 +36,7 @@ def state_dir() -> Path:
     return user_data_path("minitrain", ensure_exists=True)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Writes a file of which a kill leaves the old text or the new, never a part of one."""
     new = path.with_name(f".{path.name}.new")
     new.write_text(text, encoding="utf-8")

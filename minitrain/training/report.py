@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from minitrain.paths import write_whole
+from minitrain.paths import write_atomically
 from minitrain.training.loop import StepRecord
 
 COLUMNS = ("step", "tokens", "seconds", "loss", "lr", "grad_norm", "tokens_per_second", "held_out")
@@ -103,4 +103,4 @@ class Reporter:
 def cut_log(log: Path, steps: int) -> None:
     """Leaves the heading and the lines of the first `steps` steps."""
     lines = log.read_text(encoding="utf-8").splitlines()[1 : steps + 1] if log.is_file() else []
-    write_whole(log, "\n".join([",".join(COLUMNS), *lines]) + "\n")
+    write_atomically(log, "\n".join([",".join(COLUMNS), *lines]) + "\n")

@@ -25,8 +25,9 @@ from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
 from minitrain.model.config import ModelConfig, active_parameter_count, parameter_count
 from minitrain.parallel.pipeline.timeline import bubble_fraction
-from minitrain.paths import write_whole
+from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
+from minitrain.reliability.checkpoint import checkpoints
 from minitrain.training.loop import StepRecord, TrainResult, train
 from minitrain.training.report import Reporter, describe_loss
 
@@ -37,10 +38,10 @@ TEMPERATURE = 0.8
 
 def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
     """The whole run on one rank -> the summary, and whether it was interrupted."""
-    run = prepare(group, job)
-    run.ranks.barrier()  # all are ready, and none has written anything yet
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(job.stop_file))
+        run = prepare(group, job)
+        run.ranks.barrier()  # all are ready, and none has written anything yet
         if run.speaks:
             stack.enter_context(sole_writer(job.folder))
             begin(run)
@@ -67,9 +68,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
 def begin(run: Run) -> None:
     """The options on the disk, and what a person sees of the run before its first step."""
     path = run.job.folder / RUN_FILE
-    if path.is_file() and not run.state.step:
+    if path.is_file() and not checkpoints(run.job.folder):
         print(f"{run.job.folder} holds a run without a checkpoint: it begins anew")
-    write_whole(path, run.options.to_json())
+    write_atomically(path, run.options.to_json())
     print(introduction(run), flush=True)
 
 

@@ -65,7 +65,10 @@ def load_gguf(
     _check_names(path, model, stored)
     for name, parameter in model.named_parameters():
         parameter.data.copy_(_weight(path, name, parameter.shape, stored[gguf_name(name)], config))
-    return model, _text_files(settings)
+    try:
+        return model, _text_files(settings)
+    except Exception as error:  # the backend raises bare ones
+        raise InputError(f"{path} has a broken vocabulary ({error}): download it again") from error
 
 
 def gguf_name(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from minitrain.data.assets.fetch import is_cached
@@ -22,7 +24,8 @@ from minitrain.paths import cache_dir
 
 from ..peers import SMALL, peer_config, random_tokens
 
-WIDE = replace(SMALL, vocab_size=300, hidden_size=64, ffn_size=96)  # rows of whole blocks of 32
+BLOCKS = {"hidden_size": 64, "ffn_size": 96, "expert_ffn_size": 96}  # rows of whole blocks of 32
+WIDE = replace(SMALL, vocab_size=300, **BLOCKS)
 TEXT = ["17 quick foxes jump over 18 lazy dogs."] * 3
 HUB_NAMES = {
     "model.embed_tokens": "token_embd",
@@ -71,6 +74,14 @@ def write_gguf(path: Path, config, kind: Kind, **more) -> LlamaForCausalLM:
     return peer
 
 
+def vocabulary(config) -> Tokenizer:
+    """Byte pairs of SmolLM2's kind: a digit is a word of its own."""
+    backend = train_tokenizer(TEXT, config.vocab_size).backend
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
+    return backend
+
+
 def add_settings(writer: gguf.GGUFWriter, config) -> None:
     writer.add_block_count(config.layers)
     writer.add_context_length(config.max_length)
@@ -82,14 +93,15 @@ def add_settings(writer: gguf.GGUFWriter, config) -> None:
     writer.add_rope_freq_base(config.rope_theta)
     writer.add_rope_dimension_count(config.head_size)
     writer.add_vocab_size(config.vocab_size)
-    backend = train_tokenizer(TEXT, config.vocab_size).backend
+    backend = vocabulary(config)
     tokens = [backend.id_to_token(i) or f"<unused{i}>" for i in range(config.vocab_size)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
     control = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
     writer.add_token_types([control[token != END] for token in tokens])
-    writer.add_token_merges(["q u", "f o", "Ġ 1"])
+    merges = json.loads(backend.to_str())["model"]["merges"]
+    writer.add_token_merges([" ".join(pair) for pair in merges])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)
 
@@ -125,8 +137,10 @@ def test_in_hugging_face_form_it_is_the_same_model_and_the_same_text(tmp_path):
     tokens = random_tokens(WIDE, 1, 9)
     torch.testing.assert_close(again(tokens).logits, peer(tokens).logits, rtol=0, atol=1e-5)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hub")
-    pieces = tokenizer.convert_ids_to_tokens(tokenizer("17 quick foxes")["input_ids"])
-    assert pieces == ["1", "7", "Ġ", "qu", "i", "c", "k", "Ġ", "fo", "x", "e", "s"]  # digits alone
+    for line in ("17 quick foxes", " jump  over\n1800 Größen"):
+        assert tokenizer(line)["input_ids"] == vocabulary(WIDE).encode(line).ids
+        assert tokenizer.decode(tokenizer(line)["input_ids"]) == line
+    assert tokenizer.tokenize("17 lazy")[:2] == ["1", "7"]
     assert tokenizer(END + "a")["input_ids"][0] == tokenizer.eos_token_id == 0
 
 
