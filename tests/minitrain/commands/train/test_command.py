@@ -221,23 +221,24 @@ def test_kill_9_before_the_first_checkpoint_is_no_dead_end(text):
 
 
 def test_a_kill_loses_the_steps_since_the_last_checkpoint(text, monkeypatch):
-    """In the middle of the sixth save: the fifth is what --resume finds."""
+    """At the end of the fourth save, before its folder has its name (the third removed an old one)."""
     common = [*SMALL, "--steps", "9", "--data", str(text), "--out"]
     saved = []
 
     def killed(*paths):
         saved.append(paths)
-        if len(saved) == 6:
+        if len(saved) == 5:
             raise KeyboardInterrupt
         os.replace(*paths)
 
     with monkeypatch.context() as patch:
         patch.setattr(run, "SAVE_SECONDS", 0.0)
         patch.setattr("minitrain.reliability.checkpoint.os.rename", killed)
-        CliRunner().invoke(app, ["train", *common, "killed"])
+        result = CliRunner().invoke(app, ["train", *common, "killed"])
+    assert len(saved) == 5, result.output
     assert list(Path("killed").glob(".step-*"))
     step = int(newest_checkpoint(Path("killed")).name.removeprefix("step-"))
-    assert 1 < step < len(log(Path("killed")))
+    assert step == 3 < len(log(Path("killed")))
     assert f"resumed at step {step}" in train("--out", "killed", "--resume")
     train(*common, "whole")
     assert final_bits(Path("killed")) == final_bits(Path("whole"))
