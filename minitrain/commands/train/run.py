@@ -51,13 +51,17 @@ def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """The run's folder, which a second process may not write to; the system frees it at a kill."""
-    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_FILE)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout as error:
         raise InputError(
             f"another process is training in {folder}: wait for its end, or give --out another name"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written ({error.strerror}): give --out a folder in which you may"
         ) from error
     try:
         yield

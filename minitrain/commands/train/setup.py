@@ -110,7 +110,7 @@ class Run:
 def hub_files(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, bytes]:
     """What makes a checkpoint a folder that `transformers` opens; where it has no such model, its
     tokenizer alone. A document begins and ends with the end token."""
-    files = fast_tokenizer(tokenizer.backend.to_str(), bos_token=END, eos_token=END)
+    files = fast_tokenizer(tokenizer.backend.to_str(), {"bos_token": END, "eos_token": END})
     end = tokenizer.end_token
     try:
         return describe(config, TextFiles(files, end, (end,)), torch.float32)

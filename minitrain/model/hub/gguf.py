@@ -11,8 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from gguf import GGUFReader, dequantize
-from gguf.constants import TokenType
+from gguf import GGUFReader, ReaderTensor, TokenType, dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
@@ -24,7 +23,6 @@ from minitrain.model.transformer import Transformer, empty
 
 PARTS = {  # ours -> llama.cpp's
     "embed": "token_embd",
-    "blocks": "blk",
     "norm": "output_norm",
     "head": "output",
     "attention_norm": "attn_norm",
@@ -42,7 +40,9 @@ REMEDY = "take the model's safetensors, which load_pretrained reads"
 
 
 def find_gguf(path: Path) -> Path | None:
-    """`path` itself, or the only such file in a folder; None where there is none."""
+    """`path` itself, or the only such file in a folder that is no checkpoint; else None."""
+    if (path / "config.json").exists():
+        return None
     found = [path] if path.is_file() else sorted(path.glob("*.gguf"))
     return found[0] if len(found) == 1 and found[0].suffix == ".gguf" else None
 
@@ -73,11 +73,11 @@ def load_gguf(
 
 def gguf_name(name: str) -> str:
     """blocks.3.attention.q.weight -> blk.3.attn_q.weight"""
-    place, kind = name.removesuffix(".weight"), ""
-    if place.startswith("blocks."):
-        _, layer, place = place.split(".", 2)
-        kind = f"{PARTS['blocks']}.{layer}."
-    return f"{kind}{PARTS[place]}.weight"
+    part, layer = name.removesuffix(".weight"), ""
+    if part.startswith("blocks."):
+        _, number, part = part.split(".", 2)
+        layer = f"blk.{number}."
+    return f"{layer}{PARTS[part]}.weight"
 
 
 def _config(path: str | Path, settings: dict, stored: dict) -> ModelConfig:
@@ -117,7 +117,9 @@ def _check_names(path: str | Path, model: Transformer, stored: dict) -> None:
         raise InputError(f"{path} has weights with no place in a plain Llama, {spare[0]}: {REMEDY}")
 
 
-def _weight(path: str | Path, name: str, shape: tuple, stored, config: ModelConfig) -> Tensor:
+def _weight(
+    path: str | Path, name: str, shape: torch.Size, stored: ReaderTensor, config: ModelConfig
+) -> Tensor:
     """One tensor in float32, in our order of rows."""
     kind = stored.tensor_type.name
     try:
@@ -147,7 +149,7 @@ def _text_files(settings: dict) -> TextFiles:
     special = {f"{use}_token": own["tokens"][id] for use, id in ids.items() if id is not None}
     if "tokenizer.chat_template" in settings:
         special["chat_template"] = settings["tokenizer.chat_template"]
-    return TextFiles(fast_tokenizer(_byte_pairs(own).to_str(), **special), bos, eos_ids)
+    return TextFiles(fast_tokenizer(_byte_pairs(own).to_str(), special), bos, eos_ids)
 
 
 def _byte_pairs(own: dict) -> Tokenizer:

@@ -47,11 +47,11 @@ def read_text_files(folder: Path) -> TextFiles:
     return TextFiles(tokenizer, raw.get("bos_token_id"), tuple(eos_ids))
 
 
-def fast_tokenizer(tokenizer_json: str, **settings: object) -> dict[str, bytes]:
+def fast_tokenizer(tokenizer_json: str, settings: Mapping[str, str]) -> dict[str, bytes]:
     """The two files from which `AutoTokenizer` makes a tokenizer that is all in tokenizer.json.
 
-    `settings`: its special tokens (bos_token="<s>", …) and chat_template. The class is named, since
-    a model's type would choose another, with rules of its own.
+    `settings`: its special tokens ({"bos_token": "<s>", …}) and chat_template. The class is named,
+    since a model's type would choose another, with rules of its own.
     """
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **settings}
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"

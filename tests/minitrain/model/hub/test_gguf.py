@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +134,8 @@ def test_in_hugging_face_form_it_is_the_same_model_and_the_same_text(tmp_path):
     peer = write_gguf(tmp_path / "model.gguf", WIDE, Kind.Q8_0)
     model, text = load_pretrained(tmp_path)  # the folder of one such file
     save_pretrained(model, tmp_path / "hub", text=text)
+    shutil.copy(tmp_path / "model.gguf", tmp_path / "hub")  # as some repositories have it beside
+    assert find_gguf(tmp_path / "hub") is None
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "hub")
     tokens = random_tokens(WIDE, 1, 9)
     torch.testing.assert_close(again(tokens).logits, peer(tokens).logits, rtol=0, atol=1e-5)
