@@ -11,34 +11,20 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from minitrain.errors import InputError
 from minitrain.lab.sandbox.loader import bound
+from minitrain.lab.sandbox.request import Cell
 
 RECORDED = "application/vnd.minitrain+json"
 MAX_BYTES = 64 * 2**20
 LAB_CALL = re.compile(r"""\bLab\(\s*["']([\w-]+)["']""")
 UNFILLED = re.compile(r"^ *# YOUR CODE HERE\n *\.\.\. *$", re.MULTILINE)
 CELL_MARK = re.compile(r"^# ?%%(.*)$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A code cell; `whole` cells run every statement."""
-
-    name: str
-    source: str
-    whole: bool
-
-    def statements(self) -> list[ast.stmt]:
-        """The parsed cell; empty where it is no Python (the sandbox will say why)."""
-        try:
-            return ast.parse(self.source).body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return []
 
 
 @dataclass(frozen=True)
@@ -60,9 +46,10 @@ class Submission:
         return bool(found) and _is_stub(*found[-1])
 
     def _statements(self) -> Iterator[tuple[Cell, ast.stmt]]:
+        """Of the cells that are Python; of the others the sandbox will say why they are not."""
         for cell in self.cells:
-            for statement in cell.statements():
-                yield cell, statement
+            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                yield from ((cell, statement) for statement in ast.parse(cell.source).body)
 
 
 def read_submission(path: Path) -> Submission:
