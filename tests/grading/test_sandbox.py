@@ -12,7 +12,7 @@ import torch
 import minitrain
 from minitrain.lab.failures import SubmissionFailed
 from minitrain.lab.grading.attempt import Attempt
-from minitrain.lab.sandbox.request import Cell, Solution
+from minitrain.lab.sandbox.loader import Cell, Solution
 from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.ranks.launch import Results
 
@@ -20,7 +20,7 @@ ROOT = Path(minitrain.__file__).parent.parent
 
 
 def attempt(sandbox: Sandbox, source: str = "def f(*args):\n    return args\n") -> Attempt:
-    return Attempt(sandbox, Solution([Cell("cell", source, True)]), "f")
+    return Attempt(sandbox, Solution((Cell("cell", source, True),)), "f")
 
 
 def test_nothing_but_python_and_the_package_is_seen(isolated):

@@ -32,7 +32,8 @@ from minitrain.lab.failures import CheckFailed, NotAttempted, SubmissionFailed
 from minitrain.lab.grading.checks import Exercise
 from minitrain.lab.grading.course import LabChecks, pickled_reference, reference
 from minitrain.lab.grading.submission import Submission
-from minitrain.lab.sandbox.request import Reply, Request, Solution
+from minitrain.lab.sandbox.loader import Solution
+from minitrain.lab.sandbox.request import Reply, Request
 from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.measure.traffic import Trace
 from minitrain.network.fabric import Fabric, find_fabric

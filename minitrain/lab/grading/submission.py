@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from minitrain.errors import InputError
-from minitrain.lab.sandbox.loader import bound
-from minitrain.lab.sandbox.request import Cell
+from minitrain.lab.sandbox.loader import Cell, bound
 
 RECORDED = "application/vnd.minitrain+json"
 MAX_BYTES = 64 * 2**20

@@ -3,6 +3,8 @@
 Only what the exercise needs is run: its own cell, and of other cells the imports, definitions and
 constants that it uses (their closure), so that a demo of the lab costs no time. A statement that
 fails is noted and the next one runs: a typo in another cell costs nothing.
+
+Imports neither torch nor the sandbox: who reads a file to hand in uses `Cell` and `bound` too.
 """
 
 from __future__ import annotations
@@ -14,13 +16,48 @@ import pickle
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from types import ModuleType
-from typing import Any
-
-from minitrain.lab.sandbox.request import Cell, Solution
+from typing import Any, NamedTuple
 
 MODULE = "submission"
+
+
+class Cell(NamedTuple):
+    """A code cell; `whole` cells run every statement, of others only what is needed."""
+
+    name: str
+    source: str
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A learner's code: the cells of a file, or a function as a kernel had it, pickled."""
+
+    cells: tuple[Cell, ...] = ()
+    live: bytes | None = None
+    sources: dict[str, str] = field(default_factory=dict)  # of `live`: file -> its text
+    substitutes: dict[str, bytes] = field(default_factory=dict)  # name -> a pickled reference
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Solution:
+        """From `asdict` of one, in which cells are plain tuples."""
+        return cls(**{**fields, "cells": tuple(Cell(*cell) for cell in fields["cells"])})
+
+    @property
+    def lines(self) -> dict[str, list[str]]:
+        """The learner's own lines, by the names that their files have in a traceback.
+
+        A .py file comes as cells of one name, each with empty lines in place of those before it.
+        """
+        found: dict[str, list[str]] = {}
+        texts = [(cell.name, cell.source) for cell in self.cells]
+        for file, text in [*texts, *self.sources.items()]:
+            pairs = zip_longest(text.split("\n"), found.get(file, []), fillvalue="")
+            found[file] = [new or old for new, old in pairs]
+        return found
 
 
 class NotDefined(Exception):

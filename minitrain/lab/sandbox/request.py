@@ -14,11 +14,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 from minitrain.lab.sandbox import plain_data
 from minitrain.lab.sandbox.limits import Limits
+from minitrain.lab.sandbox.loader import Solution
 from minitrain.lab.sandbox.plain_data import PlainDataError
 
 REPORT_SECONDS = 2.5  # that `launch` may take after its deadline to say who hangs where
@@ -26,53 +26,23 @@ FRAME = struct.Struct("<4s16sQ")  # mark, the run's own number, length of the bo
 MARK = b"MTR1"
 
 
-class Cell(NamedTuple):
-    """A code cell; `whole` cells run every statement, others their definitions (loader.py)."""
-
-    name: str
-    source: str
-    whole: bool
-
-
-@dataclass(frozen=True)
-class Solution:
-    """A learner's code: the cells of a file, or a function as a kernel had it, pickled."""
-
-    cells: Sequence[Cell] = ()
-    live: bytes | None = None
-    sources: dict[str, str] = field(default_factory=dict)  # of `live`: file -> its text
-    substitutes: dict[str, bytes] = field(default_factory=dict)  # name -> a pickled reference
-
-    @property
-    def lines(self) -> dict[str, list[str]]:
-        """The learner's own lines, by the names that their files have in a traceback.
-
-        A .py file comes as cells of one name, each with empty lines in place of those before it.
-        """
-        found: dict[str, list[str]] = {}
-        texts = [(cell.name, cell.source) for cell in self.cells]
-        for file, text in [*texts, *self.sources.items()]:
-            pairs = zip_longest(text.split("\n"), found.get(file, []), fillvalue="")
-            found[file] = [new or old for new, old in pairs]
-        return found
-
-
 @dataclass(frozen=True)
 class Request:
-    """One run: all that the child is told. The upper part is made by grading/attempt.py, the lower
-    one by sandbox.py.
+    """One run: all that the child is told.
 
-    field     what it is                                      who reads it
-    solution  the learner's code                              loader.py, verdict.py for its lines
-    name      of the function or class that is graded         loader.py
-    probe     pickled (probe, arguments) of the lab's checks  child.py calls probe(f, *arguments)
-    ranks     0: one call in the child; else of a launch      child.py
-    fabric    a pickled Fabric, or None                       child.py, for launch
-    seconds   wall-clock until the run is ended               child.py, watch.py, verdict.py
-    limits    memory, processes, files, output                limits.py, watch.py, verdict.py
-    hidden    modules no submission may import -> their file  audit_hook.py
-    denied    files and folders that may not be read          audit_hook.py
-    nonce     16 bytes that only this run knows               the reply's frame, verdict.py
+    field     what it is                                        who reads it
+              made by grading/attempt.py:
+    solution  the learner's code (loader.py)                    loader.py; verdict.py, for its lines
+    name      of the function or class that is graded           loader.py
+    probe     pickled (probe, arguments), of the lab's checks   child.py calls probe(f, *arguments)
+    ranks     of a launch; 0: one call, in the child itself     child.py
+    fabric    a pickled Fabric, or None                         child.py, for launch
+    seconds   wall-clock until the run is ended                 child.py, watch.py, verdict.py
+              made by sandbox.py:
+    limits    of memory, processes, files, output               limits.py, watch.py, verdict.py
+    hidden    modules that may not be imported -> their file    audit_hook.py
+    denied    files and folders that may not be read            audit_hook.py
+    nonce     16 bytes that only this run knows                 the reply's frame, verdict.py
     """
 
     solution: Solution
@@ -97,10 +67,8 @@ class Request:
     @classmethod
     def unpack(cls, data: bytes) -> Request:
         fields = plain_data.unpack(data)
-        solution = Solution(**fields.pop("solution"))
-        cells = [Cell(*cell) for cell in solution.cells]
-        solution = Solution(cells, solution.live, solution.sources, solution.substitutes)
-        return cls(solution, limits=Limits(**fields.pop("limits")), **fields)
+        parts = {"solution": Solution.of(fields["solution"]), "limits": Limits(**fields["limits"])}
+        return cls(**{**fields, **parts})
 
 
 @dataclass(frozen=True)
