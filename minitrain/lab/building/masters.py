@@ -23,6 +23,7 @@ from nbformat import NotebookNode
 from minitrain.errors import InputError, unknown_name
 from minitrain.lab.building.colab_cells import add_colab
 from minitrain.lab.building.grading_metadata import add_grading_metadata
+from minitrain.lab.grading.submission import STUB
 from minitrain.paths import course_root
 
 TAGS = {
@@ -31,7 +32,6 @@ TAGS = {
 }
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 BEGIN, END, STUB_LINE = "### BEGIN SOLUTION", "### END SOLUTION", "### LAB "
-DEFAULT_STUB = "# YOUR CODE HERE\n..."
 IMAGE = re.compile(r'src="data:image/png;base64,([^"]+)"')
 
 
@@ -132,7 +132,7 @@ def _clear(cell: NotebookNode) -> str:
     cleared = []
     for piece in pieces:
         own = [line.split(STUB_LINE, 1)[1] for line in piece.splitlines() if STUB_LINE in line]
-        clear = ClearSolutions(code_stub={"python": "\n".join(own) or DEFAULT_STUB})
+        clear = ClearSolutions(code_stub={"python": "\n".join(own) or STUB})
         part = NotebookNode(cell_type="code", source=piece, metadata=cell.metadata)
         resources: dict[str, Any] = {"language": "python"}
         cleared.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from minitrain.lab.drawing.display import (
     FONT,
@@ -22,15 +22,8 @@ from minitrain.lab.drawing.display import (
 from minitrain.lab.drawing.tables import rows_of
 from minitrain.words import number_text, points_text, score_text
 
-
-class Verdict(Protocol):
-    """One check's result, as the grader gives it."""
-
-    check: str
-    points: float
-    max_points: float
-    status: str
-    message: str
+if TYPE_CHECKING:
+    from minitrain.lab.grading.grade import CheckResult
 
 
 def table(
@@ -107,7 +100,7 @@ def info_card(
 
 
 def grade_card(
-    title: str, results: Sequence[Verdict], note: str = "", data: dict[str, Any] | None = None
+    title: str, results: Sequence[CheckResult], note: str = "", data: dict[str, Any] | None = None
 ) -> Rich:
     """Every check with its points; under each failure, what the learner needs to mend it."""
     got, most = sum(r.points for r in results), sum(r.max_points for r in results)
@@ -131,7 +124,7 @@ def grade_card(
     return Rich(box(inside, tone), "\n".join(plain), data, value=f"{float(got)}")
 
 
-def _check_row(result: Verdict, message: str) -> str:
+def _check_row(result: CheckResult, message: str) -> str:
     passed = result.status == "passed"
     sign = badge("pass", "good") if passed else badge("not yet", "bad")
     points = f"{points_text(result.points)}/{points_text(result.max_points)}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-MIME = "application/vnd.minitrain+json"
+from minitrain.lab.grading.submission import RECORDED
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 TONES = {"good": "#1b7f4b", "bad": "#b3401e", "wait": "#6b7280", "info": BLUE}
@@ -45,7 +45,7 @@ class Rich:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle = {"text/html": self.html, "text/plain": self.value or self.text}
-        return {**bundle, MIME: self.data} if self.data is not None else bundle
+        return {**bundle, RECORDED: self.data} if self.data is not None else bundle
 
 
 def in_kernel() -> bool:

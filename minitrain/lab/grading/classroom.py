@@ -23,9 +23,10 @@ from minitrain.errors import InputError
 from minitrain.lab.grading.collect import Entry, checks_folder, find_lab, find_submissions
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.grading.grade import Report, grade_submission, warm
-from minitrain.lab.grading.reports import points, printable, write_atomically
+from minitrain.lab.grading.reports import printable, write_atomically
 from minitrain.lab.grading.submission import read_submission
 from minitrain.lab.sandbox.limits import PATIENT
+from minitrain.words import points_text
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _row(entry: Entry, report: Report, mark: str) -> Row:
     todo = sorted({r.exercise for r in report.checks if r.status == "not attempted"})
     if todo:
         remarks.append(f"not attempted: {', '.join(todo)}")
-    scores = (points(report.score), points(report.max_score))
+    scores = (points_text(report.score), points_text(report.max_score))
     text = printable(" | ".join(remarks)).replace("\n", " ")
     return Row(entry.student, report.lab, *scores, "", text, str(entry.path), mark)
 

@@ -19,10 +19,11 @@ from typing import Any
 from minitrain.errors import InputError
 from minitrain.lab.sandbox.loader import Cell, bound
 
-RECORDED = "application/vnd.minitrain+json"
+RECORDED = "application/vnd.minitrain+json"  # the MIME type of what a notebook recorded
 MAX_BYTES = 64 * 2**20
 LAB_CALL = re.compile(r"""\bLab\(\s*["']([\w-]+)["']""")
-UNFILLED = re.compile(r"^ *# YOUR CODE HERE\n *\.\.\. *$", re.MULTILINE)
+STUB = "# YOUR CODE HERE\n..."  # what a lab has in place of a solution
+UNFILLED = re.compile(r"\n".join(rf"^ *{re.escape(line)} *$" for line in STUB.split("\n")), re.M)
 CELL_MARK = re.compile(r"^# ?%%(.*)$", re.MULTILINE)
 
 
@@ -145,7 +146,12 @@ def _is_stub(cell: Cell, statement: ast.stmt) -> bool:
     if not isinstance(statement, ast.FunctionDef):
         return False
     lines = cell.source.splitlines()[statement.lineno - 1 : statement.end_lineno]
-    return bool(UNFILLED.search("\n".join(lines))) or all(map(_says_nothing, statement.body))
+    return holds_stub("\n".join(lines)) or all(map(_says_nothing, statement.body))
+
+
+def holds_stub(source: str) -> bool:
+    """Is the lab's own mark still in this text?"""
+    return UNFILLED.search(source) is not None
 
 
 def _says_nothing(line: ast.stmt) -> bool:

@@ -7,36 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from minitrain.lab.drawing import cards
-from minitrain.lab.drawing.display import MIME, Rich, words
-from minitrain.words import bytes_text, seconds_text
+from minitrain.lab.drawing.display import Rich, words
+from minitrain.lab.grading.submission import RECORDED
+from minitrain.words import bytes_text
 
 
 def result(status: str = "passed", points: float = 2.0, message: str = "") -> SimpleNamespace:
     return SimpleNamespace(
         check="equals the sum", points=points, max_points=2.0, status=status, message=message
     )
-
-
-@pytest.mark.parametrize(
-    "value, text",
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1 kB"),
-        (12e6, "12 MB"),
-        (1.234e9, "1.23 GB"),
-        (5e18, "5e+03 PB"),
-    ],
-)
-def test_bytes(value, text):
-    assert bytes_text(value) == text
-
-
-@pytest.mark.parametrize(
-    "value, text", [(0, "0 s"), (2, "2 s"), (0.0031, "3.1 ms"), (5e-7, "500 ns"), (4.2e-5, "42 µs")]
-)
-def test_seconds(value, text):
-    assert seconds_text(value) == text
 
 
 def test_a_failure_shows_its_words_and_the_points():
@@ -78,8 +57,8 @@ def test_backticks_are_code_in_pairs_only(text, html):
 def test_data_travels_in_its_own_type():
     data = {"kind": "answer", "name": "x", "value": 1}
     bundle = Rich("<b>x</b>", "x", data)._repr_mimebundle_()
-    assert bundle == {"text/html": "<b>x</b>", "text/plain": "x", MIME: data}
-    assert MIME not in Rich("<b>x</b>", "x")._repr_mimebundle_()
+    assert bundle == {"text/html": "<b>x</b>", "text/plain": "x", RECORDED: data}
+    assert RECORDED not in Rich("<b>x</b>", "x")._repr_mimebundle_()
 
 
 def test_nbgrader_finds_the_points_in_text_plain():
