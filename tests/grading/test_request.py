@@ -7,11 +7,14 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from minitrain.lab.failures import SubmissionFailed
 from minitrain.lab.sandbox import plain_data
 from minitrain.lab.sandbox.limits import Limits
 from minitrain.lab.sandbox.loader import Cell, Solution
 from minitrain.lab.sandbox.plain_data import PlainDataError
 from minitrain.lab.sandbox.request import FRAME, MARK, Reply, Request, Returned
+from minitrain.lab.sandbox.verdict import reply_of
+from minitrain.lab.sandbox.watch import Ending
 
 NONCE = bytes(range(16))
 CELLS = Solution((Cell("cell 1", "def f():\n    return 1\n", True),), substitutes={"g": b"\x80"})
@@ -82,3 +85,30 @@ BODY = plain_data.pack({"results": []})
 def test_a_forged_reply_is_refused(data):
     with pytest.raises(PlainDataError):
         Reply.unpack(data, NONCE)
+
+
+def ended(reply: Reply) -> Ending:
+    return Ending(bytearray(reply.pack(NONCE)), status=0)
+
+
+def test_a_verdict_gives_what_the_probe_returned_on_each_rank():
+    sent = Reply([Returned(rank, [], []).pack() for rank in range(2)], seconds=1.0)
+    assert reply_of(ended(sent), replace(REQUEST, nonce=NONCE)) == Reply([0, 1], seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (Reply(5), "not as the grader's probe sends it"),
+        (Reply([b"junk"]), "not as the grader's probe sends it"),
+        (Reply([plain_data.pack({"value": 1})]), "not as the grader's probe sends it"),
+        (Reply([Returned(1, 5, []).pack()]), "not as the grader's probe sends it"),
+        (Reply(failure=("died",)), "not as the grader's probe sends it"),
+        (Reply([Returned(1, ["torch.equal"], []).pack()]), "tampered with torch.equal"),
+        (Reply([Returned(1, [], ["opens a socket"]).pack()]), "not allowed: it opens a socket"),
+        (Reply(failure=("deadlock", "rank 0 waits")), "rank 0 waits"),
+    ],
+)
+def test_a_verdict_says_why_a_result_counts_for_nothing(reply, said):
+    with pytest.raises(SubmissionFailed, match=said):
+        reply_of(ended(reply), replace(REQUEST, nonce=NONCE))

@@ -20,9 +20,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minitrain.errors import InputError, unknown_name
-from minitrain.lab.drawing.cards import grade_card, waiting_card
+from minitrain.lab.drawing.cards import (
+    grade_card,
+    guess_card,
+    header_card,
+    hidden_card,
+    score_card,
+    spoken,
+    waiting_card,
+)
 from minitrain.lab.drawing.display import display, publish
-from minitrain.lab.drawing.review import guess_card, header_card, hidden_card, score_card, spoken
 from minitrain.lab.drawing.tables import plain, rows_of
 from minitrain.lab.grading.checks import Graded
 from minitrain.lab.grading.course import load_lab, reference
