@@ -34,7 +34,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """All lines, one by one, so that a slow one does not hold back the others."""
+    """All findings, one by one, so that a slow one does not hold back the others."""
     for name, look in CHECKS.items():
         try:
             yield look()
