@@ -125,27 +125,28 @@ class Sandbox:
             os.close(reply), os.close(output)
 
     def _command(self, control: int) -> list[str]:
-        place = bubblewrap.PRIVATE if self.bubblewrap else self._work_folder()
         namespace = os.readlink("/proc/self/ns/pid") if sys.platform == "linux" else ""
         python = [sys.executable, "-s", "-m", "minitrain.lab.sandbox.zygote"]
-        command = [*python, str(control), place, namespace]
+        command = [*python, str(control), self._work_folder(), namespace]
         if self.bubblewrap:
             return bubblewrap.wrap(self.bubblewrap, command, self.hidden, Path(self.folder.name))
         return command
 
     def _work_folder(self) -> str:
+        """Where a run may write, as it sees it itself."""
+        if self.bubblewrap:
+            return bubblewrap.PRIVATE
         path = Path(self.folder.name) / "work"
         path.mkdir(exist_ok=True)
         return str(path)
 
     def _environment(self) -> dict[str, str]:
         """Nothing of the user's: no tokens, no settings."""
-        place = bubblewrap.PRIVATE if self.bubblewrap else self._work_folder()
         return {
             "PATH": os.defpath,
             "PYTHONPATH": str(bubblewrap.PACKAGE.parent),
             "PYTHONDONTWRITEBYTECODE": "1",
-            **dict.fromkeys(FOLDERS, place),
+            **dict.fromkeys(FOLDERS, self._work_folder()),
             "USER": "learner",
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",

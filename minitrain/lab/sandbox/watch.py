@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ from minitrain.lab.sandbox.zygote import STATUS
 LOOK_EVERY = 0.04  # seconds between two counts of processes and memory
 LINGER = 2.0  # seconds for the zygote to clear up before the whole sandbox is killed
 KEPT_OUTPUT = 16 * 1024  # bytes
-PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 @dataclass
@@ -179,12 +177,9 @@ def memory_of(processes: list[psutil.Process], limit: int) -> int:
 def private_bytes(process: psutil.Process) -> int:
     """Memory of its own: resident, without what it shares with others through files."""
     try:
-        if sys.platform == "linux":
-            with open(f"/proc/{process.pid}/statm") as file:
-                resident, shared = file.read().split()[1:3]
-            return (int(resident) - int(shared)) * PAGE
-        return process.memory_info().rss
-    except (OSError, psutil.Error, ValueError):
+        memory = process.memory_info()
+        return memory.rss - getattr(memory, "shared", 0)  # macOS does not tell
+    except psutil.Error:
         return 0  # it has just ended
 
 
