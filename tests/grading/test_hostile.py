@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 from minitrain.lab.failures import NotAttempted
+from minitrain.lab.grading.attempt import attempt_of
 from minitrain.lab.grading.checks import Exercise
-from minitrain.lab.grading.grade import CheckResult, attempt_of, grade_submission, run_checks
+from minitrain.lab.grading.grade import CheckResult, grade_submission, run_checks
 from minitrain.lab.grading.submission import Submission, read_submission
 from minitrain.lab.sandbox.sandbox import Sandbox
 

@@ -78,10 +78,9 @@ def test_the_walk_in_the_docstring_is_the_one_that_is_taken(lab, tmp_path):
     assert len(shown) > 10, "the profiler saw the walk"
     words = minitrain.lab.__doc__
     assert not [str(p) for p in shown if p.name not in words and f"{p.parts[0]}/ " not in words]
-    steps = re.findall(r"^    (\w+/\w+(?:\.py|/…)) ", words, re.MULTILINE)
-    assert len(steps) == 12 and all(
-        (room / step).is_file() for step in steps if "tests" not in step
-    )
+    steps = re.findall(r"^    (\S+/\S+\.py) ", words, re.MULTILINE)
+    assert len(steps) <= 12
+    assert all((room / step).is_file() for step in steps if not step.startswith("tests/"))
 
 
 def test_a_wrong_one_gets_its_words_and_the_reference(lab, tmp_path, capsys):
