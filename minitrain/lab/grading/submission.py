@@ -67,7 +67,7 @@ def read_submission(path: Path) -> Submission:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file in UTF-8: save it again") from error
-    return _read_notebook(path, text) if path.suffix == ".ipynb" else _read_python(path, text)
+    return _read_notebook(path, text) if path.suffix == ".ipynb" else read_python(path, text)
 
 
 def _read_notebook(path: Path, text: str) -> Submission:
@@ -103,7 +103,8 @@ def _cell_name(source: str, number: int) -> str:
     return f"cell of {defined[1]}" if defined else f"code cell {number}"
 
 
-def _read_python(path: Path, text: str) -> Submission:
+def read_python(path: Path, text: str) -> Submission:
+    """A Python file of that text: one cell, or several where it has `# %%` marks."""
     marks = list(CELL_MARK.finditer(text))
     if not marks:
         return Submission(path, (Cell(path.name, text, True),), _lab_call([text]))
