@@ -30,7 +30,10 @@ SIZES = {
 }
 HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"
-    for name in ("context_by_hand", "context", "ulysses", "sequence")
+    for name in (
+        "context/plain", "context/ring", "context/gather", "context/ulysses", "context/model",
+        "context/split", "collectives/overlapped",
+    )
 )
 BATCH, SIZE = 2, 4  # sequences, head size
 
@@ -172,7 +175,7 @@ class TestMerge(Exercise):
     """Two answers become one"""
 
     name = "merge"
-    reference = "minitrain.parallel.context.ring:merge"
+    reference = "minitrain.parallel.context.plain:merge"
     hidden = HIDDEN
 
     @check(points=4, title="attention to two sets of keys is attention to both (float64)")

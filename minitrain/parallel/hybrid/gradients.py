@@ -89,9 +89,9 @@ def gradient_norm(parameters: Iterable[nn.Parameter], lines: Lines) -> Tensor:
     for parameter in parameters:
         if parameter.grad is not None:
             layout = layout_of(parameter)
-            rows = range(len(parameter)) if layout.owned is None else layout.owned
-            own = torch.linalg.vector_norm(parameter.grad[rows.start : rows.stop])
-            square += own.double() ** 2 / copies(layout, lines.mesh)
+            part = layout.slice
+            own = parameter.grad if part is None else part.counted(parameter.grad)
+            square += torch.linalg.vector_norm(own).double() ** 2 / copies(layout, lines.mesh)
     return lines.world.all_reduce(square).sqrt()
 
 

@@ -22,7 +22,7 @@ from minitrain.model.transformer import Transformer, empty
 from minitrain.optimizers.adamw import adamw
 from minitrain.parallel.hybrid.gradients import Lines
 from minitrain.parallel.hybrid.model import MeshModel
-from minitrain.parallel.layout import Slice, layout_of, placed
+from minitrain.parallel.layout import Slice, layout_of
 from minitrain.parallel.pipeline.stages import holders, ranks_with
 
 MEANS = ("exp_avg", "exp_avg_sq")  # AdamW's, of each parameter
@@ -42,8 +42,7 @@ class Held:
 
     def in_whole(self, tensor: Tensor) -> Tensor:
         """`tensor`, of this one's shape, where it belongs in a whole of zeros."""
-        owned = layout_of(self.tensor).owned
-        return tensor.clone() if self.part is None else placed(tensor, self.part, owned)
+        return tensor.clone() if self.part is None else self.part.in_whole(tensor)
 
 
 def held_by(model: MeshModel) -> dict[str, Held]:
@@ -55,7 +54,7 @@ def held_by(model: MeshModel) -> dict[str, Held]:
             lowest = first.get(id(tensor), min(ranks_with(model.schedule, stage.index)))
             name = "embed.weight" if tensor is stage.tied else name
             speaks = here == lowest and is_first_copy(tensor, model.lines)
-            found[name] = Held(tensor, part_of(tensor, model.lines), speaks)
+            found[name] = Held(tensor, layout_of(tensor).slice, speaks)
     return found
 
 
@@ -63,14 +62,6 @@ def is_first_copy(tensor: Tensor, lines: Lines) -> bool:
     """Whether no rank of the same stage that holds the same elements comes before this one."""
     split = layout_of(tensor).split
     return all(place == 0 for axis, place in lines.here.items() if axis not in (*split, "pp"))
-
-
-def part_of(tensor: Tensor, lines: Lines) -> Slice | None:
-    """Where this rank's tensor lies in the whole one; None: it is the whole one."""
-    if "ep" in layout_of(tensor).split:
-        experts = len(tensor)
-        return Slice(0, lines.here["ep"] * experts, experts, lines.mesh["ep"] * experts)
-    return getattr(tensor, "slice", None)
 
 
 @torch.no_grad()

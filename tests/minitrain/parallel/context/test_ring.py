@@ -18,10 +18,11 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.rope import document_positions
 from minitrain.model.transformer import build
 from minitrain.parallel.context import ring
+from minitrain.parallel.context.gather import gather_sequence
 from minitrain.parallel.context.model import KINDS, context_parallel
-from minitrain.parallel.context.ring import gather_sequence, merge, ring_attention, ring_layer_bytes
+from minitrain.parallel.context.plain import merge
+from minitrain.parallel.context.ring import ring_attention
 from minitrain.parallel.context.split import ORDERS, split_sequence, split_tensor
-from minitrain.parallel.context.ulysses import ulysses_layer_bytes
 from minitrain.ranks.launch import launch
 
 LENGTH, VOCABULARY, LAYERS = 24, 17, 2  # 24 tokens: 2N divides them for N = 1, 2, 3, 4
@@ -191,15 +192,18 @@ def kernel_traffic(group):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_bytes_a_layer_are_the_closed_forms(ranks):
     """Of 4 query heads and 2 key/value heads: what the ring carries is that of 2 heads."""
+    batch, heads, kv_heads, head_size = 2, 4, 2, 4
+    of_a_head = batch * LENGTH // ranks * head_size  # elements
     for found in launch(kernel_traffic, ranks=ranks, timeout=60):
         for size in (8, 2):
-            shape = {"batch": 2, "length": LENGTH, "kv_heads": 2, "head_size": 4, "ranks": ranks}
-            shape["element_bytes"] = size
-            ring = ring_layer_bytes(**shape)
-            assert found["ring", size] == ring
-            assert ring[0] == (ranks - 1) * 2 * 2 * 2 * LENGTH // ranks * 4 * size
-            assert found["gather", size] == (ring[0], ring[0])
-            assert found["ulysses", size] == ulysses_layer_bytes(heads=4, **shape)
+            hops = (ranks - 1) * 2 * kv_heads * of_a_head
+            assert found["ring", size] == (hops * size, hops * (size + max(4, size))), (
+                "sums: float32"
+            )
+            assert found["gather", size] == (hops * size, hops * size)
+            carried = 2 * heads + 2 * max(kv_heads, ranks)  # q and out; k and v
+            exchanged = (ranks - 1) * carried * of_a_head // ranks * size
+            assert found["ulysses", size] == (exchanged, exchanged)
 
 
 def in_a_model(group):
