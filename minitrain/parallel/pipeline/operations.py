@@ -24,12 +24,6 @@ class Operation(NamedTuple):
         return f"{self.kind}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
 
 
-def parsed(text: str) -> Operation:
-    """The inverse of `str(operation)`: "B3.1" is microbatch 3's backward in chunk 1."""
-    microbatch, _, chunk = text[1:].partition(".")
-    return Operation(text[0], int(microbatch), int(chunk or 0))
-
-
 Place = tuple[int, int]  # a rank and one of its chunks
 Route = tuple[Place, ...]  # the places that a microbatch passes: one for each stage
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from minitrain.measure.traffic import Trace
-from minitrain.parallel.pipeline.operations import Operation, Schedule, parsed
+from minitrain.measure.traffic import Label, Trace
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 UNIT = {"F": 1.0, "B": 2.0}
 UNIT_SPLIT = {"F": 1.0, "B": 1.0, "W": 1.0}  # a backward is two forwards, half of it the weights'
@@ -97,17 +97,17 @@ def executed(traces: Sequence[Trace]) -> Clocked:
     return Clocked(tuple(tuple(_marked(trace.marks)) for trace in traces))
 
 
-def _marked(marks: Sequence[tuple[str, float]]) -> Iterator[Event]:
-    starts = [i for i, (name, _) in enumerate(marks) if name == "pipeline"]
-    assert starts, "no pipeline has run on this rank"
-    begun: dict[str, float] = {}
-    for name, seconds in marks[starts[-1] + 1 :]:
-        operation, _, which = name.partition(" ")
-        if which == "begins":
-            begun[operation] = seconds
-        elif which == "ends":
-            zero = marks[starts[-1]][1]
-            yield Event(parsed(operation), begun[operation] - zero, seconds - zero)
+def _marked(marks: Sequence[tuple[Label, float]]) -> Iterator[Event]:
+    """An operation is marked when it begins and when it ends."""
+    steps = [i for i, (label, _) in enumerate(marks) if label == "pipeline"]
+    assert steps, "no pipeline has run on this rank"
+    zero, begun = marks[steps[-1]][1], {}
+    for label, seconds in marks[steps[-1] + 1 :]:
+        if label in begun:
+            yield Event(Operation(*label), begun.pop(label), seconds - zero)
+        elif not isinstance(label, str):
+            begun[label] = seconds - zero
+    assert not begun, f"{Operation(*next(iter(begun)))} has begun and never ended"
 
 
 def check_schedule(schedule: Schedule) -> None:

@@ -109,17 +109,17 @@ def add_up(out, lse, new_out, new_lse):
 
 
 def mistakes(group, heads):
-    ring = partial(context_parallel, group=group)
+    on_ranks = partial(context_parallel, group=group)
     local = torch.arange(LENGTH // group.size)
     found = {
-        "no RoPE offset": together(group, ring(model_of(heads)), False, "zigzag", local),
-        "cut in another order": together(group, ring(model_of(heads)), False, "contiguous"),
+        "no RoPE offset": together(group, on_ranks(model_of(heads)), False, "zigzag", local),
+        "cut in another order": together(group, on_ranks(model_of(heads)), False, "contiguous"),
     }
-    model = ring(model_of(heads))
+    model = on_ranks(model_of(heads))
     model.look_around = partial(forgets_documents, model.look_around)
     found["documents read each other"] = together(group, model, True, "zigzag", "given")
     ring.merge = add_up  # in this rank's process alone
-    found["merged without scaling"] = together(group, ring(model_of(heads)), False, "zigzag")
+    found["merged without scaling"] = together(group, on_ranks(model_of(heads)), False, "zigzag")
     return found
 
 
