@@ -14,52 +14,15 @@ a sliding window counts its own T. Lab e01 builds it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from minitrain.errors import InputError
+from minitrain.measure.parameters import Shape, head_weights, matmul_parameters
 
 Recompute = Literal["none", "selective", "full"]
-
-
-class Shape(Protocol):
-    """What the meters read of a Llama-family model's configuration (`model.config.ModelConfig`)."""
-
-    vocab_size: int
-    hidden_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    ffn_size: int
-    max_length: int
-    tied: bool
-    window: int | None
-    head_size: int
-    qkv_bias: bool
-    experts: int
-    experts_per_token: int
-    expert_ffn_size: int
-    shared_experts: int
-
-
-def block_matmul_parameters(config: Shape) -> int:
-    """Weights of one block that multiply a token: q and o, k and v, and the three of SwiGLU.
-
-    Of E experts those that the token chooses and the shared ones multiply it, and the router does.
-    """
-    width, size = config.hidden_size, config.head_size
-    attention = 2 * config.heads * size + 2 * config.kv_heads * size
-    if not config.experts:
-        return width * (attention + 3 * config.ffn_size)
-    passed = config.experts_per_token + config.shared_experts
-    return width * (attention + 3 * passed * config.expert_ffn_size + config.experts)
-
-
-def matmul_parameters(config: Shape) -> int:
-    """P: the weights that multiply each token, the head among them."""
-    return config.layers * block_matmul_parameters(config) + config.vocab_size * config.hidden_size
 
 
 def attention_flops_per_token(config: Shape, length: int) -> int:
@@ -88,12 +51,9 @@ def hardware_flops(config: Shape, batch: int, length: int, recompute: Recompute 
     `selective` repeats attention's scores, where they are written out; `full` each block whole (or
     all of it but `down`, where the repetition stops early); the head is never repeated.
     """
-    attention = attention_flops_per_token(config, length)
-    again = {
-        "none": 0,
-        "selective": attention,
-        "full": 2 * config.layers * block_matmul_parameters(config) + attention,
-    }
+    scores = attention_flops_per_token(config, length)
+    layers = 2 * (matmul_parameters(config) - head_weights(config))
+    again = {"none": 0, "selective": scores, "full": layers + scores}
     if recompute not in again:
         raise InputError(f"recompute is '{recompute}'; it must be none, selective or full")
     return model_flops(config, batch, length) + batch * length * again[recompute]
@@ -102,18 +62,6 @@ def hardware_flops(config: Shape, batch: int, length: int, recompute: Recompute 
 def mfu(tokens_per_second: float, config: Shape, length: int, peak: float) -> float:
     """Model FLOPs utilisation: the share of `peak` FLOP/s (`clock.matmul_peak`) that trains."""
     return tokens_per_second * flops_per_token(config, length) / peak
-
-
-def hfu(
-    tokens_per_second: float,
-    config: Shape,
-    length: int,
-    peak: float,
-    recompute: Recompute = "none",
-) -> float:
-    """Hardware FLOPs utilisation: the share of `peak` that is kept busy, recomputation included."""
-    per_token = hardware_flops(config, 1, length, recompute) / length
-    return tokens_per_second * per_token / peak
 
 
 def counted_flops(function: Callable[[], Any]) -> int:

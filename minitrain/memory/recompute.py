@@ -11,9 +11,8 @@ Papers: Chen et al. 2016, arXiv 1604.06174; Korthikanti et al. 2022, 2205.05198.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +46,7 @@ class _Reentrant(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
-        with ctx.ambient.restored(), repetition(), torch.enable_grad():
+        with ctx.ambient.restored(), torch.enable_grad():
             out = ctx.function(*inputs)
         torch.autograd.backward(out, gradients)
         return None, *(x.grad for x in inputs)
@@ -117,7 +116,7 @@ class _Call:
         inputs, named_inputs = self.inputs.get()
         replayer = Replayer(self.how.policy, self.results.get()) if self.results else nullcontext()
         finder = _Finder(self.dropped, self.how.stop_early)
-        with self.ambient.restored(), repetition(), torch.enable_grad():
+        with self.ambient.restored(), torch.enable_grad():
             try:
                 with saved_tensors_hooks(finder.find, finder.found.__getitem__), replayer:
                     self.function(*inputs, **named_inputs)
@@ -208,21 +207,3 @@ class _Keep(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         raise AssertionError("nothing is computed from it, so no gradient comes")
-
-
-_REPEATING: ContextVar[bool] = ContextVar("repeating", default=False)
-
-
-def recomputing() -> bool:
-    """True while a checkpointed function runs again, in backward; also within what it calls."""
-    return _REPEATING.get()
-
-
-@contextmanager
-def repetition() -> Iterator[None]:
-    """Marks the block as a repetition, in this thread: `training.recompute` puts it around one."""
-    token = _REPEATING.set(True)
-    try:
-        yield
-    finally:
-        _REPEATING.reset(token)

@@ -62,7 +62,7 @@ def look_around(
 
 
 def all_tokens(x: Tensor, ranks: int) -> Tensor:
-    """x (B, T/N, D) of one of N ranks that share a sequence -> (B, T, D), a view of its first token.
+    """x (B, T/N, D), of one of N ranks that share a sequence -> (B, T, D), all its first token.
 
     Attention still reads all T tokens, and who looks around asks for their number only.
     """

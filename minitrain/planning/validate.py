@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
+from minitrain.measure.parameters import parameter_count
 from minitrain.network.links import published_sweep
 from minitrain.paths import data_dir
 from minitrain.planning.columns import run_from_row
@@ -132,7 +133,7 @@ def megawatt_hours(row: Row, table: list[Row]) -> float:
 
 def parameters_of(row: Row, table: list[Row]) -> float:
     run = run_from_row(row)
-    return workload.parameter_count(run.model, run.seq)
+    return parameter_count(run.model, run.seq)
 
 
 def frontier_tokens(exponent: float) -> Callable[[Row, list[Row]], float]:

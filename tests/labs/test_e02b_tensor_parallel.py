@@ -33,7 +33,13 @@ SIZES = {
 }
 HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"
-    for name in ("tensor/plain", "tensor/linear", "tensor/layers", "tensor/vocabulary", "collectives/differentiable")
+    for name in (
+        "tensor/plain",
+        "tensor/linear",
+        "tensor/layers",
+        "tensor/vocabulary",
+        "collectives/differentiable",
+    )
 )
 ROWS, COLUMNS = ("q", "k", "v", "gate", "up"), ("o", "down")
 BATCH, WIDTH, FEATURES, HEAD_SIZE = 3, 12, 18, 2  # 2 and 3 ranks divide what must be divided

@@ -31,8 +31,13 @@ SIZES = {
 HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"
     for name in (
-        "context/plain", "context/ring", "context/gather", "context/ulysses", "context/model",
-        "context/split", "collectives/overlapped",
+        "context/plain",
+        "context/ring",
+        "context/gather",
+        "context/ulysses",
+        "context/model",
+        "context/split",
+        "collectives/overlapped",
     )
 )
 BATCH, SIZE = 2, 4  # sequences, head size

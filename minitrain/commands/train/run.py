@@ -14,7 +14,8 @@ from minitrain.commands.train.options import RUN_FILE
 from minitrain.commands.train.setup import Job, Run, prepare
 from minitrain.commands.train.wiring import OnMesh
 from minitrain.inference.sampling import generate
-from minitrain.model.config import ModelConfig, active_parameter_count, parameter_count
+from minitrain.measure.parameters import active_parameter_count, parameter_count
+from minitrain.model.config import ModelConfig
 from minitrain.parallel.pipeline.timeline import bubble_fraction
 from minitrain.ranks.group import Group
 from minitrain.training.loop import StepRecord, TrainResult, train

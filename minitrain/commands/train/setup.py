@@ -21,8 +21,9 @@ from minitrain.data.tokenizer import Tokenizer
 from minitrain.errors import InputError
 from minitrain.measure.clock import compare, matmul_peak
 from minitrain.measure.flops import mfu
+from minitrain.measure.parameters import parameter_count
 from minitrain.memory.segments import recompute
-from minitrain.model.config import ModelConfig, parameter_count, preset
+from minitrain.model.config import ModelConfig, preset
 from minitrain.model.transformer import build
 from minitrain.optimizers.adamw import adamw
 from minitrain.ranks.group import Group

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from minitrain.measure import parameters
 from minitrain.planning.run import Run
-from minitrain.planning.step import kernels, workload
+from minitrain.planning.step import kernels
 from minitrain.planning.step.layer import backward_tasks, forward_tasks
 from minitrain.planning.step.layer_times import LayerTimes, layer_times
 from minitrain.planning.step.network import Fabric
@@ -85,11 +86,11 @@ def sharded_seconds(run: Run, fabric: Fabric, mixture: bool) -> tuple[float, flo
     """ZeRO-3's all-gather of one layer's weights in 16 bits, reduce-scatter of FP32 gradients."""
     if run.plan.zero < 3:
         return 0.0, 0.0
-    own = workload.layer_weights(run.model, mixture) / run.plan.tp
+    own = parameters.layer_weights(run.model, mixture) / run.plan.tp
     gather = data_seconds(run, fabric, "all_gather", 2 * own)
     scatter = data_seconds(run, fabric, "reduce_scatter", 4 * own)
     if mixture:
-        experts = workload.expert_weights(run.model) / run.plan.tp / run.plan.ep
+        experts = parameters.expert_weights(run.model) / run.plan.tp / run.plan.ep
         gather += data_seconds(run, fabric, "all_gather", 2 * experts, run.plan.ep)
         scatter += data_seconds(run, fabric, "reduce_scatter", 4 * experts, run.plan.ep)
     return gather, scatter

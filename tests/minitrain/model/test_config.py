@@ -4,12 +4,11 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
+from minitrain.measure.parameters import active_parameter_count, parameter_count
 from minitrain.model.config import (
     PRESETS,
     ModelConfig,
     RopeScaling,
-    active_parameter_count,
-    parameter_count,
     preset,
 )
 from minitrain.model.experts.moe import MoE
