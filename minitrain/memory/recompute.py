@@ -60,7 +60,7 @@ class Checkpoint:
     which they were. Backward's first look at one of them repeats the function and finds them all.
     So inputs and outputs may be anything, hooks of parameters run once, and checkpoints nest.
 
-    `policy`: which operations' results to keep (`training.selective`); None keeps nothing.
+    `policy`: which operations' results to keep (`selective`); None keeps nothing.
     `stop_early`: end the repetition with the last tensor that is needed.
     """
 

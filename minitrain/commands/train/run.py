@@ -94,7 +94,7 @@ def introduction(run: Run) -> str:
 
 def mesh_text(wiring: OnMesh) -> str:
     """'dp 2 x tp 2 x pp 2; 1f1b over 4 microbatches, its bubble 20% of a step'."""
-    mesh, schedule = wiring.parts.lines.mesh, wiring.parts.schedule
+    mesh, schedule = wiring.parts.axes.mesh, wiring.parts.schedule
     axes = " x ".join(f"{axis} {mesh[axis]}" for axis in FLAGS if mesh[axis] > 1) or "one rank"
     if mesh["pp"] == 1:
         return axes

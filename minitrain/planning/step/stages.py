@@ -31,11 +31,11 @@ class Stage:
 
 def stages_of(run: Run) -> tuple[Stage, ...]:
     """All v·p stages in the order in which a token passes them."""
-    return cut(run.model.layers, run.model.moe_layers, run.plan.pp * run.plan.vpp)
+    return split_stages(run.model.layers, run.model.moe_layers, run.plan.pp * run.plan.vpp)
 
 
 @lru_cache(maxsize=4096)
-def cut(layers: int, mixture: int, stages: int) -> tuple[Stage, ...]:
+def split_stages(layers: int, mixture: int, stages: int) -> tuple[Stage, ...]:
     """The dense layers of a mixture come first."""
     counts = split_layers(layers, stages)
     dense_left = layers - mixture

@@ -111,7 +111,7 @@ def test_nothing_happens_without_gradients():
     assert [layer.calls for layer in net.layers] == [2, 2, 2]
 
 
-# --- inputs and outputs of any kind ---
+# ---- inputs and outputs of any kind ----
 
 
 def anything(pair, *, scale, factor: float, labels=None, skip=None):
@@ -249,7 +249,7 @@ def test_an_input_changed_in_place_is_found_out():
         out.sum().backward()
 
 
-# --- bytes and FLOPs ---
+# ---- bytes and FLOPs ----
 
 
 def test_only_inputs_stay_and_the_repeated_layer_goes_when_it_is_done():
@@ -335,7 +335,7 @@ def test_a_kept_result_that_changes_in_place_is_refused():
         gradients(Net(Checkpoint(lambda op: True)))
 
 
-# --- data parallelism ---
+# ---- data parallelism ----
 
 
 class Shared(Net):

@@ -109,7 +109,7 @@ def test_what_cannot_be_done_is_refused(how, message):
     assert model.stack is one_after_another
 
 
-# --- FLOPs ---
+# ---- FLOPs ----
 
 
 def extra_flops(model: Transformer, tokens: torch.Tensor) -> float:
@@ -145,7 +145,7 @@ def test_selective_repeats_attention_where_it_is_written_out_and_nothing_else():
     assert extra_flops(model, tokens) == 0, "kept scores are not repeated, and fill memory"
 
 
-# --- bytes ---
+# ---- bytes ----
 
 
 def saved_bytes(model: nn.Module, *inputs) -> int:
@@ -247,7 +247,7 @@ def test_saved_bytes_are_korthikantis(way):
     assert out.shape == x.shape
 
 
-# --- experts ---
+# ---- experts ----
 
 
 class Router(nn.Module):

@@ -50,7 +50,7 @@ def test_what_bfloat16_has_stays_and_what_is_not_finite_too():
         assert stochastic_round(odd)[2].isnan() and stochastic_round(odd)[3] == 0
 
 
-# --- the step that vanishes ---
+# ---- the step that vanishes ----
 
 
 def moved(wrap, steps: int = 400, lr: float = 1e-3) -> float:

@@ -100,7 +100,7 @@ def test_every_kind_and_order_equals_one_process_with_every_gradient(ranks):
             assert_same(got, want[case])
 
 
-# What is known to go wrong, put in: each must differ from one process. --------------------------
+# ---- what is known to go wrong, put in: each must differ from one process ----
 
 
 def add_up(out, lse, new_out, new_lse):
@@ -170,7 +170,7 @@ def test_gradients_of_keys_return_to_their_owner_in_float32():
             assert not torch.allclose(mine.double(), theirs, rtol=0.1, atol=0.1)
 
 
-# What is sent, and when. --------------------------------------------------------------------------
+# ---- what is sent, and when ----
 
 
 def kernel_traffic(group):
@@ -258,7 +258,7 @@ def test_the_next_block_is_under_way_while_this_one_computes_and_zigzag_is_balan
         assert under_way == expected + [0 if rank == 3 and s == 3 else 2 for s in range(rank + 1)]
 
 
-# The merge, and what cannot work. -----------------------------------------------------------------
+# ---- the merge, and what cannot work ----
 
 
 def test_merging_equals_attention_to_all_keys_also_where_nothing_is_read():

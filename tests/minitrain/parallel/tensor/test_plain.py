@@ -24,7 +24,7 @@ ROWS, COLUMNS = ("q", "k", "v", "gate", "up"), ("o", "down")
 
 
 def operators(group, there=None):
-    """`tp` from `conjugate.py`, its first pair by `conjugates`, whose forward may be exchanged."""
+    """`tp` from `differentiable.py`, its first pair by `conjugates`, whose forward may be exchanged."""
     copy, reduce = conjugates(there or (lambda x: x), group.all_reduce)
     return SimpleNamespace(
         rank=group.rank,
