@@ -1,4 +1,4 @@
-"""Offload: what a step needs once, optimizer state above all, waits elsewhere for its turn.
+"""Optimizer offload: state that a step needs once waits elsewhere for its turn.
 
     compute   ·······|- step 1 -|- step 2 -|- step 3 -|·······
     lane      |read 1|read 2|write 1|read 3|write 2|  |write 3|

@@ -1,4 +1,4 @@
-"""Which rank holds which tokens, where a sequence is cut over ranks, and how much it has to read.
+"""A sequence cut over ranks for context parallelism: which rank holds which tokens.
 
 Causality makes late tokens expensive: token i reads i + 1 keys. Cut in N, the last rank has nearly
 twice the mean to do. Zig-zag cuts in 2N and gives each rank an early and a late chunk, so that all

@@ -1,4 +1,4 @@
-"""Where ranks sit, and what of their traffic has to leave the node.
+"""Placement of a mesh on nodes: what of the ranks' traffic has to leave the node.
 
 Ranks 0 … n-1 share the first node, the next n the second: the order of a mesh's axes decides who
 is together. Links inside a node are some ten times as fast as those between nodes, so the axis that

@@ -1,4 +1,4 @@
-"""What a rank of a pipeline sends and receives, known beforehand from the schedule.
+"""Point-to-point messages of a pipeline: sends and receives, known beforehand from the schedule.
 
 Between two ranks messages arrive in the order in which they were sent. So a rank posts its receives
 in the order in which the *other* rank runs its operations, and early: while it computes one

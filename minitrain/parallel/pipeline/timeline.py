@@ -1,4 +1,4 @@
-"""What a schedule does, without running a model: its clock, its bubble, what is alive, if it halts.
+"""A schedule on a clock, without a model: its timeline, its bubble, what is alive, if it halts.
 
 The clock is event-driven: an operation starts when its rank is free and what it needs is there; a
 message between ranks occupies the sender's communication stream and arrives `send` seconds later.

@@ -1,4 +1,4 @@
-"""Which heads of grouped-query attention a rank has, where H query heads read K key/value heads.
+"""Heads of grouped-query attention over N ranks: which a rank has, and which it shares.
 
 Each rank takes H/N query heads in a row, and the key/value heads that these read. Where N does not
 divide K, some are read on several ranks, and each of those holds a copy:
