@@ -34,11 +34,8 @@ SIZES = {
 HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"
     for name in (
-        "tensor/plain",
-        "tensor/linear",
-        "tensor/layers",
-        "tensor/vocabulary",
         "collectives/differentiable",
+        *("tensor/plain", "tensor/linear", "tensor/layers", "tensor/vocabulary"),
     )
 )
 ROWS, COLUMNS = ("q", "k", "v", "gate", "up"), ("o", "down")

@@ -40,7 +40,7 @@ SIZES = {
 }
 FILES = tuple(
     f"minitrain/parallel/pipeline/{name}.py"
-    for name in ("schedules", "plain", "executor", "messages")
+    for name in ("plain", "schedules", "executor", "messages")
 )
 
 

@@ -31,13 +31,9 @@ SIZES = {
 HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"
     for name in (
-        "context/plain",
-        "context/ring",
-        "context/gather",
-        "context/ulysses",
-        "context/model",
-        "context/split",
-        "collectives/overlapped",
+        *("collectives/overlapped", "collectives/differentiable"),
+        *("context/plain", "context/ring", "context/gather"),
+        *("context/ulysses", "context/split", "context/model"),
     )
 )
 BATCH, SIZE = 2, 4  # sequences, head size
