@@ -74,7 +74,7 @@ class Pipeline:
 
     def execute(self, schedule: Schedule, batches: Sequence[Any], loss: Loss) -> Tensor:
         """This rank's operations, one after the other -> the sum of its shares of the loss."""
-        passes = Passes(self.stages, batches, loss, schedule.splits_backward)
+        step = RankStep(self.stages, batches, loss, schedule.splits_backward)
         empty = lambda i: self.stages[0].message(batches[i])  # noqa: E731
         messages = Messages(self.group, self.down, schedule, empty)
         order = schedule.ranks[self.group.rank]
@@ -84,17 +84,17 @@ class Pipeline:
             arrived = messages.receive(operation)
             if following is not None:
                 messages.post_receive(following)  # it travels while this rank computes
-            messages.send(operation, self.compute(passes, operation, arrived))
+            messages.send(operation, self.compute(step, operation, arrived))
         messages.finish()
-        return passes.total
+        return step.total
 
-    def compute(self, passes: Passes, operation: Operation, arrived: Tensor | None) -> Any:
+    def compute(self, step: RankStep, operation: Operation, arrived: Tensor | None) -> Any:
         """What it makes for another stage, if anything; its begin and end are in the trace."""
         self.group.trace.mark(operation)
         self.live += operation.kind == "F"
         self.peak_live = max(self.peak_live, self.live)
-        result = passes.run(operation, arrived)
-        self.live -= operation.kind == ("W" if passes.splits else "B")
+        result = step.run(operation, arrived)
+        self.live -= operation.kind == ("W" if step.splits else "B")
         self.group.trace.mark(operation)
         return result
 
@@ -132,8 +132,8 @@ class Pass:
     split: SplitBackward | None
 
 
-class Passes:
-    """A step's forwards and backwards on this rank's chunks, each by itself."""
+class RankStep:
+    """One step of this rank: its forwards and backwards, each by itself."""
 
     def __init__(
         self, stages: Sequence[Stage], batches: Sequence[Any], loss: Loss, splits: bool

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from minitrain.measure import parameters
 from minitrain.planning.run import Plan, Run
-from minitrain.planning.step.stages import Stage, chunks_of_rank
+from minitrain.planning.step.stages import StageLayers, chunks_of_rank
 
 GIB = 2**30
 
@@ -128,7 +128,7 @@ def rank_parameters(run: Run, rank: int) -> tuple[float, float]:
     return dense / plan.tp, experts / plan.tp / plan.ep
 
 
-def end_parameters(run: Run, stages: list[Stage]) -> float:
+def end_parameters(run: Run, stages: list[StageLayers]) -> float:
     """Embedding and head; a tied head on another rank than the embedding is a copy."""
     first, last = stages[0].first, stages[-1].last
     size = parameters.embedding_weights(run.model, run.seq) if first else 0
@@ -157,7 +157,7 @@ def rank_memory(run: Run, rank: int = 0, per: StateBytes = FP32_GRADIENTS) -> Me
     )
 
 
-def temporaries(run: Run, stages: list[Stage]) -> float:
+def temporaries(run: Run, stages: list[StageLayers]) -> float:
     """What lives only while it is used: the largest of logits and of a layer made again."""
     plan, model, tokens = run.plan, run.model, run.local_tokens
     logits = (

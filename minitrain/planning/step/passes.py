@@ -16,7 +16,7 @@ from minitrain.planning.step import kernels
 from minitrain.planning.step.layer import backward_tasks, forward_tasks
 from minitrain.planning.step.layer_times import LayerTimes, layer_times
 from minitrain.planning.step.network import Fabric
-from minitrain.planning.step.stages import Stage
+from minitrain.planning.step.stages import StageLayers
 from minitrain.planning.step.streams import Passed, Task, repeated
 
 LOSS_BYTES = 24  # a logit: written, cast to FP32, softmax and loss, and their backward
@@ -31,7 +31,7 @@ class Passes:
     weights: float
 
 
-def stage_passes(run: Run, fabric: Fabric, stage: Stage) -> Passes:
+def stage_passes(run: Run, fabric: Fabric, stage: StageLayers) -> Passes:
     forward, backward, weights = Passed(), Passed(), 0.0
     for mixture, layers in ((False, stage.dense), (True, stage.mixture)):
         if layers:
@@ -68,7 +68,7 @@ def matmul_seconds(x: LayerTimes) -> float:
     return x.qkv + x.out + x.up + x.down
 
 
-def ends(run: Run, stage: Stage) -> dict[str, float]:
+def ends(run: Run, stage: StageLayers) -> dict[str, float]:
     """Forward seconds of embedding, head and loss, where this stage has them."""
     chip, model, tokens = run.chip, run.model, run.local_tokens
     seconds = {"elementwise": 0.0, "matmul": 0.0}

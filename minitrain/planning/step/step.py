@@ -26,7 +26,7 @@ from minitrain.planning.step import kernels, workload
 from minitrain.planning.step.memory import Memory, end_parameters, peak_memory, rank_parameters
 from minitrain.planning.step.network import Fabric, fabric_of
 from minitrain.planning.step.passes import Passes, data_seconds, gradient_seconds, stage_passes
-from minitrain.planning.step.stages import Stage, chunks_of_rank
+from minitrain.planning.step.stages import StageLayers, chunks_of_rank
 
 ADAM_BYTES = (
     38  # a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
@@ -93,7 +93,7 @@ def rank_passes(run: Run, fabric: Fabric) -> list[list[Passes]]:
     """For each pipeline rank those of its chunks; stages that are alike are computed once."""
 
     @lru_cache
-    def of(stage: Stage) -> Passes:
+    def of(stage: StageLayers) -> Passes:
         return stage_passes(run, fabric, stage)
 
     return [[of(stage) for stage in chunks_of_rank(run, rank)] for rank in range(run.plan.pp)]

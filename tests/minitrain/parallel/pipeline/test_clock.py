@@ -27,7 +27,7 @@ from .pipeline_toys import microbatches, tiny
 ALPHA = 0.25  # of a forward: what a message takes
 
 
-class Known(executor.Passes):
+class Known(executor.RankStep):
     """Each operation takes its unit on the emulated clock, and next to nothing else."""
 
     clock = None
@@ -39,7 +39,7 @@ class Known(executor.Passes):
 
 
 def emulated(group, cases):
-    events, executor.Passes = [], Known  # in this rank's process alone
+    events, executor.RankStep = [], Known  # in this rank's process alone
     for name, m, v in cases:
         schedule = make_schedule(name, group.size, m, v)
         group.use(group.clock.fabric.clock(group.rank))
