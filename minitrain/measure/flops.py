@@ -1,4 +1,4 @@
-"""FLOPs of a training step in closed form and counted; MFU and HFU.
+"""FLOPs of a training step in closed form and counted; MFU.
 
 A multiply-add is 2 FLOPs; only matmuls count. Per token, with P weights in matmuls (the embedding
 is a lookup: it costs nothing; the head costs, tied or not) and attention over T keys:
@@ -15,9 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal
-
-import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from minitrain.errors import InputError
 from minitrain.measure.parameters import Shape, head_weights, matmul_parameters
@@ -71,6 +68,8 @@ def counted_flops(function: Callable[[], Any]) -> int:
     adds, in backward, the scores that the kernel recomputes. Here every fused attention costs two
     matmuls forward and four backward, wherever it runs, so that counts compare across devices.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # the closed forms above need no torch
+
     with FlopCounterMode(display=False, custom_mapping=_formulas()) as counter:
         function()
     return counter.get_total_flops()
@@ -78,6 +77,8 @@ def counted_flops(function: Callable[[], Any]) -> int:
 
 def _formulas() -> dict[Any, Callable[..., int]]:
     """One formula for each fused attention that this version of torch has, and grouped matmul's."""
+    import torch
+
     formulas: dict[Any, Callable[..., int]] = {
         getattr(torch.ops.aten, "_grouped_mm", None): _grouped_matmul
     }
@@ -96,13 +97,10 @@ def _grouped_matmul(left, right, *args, out_shape=None, **options) -> int:
 
 
 def _forward_attention(query, key, value, *args, out_shape=None, **options) -> int:
-    return sdpa_flop_count(query, _expanded(key, query), _expanded(value, query))
+    """QKᵀ and AV of q (B, H, T, h), k and v (B, K, S, h), however few the K heads are."""
+    batch, heads, rows, size = query
+    return 2 * batch * heads * rows * key[2] * (size + value[3])
 
 
 def _backward_attention(gradient, query, key, value, *args, out_shape=None, **options) -> int:
-    return 2 * sdpa_flop_count(query, _expanded(key, query), _expanded(value, query))
-
-
-def _expanded(key: torch.Size, query: torch.Size) -> tuple[int, ...]:
-    """Grouped-query attention multiplies each key head with several query heads. (B, H, T, h)"""
-    return (key[0], query[1], *key[2:])
+    return 2 * _forward_attention(query, key, value)
