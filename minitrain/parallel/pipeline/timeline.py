@@ -9,7 +9,6 @@ message between ranks occupies the sender's communication stream and arrives `se
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -62,30 +61,15 @@ def clocked(
         seconds = lambda rank, operation: unit[operation.kind]  # noqa: E731
     p = len(schedule.ranks)
     events: list[list[Event]] = [[] for _ in range(p)]
-    arrival: dict[tuple[int, Operation], float] = {}  # when others may use it
-    stream = [0.0] * p  # when the rank's communication stream is free
-    asleep: dict[tuple[int, Operation], list[int]] = defaultdict(list)
-    awake = deque(range(p))
-    while awake:
-        rank = awake.popleft()
-        order, done = schedule.ranks[rank], events[rank]
-        while len(done) < len(order):
-            operation = order[len(done)]
-            needs = list(schedule.needs(rank, operation))
-            missing = [need for need in needs if need not in arrival]
-            if missing:
-                asleep[missing[0]].append(rank)
-                break
-            there = [arrival[need] for need in needs if need[0] != rank]
-            start = max([done[-1].end if done else 0.0, *there])
-            end = start + seconds(rank, operation)
-            done.append(Event(operation, start, end))
-            stream[rank] = max(stream[rank], end) + send if operation.kind != "W" else stream[rank]
-            arrival[rank, operation] = stream[rank] if p > 1 else end
-            awake.extend(asleep.pop((rank, operation), ()))
-    stuck = [r for r in range(p) if len(events[r]) < len(schedule.ranks[r])]
-    waits = ", ".join(f"rank {r} before {schedule.ranks[r][len(events[r])]}" for r in stuck)
-    assert not stuck, f"the schedule '{schedule.name}' deadlocks: {waits}"
+    end, stream = [0.0] * p, [0.0] * p  # when the rank, and its communication stream, is free
+    arrival: list[float] = []  # when others may use it
+    for rank, operation, need in schedule.run_order:
+        start = end[rank] if need is None else max(end[rank], arrival[need])
+        end[rank] = start + seconds(rank, operation)
+        events[rank].append(Event(operation, start, end[rank]))
+        if operation.kind != "W":
+            stream[rank] = max(stream[rank], end[rank]) + send
+        arrival.append(stream[rank] if p > 1 else end[rank])
     return Clocked(tuple(map(tuple, events)))
 
 

@@ -32,6 +32,7 @@ ADAM_BYTES = (
     38  # a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
 )
 SETTLED = 2  # rounds of p microbatches after which a pipeline repeats itself
+planned_schedule = lru_cache(maxsize=256)(make_schedule)  # rows of a file are often alike in it
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def clock(run: Run, fabric: Fabric, passes: list[list[Passes]], microbatches: in
     def seconds(rank: int, operation: Operation) -> float:
         return table[rank][operation.chunk][operation.kind]
 
-    schedule = make_schedule(plan.schedule, plan.pp, microbatches, plan.vpp)
+    schedule = planned_schedule(plan.schedule, plan.pp, microbatches, plan.vpp)
     return clocked(schedule, seconds, unblocked_seconds(run, fabric))
 
 
