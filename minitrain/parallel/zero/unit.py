@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.memory.optimizer_offload import Shelf
-from minitrain.parallel.collectives.overlapped import start_all_gather, start_reduce_scatter
+from minitrain.parallel.collectives.overlapped import start_all_gather, start_reduce_scatter_mean
 from minitrain.ranks.group import Group
 
 
@@ -163,7 +163,7 @@ class Unit:
                 self._move(parameter)
             elif parameter not in self.written:
                 self._room()[place] = 0
-        self._reduced = start_reduce_scatter(self.group, self._room())
+        self._reduced = start_reduce_scatter_mean(self.group, self._room())
 
     def finish_reduce(self) -> None:
         """`gradient` is the ranks' average, added to what it was; stages 2 and 3 keep no more."""

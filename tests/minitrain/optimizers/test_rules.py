@@ -45,7 +45,7 @@ def follow(ours, theirs, first, second, steps: int = 12, tolerance: float = 1e-1
     return same
 
 
-# --- SGD ---
+# ---- SGD ----
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
@@ -58,7 +58,7 @@ def test_sgd_equals_torchs(momentum, nesterov):
     assert not follow(ours, theirs, SGD(ours, **options), wrong)
 
 
-# --- Lion ---
+# ---- Lion ----
 
 
 def lion_by_the_paper(weight, gradients, lr, beta1, beta2, decay, order="paper"):
@@ -95,7 +95,7 @@ def test_a_tie_of_signs_moves_nothing_but_the_decay():
     torch.testing.assert_close(weight.detach(), torch.tensor([0.95, 0.85, 1.05]))
 
 
-# --- Adafactor ---
+# ---- Adafactor ----
 
 
 def test_adafactor_equals_torchs():
@@ -127,7 +127,7 @@ def test_factored_is_exact_where_the_squares_have_rank_one_and_only_there():
         torch.testing.assert_close(factored.sum(), grad.square().sum())  # the mass is kept
 
 
-# --- 8-bit Adam ---
+# ---- 8-bit Adam ----
 
 
 def test_the_map_is_that_of_the_paper():

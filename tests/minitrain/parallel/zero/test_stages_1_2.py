@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from minitrain.errors import InputError
 from minitrain.measure.budget import memory_budget
 from minitrain.measure.memory import MemoryLedger
+from minitrain.measure.parameters import parameter_count
 from minitrain.memory.stores import DiskStore, MemoryStore
-from minitrain.model.config import ModelConfig, parameter_count
+from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.optimizers.groups import clip_by_global_norm, parameter_groups
 from minitrain.parallel.ddp import DDP, all_reduce_gradients, broadcast_parameters
