@@ -113,7 +113,7 @@ def train(group, zero, optimizer, steps: int, first: int = 0) -> dict:
     for step in range(first, first + steps):
         loss_of(zero, text(step, group.rank, group.size)).backward()
         gradients = gradients or pieces_of_gradients(zero)
-        norms.append(zero.clip(LIMIT))
+        norms.append(zero.clip_grad_norm_(LIMIT))
         optimizer.step()
         optimizer.zero_grad()
     state = gathered_state(zero, optimizer)
