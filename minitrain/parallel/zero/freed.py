@@ -47,7 +47,7 @@ class FreedWeight(nn.Parameter):
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor | None:
-    """`.grad`, also of a freed weight: a unit's last gradients may come after its memory has gone."""
+    """`.grad`, also of a freed weight: a unit's last gradient may come after its memory went."""
     if type(parameter) is nn.Parameter:
         return parameter.grad
     with torch._C.DisableTorchFunctionSubclass():

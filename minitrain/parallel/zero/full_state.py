@@ -82,8 +82,10 @@ def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
     }
     for what, names in wrong.items():
         if names:
-            raise InputError(f"{', '.join(names[:4])} ({len(names)} in all) {what}: give "
-                             "the state_dict() of the same model")
+            raise InputError(
+                f"{', '.join(names[:4])} ({len(names)} in all) {what}: give "
+                "the state_dict() of the same model"
+            )
 
 
 def _buffers(zero: Sharded) -> dict[str, Tensor]:

@@ -50,9 +50,7 @@ class ShardedGradient(Tensor):
 
 
 @torch.no_grad()
-def global_norm(
-    group: Group, units: Sequence[Unit], parameters: Sequence[nn.Parameter]
-) -> Tensor:
+def global_norm(group: Group, units: Sequence[Unit], parameters: Sequence[nn.Parameter]) -> Tensor:
     """The 2-norm over all ranks' shards, a parameter at a time in the order of `parameters`."""
     index = {parameter: i for i, parameter in enumerate(parameters)}
     squares = units[0].shard.new_zeros(len(parameters))
@@ -81,7 +79,9 @@ def chunks(group: Group, unit: Unit) -> Iterator[tuple[nn.Parameter, Tensor]]:
             if group.rank < last:
                 works.append(group.isend(mine, last))
                 continue
-            before = [mine.new_empty(min(length, (r + 1) * length - low)) for r in range(first, last)]
+            before = [
+                mine.new_empty(min(length, (r + 1) * length - low)) for r in range(first, last)
+            ]
             for rank, part in enumerate(before, first):
                 group.recv(part, rank)
             yield parameter, torch.cat([*before, mine]) if before else mine

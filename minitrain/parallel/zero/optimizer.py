@@ -11,7 +11,6 @@ in float32, no store) one step moves all. Papers: ZeRO; "ZeRO-Offload" (Ren et a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-
 from typing import Any
 
 import torch

@@ -1,4 +1,4 @@
-"""What the three stages of ZeRO share: when a unit's gradients are reduced, and who may ask for what.
+"""What the three stages of ZeRO share: when a unit's gradients are reduced, and by whom it is seen.
 
     backward   |- layer 3 -|- layer 2 -|- layer 1 -|·|      reduce a unit when it is complete,
     link                   |- reduce 3 -|- reduce 2 -|      while the next one is computed
@@ -97,6 +97,9 @@ class Sharded(nn.Module):
     def gathered(self) -> Iterator[nn.Module]:
         """In here the model is whole: to generate, to print, to save. All ranks enter it together,
         and what they write to its weights, alike on all, stays."""
+        if self.held:
+            yield self.module
+            return
         for unit in self.units:
             unit.start_gather()
         for unit in self.units:
@@ -158,7 +161,7 @@ class Sharded(nn.Module):
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
         self._begin_backward()
-        self.unit_of[parameter].take(parameter)
+        self.unit_of[parameter].missing.discard(parameter)
         if self.synchronize:
             self._issue_ready()
 

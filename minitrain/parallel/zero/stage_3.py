@@ -134,8 +134,11 @@ class Zero3(Sharded):
             self._prefetch(*self.trail[-1:])
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
-        """At a unit's first gradient the last unit's leave; when half are there, and with them its
-        activations gone, the next unit sets out."""
+        """At a unit's first gradient the last unit's leave; when half are there, the next sets out.
+
+        At the first one the peak would be 6% higher (bench zero, 1M; 3% at 10M), for activations
+        are still held; at the last no lower, and there would be nothing left to hide it behind.
+        """
         unit = self.unit_of[parameter]
         if self.issued and len(unit.missing) == len(unit.places):
             self.order[self.issued - 1].finish_reduce()
@@ -177,8 +180,8 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
         if blocks:
             return blocks
     raise InputError(
-        f"{type(model).__name__} has no ModuleList and no Sequential whose layers could be gathered "
-        "one after the other: name them, Zero3(model, group, units=[model.first, …])"
+        f"{type(model).__name__} has no ModuleList and no Sequential whose layers could be "
+        "gathered one after the other: name them, Zero3(model, group, units=[model.first, …])"
     )
 
 

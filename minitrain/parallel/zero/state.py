@@ -116,7 +116,9 @@ def _tensors(piece: Piece, optimizer: torch.optim.Optimizer) -> dict[str, Tensor
     return {key: t.view(-1) if t.dim() else t for key, t in tensors.items()}
 
 
-def _kinds(zero: Sharded, optimizer: torch.optim.Optimizer) -> dict[str, tuple[bool, torch.dtype | None]]:
+def _kinds(
+    zero: Sharded, optimizer: torch.optim.Optimizer
+) -> dict[str, tuple[bool, torch.dtype | None]]:
     """For each tensor kept of a piece: is it one number, and its dtype; as any rank knows it."""
     mine = {
         key: (key != "weight" and tensor.dim() == 0, tensor.dtype)

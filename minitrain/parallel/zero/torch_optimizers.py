@@ -2,7 +2,7 @@
 
     optimizer = torch.optim.AdamW(zero.parameters(), lr=1e-3)
     loss.backward()     every piece's `.grad` is there
-    optimizer.step()    before: is it an optimizer that can be right?    after: stages 1 and 2 gather
+    optimizer.step()    before: is it one that can be right?    after: stages 1 and 2 gather
 
 An optimizer of the model's own parameters, which have no gradients, moves nothing and says nothing;
 one that needs whole matrices moves wrongly. torch calls two hooks around every `step` of every

@@ -361,7 +361,9 @@ class ClipsItsOwn(Zero):
 
     def clip_grad_norm_(self, max_norm):
         gradients = [p.grad.as_subclass(torch.Tensor) for p in self.parameters()]
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+        norm = torch.linalg.vector_norm(
+            torch.stack([torch.linalg.vector_norm(g) for g in gradients])
+        )
         torch._foreach_mul_(gradients, clip_factor(norm, max_norm))
         return norm
 
