@@ -15,7 +15,7 @@ from minitrain.lab.notebook.progress import Progress
 
 @pytest.fixture(scope="module")
 def root() -> Path:
-    return Path(__file__).parent / "course"
+    return Path(__file__).parents[1] / "course"
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_score_names_what_is_open_and_what_to_read(lab, capsys):
     "call, said",
     [
         (
-            lambda lab: Lab("e90_sumz", root=Path(__file__).parent / "course"),
+            lambda lab: Lab("e90_sumz", root=Path(__file__).parents[1] / "course"),
             "did you mean 'e90_sums'",
         ),
         (lambda lab: lab.grade(load_named("runing_sum")), "did you mean 'running_sum'"),
