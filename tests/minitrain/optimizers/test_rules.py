@@ -15,7 +15,7 @@ from minitrain.optimizers.adam8bit import (
     dynamic_map,
     quantize_blocks,
 )
-from minitrain.optimizers.adamw import NaiveAdamW
+from minitrain.optimizers.adamw import AdamW, NaiveAdamW
 from minitrain.optimizers.lion import Lion
 from minitrain.optimizers.sgd import SGD
 
@@ -220,3 +220,18 @@ def test_8_bit_adam_is_nearer_than_bitsandbytes():
     run(NaiveAdamW([weights[2]], **options), weights[2])
     ours, theirs = (distance(w, weights[2], start) for w in weights[:2])
     assert ours < theirs
+
+
+@pytest.mark.parametrize("kind", [NaiveAdamW, AdamW, SGD, Lion, Adafactor, Adam8bit])
+def test_torchs_schedulers_take_every_optimizer(kind):
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = kind([weight], lr=1e-2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0 if step else 1.0)
+    moved = []
+    for _ in range(2):
+        before = weight.detach().clone()
+        weight.square().sum().backward()
+        optimizer.step()
+        schedule.step()
+        moved.append(not torch.equal(weight, before))
+    assert moved == [True, False], "the second rate is 0"
