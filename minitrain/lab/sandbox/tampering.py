@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from minitrain.lab.sandbox import plain_data
 from minitrain.measure import traffic
 from minitrain.measure.traffic import Op, Trace
-from minitrain.ranks.flight_recorder import Board
+from minitrain.ranks.flight_recorder import FlightRecorder
 from minitrain.ranks.group import Group
-from minitrain.ranks.work import Work
+from minitrain.ranks.work import GroupCall, Work
 
 State = dict[str, tuple[Any, Any]]
 
@@ -38,7 +38,10 @@ FUNCTIONS = {
     "struct": (struct, ("pack",)),
     "os": (os, ("write", "close", "_exit")),
 }
-CLASSES = (Group, Work, Board, traffic.Trace, traffic.Op, traffic.WallClock, dist.ProcessGroup)
+CLASSES = (
+    *(Group, GroupCall, Work, FlightRecorder, dist.ProcessGroup),
+    *(traffic.Trace, traffic.Op, traffic.WallClock),
+)
 
 
 def snapshot() -> State:
