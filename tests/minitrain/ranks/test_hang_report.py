@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -308,6 +309,43 @@ def test_a_rank_killed_from_outside_is_named(tmp_path):
     assert died.line == line_of("time.sleep(60)")
     assert waiting.operation == "all_reduce(sum) of float32 [4]"
     assert "closed by peer" not in str(error)
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "fork"])
+def test_a_rank_that_waits_obeys_sigterm(tmp_path, run_script, start_method):
+    """Also where it was forked from a process with a handler of its own, which a wait would hold."""
+    output = run_script(
+        """
+        import os, signal, sys, threading, time
+        import torch
+        from minitrain.ranks.launch import launch
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        def ranks(group):
+            if group.rank == 0:
+                threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+                group.all_reduce(torch.ones(4))
+            time.sleep(60)
+        launch(ranks, ranks=2, start_method=sys.argv[2])
+        """,
+        start_method,
+    ).finish()
+    assert "RankDied: rank 0: killed by signal 15, SIGTERM" in output
+    assert "last seen waiting in all_reduce(sum) of float32 [4], script.py, line 9" in output
+
+
+def test_a_rank_gives_up_when_another_does_not_come():
+    def impatient(group):
+        c10d = torch.distributed.distributed_c10d
+        c10d._set_pg_timeout(timedelta(seconds=2), group.process_group)
+        if group.rank == 1:
+            time.sleep(60)
+        group.all_reduce(torch.ones(4))
+
+    error, seconds = fails(RankError, impatient, timeout=60.0)
+    words = f"in all_reduce(sum) of float32 [4], {Path(__file__).name}, line"
+    assert f"rank 0 has waited 2 s {words}" in error.headline
+    assert "rank 1 did not come: see what the other ranks do" in error.headline
+    assert error.reports[0].operation == "all_reduce(sum) of float32 [4]" and seconds < 20
 
 
 def test_os_exit_is_named():
