@@ -81,6 +81,9 @@ class FlightRecorder:
 
     def __init__(self, memory: mmap.mmap, rank: int = 0, sees_others: bool = True) -> None:
         self.parts = np.frombuffer(memory, PART)  # (ranks,)
+        channels = self.parts["channels"]
+        self.counts = channels["recorded"]  # (ranks, CHANNELS)
+        self.keys, self.texts = channels["key"], channels["words"]  # (ranks, CHANNELS, HISTORY)
         self.rank, self.sees_others = rank, sees_others
         self.rows: dict[tuple[int, int], int] = {}  # (rank, channel id) -> row, once known
         self.full, self.version = False, 0
@@ -109,7 +112,7 @@ class FlightRecorder:
 
     def close(self) -> None:
         """Gives the memory back, and the file's descriptor with it."""
-        del self.parts
+        del self.parts, self.counts, self.keys, self.texts
 
     # ---- a rank writes its own part ----
 
@@ -123,11 +126,10 @@ class FlightRecorder:
         row = self._own_row(channel)
         if row is None:
             return Entry(-1, 0), None
-        mine, channels = key.encode(), self.parts["channels"]
-        number = int(channels["recorded"][self.rank, row])
-        channels["key"][self.rank, row, number % HISTORY] = mine
-        channels["words"][self.rank, row, number % HISTORY] = words.encode()
-        channels["recorded"][self.rank, row] = number + 1  # last: whoever reads it finds the rest
+        mine, number = key.encode(), int(self.counts[self.rank, row])
+        self.keys[self.rank, row, number % HISTORY] = mine
+        self.texts[self.rank, row, number % HISTORY] = words.encode()
+        self.counts[self.rank, row] = number + 1  # last: whoever reads it finds the rest
         return Entry(row, number), self._first_that_differs(channel, number, mine)
 
     def wait(self, entry: Entry, where: str, provable: bool) -> None:
@@ -177,8 +179,7 @@ class FlightRecorder:
         """How a person reads the operation: "all_reduce(sum) of float32 [3, 4]"."""
         if entry.row < 0:
             return ""
-        words = self.parts["channels"]["words"][rank, entry.row, entry.number % HISTORY]
-        return words.decode(errors="replace")
+        return self.texts[rank, entry.row, entry.number % HISTORY].decode(errors="replace")
 
     def words_at(self, rank: int, channel: int, number: int) -> str:
         """The same, by the channel's id."""
@@ -205,11 +206,11 @@ class FlightRecorder:
         """Of a rank's n-th operation there; None while it has not come, or is forgotten."""
         if not number < self._recorded(rank, channel) <= number + HISTORY:
             return None
-        return self.parts["channels"]["key"][rank, self._row(rank, channel), number % HISTORY]
+        return self.keys[rank, self._row(rank, channel), number % HISTORY]
 
     def _recorded(self, rank: int, channel: int) -> int:
         row = self._row(rank, channel)
-        return 0 if row < 0 else self.parts["channels"]["recorded"][rank, row]
+        return int(self.counts[rank, row]) if row >= 0 else 0
 
     def _row(self, rank: int, channel: int) -> int:
         """Which of a rank's rows holds this channel; -1 while none does."""
@@ -240,10 +241,10 @@ def stuck(recorder: FlightRecorder, ended: set[int]) -> dict[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def channel_of_collectives(group: str, ranks: tuple[int, ...]) -> Channel:
-    """Of the group of that name: all of `ranks`, by their numbers in the launch, must come."""
+def channel_of_collectives(group: str, ranks: tuple[int, ...], rank: int) -> Channel:
+    """Of the group of that name: all others of `ranks`, by their numbers in the launch."""
     number = _id(group)
-    return Channel(number, number, ranks)
+    return Channel(number, number, tuple(r for r in ranks if r != ranks[rank]))
 
 
 @lru_cache(maxsize=1024)

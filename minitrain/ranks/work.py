@@ -12,9 +12,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from minitrain.errors import InputError
@@ -31,8 +32,7 @@ TIMED_OUT = "Timed out waiting"
 THREADS = 2  # of a rank that has started none of its own: the one that runs it, and its watch
 
 
-@dataclass(frozen=True)
-class GroupCall:
+class GroupCall(NamedTuple):
     """One operation as a rank asks for it.
 
     `start()` gives it to torch and returns torch's handle; `finish()`, when torch is done, puts
@@ -50,7 +50,7 @@ class GroupCall:
 
     def key(self) -> str:
         """What must be the same on the other ranks: the shape need not, the elements must."""
-        size = f"{_dtype(self.tensor)} {self.tensor.numel()}"
+        size = f"{_name(self.tensor.dtype)} {self.tensor.numel()}"
         if self.peer is not None:
             return size
         is_sized = self.kind not in ("barrier", "all_to_all")
@@ -60,10 +60,10 @@ class GroupCall:
         """How a person reads it: "all_reduce(sum) of float32 [3, 4]"."""
         if self.kind == "barrier":
             return self.kind
-        way = "to" if self.kind == "send" else "from"
-        name = self.kind + self.detail if self.peer is None else f"{self.kind} {way} rank "
-        peer = "" if self.peer is None else ranks[self.peer]
-        return f"{name}{peer} of {shape(self.tensor)}"
+        name = self.kind + self.detail
+        if self.peer is not None:
+            name = f"{self.kind} {'to' if self.kind == 'send' else 'from'} rank {ranks[self.peer]}"
+        return f"{name} of {shape(self.tensor)}"
 
 
 class Work:
@@ -124,7 +124,7 @@ class Work:
 def record(group: Group, call: GroupCall) -> Entry:
     """Enters the call into the flight recorder; Mismatch where another rank has come otherwise."""
     if call.peer is None:
-        channel = channel_of_collectives(group.name, group.ranks)
+        channel = channel_of_collectives(group.name, group.ranks, group.rank)
     else:
         channel = channel_of_messages(group.name, group.ranks, group.rank, call.kind, call.peer)
     words = call.words(group.ranks)
@@ -173,8 +173,9 @@ def land(tensor: Tensor, buffer: Tensor, divide_by: int = 1) -> Tensor:
 
 def shape(tensor: Tensor) -> str:
     """ "float32 [3, 4]"."""
-    return f"{_dtype(tensor)} {list(tensor.shape)}"
+    return f"{_name(tensor.dtype)} {list(tensor.shape)}"
 
 
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+@lru_cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
