@@ -9,8 +9,10 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
+import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +25,7 @@ from minitrain.ranks.group import Group
 from minitrain.ranks.payload import dumps
 from minitrain.ranks.process import seed
 from minitrain.ranks.process_group import meet
-from minitrain.ranks.sigterm import obey_sigterm
+from minitrain.ranks.sigterm import obeying_sigterm
 
 if TYPE_CHECKING:
     from minitrain.network.fabric import Fabric
@@ -57,7 +59,8 @@ def run(
             f"{ranks} ranks are asked for, but {size} were started: "
             f"use ranks={size}, or torchrun --nproc-per-node {ranks}"
         )
-    with obey_sigterm(recorder, rank):
+    is_main = threading.current_thread() is threading.main_thread()  # it alone may take signals
+    with obeying_sigterm(recorder, rank) if is_main else nullcontext():
         world = join(recorder)
         begun = time.perf_counter()
         group = world if ranks == size else world.subgroup(range(ranks))

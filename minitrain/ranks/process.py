@@ -24,7 +24,8 @@ import threading
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from minitrain.ranks.flight_recorder import FlightRecorder
 from minitrain.ranks.group import Group
 from minitrain.ranks.payload import dumps
 from minitrain.ranks.process_group import meet
+from minitrain.ranks.sigterm import end_if_it_waits, signal_numbers
 from minitrain.ranks.source import learner_line
 from minitrain.ranks.work import says_peer_is_gone
 
@@ -114,15 +116,17 @@ def run_rank(connection: Connection, folder: str, rank: int, inherited: Iterable
     _detach(Path(folder), rank)
     task: Task = pickle.loads((Path(folder) / "task").read_bytes())
     recorder = FlightRecorder.open(Path(folder) / "flight-recorder", rank)
-    threading.Thread(target=_watch, args=(connection, recorder, folder), daemon=True).start()
     out, err = LineStream(pipe, "stdout"), LineStream(pipe, "stderr")
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        answer = _answer(task, folder, rank, recorder)
-        out.close()
-        err.close()
-    pipe.send(*answer)
-    while True:
-        threading.Event().wait()
+    with signal_numbers() as signals:
+        watch = partial(_watch, connection, signals, recorder, folder, rank)
+        threading.Thread(target=watch, daemon=True).start()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            answer = _answer(task, folder, rank, recorder)
+            out.close()
+            err.close()
+        pipe.send(*answer)
+        while True:
+            threading.Event().wait()
 
 
 def _answer(task: Task, folder: str, rank: int, recorder: FlightRecorder) -> tuple:
@@ -177,7 +181,7 @@ def _detach(folder: Path, rank: int) -> None:
     a server of its own would cost each rank seconds.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler that was forked along would wait
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not one that was forked along
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     if os.name == "posix":
         os.setsid()
@@ -185,11 +189,16 @@ def _detach(folder: Path, rank: int) -> None:
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
 
 
-def _watch(connection: Connection, recorder: FlightRecorder, folder: str) -> None:
-    """Notes now and then where the rank is, and ends it when the launching process is gone."""
+def _watch(
+    launching: Connection, signals: socket.socket, recorder: FlightRecorder, folder: str, rank: int
+) -> None:
+    """Notes now and then where the rank is; ends it at a SIGTERM that its wait would hold up, and
+    when the launching process is gone."""
     main = threading.main_thread().ident
-    while not connection.poll(GLANCE_SECONDS):
+    while launching not in (ready := wait([launching, signals], GLANCE_SECONDS)):
         recorder.glance(learner_line(sys._current_frames().get(main)))
+        if signals in ready and signal.SIGTERM in signals.recv(64):
+            threading.Thread(target=end_if_it_waits, args=(recorder, rank), daemon=True).start()
     shutil.rmtree(folder, ignore_errors=True)
     end_group(os.getpid())
 

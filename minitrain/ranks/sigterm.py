@@ -1,8 +1,11 @@
-"""SIGTERM for a rank that no launching process watches: it ends, also while it waits for others.
+"""SIGTERM for a rank that waits for the others: it ends, and says what it waited in.
 
 Python runs its signal handlers between two steps of the main thread. A rank that waits in torch
-takes no step, and so would obey a `kill` only when its peers have come, which may be never. A
-thread of its own reads what the interpreter writes to a socket at the signal itself.
+takes no step, and would obey a `kill` only when its peers have come, which may be never. So a
+second thread reads the signal's number from a socket, into which the interpreter writes it at once.
+
+    no handler              launched: the kernel ends it, `launch` reports; in place: says it, ends
+    a handler of its own    it goes first: the rank must come out of its wait within GRACE_SECONDS
 """
 
 from __future__ import annotations
@@ -15,50 +18,57 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from minitrain.ranks.flight_recorder import COMPUTING, WAITING, FlightRecorder, Status
 from minitrain.ranks.source import place_of
 
-GRACE_SECONDS = 20.0  # for a handler that wants to save first; torchrun kills after 30
+GRACE_SECONDS = 20.0  # for a handler that wants to save; torchrun kills after 30
 
 
 @contextmanager
-def obey_sigterm(recorder: FlightRecorder, rank: int) -> Iterator[None]:
-    """While the block runs, SIGTERM ends this process and says what it waited in.
-
-    At once where SIGTERM has no handler. A handler of the caller's goes first: then the rank must
-    come out of its wait within GRACE_SECONDS.
-    """
-    if os.name != "posix" or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before, grace = signal.getsignal(signal.SIGTERM), GRACE_SECONDS
-    if before == signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda number, frame: None)  # the thread ends the process
-        grace = 0.0
+def signal_numbers() -> Iterator[socket.socket]:
+    """A socket from which any thread may read, byte by byte, the signals that handlers are for."""
     ours, interpreters = socket.socketpair()
     interpreters.setblocking(False)
-    wakeup = signal.set_wakeup_fd(interpreters.fileno())
-    threading.Thread(target=_listen, args=(ours, recorder, rank, grace), daemon=True).start()
+    before = signal.set_wakeup_fd(interpreters.fileno())
     try:
-        yield
+        yield ours
     finally:
-        signal.set_wakeup_fd(wakeup)
-        signal.signal(signal.SIGTERM, before)
-        interpreters.close()  # which ends the thread
+        signal.set_wakeup_fd(before)
+        interpreters.close()  # which ends a thread that reads
 
 
-def _listen(signals: socket.socket, recorder: FlightRecorder, rank: int, grace: float) -> None:
-    with signals:
-        while numbers := signals.recv(64):
-            if signal.SIGTERM in numbers:
-                _end(recorder, rank, grace)
+@contextmanager
+def obeying_sigterm(recorder: FlightRecorder, rank: int) -> Iterator[None]:
+    """In a process that no launching process watches; its main thread calls."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _left_to_the_thread)
+    with signal_numbers() as numbers:
+        threading.Thread(target=_listen, args=(numbers, recorder, rank), daemon=True).start()
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
-def _end(recorder: FlightRecorder, rank: int, grace: float) -> None:
-    """Ends the process, unless within `grace` seconds it comes out of its wait."""
-    asked, deadline = recorder.status(recorder.rank), time.monotonic() + grace
-    now = asked
+def _left_to_the_thread(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def _listen(numbers: socket.socket, recorder: FlightRecorder, rank: int) -> None:
+    with numbers:
+        while read := numbers.recv(64):
+            if signal.SIGTERM in read:
+                end_if_it_waits(recorder, rank)
+
+
+def end_if_it_waits(recorder: FlightRecorder, rank: int) -> None:
+    """Ends this process after SIGTERM, unless its own handler can soon do so."""
+    is_handled = signal.getsignal(signal.SIGTERM) is not _left_to_the_thread
+    deadline = time.monotonic() + GRACE_SECONDS * is_handled
+    asked = now = recorder.status(recorder.rank)
     while time.monotonic() < deadline:
         if now.state == COMPUTING or now.version != asked.version:
             return

@@ -333,6 +333,25 @@ def test_a_rank_that_waits_obeys_sigterm(tmp_path, run_script, start_method):
     assert "last seen waiting in all_reduce(sum) of float32 [4], script.py, line 9" in output
 
 
+def test_sigterm_ends_a_wait_though_the_rank_has_a_handler(capsys):
+    def handles(group):
+        from minitrain.ranks import sigterm
+
+        sigterm.GRACE_SECONDS = 0.5
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        if group.rank == 0:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            group.recv(torch.ones(4), source=1)
+        time.sleep(60)
+
+    error, seconds = fails(RankDied, handles)
+    line = line_of("group.recv(torch.ones(4), source=1)")
+    words = f"waiting in recv from rank 1 of float32 [4], {Path(__file__).name}, line {line}"
+    assert f"exited with code 143 before it returned; last seen {words}" in str(error)
+    said = "rank 0: ended by SIGTERM while it waited in recv from rank 1 of float32 [4]"
+    assert said in capsys.readouterr().err and seconds < 15
+
+
 def test_a_rank_gives_up_when_another_does_not_come():
     def impatient(group):
         c10d = torch.distributed.distributed_c10d
