@@ -87,7 +87,7 @@ def report(rows: list[Row], json: Path | None = None) -> None:
     """Prints the table, says in words where we lose and why, and writes the file."""
     from rich.console import Console
 
-    from minitrain.bench import as_json
+    from minitrain.bench.case import as_json
 
     console = Console()
     console.print(table(rows))

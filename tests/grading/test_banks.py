@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from minitrain.lab.bank import Specimen, bank, lab_of
 
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import LabChecks, load_lab, pickled_reference
@@ -18,6 +17,8 @@ from minitrain.lab.grading.grade import CheckResult, attempt_of, checks_in_turn
 from minitrain.lab.grading.submission import read_submission
 from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.lab.sandbox.sandbox import Sandbox
+
+from .bank import Specimen, bank, lab_of
 
 HERE = Path(__file__).parent
 WRONG, RIGHT = bank(HERE / "wrong"), bank(HERE / "right")

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from minitrain.lab.bank import Specimen, bank
 
 from minitrain.lab.failures import NotAttempted
 from minitrain.lab.grading.checks import Exercise
 from minitrain.lab.grading.grade import CheckResult, attempt_of, grade_submission, run_checks
 from minitrain.lab.grading.submission import Submission, read_submission
 from minitrain.lab.sandbox.sandbox import Sandbox
+
+from .bank import Specimen, bank
 
 SPECIMENS = bank(Path(__file__).parent / "hostile")
 

@@ -11,7 +11,6 @@ import typer
 from typer.testing import CliRunner
 
 from minitrain.bench import (
-    as_json,
     attention,
     collectives,
     ddp,
@@ -25,7 +24,7 @@ from minitrain.bench import (
 )
 from minitrain.bench import recompute as recompute_bench
 from minitrain.bench import training as training_bench
-from minitrain.bench.case import OURS, PEER, Case, Row, in_turn
+from minitrain.bench.case import OURS, PEER, Case, Row, as_json, in_turn
 from minitrain.commands.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
 from minitrain.errors import InputError
 from minitrain.measure.clock import Comparison, Timing, threads

@@ -132,7 +132,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from test_assets import made_asset
+from test_fetch import made_asset
 from minitrain.data.assets.fetch import fetch_asset
 print(fetch_asset(made_asset(), Path({cache!r})))
 """

@@ -8,6 +8,7 @@ import pytest
 
 from minitrain.lab.drawing import cards
 from minitrain.lab.drawing.display import MIME, Rich, words
+from minitrain.words import bytes_text, seconds_text
 
 
 def result(status: str = "passed", points: float = 2.0, message: str = "") -> SimpleNamespace:
@@ -28,14 +29,14 @@ def result(status: str = "passed", points: float = 2.0, message: str = "") -> Si
     ],
 )
 def test_bytes(value, text):
-    assert cards.bytes_text(value) == text
+    assert bytes_text(value) == text
 
 
 @pytest.mark.parametrize(
     "value, text", [(0, "0 s"), (2, "2 s"), (0.0031, "3.1 ms"), (5e-7, "500 ns"), (4.2e-5, "42 µs")]
 )
 def test_seconds(value, text):
-    assert cards.seconds_text(value) == text
+    assert seconds_text(value) == text
 
 
 def test_a_failure_shows_its_words_and_the_points():
@@ -92,7 +93,7 @@ def test_a_table_aligns_numbers_and_formats_columns(capsys):
         {"ranks": 16, "bytes": None, "fabric": "ib"},
     ]
     card = cards.table_card(
-        rows, "Measured", "bytes", {"bytes": lambda v: "–" if v is None else cards.bytes_text(v)}
+        rows, "Measured", "bytes", {"bytes": lambda v: "–" if v is None else bytes_text(v)}
     )
     assert card.text.splitlines() == [
         "Measured",

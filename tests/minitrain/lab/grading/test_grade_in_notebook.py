@@ -34,7 +34,10 @@ class running_sum:
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     """What `lab.grade` shows for a function that uses a helper, then for a class."""
-    root, folder = str(Path(__file__).parents[1] / "course"), str(tmp_path_factory.mktemp("progress"))
+    root, folder = (
+        str(Path(__file__).parents[1] / "course"),
+        str(tmp_path_factory.mktemp("progress")),
+    )
     setup = SETUP.format(root=root, folder=folder)
     grade = "print(lab.grade(running_sum))"
     cells = [

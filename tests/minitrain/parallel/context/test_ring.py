@@ -17,7 +17,7 @@ from minitrain.model.attention.tiled import tiled_attention, tiled_forward
 from minitrain.model.config import ModelConfig
 from minitrain.model.rope import document_positions
 from minitrain.model.transformer import build
-from minitrain.parallel.context import ring
+from minitrain.parallel.context import ring as ring_file
 from minitrain.parallel.context.model import KINDS, context_parallel
 from minitrain.parallel.context.ring import gather_sequence, merge, ring_attention, ring_layer_bytes
 from minitrain.parallel.context.split import ORDERS, split_sequence, split_tensor
@@ -117,7 +117,7 @@ def mistakes(group, heads):
     model = ring(model_of(heads))
     model.look_around = partial(forgets_documents, model.look_around)
     found["documents read each other"] = together(group, model, True, "zigzag", "given")
-    ring.merge = add_up  # in this rank's process alone
+    ring_file.merge = add_up  # in this rank's process alone
     found["merged without scaling"] = together(group, ring(model_of(heads)), False, "zigzag")
     return found
 
@@ -150,9 +150,9 @@ def in_bfloat16(group):
         grads = torch.autograd.grad(ring_attention(group, "zigzag", *qkv), qkv, d_out)
         return [gather_sequence(group, "zigzag", g, dim=2) for g in grads]
 
-    right, travel = gradients(), ring.pass_on
+    right, travel = gradients(), ring_file.pass_on
     # On its way a gradient is float32, and a key bfloat16.
-    ring.pass_on = lambda g, x: (lambda: x) if x.dtype == torch.float32 else travel(g, x)
+    ring_file.pass_on = lambda g, x: (lambda: x) if x.dtype == torch.float32 else travel(g, x)
     return right, gradients()
 
 
@@ -232,7 +232,7 @@ def at_work(group):
         under_way.append(sum(op.waited is None for op in group.trace.ops))
         return tiled_forward(*inputs)
 
-    ring.tiled_forward = watched  # in this rank's process alone
+    ring_file.tiled_forward = watched  # in this rank's process alone
     flops = []
     for order in ORDERS:
         q, k, v = (split_tensor(z, group.rank, group.size, order, 2) for z in heads_of()[:3])
