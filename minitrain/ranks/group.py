@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.errors import InputError, unknown_name
+from minitrain.errors import InputError, divide, unknown_name
 from minitrain.measure.traffic import Clock, Trace, WallClock, ring_bytes
 from minitrain.ranks.flight_recorder import FlightRecorder
 from minitrain.ranks.process_group import gather_flat, new_process_group, reduce_scatter_flat
@@ -231,12 +231,12 @@ class Group:
 
     def _splits(self, tensor: Tensor, splits: Sequence[int] | None, name: str) -> list[int]:
         rows = tensor.shape[0] if tensor.dim() else 0
-        if splits is None and rows % self.size:
-            raise InputError(
-                f"{name} has {rows} rows, which {self.size} ranks cannot share equally: "
-                f"give {name}_splits, one number a rank"
-            )
-        splits = [rows // self.size] * self.size if splits is None else [int(s) for s in splits]
+        if splits is None:
+            try:
+                return [divide(f"rows of {name}", rows, self.size)] * self.size
+            except InputError as error:
+                raise InputError(f"{error}, or give {name}_splits, one number a rank") from None
+        splits = [int(split) for split in splits]
         if len(splits) != self.size or sum(splits) != rows or min(splits) < 0:
             raise InputError(f"{name}_splits {splits} must be {self.size} numbers of sum {rows}")
         return splits

@@ -6,7 +6,6 @@ function, and each gets the results of all. So a lab's cells are a cluster's scr
 
 from __future__ import annotations
 
-import atexit
 import os
 import pickle
 import threading
@@ -16,7 +15,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from minitrain.errors import InputError
 from minitrain.measure.traffic import Trace
@@ -30,23 +28,26 @@ from minitrain.ranks.sigterm import obeying_sigterm
 if TYPE_CHECKING:
     from minitrain.network.fabric import Fabric
 
+REMEDY = "start with torchrun, or unset RANK to launch ranks from here"
+
 
 def rank_and_world_size() -> tuple[int, int] | None:
     """RANK and WORLD_SIZE as torchrun or srun set them; None where this process is no rank."""
     if "RANK" not in os.environ:
         return None
-    given = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
-    try:
-        rank, size = (int(text) for text in given.values())
-    except (TypeError, ValueError):
-        rank, size = -1, 0
+    rank, size = _number("RANK"), _number("WORLD_SIZE")
     if not 0 <= rank < size:
-        said = ", ".join(f"{name} is {text or 'not set'}" for name, text in given.items())
-        raise InputError(
-            f"{said}: torchrun sets both, a rank from 0 and how many ranks there are; start with "
-            "torchrun, or unset RANK"
-        )
+        raise InputError(f"RANK is {rank}, WORLD_SIZE is {size}: no such rank; {REMEDY}")
     return rank, size
+
+
+def _number(name: str, default: str = "") -> int:
+    text = os.environ.get(name, default)
+    try:
+        return int(text)
+    except ValueError:
+        said = f"{name} is {text or 'not set'}"
+        raise InputError(f"{said}: torchrun sets it to a whole number; {REMEDY}") from None
 
 
 def run(
@@ -62,6 +63,7 @@ def run(
     is_main = threading.current_thread() is threading.main_thread()  # it alone may take signals
     with obeying_sigterm(recorder, rank) if is_main else nullcontext():
         world = join(recorder)
+        seed(rank)
         begun = time.perf_counter()
         group = world if ranks == size else world.subgroup(range(ranks))
         answers = gather_objects(world, _call(fn, args, group, fabric))
@@ -95,15 +97,14 @@ def gather_objects(group: Group, mine: Any) -> list[Any]:
 
 def join(recorder: FlightRecorder | None = None) -> Group:
     """All processes that torchrun started; the first call meets them, by its environment."""
-    local_rank = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
-    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    local_rank = _number("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+    local_ranks = _number("LOCAL_WORLD_SIZE", "1")
     on_gpus = torch.cuda.device_count() >= max(local_ranks, local_rank + 1)
     device = torch.device("cuda", local_rank) if on_gpus else torch.device("cpu")
     if on_gpus:
         torch.cuda.set_device(device)
-    if not dist.is_initialized():
-        atexit.register(dist.destroy_process_group)
-    everyone = meet(on_gpus)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    seed(rank)
-    return Group(everyone, range(size), rank, device, recorder=recorder)
+    try:
+        everyone = meet(on_gpus)
+    except ValueError as error:  # MASTER_ADDR or MASTER_PORT is missing
+        raise InputError(f"{error}; {REMEDY}") from error
+    return Group(everyone, range(everyone.size()), everyone.rank(), device, recorder=recorder)

@@ -8,6 +8,7 @@ the members alone call, and name it alike.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -32,6 +33,7 @@ def meet(
             world_size=ranks,
             timeout=timedelta(seconds=PATIENCE_SECONDS),
         )
+        atexit.register(dist.destroy_process_group)
     return c10d._get_default_group()
 
 

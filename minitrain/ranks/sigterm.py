@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 
 from minitrain.ranks.flight_recorder import COMPUTING, WAITING, FlightRecorder, Status
@@ -29,6 +30,8 @@ GRACE_SECONDS = 20.0  # for a handler that wants to save; torchrun kills after 3
 @contextmanager
 def signal_numbers() -> Iterator[socket.socket]:
     """A socket from which any thread may read, byte by byte, the signals that handlers are for."""
+    if hasattr(os, "register_at_fork"):  # else a worker of a loader would write here as well
+        os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
     ours, interpreters = socket.socketpair()
     interpreters.setblocking(False)
     before = signal.set_wakeup_fd(interpreters.fileno())

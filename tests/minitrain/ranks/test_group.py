@@ -296,7 +296,12 @@ def test_torchs_own_ddp_runs_on_the_groups_process_group():
         (lambda g: g.all_reduce(torch.tensor([1]), op="avg"), "no avg of torch.int64"),
         (lambda g: g.all_gather(torch.ones(3), torch.ones(2)), "must have 2 x 2 elements"),
         (lambda g: g.reduce_scatter(torch.ones(1), torch.ones(3)), "must have 2 x 1 elements"),
-        (lambda g: g.all_to_all(torch.ones(3), torch.ones(2)), "output has 3 rows"),
+        (lambda g: g.all_to_all(torch.ones(3), torch.ones(2)), "use 2 or 4"),
+        (
+            lambda g: g.all_to_all(torch.ones(2), torch.ones(3)),
+            "3 rows of input cannot be split over 2 ranks",
+        ),
+        (lambda g: g.all_to_all(torch.ones(2), torch.ones(3)), "give input_splits, one number"),
         (lambda g: g.all_to_all(torch.ones(2), torch.ones(2), None, [2, 1]), "of sum 2"),
         (lambda g: g.subgroup([0, 0]), "must be different ranks from 0 to 1"),
     ],

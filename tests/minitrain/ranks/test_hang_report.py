@@ -352,6 +352,24 @@ def test_sigterm_ends_a_wait_though_the_rank_has_a_handler(capsys):
     assert said in capsys.readouterr().err and seconds < 15
 
 
+def test_a_signal_to_a_child_of_the_rank_is_not_the_ranks():
+    def has_a_child(group):
+        from minitrain.ranks import sigterm
+
+        sigterm.GRACE_SECONDS = 0.3
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        if group.rank == 1:
+            time.sleep(3)
+            return group.send(torch.ones(1), to=0).item()
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)  # with its parent's handler, as a worker of a loader has it
+        threading.Timer(0.5, os.kill, (child, signal.SIGTERM)).start()
+        return group.recv(torch.zeros(1), source=1).item()
+
+    assert launch(has_a_child, ranks=2) == [1.0, 1.0]
+
+
 def test_a_rank_gives_up_when_another_does_not_come():
     def impatient(group):
         c10d = torch.distributed.distributed_c10d

@@ -10,6 +10,7 @@ import pytest
 
 from minitrain.errors import InputError
 from minitrain.ranks.in_place import rank_and_world_size
+from minitrain.ranks.launch import launch
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -123,10 +124,11 @@ def test_a_rank_gives_up_when_its_peers_do_not_come(run_ranks):
 @pytest.mark.parametrize(
     "environment, said",
     [
-        ({"RANK": "0"}, "RANK is 0, WORLD_SIZE is not set"),
+        ({"RANK": "0"}, "WORLD_SIZE is not set"),
         ({"RANK": "0", "WORLD_SIZE": "abc"}, "WORLD_SIZE is abc"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is x"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2, WORLD_SIZE is 2"),
+        ({"RANK": "", "WORLD_SIZE": "2"}, "RANK is not set"),
         ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK is -1"),
         ({"RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE is 0"),
     ],
@@ -136,6 +138,14 @@ def test_half_an_environment_is_one_sentence(monkeypatch, environment, said):
         monkeypatch.setenv(name, text)
     with pytest.raises(InputError, match=f"{said}.*start with torchrun, or unset RANK"):
         rank_and_world_size()
+
+
+def test_no_address_to_meet_at_is_one_sentence(monkeypatch):
+    for name, text in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(InputError, match="MASTER_ADDR expected, but not set; start with torchrun"):
+        launch(print, ranks=2)
 
 
 def test_the_environment_of_a_rank(monkeypatch):
