@@ -36,14 +36,13 @@ from minitrain.ranks.errors import (
 from minitrain.ranks.flight_recorder import COMPUTING, STARTING, FlightRecorder, stuck
 from minitrain.ranks.hang_report import dump_stacks, report
 from minitrain.ranks.process import Failure, Task, end_group, run_rank
-from minitrain.ranks.reload import enter, home
 
 PRELOADED = [
     "torch",
     "torch._dynamo",  # the first optimizer of a process imports it, for more than a second
     "minitrain.ranks.launch",
 ]
-LAST = "minitrain.ranks.reload"  # it notes how old the sources of what is loaded are
+LAST = "minitrain.ranks.reload"  # notes how old the sources of what is loaded then are
 GLANCE_SECONDS = 0.1  # between two looks at who waits for whom
 GRACE_SECONDS = 0.5  # for the other ranks, after one has failed
 
@@ -90,6 +89,8 @@ class Crew:
 
     def start(self) -> None:
         """Starts every rank; none imports the caller's main module, so a script needs no guard."""
+        from minitrain.ranks.reload import enter, home  # in the server the last import of all
+
         pipes = [self._context.Pipe() for _ in range(self.count)]
         forked = self._context.get_start_method() == "fork"
         self.connections = {rank: ours for rank, (ours, _) in enumerate(pipes)}

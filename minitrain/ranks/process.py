@@ -192,8 +192,11 @@ def _detach(folder: Path, rank: int) -> None:
 def _watch(
     launching: Connection, signals: socket.socket, recorder: FlightRecorder, folder: str, rank: int
 ) -> None:
-    """Notes now and then where the rank is; ends it at a SIGTERM that its wait would hold up, and
-    when the launching process is gone."""
+    """What the rank's second thread does, while the first runs the function.
+
+    It notes now and then where that is, and ends the process when the launching one is gone, or at
+    a SIGTERM that a wait would hold up.
+    """
     main = threading.main_thread().ident
     while launching not in (ready := wait([launching, signals], GLANCE_SECONDS)):
         recorder.glance(learner_line(sys._current_frames().get(main)))

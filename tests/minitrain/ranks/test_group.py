@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -277,6 +278,22 @@ def test_torchs_own_ddp_runs_on_the_groups_process_group():
 
     for gradient in launch(train, ranks=2):
         assert gradient.tolist() == [[1.5, 1.5]]
+
+
+def files_of_a_call(group):
+    """The package's files that an all-reduce runs through, the first on this group."""
+    files = set()
+    sys.setprofile(lambda frame, event, argument: files.add(frame.f_code.co_filename))
+    group.all_reduce(torch.ones(2))
+    sys.setprofile(None)
+    return sorted(file.split("minitrain/")[-1] for file in files if "/minitrain/" in file)
+
+
+def test_a_reader_follows_an_all_reduce_through_five_files():
+    files = ["group", "work", "flight_recorder", "source"]
+    expected = sorted(["measure/traffic.py", *(f"ranks/{name}.py" for name in files)])
+    for found in launch(files_of_a_call, ranks=2):
+        assert [file for file in found if "test_" not in file] == expected
 
 
 # ---- what a caller can get wrong ----
