@@ -55,7 +55,7 @@ class Clock(Protocol):
     `resume()`                  when the rank's own code goes on, after `issue` and after `done`
 
     An emulated clock may send messages of its own over `process_group` in `issue` and read them in
-    `done`; every rank of that group calls in the same order. A group's messages have tag 0, so take another.
+    `done`; every rank of that group calls in the same order. Tag 0 is the group's, so take another.
     """
 
     emulated: bool

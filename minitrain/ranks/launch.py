@@ -74,8 +74,8 @@ def launch(
 ) -> Results:
     """Calls `fn(group, *args)` on `ranks` processes and returns their results as plain CPU data.
 
-    timeout: seconds until the launch is ended, with a report of where each rank is. Under torchrun
-    no one is there to end it; but no operation waits longer than 10 minutes for the other ranks.
+    timeout: seconds until the launch is ended, with a report of where each rank is. Besides, no
+    operation waits longer than 10 minutes: the one limit under torchrun, where no one looks on.
     fabric: the name of an emulated network, or a Fabric; then the clock of each rank is logical.
     start_method: "fork" is faster, for a parent that has never run an operation of torch.
     Rank r starts with the random seed r, and with as many threads as there are cores / ranks.
