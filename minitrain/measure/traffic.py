@@ -48,7 +48,7 @@ class Op:
 
 
 class Clock(Protocol):
-    """Tells a rank's time, and stamps its operations. `Group` calls, for each operation, in turn:
+    """Tells a rank's time, and stamps its operations. A `Work` calls, for its own, in turn:
 
     `issue(op, process_group)`  when the caller has called, before torch's operation starts
     `wait(op)`                  when the caller begins to wait
@@ -56,7 +56,7 @@ class Clock(Protocol):
     `resume()`                  when the rank's own code goes on, after `issue` and after `done`
 
     An emulated clock may send messages of its own over `process_group` in `issue` and read them in
-    `done`; every rank of that group calls in the same order. Group uses tag 0, so take another.
+    `done`; every rank of that group calls in the same order. Tag 0 is the group's, so take another.
     """
 
     emulated: bool

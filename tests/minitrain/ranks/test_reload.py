@@ -1,4 +1,4 @@
-"""entry: a rank runs the package as it is on disk, though the server has loaded it before."""
+"""reload: a rank runs the package as it is on disk, though the server has loaded it before."""
 
 from __future__ import annotations
 
