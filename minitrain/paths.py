@@ -38,6 +38,7 @@ def state_dir() -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a file of which a kill leaves the old text or the new, never a part of one."""
-    new = path.with_name(f".{path.name}.new")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
     new.write_text(text, encoding="utf-8")
     os.replace(new, path)

@@ -12,7 +12,7 @@ import typer
 
 from minitrain.commands.kinds import NEW_FILE, Argument, Kind, Option, named, whole
 from minitrain.errors import InputError
-from minitrain.paths import course_root
+from minitrain.paths import course_root, write_atomically
 
 if TYPE_CHECKING:
     from minitrain.lab.grading.grade import Report
@@ -97,9 +97,9 @@ def _write(
 
     plain = [report for _, report in reports]
     if junit is not None:
-        forms.write_atomically(junit, forms.as_junit(plain))
+        write_atomically(junit, forms.as_junit(plain))
     if gradescope is not None:
-        forms.write_atomically(gradescope, forms.as_gradescope(plain))
+        write_atomically(gradescope, forms.as_gradescope(plain))
     if as_json:
         print(forms.as_json(plain))
         return

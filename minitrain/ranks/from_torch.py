@@ -29,7 +29,7 @@ def group_from_torch(source: dist.ProcessGroup | DeviceMesh | None = None) -> Gr
         )
     if isinstance(source, DeviceMesh):
         source = _process_group(source)
-    process_group = source or dist.distributed_c10d._get_default_group()
+    process_group = source or dist.group.WORLD
     rank = dist.get_rank(process_group)
     if rank < 0:
         raise InputError("this rank is not in the process group: call it on the members alone")

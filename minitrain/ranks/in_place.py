@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from minitrain.errors import InputError
+from minitrain.generators import seed_generators
 from minitrain.measure.traffic import Trace
 from minitrain.ranks.flight_recorder import FlightRecorder
 from minitrain.ranks.group import Group
 from minitrain.ranks.payload import dumps
-from minitrain.ranks.process import seed
 from minitrain.ranks.process_group import meet
 from minitrain.ranks.sigterm import obeying_sigterm
 
@@ -63,7 +63,7 @@ def run(
     is_main = threading.current_thread() is threading.main_thread()  # it alone may take signals
     with obeying_sigterm(recorder, rank) if is_main else nullcontext():
         world = join(recorder)
-        seed(rank)
+        seed_generators(rank)
         begun = time.perf_counter()
         group = world if ranks == size else world.subgroup(range(ranks))
         answers = gather_objects(world, _call(fn, args, group, fabric))

@@ -15,7 +15,6 @@ import linecache
 import multiprocessing
 import os
 import pickle
-import random
 import shutil
 import signal
 import socket
@@ -29,11 +28,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from minitrain.errors import InputError
+from minitrain.generators import seed_generators
 from minitrain.ranks.errors import ConnectionLost, Mismatch
 from minitrain.ranks.flight_recorder import FlightRecorder
 from minitrain.ranks.group import Group
@@ -219,14 +218,7 @@ def _prepare(task: Task, rank: int) -> None:
     os.environ.update(task.environment)
     linecache.cache.update(task.cells)
     torch.set_num_threads(task.threads)
-    seed(rank)
-
-
-def seed(number: int) -> None:
-    """Every source of chance a rank has; ranks differ, so a forgotten broadcast shows."""
-    random.seed(number)
-    np.random.seed(number)
-    torch.manual_seed(number)
+    seed_generators(rank)  # ranks differ, so a forgotten broadcast shows
 
 
 def _join(task: Task, folder: str, rank: int, recorder: FlightRecorder) -> Group:

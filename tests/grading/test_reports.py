@@ -10,6 +10,7 @@ from rich.console import Console
 
 from minitrain.lab.grading import reports
 from minitrain.lab.grading.grade import CheckResult, Report
+from minitrain.paths import write_atomically
 
 REPORT = Report(
     "t00_tiny",
@@ -69,8 +70,8 @@ def test_gradescope_has_a_test_a_check():
 
 def test_a_file_is_replaced_at_once(tmp_path, monkeypatch):
     path = tmp_path / "new" / "results.json"
-    reports.write_atomically(path, "first")
+    write_atomically(path, "first")
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
-        reports.write_atomically(path, "second")
+        write_atomically(path, "second")
     assert path.read_text() == "first"

@@ -23,9 +23,10 @@ from minitrain.errors import InputError
 from minitrain.lab.grading.collect import Entry, checks_folder, find_lab, find_submissions
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.grading.grade import Report, grade_submission, warm
-from minitrain.lab.grading.reports import printable, write_atomically
+from minitrain.lab.grading.reports import printable
 from minitrain.lab.grading.submission import read_submission
 from minitrain.lab.sandbox.limits import PATIENT
+from minitrain.paths import write_atomically
 from minitrain.words import points_text
 
 

@@ -11,7 +11,6 @@ where they do not, as `f = lab.grade(f)` does in a notebook: one mistake costs i
 from __future__ import annotations
 
 import inspect
-import random
 import secrets
 import signal
 import sys
@@ -21,9 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
-import numpy as np
-import torch
-
+from minitrain.generators import generator_states, restore_generators, seed_generators
 from minitrain.lab.failures import CheckFailed, NotAttempted
 from minitrain.lab.grading.attempt import attempt_of, live_attempt
 from minitrain.lab.grading.checks import Check, Exercise, Graded, Question, Row, checks_of
@@ -206,14 +203,12 @@ def within(seconds: float | None) -> Iterator[None]:
 @contextmanager
 def unpredictable() -> Iterator[None]:
     """Inputs that no submission can know, and the caller's own random numbers as they were."""
-    python, arrays = random.getstate(), np.random.get_state()
-    seed = secrets.randbits(32)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python), np.random.set_state(arrays)
+    before = generator_states()
+    seed_generators(secrets.randbits(32))
+    try:
+        yield
+    finally:
+        restore_generators(before)
 
 
 def _all(item: type[Graded], status: str, message: str) -> list[CheckResult]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -111,11 +109,3 @@ def as_gradescope(reports: Sequence[Report]) -> str:
 def printable(message: str) -> str:
     """Without control characters: a message quotes what a submission wrote, and XML takes none."""
     return "".join(c for c in message if c in "\n\t" or (c.isprintable() and ord(c) < 0x110000))
-
-
-def write_atomically(path: Path, content: str) -> None:
-    """A new file that replaces the old one at once: a crash leaves one of them whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    fresh.write_text(content, encoding="utf-8")
-    os.replace(fresh, path)

@@ -312,7 +312,7 @@ def test_a_rank_killed_from_outside_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "fork"])
-def test_a_rank_that_waits_obeys_sigterm(tmp_path, run_script, start_method):
+def test_a_waiting_rank_obeys_sigterm(tmp_path, run_script, start_method):
     """Also where it was forked from a process with a handler of its own, which a wait would hold."""
     output = run_script(
         """
