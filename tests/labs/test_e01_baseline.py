@@ -19,6 +19,10 @@ SIZES = {
         "grid": [[4, 128], [16, 128], [64, 128], [16, 32], [16, 256]],
         "own_width": 20, "own_layers": 1, "own_tokens": 250_000,
     },
+    "test": {
+        "steps": 40, "corpus_bytes": 1_000_000,
+        "grid": [[2, 64], [4, 64], [8, 64], [4, 16], [4, 128]], "own_tokens": 125_000,
+    },
     "gpu": {"preset": "30M", "batch": 32, "length": 256},
     "multi": {},
 }  # fmt: skip
