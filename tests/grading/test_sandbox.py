@@ -12,6 +12,8 @@ import torch
 import minitrain
 from minitrain.lab.failures import SubmissionFailed
 from minitrain.lab.grading.attempt import Attempt
+from minitrain.lab.grading.collect import lab_names
+from minitrain.lab.grading.course import load_lab
 from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.ranks.launch import Results
 
@@ -130,3 +132,9 @@ def test_a_result_that_is_too_large_is_refused(sandbox):
 def test_where_there_is_no_bubblewrap_it_says_so(open_sandbox, isolated):
     assert isolated.warning is None
     assert "grade only what you trust" in open_sandbox.warning
+
+
+@pytest.mark.parametrize("name", lab_names())
+def test_what_a_lab_hides_is_there(name: str):
+    """A file that was moved would be hidden by its old name only, and so be in sight."""
+    assert [file for file in load_lab(name).hidden if not (ROOT / file).is_file()] == []

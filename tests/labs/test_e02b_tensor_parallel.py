@@ -33,7 +33,10 @@ SIZES = {
 }
 HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"
-    for name in ("tensor_naive", "conjugate", "tensor_linear", "tensor", "vocabulary")
+    for name in (
+        "collectives/differentiable",
+        *("tensor/plain", "tensor/linear", "tensor/layers", "tensor/vocabulary"),
+    )
 )
 ROWS, COLUMNS = ("q", "k", "v", "gate", "up"), ("o", "down")
 BATCH, WIDTH, FEATURES, HEAD_SIZE = 3, 12, 18, 2  # 2 and 3 ranks divide what must be divided

@@ -38,7 +38,10 @@ SIZES = {
     "gpu": {"width": 512, "length": 512},
     "multi": {"width": 1024, "length": 1024},
 }
-FILES = tuple(f"minitrain/parallel/{name}.py" for name in ("schedules", "pipeline", "mail"))
+FILES = tuple(
+    f"minitrain/parallel/pipeline/{name}.py"
+    for name in ("plain", "schedules", "executor", "messages")
+)
 
 
 # ---- the stage split ----

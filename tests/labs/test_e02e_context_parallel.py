@@ -30,7 +30,10 @@ SIZES = {
 }
 HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"
-    for name in ("context_by_hand", "context", "ulysses", "sequence")
+    for name in (
+        *("collectives/overlapped", "collectives/differentiable"),
+        *("context/plain", "context/ring", "context/ulysses", "context/split", "context/model"),
+    )
 )
 BATCH, SIZE = 2, 4  # sequences, head size
 

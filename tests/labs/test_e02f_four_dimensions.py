@@ -35,7 +35,7 @@ SIZES = {
 }
 FILES = tuple(
     f"minitrain/parallel/{name}.py"
-    for name in ("mesh", "mesh_gradients", "mesh_model", "mesh_state", "placement")
+    for name in ("mesh", "hybrid/gradients", "hybrid/model", "hybrid/state", "hybrid/placement")
 )
 
 

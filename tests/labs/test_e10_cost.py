@@ -32,7 +32,7 @@ SIZES = {
 }
 HIDDEN = tuple(
     f"minitrain/planning/{name}.py"
-    for name in ("closed_forms", "workload", "memory", "cost", "search")
+    for name in ("closed_forms", "step/workload", "step/memory", "money/cost", "search")
 )
 GIB = 2**30
 TABLES = ("Korthikanti table 5", "SC21 table 1", "Llama 3 405B table 4", "MPT benchmarks")

@@ -1,5 +1,5 @@
 # exercise: chunk_sizes
-# says: imports minitrain.parallel.collectives.algorithms | reads parallel/collectives.py
+# says: imports minitrain.parallel.collectives.algorithms | reads collectives/algorithms.py
 
 import importlib
 import inspect

