@@ -102,7 +102,15 @@ class Forge:
     def nbval(self, notebook: Path, scratch: Path) -> tuple[int, str]:
         """pytest's exit status, and what it printed; progress and settings lie in `scratch`."""
         nbval = ["--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={CELL_SECONDS}"]
-        quiet = ["-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", f"--rootdir={notebook.parent}"]
+        quiet = [
+            "-q",
+            "-x",
+            "-o",
+            "addopts=",
+            "-p",
+            "no:cacheprovider",
+            f"--rootdir={notebook.parent}",
+        ]
         output = scratch / "said.txt"
         request = {
             "arguments": ["-p", "nbval.plugin", *quiet, *nbval, str(notebook)],
