@@ -18,7 +18,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from minitrain.lab.building.masters import Target, targets
+from minitrain.lab.building.masters import targets
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import load_lab
 from minitrain.paths import course_root
@@ -27,6 +27,7 @@ NOTEBOOKS = [path for target in targets() for path in (target.solution, target.l
 LABS = {name: load_lab(name) for name in lab_names()}
 SIZED = [path for path in NOTEBOOKS if path.stem in LABS and "test" in LABS[path.stem].sizes]
 CELL_SECONDS = 120
+TIMED = {"solutions/e00_ranks_and_collectives"}  # earns points with seconds that it measured
 AT_TEST_SIZE = """
 from functools import partial
 import minitrain.lab
@@ -35,12 +36,16 @@ minitrain.lab.Lab = partial(Lab, tier="test")
 """
 
 
-def named(path: Path) -> str:
-    return f"{path.parent.name}/{path.stem}"
+def runs(paths: list[Path]) -> pytest.MarkDecorator:
+    """One test a notebook; where seconds are judged nothing else may run beside it."""
+    names = [f"{path.parent.name}/{path.stem}" for path in paths]
+    marks = [[pytest.mark.alone] * (name in TIMED) for name in names]
+    params = [pytest.param(p, id=n, marks=m) for p, n, m in zip(paths, names, marks)]
+    return pytest.mark.parametrize("notebook", params)
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=named)
+@runs(NOTEBOOKS)
 def test_it_runs_from_top_to_bottom(notebook: Path, tmp_path: Path, forge: Forge):
     startup = tmp_path / "profile_default" / "startup"
     startup.mkdir(parents=True)
@@ -50,7 +55,7 @@ def test_it_runs_from_top_to_bottom(notebook: Path, tmp_path: Path, forge: Forge
 
 @pytest.mark.full
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("notebook", SIZED, ids=named)
+@runs(SIZED)
 def test_it_runs_at_its_true_size(notebook: Path, tmp_path: Path, forge: Forge):
     check(notebook, tmp_path, forge)
 
