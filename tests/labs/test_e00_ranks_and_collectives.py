@@ -6,10 +6,11 @@ import math
 
 import torch
 
-from minitrain.lab.failures import SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.network.links import Sweep, fit
+
+from .probes import e00_ranks_and_collectives as probes
 
 LAB = "e00_ranks_and_collectives"
 SIZES = {
@@ -19,24 +20,6 @@ SIZES = {
 }
 COLLECTIVES = "minitrain/parallel/collectives/algorithms.py"
 READY_MADE = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all")
-
-
-# Probes run in the sandbox, on each rank; `f` is the submission's function.
-def on_tensor(group, f, tensors, *rest):
-    mine = tensors[group.rank].clone()
-    out = f(group, mine, *rest)
-    kept = bool(torch.equal(mine, tensors[group.rank]))
-    return {"out": out, "kept": kept, "aliased": shares_memory(out, mine)}
-
-
-def on_chunks(group, f, chunks):
-    return f(group, [chunk.clone() for chunk in chunks[group.rank]])
-
-
-def shares_memory(out, mine):
-    if not isinstance(out, torch.Tensor) or out.numel() == 0 or mine.numel() == 0:
-        return False
-    return out.untyped_storage().data_ptr() == mine.untyped_storage().data_ptr()
 
 
 def inputs(ranks, n):
@@ -73,7 +56,7 @@ class TestRingShift(Exercise):
     def test_values(self, submission):
         for ranks, n in [(2, 4), (3, 5), (5, 1)]:
             x = inputs(ranks, n)
-            results = submission.launch(on_tensor, x, ranks=ranks)
+            results = submission.launch(probes.on_tensor, x, ranks=ranks)
             for rank, result in enumerate(results):
                 expect.equal(
                     result["out"],
@@ -94,7 +77,7 @@ class TestRingShift(Exercise):
     @check(points=2, title="one message out and one in, and the input is left alone")
     def test_messages(self, submission):
         x = inputs(4, 6)
-        results = submission.launch(on_tensor, x, ranks=4)
+        results = submission.launch(probes.on_tensor, x, ranks=4)
         only_messages(results)
         for rank, trace in enumerate(results.traces):
             sent, received = trace.count("send"), trace.count("recv")
@@ -119,7 +102,7 @@ class TestTreeBroadcast(Exercise):
     def test_values(self, submission):
         for ranks, root in [(2, 0), (3, 2), (5, 1), (6, 0)]:
             x = inputs(ranks, 5)
-            results = submission.launch(on_tensor, x, root, ranks=ranks)
+            results = submission.launch(probes.on_tensor, x, root, ranks=ranks)
             for rank, result in enumerate(results):
                 expect.equal(
                     result["out"],
@@ -139,7 +122,7 @@ class TestTreeBroadcast(Exercise):
 
     @check(points=2, title="each rank receives once: size - 1 messages in all")
     def test_count(self, submission):
-        results = submission.launch(on_tensor, inputs(6, 4), 0, ranks=6)
+        results = submission.launch(probes.on_tensor, inputs(6, 4), 0, ranks=6)
         only_messages(results)
         total = sum(trace.count("send") for trace in results.traces)
         expect.that(
@@ -149,7 +132,7 @@ class TestTreeBroadcast(Exercise):
     @check(points=3, title="it takes ceil(log2 N) rounds, not N - 1")
     def test_rounds(self, submission):
         for ranks in (4, 6):
-            results = submission.launch(on_tensor, inputs(ranks, 4), 0, ranks=ranks)
+            results = submission.launch(probes.on_tensor, inputs(ranks, 4), 0, ranks=ranks)
             only_messages(results)
             most = max(trace.count("send") for trace in results.traces)
             depth = rounds(results.traces)
@@ -183,15 +166,9 @@ def rounds(traces, root=0):
 
 def of_unequal_chunks(submission, *tensors, ranks):
     """A launch whose chunks may differ by one element; a mismatch is told its likely cause."""
-    try:
-        return submission.launch(on_tensor, *tensors, ranks=ranks)
-    except SubmissionFailed as failure:
-        if failure.kind != "mismatch":
-            raise
-        words = (
-            "chunks may differ by one element: size the receive buffer for the chunk that is coming"
-        )
-        raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
+    words = "chunks may differ by one element: size the receive buffer for the chunk that is coming"
+    with expect.because({"mismatch": words}):
+        return submission.launch(probes.on_tensor, *tensors, ranks=ranks)
 
 
 class RingCheck:
@@ -276,12 +253,12 @@ class TestRingReduceScatter(RingCheck, Exercise):
 
     @check(points=4, title="N - 1 messages of one chunk each, to one neighbour")
     def test_ring(self, submission):
-        results = submission.launch(on_tensor, inputs(4, 24), ranks=4)
+        results = submission.launch(probes.on_tensor, inputs(4, 24), ranks=4)
         self.ring(results, laps=1, elements=24, what="a reduce-scatter")
 
     @check(points=1, title="the input is left as it was")
     def test_input(self, submission):
-        results = submission.launch(on_tensor, inputs(3, 9), ranks=3)
+        results = submission.launch(probes.on_tensor, inputs(3, 9), ranks=3)
         for result in results:
             expect.that(
                 result["kept"],
@@ -321,7 +298,7 @@ class TestRingAllGather(RingCheck, Exercise):
     @check(points=3, title="N - 1 messages of one chunk each, to one neighbour")
     def test_ring(self, submission):
         chunks = inputs(4, 6)
-        results = submission.launch(on_tensor, chunks, [6] * 4, ranks=4)
+        results = submission.launch(probes.on_tensor, chunks, [6] * 4, ranks=4)
         self.ring(results, laps=1, elements=24, what="an all-gather")
 
 
@@ -336,7 +313,7 @@ class TestRingAllReduce(RingCheck, Exercise):
     def test_values(self, submission):
         for ranks, shape in [(2, (8,)), (3, (7,)), (4, (3, 5)), (3, (1,))]:
             x = inputs(ranks, shape)
-            results = submission.launch(on_tensor, x, ranks=ranks)
+            results = submission.launch(probes.on_tensor, x, ranks=ranks)
             for rank, result in enumerate(results):
                 expect.equal(
                     result["out"],
@@ -357,13 +334,13 @@ class TestRingAllReduce(RingCheck, Exercise):
 
     @check(points=3, title="2(N-1)/N of the tensor's bytes, in 2(N-1) messages")
     def test_ring(self, submission):
-        results = submission.launch(on_tensor, inputs(4, 24), ranks=4)
+        results = submission.launch(probes.on_tensor, inputs(4, 24), ranks=4)
         self.ring(results, laps=2, elements=24, what="an all-reduce")
 
     @check(points=1, title="all ranks hold the same bits")
     def test_bits(self, submission):
         x = [torch.randn(50, dtype=torch.float32) for _ in range(4)]
-        results = submission.launch(on_tensor, x, ranks=4)
+        results = submission.launch(probes.on_tensor, x, ranks=4)
         for rank in range(1, 4):
             expect.identical(
                 results[rank]["out"],
@@ -383,7 +360,7 @@ class TestPairwiseAllToAll(Exercise):
     def test_values(self, submission):
         for ranks in (2, 3, 4):
             x = [[torch.randn(3, dtype=torch.float64) for _ in range(ranks)] for _ in range(ranks)]
-            results = submission.launch(on_chunks, x, ranks=ranks)
+            results = submission.launch(probes.on_chunks, x, ranks=ranks)
             for rank, result in enumerate(results):
                 want = [x[source][rank] for source in range(ranks)]
                 turned = [x[(rank - step) % ranks][rank] for step in range(ranks)]
@@ -408,7 +385,7 @@ class TestPairwiseAllToAll(Exercise):
     @check(points=4, title="one message to each other rank, none to itself")
     def test_messages(self, submission):
         x = [[torch.randn(2, dtype=torch.float64) for _ in range(4)] for _ in range(4)]
-        results = submission.launch(on_chunks, x, ranks=4)
+        results = submission.launch(probes.on_chunks, x, ranks=4)
         only_messages(results)
         for rank, trace in enumerate(results.traces):
             peers = sorted(op.peer for op in sends(trace))
@@ -435,7 +412,7 @@ class TestNaiveAllReduce(Exercise):
     def test_values(self, submission):
         for ranks in (2, 4):
             x = inputs(ranks, 3)
-            results = submission.launch(on_tensor, x, ranks=ranks, timeout=5)
+            results = submission.launch(probes.on_tensor, x, ranks=ranks, timeout=5)
             for rank, result in enumerate(results):
                 expect.equal(
                     result["out"],
@@ -453,7 +430,7 @@ class TestNaiveAllReduce(Exercise):
 
     @check(points=3, title="rank 0 collects and hands out: N - 1 messages in, N - 1 out")
     def test_messages(self, submission):
-        results = submission.launch(on_tensor, inputs(4, 3), ranks=4, timeout=5)
+        results = submission.launch(probes.on_tensor, inputs(4, 3), ranks=4, timeout=5)
         only_messages(results)
         counts = [(trace.count("recv"), trace.count("send")) for trace in results.traces]
         expect.that(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+
+from .probes import e01_baseline as probes
 
 LAB = "e01_baseline"
 SIZES = {
@@ -73,73 +73,6 @@ def matmul_weights(c):
     return c["layers"] * (attention_weights(c) + mlp_weights(c)) + embedding(c)
 
 
-# Probes run in the sandbox; `f` is the submission's function.
-def with_shape(f, shape, *rest):
-    return f(SimpleNamespace(**shape), *rest)
-
-
-def with_shape_between(f, before, shape, *rest):
-    return f(*before, SimpleNamespace(**shape), *rest)
-
-
-def plainly(f, *args):
-    return f(*args)
-
-
-def turned(f, x, cos, sin):
-    return f(x, SimpleNamespace(cos=cos, sin=sin))
-
-
-def attended(f, q, k, v):
-    """The output and the gradients."""
-    q, k, v = (z.clone().requires_grad_() for z in (q, k, v))
-    out = f(q, k, v)
-    out.square().sum().backward()
-    return {"out": out.detach(), "q": q.grad, "k": k.grad, "v": v.grad}
-
-
-class Tiny(nn.Module):
-    """Logits for each token; takes what the course's model takes."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(11, 6)
-        self.head = nn.Linear(6, 11)
-
-    def forward(self, tokens, documents=None, positions=None):
-        place = 0 if documents is None or positions is None else (documents + positions)[..., None]
-        return self.head(torch.tanh(self.embed(tokens) + 0.1 * place))
-
-
-def tiny():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        return Tiny().double()
-
-
-class Spy(torch.optim.SGD):
-    """Keeps the gradients that step() saw."""
-
-    def __init__(self, parameters):
-        super().__init__(parameters, lr=0.1)
-        self.seen = []
-
-    def step(self, closure=None):
-        self.seen.append([p.grad.clone() for p in self.param_groups[0]["params"]])
-        return super().step(closure)
-
-
-def stepped(f, batches, clip):
-    model = tiny()
-    optimizer = Spy(model.parameters())
-    made = [
-        SimpleNamespace(tokens=t, targets=y, documents=d, positions=p) for t, y, d, p in batches
-    ]
-    f(model, optimizer, made, clip)
-    left = [p.grad is None or not p.grad.any() for p in model.parameters()]
-    return {"seen": optimizer.seen, "left": all(left)}
-
-
 def microbatches(valid=(12, 3, 7)):
     """(tokens, targets, documents, positions) with unequal numbers of targets that count."""
     made = []
@@ -153,7 +86,7 @@ def microbatches(valid=(12, 3, 7)):
 
 def gradients_of(batches, weights, packed=True):
     """Gradients of the weighted sum of each microbatch's summed loss."""
-    model = tiny()
+    model = probes.tiny()
     loss = 0.0
     for (tokens, targets, *where), weight in zip(batches, weights):
         logits = model(tokens, *(where if packed else ()))
@@ -191,7 +124,7 @@ class TestRotate(Exercise):
         pairs = x.unflatten(-1, (4, 2))
         p, q = pairs[..., 0], pairs[..., 1]
         interleaved = torch.stack([p * c - q * s, q * c + p * s], -1).flatten(-2)
-        got = submission.run(turned, x, cos, sin)
+        got = submission.run(probes.turned, x, cos, sin)
         expect.equal(
             got,
             want,
@@ -221,7 +154,10 @@ class TestRotate(Exercise):
     def test_distance(self, submission):
         q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 6, 1, 8)
         cos, sin = self.turns(6, 8)
-        q, k = submission.run(turned, q, cos, sin), submission.run(turned, k, cos, sin)
+        q, k = (
+            submission.run(probes.turned, q, cos, sin),
+            submission.run(probes.turned, k, cos, sin),
+        )
         expect.that(
             isinstance(q, torch.Tensor) and q.shape == (1, 6, 1, 8),
             "the result must have x's shape",
@@ -255,7 +191,7 @@ class TestAttention(Exercise):
         for heads, kv, length, size in [(4, 4, 5, 6), (4, 2, 7, 4), (6, 2, 3, 8), (4, 1, 6, 2)]:
             q = torch.randn(2, heads, length, size, dtype=torch.float64)
             k, v = torch.randn(2, 2, kv, length, size, dtype=torch.float64)
-            got = submission.run(attended, q, k, v)["out"]
+            got = submission.run(probes.attended, q, k, v)["out"]
             expect.that(
                 bool(got[:, :, 0].isfinite().all()),
                 "nan in the first row: may token 0 see itself? Mask what lies above the diagonal only, triu(1)",
@@ -289,7 +225,7 @@ class TestAttention(Exercise):
     def test_gradients(self, submission):
         q = torch.randn(1, 4, 5, 6, dtype=torch.float64)
         k, v = torch.randn(2, 1, 2, 5, 6, dtype=torch.float64)
-        got = submission.run(attended, q, k, v)
+        got = submission.run(probes.attended, q, k, v)
         inputs = [z.clone().requires_grad_() for z in (q, k, v)]
         self.oracle(*inputs).square().sum().backward()
         for name, z in zip("qkv", inputs):
@@ -302,7 +238,7 @@ class TestAttention(Exercise):
             300 * torch.randn(1, 1, 4, 8, dtype=torch.float64),
             torch.randn(1, 1, 4, 8, dtype=torch.float64),
         )
-        out = submission.run(attended, q, k, v)["out"]
+        out = submission.run(probes.attended, q, k, v)["out"]
         expect.that(
             bool(out.isfinite().all()),
             "inf or nan for large scores: use softmax, not exp and a division",
@@ -325,7 +261,7 @@ class TestParameterCount(Exercise):
     def test_random(self, submission):
         for c in shapes():
             expect.equal(
-                submission.run(with_shape, c),
+                submission.run(probes.with_shape, c),
                 parameters_of(c),
                 what=f"parameters of {c}",
                 hints=[
@@ -361,7 +297,7 @@ class TestParameterCount(Exercise):
             ffn_size=53248,
         )
         for c, want in [(llama2, 6_738_415_616), (llama3, 405_853_388_800)]:
-            expect.equal(submission.run(with_shape, c), want, what="parameters")
+            expect.equal(submission.run(probes.with_shape, c), want, what="parameters")
 
 
 class TestFlops(Exercise):
@@ -378,7 +314,7 @@ class TestFlops(Exercise):
             attention = 4 * c["layers"] * c["heads"] * c["head_size"] * length
             want = 3 * (2 * weights + attention)
             expect.equal(
-                submission.run(with_shape, c, length),
+                submission.run(probes.with_shape, c, length),
                 want,
                 what=f"FLOPs a token at length {length} of {c}",
                 hints=[
@@ -412,7 +348,7 @@ class TestFlops(Exercise):
     @check(points=3, title="twice the length: only attention's part doubles")
     def test_length(self, submission):
         c = shapes()[0]
-        short, long = (submission.run(with_shape, c, length) for length in (64, 128))
+        short, long = (submission.run(probes.with_shape, c, length) for length in (64, 128))
         expect.equal(
             long - short, 12 * c["layers"] * c["heads"] * c["head_size"] * 64, what="the difference"
         )
@@ -428,7 +364,7 @@ class TestTrainStep(Exercise):
     @check(points=7, title="gradients of one large batch, though microbatches count unequal tokens")
     def test_gradients(self, submission):
         batches = microbatches()
-        result = submission.run(stepped, batches, 1e9)
+        result = submission.run(probes.stepped, batches, 1e9)
         expect.that(
             len(result["seen"]) == 1,
             f"optimizer.step() ran {len(result['seen'])} times: once a step, after the last microbatch",
@@ -472,7 +408,7 @@ class TestTrainStep(Exercise):
         batches = microbatches((12, 12))
         right = gradients_of(batches, [1 / 24] * 2)
         each = [clipped([g], 0.01)[0] for g in right]
-        result = submission.run(stepped, batches, 0.01)
+        result = submission.run(probes.stepped, batches, 0.01)
         expect.that(len(result["seen"]) == 1, "optimizer.step() must run once")
         expect.equal(
             result["seen"][0],
@@ -497,7 +433,7 @@ class TestTrainStep(Exercise):
 
     @check(points=2, title="no gradient is left for the next step")
     def test_zero(self, submission):
-        result = submission.run(stepped, microbatches(), 1.0)
+        result = submission.run(probes.stepped, microbatches(), 1.0)
         expect.that(
             result["left"], "gradients are left over: the next step would add to them (zero_grad)"
         )
@@ -526,7 +462,7 @@ class TestWarmupCosine(Exercise):
             (500, floor, "after `total` it stays at the floor: the cosine must not come up again"),
         ]
         for step, want, words in cases:
-            got = submission.run(plainly, step, 110, 10, peak, floor)
+            got = submission.run(probes.plainly, step, 110, 10, peak, floor)
             expect.equal(got, want, tol=1e-9, what=f"the rate of step {step}", hints=[(got, words)])
 
     @check(points=2, title="steps of the rise and of the descent, on random schedules")
@@ -538,7 +474,7 @@ class TestWarmupCosine(Exercise):
             t = (falling - warmup) / (total - warmup)
             cosine = 0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi * t))
             for step, want in ((rising, (rising + 1) / warmup), (falling, cosine)):
-                got = submission.run(plainly, step, total, warmup, 1.0, 0.2)
+                got = submission.run(probes.plainly, step, total, warmup, 1.0, 0.2)
                 expect.equal(got, want, tol=1e-9, what=f"step {step} of {total}, warm-up {warmup}")
 
 
@@ -558,7 +494,7 @@ class TestMFU(Exercise):
             peak = float(torch.randint(10**9, 10**11, (1,)))
             rate = 0.4 * peak / per_token
             expect.close(
-                submission.run(with_shape_between, [rate], c, 64, peak),
+                submission.run(probes.with_shape_between, [rate], c, 64, peak),
                 0.4,
                 tol=1e-6,
                 what="MFU",

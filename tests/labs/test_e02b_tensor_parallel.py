@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.measure.traffic import ring_bytes
+
+from .probes import e02b_tensor_parallel as probes
 
 LAB = "e02b_tensor_parallel"
 SIZES = {
@@ -38,198 +37,21 @@ HIDDEN = tuple(
         *("tensor/plain", "tensor/linear", "tensor/layers", "tensor/vocabulary"),
     )
 )
-ROWS, COLUMNS = ("q", "k", "v", "gate", "up"), ("o", "down")
-BATCH, WIDTH, FEATURES, HEAD_SIZE = 3, 12, 18, 2  # 2 and 3 ranks divide what must be divided
-
-
-# Everything from here to the classes runs in the sandbox too, on each rank.
-class Sum(torch.autograd.Function):
-    """The grader's own operators: all-reduce in forward, in backward, or in neither."""
-
-    @staticmethod
-    def forward(ctx, x, group, there, back):
-        ctx.group, ctx.back = group, back
-        return there(x.detach().clone(), group)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return ctx.back(dy.clone(), ctx.group), None, None, None
-
-
-def same(x, group):
-    return x
-
-
-def summed(x, group):
-    return group.all_reduce(x.contiguous())
-
-
-def gathered(x, group):
-    whole = x.new_empty(group.size, *x.shape)
-    group.all_gather(whole, x.contiguous())
-    return whole.movedim(0, 1).flatten(1, 2)  # (B, T/N, D) -> (B, T, D)
-
-
-def sum_sliced(x, group):
-    slices = x.unflatten(1, (group.size, -1)).movedim(1, 0).contiguous()
-    return group.reduce_scatter(torch.empty_like(slices[0]), slices)
-
-
-def operators(group):
-    """What the exercises get as `tp`, of the grader's own make."""
-
-    def operator(there, back):
-        return lambda x: Sum.apply(x, group, there, back)
-
-    return SimpleNamespace(
-        group=group,
-        rank=group.rank,
-        size=group.size,
-        copy=operator(same, summed),
-        reduce=operator(summed, same),
-        all_gather=operator(gathered, sum_sliced),
-        reduce_scatter=operator(sum_sliced, gathered),
-        max=lambda x: group.all_reduce(x.detach().clone(), op="max"),
-    )
-
-
-def applied(f, group):
-    """The two operators that conjugates makes of (same, all-reduce)."""
-    operators = f(lambda z: z, group.all_reduce)
-    if any(isinstance(operator, type) for operator in operators):
-        raise TypeError("conjugates returned a class: return First.apply and Second.apply")
-    return operators
-
-
-def pairs(group, f, x, dy):
-    """Both operators of (same, all-reduce): values, gradients, messages, what was overwritten."""
-    first, second = applied(f, group)
-    out = {}
-    for name, operator in (("first", first), ("second", second)):
-        mine = x[group.rank].clone().requires_grad_()
-        before = group.trace.count("all_reduce")
-        y = operator(mine * 1.0)
-        forward = group.trace.count("all_reduce") - before
-        value = y.detach().clone()
-        if y.requires_grad:
-            y.backward(dy[group.rank].clone())
-        backward = group.trace.count("all_reduce") - before - forward
-        out[name] = {"y": value, "dx": mine.grad, "forward": forward, "backward": backward}
-    return out
-
-
-def unchanged(group, f, x):
-    """Whether what went in, and the gradient that came back, are still what they were."""
-    first, second = applied(f, group)
-    out = []
-    for operator in (first, second):
-        mine, dy = x[group.rank].clone(), x[group.rank] + 1
-        leaf = mine.requires_grad_()
-        y = operator(leaf)
-        intact = torch.equal(leaf.detach(), x[group.rank])
-        if y.requires_grad:
-            y.backward(dy)
-        out.append((intact, torch.equal(dy, x[group.rank] + 1)))
-    return out
-
-
-def cut(whole, rank, size):
-    """This rank's slices of a layer, as leaves: rows of what makes features, columns of what reads
-    them."""
-    w = SimpleNamespace(head_size=HEAD_SIZE)
-    for name, matrix in whole.items():
-        dim = 0 if name in ROWS else 1 if name in COLUMNS else None
-        part = matrix if dim is None else matrix.chunk(size, dim)[rank]
-        setattr(w, name, part.clone().requires_grad_())
-    return w
-
-
-def block(group, f, whole, x, dy):
-    """parallel_mlp or parallel_attention, with copy and reduce, and what was sent when."""
-    tp, w = operators(group), cut(whole, group.rank, group.size)
-    x = x.clone().requires_grad_()
-    y = f(x, w, tp.copy, tp.reduce)
-    forward = [(op.kind, op.payload_bytes) for op in group.trace.ops]
-    value = y.detach().clone()
-    y.backward(dy)
-    backward = [(op.kind, op.payload_bytes) for op in group.trace.ops[len(forward) :]]
-    gradients = {"x": x.grad, **{name: getattr(w, name).grad for name in whole}}
-    return {"y": value, "gradients": gradients, "forward": forward, "backward": backward}
-
-
-def split_block(group, f, whole, x, dy):
-    """sequence_mlp on this rank's tokens; also how many tensors of all tokens autograd keeps."""
-    tp, w = operators(group), cut(whole, group.rank, group.size)
-    mine = x.chunk(group.size, 1)[group.rank].clone().requires_grad_()
-    kept = {}
-
-    def pack(tensor):
-        if tensor.numel() == x.numel():
-            kept[tensor.untyped_storage().data_ptr()] = True
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        y = f(mine, w, tp)
-    forward = [(op.kind, op.payload_bytes) for op in group.trace.ops]
-    value = y.detach().clone()
-    if y.shape == mine.shape:
-        y.backward(dy.chunk(group.size, 1)[group.rank])
-    backward = [(op.kind, op.payload_bytes) for op in group.trace.ops[len(forward) :]]
-    gradients = {"x": mine.grad, **{name: getattr(w, name).grad for name in whole}}
-    return {"y": value, "gradients": gradients, "forward": forward, "backward": backward,
-            "whole_kept": len(kept)}  # fmt: skip
-
-
-def look_up(group, f, tokens, whole, dy):
-    """embed, forward and backward, with the messages."""
-    weight = whole.chunk(group.size)[group.rank].clone().requires_grad_()
-    y = f(tokens, weight, operators(group))
-    forward = [(op.kind, op.payload_bytes) for op in group.trace.ops]
-    value = y.detach().clone()
-    y.backward(dy)
-    backward = len(group.trace.ops) - len(forward)
-    return {"y": value, "dw": weight.grad, "forward": forward, "backward": backward}
-
-
-class Largest(TorchDispatchMode):
-    """The most elements that any tensor made in here has."""
-
-    def __init__(self):
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        out = function(*arguments, **(options or {}))
-        made = [tensor.numel() for tensor in tree_leaves(out) if isinstance(tensor, torch.Tensor)]
-        self.elements = max([self.elements, *made])
-        return out
-
-
-def loss_of(group, f, whole, targets):
-    """vocabulary_loss, its gradient, bytes, and the largest tensor that it made."""
-    logits = whole.chunk(group.size, -1)[group.rank].clone().requires_grad_()
-    with Largest() as seen:
-        loss = f(logits, targets, operators(group))
-        forward = sum(op.payload_bytes for op in group.trace.ops)
-        value = loss.detach().clone()
-        if loss.dim() == 0 and loss.requires_grad:
-            loss.backward()
-    return {"loss": value, "dlogits": logits.grad, "payload": forward, "largest": seen.elements}
 
 
 # What one process does with the whole layer.
 def layer(*names):
     """Random matrices of a layer, by name."""
     shapes = {
-        "norm": (WIDTH,), "bias": (WIDTH,), "gate": (FEATURES, WIDTH), "up": (FEATURES, WIDTH),
-        "down": (WIDTH, FEATURES), "q": (WIDTH, WIDTH), "k": (WIDTH, WIDTH), "v": (WIDTH, WIDTH),
-        "o": (WIDTH, WIDTH),
+        "norm": (probes.WIDTH,), "bias": (probes.WIDTH,), "gate": (probes.FEATURES, probes.WIDTH), "up": (probes.FEATURES, probes.WIDTH),
+        "down": (probes.WIDTH, probes.FEATURES), "q": (probes.WIDTH, probes.WIDTH), "k": (probes.WIDTH, probes.WIDTH), "v": (probes.WIDTH, probes.WIDTH),
+        "o": (probes.WIDTH, probes.WIDTH),
     }  # fmt: skip
     return {name: torch.randn(shapes[name], dtype=torch.float64) for name in names}
 
 
 def stream(length):
-    return torch.randn(2, BATCH, length, WIDTH, dtype=torch.float64)  # x and dy
+    return torch.randn(2, probes.BATCH, length, probes.WIDTH, dtype=torch.float64)  # x and dy
 
 
 def whole_mlp(x, w):
@@ -238,18 +60,18 @@ def whole_mlp(x, w):
 
 def whole_attention(x, w):
     q, k, v = (
-        (x @ m.T).unflatten(-1, (-1, HEAD_SIZE)).transpose(1, 2) for m in (w.q, w.k, w.v)
+        (x @ m.T).unflatten(-1, (-1, probes.HEAD_SIZE)).transpose(1, 2) for m in (w.q, w.k, w.v)
     )  # (B, H, T, C)
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return out.transpose(1, 2).flatten(2) @ w.o.T
 
 
 def whole_sequence_mlp(x, w):
-    return x + whole_mlp(F.rms_norm(x, (WIDTH,), w.norm, 1e-6), w)
+    return x + whole_mlp(F.rms_norm(x, (probes.WIDTH,), w.norm, 1e-6), w)
 
 
 def one_process(f, whole, x, dy):
-    w, x = cut(whole, 0, 1), x.clone().requires_grad_()
+    w, x = probes.cut(whole, 0, 1), x.clone().requires_grad_()
     y = f(x, w)
     y.backward(dy)
     return y.detach(), {"x": x.grad, **{name: getattr(w, name).grad for name in whole}}
@@ -257,7 +79,7 @@ def one_process(f, whole, x, dy):
 
 def sliced(name, gradient, rank, size):
     """The slice of a whole gradient that this rank must have."""
-    dim = 0 if name in ROWS else 1 if name in COLUMNS else None
+    dim = 0 if name in probes.ROWS else 1 if name in probes.COLUMNS else None
     return gradient if dim is None else gradient.chunk(size, dim)[rank]
 
 
@@ -302,7 +124,7 @@ class TestConjugates(Exercise):
     def test_values(self, submission):
         for ranks in (2, 3):
             x, dy = torch.randn(2, ranks, 5, 3, dtype=torch.float64)
-            for rank, got in enumerate(submission.launch(pairs, x, dy, ranks=ranks)):
+            for rank, got in enumerate(submission.launch(probes.pairs, x, dy, ranks=ranks)):
                 for name, y, dx in (
                     ("first", x[rank], dy.sum(0)),
                     ("second", x.sum(0), dy[rank]),
@@ -355,7 +177,7 @@ class TestConjugates(Exercise):
     @check(points=3, title="neither x nor the gradient that comes back is overwritten")
     def test_unchanged(self, submission):
         x = torch.randn(2, 4, dtype=torch.float64)
-        for found in submission.launch(unchanged, x, ranks=2):
+        for found in submission.launch(probes.unchanged, x, ranks=2):
             for name, (x_kept, dy_kept) in zip(("first", "second"), found):
                 expect.that(
                     x_kept,
@@ -371,7 +193,7 @@ class TestConjugates(Exercise):
     @check(points=3, title="one message each: first in backward, second in forward")
     def test_messages(self, submission):
         x, dy = torch.randn(2, 2, 3, dtype=torch.float64)
-        for got in submission.launch(pairs, x, dy, ranks=2):
+        for got in submission.launch(probes.pairs, x, dy, ranks=2):
             for name, want in (("first", (0, 1)), ("second", (1, 0))):
                 found = got[name]["forward"], got[name]["backward"]
                 expect.that(
@@ -420,10 +242,10 @@ class TestParallelMLP(Exercise):
                 whole_mlp, {**whole, "gate": whole["up"], "up": whole["gate"]}, x, dy
             )
             parts = [
-                whole_mlp(x, cut({**whole, "bias": 0 * whole["bias"]}, rank, ranks)).detach()
+                whole_mlp(x, probes.cut({**whole, "bias": 0 * whole["bias"]}, rank, ranks)).detach()
                 for rank in range(ranks)
             ]
-            for rank, got in enumerate(submission.launch(block, whole, x, dy, ranks=ranks)):
+            for rank, got in enumerate(submission.launch(probes.block, whole, x, dy, ranks=ranks)):
                 expect.equal(
                     got["y"],
                     want,
@@ -451,12 +273,12 @@ class TestParallelMLP(Exercise):
         for ranks in (2, 3):
             (x, dy), whole = stream(5), layer("gate", "up", "down", "bias")
             _, want = one_process(whole_mlp, whole, x, dy)
-            equal_gradients(submission.launch(block, whole, x, dy, ranks=ranks), want)
+            equal_gradients(submission.launch(probes.block, whole, x, dy, ranks=ranks), want)
 
     @check(points=4, title="one all-reduce of B·T·D forward, one backward")
     def test_messages(self, submission):
         (x, dy), whole = stream(4), layer("gate", "up", "down", "bias")
-        block_messages(submission.launch(block, whole, x, dy, ranks=2), x.nbytes, "the MLP")
+        block_messages(submission.launch(probes.block, whole, x, dy, ranks=2), x.nbytes, "the MLP")
 
 
 ORDER = "the features were split as (c h): heads stand one after the other, (h c)"
@@ -475,7 +297,7 @@ class TestParallelAttention(Exercise):
             (x, dy), whole = stream(5), layer("q", "k", "v", "o")
             want, _ = one_process(whole_attention, whole, x, dy)
             hints = self.mistakes(x, whole, ranks)
-            for rank, got in enumerate(submission.launch(block, whole, x, dy, ranks=ranks)):
+            for rank, got in enumerate(submission.launch(probes.block, whole, x, dy, ranks=ranks)):
                 what = f"rank {rank} of {ranks}, the output"
                 expect.equal(got["y"], want, what=what, hints=hints)
 
@@ -483,7 +305,7 @@ class TestParallelAttention(Exercise):
     def mistakes(x, whole, ranks):
         """Likely wrong outputs, in words."""
         found = []
-        slices = [cut(whole, rank, ranks) for rank in range(ranks)]
+        slices = [probes.cut(whole, rank, ranks) for rank in range(ranks)]
         words = {
             "one head": "that is one head of all this rank's features: it has width / head_size heads",
             "later": "tokens read later tokens: attention is causal (is_causal=True)",
@@ -498,11 +320,15 @@ class TestParallelAttention(Exercise):
                 if kind == "one head":
                     q, k, v = (z[:, None] for z in split)
                 elif kind.startswith("order"):
-                    q, k, v = (z.unflatten(-1, (HEAD_SIZE, -1)).permute(0, 3, 1, 2) for z in split)
+                    q, k, v = (
+                        z.unflatten(-1, (probes.HEAD_SIZE, -1)).permute(0, 3, 1, 2) for z in split
+                    )
                 elif kind == "layout":
-                    q, k, v = (z.unflatten(-1, (-1, HEAD_SIZE)) for z in split)
+                    q, k, v = (z.unflatten(-1, (-1, probes.HEAD_SIZE)) for z in split)
                 else:
-                    q, k, v = (z.unflatten(-1, (-1, HEAD_SIZE)).transpose(1, 2) for z in split)
+                    q, k, v = (
+                        z.unflatten(-1, (-1, probes.HEAD_SIZE)).transpose(1, 2) for z in split
+                    )
                 read = F.scaled_dot_product_attention(q, k, v, is_causal=kind != "later")
                 dims = {"order, joined alike": (0, 2, 3, 1), "layout": (0, 1, 2, 3)}
                 joined = read.permute(dims.get(kind, (0, 2, 1, 3))).flatten(2)
@@ -517,12 +343,14 @@ class TestParallelAttention(Exercise):
     def test_gradients(self, submission):
         (x, dy), whole = stream(5), layer("q", "k", "v", "o")
         _, want = one_process(whole_attention, whole, x, dy)
-        equal_gradients(submission.launch(block, whole, x, dy, ranks=3), want)
+        equal_gradients(submission.launch(probes.block, whole, x, dy, ranks=3), want)
 
     @check(points=3, title="one all-reduce of B·T·D forward, one backward")
     def test_messages(self, submission):
         (x, dy), whole = stream(4), layer("q", "k", "v", "o")
-        block_messages(submission.launch(block, whole, x, dy, ranks=2), x.nbytes, "attention")
+        block_messages(
+            submission.launch(probes.block, whole, x, dy, ranks=2), x.nbytes, "attention"
+        )
 
 
 class TestSequenceMLP(Exercise):
@@ -538,7 +366,9 @@ class TestSequenceMLP(Exercise):
             (x, dy), whole = stream(6), layer("norm", "gate", "up", "down", "bias")
             want, _ = one_process(whole_sequence_mlp, whole, x, dy)
             bare = want - whole["bias"]
-            for rank, got in enumerate(submission.launch(split_block, whole, x, dy, ranks=ranks)):
+            for rank, got in enumerate(
+                submission.launch(probes.split_block, whole, x, dy, ranks=ranks)
+            ):
                 mine = want.chunk(ranks, 1)[rank]
                 own = x.chunk(ranks, 1)[rank]
                 expect.equal(
@@ -561,7 +391,7 @@ class TestSequenceMLP(Exercise):
         for ranks in (2, 3):
             (x, dy), whole = stream(6), layer("norm", "gate", "up", "down", "bias")
             _, want = one_process(whole_sequence_mlp, whole, x, dy)
-            results = submission.launch(split_block, whole, x, dy, ranks=ranks)
+            results = submission.launch(probes.split_block, whole, x, dy, ranks=ranks)
             dx = want.pop("x")
             for rank, got in enumerate(results):
                 expect.that(
@@ -575,7 +405,7 @@ class TestSequenceMLP(Exercise):
     @check(points=2, title="one all-gather and one reduce-scatter forward, the same backward")
     def test_messages(self, submission):
         (x, dy), whole = stream(4), layer("norm", "gate", "up", "down", "bias")
-        for rank, got in enumerate(submission.launch(split_block, whole, x, dy, ranks=2)):
+        for rank, got in enumerate(submission.launch(probes.split_block, whole, x, dy, ranks=2)):
             for way in ("forward", "backward"):
                 ops = [op for op in got[way] if op[1] >= x.nbytes // 2]
                 small = sum(nbytes for op, nbytes in got[way] if nbytes < x.nbytes // 2)
@@ -588,15 +418,15 @@ class TestSequenceMLP(Exercise):
                     "for gate and up; an all-reduce sends as much and leaves every rank all tokens",
                 )
                 expect.that(
-                    small <= 2 * WIDTH * 8,
+                    small <= 2 * probes.WIDTH * 8,
                     f"rank {rank}, {way}: {small} bytes beside those; norm and bias have "
-                    f"{2 * WIDTH * 8}, and only their gradients are summed",
+                    f"{2 * probes.WIDTH * 8}, and only their gradients are summed",
                 )
 
     @check(points=2, title="the norm works on T/N tokens: one tensor of all tokens is kept")
     def test_memory(self, submission):
         (x, dy), whole = stream(6), layer("norm", "gate", "up", "down", "bias")
-        for rank, got in enumerate(submission.launch(split_block, whole, x, dy, ranks=2)):
+        for rank, got in enumerate(submission.launch(probes.split_block, whole, x, dy, ranks=2)):
             expect.that(
                 got["whole_kept"] <= 1,
                 f"rank {rank} keeps {got['whole_kept']} tensors of all B·T·D for backward, one is "
@@ -624,7 +454,9 @@ class TestEmbed(Exercise):
             tokens, whole, dy = self.inputs(ranks, rows)
             want = F.embedding(tokens, whole)
             clamped, wrapped, own = self.mistakes(tokens, whole, ranks)
-            for rank, got in enumerate(submission.launch(look_up, tokens, whole, dy, ranks=ranks)):
+            for rank, got in enumerate(
+                submission.launch(probes.look_up, tokens, whole, dy, ranks=ranks)
+            ):
                 expect.equal(
                     got["y"],
                     want,
@@ -663,7 +495,7 @@ class TestEmbed(Exercise):
         tokens, whole, dy = self.inputs(3, 4)
         leaf = whole.clone().requires_grad_()
         F.embedding(tokens, leaf).backward(dy)
-        for rank, got in enumerate(submission.launch(look_up, tokens, whole, dy, ranks=3)):
+        for rank, got in enumerate(submission.launch(probes.look_up, tokens, whole, dy, ranks=3)):
             mine = leaf.grad.chunk(3)[rank]
             expect.that(
                 got["dw"] is not None, f"rank {rank}: no gradient reached the embedding's rows"
@@ -679,7 +511,7 @@ class TestEmbed(Exercise):
     def test_messages(self, submission):
         tokens, whole, dy = self.inputs(2, 30)
         tokens, dy = tokens[:, :3], dy[:, :3].contiguous()
-        for rank, got in enumerate(submission.launch(look_up, tokens, whole, dy, ranks=2)):
+        for rank, got in enumerate(submission.launch(probes.look_up, tokens, whole, dy, ranks=2)):
             expect.that(
                 got["forward"] == [("all_reduce", dy.nbytes)] and got["backward"] == 0,
                 f"rank {rank} sent {messages(got['forward'])} forward and {got['backward']} messages "
@@ -705,7 +537,9 @@ class TestVocabularyLoss(Exercise):
         for ranks, width, scale in ((2, 5, 1.0), (3, 7, 400.0)):
             logits, targets = self.inputs(ranks, 11, width, scale)
             want = F.cross_entropy(logits, targets)
-            for rank, got in enumerate(submission.launch(loss_of, logits, targets, ranks=ranks)):
+            for rank, got in enumerate(
+                submission.launch(probes.loss_of, logits, targets, ranks=ranks)
+            ):
                 expect.that(
                     bool(got["loss"].isfinite().all()),
                     f"got {got['loss']}: exp of a large logit overflows: take each token's maximum "
@@ -761,7 +595,7 @@ class TestVocabularyLoss(Exercise):
         leaf = logits.clone().requires_grad_()
         F.cross_entropy(leaf, targets).backward()
         softmax = logits.softmax(-1) / 11
-        for rank, got in enumerate(submission.launch(loss_of, logits, targets, ranks=3)):
+        for rank, got in enumerate(submission.launch(probes.loss_of, logits, targets, ranks=3)):
             mine = leaf.grad.chunk(3, -1)[rank]
             expect.that(
                 got["dlogits"] is not None,
@@ -789,7 +623,7 @@ class TestVocabularyLoss(Exercise):
     def test_bytes(self, submission):
         tokens, ranks = 6, 2
         logits, targets = self.inputs(ranks, tokens, 200)
-        for rank, got in enumerate(submission.launch(loss_of, logits, targets, ranks=ranks)):
+        for rank, got in enumerate(submission.launch(probes.loss_of, logits, targets, ranks=ranks)):
             numbers = got["payload"] / 8 / tokens
             expect.that(
                 numbers <= 4 * ranks,
@@ -800,7 +634,7 @@ class TestVocabularyLoss(Exercise):
     @check(points=2, title="no tensor of n·V is ever made")
     def test_memory(self, submission):
         logits, targets = self.inputs(2, 6, 200)
-        for rank, got in enumerate(submission.launch(loss_of, logits, targets, ranks=2)):
+        for rank, got in enumerate(submission.launch(probes.loss_of, logits, targets, ranks=2)):
             expect.that(
                 got["largest"] < logits.numel(),
                 f"rank {rank} made a tensor of {got['largest']} numbers: the whole logits have "

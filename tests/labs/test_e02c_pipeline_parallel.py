@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from itertools import product
 
 import torch
-from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 
-from minitrain.data.loader import Batch
-from minitrain.lab.failures import CheckFailed, SubmissionFailed
+from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.network.fabric import Device, Fabric
@@ -19,6 +15,8 @@ from minitrain.parallel.pipeline.operations import Operation, Schedule
 from minitrain.parallel.pipeline.schedules import interleaved, one_forward_one_backward
 from minitrain.parallel.pipeline.timeline import bubble_fraction, clocked, executed, peak_live
 from minitrain.training.loss import token_weighted_loss
+
+from .probes import e02c_pipeline_parallel as probes
 
 LAB = "e02c_pipeline_parallel"
 SIZES = {
@@ -47,10 +45,6 @@ FILES = tuple(
 # ---- the stage split ----
 
 
-def splits_of(f, cases):
-    return [list(f(layers, stages)) for layers, stages in cases]
-
-
 class TestSplit(Exercise):
     """The cut into stages"""
 
@@ -61,7 +55,9 @@ class TestSplit(Exercise):
 
     @check(points=4, title="every layer once, stages that differ by one layer at most")
     def test_even(self, submission):
-        for (layers, stages), counts in zip(self.cases, submission.run(splits_of, self.cases)):
+        for (layers, stages), counts in zip(
+            self.cases, submission.run(probes.splits_of, self.cases)
+        ):
             what = f"{layers} layers in {stages} stages: got {counts}"
             expect.that(
                 len(counts) == stages,
@@ -80,7 +76,9 @@ class TestSplit(Exercise):
 
     @check(points=2, title="the ends, which also hold embedding and head, are not the longer ones")
     def test_ends(self, submission):
-        for (layers, stages), counts in zip(self.cases, submission.run(splits_of, self.cases)):
+        for (layers, stages), counts in zip(
+            self.cases, submission.run(probes.splits_of, self.cases)
+        ):
             more = layers % stages
             if 0 < more <= stages - 2:
                 expect.that(
@@ -93,18 +91,6 @@ class TestSplit(Exercise):
 # ---- schedules ----
 
 
-def schedules_of(f, cases):
-    """Plain lists, whatever it made: the verdict is not computed here."""
-    found = []
-    for case in cases:
-        schedule = f(*case)
-        if not hasattr(schedule, "ranks"):
-            found.append(f"{type(schedule).__name__}")
-        else:
-            found.append([[tuple(op) for op in order] for order in schedule.ranks])
-    return found
-
-
 def named(case):
     p, m, *v = case
     return f"p={p}, m={m}" + (f", v={v[0]}" if v else "")
@@ -112,7 +98,7 @@ def named(case):
 
 def made(submission, cases):
     """(words, p, m, v, schedule) of each case: every operation there exactly once."""
-    for case, orders in zip(cases, submission.run(schedules_of, cases)):
+    for case, orders in zip(cases, submission.run(probes.schedules_of, cases)):
         p, m, v = (*case, 1)[:3]
         words = named(case)
         expect.that(
@@ -235,107 +221,7 @@ class Test1F1B(Exercise):
             lives_are(words, schedule, [min(m, p - r) for r in range(p)], advice)
 
 
-# ---- the executor: everything from here to its class runs in the sandbox too, on each rank ----
-
-WIDTH, WORDS = 4, 7
-
-
-class Marked(torch.autograd.Function):
-    """Does nothing, and calls `note` when backward comes by."""
-
-    @staticmethod
-    def forward(ctx, x, note):
-        ctx.note = note
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.note()
-        return gradient, None
-
-
-class Kept:
-    """Stands for a tensor that autograd saved; its end is the end of the saving."""
-
-    def __init__(self, tensor, counts, i):
-        self.tensor, self.counts, self.i = tensor, counts, i
-        counts[i] = counts.get(i, 0) + 1
-
-    def __del__(self):
-        self.counts[self.i] -= 1
-
-
-class Toy(nn.Module):
-    """One stage of three kinds of layers; it notes what it holds, and on a logical clock when."""
-
-    def __init__(self, index, stages, group=None, batches=()):
-        super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(11 + index)
-            self.embed = nn.Embedding(WORDS, WIDTH) if index == 0 else None
-            self.layer = nn.Linear(WIDTH, WIDTH)
-            self.head = nn.Linear(WIDTH, WORDS) if index == stages - 1 else None
-        self.double()
-        self.device, self.group, self.batches = torch.device("cpu"), group, batches
-        self.saved, self.outs, self.peak, self.held = {}, [], 0, 0
-
-    def compute(self, x, batch):
-        x = self.embed(batch.tokens) if self.embed is not None else x  # (B, T, D)
-        x = Marked.apply(x, self.ends(batch))
-        x = torch.tanh(self.layer(x))
-        x = x if self.head is None else self.head(x)
-        return Marked.apply(x, self.begins(batch))
-
-    def forward(self, x, batch):
-        if self.group is None:
-            return self.compute(x, batch)
-        i = self.number(batch)
-        self.note(f"F{i} begins", 1.0)
-        counts = self.saved
-        with saved_tensors_hooks(lambda t: Kept(t, counts, i), lambda kept: kept.tensor):
-            out = self.compute(x, batch)
-        self.group.trace.mark(f"F{i} ends")
-        self.outs.append(weakref.ref(out))
-        self.peak = max(self.peak, sum(count > 0 for count in counts.values()))
-        self.held = max(self.held, sum(ref() is not None for ref in self.outs))
-        return out
-
-    def message(self, batch):
-        return torch.empty(*batch.tokens.shape, WIDTH, dtype=torch.float64)
-
-    def number(self, batch):
-        (i,) = [i for i, other in enumerate(self.batches) if other.tokens is batch.tokens]
-        return i
-
-    def note(self, name, seconds):
-        self.group.trace.mark(name)
-        if self.group.clock.emulated:
-            self.group.clock.clock.advance(seconds)  # behind the grader's witness
-
-    def begins(self, batch):
-        return lambda: self.group and self.note(f"B{self.number(batch)} begins", 2.0)
-
-    def ends(self, batch):
-        return lambda: self.group and self.group.trace.mark(f"B{self.number(batch)} ends")
-
-
-def batches_of(data):
-    return [Batch(tokens, targets, tokens, tokens) for tokens, targets in data]
-
-
-def ran(group, f, orders, data):
-    """One step of the learner's executor on a toy stage."""
-    batches = batches_of(data)
-    stage = Toy(group.rank, group.size, group, batches)
-    group.trace.mark("pipeline")
-    value = f(group, [Operation(*op) for op in orders[group.rank]], stage, batches)
-    return {
-        "gradients": {name: p.grad for name, p in stage.named_parameters()},
-        "loss": None if value is None else torch.as_tensor(value, dtype=torch.float64).detach(),
-        "peak": stage.peak,
-        "held": stage.held,
-        "left": sum(ref() is not None for ref in stage.outs),
-    }
+# ---- the executor ----
 
 
 def data_of(m, uneven=True):
@@ -343,7 +229,7 @@ def data_of(m, uneven=True):
     made = []
     for i in range(m):
         shape = (2, 3 + i % 3) if uneven else (2, 3)
-        tokens, targets = torch.randint(WORDS, shape), torch.randint(WORDS, shape)
+        tokens, targets = torch.randint(probes.WORDS, shape), torch.randint(probes.WORDS, shape)
         if uneven and i % 2:
             targets[:, 1:] = -100
         made.append((tokens, targets))
@@ -352,9 +238,9 @@ def data_of(m, uneven=True):
 
 def one_process(data, ranks, weights):
     """Each stage's gradients, and the loss, where microbatch i's summed loss counts weights[i]."""
-    stages = [Toy(index, ranks) for index in range(ranks)]
+    stages = [probes.Toy(index, ranks) for index in range(ranks)]
     total = torch.zeros((), dtype=torch.float64)
-    for batch, weight in zip(batches_of(data), weights):
+    for batch, weight in zip(probes.batches_of(data), weights):
         x = None
         for stage in stages:
             x = stage(x, batch)
@@ -374,26 +260,24 @@ def reversed_gpipe(p, m):
 
 
 def launched(submission, orders, data, **options):
-    try:
-        return submission.launch(ran, orders, data, ranks=len(orders), timeout=8, **options)
-    except SubmissionFailed as failure:
-        words = (
-            "F receives from rank - 1 and sends to rank + 1, B the other way round; send with "
-            "`isend`, keep what it returns and wait for it after the last operation, since a rank that waits for its send may wait for "
-            "one that is sending itself; skip what the first and the last rank have no neighbour for"
-        )
-        if "NoneType" in str(failure):
-            words = "an input has no gradient: `x.requires_grad_()` before the forward"
-        elif failure.kind not in ("deadlock", "mismatch", "timeout"):
-            raise
-        raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
+    causes = {
+        "NoneType": "an input has no gradient: `x.requires_grad_()` before the forward",
+        expect.HANGS: "F receives from rank - 1 and sends to rank + 1, B the other way round; send with "
+        "`isend`, keep what it returns and wait for it after the last operation, since a rank that waits for its send may wait for "
+        "one that is sending itself; skip what the first and the last rank have no neighbour for",
+    }
+    with expect.because(causes):
+        return submission.launch(probes.ran, orders, data, ranks=len(orders), timeout=8, **options)
 
 
 BY_MICROBATCHES = (
     "that is divided by the number of microbatches: `total` is the tokens that count in all of them"
 )
 UNITS = Fabric(
-    "units", Device("any"), LinkModel(Link(0.0, 0.25 / (2 * 3 * WIDTH * 8))), compute_scale=1e-12
+    "units",
+    Device("any"),
+    LinkModel(Link(0.0, 0.25 / (2 * 3 * probes.WIDTH * 8))),
+    compute_scale=1e-12,
 )
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import torch
 
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
-from minitrain.measure.flops import counted_flops
 from minitrain.words import plural
+
+from .probes import e02e_context_parallel as probes
 
 LAB = "e02e_context_parallel"
 SIZES = {
@@ -37,96 +36,6 @@ HIDDEN = tuple(
     )
 )
 BATCH, SIZE = 2, 4  # sequences, head size
-
-
-# Everything from here to the classes runs in the sandbox too, on each rank.
-def calls(f, cases):
-    return [f(*case) for case in cases]
-
-
-def refusals(f, cases):
-    """The name of what it raised, or "nothing"."""
-    found = []
-    for case in cases:
-        try:
-            f(*case)
-            found.append("nothing")
-        except ValueError:
-            found.append("ValueError")
-        except Exception as error:
-            found.append(type(error).__name__)
-    return found
-
-
-def issued(group, kind, nbytes=None):
-    return [op for op in group.trace.ops if op.kind == kind and nbytes in (None, op.payload_bytes)]
-
-
-def walk(group, f, blocks):
-    """What a generator yields, and what was under way each time."""
-    mine, seen = blocks[group.rank].clone(), []
-    for owner, block in islice(f(group, mine), group.size + 1):
-        arriving = issued(group, "recv")
-        waited = sum(op.waited is not None for op in arriving)
-        seen.append((owner, block.clone(), len(issued(group, "send")), waited))
-    return {"seen": seen, "ops": sent_by(group)}
-
-
-def sent_by(group):
-    return [(op.kind, op.payload_bytes) for op in group.trace.ops]
-
-
-def ring(group, f, places, q, k, v):
-    """ring_forward on this rank's tokens, with FLOPs and messages."""
-    mine, got = places[group.rank], {}
-    kv = torch.stack((k[:, :, mine], v[:, :, mine]))
-
-    def call():
-        got["out"], got["lse"] = f(group, places, q[:, :, mine], kv)
-
-    flops = counted_flops(call)
-    return {**got, "flops": flops, "ops": sent_by(group)}
-
-
-def back(group, f, kv, parts, dq):
-    """ring_backward with gradients known beforehand: parts[rank, owner] is the rank's part."""
-    log = []
-
-    def gradients(owner, block):
-        large = parts[0, 0].nbytes
-        waited = sum(op.waited is not None for op in issued(group, "recv", large))
-        log.append(
-            (owner, torch.equal(block, kv[owner]), len(issued(group, "send", large)), waited)
-        )
-        return dq[group.rank, owner].clone(), parts[group.rank, owner].clone()
-
-    got = f(group, kv[group.rank].clone(), gradients)
-    return {"dq": got[0], "dkv": got[1], "log": log, "ops": sent_by(group)}
-
-
-class Exchange(torch.autograd.Function):
-    """The grader's own all-to-all."""
-
-    @staticmethod
-    def forward(ctx, pieces, group):
-        ctx.group = group
-        return group.all_to_all(torch.empty_like(pieces.contiguous()), pieces.contiguous())
-
-    @staticmethod
-    def backward(ctx, d_pieces):
-        d_pieces = d_pieces.contiguous()
-        return ctx.group.all_to_all(torch.empty_like(d_pieces), d_pieces), None
-
-
-def heads_for_tokens(group, f, q, k, v, d_out):
-    leaves = [z.chunk(group.size, 2)[group.rank].clone().requires_grad_() for z in (q, k, v)]
-    out = f(*leaves, group.size, lambda pieces: Exchange.apply(pieces, group))
-    forward = group.trace.bytes_sent()
-    value, kinds = out.detach().clone(), sorted({op.kind for op in group.trace.ops})
-    if out.requires_grad and out.shape == leaves[0].shape:
-        out.backward(d_out.chunk(group.size, 2)[group.rank])
-    gradients = [leaf.grad for leaf in leaves]
-    return {"out": value, "gradients": gradients, "sent": forward, "kinds": kinds}
 
 
 def alone(call):
@@ -187,7 +96,7 @@ class TestMerge(Exercise):
             first, second = (attend(q, k[:, :, s], v[:, :, s]) for s in (slice(cut), slice(cut, 7)))
             cases.append((*first, *second))
             wants.append(attend(q, k, v))
-        for case, want, got in zip(cases, wants, submission.run(calls, cases)):
+        for case, want, got in zip(cases, wants, submission.run(probes.calls, cases)):
             out, lse, new_out, new_lse = case
             part = (lse / (lse + new_lse))[..., None]
             soft = torch.sigmoid(lse - new_lse)[..., None]
@@ -226,7 +135,7 @@ class TestMerge(Exercise):
             lse = torch.full((1, 2, 3), level, dtype=torch.float64)
             cases.append((out.clone(), lse, new_out.clone(), lse + 1))
         share = torch.sigmoid(torch.tensor(-1.0, dtype=torch.float64))
-        for case, got in zip(cases, submission.run(calls, cases)):
+        for case, got in zip(cases, submission.run(probes.calls, cases)):
             found, both = pair_of(got)
             expect.that(
                 found.isfinite().all() and found.any(),
@@ -248,7 +157,7 @@ class TestMerge(Exercise):
         new_lse = torch.tensor([0.5, -torch.inf, -torch.inf], dtype=torch.float64).view(1, 1, 3)
         out = out.masked_fill(lse[..., None] == -torch.inf, 0)
         new_out = new_out.masked_fill(new_lse[..., None] == -torch.inf, 0)
-        found, both = pair_of(submission.run(calls, [(out, lse, new_out, new_lse)])[0])
+        found, both = pair_of(submission.run(probes.calls, [(out, lse, new_out, new_lse)])[0])
         expect.that(
             not found.isnan().any() and not both.isnan().any(),
             "NaN where neither set was read: -inf - -inf is NaN. Where `both` is -inf take the "
@@ -276,7 +185,7 @@ class TestAround(Exercise):
         blocks = torch.randn(ranks, 2, 3, dtype=torch.float64)
 
         def call():
-            return submission.launch(walk, blocks, ranks=ranks, timeout=6)
+            return submission.launch(probes.walk, blocks, ranks=ranks, timeout=6)
 
         return blocks, alone(call) if ranks == 1 else call()
 
@@ -361,7 +270,7 @@ class TestZigzag(Exercise):
 
     @check(points=4, title="places: chunks r and 2N-1-r of 2N (1, 2, 3 and 8 ranks)")
     def test_places(self, submission):
-        for (length, size), got in zip(self.cases, submission.run(calls, self.cases)):
+        for (length, size), got in zip(self.cases, submission.run(probes.calls, self.cases)):
             want, _ = zigzag_of(length, size)
             chunks = torch.arange(length).view(2 * size, -1)
             early, late = chunks[:size], chunks[size:]
@@ -385,7 +294,7 @@ class TestZigzag(Exercise):
 
     @check(points=2, title="inverse: all ranks' tokens, in the order of the text")
     def test_inverse(self, submission):
-        for (length, size), got in zip(self.cases, submission.run(calls, self.cases)):
+        for (length, size), got in zip(self.cases, submission.run(probes.calls, self.cases)):
             own, inverse = pair_of(got)
             places, want = zigzag_of(length, size)
             if is_order(own, length):  # another order than asked for has its own inverse
@@ -404,7 +313,7 @@ class TestZigzag(Exercise):
     @check(points=2, title="a length that 2N does not divide raises a ValueError")
     def test_refuses(self, submission):
         cases = ((25, 3), (9, 1), (30, 4), (4, 4))
-        for (length, size), got in zip(cases, submission.run(refusals, cases)):
+        for (length, size), got in zip(cases, submission.run(probes.refusals, cases)):
             expect.that(
                 got == "ValueError",
                 f"{length} tokens on {plural(size, 'rank')} raised {got}, expected a ValueError: "
@@ -445,7 +354,7 @@ class TestRingForward(Exercise):
     def rung(self, submission, order, length, ranks, given):
         places = places_of(order, length, ranks)
         q, k, v, _ = given
-        results = submission.launch(ring, places, q, k, v, ranks=ranks, timeout=10)
+        results = submission.launch(probes.ring, places, q, k, v, ranks=ranks, timeout=10)
         return zip(results, places)
 
     @check(points=5, title="out and lse equal one process, both orders (2 and 3 ranks, float64)")
@@ -555,7 +464,7 @@ class TestRingBackward(Exercise):
         dq = torch.randn(ranks, ranks, 1, 4, 3, SIZE, dtype=torch.float64)
 
         def call():
-            return submission.launch(back, kv, parts, dq, ranks=ranks, timeout=8)
+            return submission.launch(probes.back, kv, parts, dq, ranks=ranks, timeout=8)
 
         return kv, parts, dq, alone(call) if ranks == 1 else call()
 
@@ -662,7 +571,7 @@ class TestUlysses(Exercise):
     def exchanged(self, submission, cases):
         for ranks, length, heads, kv_heads in cases:
             given = inputs(length, heads, kv_heads)
-            results = submission.launch(heads_for_tokens, *given, ranks=ranks, timeout=10)
+            results = submission.launch(probes.heads_for_tokens, *given, ranks=ranks, timeout=10)
             yield f"{heads} heads, {kv_heads} key heads, {ranks} ranks", given, ranks, results
 
     @check(points=5, title="equals one process: key heads more, as many and fewer than ranks")
@@ -745,7 +654,7 @@ class TestUlysses(Exercise):
     def test_refuses(self, submission):
         q, k, v, _ = inputs(5, 6, 2)
         cases = [(q, k, v, 4, None), (q, k, v, 12, None)]
-        for case, got in zip(cases, submission.run(refusals, cases)):
+        for case, got in zip(cases, submission.run(probes.refusals, cases)):
             expect.that(
                 got == "ValueError",
                 f"6 heads on {case[3]} ranks raised {got}, expected a ValueError: a head is not cut",

@@ -6,12 +6,13 @@ import math
 from itertools import permutations
 
 import torch
-from torch import nn
 
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
-from minitrain.parallel.layout import Layout, lay_out, layout_of
+from minitrain.parallel.layout import layout_of
+
+from .probes import e02f_four_dimensions as probes
 
 LAB = "e02f_four_dimensions"
 SIZES = {
@@ -39,53 +40,6 @@ FILES = tuple(
 )
 
 
-# ---- everything here runs in the sandbox too: it imports none of the hidden files ----
-
-
-class Grid:
-    """A mesh of the grader's own."""
-
-    def __init__(self, **sizes):
-        self.axes, self.shape = tuple(sizes), tuple(sizes.values())
-
-    def __getitem__(self, axis):
-        return self.shape[self.axes.index(axis)]
-
-    @property
-    def number(self):
-        return math.prod(self.shape)
-
-    def coordinates(self, rank):
-        places = {}
-        for axis in reversed(self.axes):
-            rank, places[axis] = divmod(rank, self[axis])
-        return {axis: places[axis] for axis in self.axes}
-
-    def ranks(self, axes, rank):
-        axes = [axes] if isinstance(axes, str) else axes
-        here = self.coordinates(rank)
-        where = [self.coordinates(other) for other in range(self.number)]
-        return [
-            other
-            for other in range(self.number)
-            if all(where[other][a] == here[a] for a in self.axes if a not in axes)
-        ]
-
-    def __repr__(self):
-        return f"Mesh({', '.join(f'{a}={n}' for a, n in zip(self.axes, self.shape))})"
-
-
-class Lines:
-    """What `lines` of the lab is: the mesh, this rank's place, and groups along the axes."""
-
-    def __init__(self, mesh, world):
-        self.mesh, self.world, self.here = mesh, world, mesh.coordinates(world.rank)
-        self.groups = {a: world.split(mesh.ranks(a, world.rank)[0]) for a in mesh.axes}
-
-    def __getitem__(self, axis):
-        return self.groups[axis]
-
-
 # ---- the mesh ----
 
 SHAPES = (
@@ -94,18 +48,6 @@ SHAPES = (
     {"tp": 3},
     {"pp": 2, "dp": 1, "ep": 2, "cp": 1, "tp": 2},
 )
-
-
-def places_of(f, shapes):
-    """Each rank's coordinates, as pairs in their order."""
-    return [
-        [list(f(**sizes).coordinates(rank).items()) for rank in range(math.prod(sizes.values()))]
-        for sizes in shapes
-    ]
-
-
-def lines_of(f, calls):
-    return [list(f(**sizes).ranks(axes, rank)) for sizes, axes, rank in calls]
 
 
 class TestMesh(Exercise):
@@ -117,9 +59,9 @@ class TestMesh(Exercise):
 
     @check(points=6, title="coordinates of every rank: the last axis varies fastest")
     def test_coordinates(self, submission):
-        for sizes, found in zip(SHAPES, submission.run(places_of, SHAPES)):
-            mesh = Grid(**sizes)
-            backwards = Grid(**dict(reversed(sizes.items())))
+        for sizes, found in zip(SHAPES, submission.run(probes.places_of, SHAPES)):
+            mesh = probes.Grid(**sizes)
+            backwards = probes.Grid(**dict(reversed(sizes.items())))
             every = range(mesh.number)
             first_fastest = [dict(backwards.coordinates(rank)) for rank in every]
             got = [dict(pairs) for pairs in found]
@@ -153,8 +95,8 @@ class TestMesh(Exercise):
             if set(axes) <= set(sizes)
             for rank in range(math.prod(sizes.values()))
         ]
-        for (sizes, axes, rank), got in zip(calls, submission.run(lines_of, calls)):
-            mesh = Grid(**sizes)
+        for (sizes, axes, rank), got in zip(calls, submission.run(probes.lines_of, calls)):
+            mesh = probes.Grid(**sizes)
             want = mesh.ranks(axes, rank)
             others = [axis for axis in mesh.axes if axis not in ([axes] if one else axes)]
             hints = [
@@ -190,10 +132,6 @@ BIG = (
 )
 
 
-def copies_of(f, cases):
-    return [f(Layout(frozenset(s), frozenset(p)), Grid(**sizes)) for s, p, sizes in cases]
-
-
 def copies(split, partial, mesh):
     """How many ranks hold the same."""
     along = [mesh[a] for a in mesh.axes if a != "pp" and a not in split]
@@ -215,9 +153,9 @@ class TestCopies(Exercise):
             if ("pp" in partial.split()) == tied and "tp" not in {*split.split()} - {*sizes}
             if not tied or "pp" in sizes
         ]
-        found = submission.run(copies_of, [case[1:] for case in cases])
+        found = submission.run(probes.copies_of, [case[1:] for case in cases])
         for (words, split, partial, sizes), got in zip(cases, found):
-            mesh = Grid(**sizes)
+            mesh = probes.Grid(**sizes)
             want = copies(split, partial, mesh)
             stages = mesh["pp"] if "pp" in mesh.axes else 1
             apart = math.prod(mesh[a] for a in mesh.axes if a in split)
@@ -250,14 +188,6 @@ class TestCopies(Exercise):
 
 # ---- the norm, and clipping ----
 
-PARTS = (  # name, split, partial, on which stages: all of them (None) or these
-    ("norm", "", "dp ep", None),
-    ("matrix", "tp", "dp", None),
-    ("expert", "ep tp", "dp", None),
-    ("bias", "", "dp", None),
-    ("table", "tp", "dp pp", "ends"),
-    ("first", "", "dp", (0,)),
-)
 MESHES = (
     {"pp": 2, "dp": 2, "tp": 2},
     {"pp": 1, "ep": 2, "tp": 3},
@@ -266,78 +196,24 @@ MESHES = (
 )
 
 
-def stages_of(where, mesh):
-    count = mesh["pp"]
-    if where == "ends":
-        return sorted({0, count - 1})
-    return list(range(count)) if where is None else list(where)
-
-
 def wholes(sizes):
     """{(name, stage): the whole gradient}; a table has one for both stages that hold it."""
-    mesh, found = all_axes(sizes), {}
-    for i, (name, _, _, where) in enumerate(PARTS):
-        for stage in stages_of(where, mesh):
+    mesh, found = probes.all_axes(sizes), {}
+    for i, (name, _, _, where) in enumerate(probes.PARTS):
+        for stage in probes.stages_of(where, mesh):
             made = torch.randn(12, 3, dtype=torch.float64) * (1 + i)
             found[name, stage] = found[name, 0] if where == "ends" and stage else made
     return found
 
 
-def share_of(whole, split, mesh, here):
-    """This rank's slice: along dim 0, by its place on the plane of the axes that split it."""
-    place, parts = 0, 1
-    for axis in split.split():
-        if axis != "pp":
-            place, parts = place * mesh[axis] + here[axis], parts * mesh[axis]
-    return whole.chunk(parts)[place].clone()
-
-
-def model_on(mesh, here, gradients):
-    """This rank's parameters with their gradients, and one that has none."""
-    stage, found = here["pp"], []
-    for name, split, partial, where in PARTS:
-        if stage in stages_of(where, mesh):
-            part = share_of(gradients[name, stage], split, mesh, here)
-            p = nn.Parameter(torch.ones_like(part))
-            p.grad = part
-            one_stage = len(stages_of(where, mesh)) == 1 or where is None
-            lay_out(p, split=f"{split} pp" if one_stage else split)
-            lay_out(p, partial=partial.replace("pp", "") if one_stage else partial)
-            found.append(p)
-    return [*found, nn.Parameter(torch.zeros(3, dtype=torch.float64))]
-
-
-def all_axes(sizes):
-    return Grid(**({"pp": 1, "dp": 1, "ep": 1, "cp": 1, "tp": 1} | sizes))
-
-
-def ran(group, f, sizes, gradients, limit):
-    """The norm, or with a limit the clipping; what it returned, the gradients, what it sent."""
-    mesh = all_axes(sizes)
-    lines = Lines(mesh, group)
-    parameters = model_on(mesh, lines.here, gradients)
-    group.trace.ops.clear()
-    given, old = iter(parameters), [p.grad for p in parameters]
-    value = f(given, lines) if limit is None else f(given, limit, lines)
-    ops = [(op.kind, op.payload_bytes) for op in group.trace.ops]
-    return {
-        "kind": str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__,
-        "value": value.detach().double().clone() if isinstance(value, torch.Tensor) else None,
-        "gradients": [p.grad for p in parameters[:-1]],
-        "in_place": all(p.grad is g for p, g in zip(parameters, old)),
-        "weights": all(torch.equal(p, torch.ones_like(p)) for p in parameters[:-1]),
-        "ops": ops,
-    }
-
-
 def squares(sizes, gradients):
     """{words: sum of squares} as each mistake counts them; "" is the right one."""
-    mesh = all_axes(sizes)
+    mesh = probes.all_axes(sizes)
     seen = {(name, stage): g for (name, stage), g in gradients.items()}
     pp, size = mesh["pp"], mesh.number
     found = dict.fromkeys(("", "copies", "table", "stages", "mean", "experts"), 0.0)
-    for name, split, _partial, where in PARTS:
-        ends = stages_of(where, mesh)
+    for name, split, _partial, where in probes.PARTS:
+        ends = probes.stages_of(where, mesh)
         for stage in ends:
             whole = seen[name, stage].square().sum().item()
             once = 0 if where == "ends" and stage else 1
@@ -369,7 +245,7 @@ def of_ranks(mesh, gradients):
     for rank in range(mesh.number):
         layouts = [
             (p.grad, copies(layout_of(p).split, layout_of(p).partial, mesh))
-            for p in model_on(mesh, mesh.coordinates(rank), gradients)
+            for p in probes.model_on(mesh, mesh.coordinates(rank), gradients)
             if p.grad is not None
         ]
         found["own"].append(sum(g.square().sum() for g, _ in layouts))
@@ -396,8 +272,8 @@ def rank_hints(mesh, rank, parts):
 
 
 def launched(submission, sizes, gradients, limit=None):
-    mesh = all_axes(sizes)
-    results = submission.launch(ran, sizes, gradients, limit, ranks=mesh.number, timeout=10)
+    mesh = probes.all_axes(sizes)
+    results = submission.launch(probes.ran, sizes, gradients, limit, ranks=mesh.number, timeout=10)
     for rank, result in enumerate(results):
         expect.that(result["kind"] != "NoneType", f"rank {rank} returned None: return the norm")
         expect.that(
@@ -429,7 +305,11 @@ def norm_is(mesh, sizes, gradients, results):
 
 
 def model_gradients(mesh, rank, gradients):
-    return [p.grad for p in model_on(mesh, mesh.coordinates(rank), gradients) if p.grad is not None]
+    return [
+        p.grad
+        for p in probes.model_on(mesh, mesh.coordinates(rank), gradients)
+        if p.grad is not None
+    ]
 
 
 class TestNorm(Exercise):
@@ -573,19 +453,6 @@ def crossing(mesh, sent, per_node, ring=True, each=lambda rank, per_node: rank /
     return total
 
 
-def counted(f, cases):
-    return [f(Grid(**sizes), sent, per_node) for sizes, sent, per_node in cases]
-
-
-def chosen(f, cases):
-    found = []
-    for case in cases:
-        mesh = f(*case)
-        is_mesh = hasattr(mesh, "axes") and hasattr(mesh, "shape")
-        found.append([list(mesh.axes), list(mesh.shape)] if is_mesh else type(mesh).__name__)
-    return found
-
-
 class TestBytes(Exercise):
     """What leaves a node"""
 
@@ -602,9 +469,9 @@ class TestBytes(Exercise):
         self.judge(submission, EDGES[3:])
 
     def judge(self, submission, cases):
-        for case, got in zip(cases, submission.run(counted, cases)):
+        for case, got in zip(cases, submission.run(probes.counted, cases)):
             sizes, sent, per_node = case
-            mesh = Grid(**sizes)
+            mesh = probes.Grid(**sizes)
             want = crossing(mesh, sent, per_node)
             inside = sum(sent[a] * mesh.number for a in sent if mesh[a] > 1) - want
             lines = crossing(mesh, sent, per_node, ring=False)
@@ -661,21 +528,21 @@ class TestPlace(Exercise):
         self.judge(submission, CHOICES[2:])
 
     def judge(self, submission, cases):
-        for (sizes, sent, per_node), got in zip(cases, submission.run(chosen, cases)):
+        for (sizes, sent, per_node), got in zip(cases, submission.run(probes.chosen, cases)):
             words = f"sizes {sizes}, sent {sent}, nodes of {per_node}"
             expect.that(
                 isinstance(got, list),
                 f"{words}: got a {got}; return the Mesh itself, of the best order",
             )
-            mesh = Grid(**dict(zip(*got)))
+            mesh = probes.Grid(**dict(zip(*got)))
             expect.that(
                 dict(zip(*got)) == sizes,
                 f"{words}: got {mesh}; every axis keeps its own size, only their order changes",
             )
-            every = [Grid(**dict(order)) for order in permutations(sizes.items())]
+            every = [probes.Grid(**dict(order)) for order in permutations(sizes.items())]
             costs = [crossing(each, sent, per_node) for each in every]
             mine = crossing(mesh, sent, per_node)
-            rule = Grid(**{a: sizes[a] for a in sorted(sizes, key=sent.get)})
+            rule = probes.Grid(**{a: sizes[a] for a in sorted(sizes, key=sent.get)})
             advice = "try every order, and keep the one that bytes_between says is least"
             if mine == max(costs) > min(costs):
                 advice = f"no order sends more. {advice[0].upper()}{advice[1:]}"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from minitrain.lab.failures import SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
-from minitrain.measure.budget import memory_budget
-from minitrain.parallel.zero.plain_unit import FlatUnit
+
+from .probes import e03_zero as probes
 
 LAB = "e03_zero"
 SIZES = {
@@ -42,320 +40,28 @@ HIDDEN = (
     "minitrain/parallel/zero/state.py",
     "minitrain/memory/optimizer_offload.py",
 )
-WIDTHS = (5, 7, 3, 5)  # units of 42, 24 and 20 elements: not all are divisible by 3
 STEPS = 3
-# A large eps, so that a gradient N times too large is not hidden by Adam's division.
-ADAMW = partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.1, eps=0.1)
-
-
-# Everything from here to the classes runs in the sandbox too, on each rank.
-class Seen(torch.autograd.Function):
-    """The identity; tells when backward comes by."""
-
-    @staticmethod
-    def forward(ctx, x, layer):
-        ctx.layer = layer
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.layer.note("backward")
-        return gradient, None
-
-
-class Layer(nn.Linear):
-    """Says in `log` when it computes; a freed parameter is told, not read."""
-
-    log, number, counts = None, 0, None
-
-    def forward(self, x):
-        self.note("forward")
-        return Seen.apply(F.linear(x, self.weight, self.bias), self)
-
-    def note(self, what):
-        if not self.weight.untyped_storage().nbytes():
-            raise RuntimeError(
-                f"the {what} of layer {self.number} begins and its parameters are freed: "
-                "gather() them before"
-            )
-        if self.log is not None:
-            self.log.append((what, self.number, self.counts()))
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(Layer(m, n) for m, n in pairwise(WIDTHS))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = torch.tanh(layer(x))
-        return x
-
-
-def network():
-    """The same weights wherever it is made."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        return Net().double()
-
-
-def squared(model, x):
-    return model(x).square().mean()
-
-
-def values(model):
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def zero1_steps(group, f, batches):
-    """Parameters, bytes of optimizer state, and what was sent, after some steps."""
-    model = network()
-    units = [FlatUnit(layer, group) for layer in model.layers]
-    with memory_budget(10**9) as ledger:
-        optimizer = f(units, ADAMW)
-        for step in batches:
-            squared(model, step[group.rank]).backward()
-            optimizer.step()
-        state = ledger.now["optimizer"]
-    left = sum(p.grad is not None for p in model.parameters())
-    return {"parameters": values(model), "state": state, "left": left}
-
-
-def reduced(group, f, batches):
-    """After one backward a step, without any optimizer between: microbatches add up."""
-    model = network()
-    units = [FlatUnit(layer, group) for layer in model.layers]
-    for step in batches:
-        squared(model, step[group.rank]).backward()
-        for unit in units:
-            f(unit)
-    return [
-        {
-            "gradient": unit.shard.grad,
-            "held": 0 if unit.shard.grad is None else unit.shard.grad.untyped_storage().nbytes(),
-            "left": sum(p.grad is not None for p in unit.parameters),
-        }
-        for unit in units
-    ]
-
-
-def gathered(group, f):
-    """A unit's bytes and values through two turns of gather and free."""
-    layer = network().layers[1]
-    unit = f(layer, group)
-    full = getattr(unit, "full", None)
-    storage = full.untyped_storage() if isinstance(full, torch.Tensor) else None
-    size = lambda: storage.nbytes() if storage is not None else -1  # noqa: E731
-    out = {"at first": size(), "shard": unit.shard.untyped_storage().nbytes()}
-    unit.gather()
-    if not layer.weight.untyped_storage().nbytes():
-        return {**out, "empty": "gather()"}
-    out["values"] = values(layer)
-    y = layer(torch.ones(1, WIDTHS[1], dtype=torch.float64)).sum()  # its graph saves the weights
-    unit.free()
-    out["freed"] = size()
-    with torch.no_grad():
-        unit.shard.mul_(3.0)
-    unit.gather()
-    if not layer.weight.untyped_storage().nbytes():
-        return {**out, "empty": "free() and a second gather()"}
-    out["tripled"] = values(layer)
-    y.backward()
-    out["same"] = layer.weight.untyped_storage().nbytes() == size()
-    unit.free()
-    out["freed again"] = size()
-    return out
-
-
-def started(group, f):
-    """Twice begun, and twice waited for."""
-    unit = f(network().layers[1], group)
-    begin = len(group.trace.ops)
-    unit.start_gather()
-    unit.start_gather()
-    waited = [op.waited is not None for op in group.trace.ops[begin:]]
-    unit.gather()
-    unit.gather()
-    count = len(group.trace.ops) - begin
-    unit.free()
-    return {"waited": waited, "count": count}
-
-
-def unused(group, f):
-    """A gather that is begun, and freed before anybody needed it."""
-    unit = f(network().layers[1], group)
-    begin = len(group.trace.ops)
-    unit.start_gather()
-    unit.free()
-    return [op.waited is not None for op in group.trace.ops[begin:]]
-
-
-class LoggedUnit(FlatUnit):
-    """The course's own sharded unit; every call is a line of `log`."""
-
-    def __init__(self, module, group, log):
-        super().__init__(module, group)
-        self.shard = nn.Parameter(self.shard.data.clone())
-        self.log, self.work = log, None
-        self.full.untyped_storage().resize_(0)
-
-    def start_gather(self):
-        if self.work is None:
-            self.log.append(("start", self.module.number))
-            self.full.untyped_storage().resize_(self.full.nbytes)
-            self.work = self.group.all_gather(self.full, self.shard.data, async_op=True)
-
-    def gather(self):
-        self.start_gather()
-        self.log.append(("gather", self.module.number))
-        self.work.wait()
-
-    def free(self):
-        if self.work is not None:
-            self.work.wait()
-            self.log.append(("free", self.module.number))
-        self.work = None
-        self.full.untyped_storage().resize_(0)
-
-    @property
-    def is_full(self):
-        return self.full.untyped_storage().nbytes() > 0
-
-
-def zero3_steps(group, f, batches):
-    """Parameters after some steps, and the log of the second step, or of the last."""
-    model, log = network(), []
-    units = []
-    for number, layer in enumerate(model.layers):
-        layer.number, layer.log = number, log
-        units.append(LoggedUnit(layer, group, log))
-    for layer in model.layers:
-        layer.counts = lambda: sum(unit.is_full for unit in units)
-    f(units)
-    optimizer = ADAMW([unit.shard for unit in units])
-    for step in batches:
-        log.clear()
-        begin = len(group.trace.ops)
-        loss = squared(model, step[group.rank])
-        after_forward = sum(unit.is_full for unit in units)
-        loss.backward()
-        after_backward = sum(unit.is_full for unit in units)
-        left = sum(p.grad is not None for p in model.parameters())
-        optimizer.step()
-        optimizer.zero_grad()
-    ops = [(op.kind, op.sent_bytes) for op in group.trace.ops[begin:]]
-    for unit in units:
-        unit.gather()
-    return {
-        "parameters": values(model),
-        "log": [list(line) for line in log],
-        "after forward": after_forward,
-        "after backward": after_backward,
-        "left": left,
-        "ops": [list(op) for op in ops],
-    }
-
-
-class Shelf:
-    """A store that keeps bytes, no tensors, and writes down who came."""
-
-    def __init__(self):
-        self.kept, self.calls, self.problems = {}, [], []
-
-    def write(self, key, tensors):
-        self.calls.append(["write", key])
-        if any(t.untyped_storage().nbytes() < t.nbytes for t in tensors):
-            self.problems.append("freed before it was written")
-        else:
-            self.kept[key] = [t.clone().numpy().tobytes() for t in tensors]
-
-    def read(self, key, into):
-        self.calls.append(["read", key])
-        kept = self.kept.get(key)
-        if any(t.untyped_storage().nbytes() < t.nbytes for t in into):
-            self.problems.append("read into tensors without memory")
-        elif kept is None or [len(data) for data in kept] != [t.nbytes for t in into]:
-            words = "was never written" if kept is None else "holds another unit's tensors"
-            self.problems.append(f"read {key!r}, which {words}")
-            for tensor in into:
-                tensor.zero_()
-        else:
-            for tensor, data in zip(into, kept):
-                found = torch.frombuffer(bytearray(data), dtype=tensor.dtype)
-                tensor.copy_(found.view(tensor.shape))
-
-    def commit(self):
-        self.calls.append(["commit", ""])
-
-
-class Counted(torch.optim.AdamW):
-    """Notes how much optimizer state is in memory, of all optimizers, at each of its steps."""
-
-    everyone, seen = (), ()
-
-    def step(self):
-        if any(t.untyped_storage().nbytes() < t.nbytes for t in held_by([self])):
-            raise RuntimeError(
-                "an optimizer steps while its state has no memory: read it back before step()"
-            )
-        super().step()
-        self.seen.append(held_bytes(self.everyone))
-
-
-def held_by(optimizers):
-    return [t for o in optimizers for state in o.state.values() for t in state.values()]
-
-
-def held_bytes(optimizers):
-    return sum(t.untyped_storage().nbytes() for t in held_by(optimizers))
-
-
-def offload_steps(f, gradients):
-    """Three optimizers of shards of odd sizes, with their state in a store."""
-    shards = [nn.Parameter(torch.ones(n, dtype=torch.float64)) for n in (5, 9, 4)]
-    optimizers, seen, store = [Counted([s], lr=1e-2) for s in shards], [], Shelf()
-    for optimizer in optimizers:
-        optimizer.everyone, optimizer.seen = optimizers, seen
-    after, calls = [], []
-    for step in gradients:
-        begin = len(store.calls)
-        for shard, gradient in zip(shards, step):
-            shard.grad = gradient.clone()
-        f(optimizers, store)
-        after.append(held_bytes(optimizers))
-        calls.append(store.calls[begin:])
-    total = sum(t.nbytes for t in held_by(optimizers))
-    largest = max(sum(t.nbytes for t in held_by([o])) for o in optimizers)
-    return {
-        "shards": [s.detach() for s in shards],
-        "seen": seen,
-        "after": after,
-        "calls": calls,
-        "total": total,
-        "largest": largest,
-        "problems": store.problems,
-    }
 
 
 # From here on, the grader's own process.
 def batches_of(ranks, steps=STEPS):
     return [
-        [torch.randn(3, WIDTHS[0], dtype=torch.float64) for _ in range(ranks)] for _ in range(steps)
+        [torch.randn(3, probes.WIDTHS[0], dtype=torch.float64) for _ in range(ranks)]
+        for _ in range(steps)
     ]
 
 
 def one_process(batches, scale=1.0, only=None, keep=False):
     """Parameters after the steps on all ranks' batches; the arguments make likely mistakes."""
-    model = network()
-    optimizer = ADAMW(model.parameters())
+    model = probes.network()
+    optimizer = probes.ADAMW(model.parameters())
     for step in batches:
         chosen = step if only is None else [step[only]]
-        (scale * sum(squared(model, x) for x in chosen) / len(chosen)).backward()
+        (scale * sum(probes.squared(model, x) for x in chosen) / len(chosen)).backward()
         optimizer.step()
         if not keep:
             optimizer.zero_grad()
-    return values(model)
+    return probes.values(model)
 
 
 def same_on_all(results, ranks):
@@ -381,7 +87,10 @@ def equal_parameters(results, batches):
         },
     }
     variants = [(one_process(batches, **how), words) for words, how in wrong.items()]
-    initial = (values(network()), "those are the initial parameters: nothing has moved them")
+    initial = (
+        probes.values(probes.network()),
+        "those are the initial parameters: nothing has moved them",
+    )
     for rank, result in enumerate(results):
         expect.equal(
             result["parameters"],
@@ -393,7 +102,7 @@ def equal_parameters(results, batches):
 
 def shares(ranks):
     """Elements of each unit's shard, and of the whole units with their padding."""
-    sizes = [m * n + n for m, n in pairwise(WIDTHS)]
+    sizes = [m * n + n for m, n in pairwise(probes.WIDTHS)]
     own = [-(-size // ranks) for size in sizes]
     return own, sum(own) * ranks
 
@@ -409,7 +118,7 @@ class TestZero1(Exercise):
     def test_parameters(self, submission):
         for ranks in (2, 3):
             batches = batches_of(ranks)
-            results = submission.launch(zero1_steps, batches, ranks=ranks)
+            results = submission.launch(probes.zero1_steps, batches, ranks=ranks)
             same_on_all(results, ranks)
             for result in results:
                 expect.that(
@@ -424,9 +133,11 @@ class TestZero1(Exercise):
         for ranks in (2, 3):
             own, _ = shares(ranks)
             for rank, result in enumerate(
-                submission.launch(zero1_steps, batches_of(ranks), ranks=ranks)
+                submission.launch(probes.zero1_steps, batches_of(ranks), ranks=ranks)
             ):
-                most = 16 * sum(own) + 8 * 2 * len(WIDTHS)  # two float64 an element; step counters
+                most = 16 * sum(own) + 8 * 2 * len(
+                    probes.WIDTHS
+                )  # two float64 an element; step counters
                 expect.that(
                     result["state"] <= most,
                     f"rank {rank} of {ranks} holds {result['state']} bytes of optimizer state, and its shards' "
@@ -442,7 +153,7 @@ class TestZero1(Exercise):
     @check(points=3, title="it sends 2(N-1)/N of the parameters: no all-reduce")
     def test_sent(self, submission):
         ranks = 3
-        results = submission.launch(zero1_steps, batches_of(ranks), ranks=ranks)
+        results = submission.launch(probes.zero1_steps, batches_of(ranks), ranks=ranks)
         _, whole = shares(ranks)
         for rank, trace in enumerate(results.traces):
             want = 2 * (ranks - 1) * 8 * whole // ranks * STEPS
@@ -476,14 +187,16 @@ class TestReduceUnit(Exercise):
         for ranks in (2, 3):
             for steps in (1, 2):
                 batches = batches_of(ranks, steps)
-                results = submission.launch(reduced, batches, ranks=ranks)
+                results = submission.launch(probes.reduced, batches, ranks=ranks)
                 self.equal_parts(results, batches)
 
     @check(points=4, title="nothing else is left: S/N elements a unit, in a memory of their own")
     def test_held(self, submission):
         ranks = 3
         own, _ = shares(ranks)
-        for rank, units in enumerate(submission.launch(reduced, batches_of(ranks), ranks=ranks)):
+        for rank, units in enumerate(
+            submission.launch(probes.reduced, batches_of(ranks), ranks=ranks)
+        ):
             for number, (unit, elements) in enumerate(zip(units, own)):
                 expect.that(
                     unit["left"] == 0,
@@ -499,7 +212,7 @@ class TestReduceUnit(Exercise):
     @check(points=2, title="one reduce-scatter a unit")
     def test_messages(self, submission):
         ranks = 3
-        results = submission.launch(reduced, batches_of(ranks, 1), ranks=ranks)
+        results = submission.launch(probes.reduced, batches_of(ranks, 1), ranks=ranks)
         _, whole = shares(ranks)
         for rank, trace in enumerate(results.traces):
             kinds = [op.kind for op in trace.ops]
@@ -553,10 +266,10 @@ class TestReduceUnit(Exercise):
     @staticmethod
     def flat(batches, ranks, size):
         """The gradients of these ranks, summed over them and over microbatches, unit by unit."""
-        model = network()
+        model = probes.network()
         for step in batches:
             for rank in ranks:
-                squared(model, step[rank]).backward()
+                probes.squared(model, step[rank]).backward()
         own, _ = shares(size)
         out = []
         for layer, length in zip(model.layers, own):
@@ -574,9 +287,9 @@ class TestShardedUnit(Exercise):
 
     @check(points=5, title="gather gives the parameters, and after an update the new ones")
     def test_values(self, submission):
-        want = values(network().layers[1])
+        want = probes.values(probes.network().layers[1])
         for ranks in (2, 3):
-            for rank, result in enumerate(submission.launch(gathered, ranks=ranks)):
+            for rank, result in enumerate(submission.launch(probes.gathered, ranks=ranks)):
                 where = f"rank {rank} of {ranks}"
                 expect.that(
                     "empty" not in result,
@@ -600,7 +313,7 @@ class TestShardedUnit(Exercise):
     def test_bytes(self, submission):
         for ranks in (2, 3):
             own, _ = shares(ranks)
-            for rank, result in enumerate(submission.launch(gathered, ranks=ranks)):
+            for rank, result in enumerate(submission.launch(probes.gathered, ranks=ranks)):
                 expect.that(
                     result["shard"] == 8 * own[1],
                     f"rank {rank} of {ranks}: the shard keeps {result['shard']} bytes alive, not {8 * own[1]}",
@@ -622,7 +335,7 @@ class TestShardedUnit(Exercise):
 
     @check(points=3, title="start_gather does not wait, and a second one sends nothing")
     def test_start(self, submission):
-        for rank, result in enumerate(submission.launch(started, ranks=2)):
+        for rank, result in enumerate(submission.launch(probes.started, ranks=2)):
             expect.that(
                 len(result["waited"]) > 0,
                 f"rank {rank}: start_gather() sent nothing, so nothing can be prefetched",
@@ -644,12 +357,8 @@ class TestShardedUnit(Exercise):
             "start_gather(), then free() without a gather between: the memory is gone while data is "
             "still arriving in it. free() must wait for the work first"
         )
-        try:
-            results = submission.launch(unused, ranks=2)
-        except SubmissionFailed as failure:
-            if failure.kind != "died":
-                raise
-            raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
+        with expect.because({"died": words}):
+            results = submission.launch(probes.unused, ranks=2)
         for rank, waited in enumerate(results):
             expect.that(waited and all(waited), f"rank {rank}: {words}")
 
@@ -665,7 +374,7 @@ class TestZero3(Exercise):
     def test_parameters(self, submission):
         for ranks in (2, 3):
             batches = batches_of(ranks)
-            results = submission.launch(zero3_steps, batches, ranks=ranks, timeout=8)
+            results = submission.launch(probes.zero3_steps, batches, ranks=ranks, timeout=8)
             for result in results:
                 expect.that(
                     result["left"] == 0,
@@ -681,10 +390,10 @@ class TestZero3(Exercise):
 
     @check(points=5, title="the next unit is on its way before this one computes, both ways")
     def test_prefetch(self, submission):
-        results = submission.launch(zero3_steps, batches_of(2, 1), ranks=2, timeout=8)
+        results = submission.launch(probes.zero3_steps, batches_of(2, 1), ranks=2, timeout=8)
         for rank, result in enumerate(results):
             lines = [tuple(line[:2]) for line in result["log"]]
-            last = len(WIDTHS) - 2
+            last = len(probes.WIDTHS) - 2
             pairs = [("forward", k, k + 1) for k in range(last)]
             pairs += [("backward", k, k - 1) for k in range(last, 0, -1)]
             for what, number, following in pairs:
@@ -704,7 +413,7 @@ class TestZero3(Exercise):
 
     @check(points=3, title="two units at a time at most, none between the passes")
     def test_full(self, submission):
-        results = submission.launch(zero3_steps, batches_of(2, 1), ranks=2, timeout=8)
+        results = submission.launch(probes.zero3_steps, batches_of(2, 1), ranks=2, timeout=8)
         for rank, result in enumerate(results):
             for when in ("after forward", "after backward"):
                 expect.that(
@@ -723,7 +432,7 @@ class TestZero3(Exercise):
     def test_sent(self, submission):
         ranks = 3
         _, whole = shares(ranks)
-        results = submission.launch(zero3_steps, batches_of(ranks), ranks=ranks, timeout=8)
+        results = submission.launch(probes.zero3_steps, batches_of(ranks), ranks=ranks, timeout=8)
         for rank, result in enumerate(results):
             kinds = [kind for kind, _ in result["ops"]]
             count = (kinds.count("all_gather"), kinds.count("reduce_scatter"))
@@ -746,7 +455,7 @@ class TestOffloadedStep(Exercise):
 
     def results(self, submission):
         gradients = [[torch.randn(n, dtype=torch.float64) for n in (5, 9, 4)] for _ in range(3)]
-        return gradients, submission.run(offload_steps, gradients)
+        return gradients, submission.run(probes.offload_steps, gradients)
 
     @check(points=3, title="three steps move the shards as they would without a store")
     def test_shards(self, submission):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.errors import InputError
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
@@ -13,7 +11,8 @@ from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.measure.flops import counted_flops
 from minitrain.measure.memory import MemoryLedger
-from minitrain.model.attention.mask import Mask
+
+from .probes import e05_activation_memory as probes
 
 LAB = "e05_activation_memory"
 SIZES = {
@@ -31,166 +30,6 @@ SELECTIVE = ("minitrain/memory/selective.py",)
 PLACEMENT = ("minitrain/memory/placement.py",)
 TILED = ("minitrain/model/attention/tiled.py",)
 MOMENT = 2.0  # seconds for what the course does in a hundredth
-
-
-# Everything from here to the classes runs in the sandbox too.
-class Layers(nn.Module):
-    """Four matrices with dropout in between; notes when it runs, and whether it is recorded."""
-
-    def __init__(self, dropout):
-        super().__init__()
-        weights = torch.linspace(-1, 1, 4 * 36, dtype=torch.float64).view(4, 6, 6)
-        self.weights, self.dropout, self.calls = nn.Parameter(weights), dropout, []
-
-    def forward(self, x, y):
-        self.calls.append(torch.is_grad_enabled())
-        for weight in self.weights:
-            x = nn.functional.dropout(torch.tanh(x @ weight), self.dropout)
-        return x * y
-
-
-def applied(f, x, y, dropout):
-    """Two checkpointed functions in a row; `f` None is the plain one."""
-    layers = Layers(dropout)
-    call = layers if f is None else lambda *inputs: f.apply(layers, *inputs)
-    x, y = (z.clone().requires_grad_() for z in (x, y))
-    torch.manual_seed(11)
-    out = call(call(x, y), y)
-    out.square().sum().backward()
-    after = torch.rand(3, dtype=torch.float64)
-    return {"out": out.detach(), "x": x.grad, "y": y.grad, "weights": layers.weights.grad,
-            "after": after, "calls": layers.calls}  # fmt: skip
-
-
-def looked_up(f, table, places):
-    """A function that also takes integers, which have no gradient."""
-    table = table.clone().requires_grad_()
-    if f is None:
-        out = table[places].tanh()
-    else:
-        out = f.apply(lambda table, places: table[places].tanh(), table, places)
-    out.square().sum().backward()
-    return table.grad
-
-
-def what_it_saves(f, x, y):
-    """Bytes that forward hands to autograd, and how often and in which mode the function runs."""
-    layers, saved = Layers(0.1), {}
-
-    def note(tensor):
-        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    x, y = x.requires_grad_(), y.requires_grad_()
-    with MemoryLedger(layers) as ledger, saved_tensors_hooks(note, lambda tensor: tensor):
-        x.detach().mul(1), y.detach().mul(1)
-        before = ledger.now_bytes
-        out = f.apply(layers, x, y)
-        held = ledger.now_bytes - before
-    name = "" if out.grad_fn is None else type(out.grad_fn).__name__
-    out.sum().backward()
-    return {"saved": sum(saved.values()), "held": held, "out": out.nbytes,
-            "calls": layers.calls, "name": name, "own": f"{f.__name__}Backward"}  # fmt: skip
-
-
-def asked(f, names):
-    """The policy's answer for each operation."""
-    answers = {}
-    for name in names:
-        packet, overload = name.split(".")
-        answers[name] = f(getattr(getattr(torch.ops.aten, packet), overload))
-    return answers
-
-
-class Chained:
-    """A layer in numbers, and a segment, as the course's placement reads them."""
-
-    spared_cost, selective_bytes, selective_cost = 0, float("inf"), 0
-
-    def __init__(self, input_bytes, saved_bytes, cost):
-        self.input_bytes, self.saved_bytes, self.cost = input_bytes, saved_bytes, cost
-
-
-class Piece(tuple):
-    start = property(lambda self: self[0])
-    stop = property(lambda self: self[1])
-    mode = property(lambda self: self[2])
-
-
-def peak_by(f, plan, layers):
-    return f([Piece(segment) for segment in plan], [Chained(*layer) for layer in layers])
-
-
-def planned_by(f, layers, budget):
-    """The plan as plain triples; None where it was refused."""
-    try:
-        return [tuple(segment) if isinstance(segment, tuple) else (segment.start, segment.stop, segment.mode)
-                for segment in f([Chained(*layer) for layer in layers], budget)]  # fmt: skip
-    except ValueError:
-        return None
-
-
-def attended(f, q, k, v):
-    return f(q, k, v, Mask(0))
-
-
-def pulled_back(f, *tensors):
-    return f(*tensors, Mask(0))
-
-
-class Sizes(TorchDispatchMode):
-    """The largest tensor that an operation makes, and the operations' names."""
-
-    def __init__(self):
-        super().__init__()
-        self.largest, self.names = 0, set()
-
-    def __torch_dispatch__(self, op, types, args=(), options=None):
-        out = op(*args, **(options or {}))
-        self.names.add(op.overloadpacket.__name__)
-        if isinstance(out, torch.Tensor) and not op.is_view:
-            self.largest = max(self.largest, out.numel())
-        return out
-
-
-def given_to(backward, length, size=2):
-    """What tiled_forward is given, or tiled_backward."""
-    shape = (1, 1, length, size)
-    q, k, v, d_out = (torch.randn(shape) for _ in range(4))
-    rest = (d_out, torch.randn(shape[:3]) + 20, torch.randn(shape[:3]))
-    return (q, k, v, *rest) if backward else (q, k, v)
-
-
-def flops_of(f, length, backward):
-    given = given_to(backward, length)
-    return counted_flops(lambda: f(*given, Mask(0)))
-
-
-def weighed(f, length, backward):
-    """Largest tensor, bytes at the peak beside what is given, operations."""
-    given = given_to(backward, length)
-    with MemoryLedger(nn.ParameterList(), device="cpu") as ledger:
-        for tensor in given:
-            tensor.mul_(1)
-        before = ledger.now_bytes
-        ledger.reset_peak()
-        f(*given, Mask(0))
-        peak = ledger.peak_bytes - before
-    with Sizes() as sizes:
-        f(*given, Mask(0))
-    return {"largest": sizes.largest, "peak": peak, "names": sorted(sizes.names)}
-
-
-# From here on nothing runs in the sandbox but the submission, by way of these.
-def told(submission, words, probe, *args):
-    """`submission.run`; an exception whose text has one of `words` is told its likely cause."""
-    try:
-        return submission.run(probe, *args)
-    except SubmissionFailed as failure:
-        for fragment, hint in words.items():
-            if fragment in str(failure):
-                raise SubmissionFailed(failure.kind, f"{failure}\n{hint}") from None
-        raise
 
 
 LIKELY = {
@@ -219,8 +58,9 @@ class TestCheckpoint(Exercise):
     @check(points=4, title="output and every gradient equal the plain function's (float64)")
     def test_gradients(self, submission):
         for x, y in pairs_of((3, 6), (2, 5, 6)):
-            got = told(submission, LIKELY, applied, x, y, 0.0)
-            want = applied(None, x, y, 0.0)
+            with expect.because(LIKELY):
+                got = submission.run(probes.applied, x, y, 0.0)
+            want = probes.applied(None, x, y, 0.0)
             for what in ("out", "x", "y", "weights"):
                 lost = "a gradient of None: return x.grad for each input"
                 if what == "weights":
@@ -244,8 +84,9 @@ class TestCheckpoint(Exercise):
     )
     def test_random_numbers(self, submission):
         ((x, y),) = pairs_of((4, 6))
-        got = told(submission, LIKELY, applied, x, y, 0.5)
-        want = applied(None, x, y, 0.5)
+        with expect.because(LIKELY):
+            got = submission.run(probes.applied, x, y, 0.5)
+        want = probes.applied(None, x, y, 0.5)
         expect.identical(got["out"], want["out"], what="the output with dropout")
         for what in ("x", "y", "weights"):
             expect.that(got[what] is not None, f"the gradient of {what} is None")
@@ -267,7 +108,8 @@ class TestCheckpoint(Exercise):
     )
     def test_mechanism(self, submission):
         ((x, y),) = pairs_of((64, 6))
-        found = told(submission, LIKELY, what_it_saves, x, y)
+        with expect.because(LIKELY):
+            found = submission.run(probes.what_it_saves, x, y)
         expect.that(
             found["name"] == found["own"],
             f"the result's node is {found['name'] or 'missing'}, not {found['own']}: write forward and backward, and let "
@@ -296,9 +138,12 @@ class TestCheckpoint(Exercise):
     @check(points=2, title="an input without gradient, such as integers")
     def test_integers(self, submission):
         table, places = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 3, 3])
-        got = told(submission, LIKELY, looked_up, table, places)
+        with expect.because(LIKELY):
+            got = submission.run(probes.looked_up, table, places)
         expect.equal(
-            got, looked_up(None, table, places), what="the gradient of a table that was looked up"
+            got,
+            probes.looked_up(None, table, places),
+            what="the gradient of a table that was looked up",
         )
 
 
@@ -346,7 +191,7 @@ class TestKeep(Exercise):
 
     def answers(self, submission):
         names = sorted({*operations_in_a_block(), "addmm.default"})
-        answers = submission.run(asked, names)
+        answers = submission.run(probes.asked, names)
         for name, answer in answers.items():
             expect.that(
                 isinstance(answer, bool),
@@ -482,7 +327,7 @@ class TestPlanPeak(Exercise):
     hidden = PLACEMENT
 
     def equal(self, submission, plan, layers):
-        got = submission.run(peak_by, plan, layers)
+        got = submission.run(probes.peak_by, plan, layers)
         moments = [sum(s for _, s, _ in layers[a:b]) for a, b, _ in plan]
         leaves = [held_after([segment], layers) for segment in plan]
         behind = max(sum(leaves[: n + 1]) + moments[n] for n in range(len(plan)))
@@ -576,7 +421,7 @@ class TestOptimalPlan(Exercise):
     hidden = PLACEMENT
 
     def plan(self, submission, layers, budget):
-        plan = submission.run(planned_by, layers, budget)
+        plan = submission.run(probes.planned_by, layers, budget)
         expect.that(plan is not None, f"a plan of {layers} fits {budget} bytes, and it was refused")
         covered = [i for a, b, _ in plan for i in range(a, b)]
         expect.that(
@@ -628,13 +473,9 @@ class TestOptimalPlan(Exercise):
     @check(points=2, title="24 layers in a moment: beaten partial plans are dropped")
     def test_many(self, submission):
         layers = [(1, 21, 10)] * 24
-        try:
-            plan = submission.run(planned_by, layers, 24 * 21 // 2, timeout=MOMENT)
-        except SubmissionFailed as failure:
-            if failure.kind not in ("timeout", "memory"):
-                raise
-            words = "24 equal layers took too long: keep only `unbeaten(best[i])`, or the plans double with each layer"
-            raise SubmissionFailed(failure.kind, words) from None
+        words = "24 equal layers took too long: keep only `unbeaten(best[i])`, or the plans double with each layer"
+        with expect.because({("timeout", "memory"): words}):
+            plan = submission.run(probes.planned_by, layers, 24 * 21 // 2, timeout=MOMENT)
         expect.that(
             plan is not None, "24 equal layers fit half of their bytes, and the plan was refused"
         )
@@ -649,7 +490,7 @@ class TestOptimalPlan(Exercise):
     @check(points=1, title="a budget that nothing fits: ValueError")
     def test_refuses(self, submission):
         try:
-            plan = submission.run(planned_by, [(2, 10, 1)] * 3, 9)
+            plan = submission.run(probes.planned_by, [(2, 10, 1)] * 3, 9)
         except SubmissionFailed as failure:
             if failure.kind != "exception":
                 raise
@@ -769,7 +610,7 @@ WEIGHED = (768, 1536)  # tokens: tiles of 128 are a small part of either square
 def holds_no_square(submission, backward):
     """Twice the length: tiles stay as they are, and the peak grows like q."""
     one, two = WEIGHED
-    short, long = (submission.run(weighed, length, backward) for length in WEIGHED)
+    short, long = (submission.run(probes.weighed, length, backward) for length in WEIGHED)
     for found in (short, long):
         ready = [name for name in found["names"] if "scaled_dot_product" in name]
         expect.that(not ready, f"{ready} is PyTorch's own kernel: write the tiles yourself")
@@ -803,7 +644,7 @@ class TestTiledForward(Exercise):
         for shape in SHAPES:
             q, k, v = drawn(*shape)
             want, _, _ = full_attention(q, k, v)
-            got = submission.run(attended, q, k, v)
+            got = submission.run(probes.attended, q, k, v)
             expect.that(
                 isinstance(got, (tuple, list)) and len(got) == 2, "return two tensors: out, lse"
             )
@@ -827,7 +668,7 @@ class TestTiledForward(Exercise):
         q, k, v = drawn(1, 2, 300, 4)
         for scale in (1.0, 600.0):
             want, lse, _ = full_attention(scale * q, k, v)
-            out, got = submission.run(attended, scale * q, k, v)
+            out, got = submission.run(probes.attended, scale * q, k, v)
             expect.that(
                 bool(torch.isfinite(got).all() and torch.isfinite(out).all()),
                 f"with scores up to {lse.abs().max():.0f} the result is not finite: take the greatest score off before exp",
@@ -850,7 +691,7 @@ class TestTiledForward(Exercise):
     @check(points=1, title="tiles above the diagonal cost nothing")
     def test_flops(self, submission):
         length = WEIGHED[-1]
-        flops, full = submission.run(flops_of, length, False), 4 * length**2 * 2
+        flops, full = submission.run(probes.flops_of, length, False), 4 * length**2 * 2
         expect.that(
             flops < 0.75 * full,
             f"{flops} FLOPs for {length} tokens, {full} read every key: go through mask.keys(rows, L) only",
@@ -910,7 +751,7 @@ class TestTiledBackward(Exercise):
             want = torch.autograd.grad(out, leaves, d_out)
             out, lse, weights = (z.detach() for z in (out, lse, weights))
             delta = (d_out * out).sum(-1)
-            got = submission.run(pulled_back, q, k, v, d_out, lse, delta)
+            got = submission.run(probes.pulled_back, q, k, v, d_out, lse, delta)
             expect.that(
                 isinstance(got, (tuple, list)) and len(got) == 3, "return three tensors: dq, dk, dv"
             )
@@ -940,7 +781,7 @@ class TestTiledBackward(Exercise):
         q, k, v, d_out = drawn(1, 2, 200, 4, count=4)
         lse = full_attention(q, k, v)[1] + 0.7
         delta = torch.randn(1, 2, 200, dtype=torch.float64)
-        got = submission.run(pulled_back, q, k, v, d_out, lse, delta)
+        got = submission.run(probes.pulled_back, q, k, v, d_out, lse, delta)
         for name, mine, theirs in zip(
             ("dq", "dk", "dv"), got, self.gradients(q, k, v, d_out, lse, delta)
         ):
@@ -961,7 +802,7 @@ class TestTiledBackward(Exercise):
     @check(points=1, title="five products a tile, none above the diagonal")
     def test_flops(self, submission):
         length = WEIGHED[-1]
-        flops, full = submission.run(flops_of, length, True), 10 * length**2 * 2
+        flops, full = submission.run(probes.flops_of, length, True), 10 * length**2 * 2
         expect.that(
             flops < 0.75 * full,
             f"{flops} FLOPs for {length} tokens, five products of every pair are {full}: go through mask.keys(rows, L) only, "

@@ -6,9 +6,7 @@ import random
 from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise, product
-from types import SimpleNamespace
 
-from minitrain.lab.failures import SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.paths import data_dir
@@ -21,6 +19,8 @@ from minitrain.planning.run import Model, Plan, Run, make_run
 from minitrain.planning.step import memory, workload
 from minitrain.planning.step.network import IDEAL, fabric_of
 from minitrain.planning.validate import published_steps
+
+from .probes import e10_cost as probes
 
 LAB = "e10_cost"
 SIZES = {
@@ -36,42 +36,6 @@ HIDDEN = tuple(
 )
 GIB = 2**30
 TABLES = ("Korthikanti table 5", "SC21 table 1", "Llama 3 405B table 4", "MPT benchmarks")
-
-
-# What runs in the sandbox.
-def called(f, *arguments):
-    return f(*arguments)
-
-
-def called_each(f, calls):
-    return [f(*arguments) for arguments in calls]
-
-
-def searched(f, model, chip, gpus, seq, batch, memories, seconds, best):
-    """The plans that come back, and which were asked for their memory and for their time."""
-    asked, timed = [], []
-
-    def plain(run):
-        plan = run.plan
-        cut = [plan.tp, plan.pp, plan.dp, plan.zero, plan.recompute, plan.micro_batch]
-        return [*cut, plan.sp]
-
-    def memory_of(run):
-        asked.append([*plain(run), run.seq, run.global_batch])
-        return memories.get(tuple(plain(run)[:6]), 0.0)
-
-    def seconds_of(run):
-        timed.append(plain(run)[:6])
-        return seconds.get(tuple(plain(run)[:6]), 1.0)
-
-    found = f(model, chip, gpus, seq, batch, memory_of, seconds_of, best)
-    return {"found": [plain(run)[:6] for run in found], "asked": asked, "timed": timed}
-
-
-def front_of(f, points):
-    """The kept points; what f is given has .days and .usd."""
-    choices = [SimpleNamespace(label=str(i), days=d, usd=u) for i, (d, u) in enumerate(points)]
-    return [[choice.days, choice.usd] for choice in f(choices)]
 
 
 # What the checks are made of.
@@ -129,7 +93,7 @@ class TestWeights(Exercise):
             h, layers = m.hidden, m.layers
             want = workload.parameter_count(m, 0)
             full_kv = layers * 2 * h * (h - m.kv_heads * m.head_size)
-            got = submission.run(called, m)[0]
+            got = submission.run(probes.called, m)[0]
             expect.equal(
                 got,
                 want,
@@ -153,7 +117,7 @@ class TestWeights(Exercise):
             want = workload.active_weights(m)
             table, norms = m.hidden * m.vocab, m.hidden * (2 * m.layers + 1)
             expect.close(
-                submission.run(called, m)[1],
+                submission.run(probes.called, m)[1],
                 want,
                 tol=1e-9,
                 what=f"weights that multiply one token of {'a gated model' if m.gated else 'GPT'}",
@@ -172,7 +136,7 @@ class TestWeights(Exercise):
         one = workload.mlp_weights(m, m.moe_ffn)
         total, active = workload.parameter_count(m, 0), workload.active_weights(m)
         router, idle = m.moe_layers * m.hidden * m.experts, m.experts - m.experts_per_token
-        got = submission.run(called, m)
+        got = submission.run(probes.called, m)
         no_dense = m.dense_layers * (workload.mlp_weights(m, m.ffn))
         expect.equal(
             got[0],
@@ -213,7 +177,7 @@ class TestStepFlops(Exercise):
             want = workload.model_flops(run)
             scores = 3 * run.tokens * workload.attention_flops(model, run.seq)
             total = workload.parameter_count(model, 0)
-            got = submission.run(called, run)[0]
+            got = submission.run(probes.called, run)[0]
             expect.close(
                 got,
                 want,
@@ -239,7 +203,7 @@ class TestStepFlops(Exercise):
             scores = run.tokens * workload.attention_flops(run.model, run.seq)
             head = 2 * run.tokens * workload.head_weights(run.model)
             expect.close(
-                submission.run(called, run)[1],
+                submission.run(probes.called, run)[1],
                 want,
                 tol=1e-6,
                 what=f"the hardware's FLOPs, recompute {recompute}, software {software}",
@@ -265,7 +229,7 @@ class TestStateBytes(Exercise):
         rows = read_table(data_dir() / "published_runs.csv")
         rows = [row for row in rows if row["metric"] == "state_gb"]
         calls = [(number(r, "parameters"), int(r["zero"]), int(r["dp"]), (2, 2, 12)) for r in rows]
-        for row, sizes in zip(rows, submission.run(called_each, calls)):
+        for row, sizes in zip(rows, submission.run(probes.called_each, calls)):
             got, printed = sum(sizes) / 1e9, number(row, "published")
             digit = 10 ** -len(f"{printed:g}".partition(".")[2])
             expect.that(
@@ -280,7 +244,7 @@ class TestStateBytes(Exercise):
         for stage in range(4):
             want = list(memory.state_bytes(n, stage, ranks, (2, 4, 12)))
             weights, gradients, optimizer = want
-            got = list(submission.run(called, n, stage, ranks, (2, 4, 12)))
+            got = list(submission.run(probes.called, n, stage, ranks, (2, 4, 12)))
             expect.close(
                 got,
                 want,
@@ -312,7 +276,7 @@ class TestActivationBytes(Exercise):
                 plan = {"tp": 4, "sp": bool(sp), "recompute": recompute, "software": software}
                 model = replace(dense(bool(gated)), layers=1)
                 runs.append(run_of(model, micro_batch=2, microbatches=1, **plan))
-        for run, got in zip(runs, submission.run(called_each, [(run,) for run in runs])):
+        for run, got in zip(runs, submission.run(probes.called_each, [(run,) for run in runs])):
             self.compare(run, got)
 
     def compare(self, run, got):
@@ -354,7 +318,7 @@ class TestActivationBytes(Exercise):
             layer = memory.layer_activations(run)
             layers = run.model.layers
             expect.close(
-                submission.run(called, run),
+                submission.run(probes.called, run),
                 want,
                 tol=1e-6,
                 what=f"activations of the first pipeline rank: {in_words(run)}",
@@ -372,7 +336,7 @@ class TestActivationBytes(Exercise):
         rows = read_table(data_dir() / "published_runs.csv")
         rows = [row for row in rows if row["metric"] == "activation_gib"]
         found = submission.run(
-            called_each, [(replace(run_from_row(row), name="run"),) for row in rows]
+            probes.called_each, [(replace(run_from_row(row), name="run"),) for row in rows]
         )
         for row, got in zip(rows, found):
             want = number(row, "published")
@@ -380,7 +344,7 @@ class TestActivationBytes(Exercise):
 
 
 def parts_of(submission, run, fabric) -> dict:
-    return checked_parts(submission.run(called, run, fabric))
+    return checked_parts(submission.run(probes.called, run, fabric))
 
 
 def checked_parts(got) -> dict:
@@ -547,7 +511,7 @@ class TestStepParts(Exercise):
             calls = [
                 (replace(r.run, name="run"), fabric_of(r.run.chip, r.run.per_node)) for r in rows
             ]
-            found = submission.run(called_each, calls)
+            found = submission.run(probes.called_each, calls)
             errors = [
                 sum(checked_parts(got).values()) / r.seconds - 1 for got, r in zip(found, rows)
             ]
@@ -602,7 +566,7 @@ class TestBestPlans(Exercise):
             memories[plan] = random.uniform(*random.choice([(0.93, 1), (1, 1.5)])) * chip.memory
         seconds = {plan: random.uniform(1, 9) for plan in plans}
         given = (model, chip, gpus, 2048, batch, memories, seconds, best)
-        return plans, memories, seconds, given, submission.run(searched, *given)
+        return plans, memories, seconds, given, submission.run(probes.searched, *given)
 
     @check(points=3, title="all legal plans and no other are asked for their memory, once each")
     def test_legal(self, submission):
@@ -682,7 +646,7 @@ class TestPareto(Exercise):
             points = [(random.randrange(1, 20), random.randrange(1, 20)) for _ in range(size)]
             points += TRADES if size > 1 else []
             random.shuffle(points)
-            got = {tuple(point) for point in submission.run(front_of, points)}
+            got = {tuple(point) for point in submission.run(probes.front_of, points)}
             best = {p for p in points if not any(beats(q, p) for q in points)}
             for point in sorted(got - best):
                 other = next(q for q in points if beats(q, point))
@@ -702,7 +666,7 @@ class TestPareto(Exercise):
     def test_order(self, submission):
         points = [(random.uniform(1, 100), random.uniform(1, 100)) for _ in range(40)]
         points += TRADES
-        days = [point[0] for point in submission.run(front_of, points)]
+        days = [point[0] for point in submission.run(probes.front_of, points)]
         expect.that(
             days == sorted(days), "the front goes from the fastest to the cheapest: by days"
         )
@@ -710,13 +674,9 @@ class TestPareto(Exercise):
     @check(points=2, title="20,000 choices: sorted once, swept once")
     def test_sweep(self, submission):
         points = [(random.random(), random.random()) for _ in range(20_000)]
-        try:
-            got = submission.run(front_of, points, timeout=3)
-        except SubmissionFailed as failure:
-            if failure.kind != "timeout":
-                raise
-            words = "every choice against every other is n²: sort by days, then one sweep that keeps what is cheaper than all before"
-            raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
+        words = "every choice against every other is n²: sort by days, then one sweep that keeps what is cheaper than all before"
+        with expect.because({"timeout": words}):
+            got = submission.run(probes.front_of, points, timeout=3)
         kept = sorted(map(tuple, got))
         expect.that(
             all(a[1] > b[1] for a, b in pairwise(kept)) and kept,

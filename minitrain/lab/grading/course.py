@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -73,11 +74,16 @@ def _is_graded(item: Any, module: ModuleType) -> bool:
 
 
 def _load(path: Path) -> ModuleType:
-    name = f"minitrain_checks_{path.stem}"
+    """A file of checks as a module of a package of its folder: it imports `.probes.<lab>`."""
+    package = f"minitrain_checks_{zlib.crc32(str(path.parent.resolve()).encode()):08x}"
+    if package not in sys.modules:
+        sys.modules[package] = ModuleType(package)
+        sys.modules[package].__path__ = [str(path.parent)]
+    name = f"{package}.{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, f"{path} is a Python file"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # so that its probes can be sent to the sandbox
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 

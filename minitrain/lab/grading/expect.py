@@ -6,20 +6,22 @@
     expect.that(condition, "words")
     expect.among(got, words)                             one of these words, which the message names
     expect.recorded(records, "overlap")                  the table of an experiment, to read it off
+    with expect.because({"deadlock": "words"}): …        the likely cause of a run without a result
 
 A hint is a value that a likely mistake gives: if `got` is that value, its words end the message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Number
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minitrain.lab.failures import CheckFailed
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.words import plural
 
 Hints = Iterable[tuple[Any, str]]
@@ -27,6 +29,7 @@ Hints = Iterable[tuple[Any, str]]
 # Relative rounding that a different, equally right order of operations may cause.
 ROUNDING = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 SHOWN = 8  # elements of a tensor that a message shows in full
+HANGS = ("deadlock", "mismatch", "timeout")  # kinds of a launch in which a rank waits in vain
 ROUNDED = 1e-4  # a tolerance below it is for rounding: no message names it
 
 
@@ -85,6 +88,23 @@ def recorded(records: Mapping[str, list[Any]], name: str) -> list[Any]:
     __tracebackhide__ = True
     that(records.get(name), f"record the experiment '{name}' first: the answer is read off it")
     return records[name]
+
+
+@contextmanager
+def because(causes: Mapping[str | tuple[str, ...], str]) -> Iterator[None]:
+    """A submission that gives no result is told its likely cause, the first that fits.
+
+    A key is a kind of `SubmissionFailed`, or a part of its text, or several of them.
+    """
+    __tracebackhide__ = True
+    try:
+        yield
+    except SubmissionFailed as failure:
+        for signs, words in causes.items():
+            signs = (signs,) if isinstance(signs, str) else signs
+            if failure.kind in signs or any(sign in str(failure) for sign in signs):
+                raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
+        raise
 
 
 def _judge(got: Any, want: Any, tol: float | None, hints: Hints, what: str) -> None:
