@@ -13,7 +13,7 @@ import pytest
 from minitrain.ranks.errors import RankError
 from minitrain.ranks.launch import launch
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(120)
 
 
 # ---- nothing is left ----
@@ -73,6 +73,7 @@ def until(path, seconds=60):
         time.sleep(0.05)
 
 
+@pytest.mark.alone
 def test_an_interrupt_reports_and_leaves_nothing(tmp_path, run_script):
     script = run_script(SLEEPER)
     until(tmp_path / "begun")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(120)
 PACKAGE = Path(__file__).resolve().parents[3] / "minitrain"
 
 TEXT = """
