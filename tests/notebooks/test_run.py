@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,22 +47,22 @@ def runs(paths: list[Path]) -> pytest.MarkDecorator:
 
 @pytest.mark.timeout(400)
 @runs(NOTEBOOKS)
-def test_it_runs_from_top_to_bottom(notebook: Path, tmp_path: Path, forge: Forge):
+def test_it_runs_from_top_to_bottom(notebook: Path, tmp_path: Path, server: ForkServer):
     startup = tmp_path / "profile_default" / "startup"
     startup.mkdir(parents=True)
     (startup / "00-tier.py").write_text(AT_TEST_SIZE)
-    check(notebook, tmp_path, forge)
+    check(notebook, tmp_path, server)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(400)
 @runs(SIZED)
-def test_it_runs_at_its_true_size(notebook: Path, tmp_path: Path, forge: Forge):
-    check(notebook, tmp_path, forge)
+def test_it_runs_at_its_true_size(notebook: Path, tmp_path: Path, server: ForkServer):
+    check(notebook, tmp_path, server)
 
 
-def check(notebook: Path, scratch: Path, forge: Forge) -> None:
-    status, said = forge.nbval(notebook, scratch)
+def check(notebook: Path, scratch: Path, server: ForkServer) -> None:
+    status, said = server.nbval(notebook, scratch)
     assert status == 0, (said.partition(" FAILURES ")[2] or said)[:8000]
     assert " passed" in said and "failed" not in said
     if notebook.parent.name == "solutions" and notebook.stem in LABS:
@@ -77,7 +78,7 @@ def earned(scratch: Path) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("source, said", [("1 / 0", "ZeroDivisionError"), ("print(2)", "output")])
 def test_nbval_sees_an_error_and_a_changed_output(
-    tmp_path: Path, forge: Forge, source: str, said: str
+    tmp_path: Path, server: ForkServer, source: str, said: str
 ):
     """The runs above can fail: on an error, and on an output that is not the one recorded."""
     output = nbformat.v4.new_output("stream", name="stdout", text="1\n")
@@ -87,49 +88,58 @@ def test_nbval_sees_an_error_and_a_changed_output(
         cells=[cell], metadata={"kernelspec": {"name": "python3", "display_name": "p"}}
     )
     nbformat.write(notebook, tmp_path / "wrong.ipynb")
-    status, printed = forge.nbval(tmp_path / "wrong.ipynb", tmp_path)
+    status, printed = server.nbval(tmp_path / "wrong.ipynb", tmp_path)
     assert status == 1 and said in printed
 
 
-class Forge:
-    """The process of `warm.py`: nbval on a notebook, in a fork that has everything imported."""
+class ForkServer:
+    """The process of `fork_server.py`: nbval on a notebook, in a fork that has everything imported."""
 
-    def __init__(self) -> None:
+    process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("warm.py")],
+            [sys.executable, Path(__file__).with_name("fork_server.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=course_root(),
             env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            start_new_session=True,
         )
 
     def nbval(self, notebook: Path, scratch: Path) -> tuple[int, str]:
         """pytest's exit status, and what it printed; progress and settings lie in `scratch`."""
         nbval = ["--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={CELL_SECONDS}"]
-        quiet = [
-            "-q",
-            "-x",
-            "-o",
-            "addopts=",
-            "-p",
-            "no:cacheprovider",
-            f"--rootdir={notebook.parent}",
-        ]
+        quiet = ["-qx", "-oaddopts=", "-pno:cacheprovider", f"--rootdir={notebook.parent}"]
         output = scratch / "said.txt"
         request = {
             "arguments": ["-p", "nbval.plugin", *quiet, *nbval, str(notebook)],
             "environment": {"XDG_DATA_HOME": str(scratch), "IPYTHONDIR": str(scratch)},
             "output": str(output),
         }
-        self.process.stdin.write(json.dumps(request) + "\n")
+        try:
+            return int(self._answer(json.dumps(request))), output.read_text()
+        except BaseException:  # out of time: what it still says is no answer to the next request
+            self.stop()
+            raise
+
+    def _answer(self, request: str) -> str:
+        if self.process is None:
+            self.start()
+        self.process.stdin.write(request + "\n")
         self.process.stdin.flush()
-        return int(self.process.stdout.readline()), output.read_text()
+        return self.process.stdout.readline()
+
+    def stop(self) -> None:
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
 
 
 @pytest.fixture(scope="session")
-def forge() -> Iterator[Forge]:
-    forge = Forge()
-    yield forge
-    forge.process.stdin.close()
-    forge.process.wait()
+def server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.stop()

@@ -1,6 +1,6 @@
 """A process in which nbval, a kernel and torch are imported once; each notebook runs in forks of it.
 
-    forge ── fork ──> pytest with nbval ── fork ──> the kernel that runs the cells
+    server ── fork ──> pytest with nbval ── fork ──> the kernel that runs the cells
 
 Importing costs 5 s of a core, as long as many a notebook. A request is a line on stdin, pytest's
 arguments, the kernel's environment and a file for what is printed; the answer is the exit status.
