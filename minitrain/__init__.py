@@ -1,11 +1,34 @@
 """minitrain: every technique of efficient and scaled training, from scratch, small enough to read.
 
+The tree is the table of contents, from the ground up; a room imports only from the rooms above its
+own in this list, and `make check` holds that:
+
+    measure       memory, clocks, FLOPs, bytes sent
+    model         the Transformer: attention, experts, RoPE; checkpoints of the Hugging Face hub
+    optimizers    AdamW, SGD, Lion, Adafactor, 8-bit Adam; groups, clipping, learning rates
+    network       emulated links and fabrics, and each rank's logical clock
+    precision     loss scaling, master weights, FP8 and block formats
+    data          a corpus of known entropy, real texts, tokenizer, packing, a loader that resumes
+    ranks         `launch` and `Group`: processes that talk, and that say where they hang
+    training      the loop: loss, step, state, report
+    memory        recomputation, its placement, offload
+    reliability   checkpoints
+    parallel      DDP, meshes; collectives/ zero/ tensor/ pipeline/ expert/ context/, and all at once
+                  in hybrid/
+    inference     sampling
+    planning      memory, time, money and energy of a run, before it is paid for
+    lab           what the notebooks see, grading, the sandbox, the build
+    bench         each technique beside the peer that a user would pick instead
+    commands      python -m minitrain ...
+
+A technique's room holds the naive version (`plain.py`, where a lab builds it) and the real one.
+To begin: `parallel/collectives/algorithms.py`, then `parallel/ddp.py`. From a script or a cell:
+
+    from minitrain.ranks.launch import launch
+    launch(lambda group: group.all_reduce(torch.ones(2)), ranks=4)
+
 Legend of shapes: `B batch  T tokens  D width  H heads  V vocabulary  E experts  N ranks`; a
 dimension that is sharded over ranks is written `D/N`.
-
-One folder a chapter, one file a technique; a folder imports only from the floors below it:
-measure · model, data · training · parallel · finetuning, quantization, inference, reliability,
-planning · lab · bench · commands.
 """
 
 __version__ = "0.1.0"

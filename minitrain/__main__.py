@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -11,30 +12,44 @@ from minitrain.commands.bench import bench
 from minitrain.commands.build import build
 from minitrain.commands.doctor import doctor
 from minitrain.commands.grade import grade
+from minitrain.commands.kinds import typed
 from minitrain.commands.lab import lab
 from minitrain.commands.plan.command import plan
 from minitrain.commands.train.command import train
+from minitrain.commands.train.options import TrainOptions
 from minitrain.errors import InputError
+
+UsageError = typer.BadParameter.__base__  # click's own, wherever typer keeps it
 
 app = typer.Typer(
     name="minitrain",
     help="The lab course in efficient and scaled training, from the command line.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (lab, train, grade, build, bench, doctor, assets):
-    app.command()(command)
+for command in (lab, grade, build, bench, doctor, assets):
+    app.command()(typed(command))
+app.command()(typed(train, TrainOptions))
 app.add_typer(plan, name="plan")
 
 
 def main() -> None:
     """Run a command; what a person can mend is one sentence on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        refuse(str(error))
+    except UsageError as error:
+        refuse(f"{error.format_message().rstrip('.')}: see {error.ctx.command_path} --help")
+
+
+def refuse(sentence: str) -> None:
+    """On one line, whatever was typed."""
+    print("error:", *sentence.split(), file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

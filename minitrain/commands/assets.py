@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
@@ -9,14 +10,22 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from minitrain.commands.kinds import Argument, one_of
+
+
+def known() -> Collection[str]:
+    from minitrain.data.assets.catalogue import ASSETS
+
+    return ASSETS
+
 
 def assets(
     name: Annotated[
-        str | None, typer.Argument(help="The asset to fetch; without it, all are listed.")
+        str | None, Argument(one_of("asset", known), "the one to fetch; without it, all are listed")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress")] = False,
 ) -> None:
-    """List the texts and models that can be fetched, or fetch one into the cache."""
+    """List the texts and models that can be fetched, or fetch one."""
     from minitrain.data.assets.fetch import fetch
 
     if name is None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from minitrain.errors import InputError, unknown_name
+from minitrain.commands.kinds import NEW_FILE, Argument, Option, one_of, whole
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,35 +26,27 @@ NAMES = (
     "precision",
     "optimizers",
 )
+BENCH = one_of("bench", lambda: NAMES)
 
 
 def bench(
     names: Annotated[
-        list[str] | None, typer.Argument(help=f"{', '.join(NAMES)}; none: all", metavar="[NAME …]")
+        list[str] | None, Argument(BENCH, f"{', '.join(NAMES)}; without any, all", many=True)
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="also write the rows to this file")] = None,
+    json: Annotated[Path | None, Option(NEW_FILE, "also write the rows to this file")] = None,
     repeats: Annotated[
         int | None,
-        typer.Option(help="repeats of each contender, in turn [default: the bench's own]"),
+        Option(whole(1, 1000), "repeats of each contender, in turn", "the bench's own"),
     ] = None,
 ) -> None:
     """Measure each technique beside the peer you would use instead."""
-    if repeats is not None and repeats < 1:
-        raise InputError(
-            f"--repeats is {repeats}: a median needs at least 1, and 5 to mean something"
-        )
-    if json is not None and not json.resolve().parent.is_dir():
-        raise InputError(f"{json} cannot be written: its folder does not exist; make it first")
     report(measured_rows(chosen_cases(names, repeats)), json)
 
 
 def chosen_cases(names: list[str] | None, repeats: int | None = None) -> list[Case]:
-    """The cases of the benches named, each name checked before anything is measured."""
+    """The cases of the benches named, or of all."""
     from importlib import import_module
 
-    for name in names or ():
-        if name not in NAMES:
-            raise unknown_name("bench", name, NAMES)
     options = {} if repeats is None else {"repeats": repeats}
     cases: list[Case] = []
     for name in dict.fromkeys(names or NAMES):
@@ -94,7 +84,7 @@ def report(rows: list[Row], json: Path | None = None) -> None:
     console.print(verdict(rows), soft_wrap=True, highlight=False, markup=False)
     if json is not None:
         json.write_text(as_json(rows))
-        console.print(f"{len(rows)} rows written to {json}", soft_wrap=True, highlight=False)
+        print(f"{len(rows)} rows written to {json}")
 
 
 def table(rows: list[Row]) -> Table:

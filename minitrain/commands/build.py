@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from minitrain.commands.kinds import Argument, Kind
 
 if TYPE_CHECKING:
     from minitrain.lab.building.masters import Target
 
 
+def read_lab(text: str) -> str:
+    """The name of a lab that has a master, by itself or by its file."""
+    from minitrain.lab.building.masters import targets
+
+    return targets([text])[0].name
+
+
+LAB = Kind("LAB", "the name of a lab, e02_data_parallel for one", read_lab)
+
+
 def build(
-    names: Annotated[Optional[list[str]], typer.Argument(help="labs; all without")] = None,  # noqa: UP045
+    names: Annotated[list[str] | None, Argument(LAB, "labs; without any, all", many=True)] = None,
     check: Annotated[bool, typer.Option("--check", help="only tell what has drifted")] = False,
     force: Annotated[bool, typer.Option("--force", help="execute even what is current")] = False,
     unfilled: Annotated[
@@ -21,7 +33,7 @@ def build(
         typer.Option("--unfilled", help="also run the learner's notebook, with nothing filled in"),
     ] = False,
 ) -> None:
-    """Make solutions/*.ipynb (executed) and labs/*.ipynb (for learners) from solutions/*.py."""
+    """Make executed solutions and learners' notebooks from solutions/*.py."""
     from minitrain.lab.building.masters import targets
 
     chosen = targets(names or None)

@@ -6,7 +6,7 @@ import sys
 
 
 def doctor() -> None:
-    """Tell in ten lines whether this machine can run the course; exit code 1 where it can't."""
+    """Tell whether this machine can run the course; exit code 1 if not."""
     from rich.console import Console
 
     from minitrain.lab.notebook.health import examine

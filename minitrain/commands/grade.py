@@ -6,58 +6,60 @@ import os
 import sys
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from minitrain.commands.kinds import NEW_FILE, Argument, Kind, Option, named, whole
+from minitrain.errors import InputError
+from minitrain.paths import course_root
 
 if TYPE_CHECKING:
     from minitrain.lab.grading.grade import Report
 
 
-def grade(
-    submissions: Annotated[
-        list[str], typer.Argument(help="notebooks, .py files, a lab's name, or a folder of them")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-    junit: Annotated[Optional[Path], typer.Option(help="write JUnit's XML")] = None,  # noqa: UP045
-    gradescope: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="write Gradescope's results.json"),
-    ] = None,
-    csv: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="grade a folder in parallel; a row a student and lab"),
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="parallel processes for --csv")] = os.cpu_count() or 1,
-) -> None:
-    """Grade submissions in the sandbox: text, or --json, --junit, --gradescope, --csv."""
-    from minitrain.lab.sandbox import bubblewrap
-
-    paths = [_find(given) for given in submissions]
-    if bubblewrap.find() is None:
-        print(f"warning: {bubblewrap.MISSING}", file=sys.stderr)
-    if csv is not None:
-        _class(paths, csv, jobs)
-        return
-    reports = [(path, _report(path)) for path in _files(paths)]
-    _write(reports, as_json, junit, gradescope)
-
-
-def _find(given: str) -> Path:
-    """The path as it was given, or a lab's own notebook by its name."""
-    from minitrain.errors import InputError
-    from minitrain.paths import course_root
-
-    path = Path(given)
+def read_submission_path(text: str) -> Path:
+    """A file or folder that is there, or a lab's own notebook by its name."""
+    path = named(text)
     if path.exists():
         return path
     labs = {p.stem: p for p in (course_root() / "labs").glob("*.ipynb")}
-    if given in labs:
-        return labs[given]
+    if text in labs:
+        return labs[text]
     beside = {str(p) for p in path.parent.glob("*.ipynb")} if path.parent.is_dir() else set()
-    near = get_close_matches(given, sorted({*labs, *beside}), n=1, cutoff=0.6)
+    near = get_close_matches(text, sorted({*labs, *beside}), n=1, cutoff=0.6)
     advice = f"did you mean {near[0]}?" if near else "give a notebook, a .py file or a folder"
-    raise InputError(f"{given} is not there: {advice}")
+    raise InputError(f"{text} is not there: {advice}")
+
+
+SUBMISSION = Kind("PATH", "a notebook, a .py file or a folder", read_submission_path)
+
+
+def grade(
+    submissions: Annotated[
+        list[Path],
+        Argument(SUBMISSION, "notebooks, .py files, a lab's name, or folders of them", many=True),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    junit: Annotated[Path | None, Option(NEW_FILE, "write JUnit's XML")] = None,
+    gradescope: Annotated[Path | None, Option(NEW_FILE, "write Gradescope's results.json")] = None,
+    csv: Annotated[
+        Path | None, Option(NEW_FILE, "grade a folder in parallel; a row a student and lab")
+    ] = None,
+    jobs: Annotated[int, Option(whole(1, 1024), "parallel processes for --csv")] = (
+        os.cpu_count() or 1
+    ),
+) -> None:
+    """Grade submissions in the sandbox, as text or for other tools."""
+    from minitrain.lab.sandbox import bubblewrap
+
+    if bubblewrap.find() is None:
+        print(f"warning: {bubblewrap.MISSING}", file=sys.stderr)
+    if csv is not None:
+        _class(submissions, csv, jobs)
+        return
+    reports = [(path, _report(path)) for path in _files(submissions)]
+    _write(reports, as_json, junit, gradescope)
 
 
 def _files(paths: list[Path]) -> list[Path]:
@@ -106,12 +108,8 @@ def _write(
 
 
 def _class(paths: list[Path], csv: Path, jobs: int) -> None:
-    from minitrain.errors import InputError
-
     if len(paths) != 1 or not paths[0].is_dir():
         raise InputError("--csv grades one folder of submissions: give that folder alone")
-    if jobs < 1:
-        raise InputError(f"--jobs {jobs}: give the number of parallel processes, from 1 up")
 
     from minitrain.lab.grading.classroom import grade_folder  # torch: seconds
 

@@ -5,34 +5,42 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from minitrain.commands.kinds import HOST, Argument, Kind, Option, whole
+from minitrain.errors import InputError, unknown_name
+from minitrain.paths import course_root
+
+
+def read_page(text: str) -> Path:
+    """A notebook of labs/, by its name."""
+    labs = course_root() / "labs"
+    known = {path.stem: path for path in labs.glob("*.ipynb")}
+    if not known:
+        raise InputError(f"{labs} holds no notebooks: run 'make build' first")
+    if text.removesuffix(".ipynb") not in known:
+        raise unknown_name("lab", text, known)
+    return known[text.removesuffix(".ipynb")]
+
+
+PAGE = Kind("LAB", "the name of a lab", read_page)
+
 
 def lab(
-    name: Annotated[str, typer.Argument(help="the notebook to open")] = "index",
+    page: Annotated[Path, Argument(PAGE, "the notebook to open")] = "index",
     browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
-    port: Annotated[int, typer.Option(help="the port; the next free one where it is taken")] = 8888,
-    ip: Annotated[str, typer.Option(help="0.0.0.0 to reach it from another machine")] = "localhost",
+    port: Annotated[int, Option(whole(1, 65535), "or the next that is free")] = 8888,
+    ip: Annotated[str, Option(HOST, "0.0.0.0 to reach it from other machines")] = "localhost",
 ) -> None:
-    """Open JupyterLab on a lab (by default on labs/index.ipynb, the map of the course)."""
-    from minitrain.errors import InputError, unknown_name
+    """Open JupyterLab on a lab, or on the map of the course."""
     from minitrain.lab.notebook.server import server_command
-    from minitrain.paths import course_root
 
-    root = course_root()
-    known = {path.stem: path for path in (root / "labs").glob("*.ipynb")}
-    if not known:
-        raise InputError(f"{root / 'labs'} holds no notebooks: run 'make build' first")
-    if name.removesuffix(".ipynb") not in known:
-        raise unknown_name("lab", name, known)
-    if not 0 < port < 65536:
-        raise InputError(f"port {port} is none: give one from 1 to 65535, such as 8888")
-    page = known[name.removesuffix(".ipynb")]
     options = (f"--ServerApp.ip={ip}",) if ip != "localhost" else ()
     print(f"JupyterLab opens on labs/{page.name}; Ctrl-C here, twice, stops it.", flush=True)
-    become(server_command(root, page, port, browser, options))
+    become(server_command(course_root(), page, port, browser, options))
 
 
 def become(command: list[str]) -> None:

@@ -11,9 +11,8 @@ Papers: Chen et al. 2016, arXiv 1604.06174; Korthikanti et al. 2022, 2205.05198.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from minitrain.errors import InputError
 from minitrain.memory.ambient import Ambient, ambient_now
+from minitrain.memory.repetition import repetition
 from minitrain.memory.selective import Policy, Recorder, Replayer
 
 
@@ -208,21 +208,3 @@ class _Keep(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         raise AssertionError("nothing is computed from it, so no gradient comes")
-
-
-_REPEATING: ContextVar[bool] = ContextVar("repeating", default=False)
-
-
-def recomputing() -> bool:
-    """True while a checkpointed function runs again, in backward; also within what it calls."""
-    return _REPEATING.get()
-
-
-@contextmanager
-def repetition() -> Iterator[None]:
-    """Marks the block as a repetition, in this thread: `training.recompute` puts it around one."""
-    token = _REPEATING.set(True)
-    try:
-        yield
-    finally:
-        _REPEATING.reset(token)

@@ -49,6 +49,7 @@ COLUMNS = {
 }
 
 LARGEST = 1e9  # of any of these numbers
+LARGEST_HIDDEN = 1e6  # whose divisors are tried one by one
 
 
 def run_from_row(row: Mapping[str, str | None]) -> Run:
@@ -209,9 +210,10 @@ def optional(cells: Mapping[str, str], field: str) -> int | None:
         value = -1.0
     if value < 0 or value != value // 1:
         raise InputError(f"{field} is '{text}': a whole number is needed, 0 or more")
-    if value > LARGEST:
+    largest = LARGEST_HIDDEN if field == "hidden" else LARGEST
+    if value > largest:
         raise InputError(
-            f"{field} is '{text}': more than {LARGEST:,.0f} is nothing that can be run"
+            f"{field} is '{text}': more than {largest:,.0f} is nothing that can be run"
         )
     return int(value)
 

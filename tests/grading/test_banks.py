@@ -14,11 +14,10 @@ import pytest
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import LabChecks, load_lab, pickled_reference
 from minitrain.lab.grading.grade import CheckResult, attempt_of, checks_in_turn
-from minitrain.lab.grading.submission import read_submission
 from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.lab.sandbox.sandbox import Sandbox
 
-from .bank import Specimen, bank, lab_of
+from .bank import Specimen, bank
 
 HERE = Path(__file__).parent
 WRONG, RIGHT = bank(HERE / "wrong"), bank(HERE / "right")
@@ -33,18 +32,16 @@ def graded() -> Iterator[Grade]:
     sandboxes: dict[str, Sandbox] = {}
 
     def grade(specimen: Specimen, exercise: str) -> Iterator[CheckResult]:
-        name = lab_of(specimen.path, lab_names())
+        name = specimen.lab
         if name not in sandboxes:
             for old in list(sandboxes):
                 sandboxes.pop(old).close()
             labs[name] = load_lab(name)
             sandboxes[name] = Sandbox(labs[name].hidden, PATIENT)
-        submission = read_submission(specimen.path)
         exercises = [item for item in labs[name].items if item.kind == "exercise"]
-        theirs = {e.name for e in exercises if submission.defines(e.name)}
-        ours = {e.name: pickled_reference(e) for e in exercises if e.name not in theirs}
+        ours = {e.name: pickled_reference(e) for e in exercises if e.name != exercise}
         item = labs[name].find("exercise", exercise)
-        attempt = attempt_of(item, submission, ours, sandboxes[name])
+        attempt = attempt_of(item, specimen.submission(), ours, sandboxes[name])
         return checks_in_turn(item, {"submission": attempt})
 
     yield grade
@@ -59,13 +56,13 @@ def draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def named(specimen: Specimen) -> str:
-    return f"{specimen.path.parent.name}-{specimen.path.stem}"
+    return f"{specimen.number}-{specimen.name}"
 
 
 @pytest.mark.parametrize("specimen", WRONG, ids=named)
 def test_a_wrong_one_fails_with_its_own_words(specimen: Specimen, graded: Grade):
     assert specimen.exercise and specimen.says, (
-        f"{specimen.path} needs a head: see minitrain/lab/bank.py"
+        f"{named(specimen)} needs a head: see tests/grading/bank.py"
     )
     said = ""
     for result in graded(specimen, specimen.exercise):  # until all its words are said
@@ -78,8 +75,7 @@ def test_a_wrong_one_fails_with_its_own_words(specimen: Specimen, graded: Grade)
 
 @pytest.mark.parametrize("specimen", RIGHT, ids=named)
 def test_a_right_one_gets_full_marks(specimen: Specimen, graded: Grade):
-    lab = load_lab(lab_of(specimen.path, lab_names()))
-    submission = read_submission(specimen.path)
+    lab, submission = load_lab(specimen.lab), specimen.submission()
     defined = [
         item.name for item in lab.items if item.kind == "exercise" and submission.defines(item.name)
     ]
@@ -92,9 +88,8 @@ def test_a_right_one_gets_full_marks(specimen: Specimen, graded: Grade):
 @pytest.mark.parametrize("name", lab_names())
 def test_the_banks_are_large_enough(name: str):
     """At least four wrong submissions and a right one for every exercise."""
-    folder = name.partition("_")[0]
-    wrong = [s.exercise for s in WRONG if s.path.parent.name == folder]
-    right = [read_submission(s.path) for s in RIGHT if s.path.parent.name == folder]
+    wrong = [specimen.exercise for specimen in WRONG if specimen.lab == name]
+    right = [specimen.submission() for specimen in RIGHT if specimen.lab == name]
     for item in load_lab(name).items:
         if item.kind == "exercise":
             assert wrong.count(item.name) >= 4, (

@@ -11,7 +11,7 @@ import pytest
 from minitrain.lab.failures import NotAttempted
 from minitrain.lab.grading.checks import Exercise
 from minitrain.lab.grading.grade import CheckResult, attempt_of, grade_submission, run_checks
-from minitrain.lab.grading.submission import Submission, read_submission
+from minitrain.lab.grading.submission import Submission
 from minitrain.lab.sandbox.sandbox import Sandbox
 
 from .bank import Specimen, bank
@@ -46,7 +46,7 @@ def attacked(item: type[Exercise], submission: Submission, sandbox: Sandbox) -> 
 
 def holds(specimen: Specimen, tiny, honest: Submission, sandbox: Sandbox) -> None:
     item = tiny.find("exercise", specimen.exercise)
-    results = attacked(item, read_submission(specimen.path), sandbox)
+    results = attacked(item, specimen.submission(), sandbox)
     assert any(result.status == "failed" for result in results), results
     assert all(result.status in ("failed", "passed") for result in results), results
     said = "\n".join(result.message for result in results)
@@ -55,28 +55,28 @@ def holds(specimen: Specimen, tiny, honest: Submission, sandbox: Sandbox) -> Non
     assert all(result.status == "passed" for result in after), after
 
 
-@pytest.mark.parametrize("specimen", SPECIMENS, ids=lambda s: s.path.stem)
+@pytest.mark.parametrize("specimen", SPECIMENS, ids=lambda s: s.name)
 def test_an_attack_costs_its_own_points(specimen, tiny, honest, sandbox):
     holds(specimen, tiny, honest, sandbox)
 
 
 @pytest.mark.parametrize(
-    "specimen", [s for s in SPECIMENS if s.path.stem in GUARDED], ids=lambda s: s.path.stem
+    "specimen", [s for s in SPECIMENS if s.name in GUARDED], ids=lambda s: s.name
 )
 def test_also_without_bubblewrap(specimen, tiny, honest, open_sandbox):
     holds(specimen, tiny, honest, open_sandbox)
 
 
 def test_every_attack_that_is_known_is_in_the_bank():
-    names = {specimen.path.stem for specimen in SPECIMENS}
+    names = {specimen.name for specimen in SPECIMENS}
     assert set(GUARDED) <= names
     assert all(specimen.exercise and specimen.says for specimen in SPECIMENS)
 
 
 def test_the_rest_of_the_same_file_keeps_its_points(tiny, honest, sandbox):
-    worst = [s for s in SPECIMENS if s.path.stem in ("os_exit", "patched_allclose", "deadlock")]
+    worst = [s for s in SPECIMENS if s.name in ("os_exit", "patched_allclose", "deadlock")]
     for specimen in worst:
-        cells = (*honest.cells, *read_submission(specimen.path).cells)
+        cells = (*honest.cells, *specimen.submission().cells)
         report = grade_submission(replace(honest, cells=cells), tiny, sandbox)
         others = [r for r in report.checks if r.exercise != specimen.exercise]
         assert {r.status for r in others if r.exercise in ("chunk_sizes", "sum_over_ranks")} == {

@@ -43,7 +43,8 @@ def shapes():
         heads = kv * groups
         made.append(
             {"vocab_size": draw(50, 200), "hidden_size": size * heads, "layers": draw(2, 6), "heads": heads,
-                 "kv_heads": kv, "ffn_size": draw(30, 90), "head_size": size, "tied": tied, "window": None, "qkv_bias": False}
+                 "kv_heads": kv, "ffn_size": draw(30, 90), "head_size": size, "tied": tied, "window": None, "qkv_bias": False,
+                 "experts": 0}
         )  # fmt: skip
     return made
 

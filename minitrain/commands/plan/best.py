@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from dataclasses import asdict, dataclass
 
+from rich.console import Console
+
+from minitrain.commands.plan.show import say, show_json, show_table
 from minitrain.errors import InputError
 from minitrain.planning.money.cost import Cost, Site, cost_of
 from minitrain.planning.money.goodput import Failures
@@ -32,11 +34,6 @@ class Question:
     price: Price | None
     site: Site
     by_cost: bool
-
-    def __post_init__(self) -> None:
-        for field in ("gpus", "seq"):
-            if getattr(self, field) < 1:
-                raise InputError(f"--{field} is {getattr(self, field)}: it must be 1 or more")
 
     @property
     def sequences(self) -> int:
@@ -90,18 +87,15 @@ def cost(question: Question, step: Step) -> Cost:
 
 def print_answer(question: Question, given: Answer, json: bool) -> None:
     if json:
-        print(jsonlib.dumps(as_plain(question, given), indent=1))
+        show_json(as_plain(question, given))
         return
-    from rich.console import Console
-
-    console = Console()
-    console.print(title(question, given), soft_wrap=True, highlight=False)
-    console.print(plans_table(given))
-    best = given.found.steps[0]
-    console.print(parts_bar(best), soft_wrap=True, highlight=False)
+    best, found = given.found.steps[0], given.found
+    say(title(question, given))
+    show_table(map(cells, found.steps, found.reasons), left=["plan", "why not"])
+    say(parts_bar(best))
     if best.run.plan.pp > 1:
-        console.print(pipeline_picture(best, console.width), highlight=False)
-    console.print(cost_text(question, given.costs[0]), soft_wrap=True, highlight=False)
+        say(pipeline_picture(best, Console().width))
+    say(cost_text(question, given.costs[0]))
 
 
 def as_plain(question: Question, given: Answer) -> dict:
@@ -126,21 +120,14 @@ def title(question: Question, given: Answer) -> str:
     )
 
 
-def plans_table(given: Answer):
-    from rich.table import Table
-
-    table = Table()
-    for column in ("plan", "step", "MFU", "memory", "why not"):
-        table.add_column(column, justify="right" if column in ("step", "MFU", "memory") else "left")
-    for step, reason in zip(given.found.steps, given.found.reasons):
-        table.add_row(
-            plan_in_words(step.run.plan),
-            f"{step.seconds:.2f} s",
-            f"{100 * step.mfu:.1f}%",
-            f"{step.memory.total / 2**30:.0f} GiB",
-            reason,
-        )
-    return table
+def cells(step: Step, reason: str) -> dict[str, str]:
+    return {
+        "plan": plan_in_words(step.run.plan),
+        "step": f"{step.seconds:.2f} s",
+        "MFU": f"{step.mfu:.1%}",
+        "memory": f"{step.memory.total / 2**30:.0f} GiB",
+        "why not": reason,
+    }
 
 
 def parts_bar(step: Step, width: int = 40) -> str:

@@ -3,118 +3,157 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from minitrain.errors import InputError
+from minitrain.commands.kinds import (
+    COUNT,
+    FILE,
+    PICTURE,
+    Argument,
+    Kind,
+    Option,
+    one_of,
+    real,
+    several,
+    typed,
+    whole,
+)
+from minitrain.model.config import PRESETS, preset
+from minitrain.planning.hardware import chips, find_chip
+from minitrain.planning.money.prices import Price, offers, price_of, purchase_price
+from minitrain.planning.run import Model
 
-if TYPE_CHECKING:
-    from minitrain.planning.money.cost import Site
-    from minitrain.planning.money.prices import Price
-    from minitrain.planning.run import Model
+
+def prices(source: str) -> Kind:
+    """Dollars, or a range of them with the geometric mean as what is typical."""
+
+    def read(text: str) -> Price:
+        low, _, high = text.partition("-")
+        ends = USD.read(low), USD.read(high or low)
+        if ends[0] > ends[1]:
+            raise ValueError
+        return Price(ends[0], (ends[0] * ends[1]) ** 0.5, ends[1], source)
+
+    return Kind("LOW-HIGH", "dollars, 2.5, or a range with the lower end first, 2-4", read)
+
+
+USD = real(1e-4, 1e9)
+GPUS = whole(1, 1_000_000)
+CHIP = one_of("chip", chips)
+
+ModelName = Annotated[str, Option(one_of("model preset", lambda: PRESETS), "a preset's name")]
+ChipName = Annotated[str, Option(CHIP, "a name of data/hardware.csv")]
+Seq = Annotated[int, Option(whole(1, 10**8), "tokens a sequence")]
+Batch = Annotated[int | None, Option(COUNT, "sequences a step", "4M tokens")]
+Tokens = Annotated[float | None, Option(real(1, 1e18), "tokens to train on", "20 a parameter")]
+Precision = Annotated[
+    str, Option(one_of("precision", lambda: ("bf16", "fp16", "fp8")), "bf16, fp16 or fp8")
+]
+Pue = Annotated[float, Option(real(1, 10), "all power over the machines' power")]
+Carbon = Annotated[float, Option(real(0, 10_000), "grams of CO2 a kWh")]
+Picture = Annotated[Path | None, Option(PICTURE, "also draw it: .png, .pdf or .svg")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, in place of tables")]
 
 plan = typer.Typer(
-    help="Memory, time, money and energy of a training run, before it is paid for.",
+    help="Memory, time, money and energy of a training run in advance.",
     add_completion=False,
 )
 
 
-@plan.callback(invoke_without_command=True)
 def best_plan(
     context: typer.Context,
-    model: Annotated[str, typer.Option(help="a preset's name, llama3-70b for one")] = "llama3-8b",
-    chip: Annotated[str, typer.Option(help="a name of data/hardware.csv")] = "H100-SXM-80GB",
-    gpus: Annotated[int, typer.Option(help="how many")] = 64,
-    seq: Annotated[int, typer.Option(help="tokens a sequence")] = 8192,
-    batch: Annotated[int | None, typer.Option(help="sequences a step [4M tokens]")] = None,
-    tokens: Annotated[float | None, typer.Option(help="to train on [20 a parameter]")] = None,
-    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp8")] = "bf16",
+    model: ModelName = "llama3-8b",
+    chip: ChipName = "H100-SXM-80GB",
+    gpus: Annotated[int, Option(GPUS, "how many chips")] = 64,
+    seq: Seq = 8192,
+    batch: Batch = None,
+    tokens: Tokens = None,
+    precision: Precision = "bf16",
     price: Annotated[
-        str | None, typer.Option(help="dollars a chip-hour, 2.5 or 2-4 [data/prices.csv]")
+        Price | None, Option(prices("--price"), "dollars a chip-hour", "data/prices.csv")
     ] = None,
-    pue: Annotated[float, typer.Option(help="all power over the machines' power")] = 1.2,
-    carbon: Annotated[float, typer.Option(help="grams of CO2 per kWh")] = 400.0,
+    pue: Pue = 1.2,
+    carbon: Carbon = 400.0,
     rank: Annotated[
-        str, typer.Option(help="by time or by cost (which may use fewer gpus)")
+        str,
+        Option(one_of("order", lambda: ("time", "cost")), "by time, or cost with fewer chips"),
     ] = "time",
-    json: Annotated[bool, typer.Option("--json", help="as JSON, on stdout")] = False,
+    json: Json = False,
 ) -> None:
     """The best ways to cut a training run over a cluster, what they cost, and why others lose."""
     if context.invoked_subcommand is not None:
         return
     from minitrain.commands.plan.best import Question, answer, print_answer
+    from minitrain.planning.money.cost import Site
 
-    if rank not in ("time", "cost"):
-        raise InputError(f"--rank is '{rank}': it must be time or cost")
     question = Question(
         model=shape_of(model), name=model, chip=chip, gpus=gpus, seq=seq, batch=batch,
-        tokens=tokens, precision=precision, price=price_given(price, chip),
-        site=site_of(pue, carbon), by_cost=rank == "cost",
+        tokens=tokens, precision=precision, price=price or listed_price(chip),
+        site=Site(pue, carbon), by_cost=rank == "cost",
     )  # fmt: skip
     print_answer(question, answer(question), json)
 
 
-@plan.command()
 def front(
-    model: Annotated[str, typer.Option(help="a preset's name, llama3-8b for one")] = "llama2-70b",
-    chips: Annotated[
-        str, typer.Option(help="names of data/hardware.csv, with commas between")
-    ] = "A100-SXM-80GB,H100-SXM-80GB,H200-SXM,B200-SXM",
-    gpus: Annotated[str, typer.Option(help="how many, with commas between")] = "64,256,1024,4096",
-    seq: Annotated[int, typer.Option(help="tokens a sequence")] = 8192,
-    batch: Annotated[int | None, typer.Option(help="sequences a step [4M tokens]")] = None,
-    tokens: Annotated[float | None, typer.Option(help="to train on [20 a parameter]")] = None,
-    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp8")] = "bf16",
-    kind: Annotated[str, typer.Option(help="on-demand or spot prices")] = "on-demand",
+    model: ModelName = "llama2-70b",
+    chips: Annotated[list[str], Option(several(CHIP), "names of data/hardware.csv")] = (
+        "A100-SXM-80GB,H100-SXM-80GB,H200-SXM,B200-SXM"
+    ),
+    gpus: Annotated[list[int], Option(several(GPUS), "how many chips")] = "64,256,1024,4096",
+    seq: Seq = 8192,
+    batch: Batch = None,
+    tokens: Tokens = None,
+    precision: Precision = "bf16",
+    kind: Annotated[
+        str,
+        Option(one_of("kind of price", lambda: ("on-demand", "spot")), "on-demand or spot prices"),
+    ] = "on-demand",
     deadline: Annotated[
-        float | None, typer.Option(help="days; what is the cheapest that is done by then?")
+        float | None,
+        Option(real(0.001, 1e6), "the cheapest that is done in so many days", "7, 30, 90, 365"),
     ] = None,
-    pue: Annotated[float, typer.Option(help="all power over the machines' power")] = 1.2,
-    carbon: Annotated[float, typer.Option(help="grams of CO2 per kWh")] = 400.0,
-    picture: Annotated[Path | None, typer.Option(help="a PNG of all offers to write")] = None,
-    json: Annotated[bool, typer.Option("--json", help="as JSON, on stdout")] = False,
+    pue: Pue = 1.2,
+    carbon: Carbon = 400.0,
+    picture: Picture = None,
+    json: Json = False,
 ) -> None:
-    """Days against dollars over chips, how many, and clouds: what no other choice beats."""
+    """Days against dollars over chips, sizes and clouds: what none beats."""
     from minitrain.commands.plan.front import Asked, report, training_of
+    from minitrain.planning.money.cost import Site
 
     training = training_of(shape_of(model), seq, batch, tokens, precision)
-    asked = Asked(model, names_in(chips), numbers_in(gpus), kind, deadline, picture)
-    report(asked, training, site_of(pue, carbon), json)
+    asked = Asked(model, chips, sorted(gpus), kind, deadline, picture)
+    report(asked, training, Site(pue, carbon), json)
 
 
-@plan.command()
 def own(
-    chip: Annotated[str, typer.Option(help="a name of data/hardware.csv")] = "H100-SXM-80GB",
+    chip: ChipName = "H100-SXM-80GB",
     purchase: Annotated[
-        str | None, typer.Option(help="dollars to own one, or a range [data/purchases.csv]")
+        Price | None, Option(prices("--purchase"), "dollars to own one", "data/purchases.csv")
     ] = None,
     rent: Annotated[
-        str | None, typer.Option(help="dollars a chip-hour, 2.5 or 2-4 [data/prices.csv]")
+        Price | None, Option(prices("--rent"), "dollars a chip-hour", "data/prices.csv")
     ] = None,
-    busy: Annotated[float, typer.Option(help="share of its life in which it works")] = 0.8,
-    years: Annotated[float, typer.Option(help="its life")] = 4.0,
-    power: Annotated[float, typer.Option(help="dollars a kWh")] = 0.1,
-    pue: Annotated[float, typer.Option(help="all power over the machines' power")] = 1.2,
-    upkeep: Annotated[float, typer.Option(help="share of the purchase, each year")] = 0.1,
-    picture: Annotated[Path | None, typer.Option(help="a PNG of both over time to write")] = None,
-    json: Annotated[bool, typer.Option("--json", help="as JSON, on stdout")] = False,
+    busy: Annotated[float, Option(real(0.001, 1), "share of its life in which it works")] = 0.8,
+    years: Annotated[float, Option(real(0.01, 100), "its life in years")] = 4.0,
+    power: Annotated[float, Option(real(0, 1000), "dollars a kWh")] = 0.1,
+    pue: Pue = 1.2,
+    upkeep: Annotated[float, Option(real(0, 1), "share of the purchase, each year")] = 0.1,
+    picture: Picture = None,
+    json: Json = False,
 ) -> None:
-    """Own or rent a chip: how busy must it be, and when has it paid for itself?"""
+    """Own or rent a chip: how busy must it be, and when is it paid off?"""
     from minitrain.commands.plan.own import Comparison, report
-    from minitrain.planning.hardware import find_chip
-    from minitrain.planning.money.prices import price_of, purchase_price
 
-    bought = range_given(purchase, "--purchase") if purchase else purchase_price(chip)
-    rented = range_given(rent, "--rent") if rent else price_of(chip)
+    bought, rented = purchase or purchase_price(chip), rent or price_of(chip)
     comparison = Comparison(find_chip(chip), bought, rented, busy, years, power, pue, upkeep)
     report(comparison, picture, json)
 
 
-@plan.command()
 def predict(
-    runs: Annotated[Path, typer.Argument(help="a CSV, a row for each run", metavar="RUNS.csv")],
-    json: Annotated[bool, typer.Option("--json", help="a JSON array on stdout")] = False,
+    runs: Annotated[Path, Argument(FILE, "a CSV file, a row for each run")], json: Json = False
 ) -> None:
     """Step time, utilisation and memory of each run of a file."""
     from minitrain.commands.plan.predict import as_json, as_table
@@ -122,21 +161,20 @@ def predict(
     (as_json if json else as_table)(runs)
 
 
-@plan.command()
-def validate(
-    json: Annotated[bool, typer.Option("--json", help="as JSON, on stdout")] = False,
-) -> None:
-    """The planner against every published run of data/published_runs.csv."""
+def validate(json: Json = False) -> None:
+    """The planner against every run of data/published_runs.csv."""
     from minitrain.commands.plan.validate import report
 
     report(json)
 
 
+plan.callback(invoke_without_command=True)(typed(best_plan))
+for command in (front, own, predict, validate):
+    plan.command()(typed(command))
+
+
 def shape_of(name: str) -> Model:
     """A preset of `model.config` as the planner's shape."""
-    from minitrain.model.config import preset
-    from minitrain.planning.run import Model
-
     config = preset(name)
     return Model(
         config.layers, config.hidden_size, config.heads, config.kv_heads, config.ffn_size,
@@ -147,47 +185,6 @@ def shape_of(name: str) -> Model:
     )  # fmt: skip
 
 
-def price_given(text: str | None, chip: str) -> Price | None:
-    """The option's price or range; else the table's; None where the table has none."""
-    from minitrain.planning.money.prices import offers, price_of
-
-    if text is None:
-        return price_of(chip) if offers(chip, "on-demand") else None
-    return range_given(text, "--price")
-
-
-def range_given(text: str, option: str) -> Price:
-    """2.5, or 2-4 with the geometric mean as what is typical."""
-    from minitrain.planning.money.prices import Price
-
-    try:
-        low, _, high = (part.strip() for part in text.partition("-"))
-        ends = float(low), float(high or low)
-    except ValueError:
-        raise InputError(f"{option} is '{text}': give dollars, 2.5, or a range, 2-4") from None
-    if not 0 < ends[0] <= ends[1] < float("inf"):
-        raise InputError(f"{option} is '{text}': give dollars over 0, the lower ones first")
-    return Price(ends[0], (ends[0] * ends[1]) ** 0.5, ends[1], option)
-
-
-def names_in(text: str) -> list[str]:
-    """Chips of a list with commas; an unknown one is refused by its name."""
-    from minitrain.planning.hardware import find_chip
-
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise InputError("--chips is empty: give names of data/hardware.csv, commas between")
-    return [find_chip(name).name for name in names]
-
-
-def numbers_in(text: str) -> list[int]:
-    sizes = [part.strip() for part in text.split(",")]
-    if not all(size.isdigit() and int(size) for size in sizes):
-        raise InputError(f"--gpus is '{text}': give whole numbers of 1 or more, 64,256,1024")
-    return sorted({int(size) for size in sizes})
-
-
-def site_of(pue: float, carbon: float) -> Site:
-    from minitrain.planning.money.cost import Site
-
-    return Site(pue=pue, grams_per_kwh=carbon)
+def listed_price(chip: str) -> Price | None:
+    """The table's, where it has one."""
+    return price_of(chip) if offers(chip, "on-demand") else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from minitrain.commands.plan.best import BATCH_TOKENS, TOKENS_PER_PARAMETER
+from minitrain.commands.plan.show import say, show_json, show_table
 from minitrain.errors import InputError
 from minitrain.planning.money.cost import Site, cheapest_by, pareto
 from minitrain.planning.money.front import Option, Training, all_options
@@ -32,21 +32,11 @@ class Asked:
     deadline: float | None
     picture: Path | None
 
-    def __post_init__(self) -> None:
-        checked_file(self.picture)
-        if self.kind not in ("on-demand", "spot"):
-            raise InputError(f"--kind is '{self.kind}': it must be on-demand or spot")
-        if self.deadline is not None and not self.deadline > 0:
-            raise InputError(f"--deadline is {self.deadline:g}: give days, over 0")
-
 
 def training_of(
     model: Model, seq: int, batch: int | None, tokens: float | None, precision: str
 ) -> Training:
     """A batch of about 4M tokens, the same for all clusters, and Chinchilla's tokens."""
-    for option, value in (("--seq", seq), ("--batch", batch), ("--tokens", tokens)):
-        if value is not None and not value > 0:
-            raise InputError(f"{option} is {value:g}: it must be over 0")
     sequences = batch or 2 ** max(0, round(math.log2(BATCH_TOKENS / seq)))
     trained = tokens or TOKENS_PER_PARAMETER * parameter_count(model, seq)
     return Training(model, seq, sequences, trained, precision)
@@ -59,7 +49,7 @@ def report(asked: Asked, training: Training, site: Site, json: bool) -> None:
     if asked.picture:
         draw(asked, training, options, front)
     if json:
-        print(jsonlib.dumps(as_plain(asked, training, options, front, best), indent=1))
+        show_json(as_plain(asked, training, options, front, best))
     else:
         print_front(asked, training, options, front, best)
 
@@ -117,42 +107,32 @@ def plain(option: Option) -> dict:
 def print_front(
     asked: Asked, training: Training, options: list[Option], front: list[Option], best: dict
 ) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    grid = Table(
-        title=f"What none of {len(options)} offers beats: {asked.name}, {training.tokens:.3g} "
+    title = (
+        f"What none of {len(options)} offers beats: {asked.name}, {training.tokens:.3g} "
         f"tokens, {training.batch} sequences of {training.seq} a step"
     )
-    words = ("chips", "from", "priced")
-    for column in (*words, "days", "cost", "MWh", "t CO2"):
-        side = "left" if column in words else "right"
-        grid.add_column(column, justify=side, no_wrap=column == "chips")
-    for option in front:
-        grid.add_row(*cells(option))
-    console.print(grid)
-    for line in [*deadline_lines(best), *chip_lines(asked, options)]:
-        console.print(line, soft_wrap=True, highlight=False)
-    console.print(
+    show_table(map(cells, front), title, left=["chips", "from", "priced"])
+    say(*deadline_lines(best), *chip_lines(asked, options))
+    say(
         "Prices are what pages printed (data/prices.csv): ask for a quote before you believe one; "
-        "power at the chips' limit; failures as often as Llama 3's.", soft_wrap=True,
-    )  # fmt: skip
+        "power at the chips' limit; failures as often as Llama 3's."
+    )
 
 
-def cells(option: Option) -> list[str]:
+def cells(option: Option) -> dict[str, str]:
     cost, offer = option.cost, option.offer
     power = ["?", "?"]
     if cost.kwh is not None:
         power = [f"{cost.kwh / 1000:,.3g}", f"{cost.tonnes_co2:,.3g}"]
-    return [
-        f"{option.step.run.gpus} {offer.chip}",
-        offer.seller,
-        short_date(offer.date),
-        f"{option.days:,.3g}",
-        money(cost.usd),
-        *power,
-    ]
+    return {
+        "chips": f"{option.step.run.gpus} {offer.chip}",
+        "from": offer.seller,
+        "priced": short_date(offer.date),
+        "days": f"{option.days:,.3g}",
+        "cost": money(cost.usd),
+        "MWh": power[0],
+        "t CO2": power[1],
+    }
 
 
 def short_date(date: str) -> str:
@@ -221,16 +201,6 @@ def draw(asked: Asked, training: Training, options: list[Option], front: list[Op
         ax.set_title(f"{asked.name} on {count_text(training.tokens)} tokens: each point an offer")
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         saved(figure, asked.picture)
-
-
-def checked_file(file: Path | None) -> None:
-    """Before the work is done: the folder is there, and the name says which kind of picture."""
-    if file is None:
-        return
-    if file.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise InputError(f"--picture is '{file}': give a name that ends in .png, .pdf or .svg")
-    if not file.resolve().parent.is_dir():
-        raise InputError(f"--picture is '{file}': the folder {file.parent} is not there; make it")
 
 
 def saved(figure: Figure, file: Path) -> None:

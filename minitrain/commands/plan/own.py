@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from minitrain.commands.plan.front import checked_file, saved
+from minitrain.commands.plan.front import saved
+from minitrain.commands.plan.show import say, show_json, show_table
 from minitrain.errors import InputError
 from minitrain.planning.hardware import Chip
 from minitrain.planning.money.ownership import (
     YEAR_HOURS,
     Owning,
     break_even,
-    checked_share,
     months_to_pay,
 )
 from minitrain.planning.money.prices import Price
@@ -34,7 +33,6 @@ class Comparison:
     upkeep: float
 
     def __post_init__(self) -> None:
-        checked_share(self.busy)
         if self.chip.watts is None:
             raise InputError(
                 f"{self.chip.name} has no power (tdp_W) in data/hardware.csv: take another chip"
@@ -63,56 +61,38 @@ class Comparison:
 
 
 def report(comparison: Comparison, picture: Path | None, json: bool) -> None:
-    checked_file(picture)
     rows = comparison.rows()
     if picture:
         draw(comparison, picture)
     if json:
         sources = {"purchase": asdict(comparison.purchase), "rent": asdict(comparison.rent)}
         plain = {"chip": comparison.chip.name, "busy": comparison.busy, **sources, "rows": rows}
-        print(jsonlib.dumps(plain, indent=1))
+        show_json(plain)
         return
     print_table(comparison, rows)
 
 
 def print_table(comparison: Comparison, rows: list[dict]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     c = comparison
-    grid = Table(title=f"{c.chip.name}, busy {c.busy:.0%} of {c.years:g} years: own or rent")
-    for column in (
-        "to own one",
-        "own, an hour",
-        "rent, an hour",
-        "pays from busy",
-        "paid after",
-        "",
-    ):
-        grid.add_column(column, justify="right")
-    for row in rows:
-        grid.add_row(*cells(row, c.busy))
-    console = Console()
-    console.print(grid)
-    console.print(
+    title = f"{c.chip.name}, busy {c.busy:.0%} of {c.years:g} years: own or rent"
+    show_table([cells(row, c.busy) for row in rows], title)
+    say(
         f"Prices: {c.purchase.source}; {c.rent.source}. Power {c.usd_per_kwh:g} dollars a kWh at "
         f"{c.chip.watts:g} W and PUE {c.pue:g}, upkeep {c.upkeep:.0%} a year, nothing left "
-        "at the end.",
-        soft_wrap=True,
-        highlight=False,
+        "at the end."
     )
 
 
-def cells(row: dict, busy: float) -> list[str]:
+def cells(row: dict, busy: float) -> dict[str, str]:
     share, months = row["break_even_busy"], row["months_to_pay"]
-    return [
-        f"${row['purchase_usd']:,.0f}",
-        f"${row['own_usd_per_hour']:.2f}",
-        f"${row['rent_usd_per_hour']:.2f}",
-        "never" if share > 1 else f"{share:.0%}",
-        "never" if months is None else f"{months:.0f} months",
-        "own" if share <= busy else "rent",
-    ]
+    return {
+        "to own one": f"${row['purchase_usd']:,.0f}",
+        "own, an hour": f"${row['own_usd_per_hour']:.2f}",
+        "rent, an hour": f"${row['rent_usd_per_hour']:.2f}",
+        "pays from busy": "never" if share > 1 else f"{share:.0%}",
+        "paid after": "never" if months is None else f"{months:.0f} months",
+        "": "own" if share <= busy else "rent",
+    }
 
 
 def draw(comparison: Comparison, file: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
+from minitrain.commands.plan.show import say, show_table
 from minitrain.planning.predict import count_runs, predict
 
 TABLE_ROWS = 200  # a longer file is for --json; the table shows its head
@@ -21,40 +23,30 @@ def as_json(file: Path) -> None:
 
 
 def as_table(file: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="Predicted, not measured")
-    for column in ("name", "step", "TFLOP/s a chip", "MFU", "HFU", "tokens/s", "memory"):
-        table.add_column(column, justify="left" if column == "name" else "right")
-    left_out = 0
-    for i, run in enumerate(with_bar(file)):
-        if i >= TABLE_ROWS:
-            left_out += 1
-            continue
-        table.add_row(*cells(run))
-    console = Console()
-    console.print(table)
+    estimates = with_bar(file)
+    rows = [cells(run) for run in islice(estimates, TABLE_ROWS)]
+    left_out = sum(1 for _ in estimates)
+    show_table(rows, "Predicted, not measured", left=["name"])
     if left_out:
-        console.print(f"and {left_out} more: use --json")
+        say(f"and {left_out} more: use --json")
 
 
-def cells(run: dict) -> list[str]:
+def cells(run: dict) -> dict[str, str]:
     over = "" if run["fits"] is not False else " too much"
-    return [
-        run["name"],
-        f"{run['step_seconds']:.3g} s",
-        f"{run['tflops_per_gpu']:.1f}",
-        f"{100 * run['mfu']:.1f}%",
-        f"{100 * run['hfu']:.1f}%",
-        f"{run['tokens_per_second']:,.0f}",
-        f"{run['memory_gib']:.1f} GiB{over}",
-    ]
+    return {
+        "name": run["name"],
+        "step": f"{run['step_seconds']:.3g} s",
+        "TFLOP/s a chip": f"{run['tflops_per_gpu']:.1f}",
+        "MFU": f"{run['mfu']:.1%}",
+        "HFU": f"{run['hfu']:.1%}",
+        "tokens/s": f"{run['tokens_per_second']:,.0f}",
+        "memory": f"{run['memory_gib']:.1f} GiB{over}",
+    }
 
 
-def with_bar(file: Path) -> Iterable[dict]:
+def with_bar(file: Path) -> Iterator[dict]:
     """The estimates, counted on stderr; the file is checked whole before this returns."""
     from tqdm import tqdm
 
     total = count_runs(file)
-    return tqdm(predict(file), total=total, unit="run", leave=False, disable=total < 100)
+    return iter(tqdm(predict(file), total=total, unit="run", leave=False, disable=total < 100))

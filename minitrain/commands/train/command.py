@@ -10,82 +10,48 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
+from minitrain.commands.kinds import DEVICE, FOLDER, Option, whole
+from minitrain.commands.train.mesh_check import RANKS
+from minitrain.commands.train.options import (
+    TrainOptions,
+    find_run,
+    new_folder,
+    new_options,
+    resumed_options,
+)
 from minitrain.errors import InputError
-
-if TYPE_CHECKING:
-    from minitrain.commands.train.options import TrainOptions
 
 LONGEST_SECONDS = 30 * 86400.0  # a launch has a deadline; a training run needs none
 PATIENCE_SECONDS = 1.0  # torchrun passes one Ctrl-C on twice
 INTERRUPTED = 130  # the exit code that shells give to Ctrl-C
+STARTED_BY_TORCHRUN = {
+    "WORLD_SIZE": RANKS,
+    "RANK": whole(0, 9_999),
+    "LOCAL_WORLD_SIZE": RANKS,
+    "LOCAL_RANK": whole(0, 9_999),
+    "MASTER_PORT": whole(1, 65535),
+}
 
 
 def train(
-    preset: Annotated[str | None, typer.Option(help="the model's shape [1M]")] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help="corpus, sotu, moby-dick, tinystories, or a text file [corpus]"),
-    ] = None,
-    domain: Annotated[str | None, typer.Option(help="the corpus's world [village]")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="for the whole command [2, unless --steps or --tokens]")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="instead of minutes")] = None,
-    tokens: Annotated[int | None, typer.Option(help="instead of minutes")] = None,
-    batch: Annotated[int | None, typer.Option(help="sequences a step, over all ranks [8]")] = None,
-    length: Annotated[int | None, typer.Option(help="tokens a sequence [192]")] = None,
-    lr: Annotated[float | None, typer.Option(help="the highest learning rate [0.004]")] = None,
-    accumulate: Annotated[
-        int | None, typer.Option(help="microbatches that a rank's batch is cut into [1]")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, or bfloat16 matmuls [auto: the faster]")
-    ] = None,
-    recompute: Annotated[
-        str | None,
-        typer.Option(help="for less memory: selective, or full for a quarter more compute [none]"),
-    ] = None,
-    vocab: Annotated[int | None, typer.Option(help="tokens to learn from the text [512]")] = None,
-    seed: Annotated[int | None, typer.Option(help="of weights, corpus and order [0]")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="the run's folder [runs/PRESET-DATA]", show_default=False)
-    ] = None,
+    context: typer.Context,
+    out: Annotated[Path | None, Option(FOLDER, "the run's folder", "runs/PRESET-DATA")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="go on with the run in --out [the newest in runs/]")
+        bool, typer.Option("--resume", help="go on with the run in --out, or the newest in runs/")
     ] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, … [cuda if there is one]")] = None,
-    ranks: Annotated[int | None, typer.Option(help="processes, data-parallel [1]")] = None,
-    dp: Annotated[int | None, typer.Option(help="a mesh: ranks that split the rows")] = None,
-    tp: Annotated[int | None, typer.Option(help="a mesh: ranks that split each matrix")] = None,
-    pp: Annotated[int | None, typer.Option(help="a mesh: ranks that split the layers")] = None,
-    cp: Annotated[int | None, typer.Option(help="a mesh: ranks that split each row")] = None,
-    ep: Annotated[
-        int | None, typer.Option(help="a mesh: ranks that split rows, and the experts")
+    device: Annotated[
+        str | None, Option(DEVICE, "cpu, cuda, mps or xpu", "cuda if there is one")
     ] = None,
-    sequence: Annotated[
-        bool, typer.Option("--sequence", help="--tp also splits the tokens between its matrices")
-    ] = False,
-    schedule: Annotated[
-        str | None,
-        typer.Option(help="of --pp: gpipe, 1f1b, interleaved, zero-bubble, dualpipe [1f1b]"),
-    ] = None,
-    chunks: Annotated[int | None, typer.Option(help="stages a rank, if interleaved [2]")] = None,
+    **fields: Any,
 ) -> None:
-    """Train a model on a text; saved once a minute, stopped by Ctrl-C, resumed bit for bit."""
-    from minitrain.commands.train.options import find_run, new_folder, new_options, resumed_options
-
+    """Train a model on a text; Ctrl-C saves, --resume goes on bit for bit."""
     started = time.time()
-    given = {
-        "preset": preset, "data": data, "domain": domain, "minutes": minutes, "steps": steps,
-        "tokens": tokens, "batch": batch, "length": length, "lr": lr, "accumulate": accumulate,
-        "dtype": dtype, "recompute": recompute, "vocab": vocab, "seed": seed,
-        "ranks": ranks_outside(ranks), "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep,
-        "sequence": sequence or None, "schedule": schedule, "chunks": chunks,
-    }  # fmt: skip
+    given = {name: value for name, value in fields.items() if is_typed(context, name)}
+    given = {**ranks_outside(), **given}
     if resume:
         folder = find_run(out)
         options = resumed_options(folder, given)
@@ -100,10 +66,16 @@ def train(
         raise typer.Exit(INTERRUPTED)
 
 
-def ranks_outside(typed: int | None) -> int | None:
-    """How many processes torchrun or srun has started, unless --ranks says it."""
-    started = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
-    return int(started) if typed is None and started else typed
+def is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def ranks_outside() -> dict[str, int]:
+    """How many processes torchrun or srun has started, by the environment that they share."""
+    outside = {name: os.environ[name] for name in STARTED_BY_TORCHRUN if name in os.environ}
+    read = {name: STARTED_BY_TORCHRUN[name](text, name) for name, text in outside.items()}
+    return {"ranks": read["WORLD_SIZE"]} if {"RANK", "WORLD_SIZE"} <= read.keys() else {}
 
 
 def run(

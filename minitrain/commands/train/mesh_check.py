@@ -16,31 +16,52 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Annotated
 
-from minitrain.errors import InputError, unknown_name
+import typer
+
+from minitrain.commands.kinds import Option, one_of, whole
+from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.parallel.pipeline.schedules import SCHEDULES
 from minitrain.words import plural
 
 FLAGS = ("dp", "tp", "pp", "cp", "ep")  # as one types them; on a mesh in mesh_model.AXES' order
+PANEL = "On several ranks"
+RANKS = whole(1, 10_000)
+SCHEDULE = one_of("schedule", lambda: SCHEDULES)
+
+
+def axis(help: str) -> Option:
+    return Option(RANKS, help, panel=PANEL)
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A mesh, and what it is for; `ranks`: how many there are, None: as many as it has places."""
+class MeshRequest:
+    """A mesh and the work for it; `ranks`: how many there are, None: as many as it has places."""
 
-    config: ModelConfig
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    ep: int = 1
-    batch: int = 8
-    length: int = 192
-    accumulate: int = 1
-    schedule: str = "1f1b"
-    chunks: int = 1
-    sequence: bool = False
+    dp: Annotated[int | None, axis("a mesh: ranks that split the rows of a batch")] = None
+    tp: Annotated[int | None, axis("a mesh: ranks that split each matrix")] = None
+    pp: Annotated[int | None, axis("a mesh: ranks that split the layers")] = None
+    cp: Annotated[int | None, axis("a mesh: ranks that split each row")] = None
+    ep: Annotated[int | None, axis("a mesh: ranks that split rows, and the experts")] = None
+    sequence: Annotated[
+        bool,
+        typer.Option(
+            "--sequence", help="--tp also splits tokens between its matrices", rich_help_panel=PANEL
+        ),
+    ] = False
+    schedule: Annotated[str, Option(SCHEDULE, f"of --pp: {', '.join(SCHEDULES)}", panel=PANEL)] = (
+        "1f1b"
+    )
+    chunks: Annotated[
+        int, Option(whole(1, 64), "stages a rank; 2 where --schedule is interleaved", panel=PANEL)
+    ] = 1
+    batch: Annotated[int, Option(whole(1, 100_000), "sequences a step, over all ranks")] = 8
+    length: Annotated[int, Option(whole(1, 10**7), "tokens a sequence")] = 192
+    accumulate: Annotated[
+        int, Option(whole(1, 100_000), "microbatches that a rank's batch is cut into")
+    ] = 1
     ranks: int | None = None
 
     @property
@@ -48,94 +69,97 @@ class Wish:
         return math.prod(self.sizes)
 
     @property
+    def axes(self) -> dict[str, int]:
+        """How many ranks along each axis."""
+        return {axis: 1 if getattr(self, axis) is None else getattr(self, axis) for axis in FLAGS}
+
+    @property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(getattr(self, axis) for axis in FLAGS)
+        return tuple(self.axes.values())
 
     def __str__(self) -> str:
         return " ".join(f"--{axis} {n}" for axis, n in zip(FLAGS, self.sizes) if n > 1) or "--dp 1"
 
 
-def check_mesh(wish: Wish) -> None:
+def check_mesh(config: ModelConfig, request: MeshRequest) -> None:
     """InputError with the reason and what would do, unless the mesh can do it."""
-    check_schedule(wish)
-    found = next(reasons(wish), None)
+    check_schedule(request)
+    found = next(reasons(config, request), None)
     if found is None:
         return
     reason, remedies = found
-    near = nearest(wish)
+    near = nearest(config, request)
     if near is not None:
-        remedies = [*remedies, changes(wish, near)]
+        remedies = [*remedies, changes(request, near)]
     raise InputError(f"{reason}: use {', or '.join(remedies)}")
 
 
-def check_schedule(wish: Wish) -> None:
-    for axis, size in zip(FLAGS, wish.sizes):
-        if size < 1:
-            raise InputError(f"--{axis} {size} is not possible: it must be 1 or more")
-    if wish.schedule not in SCHEDULES:
-        raise unknown_name("schedule", wish.schedule, SCHEDULES)
-    if wish.chunks < 1 or (wish.chunks > 1 and wish.schedule != "interleaved"):
+def check_schedule(request: MeshRequest) -> None:
+    if request.chunks > 1 and request.schedule != "interleaved":
         raise InputError(
-            f"--chunks {wish.chunks} is not possible with --schedule {wish.schedule}: "
+            f"--chunks {request.chunks} is not possible with --schedule {request.schedule}: "
             "use --chunks 1, or --schedule interleaved with 2 or more"
         )
 
 
-def reasons(wish: Wish) -> Iterator[tuple[str, list[str]]]:
+def reasons(config: ModelConfig, request: MeshRequest) -> Iterator[tuple[str, list[str]]]:
     """Each reason why it cannot be, and what else than another mesh would mend it."""
-    yield from reasons_of_width(wish)
-    yield from reasons_of_depth(wish)
-    yield from reasons_of_data(wish)
-    if wish.ranks is not None and wish.places != wish.ranks:
+    yield from reasons_of_width(config, request)
+    yield from reasons_of_depth(config, request)
+    yield from reasons_of_data(config, request)
+    if request.ranks is not None and request.places != request.ranks:
         yield (
-            f"{wish} makes a mesh of {plural(wish.places, 'rank')}, and there are {wish.ranks}",
-            [plural(wish.places, "rank")],
+            f"{request} makes a mesh of {plural(request.places, 'rank')}, and there are "
+            f"{request.ranks}",
+            [plural(request.places, "rank")],
         )
 
 
-def reasons_of_width(wish: Wish) -> Iterator[tuple[str, list[str]]]:
-    heads, width = wish.config.heads, wish.config.ffn_size
-    if heads % wish.tp:
-        yield f"--tp {wish.tp} does not divide the model's {heads} heads", []
-    if width % wish.tp:
-        yield f"--tp {wish.tp} does not divide the {width} features of the model's MLP", []
-    if wish.sequence and wish.tp == 1:
+def reasons_of_width(config: ModelConfig, request: MeshRequest) -> Iterator[tuple[str, list[str]]]:
+    heads, width, tp = config.heads, config.ffn_size, request.axes["tp"]
+    if heads % tp:
+        yield f"--tp {tp} does not divide the model's {heads} heads", []
+    if width % tp:
+        yield f"--tp {tp} does not divide the {width} features of the model's MLP", []
+    if request.sequence and tp == 1:
         yield "--sequence splits tokens over the ranks of --tp, and there is one", ["no --sequence"]
 
 
-def reasons_of_depth(wish: Wish) -> Iterator[tuple[str, list[str]]]:
-    layers, experts, stages = wish.config.layers, wish.config.experts, wish.pp * wish.chunks
+def reasons_of_depth(config: ModelConfig, request: MeshRequest) -> Iterator[tuple[str, list[str]]]:
+    layers, experts = config.layers, config.experts
+    pp, ep, chunks = request.axes["pp"], request.axes["ep"], request.chunks
+    stages = pp * chunks
     if stages > layers:
-        what = f"--pp {wish.pp}" + (f" with --chunks {wish.chunks}" if wish.chunks > 1 else "")
+        what = f"--pp {pp}" + (f" with --chunks {chunks}" if chunks > 1 else "")
         yield f"{what} makes {stages} stages, and the model has {layers} layers", []
-    if wish.ep > 1 and not experts:
-        yield f"--ep {wish.ep} splits experts, and the model has none", ["--preset 1M-moe"]
-    elif experts % wish.ep:
-        yield f"--ep {wish.ep} does not divide the model's {experts} experts", []
+    if ep > 1 and not experts:
+        yield f"--ep {ep} splits experts, and the model has none", ["--preset 1M-moe"]
+    elif experts % ep:
+        yield f"--ep {ep} does not divide the model's {experts} experts", []
 
 
-def reasons_of_data(wish: Wish) -> Iterator[tuple[str, list[str]]]:
-    chunks = sequence_chunks(wish)
-    if wish.length % chunks:
-        fitting = [n for n in around(wish.length, chunks) if n <= wish.config.max_length]
+def reasons_of_data(config: ModelConfig, request: MeshRequest) -> Iterator[tuple[str, list[str]]]:
+    chunks = sequence_chunks(request)
+    if request.length % chunks:
+        fitting = [n for n in around(request.length, chunks) if n <= config.max_length]
         yield (
-            f"--length {wish.length} cannot be cut into {chunks} equal chunks",
+            f"--length {request.length} cannot be cut into {chunks} equal chunks",
             [f"--length {n}" for n in fitting[:1]],
         )
-    ranks = wish.dp * wish.ep
-    parts = ranks * wish.accumulate
-    if wish.batch % parts:
+    ranks = request.axes["dp"] * request.axes["ep"]
+    parts = ranks * request.accumulate
+    if request.batch % parts:
         yield (
-            f"--batch {wish.batch} does not divide into rows for {plural(ranks, 'rank')} x "
-            f"{wish.accumulate} microbatches",
-            [f"--batch {around(wish.batch, parts)[0]}"],
+            f"--batch {request.batch} does not divide into rows for {plural(ranks, 'rank')} x "
+            f"{request.accumulate} microbatches",
+            [f"--batch {around(request.batch, parts)[0]}"],
         )
 
 
-def sequence_chunks(wish: Wish) -> int:
+def sequence_chunks(request: MeshRequest) -> int:
     """Into how many chunks a row is cut: two a rank of cp (zig-zag), and a part a rank of tp."""
-    zigzag = 2 * wish.cp if wish.cp > 1 else 1
-    return math.lcm(zigzag, wish.cp * wish.tp if wish.sequence else 1)
+    cp, tp = request.axes["cp"], request.axes["tp"]
+    return math.lcm(2 * cp if cp > 1 else 1, cp * tp if request.sequence else 1)
 
 
 def around(number: int, factor: int) -> list[int]:
@@ -144,31 +168,31 @@ def around(number: int, factor: int) -> list[int]:
     return sorted((n for n in (below, below + factor) if n), key=lambda n: abs(n - number))
 
 
-def nearest(wish: Wish) -> Wish | None:
+def nearest(config: ModelConfig, request: MeshRequest) -> MeshRequest | None:
     """The nearest that can, with at most as many places; exactly `ranks`, where they are given."""
-    config = wish.config
     possible = {
-        "dp": divisors(wish.batch),
+        "dp": divisors(request.batch),
         "tp": divisors(math.gcd(config.heads, config.ffn_size)),
-        "pp": range(1, config.layers // wish.chunks + 1),
-        "cp": [1, *divisors(wish.length // 2)],
+        "pp": range(1, config.layers // request.chunks + 1),
+        "cp": [1, *divisors(request.length // 2)],
         "ep": divisors(config.experts or 1),
     }
-    most = wish.ranks or wish.places
-    meshes = (dict(zip(FLAGS, sizes)) for sizes in product(*(possible[axis] for axis in FLAGS)))
-    fitting = (replace(wish, **m) for m in meshes if math.prod(m.values()) <= most)
-    able = (other for other in fitting if next(reasons(other), None) is None)
-    return min(able, key=lambda other: distance(wish, other), default=None)
+    most = request.ranks or request.places
+    within = ([n for n in possible[axis] if n <= most] for axis in FLAGS)
+    meshes = (dict(zip(FLAGS, sizes)) for sizes in product(*within))
+    fitting = (replace(request, **m) for m in meshes if math.prod(m.values()) <= most)
+    able = (other for other in fitting if next(reasons(config, other), None) is None)
+    return min(able, key=lambda other: distance(request, other), default=None)
 
 
-def distance(wish: Wish, other: Wish) -> tuple:
+def distance(request: MeshRequest, other: MeshRequest) -> tuple:
     """How many axes differ, by what factors together; then the more ranks the better, along dp."""
-    factors = [abs(math.log(a / b)) for a, b in zip(wish.sizes, other.sizes) if a != b]
+    factors = [abs(math.log(a / b)) for a, b in zip(request.sizes, other.sizes) if a != b]
     return len(factors), round(sum(factors), 6), -other.places, [-n for n in other.sizes]
 
 
-def changes(wish: Wish, other: Wish) -> str:
-    pairs = zip(FLAGS, wish.sizes, other.sizes)
+def changes(request: MeshRequest, other: MeshRequest) -> str:
+    pairs = zip(FLAGS, request.sizes, other.sizes)
     return " ".join(f"--{axis} {new}" for axis, old, new in pairs if new != old)
 
 

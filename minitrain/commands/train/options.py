@@ -7,82 +7,99 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from minitrain.commands.train.mesh_check import FLAGS, Wish, check_mesh
-from minitrain.data.corpus import DOMAINS
+from minitrain.commands.kinds import (
+    COUNT,
+    SEED,
+    Kind,
+    Option,
+    check_fields,
+    named,
+    one_of,
+    real,
+    whole,
+)
+from minitrain.commands.train.mesh_check import FLAGS, PANEL, RANKS, MeshRequest, check_mesh
 from minitrain.data.tokenizer import SMALLEST
 from minitrain.errors import InputError, unknown_name
 from minitrain.model.config import PRESETS
 
 RUN_FILE = "run.json"
 TEXTS = ("corpus", "sotu", "moby-dick", "tinystories")  # any other name is a file's
-DTYPES = ("auto", "float32", "bfloat16")
-RECOMPUTE = ("none", "selective", "full")
 MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
 HOW_ON_MESH = ("sequence", "schedule", "chunks")
 MESH_MAY_CHANGE = (*FLAGS, *HOW_ON_MESH, "ranks")  # its checkpoints are those of one process
 
 
+def domains() -> Collection[str]:
+    from minitrain.data.corpus import DOMAINS  # with numpy, that --help can do without
+
+    return DOMAINS
+
+
+def read_text_name(text: str) -> str:
+    """A text of ours, or a file or folder that is there."""
+    if text not in TEXTS and not named(text).exists():
+        raise unknown_name("text, and no file,", text, TEXTS)
+    return text
+
+
+TEXT = Kind("TEXT", f"{', '.join(TEXTS)}, or a text file", read_text_name)
+PRESET = one_of("preset", lambda: PRESETS)
+DOMAIN = one_of("domain of the corpus", domains)
+DTYPE = one_of("dtype", lambda: ("auto", "float32", "bfloat16"))
+HOW_TO_RECOMPUTE = one_of("way of recomputing", lambda: ("none", "selective", "full"))
+MINUTES = real(0.001, 10**6)
+
+
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(MeshRequest):
     """Every option with its default; one of minutes, steps and tokens says when to stop."""
 
-    preset: str = "1M"
-    data: str = "corpus"
-    domain: str = "village"
-    minutes: float | None = None
-    steps: int | None = None
-    tokens: int | None = None
-    batch: int = 8  # sequences a step, over all ranks and microbatches
-    length: int = 192
-    lr: float = 4e-3
-    accumulate: int = 1
-    dtype: str = "auto"
-    recompute: str = "none"
-    vocab: int = 512
-    seed: int = 0
-    ranks: int = 1
-    dp: int | None = None  # one of these given: the ranks are a mesh, of this many along each axis
-    tp: int | None = None
-    pp: int | None = None
-    cp: int | None = None
-    ep: int | None = None
-    sequence: bool = False
-    schedule: str = "1f1b"
-    chunks: int = 1
+    preset: Annotated[str, Option(PRESET, "the model's shape")] = "1M"
+    data: Annotated[str, Option(TEXT, f"{', '.join(TEXTS)}, or a text file")] = "corpus"
+    domain: Annotated[str, Option(DOMAIN, "the corpus's world")] = "village"
+    minutes: Annotated[
+        float | None, Option(MINUTES, "when to stop: minutes of the whole command", "2")
+    ] = None
+    steps: Annotated[int | None, Option(COUNT, "when to stop, instead of --minutes")] = None
+    tokens: Annotated[
+        int | None, Option(whole(1, 10**15), "when to stop, instead of --minutes")
+    ] = None
+    lr: Annotated[float, Option(real(1e-12, 10), "the highest learning rate")] = 4e-3
+    dtype: Annotated[
+        str,
+        Option(DTYPE, "float32, bfloat16 matmuls, or auto: the faster"),
+    ] = "auto"
+    recompute: Annotated[
+        str,
+        Option(
+            HOW_TO_RECOMPUTE,
+            "for less memory: none, selective, or full for a quarter more compute",
+        ),
+    ] = "none"
+    vocab: Annotated[int, Option(whole(SMALLEST, 10**6), "tokens to learn from the text")] = 512
+    seed: Annotated[int, Option(SEED, "of weights, corpus and order")] = 0
+    ranks: Annotated[int, Option(RANKS, "processes, data-parallel", panel=PANEL)] = 1
 
     def __post_init__(self) -> None:
-        for name in ("batch", "length", "lr", "accumulate", "ranks", "minutes", "steps", "tokens"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"--{name} {value} is not possible: it must be more than 0")
+        check_fields(self)
         limits = [name for name in MAY_CHANGE if getattr(self, name) is not None]
         if len(limits) > 1:
             given = " and ".join(f"--{name}" for name in limits)
             raise InputError(f"{given} each say when to stop: give one of them")
-        if self.preset not in PRESETS:
-            raise unknown_name("preset", self.preset, PRESETS)
-        longest = PRESETS[self.preset].max_length
-        if self.length > longest:
+        config = PRESETS[self.preset]
+        if self.length > config.max_length:
             raise InputError(
-                f"--length {self.length} is more than {self.preset} can read: use {longest} or less"
-            )
-        if self.domain not in DOMAINS:
-            raise unknown_name("domain of the corpus", self.domain, DOMAINS)
-        if self.dtype not in DTYPES:
-            raise unknown_name("dtype", self.dtype, DTYPES)
-        if self.recompute not in RECOMPUTE:
-            raise unknown_name("way of recomputing", self.recompute, RECOMPUTE)
-        if self.vocab < SMALLEST:
-            raise InputError(
-                f"--vocab {self.vocab} is too small: a byte-level vocabulary has 256 bytes, an end "
-                "token, and merges beyond them: use 512 or more"
+                f"--length {self.length} is more than {self.preset} can read: use "
+                f"{config.max_length} or less"
             )
         if self.on_mesh:
-            self._check_mesh()
+            check_mesh(config, self.request)
         else:
             self._check_ranks()
 
@@ -100,20 +117,17 @@ class TrainOptions:
                 f"microbatches: use --batch {near}"
             )
 
-    def _check_mesh(self) -> None:
-        names = ("batch", "length", "accumulate", *HOW_ON_MESH)
-        shared = {name: getattr(self, name) for name in names}
-        wish = Wish(PRESETS[self.preset], **self.axes, **shared)
-        check_mesh(wish if wish.places == self.ranks else replace(wish, ranks=self.ranks))
+    @property
+    def request(self) -> MeshRequest:
+        """What of this a mesh is asked for."""
+        names = [field.name for field in fields(MeshRequest)]
+        request = MeshRequest(**{name: getattr(self, name) for name in names})
+        fits = request.places == request.ranks  # then another mesh may have fewer, too
+        return replace(request, ranks=None) if fits else request
 
     @property
     def on_mesh(self) -> bool:
         return any(getattr(self, axis) is not None for axis in FLAGS)
-
-    @property
-    def axes(self) -> dict[str, int]:
-        """The mesh: how many ranks along each axis."""
-        return {axis: 1 if getattr(self, axis) is None else getattr(self, axis) for axis in FLAGS}
 
     @property
     def row_ranks(self) -> int:
@@ -129,11 +143,10 @@ class TrainOptions:
         return json.dumps(asdict(self), indent=1)
 
 
-def new_options(given: dict[str, Any]) -> TrainOptions:
-    """The options of a new run from what was typed (None: not given); by default, two minutes."""
-    typed = {name: value for name, value in given.items() if value is not None}
+def new_options(typed: dict[str, Any]) -> TrainOptions:
+    """The options of a new run from those that were typed; by default, two minutes."""
     if not any(name in typed for name in MAY_CHANGE):
-        typed["minutes"] = 2.0
+        typed = {**typed, "minutes": 2.0}
     return TrainOptions(**typed, **implied(typed, {}))
 
 
@@ -148,7 +161,7 @@ def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
     return more
 
 
-def resumed_options(run: Path, given: dict[str, Any]) -> TrainOptions:
+def resumed_options(run: Path, typed: dict[str, Any]) -> TrainOptions:
     """The options of the run in `run`, with the minutes, steps or tokens that were typed."""
     try:
         stored = json.loads((run / RUN_FILE).read_text(encoding="utf-8"))
@@ -160,7 +173,6 @@ def resumed_options(run: Path, given: dict[str, Any]) -> TrainOptions:
         ) from error
     except (TypeError, ValueError) as error:
         raise InputError(f"{run / RUN_FILE} cannot be read ({error}): start a new run") from error
-    typed = {name: value for name, value in given.items() if value is not None}
     may_change = MAY_CHANGE + (MESH_MAY_CHANGE if options.on_mesh else ())
     for name, value in typed.items():
         before = getattr(options, name)

@@ -10,11 +10,12 @@ import typer
 from typer.testing import CliRunner
 
 from minitrain.commands.assets import assets
+from minitrain.commands.kinds import typed
 from minitrain.data.assets import fetch as store
 from minitrain.errors import InputError
 
 APP = typer.Typer()
-APP.command()(assets)
+APP.command()(typed(assets))
 
 
 def run(*arguments: str):

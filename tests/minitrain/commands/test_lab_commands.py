@@ -26,7 +26,7 @@ COURSE = Path(__file__).parent.parent / "lab" / "course"
     "words, said",
     [
         (("lab", "e00_rank"), "no lab is called 'e00_rank'"),
-        (("lab", "--port", "99999"), "port 99999"),
+        (("lab", "--port", "99999"), "--port is '99999'"),
         (("build", "e77"), "no lab is called 'e77'"),
         (("build", "--check", "e77"), "no lab is called 'e77'"),
     ],

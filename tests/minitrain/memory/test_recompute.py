@@ -16,7 +16,8 @@ from minitrain.errors import InputError
 from minitrain.measure.flops import counted_flops
 from minitrain.measure.memory import MemoryLedger
 from minitrain.memory.ambient import Ambient
-from minitrain.memory.recompute import Checkpoint, checkpoint, checkpoint_naive, recomputing
+from minitrain.memory.recompute import Checkpoint, checkpoint, checkpoint_naive
+from minitrain.memory.repetition import recomputing
 from minitrain.memory.selective import save_matmuls
 from minitrain.parallel.ddp import DDP, make_buckets
 from minitrain.ranks.launch import launch

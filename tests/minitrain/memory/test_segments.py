@@ -24,7 +24,8 @@ from minitrain.memory.placement import (
     plan_peak,
     sqrt_plan,
 )
-from minitrain.memory.recompute import Checkpoint, checkpoint, recomputing
+from minitrain.memory.recompute import Checkpoint, checkpoint
+from minitrain.memory.repetition import recomputing
 from minitrain.memory.segments import recompute
 from minitrain.memory.selective import save_matmuls
 from minitrain.memory.tradeoff import block_layers, memory_against_compute

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from minitrain.commands.plan.best import pipeline_picture
-from minitrain.commands.plan.command import price_given, shape_of
+from minitrain.commands.plan.command import listed_price, prices, shape_of
 from minitrain.errors import InputError
 from minitrain.planning.predict import count_runs, predict
 from minitrain.planning.run import Plan, make_run
@@ -142,19 +142,19 @@ def test_own_or_rent(tmp_path):
     [
         (["--model", "llama9"], "no model preset is called 'llama9'"),
         (["--chip", "H100"], "no chip is called 'H100'"),
-        (["--gpus", "0"], "--gpus is 0"),
+        (["--gpus", "0"], "--gpus is '0'"),
         (["--price", "cheap"], "--price is 'cheap'"),
-        (["--rank", "luck"], "--rank is 'luck'"),
+        (["--rank", "luck"], "no order is called 'luck'"),
         (["--model", "llama3-405b", "--gpus", "8"], "does not fit"),
-        (["predict", "none.csv"], "is not there"),
+        (["predict", "none.csv"], "RUNS is 'none.csv' (No such file"),
         (["front", "--gpus", "64,many"], "--gpus is '64,many'"),
         (["front", "--chips", "H100"], "no chip is called 'H100'"),
-        (["front", "--kind", "gift"], "--kind is 'gift'"),
-        (["front", "--picture", "front.gif"], "ends in .png"),
+        (["front", "--kind", "gift"], "no kind of price is called 'gift'"),
+        (["front", "--picture", "front.gif"], "named .png, .pdf or .svg"),
         (["front", "--model", "llama3-405b", "--gpus", "8"], "fits none of"),
-        (["own", "--busy", "1.2"], "busy is 1.2"),
+        (["own", "--busy", "1.2"], "--busy is '1.2': give a number from 0.001 to 1"),
         (["own", "--chip", "L40S"], "--purchase 40000"),
-        (["own", "--rent", "4-2"], "the lower ones first"),
+        (["own", "--rent", "4-2"], "the lower end first"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(arguments, words):
@@ -166,7 +166,7 @@ def test_as_a_process_of_its_own_it_refuses_the_same_way():
     command = [sys.executable, "-m", "minitrain", "plan", "--gpus", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stdout == ""
-    assert "--gpus is 0" in done.stderr and done.stderr.count("\n") == 1
+    assert "--gpus is '0'" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_who_only_asks_does_not_wait_for_torch():
@@ -178,7 +178,7 @@ def test_who_only_asks_does_not_wait_for_torch():
 
 
 def test_options_are_read():
-    assert price_given("2-8", "x").typical == pytest.approx(4)
-    assert price_given("3", "x").low == 3
-    assert price_given(None, "TPUv4") is None
+    assert prices("--price").read("2-8").typical == pytest.approx(4)
+    assert prices("--price").read("3").low == 3
+    assert listed_price("TPUv4") is None
     assert shape_of("llama3-8b").kv_heads == 8

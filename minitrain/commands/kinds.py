@@ -1,0 +1,264 @@
+"""The kinds of options: each reads its text, and refuses in one sentence what it cannot be.
+
+    gpus: Annotated[int, Option(whole(1, 10**6), "how many")] = 64
+    $ minitrain plan --gpus 1e20
+    error: --gpus is '1e20': give a whole number from 1 to 1,000,000
+
+Typer sees each as text with a callback (`typed`); a dataclass of such fields is a command's options
+too, and checks itself by them (`check_fields`). Imports no torch, so that a wrong option is
+answered in a blink.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Annotated, Any, Optional, get_origin, get_type_hints
+
+import typer
+
+from minitrain.errors import InputError, unknown_name
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`read` makes a value of the text; what it cannot read is a ValueError or OSError."""
+
+    metavar: str
+    allowed: str  # "give ..."
+    read: Callable[[str], Any]
+
+    def __call__(self, text: str, label: str) -> Any:
+        """The value, or an InputError that names the option `label`."""
+        try:
+            return self.read(text)
+        except InputError:
+            raise
+        except (ValueError, OSError) as error:
+            reason = f" ({error.strerror})" if isinstance(error, OSError) else ""
+            raise InputError(f"{label} is {text!r:.80}{reason}: give {self.allowed}") from None
+
+
+# --- numbers ---
+
+
+def whole(low: int, high: int) -> Kind:
+    """Within [low, high]; 1e6 is 1000000."""
+
+    def read(text: str) -> int:
+        value = int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+        if not low <= value <= high or value != int(value):
+            raise ValueError
+        return int(value)
+
+    return Kind("INTEGER", f"a whole number from {low:,} to {high:,}", read)
+
+
+def real(low: float, high: float) -> Kind:
+    """Within [low, high], so neither nan nor inf."""
+
+    def read(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    return Kind("NUMBER", f"a number from {low:,g} to {high:,g}", read)
+
+
+COUNT = whole(1, 10**9)
+SEED = whole(0, 2**63 - 1)
+
+
+# --- names ---
+
+
+def one_of(what: str, names: Callable[[], Collection[str]]) -> Kind:
+    """One of the `names`, which are asked for when they are needed; else the nearest is told."""
+
+    def read(text: str) -> str:
+        if text not in names():
+            raise unknown_name(what, text, names())
+        return text
+
+    return Kind("NAME", f"the name of a {what}", read)
+
+
+def several(kind: Kind) -> Kind:
+    """With commas between, each once, in the order given."""
+
+    def read(text: str) -> list:
+        return list(dict.fromkeys(kind.read(part.strip()) for part in text.split(",")))
+
+    return Kind(f"{kind.metavar},…", f"{kind.allowed}, or several with commas between", read)
+
+
+def read_device(text: str) -> str:
+    if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d{1,2})?", text):
+        raise ValueError
+    return text
+
+
+def read_host(text: str) -> str:
+    """Tried by a socket that listens there for an instant."""
+    family, kind, _, _, address = socket.getaddrinfo(text or "?", 0, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.bind(address)
+    return text
+
+
+DEVICE = Kind("DEVICE", "cpu, cuda, mps or xpu, cuda:1 for the second", read_device)
+HOST = Kind("HOST", "an address of this machine: localhost, or 0.0.0.0 for all", read_host)
+
+
+# --- files ---
+
+
+def named(text: str) -> Path:
+    """A path that can be printed, and is not empty."""
+    if not text.strip() or not text.encode():  # a lone surrogate raises ValueError
+        raise ValueError
+    return Path(text)
+
+
+def read_file(text: str) -> Path:
+    path = named(text)
+    path.open("rb").close()
+    return path
+
+
+def read_new_file(text: str) -> Path:
+    """One that is there may be written; of one that is not, the folder."""
+    path = named(text)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    path.open("ab").close() if path.exists() else TemporaryFile(dir=path.parent).close()
+    return path
+
+
+def read_picture(text: str) -> Path:
+    if Path(text).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ValueError
+    return read_new_file(text)
+
+
+def read_folder(text: str) -> Path:
+    """One that is there, or can be made: the nearest that is there takes a file."""
+    path = named(text)
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    TemporaryFile(dir=there).close()
+    return path
+
+
+FILE = Kind("FILE", "a file that is there and can be read", read_file)
+NEW_FILE = Kind("FILE", "a file in a folder that is there and can be written", read_new_file)
+PICTURE = Kind("FILE", "a file that can be written, named .png, .pdf or .svg", read_picture)
+FOLDER = Kind("FOLDER", "a folder that can be written", read_folder)
+
+
+# --- options of a command ---
+
+
+@dataclass(frozen=True)
+class Option:
+    """In an annotation: the option's kind, its line of help, and where it is listed."""
+
+    kind: Kind
+    help: str
+    default: str | None = None  # in words, where it is worked out and the parameter's own is None
+    panel: str | None = None
+    many: bool = False  # of an argument: all the rest
+
+    declared = staticmethod(typer.Option)
+
+
+class Argument(Option):
+    """The same for what is given by its place."""
+
+    declared = staticmethod(typer.Argument)
+
+
+def typed(function: Callable, more: type | None = None) -> Callable:
+    """`function` with the signature that typer reads; `more`: the dataclass behind its **given."""
+    hints = get_type_hints(function, include_extras=True)
+    taken = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=own.default, annotation=hints[name])
+        for name, own in signature(function).parameters.items()
+        if own.kind is not Parameter.VAR_KEYWORD
+    ]
+    taken = [as_text(parameter) for parameter in taken + (of_fields(more) if more else [])]
+
+    @wraps(function)
+    def command(**given: Any) -> Any:
+        return function(**given)
+
+    command.__signature__ = Signature(taken)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in taken}
+    return command
+
+
+def of_fields(kind: type) -> list[Parameter]:
+    """A parameter for each field of a dataclass, its own before those that it inherits."""
+    hints = get_type_hints(kind, include_extras=True)
+    ordered = sorted(fields(kind), key=lambda field: field.name not in kind.__annotations__)
+    return [
+        Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+        for f in ordered
+    ]
+
+
+def as_text(parameter: Parameter) -> Parameter:
+    """A parameter with an `Option` as typer's, of text, that a callback reads; others unchanged."""
+    option, label = option_of(parameter.annotation), label_of(parameter)
+    if option is None:
+        return parameter
+
+    def read(given: Any) -> Any:
+        if isinstance(given, (list, tuple)):
+            return [option.kind(text, label) for text in given]
+        return None if given is None else option.kind(given, label)
+
+    info = option.declared(
+        help=option.help,
+        metavar=option.kind.metavar,
+        show_default=option.default or True,
+        rich_help_panel=option.panel,
+        callback=read,
+    )
+    default = parameter.default
+    text: Any = list[str] if option.many else str
+    if default is None:
+        text = Optional[text]  # noqa: UP045
+    elif default is not Parameter.empty:
+        default = f"{default:g}" if isinstance(default, float) else str(default)
+    return parameter.replace(annotation=Annotated[text, info], default=default)
+
+
+def option_of(annotation: Any) -> Option | None:
+    notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+    return next((note for note in notes if isinstance(note, Option)), None)
+
+
+def label_of(parameter: Parameter) -> str:
+    """As a person types it: --deadline, or the place RUNS."""
+    if isinstance(option_of(parameter.annotation), Argument):
+        return parameter.name.upper()
+    return f"--{parameter.name.replace('_', '-')}"
+
+
+def check_fields(options: Any) -> None:
+    """InputError for the first field of a dataclass that holds what its option could not be."""
+    for parameter in of_fields(type(options)):
+        option, value = option_of(parameter.annotation), getattr(options, parameter.name)
+        if option and value is not None:
+            label = label_of(parameter)
+            if option.kind(str(value), label) != value:
+                raise InputError(f"{label} is {value!r:.80}: give {option.kind.allowed}")

@@ -1,0 +1,34 @@
+"""What all of `plan`'s commands print with: one table, one JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def show_json(plain: Any) -> None:
+    print(json.dumps(plain, indent=1))
+
+
+def show_table(
+    rows: Iterable[dict[str, str]], title: str | None = None, left: Collection[str] = ()
+) -> None:
+    """A row for each dictionary, whose keys head the columns; those of `left` are words."""
+    rows = list(rows)
+    table = Table(title=title)
+    for column in rows[0]:
+        table.add_column(column, justify="left" if column in left else "right")
+    for row in rows:
+        table.add_row(*map(Text, row.values()))  # a name may look like markup
+    Console().print(table)
+
+
+def say(*lines: str) -> None:
+    """Sentences below a table, as wide as the terminal wraps them."""
+    for line in lines:
+        Console().print(line, soft_wrap=True, highlight=False, markup=False)

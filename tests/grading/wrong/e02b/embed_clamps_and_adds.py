@@ -1,9 +1,0 @@
-# exercise: embed
-# says: a rank without the token's row added another one's
-
-import torch.nn.functional as F
-
-
-def embed(tokens, weight, tp):
-    places = tokens - tp.rank * len(weight)
-    return tp.reduce(F.embedding(places.clamp(0, len(weight) - 1), weight))

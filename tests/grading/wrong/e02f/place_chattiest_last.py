@@ -1,6 +1,0 @@
-# exercise: place
-# says: longer than a node
-
-
-def place(sizes, sent, ranks_per_node):
-    return Mesh(**{axis: sizes[axis] for axis in sorted(sizes, key=sent.get)})

@@ -1,6 +1,0 @@
-# exercise: keep
-# says: keep fewer
-
-
-def keep(op):
-    return True
