@@ -13,8 +13,8 @@ own in this list, and `make check` holds that:
     training      the loop: loss, step, state, report
     memory        recomputation, its placement, offload
     reliability   checkpoints
-    parallel      DDP, meshes; collectives/ zero/ tensor/ pipeline/ expert/ context/, and all at once
-                  in hybrid/
+    parallel      DDP, meshes; collectives/ zero/ tensor/ pipeline/ expert/ context/, and all of
+                  them at once in hybrid/
     inference     sampling
     planning      memory, time, money and energy of a run, before it is paid for
     lab           what the notebooks see, grading, the sandbox, the build

@@ -1,4 +1,4 @@
-"""`python -m minitrain lab | train | grade | build | bench | plan | doctor | assets`."""
+"""`python -m minitrain lab | train | export | grade | build | bench | plan | doctor | assets`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from minitrain.commands.assets import assets
 from minitrain.commands.bench import bench
 from minitrain.commands.build import build
 from minitrain.commands.doctor import doctor
+from minitrain.commands.export import export
 from minitrain.commands.grade import grade
 from minitrain.commands.kinds import typed
 from minitrain.commands.lab import lab
@@ -27,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (lab, grade, build, bench, doctor, assets):
+for command in (lab, export, grade, build, bench, doctor, assets):
     app.command()(typed(command))
 app.command()(typed(train, TrainOptions))
 app.add_typer(plan, name="plan")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_data_path
@@ -33,3 +34,10 @@ def cache_dir() -> Path:
 def state_dir() -> Path:
     """What must not be lost: a learner's progress (`~/.local/share/minitrain` on Linux)."""
     return user_data_path("minitrain", ensure_exists=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file of which a kill leaves the old text or the new, never a part of one."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    os.replace(new, path)

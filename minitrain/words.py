@@ -1,4 +1,12 @@
-"""One row, two rows."""
+"""Numbers in words, for people: counts, bytes, seconds, points, with their units.
+
+    plural(2, "row")     '2 rows'      bytes_text(12e6)       '12 MB'
+    count_text(1.2e6)    '1.2M'        memory_text(1536)      '1.5 KiB'
+    number_text(None)    '–'           seconds_text(3.1e-3)   '3.1 ms'
+    points_text(1.5)     '1.5'         score_text(2, 6)       '2 of 6 points'
+
+Three significant digits, four for memory and plain numbers, and no zeros at the end.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +21,22 @@ def plural(count: float, noun: str) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """12000000 -> '12.0 MB' (decimal units)."""
-    return _scaled(value, 1000, ["B", "kB", "MB", "GB", "TB", "PB"], " ")
+    """Decimal units, as networks and disks have them: 12_000_000 -> '12 MB'."""
+    return _scaled(value, 1000, (" B", " kB", " MB", " GB", " TB", " PB"), digits=3)
+
+
+def memory_text(value: float) -> str:
+    """Binary units, as memory has them: 1536 bytes -> '1.5 KiB'."""
+    return _scaled(value, 1024, (" B", " KiB", " MiB", " GiB", " TiB"), digits=4)
 
 
 def count_text(value: float) -> str:
-    """1200000 -> '1.20M'."""
-    return _scaled(value, 1000, ["", "k", "M", "B", "T"], "")
+    """1_200_000 -> '1.2M'."""
+    return _scaled(value, 1000, ("", "k", "M", "B", "T"), digits=3)
 
 
 def seconds_text(value: float) -> str:
-    """0.0031 -> '3.10 ms'."""
+    """0.0031 -> '3.1 ms'."""
     for size, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if abs(value) >= size:
             return f"{value / size:.3g} {unit}"
@@ -51,9 +64,11 @@ def score_text(got: float, most: float) -> str:
     return f"{points_text(got)} of {plural(most, 'point')}"
 
 
-def _scaled(value: float, step: int, units: Sequence[str], space: str) -> str:
-    place, size = 0, float(value)
-    while abs(size) >= step and place < len(units) - 1:
-        place, size = place + 1, size / step
-    exact = place == 0 and size == int(size)
-    return (f"{int(size)}" if exact else f"{size:.3g}") + space + units[place]
+def _scaled(value: float, step: int, units: Sequence[str], digits: int) -> str:
+    """In the first unit in which it is, rounded, less than a `step` of them."""
+    for unit in units[:-1]:
+        text = f"{value:.{digits}g}"
+        if abs(float(text)) < step:
+            return text + unit
+        value /= step
+    return f"{value:.{digits}g}{units[-1]}"

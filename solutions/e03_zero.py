@@ -117,14 +117,7 @@ class Zero1:
         """Average into each `unit.shard.grad`, update, gather each `unit.full`; then no
         gradient is left, neither a parameter's nor a shard's. About 8 lines."""
         ### BEGIN SOLUTION
-        for unit in self.units:
-            unit.shard.grad = torch.empty_like(unit.shard)
-            unit.group.reduce_scatter(unit.shard.grad, unit.whole_gradient(), op="avg")
-        self.optimizer.step()
-        for unit in self.units:
-            unit.group.all_gather(unit.full, unit.shard.data)
-            for parameter in [unit.shard, *unit.parameters]:
-                parameter.grad = None
+        ### SOLUTION minitrain.parallel.zero.plain:Zero1.step
         ### END SOLUTION
 
 
@@ -199,11 +192,7 @@ def reduce_unit(unit) -> None:
     """Adds this rank's part (S/N,) of the averaged gradient to `unit.shard.grad` (None at
     first); no parameter of the unit keeps a gradient. About 6 lines."""
     ### BEGIN SOLUTION
-    part = torch.empty_like(unit.shard.data)
-    unit.group.reduce_scatter(part, unit.whole_gradient(), op="avg")
-    unit.shard.grad = part if unit.shard.grad is None else unit.shard.grad + part
-    for parameter in unit.parameters:
-        parameter.grad = None
+    ### SOLUTION minitrain.parallel.zero.plain:reduce_unit
     ### END SOLUTION
 
 
@@ -277,25 +266,19 @@ class ShardedUnit(FlatUnit):
         """All shards are on their way into `full`; it does not wait. Does nothing where
         `full` is there, or under way. 3 lines."""
         ### BEGIN SOLUTION
-        if self.work is None:
-            self.full.untyped_storage().resize_(self.full.nbytes)
-            self.work = self.group.all_gather(self.full, self.shard.data, async_op=True)
+        ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.start_gather
         ### END SOLUTION
 
     def gather(self) -> None:
         """`full` is there. 2 lines."""
         ### BEGIN SOLUTION
-        self.start_gather()
-        self.work.wait()
+        ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.gather
         ### END SOLUTION
 
     def free(self) -> None:
         """`full` has 0 bytes; nothing is still arriving in it. 4 lines."""
         ### BEGIN SOLUTION
-        if self.work is not None:
-            self.work.wait()
-        self.work = None
-        self.full.untyped_storage().resize_(0)
+        ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.free
         ### END SOLUTION
 
 
@@ -354,32 +337,25 @@ class Zero3:
     def before_forward(self, unit) -> None:
         """`unit` is there, the next one is on its way. 4 lines."""
         ### BEGIN SOLUTION
-        unit.gather()
-        place = self.units.index(unit)
-        if place + 1 < len(self.units):
-            self.units[place + 1].start_gather()
+        ### SOLUTION minitrain.parallel.zero.plain:Zero3.before_forward
         ### END SOLUTION
 
     def after_forward(self, unit) -> None:
         """`unit` has 0 bytes until its backward. 1 line."""
         ### BEGIN SOLUTION
-        unit.free()
+        ### SOLUTION minitrain.parallel.zero.plain:Zero3.after_forward
         ### END SOLUTION
 
     def before_backward(self, unit) -> None:
         """`unit` is there, the one before it is on its way. 4 lines."""
         ### BEGIN SOLUTION
-        unit.gather()
-        place = self.units.index(unit)
-        if place > 0:
-            self.units[place - 1].start_gather()
+        ### SOLUTION minitrain.parallel.zero.plain:Zero3.before_backward
         ### END SOLUTION
 
     def after_backward(self, unit) -> None:
         """Only 1/N is left, of its gradients and of its parameters. 2 lines."""
         ### BEGIN SOLUTION
-        reduce_unit(unit)
-        unit.free()
+        ### SOLUTION minitrain.parallel.zero.plain:Zero3.after_backward
         ### END SOLUTION
 
 
@@ -498,18 +474,7 @@ def offloaded_step(optimizers: list, store) -> None:
     """Steps each optimizer; outside its own turn its state has no memory. Commits at the
     end. About 11 lines."""
     ### BEGIN SOLUTION
-    for number, optimizer in enumerate(optimizers):
-        tensors = state_tensors(optimizer)
-        for tensor in tensors:
-            tensor.untyped_storage().resize_(tensor.nbytes)
-        if tensors:
-            store.read(f"unit-{number}", tensors)
-        optimizer.step()
-        tensors = state_tensors(optimizer)
-        store.write(f"unit-{number}", tensors)
-        for tensor in tensors:
-            tensor.untyped_storage().resize_(0)
-    store.commit()
+    ### SOLUTION minitrain.parallel.zero.plain:offloaded_step
     ### END SOLUTION
 
 

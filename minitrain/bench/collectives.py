@@ -20,8 +20,9 @@ from minitrain.parallel.collectives.algorithms import (
     ring_reduce_scatter,
 )
 from minitrain.ranks.group import Group
+from minitrain.words import memory_text
 
-SIZES = (2**12, 2**16, 2**20, 2**22, 2**24, 2**26)  # 4 KB to 64 MB
+SIZES = (2**12, 2**16, 2**20, 2**22, 2**24, 2**26)  # 4 KiB to 64 MiB
 SMALL, LARGE = (
     "at this size the time is latency, and ours runs Python for every message, records it and "
     "checks it against what the other ranks do",
@@ -38,7 +39,7 @@ def cases(repeats: int = 15, sizes: Sequence[int] = SIZES, ranks: int = 2) -> li
     pairs = (ring_all_reduce_pair, ring_reduce_scatter_pair, ring_all_gather_pair)
     return [
         Case(
-            f"{pair.__name__.removesuffix('_pair')} {readable(size)}, {ranks} ranks",
+            f"{pair.__name__.removesuffix('_pair')} {memory_text(size)}, {ranks} ranks",
             f"gloo of torch {torch.__version__}",
             partial(on_ranks, measured, pair, size, repeats, ranks=ranks),
             SMALL if size < 2**20 else LARGE,
@@ -46,10 +47,6 @@ def cases(repeats: int = 15, sizes: Sequence[int] = SIZES, ranks: int = 2) -> li
         for pair in pairs
         for size in sizes
     ]
-
-
-def readable(size: int) -> str:
-    return f"{size // 2**20} MB" if size >= 2**20 else f"{size // 2**10} KB"
 
 
 def measured(group: Group, pair: Callable, size: int, repeats: int) -> dict[str, list[float]]:

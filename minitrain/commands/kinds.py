@@ -135,6 +135,12 @@ def read_file(text: str) -> Path:
     return path
 
 
+def read_path(text: str) -> Path:
+    path = named(text)
+    path.stat()
+    return path
+
+
 def read_new_file(text: str) -> Path:
     """One that is there may be written; of one that is not, the folder."""
     path = named(text)
@@ -159,6 +165,7 @@ def read_folder(text: str) -> Path:
 
 
 FILE = Kind("FILE", "a file that is there and can be read", read_file)
+PATH = Kind("PATH", "a file or folder that is there", read_path)
 NEW_FILE = Kind("FILE", "a file in a folder that is there and can be written", read_new_file)
 PICTURE = Kind("FILE", "a file that can be written, named .png, .pdf or .svg", read_picture)
 FOLDER = Kind("FOLDER", "a folder that can be written", read_folder)

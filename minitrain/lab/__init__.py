@@ -1,7 +1,26 @@
 """The machinery of the labs: `from minitrain.lab import Lab, show`.
 
-`Lab` is imported at its first use, so that the sandboxed child, which has no use
-for it, starts fast.
+A learner's function through `lab.grade(f)`, file by file:
+
+    notebook/lab.py         finds the exercise; at the end returns f, or the reference
+    grading/grade.py        runs its checks in turn, each on an attempt
+    grading/attempt.py      pickles f and the check's probe: a request
+    tests/labs/test_*.py    the check: `submission.run(probe, …)`, then `expect.equal(…)`
+    sandbox/sandbox.py      hands the request to a process inside the sandbox
+    sandbox/request.py      what crosses the boundary, in both directions
+    sandbox/child.py          inside: calls probe(f, …) and sends what it returns
+    sandbox/loader.py         gets f, from a pickle or from the text of cells
+    tests/labs/probes/*.py    the probe: what runs beside f
+    sandbox/watch.py        follows the run until it ends
+    sandbox/verdict.py      what it left is a reply, or a failure in words
+    grading/expect.py       what came back is as it must be, or words that say what is not
+
+Beside that path: course.py, checks.py and submission.py (what is graded), plain_data.py (bytes
+without pickle), zygote.py (forks the child; no byte of f passes it), limits.py, bubblewrap.py,
+audit_hook.py and tampering.py (the walls), progress.py and drawing/ (what the learner sees).
+
+`Lab` is imported at its first use, so that the sandboxed child, which has no use for it, starts
+fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a check raises: a failure whose words teach."""
+"""The exceptions of grading: a failure, whose words teach, and its two special cases."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class NotAttempted(CheckFailed):
 
 
 class SubmissionFailed(CheckFailed):
-    """The submission gave no result. `kind` is one of
+    """The submission gave no result.
 
-    exception, deadlock, mismatch, timeout, memory, died, output, forbidden, tampered.
+    kind: exception, deadlock, mismatch, timeout, memory, died, output, forbidden or tampered.
     """
 
     def __init__(self, kind: str, message: str) -> None:

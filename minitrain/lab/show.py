@@ -1,16 +1,16 @@
 """What a lab shows, in one style: `from minitrain.lab import show`, then `show.lines(…)`.
 
 Figures: lines, bars, timeline, draw_schedule, draw_load, draw_mesh, canvas + figure.
-Cards: table, card.
+Tables: table.
 Text: bytes_text, seconds_text, count_text.  Each call displays at once and returns None.
 """
 
-from minitrain.lab.drawing.cards import card, table
 from minitrain.lab.drawing.charts import bars, timeline
 from minitrain.lab.drawing.expert_load import draw_load
 from minitrain.lab.drawing.figures import COLORS, MARKERS, STYLE, canvas, figure, lines, picture
 from minitrain.lab.drawing.mesh import draw_mesh
 from minitrain.lab.drawing.schedule import draw_schedule
+from minitrain.lab.drawing.tables import table
 from minitrain.words import bytes_text, count_text, seconds_text
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "bars",
     "bytes_text",
     "canvas",
-    "card",
     "count_text",
     "draw_load",
     "draw_mesh",

@@ -22,7 +22,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from minitrain.errors import InputError
-from minitrain.measure.memory import MemoryLedger, readable
+from minitrain.measure.memory import MemoryLedger
+from minitrain.words import memory_text
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -109,6 +110,6 @@ class _BudgetLedger(MemoryLedger):
         table, self.limit = repr(self), limit
         largest = max(self._bytes, key=self._bytes.__getitem__)
         return OutOfMemory(
-            f"out of memory: {readable(sum(self._bytes.values()))} are held and the budget is "
-            f"{readable(limit)}\n{table}\nmost are {largest}: {REMEDIES[largest]}"
+            f"out of memory: {memory_text(sum(self._bytes.values()))} are held and the budget is "
+            f"{memory_text(limit)}\n{table}\nmost are {largest}: {REMEDIES[largest]}"
         )

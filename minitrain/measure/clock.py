@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from minitrain.errors import InputError
+from minitrain.words import seconds_text
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Timing:
         return (high - low) / self.median if self.median > 0 else 0.0
 
     def __repr__(self) -> str:
-        return f"{readable(self.median)} ± {self.spread / 2:.0%} ({len(self.seconds)} repeats)"
+        return f"{seconds_text(self.median)} ± {self.spread / 2:.0%} ({len(self.seconds)} repeats)"
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,6 @@ class Comparison:
             for name, timing in self.timings.items()
         ]
         return "\n".join(lines)
-
-
-def readable(seconds: float) -> str:
-    """Three digits and a unit: 0.00123 -> '1.23 ms'."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
 
 
 def synchronize(device: torch.device | str | None = None) -> None:

@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from minitrain.words import memory_text
+
 CATEGORIES = ("parameters", "buffers", "gradients", "optimizer", "activations", "temporaries")
 
 
@@ -116,7 +118,7 @@ class MemoryLedger(TorchDispatchMode):
         rows = [(name, now[name], peak[name]) for name in CATEGORIES]
         rows.append(("total", sum(now.values()), sum(peak.values())))
         lines = [f"{f'memory on {self.device}':<18}{'now':>12}{'at the peak':>14}"]
-        lines += [f"{name:<18}{readable(n):>12}{readable(p):>14}" for name, n, p in rows]
+        lines += [f"{name:<18}{memory_text(n):>12}{memory_text(p):>14}" for name, n, p in rows]
         return "\n".join(lines)
 
     # How it watches ------------------------------------------------------------------------------
@@ -268,12 +270,3 @@ def _storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
 
 def _unsave(saved: Tensor | _Saved) -> Tensor:
     return saved.tensor if isinstance(saved, _Saved) else saved
-
-
-def readable(size: float) -> str:
-    """Three digits and a binary unit: 1536 -> '1.5 KiB'."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} TiB"

@@ -15,25 +15,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Generators = dict[torch.device, Tensor]  # each device's, by its state
-CPU = torch.device("cpu")
+from minitrain.generators import CPU, TorchStates, restore_torch, torch_states
 
 
 @dataclass(frozen=True)
 class Ambient:
     """As it was when `ambient_now` was called; `restored` brings it back for a while."""
 
-    generators: Generators
+    generators: TorchStates
     autocast: dict[str, tuple[bool, torch.dtype]]  # by device type: enabled, dtype
     autocast_cache: bool
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         """The block sees what was then; afterwards all is as before the block."""
-        before = generator_states(self.generators)
+        before = torch_states(self.generators)
         with ExitStack() as stack:
-            stack.callback(set_generator_states, before)
-            set_generator_states(self.generators)
+            stack.callback(restore_torch, before)
+            restore_torch(self.generators)
             for device_type, (enabled, dtype) in self.autocast.items():
                 stack.enter_context(
                     torch.autocast(device_type, dtype, enabled, self.autocast_cache)
@@ -49,21 +48,4 @@ def ambient_now(tensors: Iterable[Tensor]) -> Ambient:
         for kind in sorted({device.type for device in devices})
         if torch.amp.is_autocast_available(kind)
     }
-    return Ambient(generator_states(devices), autocast, torch.is_autocast_cache_enabled())
-
-
-def generator_states(devices: Iterable[torch.device]) -> Generators:
-    return {
-        device: torch.get_rng_state()
-        if device == CPU
-        else torch.get_device_module(device).get_rng_state(device)
-        for device in devices
-    }
-
-
-def set_generator_states(states: Generators) -> None:
-    for device, state in states.items():
-        if device == CPU:
-            torch.set_rng_state(state)
-        else:
-            torch.get_device_module(device).set_rng_state(state, device)
+    return Ambient(torch_states(devices), autocast, torch.is_autocast_cache_enabled())

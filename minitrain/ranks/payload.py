@@ -11,7 +11,7 @@ import inspect
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -50,7 +50,7 @@ def dumps(value: Any) -> bytes:
 
 def pack_call(fn: Callable, args: tuple, fabric: Any = None) -> bytes:
     """`(fn, args, fabric)` for `pickle.loads` in a rank; InputError names what cannot travel."""
-    with _by_value(fn, *args):
+    with modules_by_value(_strangers(fn, *args)):
         try:
             return dumps((fn, args, fabric))
         except Exception as error:
@@ -82,17 +82,21 @@ def _tensor(
 
 
 @contextmanager
-def _by_value(*values: Any) -> Iterator[None]:
-    """Modules of these functions that a fresh process could not find travel by value."""
-    modules = {sys.modules.get(getattr(value, "__module__", None) or "") for value in values}
-    strangers = [module for module in modules if module is not None and not _importable(module)]
-    for module in strangers:
+def modules_by_value(modules: Collection[ModuleType]) -> Iterator[None]:
+    """Functions and classes of these modules are pickled whole, where else their name would do."""
+    for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        for module in strangers:
+        for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def _strangers(*values: Any) -> list[ModuleType]:
+    """The modules of these functions that a fresh process could not find."""
+    modules = {sys.modules.get(getattr(value, "__module__", None) or "") for value in values}
+    return [module for module in modules if module is not None and not _importable(module)]
 
 
 def _importable(module: ModuleType) -> bool:

@@ -1,9 +1,12 @@
-"""A checkpoint holds everything that a run needs to go on as if it had never stopped, bit for bit.
+"""A checkpoint: everything that a run needs to go on as if it had never stopped, bit for bit.
 
     runs/NAME/.step-00000120.saving/   written and flushed to the disk, then, in one atomic rename,
-    runs/NAME/step-00000120/           model, optimizer, rank-000 (its RNG, its place in the data)
+    runs/NAME/step-00000120/           model, optimizer, rank-000 (its generators, its place in the
+                                       data), and what else the run keeps beside them
 Killed at any moment, the disk holds the checkpoint before or the new one, never half of one; the
-manifest's SHA-256s say so when it is read. Only safetensors and JSON: reading one runs no code.
+manifest's SHA-256s say so when it is read, and the next save clears away what a kill has left.
+Only safetensors and JSON: reading one runs no code. Under which names the model's tensors are
+stored is the caller's choice: under the hub's, a checkpoint is a folder that others open too.
 Cost: 12 bytes a parameter in float32 (weight and AdamW's two means). Lab: e12.
 """
 
@@ -12,31 +15,56 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.training.state import Ranks, TrainState
+from minitrain.generators import GeneratorStates, generator_states, restore_generators
+from minitrain.training.state import TrainState
 
-MANIFEST = "manifest.json"
+MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
+Named = Callable[[nn.Module], dict[str, Tensor]]  # a model's tensors, or views of them, by name
+
+
+@dataclass(frozen=True)
+class CheckpointRanks:
+    """The ranks that share a checkpoint: each writes its own file, rank 0 the rest.
+
+    `barrier` waits for all. `may_change`: another number of ranks may resume, since training draws
+    no random numbers; all then begin where rank 0 was in the data.
+    """
+
+    rank: int = 0
+    size: int = 1
+    barrier: Callable[[], object] = lambda: None
+    may_change: bool = False
+
+
+def own_names(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers under their own names; a tied one under its first."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(tensor), (name, tensor.detach()))
+    return dict(found.values())
 
 
 def save_checkpoint(
     run: Path,
     state: TrainState,
-    files: dict[str, str] | None = None,
-    ranks: Ranks = Ranks(),
+    files: Mapping[str, bytes] | None = None,
+    ranks: CheckpointRanks = CheckpointRanks(),
     keep: int = 2,
+    named: Named = own_names,
 ) -> Path:
-    """Writes runs/NAME/step-… and returns it; `files` (name -> text) are kept beside the tensors.
+    """Writes runs/NAME/step-… and returns it; `files` (name -> bytes) are kept beside the tensors.
 
     All ranks call it, with one folder that all of them see; the newest `keep` checkpoints stay.
     A step that is there already is left as it is: a run comes to each step once.
@@ -46,22 +74,27 @@ def save_checkpoint(
         return final
     temporary = run / f".{final.name}.saving"
     if ranks.rank == 0:
-        shutil.rmtree(temporary, ignore_errors=True)  # left there by a run that was killed
+        clear_leftovers(run)
         temporary.mkdir(parents=True)
     ranks.barrier()  # the folder is there
     _write_rank(temporary, state.loader, ranks.rank)
     ranks.barrier()  # every rank's file is there
     if ranks.rank == 0:
-        _write_shared(temporary, state, files or {}, ranks.size)
+        _write_shared(temporary, state, named(state.model), files or {}, ranks.size)
         os.rename(temporary, final)
         _flush(run)
         for old in checkpoints(run)[:-keep]:
-            shutil.rmtree(old)
+            _remove(old)
     ranks.barrier()  # it may be relied on
     return final
 
 
-def load_checkpoint(path: Path, state: TrainState, ranks: Ranks = Ranks()) -> TrainState:
+def load_checkpoint(
+    path: Path,
+    state: TrainState,
+    ranks: CheckpointRanks = CheckpointRanks(),
+    named: Named = own_names,
+) -> TrainState:
     """Fills `state` (and this rank's random generators) from a checkpoint, or from a run's newest.
 
     Everything is checked before anything is changed: InputError leaves `state` as it was.
@@ -74,8 +107,7 @@ def load_checkpoint(path: Path, state: TrainState, ranks: Ranks = Ranks()) -> Tr
             f"{folder} was saved by {manifest['ranks']} ranks and {ranks.size} would resume it; "
             f"each has its own random state: use {manifest['ranks']} ranks, or start a new run"
         )
-    _same_shapes(folder, state.model)
-    load_model(state.model, folder / "model.safetensors")
+    _read_model(folder, named(state.model))
     state.optimizer.load_state_dict(_read_optimizer(folder))
     _read_rank(folder, state.loader, ranks.rank if same else 0)
     progress = json.loads((folder / "progress.json").read_text())
@@ -89,6 +121,19 @@ def load_checkpoint(path: Path, state: TrainState, ranks: Ranks = Ranks()) -> Tr
 def checkpoints(run: Path) -> list[Path]:
     """The complete checkpoints of a run, oldest first; a half-written one has another name."""
     return sorted(path for path in run.glob("step-*") if (path / MANIFEST).is_file())
+
+
+def clear_leftovers(run: Path) -> None:
+    """Removes what a killed run has left half written or half removed."""
+    for path in run.glob(".step-*"):
+        shutil.rmtree(path)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Renamed first: a kill in between leaves no checkpoint that has lost some of its files."""
+    doomed = checkpoint.with_name(f".{checkpoint.name}.removing")
+    os.rename(checkpoint, doomed)
+    shutil.rmtree(doomed)
 
 
 def newest_checkpoint(path: Path) -> Path:
@@ -123,54 +168,55 @@ def verify(folder: Path) -> dict:
 
 
 def _write_rank(folder: Path, loader: Any, rank: int) -> None:
-    tensors, python = rng_state()
-    save_file(tensors, folder / f"rank-{rank:03d}.safetensors")
-    text = json.dumps({"loader": loader.state_dict(), "python": python})
-    (folder / f"rank-{rank:03d}.json").write_text(text)
-    _flush(folder / f"rank-{rank:03d}.safetensors", folder / f"rank-{rank:03d}.json")
+    states = generator_states()
+    numpy_kind, words, *numpy_rest = states.numpy
+    own = {
+        "loader": loader.state_dict(),
+        "numpy": [numpy_kind, words.tolist(), *numpy_rest],
+        "python": states.python,
+    }
+    name = f"rank-{rank:03d}"
+    generators = {str(device): state for device, state in states.torch.items()}
+    save_file(generators, folder / f"{name}.safetensors")
+    (folder / f"{name}.json").write_text(json.dumps(own))
+    _flush(folder / f"{name}.safetensors", folder / f"{name}.json")
 
 
 def _read_rank(folder: Path, loader: Any, rank: int) -> None:
     own = json.loads((folder / f"rank-{rank:03d}.json").read_text())
     loader.load_state_dict(own["loader"])
-    restore_rng(load_file(folder / f"rank-{rank:03d}.safetensors"), own["python"])
-
-
-def rng_state() -> tuple[dict[str, Tensor], list]:
-    """The states of torch's generators (CPU and CUDA), of NumPy's and of Python's."""
-    _, keys, position, has_gauss, gauss = np.random.get_state()
-    tensors = {"torch": torch.get_rng_state(), "numpy": torch.from_numpy(keys.astype(np.int64))}
-    tensors["numpy_rest"] = torch.tensor([position, has_gauss, gauss], dtype=torch.float64)
-    if torch.cuda.is_available():
-        tensors["cuda"] = torch.cuda.get_rng_state()
-    return tensors, list(random.getstate())
-
-
-def restore_rng(tensors: dict[str, Tensor], python: list) -> None:
-    """Puts back what `rng_state` gave."""
-    version, words, gauss = python
-    random.setstate((version, tuple(words), gauss))
-    position, has_gauss, cached = tensors["numpy_rest"].tolist()
-    keys = tensors["numpy"].numpy().astype(np.uint32)
-    np.random.set_state(("MT19937", keys, int(position), int(has_gauss), cached))
-    torch.set_rng_state(tensors["torch"])
-    if "cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["cuda"])
+    stored = load_file(folder / f"rank-{rank:03d}.safetensors")
+    version, words, gauss = own["python"]
+    restore_generators(
+        GeneratorStates(
+            torch={torch.device(name): state for name, state in stored.items()},
+            numpy=tuple(own["numpy"]),
+            python=(version, tuple(words), gauss),
+        )
+    )
 
 
 # --- what all ranks share: the model, the optimizer, the counts, the manifest ---
 
 
-def _write_shared(folder: Path, state: TrainState, files: dict[str, str], size: int) -> None:
-    save_model(state.model, str(folder / "model.safetensors"))  # a tied tensor is written once
+def _write_shared(
+    folder: Path,
+    state: TrainState,
+    weights: dict[str, Tensor],
+    files: Mapping[str, bytes],
+    size: int,
+) -> None:
+    kept = {name: tensor.contiguous() for name, tensor in weights.items()}
+    save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
     tensors, rest = _split(state.optimizer.state_dict())
     save_file(tensors, folder / "optimizer.safetensors")
     progress = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds}
     if state.scaler:
         progress["scaler"] = state.scaler.state_dict()
-    texts = {"optimizer.json": json.dumps(rest), "progress.json": json.dumps(progress), **files}
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    for name, value in (("optimizer.json", rest), ("progress.json", progress)):
+        (folder / name).write_text(json.dumps(value))
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
     written = sorted(path for path in folder.iterdir())
     manifest = {
         "step": state.step,
@@ -201,21 +247,24 @@ def _read_optimizer(folder: Path) -> dict:
     return {"state": state, "param_groups": rest["param_groups"]}
 
 
-def _same_shapes(folder: Path, model: nn.Module) -> None:
-    """InputError, naming the first difference, unless the file has the shapes of the model."""
-    with safe_open(str(folder / "model.safetensors"), framework="pt") as file:
+def _read_model(folder: Path, here: dict[str, Tensor]) -> None:
+    """Copies the weights into `here`; InputError before the first unless all have their shapes."""
+    with safe_open(str(folder / WEIGHTS), framework="pt") as file:
         saved = {name: tuple(file.get_slice(name).get_shape()) for name in list(file.keys())}
-    here = model.state_dict(keep_vars=True)  # a tied tensor has two names, and is one object
-    found = [id(here[name]) for name in saved if name in here]
+        _same_shapes(folder, saved, {name: tuple(tensor.shape) for name, tensor in here.items()})
+        for name, tensor in here.items():
+            tensor.copy_(file.get_tensor(name))
+
+
+def _same_shapes(folder: Path, there: dict[str, tuple], here: dict[str, tuple]) -> None:
     differences = [
         *(
-            f"{name} is {shape} there and {tuple(here[name].shape)} here"
-            for name, shape in saved.items()
-            if name in here and shape != tuple(here[name].shape)
+            f"{name} is {shape} there and {here[name]} here"
+            for name, shape in there.items()
+            if shape != here.get(name, shape)
         ),
-        *(f"{name} is only there" for name in saved if name not in here),
-        *(f"{name} is only here" for name, tensor in here.items() if id(tensor) not in found),
-        *(f"{name} is tied here" for name in saved if found.count(id(here.get(name))) > 1),
+        *(f"{name} is only there" for name in there if name not in here),
+        *(f"{name} is only here" for name in here if name not in there),
     ]
     if differences:
         raise InputError(

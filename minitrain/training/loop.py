@@ -47,18 +47,6 @@ class Peers:
 ALONE = Peers()
 
 
-def data_parallel(model: nn.Module, group: Any) -> Peers:
-    """Naive data parallelism over `group`: after the last backward, one all-reduce a parameter."""
-
-    def average_gradients() -> None:
-        for parameter in filter(lambda p: p.requires_grad, model.parameters()):
-            if parameter.grad is None:  # not used here; another rank may have used it, and waits
-                parameter.grad = torch.zeros_like(parameter)
-            group.all_reduce(parameter.grad, op="avg")
-
-    return Peers(group.size, group.all_reduce, average_gradients)
-
-
 @dataclass(frozen=True)
 class StepResult:
     loss: float  # nats per token, mean over the step's tokens on all ranks
@@ -170,9 +158,8 @@ def train(
     model: nn.Module,
     loader: Any,
     config: TrainConfig,
-    group: Any = None,
     callbacks: Sequence[Callable[[StepRecord], object]] = (),
-    peers: Peers | None = None,
+    peers: Peers = ALONE,
     state: TrainState | None = None,
     step: Callable[[Sequence[Any]], StepResult] | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -180,11 +167,10 @@ def train(
 ) -> TrainResult:
     """Trains until `config.steps` or `config.seconds` are reached, or `stop()` is true on any rank.
 
-    `group`: average gradients over its ranks, naively; or give `peers` and a model that is wrapped
-    in DDP. `state`: where a resumed run goes on (its model is the one inside the wrapper). `step`:
-    another step than `train_step`, from this rank's microbatches; `peers` then only agree on time.
+    `peers`: the other ranks, and how gradients are averaged over them. `state`: where a resumed run
+    goes on (its model is the one inside a wrapper such as DDP). `step`: another step than
+    `train_step`, from this rank's microbatches; `peers` then only agree on time and on stopping.
     """
-    peers = peers or (ALONE if group is None else data_parallel(model, group))
     state = state or _fresh_state(model, loader, config)
     device = next(model.parameters()).device
     settings = (config.clip, config.autocast, peers, state.scaler)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from minitrain.paths import write_atomically
 from minitrain.training.loop import StepRecord
 
 COLUMNS = ("step", "tokens", "seconds", "loss", "lr", "grad_norm", "tokens_per_second", "held_out")
@@ -35,7 +36,9 @@ class Reporter:
 
     `evaluate` gives the held-out loss. On N ranks every rank calls it, at the same steps; only the
     one that `speaks` writes. Where the output is no terminal, a line at each evaluation replaces
-    the bar. A resumed run drops the lines of the CSV after `done_steps`: it comes to them again.
+    the bar. A resumed run drops the lines of the CSV after `done_steps`, since it comes to them
+    again; `done_part` of the run was done by then, so that it evaluates where an uninterrupted one
+    does.
     """
 
     def __init__(
@@ -47,12 +50,13 @@ class Reporter:
         evaluations: int = 8,
         speaks: bool = True,
         done_steps: int = 0,
+        done_part: float = 0.0,
     ):
         self.log, self.evaluate, self.floor = log, evaluate, floor
         self.utilisation, self.evaluations, self.speaks = utilisation, evaluations, speaks
         self.held_out: float | None = None
         self.has_moved = True  # the model, since it was evaluated
-        self.part = 0  # evaluations done, as a part of the run
+        self.part = int(min(1.0, done_part) * evaluations)  # evaluations that were due so far
         layout = "{percentage:3.0f}%|{bar:16}| {desc} [{elapsed}<{remaining}]"
         silent = not (speaks and sys.stderr.isatty())
         self.bar = tqdm(total=100, bar_format=layout, disable=silent)
@@ -99,4 +103,4 @@ class Reporter:
 def cut_log(log: Path, steps: int) -> None:
     """Leaves the heading and the lines of the first `steps` steps."""
     lines = log.read_text(encoding="utf-8").splitlines()[1 : steps + 1] if log.is_file() else []
-    log.write_text("\n".join([",".join(COLUMNS), *lines]) + "\n", encoding="utf-8")
+    write_atomically(log, "\n".join([",".join(COLUMNS), *lines]) + "\n")

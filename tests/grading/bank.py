@@ -14,7 +14,7 @@ A mistake of a few lines is an edit of the course's own solution, in `wrong/e02.
     +            group.all_reduce(parameter.grad)
 
 The marks are a diff's: `-` goes, `+` comes, a blank stays, `@@` parts the edits of one mistake.
-The lines that go or stay are whole lines of the exercise's cell in `solutions/e02_….py`, there
+The lines that go or stay are whole lines of the exercise's cell in `solutions/e02_….ipynb`, there
 exactly once: whoever changes a solution is told which mistakes to write anew.
 
 Any other program is a file of its own, `wrong/e02/naive_one_large_message.py`, whose first
@@ -30,8 +30,9 @@ from functools import cache
 from itertools import groupby, pairwise, takewhile
 from pathlib import Path
 
+from minitrain.lab.building.regions import filled
 from minitrain.lab.grading.collect import lab_names
-from minitrain.lab.grading.submission import Cell, Submission, read_submission
+from minitrain.lab.grading.submission import Cell, Submission, read_python, read_submission
 from minitrain.paths import course_root
 
 HEAD = re.compile(r"# (exercise|says): (.+)")
@@ -95,7 +96,8 @@ class Specimen:
 @cache
 def solution(lab: str) -> Submission:
     """The course's own, as it would be handed in."""
-    return read_submission(course_root() / "solutions" / f"{lab}.py")
+    path = course_root() / "solutions" / f"{lab}.py"
+    return read_python(path, filled(path.read_text(encoding="utf-8")))
 
 
 def edited(solution: Submission, mistake: Specimen) -> Submission:

@@ -54,7 +54,7 @@ def sandbox(tiny: LabChecks) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def open_sandbox(tiny: LabChecks) -> Iterator[Sandbox]:
-    """Without bubblewrap, as on macOS: limits and the guard only."""
+    """Without bubblewrap, as on macOS: limits and the audit hook only."""
     with Sandbox(tiny.hidden, QUICK, isolate=False) as made:
         made.start()
         yield made

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.lab.grading.classroom import Row, as_csv, grade_folder, read_rows
+from minitrain.lab.grading.classroom import Grade, as_csv, grade_folder, read_rows
 from minitrain.lab.grading.collect import find_lab, find_submissions
 from minitrain.lab.grading.submission import read_submission
 
@@ -87,7 +87,7 @@ def test_a_csv_of_something_else_is_left_alone(folder, course, tmp_path):
 
 
 def test_no_cell_is_a_formula(tmp_path):
-    row = Row("=cmd()", "t00_tiny", "1", "2", "", "+1 | a", "f.ipynb", "x")
+    row = Grade("=cmd()", "t00_tiny", "1", "2", "", "+1 | a", "f.ipynb", "x")
     (tmp_path / "g.csv").write_text(as_csv([row]))
     (read,) = read_rows(tmp_path / "g.csv")
     assert read.student == "'=cmd()" and read.remarks == "'+1 | a" and read.score == "1"

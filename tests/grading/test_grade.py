@@ -23,6 +23,7 @@ from minitrain.lab.grading.grade import (
     within,
 )
 from minitrain.lab.grading.submission import read_submission
+from minitrain.lab.sandbox.loader import Cell, Solution
 from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.parallel.collectives.algorithms import chunk_sizes as reference_chunk_sizes
 
@@ -153,7 +154,7 @@ def test_what_a_check_cannot_read_is_an_error_not_a_crash(sandbox):
         def test_it(self, submission):
             expect.that(submission.run(lambda f: f()).shape == (2,), "shape")
 
-    solution = {"cells": [["a", "def f():\n    return None\n", True]], "substitutes": {}}
+    solution = Solution((Cell("a", "def f():\n    return None\n", True),))
     (result,) = run_checks(Careless, {"submission": Attempt(sandbox, solution, "f")})
     assert result.status == "error" and "AttributeError" in result.message
 
@@ -168,7 +169,7 @@ def test_a_work_that_nobody_waited_for_is_told_where_a_check_stumbles(sandbox):
             expect.that(traces[1].ops[0].waited > 0, "never said")
 
     source = "import torch\n\ndef f(group):\n    group.all_reduce(torch.ones(3), async_op=True)\n"
-    solution = {"cells": [["a", source, True]], "substitutes": {}}
+    solution = Solution((Cell("a", source, True),))
     (result,) = run_checks(Impatient, {"submission": Attempt(sandbox, solution, "f")})
     assert result.status == "failed"
     assert result.message == (
@@ -347,10 +348,7 @@ class TestLimits:
     """An exercise that hangs has little time left, and says so."""
 
     def test_a_hang_shortens_the_next_run_and_the_exercise_ends(self, tiny, sandbox):
-        solution = {
-            "cells": [["a", "def f():\n    while True:\n        pass\n", True]],
-            "substitutes": {},
-        }
+        solution = Solution((Cell("a", "def f():\n    while True:\n        pass\n", True),))
         attempt = Attempt(sandbox, solution, "f")
         with pytest.raises(
             SubmissionFailed, match=r"not finished after 3 s.*line [23], in f: `(while True:|pass)`"

@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 from minitrain.lab.failures import NotAttempted
+from minitrain.lab.grading.attempt import attempt_of
 from minitrain.lab.grading.checks import Exercise
-from minitrain.lab.grading.grade import CheckResult, attempt_of, grade_submission, run_checks
+from minitrain.lab.grading.grade import CheckResult, grade_submission, run_checks
 from minitrain.lab.grading.submission import Submission
 from minitrain.lab.sandbox.sandbox import Sandbox
 
@@ -18,8 +19,8 @@ from .bank import Specimen, bank
 
 SPECIMENS = bank(Path(__file__).parent / "hostile")
 
-# Their walls are the kernel's; without bubblewrap the guard says no and the next two hold as well.
-GUARDED = [
+# These are also held where the kernel has no walls: by the audit hook, the limits and the watch.
+HELD_WITHOUT_BUBBLEWRAP = [
     "asks_the_network",
     "imports_the_reference",
     "opens_the_reference",
@@ -61,7 +62,7 @@ def test_an_attack_costs_its_own_points(specimen, tiny, honest, sandbox):
 
 
 @pytest.mark.parametrize(
-    "specimen", [s for s in SPECIMENS if s.name in GUARDED], ids=lambda s: s.name
+    "specimen", [s for s in SPECIMENS if s.name in HELD_WITHOUT_BUBBLEWRAP], ids=lambda s: s.name
 )
 def test_also_without_bubblewrap(specimen, tiny, honest, open_sandbox):
     holds(specimen, tiny, honest, open_sandbox)
@@ -69,7 +70,7 @@ def test_also_without_bubblewrap(specimen, tiny, honest, open_sandbox):
 
 def test_every_attack_that_is_known_is_in_the_bank():
     names = {specimen.name for specimen in SPECIMENS}
-    assert set(GUARDED) <= names
+    assert set(HELD_WITHOUT_BUBBLEWRAP) <= names
     assert all(specimen.exercise and specimen.says for specimen in SPECIMENS)
 
 

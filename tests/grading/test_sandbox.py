@@ -14,6 +14,7 @@ from minitrain.lab.failures import SubmissionFailed
 from minitrain.lab.grading.attempt import Attempt
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import load_lab
+from minitrain.lab.sandbox.loader import Cell, Solution
 from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.ranks.launch import Results
 
@@ -21,7 +22,7 @@ ROOT = Path(minitrain.__file__).parent.parent
 
 
 def attempt(sandbox: Sandbox, source: str = "def f(*args):\n    return args\n") -> Attempt:
-    return Attempt(sandbox, {"cells": [["cell", source, True]], "substitutes": {}}, "f")
+    return Attempt(sandbox, Solution((Cell("cell", source, True),)), "f")
 
 
 def test_nothing_but_python_and_the_package_is_seen(isolated):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,8 @@ def test_bad_files_get_one_sentence(tmp_path, name, content, words):
 def test_a_missing_file_gets_one_sentence(tmp_path):
     with pytest.raises(InputError, match="is not there"):
         read_submission(tmp_path / "no.ipynb")
+
+
+def test_a_file_is_read_without_torch():
+    code = "import sys, minitrain.lab.grading.collect; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,10 +21,10 @@ from minitrain.commands.train.options import (
     new_options,
     resumed_options,
 )
+from minitrain.commands.train.stopping import stop_on_signals
 from minitrain.errors import InputError
 
 LONGEST_SECONDS = 30 * 86400.0  # a launch has a deadline; a training run needs none
-PATIENCE_SECONDS = 1.0  # torchrun passes one Ctrl-C on twice
 INTERRUPTED = 130  # the exit code that shells give to Ctrl-C
 STARTED_BY_TORCHRUN = {
     "WORLD_SIZE": RANKS,
@@ -103,24 +101,8 @@ def run(
 
 @contextmanager
 def stop_file() -> Iterator[Path]:
-    """A path that comes to exist at Ctrl-C or SIGTERM: the run looks for it after each step.
-
-    A file, because ranks are other processes. A second Ctrl-C does not wait for the step.
-    """
+    """A path that comes to exist at Ctrl-C or SIGTERM: the run looks for it after each step."""
     with tempfile.TemporaryDirectory(prefix="minitrain-stop-") as folder:
-        path, asked = Path(folder) / "stop", []
-
-        def ask(number: int, frame: object) -> None:
-            if asked and time.monotonic() - asked[0] > PATIENCE_SECONDS:
-                raise KeyboardInterrupt
-            if not asked:
-                asked.append(time.monotonic())
-                path.touch()
-                print("\nstopping after this step, to save; once more: at once", file=sys.stderr)
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        path = Path(folder) / "stop"
+        with stop_on_signals(path):
             yield path
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

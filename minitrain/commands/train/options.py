@@ -28,7 +28,7 @@ from minitrain.data.tokenizer import SMALLEST
 from minitrain.errors import InputError, unknown_name
 from minitrain.model.config import PRESETS
 
-RUN_FILE = "run.json"
+RUN_FILE, LOG_FILE, LOCK_FILE = "run.json", "log.csv", ".lock"
 TEXTS = ("corpus", "sotu", "moby-dick", "tinystories")  # any other name is a file's
 MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
 HOW_ON_MESH = ("sequence", "schedule", "chunks")
@@ -191,7 +191,7 @@ def resumed_options(run: Path, typed: dict[str, Any]) -> TrainOptions:
 def new_folder(out: Path | None, options: TrainOptions) -> Path:
     """Where the run goes: `out` if nothing is there, or the first free runs/PRESET-DATA[-2]."""
     if out is not None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not is_free(out):
             raise InputError(
                 f"{out} is there already and is not empty: go on with it by --resume, or give "
                 "--out another name"
@@ -199,7 +199,16 @@ def new_folder(out: Path | None, options: TrainOptions) -> Path:
         return out
     stem = f"{options.preset}-{Path(options.data).stem}"
     names = [stem, *(f"{stem}-{number}" for number in range(2, 10_000))]
-    return next(Path("runs") / name for name in names if not (Path("runs") / name).exists())
+    return next(Path("runs") / name for name in names if is_free(Path("runs") / name))
+
+
+def is_free(folder: Path) -> bool:
+    """Nothing is there, or only what is left of a run that was killed before its first checkpoint:
+    there is nothing to go on from, so the same command may begin anew."""
+    if not folder.is_dir():
+        return not folder.exists()
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".step-")}
+    return names <= {LOCK_FILE} or (RUN_FILE in names and names <= {RUN_FILE, LOG_FILE, LOCK_FILE})
 
 
 def find_run(out: Path | None) -> Path:

@@ -2,21 +2,32 @@
 
 While it trains: evaluations, a line in log.csv for each step, a checkpoint a minute, and a stop
 after the step in which someone asked for it. At the end: a last evaluation, a sample, a checkpoint.
+A kill at any moment costs the steps since the last checkpoint: --resume comes to them again, and
+where there was none yet, the same command or --resume begins anew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
 import torch
+from filelock import FileLock, Timeout
 from torch import nn
 
 from minitrain.commands.train.mesh_check import FLAGS
-from minitrain.commands.train.options import RUN_FILE
+from minitrain.commands.train.options import LOCK_FILE, LOG_FILE, RUN_FILE
 from minitrain.commands.train.setup import Job, Run, prepare
+from minitrain.commands.train.stopping import stop_on_signals
 from minitrain.commands.train.wiring import OnMesh
+from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
 from minitrain.model.config import ModelConfig, active_parameter_count, parameter_count
 from minitrain.parallel.pipeline.timeline import bubble_fraction
+from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
+from minitrain.reliability.checkpoint import checkpoints
 from minitrain.training.loop import StepRecord, TrainResult, train
 from minitrain.training.report import Reporter, describe_loss
 
@@ -27,19 +38,56 @@ TEMPERATURE = 0.8
 
 def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
     """The whole run on one rank -> the summary, and whether it was interrupted."""
-    run = prepare(group, job)
-    run.ranks.barrier()  # all are ready, and none has written anything yet
-    if run.speaks:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        (job.folder / RUN_FILE).write_text(run.options.to_json(), encoding="utf-8")
-        print(introduction(run), flush=True)
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(job.stop_file))
+        run = prepare(group, job)
+        run.ranks.barrier()  # all are ready, and none has written anything yet
+        if run.speaks:
+            stack.enter_context(sole_writer(job.folder))
+            begin(run)
+        return train_and_conclude(run)
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """The run's folder, which a second process may not write to; the system frees it at a kill."""
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise InputError(
+            f"another process is training in {folder}: wait for its end, or give --out another name"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written ({error.strerror}): give --out a folder in which you may"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def begin(run: Run) -> None:
+    """The options on the disk, and what a person sees of the run before its first step."""
+    path = run.job.folder / RUN_FILE
+    if path.is_file() and not checkpoints(run.job.folder):
+        print(f"{run.job.folder} holds a run without a checkpoint: it begins anew")
+    write_atomically(path, run.options.to_json())
+    print(introduction(run), flush=True)
+
+
+def train_and_conclude(run: Run) -> tuple[str, bool]:
+    done = run.state.step
     reporter = Reporter(
-        job.folder / "log.csv",
+        run.job.folder / LOG_FILE,
         run.evaluate,
         run.rows.floor,
         run.utilisation,
         speaks=run.speaks,
-        done_steps=run.state.step,
+        done_steps=done,
+        done_part=done / run.train_config.total_steps(done, run.state.seconds),
     )
     result = train(
         run.wiring.model,
@@ -49,7 +97,7 @@ def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
         peers=run.wiring.peers,
         state=run.state,
         step=run.wiring.step,
-        stop=job.stop_file.exists,
+        stop=run.job.stop_file.exists,
     )
     reporter.close()
     return conclude(run, result, reporter), result.interrupted
@@ -86,7 +134,7 @@ def introduction(run: Run) -> str:
         *([f"mesh    {mesh_text(run.wiring)}"] if isinstance(run.wiring, OnMesh) else []),
         f"folder  {run.job.folder}",
     ]
-    if run.job.resume:
+    if run.state.step:
         lines.append(f"resumed at step {run.state.step:,}, {run.state.seconds:.0f} s of training")
     return "\n".join(lines)
 

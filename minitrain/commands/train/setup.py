@@ -17,23 +17,29 @@ from minitrain.commands.train.options import RUN_FILE, TrainOptions
 from minitrain.commands.train.text import Rows, fit_tokenizer, make_rows, read_text
 from minitrain.commands.train.wiring import DataParallel, OnMesh, Seat, find_seat, wire
 from minitrain.data.loader import Loader
-from minitrain.data.tokenizer import Tokenizer
+from minitrain.data.tokenizer import END, Tokenizer
 from minitrain.errors import InputError
+from minitrain.generators import seed_generators
 from minitrain.measure.clock import compare, matmul_peak
 from minitrain.measure.flops import mfu
 from minitrain.memory.segments import recompute
 from minitrain.model.config import ModelConfig, parameter_count, preset
+from minitrain.model.hub.load import describe
+from minitrain.model.hub.text import TextFiles, fast_tokenizer
+from minitrain.model.hub.weights import hub_tensors
 from minitrain.model.transformer import build
 from minitrain.optimizers.adamw import adamw
 from minitrain.ranks.group import Group
 from minitrain.reliability.checkpoint import (
+    CheckpointRanks,
+    checkpoints,
     load_checkpoint,
     newest_checkpoint,
     save_checkpoint,
     verify,
 )
 from minitrain.training.config import TrainConfig
-from minitrain.training.state import Ranks, TrainState
+from minitrain.training.state import TrainState
 
 CLOSING_SECONDS = 3.0  # of the minutes asked for: the last evaluation, the sample, the last save
 EVALUATION_ROWS = 32
@@ -48,7 +54,7 @@ class Job:
 
     options: TrainOptions
     folder: Path
-    resume: bool
+    resume: bool  # from its newest checkpoint; from the start where there is none yet
     device: str | None
     started: float  # time.time() when the command began: its minutes count from there
     stop_file: Path  # exists once someone has asked the run to stop
@@ -65,7 +71,7 @@ class Run:
     config: ModelConfig
     wiring: DataParallel | OnMesh
     seat: Seat
-    ranks: Ranks
+    ranks: CheckpointRanks
     train_config: TrainConfig
     device: torch.device
     peak: float  # FLOP/s of a rank's matmuls in this dtype, where it speaks
@@ -92,21 +98,32 @@ class Run:
     def save(self) -> TrainState:
         """A checkpoint -> what is in it: the whole model, on rank 0 at least."""
         files = {
-            RUN_FILE: self.options.to_json(),
-            TOKENIZER_FILE: self.tokenizer.backend.to_str(),
-            DATA_FILE: self.rows.fingerprint,
+            RUN_FILE: self.options.to_json().encode(),
+            DATA_FILE: self.rows.fingerprint.encode(),
+            **hub_files(self.config, self.tokenizer),
         }
         whole = self.wiring.whole()
-        save_checkpoint(self.job.folder, whole, files, self.ranks)
+        save_checkpoint(self.job.folder, whole, files, self.ranks, named=hub_tensors)
         return whole
 
 
+def hub_files(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, bytes]:
+    """What makes a checkpoint a folder that `transformers` opens; where it has no such model, its
+    tokenizer alone. A document begins and ends with the end token."""
+    files = fast_tokenizer(tokenizer.backend.to_str(), {"bos_token": END, "eos_token": END})
+    end = tokenizer.end_token
+    try:
+        return describe(config, TextFiles(files, end, (end,)), torch.float32)
+    except InputError:  # `export` gives the reason
+        return files
+
+
 def prepare(group: Group | None, job: Job) -> Run:
-    """Whatever can be wrong with a run is found here, before anything is written."""
+    """Whatever can be wrong with a run is found here, before anything of it is written."""
     ranks = find_ranks(job.options, group)
     device = find_device(job.device) if group is None else group.device
     options = replace(job.options, dtype=agreed_dtype(job.options.dtype, device, group))
-    checkpoint = whole_checkpoint(job.folder) if job.resume else None
+    checkpoint = whole_checkpoint(job.folder) if job.resume and checkpoints(job.folder) else None
     text = read_text(options)
     if checkpoint:
         tokenizer = Tokenizer.load(checkpoint / TOKENIZER_FILE)
@@ -117,7 +134,7 @@ def prepare(group: Group | None, job: Job) -> Run:
     check_memory(options.preset, config, device)
     # One rank measures, while the others wait for it: their matmuls would slow its own.
     peak = matmul_peak(getattr(torch, options.dtype), device) if ranks.rank == 0 else math.nan
-    torch.manual_seed(options.seed + ranks.rank)
+    seed_generators(options.seed + ranks.rank)
     model = recompute(build(config, device, seed=options.seed), options.recompute)
     seat = find_seat(options, group)
     own = (options.microbatch, seat.rank, seat.size)
@@ -131,10 +148,10 @@ def prepare(group: Group | None, job: Job) -> Run:
     return Run(job, options, rows, tokenizer, config, wiring, seat, ranks, plan, device, peak)
 
 
-def find_ranks(options: TrainOptions, group: Group | None) -> Ranks:
+def find_ranks(options: TrainOptions, group: Group | None) -> CheckpointRanks:
     if group is None:
-        return Ranks()
-    return Ranks(group.rank, group.size, group.barrier, may_change=options.on_mesh)
+        return CheckpointRanks()
+    return CheckpointRanks(group.rank, group.size, group.barrier, may_change=options.on_mesh)
 
 
 def whole_checkpoint(folder: Path) -> Path:
@@ -144,14 +161,14 @@ def whole_checkpoint(folder: Path) -> Path:
     return checkpoint
 
 
-def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: Ranks) -> None:
+def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: CheckpointRanks) -> None:
     """Loads the checkpoint, after a look whether the text is still the same."""
     if (checkpoint / DATA_FILE).read_text() != rows.fingerprint:
         raise InputError(
             f"the text is not the one that {checkpoint.parent} was trained on: put the old one "
             "back, or start a new run with another --out"
         )
-    load_checkpoint(checkpoint, state, ranks)
+    load_checkpoint(checkpoint, state, ranks, named=hub_tensors)
 
 
 def train_config(

@@ -12,11 +12,11 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from minitrain.errors import InputError
+from minitrain.lab.building.regions import BEGIN
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import load_lab
 
 GRADED = re.compile(r"lab\.(?:grade\((\w+)\)|(?:experiment|answer)\(\s*\"([^\"]+)\")")
-BEGIN = "### BEGIN SOLUTION"
 SCHEMA = 3
 
 

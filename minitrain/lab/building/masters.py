@@ -3,8 +3,8 @@
     solutions/eXX.py ── read ──> notebook ── execute ──> solutions/eXX.ipynb   with outputs
                                     └── for_learners ──> labs/eXX.ipynb        stubs, no outputs
 
-Ids come from the content, nbgrader's metadata from the tags and the checks' points; solution
-regions are replaced by nbgrader's own ClearSolutions. What has not changed is not executed again.
+Ids come from the content, nbgrader's metadata from the tags and the checks' points; what becomes
+of solution regions is in regions.py. What has not changed is not executed again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from nbformat import NotebookNode
 from minitrain.errors import InputError, unknown_name
 from minitrain.lab.building.colab_cells import add_colab
 from minitrain.lab.building.grading_metadata import add_grading_metadata
+from minitrain.lab.building.regions import BEGIN, check_regions, cleared, filled
 from minitrain.paths import course_root
 
 TAGS = {
@@ -30,8 +31,6 @@ TAGS = {
     *("picture", "nbval-check-output", "nbval-skip", "raises-exception"),
 }
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-BEGIN, END, STUB_LINE = "### BEGIN SOLUTION", "### END SOLUTION", "### LAB "
-DEFAULT_STUB = "# YOUR CODE HERE\n..."
 IMAGE = re.compile(r'src="data:image/png;base64,([^"]+)"')
 
 
@@ -74,7 +73,7 @@ def read_master(target: Target) -> NotebookNode:
     """The whole notebook, solutions included, with stable ids and all metadata, not executed."""
     import jupytext
 
-    text = target.master.read_text(encoding="utf-8")
+    text = filled(target.master.read_text(encoding="utf-8"))
     notebook = jupytext.reads(text, fmt="py:percent")
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     notebook.metadata = NotebookNode(
@@ -98,11 +97,7 @@ def _check_cell(target: Target, number: int, cell: NotebookNode, tags: list[str]
     unknown = sorted(set(tags) - TAGS)
     if unknown:
         raise InputError(f"{where}: tag {unknown[0]} is not known; use {', '.join(sorted(TAGS))}")
-    regions = [line.strip() for line in cell.source.splitlines() if line.strip() in (BEGIN, END)]
-    if regions != [BEGIN, END] * (len(regions) // 2):
-        raise InputError(f"{where}: '{BEGIN}' and '{END}' do not pair: {regions}")
-    if "exercise" in tags and not regions:
-        raise InputError(f"{where} is an exercise without '{BEGIN}' … '{END}'")
+    check_regions(where, cell)
 
 
 def _stable_id(cell: NotebookNode, seen: dict[str, int]) -> str:
@@ -118,27 +113,10 @@ def for_learners(notebook: NotebookNode) -> NotebookNode:
     lab.cells = [cell for cell in lab.cells if "solution" not in cell.metadata.get("tags", [])]
     for cell in lab.cells:
         if BEGIN in cell.source:
-            cell.source = _clear(cell)
+            cell.source = cleared(cell)
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     return lab
-
-
-def _clear(cell: NotebookNode) -> str:
-    """The cell's source with each region replaced by its own `### LAB` lines, or the stub."""
-    from nbgrader.preprocessors import ClearSolutions
-
-    pieces = re.split(rf"(?<={END})", cell.source)  # one region a piece: each has its own stub
-    cleared = []
-    for piece in pieces:
-        own = [line.split(STUB_LINE, 1)[1] for line in piece.splitlines() if STUB_LINE in line]
-        clear = ClearSolutions(code_stub={"python": "\n".join(own) or DEFAULT_STUB})
-        part = NotebookNode(cell_type="code", source=piece, metadata=cell.metadata)
-        resources: dict[str, Any] = {"language": "python"}
-        cleared.append(
-            clear.preprocess_cell(part, resources, 0)[0].source if BEGIN in piece else piece
-        )
-    return "".join(cleared)
 
 
 def drift(target: Target) -> Iterator[str]:

@@ -1,155 +1,142 @@
-"""Tables and cards: what was measured, what was guessed, and how the checks went."""
+"""What the learner is told: how checks went, a guess beside what was measured, the score."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from html import escape
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from minitrain.lab.drawing.display import (
-    FONT,
-    MUTED,
-    RULE,
-    TONES,
-    Rich,
-    badge,
-    box,
-    display,
-    heading,
-    meter,
-    words,
-)
-from minitrain.lab.drawing.tables import rows_of
-from minitrain.words import number_text, points_text, score_text
+from minitrain.lab.drawing.card import Card, Line
+from minitrain.lab.drawing.display import FONT, Rich, words
+from minitrain.lab.grading.checks import Graded
+from minitrain.words import bytes_text, number_text, points_text, score_text, seconds_text
 
-
-class Verdict(Protocol):
-    """One check's result, as the grader gives it."""
-
-    check: str
-    points: float
-    max_points: float
-    status: str
-    message: str
-
-
-def table(
-    data: Any,
-    caption: str = "",
-    highlight: str = "",
-    formats: Mapping[str, Callable[[Any], str]] | None = None,
-) -> None:
-    """Displays a table: list of dicts, dict of lists, or DataFrame; numbers stand at the right."""
-    display(table_card(rows_of(data), caption, highlight, formats or {}))
-
-
-def table_card(
-    rows: Sequence[Mapping[str, Any]],
-    caption: str = "",
-    highlight: str = "",
-    formats: Mapping[str, Callable[[Any], str]] | None = None,
-) -> Rich:
-    """The table as an object; `highlight` names the column that is set in bold."""
-    formats = formats or {}
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    cells = [[formats.get(c, number_text)(row.get(c)) for c in columns] for row in rows]
-    right = [all(isinstance(r.get(c), (int, float, type(None))) for r in rows) for c in columns]
-    html = f'<table style="{FONT}border-collapse:collapse;margin:6px 0;">'
-    if caption:
-        html += (
-            f'<caption style="{MUTED}text-align:left;padding:2px 8px;">{escape(caption)}</caption>'
-        )
-    html += "<thead><tr>" + "".join(
-        _cell("th", c, side, c == highlight) for c, side in zip(columns, right)
-    )
-    html += "</tr></thead><tbody>"
-    for line in cells:
-        inside = [_cell("td", t, s, c == highlight) for t, s, c in zip(line, right, columns)]
-        html += f"<tr>{''.join(inside)}</tr>"
-    return Rich(html + "</tbody></table>", _text_table(columns, cells, right, caption))
-
-
-def _cell(tag: str, text: str, right: bool, bold: bool) -> str:
-    weight = "font-weight:600;" if bold or tag == "th" else ""
-    side = "right" if right else "left"
-    style = f"text-align:{side};padding:3px 12px 3px 8px;{RULE}{weight}"
-    return f'<{tag} style="{style}">{escape(str(text))}</{tag}>'
-
-
-def _text_table(columns: list, cells: list[list[str]], right: list[bool], caption: str) -> str:
-    lines = [list(map(str, columns)), *cells]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    done = [
-        "  ".join(t.rjust(w) if r else t.ljust(w) for t, w, r in zip(line, widths, right)).rstrip()
-        for line in lines
-    ]
-    return "\n".join(([caption] if caption else []) + done)
-
-
-def card(title: str, text: str = "", rows: Sequence[tuple[str, Any]] = ()) -> None:
-    """Displays a title, a sentence, and rows of (name, value)."""
-    display(info_card(title, text, rows))
-
-
-def info_card(
-    title: str, text: str = "", rows: Sequence[tuple[str, Any]] = (), tone: str = "info"
-) -> Rich:
-    """The card as an object."""
-    inside = heading(title) + (f"<div>{words(text)}</div>" if text else "")
-    if rows:
-        inside += '<table style="border-collapse:collapse;margin-top:4px;">'
-        for name, value in rows:
-            shown = _cell("td", number_text(value), True, True)
-            inside += f"<tr>{_cell('td', name, False, False)}{shown}</tr>"
-        inside += "</table>"
-    plain = [title, *([text] if text else []), *(f"  {n}: {number_text(v)}" for n, v in rows)]
-    return Rich(box(inside, tone), "\n".join(plain))
+if TYPE_CHECKING:
+    from minitrain.lab.grading.grade import CheckResult
 
 
 def grade_card(
-    title: str, results: Sequence[Verdict], note: str = "", data: dict[str, Any] | None = None
+    title: str, results: Sequence[CheckResult], note: str = "", data: dict[str, Any] | None = None
 ) -> Rich:
     """Every check with its points; under each failure, what the learner needs to mend it."""
     got, most = sum(r.points for r in results), sum(r.max_points for r in results)
-    tone = "good" if got >= most else "bad"
-    score = score_text(got, most)
-    inside = heading(title, score) + meter(got / most if most else 0.0, tone)
-    plain = [f"{title}: {score}"]
+    tone, share = "good" if got >= most else "bad", got / most if most else 0.0
+    card = Card(title, score_text(got, most), tone, share, list(_check_lines(results)), note)
+    return card.rich(data, value=f"{float(got)}")
+
+
+def _check_lines(results: Sequence[CheckResult]) -> Iterator[Line]:
+    """What several checks say is said once."""
     told: set[str] = set()
     for result in results:
+        points = f"{points_text(result.points)}/{points_text(result.max_points)}"
+        if result.status == "passed":
+            yield Line(result.check, points, "pass", "good")
+            continue
         message = "As above." if result.message in told else result.message
         told |= {result.message} - {""}
-        inside += _check_row(result, message)
-        sign = "pass" if result.status == "passed" else "FAIL"
-        points = f"{points_text(result.points)}/{points_text(result.max_points)}"
-        plain.append(f"  {sign}  {points:>5}  {result.check}")
-        if result.status != "passed":
-            plain += [f"               {line}" for line in message.splitlines()]
-    if note:
-        inside += f'<div style="{MUTED}margin-top:6px;">{words(note)}</div>'
-        plain.append(f"  {note}")
-    return Rich(box(inside, tone), "\n".join(plain), data, value=f"{float(got)}")
+        yield Line(result.check, points, "not yet", "bad", message)
 
 
-def _check_row(result: Verdict, message: str) -> str:
-    passed = result.status == "passed"
-    sign = badge("pass", "good") if passed else badge("not yet", "bad")
-    points = f"{points_text(result.points)}/{points_text(result.max_points)}"
-    row = (
-        f'<div style="padding:3px 0;"><span style="{MUTED}float:right;">{points}</span>'
-        f"{sign}&nbsp; {words(result.check)}</div>"
-    )
-    if passed:
-        return row
-    return row + (
-        f'<div style="white-space:pre-wrap;border-left:2px solid {TONES["bad"]};'
-        f'margin:2px 0 6px 8px;padding:0 10px;">{words(message)}</div>'
-    )
-
-
-def waiting_card(title: str, text: str, points: float = 0.0, data: dict | None = None) -> Rich:
+def waiting_card(title: str, text: str, points: float = 0.0) -> Rich:
     """Nothing to grade yet: grey, and no reproach."""
-    right = score_text(0, points) if points else ""
-    inside = heading(title, right) + f"<div>{words(text)}</div>"
-    plain = f"{title}: {right}\n  {text}" if right else f"{title}\n  {text}"
-    return Rich(box(inside, "wait"), plain, data, value="0.0" if points else None)
+    score = score_text(0, points) if points else ""
+    return Card(title, score, "wait", note=text).rich(value="0.0" if points else None)
+
+
+def hidden_card(name: str) -> Rich:
+    """In place of a measurement, until there is a guess to compare it with."""
+    text = "Put your number in the cell above, run it, then run this one again."
+    return waiting_card(f"{sentence(spoken(name))}: hidden until you guess", text)
+
+
+def guess_card(
+    name: str,
+    guess: float,
+    unit: str,
+    measured: float | None = None,
+    formula: float | None = None,
+    note: str = "",
+    data: dict[str, Any] | None = None,
+) -> Rich:
+    """A guess alone, or as bars beside the formula and the measurement."""
+    if measured is None:
+        return Card(f"Your guess for {spoken(name)}: {with_unit(guess, unit)}").rich(data)
+    shown = [("your guess", guess, "info"), ("formula", formula, "wait")]
+    shown.append(("measured", measured, "good"))
+    known = [(label, value, tone) for label, value, tone in shown if value is not None]
+    largest = max(abs(value) for _, value, _ in known) or 1.0
+    lines = [
+        Line(label, with_unit(value, unit), tone=tone, share=abs(value) / largest)
+        for label, value, tone in known
+    ]
+    distance = f"your guess is {_distance(guess, measured)}"
+    return Card(sentence(spoken(name)), distance, lines=lines, note=note).rich(data)
+
+
+def _distance(guess: float, measured: float) -> str:
+    """How far off, as a factor where it is one."""
+    if guess == measured:
+        return "exactly right"
+    if guess * measured <= 0:
+        return f"off by {number_text(abs(guess - measured))}"
+    factor = max(guess / measured, measured / guess)
+    if factor < 1.005:
+        return "within 0.5%"
+    if factor < 1.5:
+        return f"{100 * abs(guess / measured - 1):.0f}% {'above' if guess > measured else 'below'}"
+    return f"{factor:.3g} times too {'large' if abs(guess) > abs(measured) else 'small'}"
+
+
+def score_card(
+    name: str, items: Sequence[type[Graded]], points: Mapping[str, Sequence[float]], read: str = ""
+) -> Rich:
+    """Points by exercise, experiment and question, and where to go now.
+
+    points: name -> (best, of), as `LabProgress` keeps them.
+    """
+    best = {item.name: points.get(item.name, [0.0, 0.0])[0] for item in items}
+    got, total = sum(best.values()), sum(item.max_points for item in items)
+    lines = [
+        Line(
+            item.title,
+            f"{points_text(best[item.name])}/{points_text(item.max_points)}",
+            *_state(best[item.name], item.max_points),
+        )
+        for item in items
+    ]
+    tone, share = "good" if got >= total else "info", got / total if total else 0.0
+    note = f"Now read `{read}`: you have just written most of it." if read else ""
+    return Card(name, score_text(got, total), tone, share, lines, note).rich()
+
+
+def _state(best: float, most: float) -> tuple[str, str]:
+    if best >= most:
+        return "done", "good"
+    return ("part", "info") if best > 0 else ("to do", "wait")
+
+
+def header_card(headline: str, path: Path) -> Rich:
+    """A lab's first line where something was done already; unfolded, where that is kept."""
+    text = f"Your progress is kept in `{path}`; `lab.reset()` starts this lab over."
+    html = f"<details><summary>{words(headline)}</summary>{words(text)}</details>"
+    return Rich(f'<div style="{FONT}">{html}</div>', f"{headline}\n  {text.replace('`', '')}")
+
+
+def with_unit(value: float, unit: str) -> str:
+    """Bytes and seconds in their usual units, other numbers with theirs."""
+    if unit in ("B", "bytes"):
+        return bytes_text(value)
+    if unit in ("s", "seconds"):
+        return seconds_text(value)
+    return f"{number_text(value)} {unit}".strip()
+
+
+def spoken(name: str) -> str:
+    """A name as words: bytes_per_rank -> bytes per rank."""
+    return name.replace("_", " ")
+
+
+def sentence(text: str) -> str:
+    """With a capital at its beginning."""
+    return text[:1].upper() + text[1:]

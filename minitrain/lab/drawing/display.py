@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-MIME = "application/vnd.minitrain+json"
+from minitrain.lab.grading.submission import RECORDED
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 TONES = {"good": "#1b7f4b", "bad": "#b3401e", "wait": "#6b7280", "info": BLUE}
@@ -45,7 +45,7 @@ class Rich:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle = {"text/html": self.html, "text/plain": self.value or self.text}
-        return {**bundle, MIME: self.data} if self.data is not None else bundle
+        return {**bundle, RECORDED: self.data} if self.data is not None else bundle
 
 
 def in_kernel() -> bool:
@@ -84,35 +84,3 @@ def words(text: str) -> str:
     for i in range(1, len(parts) - (len(parts) % 2 == 0), 2):
         parts[i] = f"<code>{parts[i]}</code>"
     return "".join(parts) if len(parts) % 2 else escape(str(text))
-
-
-def box(inside: str, tone: str = "info") -> str:
-    """A card: a bar of the tone on the left, the theme's own colours inside."""
-    return (
-        f'<div style="{FONT}border-left:4px solid {TONES[tone]};background-color:#88888814;'
-        f'border-radius:4px;padding:10px 16px;margin:6px 0;max-width:780px;">{inside}</div>'
-    )
-
-
-def badge(text: str, tone: str) -> str:
-    """A small word on a coloured ground: read without the colour too."""
-    return (
-        f'<span style="background-color:{TONES[tone]};color:#ffffff;border-radius:3px;'
-        f'padding:1px 8px;font-size:12px;font-weight:600;white-space:nowrap;">{escape(text)}</span>'
-    )
-
-
-def heading(title: str, right: str = "") -> str:
-    """A card's first line: a title, and something small at its right."""
-    aside = f'<span style="{MUTED}float:right;padding-left:16px;">{right}</span>' if right else ""
-    return f'<div style="font-weight:600;margin-bottom:4px;">{aside}{words(title)}</div>'
-
-
-def meter(share: float, tone: str = "good") -> str:
-    """A thin bar that is filled to `share` of its width."""
-    percent = round(100 * min(max(share, 0.0), 1.0))
-    return (
-        '<div style="background-color:#88888833;border-radius:3px;height:6px;margin:4px 0;">'
-        f'<div style="background-color:{TONES[tone]};border-radius:3px;height:6px;'
-        f'width:{percent}%;"></div></div>'
-    )

@@ -145,6 +145,13 @@ def lines(
             axes.legend()
 
 
+def lighter(color: str, share: float) -> tuple[float, ...]:
+    """The colour mixed with white: 0 is itself, 1 white."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(c + (1 - c) * share for c in to_rgb(color))
+
+
 def finish(axes: Axes, x: str, y: str, title: str = "", log: str = "") -> None:
     """Axis labels with units, title, logarithmic axes."""
     axes.set(xlabel=x, ylabel=y)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.errors import unknown_name
 from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
-from minitrain.lab.drawing.figures import INK, canvas, figure
+from minitrain.lab.drawing.figures import INK, canvas, figure, lighter
 from minitrain.parallel.mesh import Mesh
 from minitrain.words import plural
 
@@ -148,7 +148,7 @@ def draw_rank(
         ax.text(x + 0.5, y + 0.04 + head / 2, str(rank), fontsize=9, **style)
     for i, (what, (part, number, parts)) in enumerate(stripes.items()):
         top = y + 0.04 + head + i * depth
-        color = shade(STRIPES[what][1], number, parts)
+        color = lighter(STRIPES[what][1], 0.8 * number / max(1, parts - 1))
         ax.add_patch(rectangle(x + 0.07, top, 0.86, depth - 0.03, color))
         if words:
             ink = "white" if number < parts / 2 else INK
@@ -202,14 +202,6 @@ def rectangle(x: float, y: float, width: float, height: float, color: object, **
     shape = "round,pad=0,rounding_size=0.04"
     style = {"linewidth": 1.0, "edgecolor": "none", **style}
     return FancyBboxPatch((x, y), width, height, boxstyle=shape, facecolor=color, **style)
-
-
-def shade(color: str, number: int, parts: int) -> tuple[float, ...]:
-    """The colour, the lighter the later the part."""
-    from matplotlib.colors import to_rgb
-
-    light = 0.8 * number / max(1, parts - 1)
-    return tuple(c + (1 - c) * light for c in to_rgb(color))
 
 
 def span(part: range) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
-from minitrain.lab.drawing.figures import INK, canvas, figure, finish
+from minitrain.lab.drawing.figures import INK, canvas, figure, finish, lighter
 from minitrain.parallel.pipeline.operations import Operation, Schedule
 from minitrain.parallel.pipeline.timeline import Clocked, clocked, peak_of
 
@@ -71,7 +71,7 @@ def draw(axes: Axes, clock: Clocked, unit: str, title: str) -> None:
     for rank, events in enumerate(clock.ranks):
         axes.barh(rank, whole, 0.72, **IDLE)
         spans = [(e.start * scale, (e.end - e.start) * scale) for e in events]
-        colors = [shade(e.operation) for e in events]
+        colors = [color_of(e.operation) for e in events]
         axes.broken_barh(spans, (rank - 0.36, 0.72), facecolors=colors, edgecolor="white")
         for event, (start, length) in zip(events, spans):
             number = str(event.operation.microbatch)
@@ -92,9 +92,6 @@ def draw(axes: Axes, clock: Clocked, unit: str, title: str) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0)
 
 
-def shade(operation: Operation) -> tuple[float, ...]:
+def color_of(operation: Operation) -> tuple[float, ...]:
     """The kind's colour, the lighter the later the chunk."""
-    from matplotlib.colors import to_rgb
-
-    light = 1 - 0.5**operation.chunk
-    return tuple(c + (1 - c) * min(light, 0.75) for c in to_rgb(KINDS[operation.kind][0]))
+    return lighter(KINDS[operation.kind][0], min(1 - 0.5**operation.chunk, 0.75))

@@ -1,12 +1,15 @@
-"""Recorded data as plain rows: dicts, columns or a DataFrame in; JSON's own types out."""
+"""Tables: dicts, columns or a DataFrame in, plain rows out, to keep or to show."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from typing import Any
 
 from minitrain.errors import InputError
+from minitrain.lab.drawing.display import FONT, MUTED, RULE, Rich, display
+from minitrain.words import number_text
 
 Rows = list[dict[str, Any]]
 
@@ -80,3 +83,56 @@ def plain(value: Any, where: str = "the value") -> Any:
         f"{where} is a {type(value).__name__}, which cannot be kept: "
         "give a number, a text or a list of them"
     )
+
+
+def table(
+    data: Any,
+    caption: str = "",
+    highlight: str = "",
+    formats: Mapping[str, Callable[[Any], str]] | None = None,
+) -> None:
+    """Displays a table: list of dicts, dict of lists, or DataFrame; numbers stand at the right."""
+    display(table_card(rows_of(data), caption, highlight, formats or {}))
+
+
+def table_card(
+    rows: Sequence[Mapping[str, Any]],
+    caption: str = "",
+    highlight: str = "",
+    formats: Mapping[str, Callable[[Any], str]] | None = None,
+) -> Rich:
+    """The table as an object; `highlight` names the column that is set in bold."""
+    formats = formats or {}
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    cells = [[formats.get(c, number_text)(row.get(c)) for c in columns] for row in rows]
+    right = [all(isinstance(r.get(c), (int, float, type(None))) for r in rows) for c in columns]
+    html = f'<table style="{FONT}border-collapse:collapse;margin:6px 0;">'
+    if caption:
+        html += (
+            f'<caption style="{MUTED}text-align:left;padding:2px 8px;">{escape(caption)}</caption>'
+        )
+    html += "<thead><tr>" + "".join(
+        _cell("th", c, side, c == highlight) for c, side in zip(columns, right)
+    )
+    html += "</tr></thead><tbody>"
+    for line in cells:
+        inside = [_cell("td", t, s, c == highlight) for t, s, c in zip(line, right, columns)]
+        html += f"<tr>{''.join(inside)}</tr>"
+    return Rich(html + "</tbody></table>", _text_table(columns, cells, right, caption))
+
+
+def _cell(tag: str, text: str, right: bool, bold: bool) -> str:
+    weight = "font-weight:600;" if bold or tag == "th" else ""
+    side = "right" if right else "left"
+    style = f"text-align:{side};padding:3px 12px 3px 8px;{RULE}{weight}"
+    return f'<{tag} style="{style}">{escape(str(text))}</{tag}>'
+
+
+def _text_table(columns: list, cells: list[list[str]], right: list[bool], caption: str) -> str:
+    lines = [list(map(str, columns)), *cells]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    done = [
+        "  ".join(t.rjust(w) if r else t.ljust(w) for t, w, r in zip(line, widths, right)).rstrip()
+        for line in lines
+    ]
+    return "\n".join(([caption] if caption else []) + done)

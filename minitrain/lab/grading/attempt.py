@@ -1,4 +1,7 @@
-"""What a check is given as `submission`: one exercise of one learner, which it can run.
+"""One exercise of one learner, ready to run in the sandbox: what a check is given as `submission`.
+
+    attempt = live_attempt(f, item, lab, sandbox)            from a notebook's kernel
+    attempt = attempt_of(item, submission, {}, sandbox)      from a file
 
     submission.run(probe, *args)                  -> probe(f, *args), in a fresh sandboxed child
     submission.launch(probe, *args, ranks=N)      -> Results of probe(group, f, *args) on each rank
@@ -10,37 +13,43 @@ and tensors come back. Anything else that happens raises SubmissionFailed with i
 from __future__ import annotations
 
 import io
+import linecache
 import os
 import pickle
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import cloudpickle
 
 from minitrain.errors import InputError
-from minitrain.lab.failures import SubmissionFailed
+from minitrain.lab.failures import CheckFailed, NotAttempted, SubmissionFailed
+from minitrain.lab.grading.checks import Exercise
+from minitrain.lab.grading.course import LabChecks, pickled_reference, reference
+from minitrain.lab.grading.submission import Submission
+from minitrain.lab.sandbox.loader import Solution
+from minitrain.lab.sandbox.request import Reply, Request
 from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.measure.traffic import Trace
-from minitrain.network.fabric import find_fabric
+from minitrain.network.fabric import Fabric, find_fabric
 from minitrain.ranks.launch import Results
-from minitrain.ranks.payload import Pickler
-from minitrain.ranks.source import CHECKER, is_own
+from minitrain.ranks.payload import Pickler, modules_by_value
+from minitrain.ranks.source import CHECKER, cell_name, is_own
 
-GRACE = 2.5  # seconds that `launch` may take after its deadline to report who hangs where
 LEAST = 0.3  # seconds in which no run can be judged
 OURS = ("minitrain", "__main__", "__mp_main__")
 LIBRARIES = tuple(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 class Attempt:
-    """`solution` as `loader.load` takes it."""
+    """Runs the object called `name` of a solution, within the time that its exercise has."""
 
-    def __init__(self, sandbox: Sandbox, solution: dict[str, Any], name: str) -> None:
+    def __init__(self, sandbox: Sandbox, solution: Solution, name: str) -> None:
         self.sandbox, self.solution, self.name = sandbox, solution, name
         self.traces: list[Trace] = []  # of the last launch
         self.used_seconds = 0.0
@@ -48,50 +57,52 @@ class Attempt:
 
     def run(self, probe: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
         """What `probe(f, *args)` returned."""
-        return self._send(probe, args, 0, None, timeout)["results"][0]
+        return self._send(probe, args, timeout).results[0]
 
     def launch(
         self,
         probe: Callable[..., Any],
         *args: Any,
         ranks: int,
-        fabric: Any = None,
+        fabric: str | Fabric | None = None,
         timeout: float | None = None,
     ) -> Results:
         """What `probe(group, f, *args)` returned on each rank, with `.traces`, as of `launch`."""
         assert ranks > 0, "a launch has ranks"
-        reply = self._send(probe, args, ranks, fabric, timeout)
+        reply = self._send(probe, args, timeout, ranks, fabric)
         try:
-            traces = [Trace.from_dict(plain) for plain in reply["traces"]]
-            if len(traces) != ranks or len(reply["results"]) != ranks:
+            traces = [Trace.from_dict(plain) for plain in reply.traces]
+            if len(traces) != ranks or len(reply.results) != ranks:
                 raise ValueError("not one result a rank")
-            timing = (float(reply["seconds"]), reply["emulated_seconds"], reply["fabric"])
+            timing = (float(reply.seconds), reply.emulated_seconds, reply.fabric)
         except (KeyError, TypeError, ValueError) as error:
             raise SubmissionFailed("tampered", "its traces are not as the grader's own") from error
         self.traces = traces
-        return Results(reply["results"], traces, *timing)
+        return Results(reply.results, traces, *timing)
 
     def _send(
-        self, probe: Callable[..., Any], args: tuple, ranks: int, fabric: Any, timeout: float | None
-    ) -> dict[str, Any]:
-        with by_value(probe):
-            payload = RenamingPickler(_named).dumps((probe, args))
-        request = {
-            "solution": self.solution,
-            "name": self.name,
-            "guarded": True,
-            "probe": payload,
-            "ranks": ranks,
-            "fabric": cloudpickle.dumps(None if fabric is None else find_fabric(fabric)),
-            "grace": GRACE if ranks else 0.0,
-        }
-        self.sandbox.wait_until_ready()  # its start is no part of the exercise's time
-        seconds = self._seconds(timeout)
+        self,
+        probe: Callable[..., Any],
+        args: tuple,
+        timeout: float | None,
+        ranks: int = 0,
+        fabric: str | Fabric | None = None,
+    ) -> Reply:
+        packed = _pickled(probe, args)  # while the sandbox may still be starting
+        self.sandbox.wait_until_ready()  # which is no part of the exercise's time
+        request = Request(
+            solution=self.solution,
+            name=self.name,
+            probe=packed,
+            ranks=ranks,
+            fabric=None if fabric is None else cloudpickle.dumps(find_fabric(fabric)),
+            seconds=self._seconds(timeout),
+        )
         began = time.monotonic()
         try:
-            return self.sandbox.run(request, seconds)
+            return self.sandbox.run(request)
         except SubmissionFailed:
-            self.has_hung |= time.monotonic() - began >= seconds
+            self.has_hung |= time.monotonic() - began >= request.seconds
             raise
         finally:
             self.used_seconds += time.monotonic() - began
@@ -116,22 +127,103 @@ class Attempt:
         return None
 
 
-def _named(file: str) -> str:
-    """The checker's own frames are none that a learner can mend: no message shows them."""
-    return CHECKER if is_own(file) else file
+def attempt_of(
+    item: type[Exercise], submission: Submission, substitutes: dict[str, bytes], sandbox: Sandbox
+) -> Attempt:
+    """One exercise of a file; what is plainly not there, or still the stub, is NotAttempted.
+
+    substitutes: pickled references, by name, for the exercises that do not work yet.
+    """
+    if not submission.defines(item.name):
+        raise NotAttempted(f"there is no `{item.name}` in {submission.path.name}")
+    if submission.is_stub(item.name):
+        raise NotAttempted("not filled in yet")
+    solution = Solution(submission.cells, substitutes=dict(substitutes))
+    return Attempt(sandbox, solution, item.name)
 
 
-@contextmanager
-def by_value(function: Any) -> Iterator[None]:
+def live_attempt(submitted: Any, item: type[Exercise], lab: LabChecks, sandbox: Sandbox) -> Attempt:
+    """A notebook's function as it stands in the kernel, with what it uses; CheckFailed where it
+    cannot be sent.
+
+    Where it uses another exercise's reference (as `lab.grade` returned it) that one travels too.
+    """
+    others = [e for e in lab.items if issubclass(e, Exercise) and e is not item]
+    pickler = SubmissionPickler(item, others)
+    live = pickler.pickled(submitted)
+    used = {e.name: pickled_reference(e) for e in others if e.name in pickler.used}
+    return Attempt(sandbox, Solution((), live, pickler.sources, used), item.name)
+
+
+class RenamingPickler(Pickler):
+    """Code that goes by value says that it comes from `rename(its file)`."""
+
+    def __init__(self, rename: Callable[[str], str]) -> None:
+        self.buffer, self.rename = io.BytesIO(), rename
+        super().__init__(self.buffer, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, CodeType):
+            code = value.replace(co_filename=self.rename(value.co_filename))
+            return self.dispatch_table[CodeType](code)
+        return super().reducer_override(value)
+
+    def dumps(self, value: Any) -> bytes:
+        self.dump(value)
+        return self.buffer.getvalue()
+
+
+class SubmissionPickler(RenamingPickler):
+    """Sends the references of other exercises by name, and refuses the one that is graded."""
+
+    def __init__(self, item: type[Exercise], others: Iterable[type[Exercise]]) -> None:
+        super().__init__(self.cell_or_file)
+        self.name, self.own = item.name, reference(item)
+        self.others = {id(reference(other)): other.name for other in others}
+        self.used: set[str] = set()
+        self.sources: dict[str, str] = {}  # the text of every file that its code comes from
+
+    def persistent_id(self, value: Any) -> str | None:
+        if value is self.own:
+            raise CheckFailed(
+                "this uses the course's own version: run the cell of yours, then this one again"
+            )
+        name = self.others.get(id(value))
+        if name is not None:
+            self.used.add(name)
+        return name
+
+    def cell_or_file(self, file: str) -> str:
+        """`cell In[3]`, or a file on the disk, or the exercise's own name for its cell."""
+        if not is_own(file):
+            return file
+        words = cell_name(file) or (file if Path(file).exists() else f"cell of {self.name}")
+        self.sources[words] = "".join(linecache.getlines(file))
+        return words
+
+    def pickled(self, submitted: Any) -> bytes:
+        try:
+            with by_value(submitted):
+                return self.dumps(submitted)
+        except CheckFailed:
+            raise
+        except Exception as error:
+            raise CheckFailed(
+                f"it cannot be sent to the grader ({error}): make what it uses inside the "
+                "function, or give it as an argument"
+            ) from error
+
+
+def _pickled(probe: Callable[..., Any], args: tuple) -> bytes:
+    """Without the checker's own files: no learner can mend them, so no message shows them."""
+    with by_value(probe):
+        return RenamingPickler(lambda file: CHECKER if is_own(file) else file).dumps((probe, args))
+
+
+def by_value(function: Any) -> AbstractContextManager[None]:
     """Probes and their helpers live in `tests/`, which the sandbox does not show: sent whole."""
     modules = [module for module in list(sys.modules.values()) if _is_beside(module, function)]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+    return modules_by_value(modules)
 
 
 def _is_beside(module: Any, function: Any) -> bool:
@@ -143,22 +235,3 @@ def _is_beside(module: Any, function: Any) -> bool:
     if name.partition(".")[0] in OURS or file.startswith(LIBRARIES):
         return False
     return os.path.dirname(file) == os.path.dirname(home)
-
-
-class RenamingPickler(Pickler):
-    """Code that goes by value says that it comes from `rename(its file)`."""
-
-    def __init__(self, rename: Callable[[str], str]) -> None:
-        self.buffer = io.BytesIO()
-        super().__init__(self.buffer, protocol=pickle.HIGHEST_PROTOCOL)
-        self.rename = rename
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, CodeType):
-            renamed = value.replace(co_filename=self.rename(value.co_filename))
-            return self.dispatch_table[CodeType](renamed)
-        return super().reducer_override(value)
-
-    def dumps(self, value: Any) -> bytes:
-        self.dump(value)
-        return self.buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The words in which a lab's checks are written (`tests/labs/test_eXX_….py`).
+"""The classes in which a lab's checks are written (`tests/labs/test_eXX_….py`).
 
     class TestRingAllReduce(Exercise):
         "Ring all-reduce"

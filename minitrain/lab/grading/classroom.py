@@ -23,13 +23,14 @@ from minitrain.errors import InputError
 from minitrain.lab.grading.collect import Entry, checks_folder, find_lab, find_submissions
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.grading.grade import Report, grade_submission, warm
-from minitrain.lab.grading.reports import points, printable, write_atomically
+from minitrain.lab.grading.reports import printable, write_atomically
 from minitrain.lab.grading.submission import read_submission
 from minitrain.lab.sandbox.limits import PATIENT
+from minitrain.words import points_text
 
 
 @dataclass(frozen=True)
-class Row:
+class Grade:
     """A line of the CSV; `error` says why there is no score, `remarks` what failed."""
 
     student: str
@@ -42,7 +43,9 @@ class Row:
     graded_from: str  # of the file and of the checks: the row is kept while both are as they were
 
 
-def grade_folder(folder: Path, csv_path: Path, workers: int, root: Path | None = None) -> list[Row]:
+def grade_folder(
+    folder: Path, csv_path: Path, workers: int, root: Path | None = None
+) -> list[Grade]:
     """Grades what is new or changed, writes the CSV after each, returns all its rows in order."""
     entries = find_submissions(folder, root)
     done = {row.file: row for row in read_rows(csv_path)}
@@ -59,12 +62,12 @@ def grade_folder(folder: Path, csv_path: Path, workers: int, root: Path | None =
 
 def _graded(
     todo: list[Entry], marks: dict[Path, str], workers: int, root: Path | None
-) -> Iterator[tuple[Row, Entry]]:
+) -> Iterator[tuple[Grade, Entry]]:
     """In the order in which they are finished, with a progress bar."""
     count = max(1, min(workers, len(todo)))
     context = multiprocessing.get_context("spawn")  # this process may have run torch
     with ProcessPoolExecutor(count, mp_context=context, initializer=_until_told) as pool:
-        futures: dict[Future[Row], Entry] = {
+        futures: dict[Future[Grade], Entry] = {
             pool.submit(grade_entry, entry, marks[entry.path], root): entry for entry in todo
         }
         try:
@@ -89,7 +92,7 @@ def _until_told() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
-def grade_entry(entry: Entry, mark: str, root: Path | None = None) -> Row:
+def grade_entry(entry: Entry, mark: str, root: Path | None = None) -> Grade:
     """One submission, in a process of the pool; whatever is wrong with it becomes its row."""
     try:
         submission = read_submission(entry.path)
@@ -100,7 +103,7 @@ def grade_entry(entry: Entry, mark: str, root: Path | None = None) -> Row:
         return _row(entry, grade_submission(submission, lab, sandbox), mark)
 
 
-def _row(entry: Entry, report: Report, mark: str) -> Row:
+def _row(entry: Entry, report: Report, mark: str) -> Grade:
     remarks = [
         f"{result.exercise}: {result.message.splitlines()[0]}"
         for result in report.checks
@@ -109,13 +112,13 @@ def _row(entry: Entry, report: Report, mark: str) -> Row:
     todo = sorted({r.exercise for r in report.checks if r.status == "not attempted"})
     if todo:
         remarks.append(f"not attempted: {', '.join(todo)}")
-    scores = (points(report.score), points(report.max_score))
+    scores = (points_text(report.score), points_text(report.max_score))
     text = printable(" | ".join(remarks)).replace("\n", " ")
-    return Row(entry.student, report.lab, *scores, "", text, str(entry.path), mark)
+    return Grade(entry.student, report.lab, *scores, "", text, str(entry.path), mark)
 
 
-def _failed(entry: Entry, reason: str, mark: str) -> Row:
-    return Row(entry.student, entry.lab, "0", "", printable(reason), "", str(entry.path), mark)
+def _failed(entry: Entry, reason: str, mark: str) -> Grade:
+    return Grade(entry.student, entry.lab, "0", "", printable(reason), "", str(entry.path), mark)
 
 
 def _mark(entry: Entry, root: Path | None) -> str:
@@ -127,16 +130,16 @@ def _mark(entry: Entry, root: Path | None) -> str:
     return digest.hexdigest()[:16]
 
 
-def _is_current(done: dict[str, Row], entry: Entry, mark: str) -> bool:
+def _is_current(done: dict[str, Grade], entry: Entry, mark: str) -> bool:
     row = done.get(str(entry.path))
     return row is not None and row.graded_from == mark
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[Grade]:
     """The rows of an earlier run; InputError for a file that is no such CSV."""
     if not path.exists():
         return []
-    columns = [field.name for field in fields(Row)]
+    columns = [field.name for field in fields(Grade)]
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -144,15 +147,15 @@ def read_rows(path: Path) -> list[Row]:
                 raise InputError(
                     f"{path} is there and is not a table of grades: give another name to --csv"
                 )
-            return [Row(**{name: row[name] or "" for name in columns}) for row in reader]
+            return [Grade(**{name: row[name] or "" for name in columns}) for row in reader]
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is there and is no CSV: give another name to --csv") from error
 
 
-def as_csv(rows: Iterable[Row]) -> str:
+def as_csv(rows: Iterable[Grade]) -> str:
     """Values that a spreadsheet would run as formulas get an apostrophe before them."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, [field.name for field in fields(Row)], lineterminator="\n")
+    writer = csv.DictWriter(buffer, [field.name for field in fields(Grade)], lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({name: _harmless(value) for name, value in asdict(row).items()})

@@ -1,4 +1,5 @@
-"""Whose work is this, and which lab: from the names of files and folders, else from the notebook.
+"""Finds what was handed in: whose work a file is, and for which lab, by names of files and folders,
+else by the notebook itself.
 
 No torch here, so that a wrong path is told at once.
 """

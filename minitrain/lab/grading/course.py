@@ -1,4 +1,8 @@
-"""Which labs there are, and what each one grades: `tests/labs/test_<lab>.py`, loaded by path."""
+"""Which labs there are, what each one grades, and the course's own objects for its exercises.
+
+The checks of a lab are `tests/labs/test_<lab>.py`, loaded by path; they say of each exercise where
+its reference is, which a sandbox that hides that file gets as a pickle.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ import cloudpickle
 from minitrain.errors import unknown_name
 from minitrain.lab.grading.checks import Exercise, Graded
 from minitrain.lab.grading.collect import checks_folder, lab_names
+from minitrain.ranks.payload import modules_by_value
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,20 @@ def reference(exercise: type[Exercise]) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def pickled_reference(exercise: type[Exercise]) -> bytes:
+    """The reference of an exercise, for `pickle.loads` where its module cannot be imported."""
+    original = reference(exercise)
+    modules = [sys.modules[name] for name in hidden_modules(exercise) if name in sys.modules]
+    with modules_by_value(modules):
+        return cloudpickle.dumps(original)
+
+
+def hidden_modules(exercise: type[Exercise]) -> set[str]:
+    """The modules of the files that the exercise hides, and that of its reference."""
+    files = {name.removesuffix(".py").replace("/", ".") for name in exercise.hidden}
+    return {*files, exercise.reference.partition(":")[0]}
+
+
 def _is_graded(item: Any, module: ModuleType) -> bool:
     return (
         isinstance(item, type) and issubclass(item, Graded) and item.__module__ == module.__name__
@@ -86,22 +105,3 @@ def _load(path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def pickled_reference(exercise: type[Exercise]) -> bytes:
-    """The reference of an exercise, for `pickle.loads` where its module cannot be imported."""
-    original = reference(exercise)
-    modules = [sys.modules[name] for name in hidden_modules(exercise) if name in sys.modules]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        return cloudpickle.dumps(original)
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def hidden_modules(exercise: type[Exercise]) -> set[str]:
-    """The modules of the files that the exercise hides, and that of its reference."""
-    files = {name.removesuffix(".py").replace("/", ".") for name in exercise.hidden}
-    return {*files, exercise.reference.partition(":")[0]}

@@ -58,7 +58,7 @@ def equal(
 ) -> None:
     """Tensors, numbers, texts, lists and dicts of them; floats up to `tol` (default: rounding)."""
     __tracebackhide__ = True
-    _judge(got, want, tol, hints, what)
+    _compare(got, want, tol, hints, what)
 
 
 def close(
@@ -67,13 +67,13 @@ def close(
     """As `equal`, with a relative tolerance that the message names: 0.01 is one percent."""
     __tracebackhide__ = True
     within = f" (within {100 * tol:.3g}%)" if tol >= ROUNDED else ""
-    _judge(got, want, tol, hints, what + within)
+    _compare(got, want, tol, hints, what + within)
 
 
 def identical(got: Any, want: Any, hints: Hints = (), what: str = "the result") -> None:
     """The same bits: a copy, or the same additions in the same order."""
     __tracebackhide__ = True
-    _judge(got, want, 0.0, hints, f"{what} (bit for bit)")
+    _compare(got, want, 0.0, hints, f"{what} (bit for bit)")
 
 
 def among(got: Any, words: Iterable[str]) -> None:
@@ -107,7 +107,7 @@ def because(causes: Mapping[str | tuple[str, ...], str]) -> Iterator[None]:
         raise
 
 
-def _judge(got: Any, want: Any, tol: float | None, hints: Hints, what: str) -> None:
+def _compare(got: Any, want: Any, tol: float | None, hints: Hints, what: str) -> None:
     __tracebackhide__ = True
     problem = difference(got, want, tol)
     if problem is None:

@@ -25,16 +25,15 @@ import numpy as np
 import torch
 
 from minitrain.lab.failures import CheckFailed, NotAttempted
-from minitrain.lab.grading.attempt import Attempt
+from minitrain.lab.grading.attempt import attempt_of, live_attempt
 from minitrain.lab.grading.checks import Check, Exercise, Graded, Question, Row, checks_of
 from minitrain.lab.grading.course import LabChecks, lab_of, pickled_reference
 from minitrain.lab.grading.expect import Word
-from minitrain.lab.grading.live import live_solution
 from minitrain.lab.grading.submission import Submission
 from minitrain.lab.sandbox.limits import Limits
 from minitrain.lab.sandbox.sandbox import Sandbox
 
-RECORDED_SECONDS = 10.0  # for a check of data that a learner may have invented
+RECORDED_SECONDS = 10.0  # for a check of data that a learner may have invented, of any size
 Records = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
@@ -87,10 +86,10 @@ def grade_item(
         return grade_recorded(item, payload, records)
     lab = lab_of(sys.modules[item.__module__])
     try:
-        solution = live_solution(payload, item, lab)
+        attempt = live_attempt(payload, item, lab, sandbox)
     except CheckFailed as refused:
         return _all(item, "failed", str(refused))
-    return run_checks(item, {"submission": Attempt(sandbox, solution, item.name)})
+    return run_checks(item, {"submission": attempt})
 
 
 def grade_submission(submission: Submission, lab: LabChecks, sandbox: Sandbox) -> Report:
@@ -110,18 +109,6 @@ def grade_submission(submission: Submission, lab: LabChecks, sandbox: Sandbox) -
             substitutes[item.name] = pickled_reference(item)
         results += graded
     return Report(lab.name, tuple(results), sandbox.warning)
-
-
-def attempt_of(
-    item: type[Exercise], submission: Submission, substitutes: dict[str, bytes], sandbox: Sandbox
-) -> Attempt:
-    """One exercise of a file, to run; what is plainly not there, or still the stub, is not run."""
-    if not submission.defines(item.name):
-        raise NotAttempted(f"there is no `{item.name}` in {submission.path.name}")
-    if submission.is_stub(item.name):
-        raise NotAttempted("not filled in yet")
-    cells = [[cell.name, cell.source, cell.whole] for cell in submission.cells]
-    return Attempt(sandbox, {"cells": cells, "substitutes": dict(substitutes)}, item.name)
 
 
 def payload_of(item: type[Graded], submission: Submission) -> Any:
@@ -184,16 +171,36 @@ def _told(item: type[Graded], failure: CheckFailed) -> str:
 
 
 def _stumbled(error: Exception, never_waited: str | None) -> tuple[str, str]:
-    """A check that stumbles does so over what came back: a type or a shape that nobody expected,
-
-    or a time that is not there, because nobody waited.
-    """
+    """A check stumbles over what came back: another type or shape, or nobody waited for a time."""
     if never_waited is not None:
         return "failed", never_waited
     return "error", (
         f"what came back is not what the check can read ({type(error).__name__}: {error}): "
         "compare the type and the shape of what you return with the docstring"
     )
+
+
+@contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """CheckFailed once the time is up; only in the main thread, and not on Windows."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if seconds is None or not is_main or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+
+    def late(*_: object) -> NoReturn:
+        raise CheckFailed(
+            f"it took the check more than {seconds:g} s: are the numbers of this size?"
+        )
+
+    handler = signal.signal(signal.SIGALRM, late)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)  # another's, such as pytest's
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
 
 
 @contextmanager
@@ -225,26 +232,3 @@ def _rows(table: Any) -> list[Row]:
     if not isinstance(table, list) or not all(isinstance(row, dict) for row in table):
         return []
     return [Row(row) for row in table]
-
-
-@contextmanager
-def within(seconds: float | None) -> Iterator[None]:
-    """CheckFailed once the time is up; only in the main thread, and not on Windows."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if seconds is None or not is_main or not hasattr(signal, "SIGALRM"):
-        yield
-        return
-
-    def late(*_: object) -> NoReturn:
-        raise CheckFailed(
-            f"it took the check more than {seconds:g} s: are the numbers of this size?"
-        )
-
-    handler = signal.signal(signal.SIGALRM, late)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)  # another's, such as pytest's
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, left, interval)

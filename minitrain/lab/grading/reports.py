@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minitrain.lab.grading.grade import CheckResult, Report
+from minitrain.words import plural, points_text, score_text
 
 SIGNS = {
     "passed": ("pass", "green"),
@@ -21,11 +22,6 @@ SIGNS = {
     "error": ("error", "red"),
     "not attempted": ("to do", "yellow"),
 }
-
-
-def points(value: float) -> str:
-    """2.0 -> "2", 1.5 -> "1.5"."""
-    return f"{value:g}"
 
 
 def text(report: Report, title: str) -> RenderableType:
@@ -40,10 +36,10 @@ def text(report: Report, title: str) -> RenderableType:
             table.add_row("", Text(result.exercise, style="bold"), "")
         is_told = (result.exercise, result.message) == (previous.exercise, previous.message)
         sign, colour = SIGNS[result.status]
-        earned = f"{points(result.points)}/{points(result.max_points)}"
+        earned = f"{points_text(result.points)}/{points_text(result.max_points)}"
         table.add_row(Text(sign, style=colour), _described(result, is_told), earned)
         previous = result
-    total = f"{points(report.score)} of {points(report.max_score)} points"
+    total = score_text(report.score, report.max_score)
     return Group(table, Padding(Text(total, style="bold"), (0, 1)))
 
 
@@ -85,7 +81,7 @@ def as_junit(reports: Sequence[Report]) -> str:
 
 
 def _testcase(suite: ET.Element, lab: str, result: CheckResult) -> None:
-    name = f"{result.check} ({points(result.max_points)} points)"
+    name = f"{result.check} ({plural(result.max_points, 'point')})"
     case = ET.SubElement(suite, "testcase", {"classname": f"{lab}.{result.exercise}", "name": name})
     tags = {"failed": "failure", "error": "error", "not attempted": "skipped"}
     if result.status in tags:

@@ -11,34 +11,20 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from minitrain.errors import InputError
-from minitrain.lab.sandbox.loader import bound
+from minitrain.lab.sandbox.loader import Cell, bound
 
-RECORDED = "application/vnd.minitrain+json"
+RECORDED = "application/vnd.minitrain+json"  # the MIME type of what a notebook recorded
 MAX_BYTES = 64 * 2**20
 LAB_CALL = re.compile(r"""\bLab\(\s*["']([\w-]+)["']""")
-UNFILLED = re.compile(r"^ *# YOUR CODE HERE\n *\.\.\. *$", re.MULTILINE)
+STUB = "# YOUR CODE HERE\n..."  # what a lab has in place of a solution
+UNFILLED = re.compile(r"\n".join(rf"^ *{re.escape(line)} *$" for line in STUB.split("\n")), re.M)
 CELL_MARK = re.compile(r"^# ?%%(.*)$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A code cell; `whole` cells run every statement."""
-
-    name: str
-    source: str
-    whole: bool
-
-    def statements(self) -> list[ast.stmt]:
-        """The parsed cell; empty where it is no Python (the sandbox will say why)."""
-        try:
-            return ast.parse(self.source).body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return []
 
 
 @dataclass(frozen=True)
@@ -60,9 +46,10 @@ class Submission:
         return bool(found) and _is_stub(*found[-1])
 
     def _statements(self) -> Iterator[tuple[Cell, ast.stmt]]:
+        """Of the cells that are Python; of the others the sandbox will say why they are not."""
         for cell in self.cells:
-            for statement in cell.statements():
-                yield cell, statement
+            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                yield from ((cell, statement) for statement in ast.parse(cell.source).body)
 
 
 def read_submission(path: Path) -> Submission:
@@ -80,7 +67,7 @@ def read_submission(path: Path) -> Submission:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file in UTF-8: save it again") from error
-    return _read_notebook(path, text) if path.suffix == ".ipynb" else _read_python(path, text)
+    return _read_notebook(path, text) if path.suffix == ".ipynb" else read_python(path, text)
 
 
 def _read_notebook(path: Path, text: str) -> Submission:
@@ -116,7 +103,8 @@ def _cell_name(source: str, number: int) -> str:
     return f"cell of {defined[1]}" if defined else f"code cell {number}"
 
 
-def _read_python(path: Path, text: str) -> Submission:
+def read_python(path: Path, text: str) -> Submission:
+    """A Python file of that text: one cell, or several where it has `# %%` marks."""
     marks = list(CELL_MARK.finditer(text))
     if not marks:
         return Submission(path, (Cell(path.name, text, True),), _lab_call([text]))
@@ -159,7 +147,12 @@ def _is_stub(cell: Cell, statement: ast.stmt) -> bool:
     if not isinstance(statement, ast.FunctionDef):
         return False
     lines = cell.source.splitlines()[statement.lineno - 1 : statement.end_lineno]
-    return bool(UNFILLED.search("\n".join(lines))) or all(map(_says_nothing, statement.body))
+    return holds_stub("\n".join(lines)) or all(map(_says_nothing, statement.body))
+
+
+def holds_stub(source: str) -> bool:
+    """Is the lab's own mark still in this text?"""
+    return UNFILLED.search(source) is not None
 
 
 def _says_nothing(line: ast.stmt) -> bool:

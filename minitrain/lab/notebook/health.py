@@ -1,6 +1,6 @@
-"""Can this machine run the course? Ten lines: what is here, is it enough, what to do if not.
+"""Health checks of the machine, one line each: what is here, is it enough, what to do if not.
 
-Each check is a function that returns a `Line`; `fail` means that labs cannot run, `warn` that
+Each check is a function that returns a `Finding`; `fail` means that labs cannot run, `warn` that
 something beside them (browser tests, a tight sandbox, downloads) is missing.
 """
 
@@ -24,7 +24,7 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 @dataclass(frozen=True)
-class Line:
+class Finding:
     """One finding; `state` is ok, warn or fail, and `remedy` is for the latter two."""
 
     name: str
@@ -33,66 +33,68 @@ class Line:
     remedy: str = ""
 
 
-def examine() -> Iterator[Line]:
-    """All lines, one by one, so that a slow one does not hold back the others."""
+def examine() -> Iterator[Finding]:
+    """All findings, one by one, so that a slow one does not hold back the others."""
     for name, look in CHECKS.items():
         try:
             yield look()
         except Exception as error:
             words = str(error).splitlines()[:1]
             found = ": ".join([type(error).__name__, *words])
-            yield Line(name, "fail", found, "run 'make setup' again")
+            yield Finding(name, "fail", found, "run 'make setup' again")
 
 
-def _python() -> Line:
+def _python() -> Finding:
     found = f"{platform.python_version()} in {Path(sys.prefix).name}"
     if (3, 10) <= sys.version_info[:2] <= (3, 13):
-        return Line("Python", "ok", found)
-    return Line("Python", "fail", found, "use 3.10 to 3.13: make PYTHON=python3.12 setup")
+        return Finding("Python", "ok", found)
+    return Finding("Python", "fail", found, "use 3.10 to 3.13: make PYTHON=python3.12 setup")
 
 
-def _torch() -> Line:
+def _torch() -> Finding:
     import torch
 
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
     if (major, minor) >= (2, 6):
-        return Line("torch", "ok", torch.__version__)
-    return Line("torch", "fail", torch.__version__, "needs 2.6 or later: pip install 'torch>=2.6'")
+        return Finding("torch", "ok", torch.__version__)
+    return Finding(
+        "torch", "fail", torch.__version__, "needs 2.6 or later: pip install 'torch>=2.6'"
+    )
 
 
-def _cores() -> Line:
+def _cores() -> Finding:
     cores = Machine().cores
     if cores >= 2:
-        return Line("cores", "ok", str(cores))
-    return Line("cores", "warn", str(cores), "ranks take turns, timings mean little: use 2")
+        return Finding("cores", "ok", str(cores))
+    return Finding("cores", "warn", str(cores), "ranks take turns, timings mean little: use 2")
 
 
-def _memory() -> Line:
+def _memory() -> Finding:
     import psutil
 
     memory = psutil.virtual_memory()
     found = f"{memory.total / GB:.1f} GB, {memory.available / GB:.1f} free"
     if memory.available >= 3 * GB:
-        return Line("memory", "ok", found)
+        return Finding("memory", "ok", found)
     state = "warn" if memory.available >= 1.5 * GB else "fail"
-    return Line("memory", state, found, "labs need 3 GB free: close other programs")
+    return Finding("memory", state, found, "labs need 3 GB free: close other programs")
 
 
-def _disk() -> Line:
+def _disk() -> Finding:
     free = shutil.disk_usage(cache_dir()).free
     if free >= 2 * GB:
-        return Line("disk", "ok", f"{free / GB:.0f} GB free")
+        return Finding("disk", "ok", f"{free / GB:.0f} GB free")
     found = f"{free / GB:.1f} GB free in {cache_dir()}"
-    return Line("disk", "warn", found, "downloads need 2 GB: free some, or skip them")
+    return Finding("disk", "warn", found, "downloads need 2 GB: free some, or skip them")
 
 
-def _gpu() -> Line:
+def _gpu() -> Finding:
     machine = Machine()
     found = machine.processor if machine.gpus else "none; every lab is graded on the CPU"
-    return Line("GPU", "ok", found)
+    return Finding("GPU", "ok", found)
 
 
-def _ranks() -> Line:
+def _ranks() -> Finding:
     from minitrain.ranks.launch import launch
 
     launch(_add_up, ranks=2, timeout=60)
@@ -100,8 +102,8 @@ def _ranks() -> Line:
     sums = list(launch(_add_up, ranks=2, timeout=60))
     found = f"2 started and summed in {time.perf_counter() - begun:.2f} s"
     if sums == [3.0, 3.0]:
-        return Line("ranks", "ok", found)
-    return Line("ranks", "fail", f"the sum of 1 and 2 came back as {sums}", "reinstall torch")
+        return Finding("ranks", "ok", found)
+    return Finding("ranks", "fail", f"the sum of 1 and 2 came back as {sums}", "reinstall torch")
 
 
 def _add_up(group: object) -> float:
@@ -111,25 +113,25 @@ def _add_up(group: object) -> float:
     return float(group.all_reduce(tensor))  # type: ignore[attr-defined]
 
 
-def _sandbox() -> Line:
+def _sandbox() -> Finding:
     program = shutil.which("bwrap")
     remedy = "graders of other people's code want it: sudo apt install bubblewrap"
     if program is None:
-        return Line("sandbox", "warn", "no bubblewrap; limits and an import block only", remedy)
+        return Finding("sandbox", "warn", "no bubblewrap; limits and an import block only", remedy)
     probe = [program, "--ro-bind", "/", "/", "--unshare-net", "--unshare-pid", "true"]
     done = subprocess.run(probe, capture_output=True, text=True, timeout=20)
     if done.returncode == 0:
-        return Line("sandbox", "ok", "bubblewrap")
+        return Finding("sandbox", "ok", "bubblewrap")
     reason = (done.stderr.strip().splitlines() or ["it does not start"])[-1]
-    return Line("sandbox", "warn", reason, "user namespaces are off here: ask the administrator")
+    return Finding("sandbox", "warn", reason, "user namespaces are off here: ask the administrator")
 
 
-def _browser() -> Line:
+def _browser() -> Finding:
     program = find_chromium()
     if program:
-        return Line("Chromium", "ok", program)
+        return Finding("Chromium", "ok", program)
     remedy = "only the browser tests want it: sudo apt install chromium"
-    return Line("Chromium", "warn", "none; the browser tests skip", remedy)
+    return Finding("Chromium", "warn", "none; the browser tests skip", remedy)
 
 
 def find_chromium() -> str | None:
@@ -137,7 +139,7 @@ def find_chromium() -> str | None:
     return next((path for path in map(shutil.which, CHROMIUM) if path), None)
 
 
-def _jupyter() -> Line:
+def _jupyter() -> Finding:
     from importlib.metadata import version
 
     from jupyter_client.kernelspec import KernelSpecManager
@@ -146,19 +148,21 @@ def _jupyter() -> Line:
     command = KernelSpecManager().get_kernel_spec("python3").argv[0]
     own = os.path.realpath(command) == os.path.realpath(sys.executable)
     if own or not os.path.isabs(command):
-        return Line("Jupyter", "ok", found)
+        return Finding("Jupyter", "ok", found)
     remedy = f"install our own: {sys.executable} -m ipykernel install --sys-prefix"
-    return Line("Jupyter", "fail", f"kernel python3 is {command}", remedy)
+    return Finding("Jupyter", "fail", f"kernel python3 is {command}", remedy)
 
 
-def _course() -> Line:
+def _course() -> Finding:
     labs = sorted((course_root() / "labs").glob("e*.ipynb"))
     if labs:
-        return Line("course", "ok", f"{len(labs)} labs in {course_root()}")
-    return Line("course", "fail", "labs/ is empty", "run 'make build', or clone the course again")
+        return Finding("course", "ok", f"{len(labs)} labs in {course_root()}")
+    return Finding(
+        "course", "fail", "labs/ is empty", "run 'make build', or clone the course again"
+    )
 
 
-CHECKS: dict[str, Callable[[], Line]] = {
+CHECKS: dict[str, Callable[[], Finding]] = {
     "Python": _python,
     "torch": _torch,
     "cores": _cores,

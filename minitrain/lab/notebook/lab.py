@@ -16,25 +16,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 from minitrain.errors import InputError, unknown_name
-from minitrain.lab.drawing.cards import grade_card, waiting_card
+from minitrain.lab.drawing.cards import (
+    grade_card,
+    guess_card,
+    header_card,
+    hidden_card,
+    score_card,
+    spoken,
+    waiting_card,
+)
 from minitrain.lab.drawing.display import display, publish
-from minitrain.lab.drawing.review import guess_card, header_card, hidden_card, score_card, spoken
 from minitrain.lab.drawing.tables import plain, rows_of
 from minitrain.lab.grading.checks import Graded
 from minitrain.lab.grading.course import load_lab, reference
 from minitrain.lab.grading.grade import grade_item, warm
+from minitrain.lab.grading.submission import holds_stub
 from minitrain.lab.notebook.machine import Machine
 from minitrain.lab.notebook.progress import LabProgress, Progress
 from minitrain.ranks.launch import prepare
 from minitrain.words import plural
 
 Submitted = TypeVar("Submitted", bound=Callable[..., Any])
-STUB = "# YOUR CODE HERE"
 
 # What the ranks of most labs use: the server imports it once, instead of every rank.
 RANKS_USE = ("minitrain.training.loop", "minitrain.parallel.ddp")
@@ -122,7 +128,7 @@ class Lab:
             text = "Not written yet: the reference stands in, so the cells below run."
             publish(waiting_card(item.title, text, item.max_points))
             return ours
-        passed = self._judge(item, submitted, "Until every check passes, the reference stands in.")
+        passed = self._graded(item, submitted, "Until every check passes, the reference stands in.")
         return submitted if passed else ours
 
     def predict(self, name: str, guess: float | None, unit: str = "") -> None:
@@ -159,7 +165,7 @@ class Lab:
             return
         self._progress.remember("records", name, rows)
         data = {"kind": "experiment", "name": name, "value": rows}
-        self._judge(item, rows, f"{plural(len(rows), 'row')} kept.", data)
+        self._graded(item, rows, f"{plural(len(rows), 'row')} kept.", data)
 
     def answer(self, name: str, value: Any) -> None:
         """Checks an answer against the learner's own records."""
@@ -169,7 +175,7 @@ class Lab:
             return
         kept = plain(value, f"the answer '{name}'")
         self._progress.remember("answers", name, kept)
-        self._judge(item, kept, "", {"kind": "answer", "name": name, "value": kept})
+        self._graded(item, kept, "", {"kind": "answer", "name": name, "value": kept})
 
     def score(self, read: str = "") -> None:
         """The sum of the best results, what is missing, and what to read now."""
@@ -185,7 +191,9 @@ class Lab:
         exercises = (item for item in self.checks.items if item.kind == "exercise")
         return next((item for item in exercises if reference(item) is submitted), None)
 
-    def _judge(self, item: type[Graded], payload: Any, note: str, data: dict | None = None) -> bool:
+    def _graded(
+        self, item: type[Graded], payload: Any, note: str, data: dict | None = None
+    ) -> bool:
         """Grades, keeps the best score, shows the card; True if every check passed."""
         results = grade_item(item, payload, self.records, self._sandbox)
         points = sum(result.points for result in results)
@@ -216,8 +224,6 @@ def _name_of(submitted: Any) -> str:
 def _is_unfilled(submitted: Any) -> bool:
     """Is it still the function that the lab came with?"""
     try:
-        lines = [line.strip() for line in inspect.getsource(submitted).splitlines()]
-    except (OSError, TypeError):
+        return inspect.isfunction(submitted) and holds_stub(inspect.getsource(submitted))
+    except OSError:
         return False
-    stub = any(a == STUB and b == "..." for a, b in pairwise(lines))
-    return stub and inspect.isfunction(submitted)

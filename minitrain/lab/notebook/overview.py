@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
-from minitrain.lab.drawing.display import MUTED, RULE, Rich, badge, box, display, heading, meter
+from minitrain.lab.drawing.card import Card, Line
+from minitrain.lab.drawing.display import Rich, display
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.notebook.progress import Progress
@@ -32,6 +32,11 @@ class Standing:
     earned: float
     total: float
     open_items: tuple[str, ...]
+
+    @property
+    def link(self) -> str:
+        """Its title, as a link to its notebook."""
+        return f"[{self.title}]({self.name}.ipynb)"
 
     @property
     def state(self) -> tuple[str, str]:
@@ -78,32 +83,24 @@ def overview(root: Path | None = None, progress_folder: Path | None = None) -> N
 def overview_card(labs: list[Standing]) -> Rich:
     """The same as an object."""
     earned, total = sum(lab.earned for lab in labs), sum(lab.total for lab in labs)
+    lines = [
+        Line(
+            lab.link,
+            f"{lab.minutes} · {points_text(lab.earned)}/{points_text(lab.total)}".strip(" ·"),
+            *lab.state,
+            share=lab.earned / lab.total,
+        )
+        for lab in labs
+    ]
+    tone = "good" if earned >= total else "info"
     score = score_text(earned, total)
-    inside, plain = heading("Your course", score), [f"Your course: {score}"]
-    for lab in labs:
-        word, tone = lab.state
-        points = f"{points_text(lab.earned)}/{points_text(lab.total)}"
-        inside += (
-            f'<div style="padding:6px 0;{RULE}"><span style="{MUTED}float:right;">'
-            f"{escape(lab.minutes)}&emsp;{points}</span>{badge(word, tone)}&nbsp; "
-            f'<a href="{lab.name}.ipynb">{escape(lab.title)}</a>'
-            f"{meter(lab.earned / lab.total, tone)}</div>"
-        )
-        plain.append(f"  {word:6} {points:>8}  {lab.title}  (labs/{lab.name}.ipynb)")
-    link, words = _next(labs)
-    inside += f'<div style="margin-top:8px;">{link}</div>'
-    return Rich(box(inside, "good" if earned >= total else "info"), "\n".join([*plain, words]))
+    return Card("Your course", score, tone, lines=lines, note=_next(labs)).rich()
 
 
-def _next(labs: list[Standing]) -> tuple[str, str]:
+def _next(labs: list[Standing]) -> str:
     """The first lab that is not done, and its first open item."""
-    still = [lab for lab in labs if lab.open_items]
-    if not still:
-        words = (
-            "Everything is done: read the package from top to bottom, you have written most of it."
-        )
-        return words, words
-    lab = still[0]
-    rest = f"{len(lab.open_items)} to go, first: {lab.open_items[0]}"
-    link = f'<b>Next:</b> <a href="{lab.name}.ipynb">{escape(lab.title)}</a>, {escape(rest)}'
-    return link, f"Next: {lab.title}, {rest}"
+    for lab in labs:
+        if lab.open_items:
+            rest = f"{len(lab.open_items)} to go, first: {lab.open_items[0]}"
+            return f"Next: {lab.link}, {rest}"
+    return "Everything is done: read the package from top to bottom, you have written most of it."

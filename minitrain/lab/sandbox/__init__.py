@@ -1,1 +1,1 @@
-"""The sandbox: where untrusted code runs, and the plain data that comes back."""
+"""The sandbox: untrusted code runs in it, under limits, and plain data comes back."""

@@ -1,4 +1,4 @@
-"""The sandbox's second wall, in the interpreter: an audit hook refuses what no exercise needs.
+"""A Python audit hook (PEP 578) that refuses what no exercise needs: the sandbox's second wall.
 
 Under bubblewrap the kernel already hides files and network, and this hook only gives clear words.
 Without it the hook is all there is against reading the solutions: Python code cannot remove it, but
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -31,13 +31,19 @@ class Forbidden(PermissionError):
     """Something that a submission may not do; the words are for the learner."""
 
 
-class Guard:
-    """`denied`: files and folders that may not be read; `writable`: folders that may be written."""
+class AuditHook:
+    """Called by the interpreter before each file, socket, process or import of a submission.
 
-    def __init__(self, denied: list[str], writable: list[str], modules: dict[str, str]) -> None:
+    denied: files and folders that may not be read. writable: folders that may be written.
+    hidden: modules that may not be imported -> the file to name.
+    """
+
+    def __init__(
+        self, denied: Sequence[str], writable: Sequence[str], hidden: dict[str, str]
+    ) -> None:
         self.denied = [os.path.realpath(path) for path in denied]
         self.writable = [os.path.realpath(path) for path in writable] + ["/dev/null", "/dev/shm"]
-        self.modules = modules  # hidden module -> the file to name
+        self.hidden = hidden
         self.protected = {os.getppid(), 0, 1, -1}
         self.loading = True  # a demo cell may import the reference to compare: that is no attack
         self.violations: list[str] = []
@@ -88,14 +94,12 @@ class Guard:
             self.refuse(f"changes {_tail(real)}; it may write in its own temporary folder only")
 
     def on_mkdir(self, path: Any = None, *rest: Any) -> None:
-        if not os.path.isdir(
-            _real(path) or ""
-        ):  # where it is there, as makedirs may find, nothing changes
+        if not os.path.isdir(_real(path) or ""):  # else nothing changes: makedirs may ask
             self.on_write(path)
 
     def on_import(self, module: str, *rest: Any) -> None:
-        if module in self.modules:
-            words = f"imports {module} ({self.modules[module]}), the reference that is hidden"
+        if module in self.hidden:
+            words = f"imports {module} ({self.hidden[module]}), the reference that is hidden"
             if self.loading:
                 raise ImportError(f"{NOT_ALLOWED}: it {words}")
             self.refuse(words)
@@ -115,7 +119,7 @@ def _real(path: Any) -> str | None:
     return None
 
 
-def _inside(path: str, folders: list[str]) -> bool:
+def _inside(path: str, folders: Sequence[str]) -> bool:
     return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
 
 

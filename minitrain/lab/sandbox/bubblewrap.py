@@ -1,4 +1,4 @@
-"""The sandbox's first wall: bubblewrap, namespaces of the kernel without being root.
+"""The command line of bubblewrap, namespaces of the kernel without being root: the first wall.
 
 Only what Python needs is there to be seen (the interpreter, its packages, `minitrain` itself), all
 of it read-only: no home, no `solutions/`, no `tests/`, no `.git`. In place of a hidden file lies

@@ -1,8 +1,8 @@
 """One run of a submission, in a process that was forked for it and ends with it.
 
 In order: files and limits, the probe and its arguments (the grader's own, so they may be
-unpickled), the seals and the guard, the submission, the probe. What it returns goes back as plain
-data in one frame; the exit status is the zygote's to tell.
+unpickled), the snapshot of what measures and the audit hook, the submission, the probe. What it
+returns goes back in one frame (request.py); the exit status is the zygote's to tell.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from minitrain.lab.sandbox import limits, loader, plain_data, tampering
-from minitrain.lab.sandbox.audit_hook import NOT_ALLOWED, Forbidden, Guard
-from minitrain.lab.sandbox.plain_data import FOLDERS, FRAME, MARK
+from minitrain.lab.sandbox import limits, loader, tampering
+from minitrain.lab.sandbox.audit_hook import NOT_ALLOWED, AuditHook, Forbidden
+from minitrain.lab.sandbox.plain_data import PlainDataError
+from minitrain.lab.sandbox.request import Reply, Request, Returned
 from minitrain.ranks.errors import DeadlineError, DeadlockError, MismatchError, RankDied, RankError
 from minitrain.ranks.group import Group
 from minitrain.ranks.launch import launch
@@ -26,19 +27,18 @@ from minitrain.ranks.launch import launch
 PR_SET_DUMPABLE = 4
 
 
-def main(request: int, reply: int, output: int, folder: str) -> NoReturn:
+def main(request_fd: int, reply_fd: int, output_fd: int, folder: str) -> NoReturn:
     """Reads the request, runs it, writes the reply, and leaves without any clean-up of Python's."""
     os.setsid()
     if sys.platform == "linux":
         prctl(PR_SET_DUMPABLE, 1)  # the zygote's own protection, which a fork inherits
-    with os.fdopen(request, "rb") as file:
-        header = plain_data.unpack(file.read())
-    _own_files(output, folder)
-    limits.apply(limits.Limits(**header["limits"]))
-    answer = _answer(header, reply)
+    with os.fdopen(request_fd, "rb") as file:
+        request = Request.unpack(file.read())
+    _own_files(output_fd, folder)
+    limits.apply(request.limits)
+    reply = _run(request, reply_fd)
     sys.stdout.flush()
-    body = plain_data.pack(answer)
-    _write(reply, FRAME.pack(MARK, header["nonce"], len(body)) + body)
+    _write(reply_fd, reply.pack(request.nonce))
     os._exit(0)
 
 
@@ -47,87 +47,89 @@ def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _own_files(output: int, folder: str) -> None:
+def _own_files(output_fd: int, folder: str) -> None:
     """Nothing to read on stdin, stdout and stderr to the grader, a new folder to work in."""
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+    for source, target in ((nothing, 0), (output_fd, 1), (output_fd, 2)):
         os.dup2(source, target)
     os.close(nothing)
-    os.close(output)
+    os.close(output_fd)
     tempfile.tempdir = tempfile.mkdtemp(dir=folder)
     os.chdir(tempfile.tempdir)
-    os.environ.update(dict.fromkeys(FOLDERS, tempfile.tempdir))
+    os.environ.update(dict.fromkeys(limits.FOLDERS, tempfile.tempdir))
 
 
-def _answer(header: dict[str, Any], reply: int) -> dict[str, Any]:
-    loader.remember(header["solution"])
+def _run(request: Request, reply_fd: int) -> Reply:
+    """In this process, or on ranks that it launches; whatever is raised becomes the failure."""
+    loader.remember(request.solution)
     try:
-        if header["ranks"]:
-            return _launched(header, reply)
-        faulthandler.dump_traceback_later(max(header["seconds"] - 0.3, 0.1))
-        return {"results": [run_probe(header, ())]}
+        if request.ranks:
+            return _launched(request, reply_fd)
+        faulthandler.dump_traceback_later(max(request.seconds - 0.3, 0.1))
+        return Reply([call_probe(request, ())])
     except BaseException as error:
-        return {"failure": failure(error, set(loader.texts(header["solution"])))}
+        return Reply(failure=failure(error, set(request.solution.lines)))
 
 
-def _launched(header: dict[str, Any], reply: int) -> dict[str, Any]:
+def _launched(request: Request, reply_fd: int) -> Reply:
     """The probe on every rank; each packs its own result: no object of theirs comes here."""
     results = launch(
         _on_rank,
-        header,
-        reply,
-        ranks=header["ranks"],
-        timeout=header["seconds"],
-        fabric=cloudpickle.loads(header["fabric"]),
+        request,
+        reply_fd,
+        ranks=request.ranks,
+        timeout=request.seconds,
+        fabric=None if request.fabric is None else cloudpickle.loads(request.fabric),
         start_method="fork",
     )
-    traces = [trace.as_dict() for trace in results.traces]
-    timing = {"seconds": results.seconds, "emulated_seconds": results.emulated_seconds}
-    return {"results": list(results), "traces": traces, "fabric": results.fabric, **timing}
+    return Reply(
+        list(results),
+        traces=[trace.as_dict() for trace in results.traces],
+        seconds=results.seconds,
+        emulated_seconds=results.emulated_seconds,
+        fabric=results.fabric,
+    )
 
 
-def _on_rank(group: Group, header: dict[str, Any], reply: int) -> bytes:
-    os.close(reply)
-    return run_probe(header, (group,))
+def _on_rank(group: Group, request: Request, reply_fd: int) -> bytes:
+    os.close(reply_fd)
+    return call_probe(request, (group,))
 
 
-def run_probe(header: dict[str, Any], context: tuple[Any, ...]) -> bytes:
-    """Loads the submission, calls `probe(*context, f, *args)`; its value and what was noticed."""
-    probe, args = cloudpickle.loads(header["probe"])
-    sealed = tampering.snapshot()
-    groups = [tampering.GroupSeal(group) for group in context]
-    guard = Guard(header["denied"], [tempfile.gettempdir()], header["hidden"])
-    if header["guarded"]:
-        guard.install()
-    solution, problems = loader.load(header["solution"], header["name"])
-    guard.loading = False
+def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
+    """Loads the submission `f`, calls `probe(*context, f, *args)`: a packed `Returned`."""
+    probe, args = cloudpickle.loads(request.probe)
+    meters = tampering.snapshot()
+    groups = [tampering.GroupSnapshot(group) for group in context]
+    hook = AuditHook(request.denied, [tempfile.gettempdir()], request.hidden)
+    hook.install()
+    submission, problems = loader.load(request.solution, request.name)
+    hook.loading = False
     try:
-        value = probe(*context, solution, *args)
+        value = probe(*context, submission, *args)
     except NameError as error:  # a statement that should have bound the name may have failed
         error.args = ("; ".join([str(error), *problems[:2]]),)
         raise
-    tampered = tampering.broken(sealed) + [name for seal in groups for name in seal.broken()]
-    notes = {"tampered": tampered, "forbidden": guard.violations, "problems": problems}
-    return plain_data.pack({"value": value, **notes})
+    tampered = tampering.changed(meters) + [name for group in groups for name in group.changed()]
+    return Returned(value, tampered, hook.violations).pack()
 
 
-def failure(error: BaseException, files: set[str]) -> dict[str, str]:
+def failure(error: BaseException, files: set[str]) -> tuple[str, str]:
     """Kind and words for an exception that ended the run; `files` are the submission's own."""
     if isinstance(error, RankError):
         return _rank_failure(error)
     words, where = loader.describe(error), loader.locate(error, files)
     if isinstance(error, SystemExit):
-        words = f"it calls sys.exit({error.code!r}){where}: a function returns its result instead"
-        return {"kind": "died", "message": words}
+        left = f"it calls sys.exit({error.code!r}){where}"
+        return "died", f"{left}: a function returns its result instead"
     if isinstance(error, EOFError):
-        words = f"it reads standard input, where nobody is there to type{where}"
-        return {"kind": "exception", "message": words}
-    if isinstance(error, (Forbidden, loader.NotDefined, plain_data.WireError)):
-        return {"kind": _kind(error, words), "message": str(error) + where}
-    return {"kind": _kind(error, words), "message": words + where}
+        return "exception", f"it reads standard input, where nobody is there to type{where}"
+    if isinstance(error, (Forbidden, loader.NotDefined, PlainDataError)):
+        return _kind(error, words), str(error) + where
+    return _kind(error, words), words + where
 
 
-def _rank_failure(error: RankError) -> dict[str, str]:
+def _rank_failure(error: RankError) -> tuple[str, str]:
     kinds = {
         DeadlockError: "deadlock",
         MismatchError: "mismatch",
@@ -136,7 +138,7 @@ def _rank_failure(error: RankError) -> dict[str, str]:
     }
     known = [kind for cls, kind in kinds.items() if isinstance(error, cls)]
     text = str(error).replace(DeadlineError.ADVICE, "your loop may never end")  # not theirs to set
-    return {"kind": known[0] if known else _kind(error, text), "message": text}
+    return known[0] if known else _kind(error, text), text
 
 
 def _kind(error: BaseException, text: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 import psutil
 
 GB = 2**30
+FOLDERS = ("TMPDIR", "HOME", "TORCHINDUCTOR_CACHE_DIR")  # settings that name a folder to write in
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """Loads a submission inside the sandbox: the text of its cells, or a function sent from a notebook.
 
-Only what the exercise needs is run (loader.py): of a notebook the exercise's own cell, of other
-cells the imports, definitions and constants that it uses, so that a demo of the lab costs no time.
-A statement that fails is noted and the next one runs: a typo in another cell costs nothing.
+Only what the exercise needs is run: its own cell, and of other cells the imports, definitions and
+constants that it uses (their closure), so that a demo of the lab costs no time. A statement that
+fails is noted and the next one runs: a typo in another cell costs nothing.
+
+Imports neither torch nor the sandbox: who reads a file to hand in uses `Cell` and `bound` too.
 """
 
 from __future__ import annotations
@@ -13,28 +15,61 @@ import linecache
 import pickle
 import sys
 import traceback
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 MODULE = "submission"
+
+
+class Cell(NamedTuple):
+    """A code cell; `whole` cells run every statement, of others only what is needed."""
+
+    name: str
+    source: str
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A learner's code: the cells of a file, or a function as a kernel had it, pickled."""
+
+    cells: tuple[Cell, ...] = ()
+    live: bytes | None = None
+    sources: dict[str, str] = field(default_factory=dict)  # of `live`: file -> its text
+    substitutes: dict[str, bytes] = field(default_factory=dict)  # name -> a pickled reference
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Solution:
+        """From `asdict` of one, in which cells are plain tuples."""
+        return cls(**{**fields, "cells": tuple(Cell(*cell) for cell in fields["cells"])})
+
+    @property
+    def lines(self) -> dict[str, list[str]]:
+        """The learner's own lines, by the names that their files have in a traceback.
+
+        A .py file comes as cells of one name, each with empty lines in place of those before it.
+        """
+        found: dict[str, list[str]] = {}
+        texts = [(cell.name, cell.source) for cell in self.cells]
+        for file, text in [*texts, *self.sources.items()]:
+            pairs = zip_longest(text.split("\n"), found.get(file, []), fillvalue="")
+            found[file] = [new or old for new, old in pairs]
+        return found
 
 
 class NotDefined(Exception):
     """The submission has no function or class of that name."""
 
 
-def load(solution: dict[str, Any], name: str) -> tuple[Any, list[str]]:
-    """The learner's object called `name`, and what failed on the way to it.
-
-    `solution` is {"cells": [[file, source, whole], …]}, or {"live": pickle, "sources": {file:
-    text}}; "substitutes" has pickled references for exercises that do not work yet.
-    """
-    substitutes = {key: pickle.loads(data) for key, data in solution["substitutes"].items()}
-    if "live" in solution:
-        return _Unpickler(solution["live"], substitutes).load(), []
-    return _load_cells(solution["cells"], substitutes, name)
+def load(solution: Solution, name: str) -> tuple[Any, list[str]]:
+    """The learner's object called `name`, and what failed on the way to it, one line each."""
+    substitutes = {key: pickle.loads(data) for key, data in solution.substitutes.items()}
+    if solution.live is not None:
+        return _Unpickler(solution.live, substitutes).load(), []
+    return _load_cells(solution.cells, substitutes, name)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -49,14 +84,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _load_cells(
-    cells: list[list[Any]], substitutes: dict[str, Any], name: str
+    cells: Sequence[Cell], substitutes: dict[str, Any], name: str
 ) -> tuple[Any, list[str]]:
     module = ModuleType(MODULE)
     sys.modules[MODULE] = module
-    units, problems = _parsed(cells)
-    for unit in closure(units, {name}, set(substitutes)):
+    fragments, problems = _parsed(cells)
+    for fragment in closure(fragments, {name}, set(substitutes)):
         module.__dict__.update(substitutes)
-        problems += _run(module.__dict__, unit)
+        problems += _run(module.__dict__, fragment)
     module.__dict__.update(substitutes)
     if name not in module.__dict__:
         reason = f"; {problems[0]}" if problems else ""
@@ -64,68 +99,32 @@ def _load_cells(
     return module.__dict__[name], problems
 
 
-def _parsed(cells: list[list[Any]]) -> tuple[list[Unit], list[str]]:
+def _parsed(cells: Sequence[Cell]) -> tuple[list[Fragment], list[str]]:
     """What there is to run, and what is no Python, one line each."""
-    units, problems = [], []
+    fragments, problems = [], []
     for file, source, is_whole in cells:
         try:
-            units += units_of(file, source, is_whole)
+            fragments += fragments_of(file, source, is_whole)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             problems.append(f"{file} is not Python: {describe(error)}")
-    return units, problems
+    return fragments, problems
 
 
-def _run(namespace: dict[str, Any], unit: Unit) -> list[str]:
-    """Runs the statements of a unit; what failed, one line each."""
+def _run(namespace: dict[str, Any], fragment: Fragment) -> list[str]:
+    """Runs the statements of a fragment; what failed, one line each."""
     problems = []
-    for statement in unit.statements:
+    for statement in fragment.statements:
         try:
-            code = compile(ast.Module([statement], []), unit.file, "exec", dont_inherit=True)
+            code = compile(ast.Module([statement], []), fragment.file, "exec", dont_inherit=True)
             exec(code, namespace)
         except (Exception, RecursionError) as error:
-            problems.append(f"{unit.file}, line {statement.lineno}: {describe(error)}")
+            problems.append(f"{fragment.file}, line {statement.lineno}: {describe(error)}")
     return problems
 
 
-def remember(solution: dict[str, Any]) -> None:
-    """So that a traceback, or the report of a hang, can show the learner's line."""
-    for file, lines in texts(solution).items():
-        linecache.cache[file] = (sum(map(len, lines)), None, [line + "\n" for line in lines], file)
-
-
-def texts(solution: dict[str, Any]) -> dict[str, list[str]]:
-    """The submission's own lines, by the names that its files have in a traceback.
-
-    A .py file comes as cells of one name, each with empty lines in place of those before it.
-    """
-    found: dict[str, list[str]] = {}
-    cells = [(cell[0], cell[1]) for cell in solution.get("cells", [])]
-    for file, text in [*cells, *solution.get("sources", {}).items()]:
-        pairs = zip_longest(text.split("\n"), found.get(file, []), fillvalue="")
-        found[file] = [new or old for new, old in pairs]
-    return found
-
-
-def describe(error: BaseException) -> str:
-    """`ValueError: message`, as Python prints it, on one line."""
-    return " ".join("".join(traceback.format_exception_only(type(error), error)).split())
-
-
-def locate(error: BaseException, files: set[str]) -> str:
-    """The learner's own line that an exception came through: (cell 3, line 4, in f: …)."""
-    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
-    if not own:
-        return ""
-    last = own[-1]
-    return f" ({last.filename}, line {last.lineno}, in {last.name}: `{last.line}`)"
-
-
 @dataclass(frozen=True)
-class Unit:
-    """Statements that run together: an import, an exercise cell without its imports, or one
-
-    definition of another cell.
-    """
+class Fragment:
+    """Statements that run together: one import, one definition, or the rest of a whole cell."""
 
     file: str
     statements: tuple[ast.stmt, ...]
@@ -140,25 +139,25 @@ class Unit:
         return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
-def units_of(file: str, source: str, is_whole: bool) -> list[Unit]:
-    """The units of a cell; raises what `ast.parse` raises."""
+def fragments_of(file: str, source: str, is_whole: bool) -> list[Fragment]:
+    """The fragments of a cell; raises what `ast.parse` raises."""
     statements = [s for s in ast.parse(source, file).body if not _calls_lab(s)]
     imports = [s for s in statements if isinstance(s, (ast.Import, ast.ImportFrom))]
     rest = [s for s in statements if s not in imports]
     if is_whole:
-        return [*(Unit(file, (one,)) for one in imports), Unit(file, tuple(rest))]
-    return [Unit(file, (statement,)) for statement in statements if _defines(statement)]
+        return [*(Fragment(file, (one,)) for one in imports), Fragment(file, tuple(rest))]
+    return [Fragment(file, (statement,)) for statement in statements if _defines(statement)]
 
 
-def closure(units: list[Unit], wanted: set[str], given: set[str]) -> list[Unit]:
-    """The units that `wanted` needs, in their order; the names `given` come from elsewhere."""
-    needed, chosen = set(wanted), {i for i, unit in enumerate(units) if "*" in unit.binds}
+def closure(fragments: list[Fragment], wanted: set[str], given: set[str]) -> list[Fragment]:
+    """The fragments that `wanted` needs, in their order; the names `given` come from elsewhere."""
+    needed, chosen = set(wanted), {i for i, one in enumerate(fragments) if "*" in one.binds}
     while True:
-        more = {i for i, unit in enumerate(units) if i not in chosen and unit.binds & needed}
+        more = {i for i, one in enumerate(fragments) if i not in chosen and one.binds & needed}
         if not more:
-            return [units[i] for i in sorted(chosen)]
+            return [fragments[i] for i in sorted(chosen)]
         chosen |= more
-        needed |= set().union(*(units[i].uses for i in more)) - given
+        needed |= set().union(*(fragments[i].uses for i in more)) - given
 
 
 def _defines(statement: ast.stmt) -> bool:
@@ -198,3 +197,23 @@ def is_lab_call(value: ast.expr) -> bool:
     if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
         return False
     return isinstance(value.func.value, ast.Name) and value.func.value.id == "lab"
+
+
+def remember(solution: Solution) -> None:
+    """So that a traceback, or the report of a hang, can show the learner's line."""
+    for file, lines in solution.lines.items():
+        linecache.cache[file] = (sum(map(len, lines)), None, [line + "\n" for line in lines], file)
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: message`, as Python prints it, on one line."""
+    return " ".join("".join(traceback.format_exception_only(type(error), error)).split())
+
+
+def locate(error: BaseException, files: set[str]) -> str:
+    """The learner's own line that an exception came through: (cell 3, line 4, in f: …)."""
+    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
+    if not own:
+        return ""
+    last = own[-1]
+    return f" ({last.filename}, line {last.lineno}, in {last.name}: `{last.line}`)"

@@ -31,8 +31,8 @@ DTYPES = {
 }
 
 
-class WireError(ValueError):
-    """What was to be sent is not plain data, or what came is not a message of ours."""
+class PlainDataError(ValueError):
+    """What was to be sent is not plain data, or what came is not as `pack` makes it."""
 
 
 def pack(value: Any) -> bytes:
@@ -44,24 +44,24 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The value that was packed; WireError for anything else, whatever the bytes are."""
+    """The value that was packed; PlainDataError for anything else, whatever the bytes are."""
     try:
         if data[:4] != MAGIC:
-            raise WireError("not a message of the grader's")
+            raise PlainDataError("not a message of the grader's")
         (length,) = struct.unpack("<I", data[4:8])
         if length > len(data) - 8:
-            raise WireError("a message that is cut short")
+            raise PlainDataError("a message that is cut short")
         tree = json.loads(data[8 : 8 + length].decode())
         return _Decoder(memoryview(data)[8 + length :]).decode(tree, 0)
-    except WireError:
+    except PlainDataError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, struct.error, RecursionError) as error:
-        raise WireError(f"a damaged message: {type(error).__name__}") from error
+        raise PlainDataError(f"a damaged message: {type(error).__name__}") from error
 
 
 def _encode(value: Any, blobs: list[bytes], depth: int) -> Any:
     if depth > MAX_DEPTH:
-        raise WireError(f"the value is nested more than {MAX_DEPTH} deep")
+        raise PlainDataError(f"the value is nested more than {MAX_DEPTH} deep")
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -93,7 +93,7 @@ def _encode_rare(value: Any, blobs: list[bytes], depth: int) -> Any:
     if isinstance(value, (bool, int, float, str, list)):  # a subclass: its plain value
         plain = next(t for t in (bool, int, float, str, list) if isinstance(value, t))
         return _encode(plain(value), blobs, depth + 1)
-    raise WireError(
+    raise PlainDataError(
         f"a {type(value).__name__} cannot be sent to the grader: "
         "only tensors, numbers, texts, and lists, tuples and dicts of them"
     )
@@ -102,7 +102,9 @@ def _encode_rare(value: Any, blobs: list[bytes], depth: int) -> Any:
 def _encode_tensor(tensor: Tensor, blobs: list[bytes]) -> list[Any]:
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in DTYPES or tensor.layout != torch.strided or tensor.device.type == "meta":
-        raise WireError(f"a {tensor.layout} tensor of {name} on {tensor.device} cannot be sent")
+        raise PlainDataError(
+            f"a {tensor.layout} tensor of {name} on {tensor.device} cannot be sent"
+        )
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
     return [name, list(tensor.shape), *_append(raw, blobs)]
@@ -124,7 +126,7 @@ class _Decoder:
     def decode(self, tree: Any, depth: int) -> Any:
         self.nodes += 1
         if self.nodes > MAX_NODES or depth > MAX_DEPTH:
-            raise WireError("the message is too large")
+            raise PlainDataError("the message is too large")
         if isinstance(tree, list):
             return [self.decode(item, depth + 1) for item in tree]
         if not isinstance(tree, dict):
@@ -145,15 +147,15 @@ class _Decoder:
             return self.blob(*inside)
         if tag == "dtype":
             return DTYPES[inside]
-        raise WireError(f"no value is marked '{str(tag)[:20]}'")
+        raise PlainDataError(f"no value is marked '{str(tag)[:20]}'")
 
     def tensor(self, name: str, shape: list[int], offset: int, length: int) -> Tensor:
         dtype = DTYPES[name]
         if any(type(n) is not int or n < 0 for n in shape):
-            raise WireError("a tensor of a negative size")
+            raise PlainDataError("a tensor of a negative size")
         elements = math.prod(shape)
         if elements * dtype.itemsize != length:
-            raise WireError("a tensor of another size than its shape says")
+            raise PlainDataError("a tensor of another size than its shape says")
         if not elements:
             return torch.empty(shape, dtype=dtype)
         raw = torch.frombuffer(bytearray(self.blob(offset, length)), dtype=torch.uint8)
@@ -163,16 +165,7 @@ class _Decoder:
 
     def blob(self, offset: int, length: int) -> bytes:
         if type(offset) is not int or type(length) is not int or offset < 0 or length < 0:
-            raise WireError("bytes at a place that cannot be")
+            raise PlainDataError("bytes at a place that cannot be")
         if offset + length > len(self.blobs):
-            raise WireError("bytes that are not all there")
+            raise PlainDataError("bytes that are not all there")
         return bytes(self.blobs[offset : offset + length])
-
-
-FRAME = struct.Struct("<4s16sQ")  # mark, the run's own number, length of the body
-
-
-MARK = b"MTR1"
-
-
-FOLDERS = ("TMPDIR", "HOME", "TORCHINDUCTOR_CACHE_DIR")  # settings that name a folder to write in

@@ -1,12 +1,12 @@
 """Runs untrusted code and brings back plain data: the wall between a submission and its grader.
 
     with Sandbox(hidden=["minitrain/parallel/collectives/algorithms.py"]) as sandbox:
-        reply = sandbox.run(request)          # raises SubmissionFailed(kind, words)
+        reply = sandbox.run(request)          # or SubmissionFailed(kind, words)
 
 A zygote (zygote.py) lives as long as the sandbox, inside bubblewrap where that works; each run is a
 fresh fork of it with limits (limits.py), an audit hook (audit_hook.py) and a watch (watch.py).
-What comes back is parsed without pickle (plain_data.py). A run that takes the zygote with it costs
-itself only: the next run starts another one.
+What goes in and comes out is in request.py, parsed without pickle on the way back (plain_data.py).
+A run that takes the zygote with it costs itself only: the next run starts another one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import psutil
 
 from minitrain.errors import InputError
-from minitrain.lab.sandbox import bubblewrap, plain_data, verdict
-from minitrain.lab.sandbox.limits import Limits
-from minitrain.lab.sandbox.loader import texts
-from minitrain.lab.sandbox.plain_data import FOLDERS
-from minitrain.lab.sandbox.watch import Outcome, Watch, kill_family
+from minitrain.lab.sandbox import bubblewrap
+from minitrain.lab.sandbox.limits import FOLDERS, Limits
+from minitrain.lab.sandbox.request import Reply, Request
+from minitrain.lab.sandbox.verdict import reply_of
+from minitrain.lab.sandbox.watch import Ending, Watch, kill_family
 
 START_SECONDS = 120.0  # importing torch from a cold disk
 
@@ -80,22 +80,36 @@ class Sandbox:
                 start_new_session=True,
             )
 
-    def run(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """One run of at most `seconds`; the reply of `child.py`, or SubmissionFailed."""
+    def run(self, request: Request) -> Reply:
+        """One run under this sandbox's rules; SubmissionFailed where it gave no result."""
         self.wait_until_ready()
-        nonce = secrets.token_bytes(16)
-        header = {**request, **self._rules(), "nonce": nonce, "seconds": seconds}
-        result = self._exchange(plain_data.pack(header), seconds + request["grace"])
-        if result.status is None:
+        request = self._under_rules(request)
+        ending = self._follow(request)
+        if ending.status is None:
             self.stop()
-        return verdict.judge(result, nonce, self.limits, seconds, texts(request["solution"]))
+        return reply_of(ending, request)
 
-    def _exchange(self, request: bytes, seconds: float) -> Outcome:
+    def _under_rules(self, request: Request) -> Request:
+        """With the limits, what may not be read, and a number that only this run knows."""
+        root = bubblewrap.PACKAGE.parent
+        denied = [root / "solutions", root / "tests"]
+        for name in self.hidden:
+            denied += [root / name, *_compiled(root / name)]
+        return replace(
+            request,
+            limits=self.limits,
+            hidden={name.removesuffix(".py").replace("/", "."): name for name in self.hidden},
+            denied=[str(path) for path in denied],
+            nonce=secrets.token_bytes(16),
+        )
+
+    def _follow(self, request: Request) -> Ending:
+        """Hands the zygote the request and two pipes, for the reply and for what is printed."""
         reply, reply_end = os.pipe()
         output, output_end = os.pipe()
         try:
             with tempfile.TemporaryFile() as file:
-                file.write(request)
+                file.write(request.pack())
                 file.seek(0)
                 try:
                     socket.send_fds(self.control, [b"F"], [file.fileno(), reply_end, output_end])
@@ -104,50 +118,35 @@ class Sandbox:
             zygote = psutil.Process(self.process.pid)
             folder = None if self.bubblewrap else Path(self.folder.name)
             watch = Watch(self.control, reply, output, zygote, self.limits, folder)
-            return watch.follow(seconds)
+            return watch.follow(request.patience)
         except (psutil.NoSuchProcess, ConnectionError):
-            return Outcome(cause="died")
+            return Ending(cause="died")
         finally:
             os.close(reply), os.close(output)
 
-    def _rules(self) -> dict[str, Any]:
-        root = bubblewrap.PACKAGE.parent
-        modules = {name.removesuffix(".py").replace("/", "."): name for name in self.hidden}
-        denied = [root / "solutions", root / "tests"]
-        for name in self.hidden:
-            denied += [root / name, *_compiled(root / name)]
-        places = [str(path) for path in denied]
-        return {"limits": asdict(self.limits), "hidden": modules, "denied": places}
-
     def _command(self, control: int) -> list[str]:
-        place = bubblewrap.PRIVATE if self.bubblewrap else self._work_folder()
         namespace = os.readlink("/proc/self/ns/pid") if sys.platform == "linux" else ""
-        command = [
-            sys.executable,
-            "-s",
-            "-m",
-            "minitrain.lab.sandbox.zygote",
-            str(control),
-            place,
-            namespace,
-        ]
+        python = [sys.executable, "-s", "-m", "minitrain.lab.sandbox.zygote"]
+        command = [*python, str(control), self._work_folder(), namespace]
         if self.bubblewrap:
             return bubblewrap.wrap(self.bubblewrap, command, self.hidden, Path(self.folder.name))
         return command
 
     def _work_folder(self) -> str:
+        """Where a run may write, as it sees it itself."""
+        if self.bubblewrap:
+            return bubblewrap.PRIVATE
         path = Path(self.folder.name) / "work"
         path.mkdir(exist_ok=True)
         return str(path)
 
     def _environment(self) -> dict[str, str]:
         """Nothing of the user's: no tokens, no settings."""
-        place = bubblewrap.PRIVATE if self.bubblewrap else self._work_folder()
         return {
             "PATH": os.defpath,
             "PYTHONPATH": str(bubblewrap.PACKAGE.parent),
             "PYTHONDONTWRITEBYTECODE": "1",
-            **dict.fromkeys(FOLDERS, place),
+            **dict.fromkeys(FOLDERS, self._work_folder()),
             "USER": "learner",
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",
@@ -188,4 +187,5 @@ class Sandbox:
 
 
 def _compiled(source: Path) -> list[Path]:
+    """The bytecode that Python keeps of a file."""
     return list((source.parent / "__pycache__").glob(f"{source.stem}.*"))

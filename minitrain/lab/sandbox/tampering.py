@@ -1,9 +1,10 @@
-"""Notices when a submission has changed what measures it.
+"""Detects a submission that replaced what measures it, or what sends its results.
 
-Before the submission is loaded every function that a probe relies on is remembered: which object
-its name stands for, and which code it runs. After the probe the same is looked up again. What a
-submission has replaced (`torch.allclose`, `Group.send`, a counter) is named in the verdict. Values
-would be judged right without this, elsewhere; but a meter that was bent must not earn points.
+Before the submission is loaded a snapshot is taken of every function that a probe relies on: which
+object its name stands for, and which code it runs. After the probe the same is looked up again.
+What a submission has replaced (`torch.allclose`, `Group.send`, a counter) is named in the verdict.
+Values would be judged right without this, elsewhere; but a meter that was bent must not earn
+points.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -19,45 +20,59 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from minitrain.lab.sandbox import plain_data
+from minitrain.lab.sandbox import plain_data, request
 from minitrain.measure import traffic
 from minitrain.measure.traffic import Op, Trace
-from minitrain.ranks.flight_recorder import Board
+from minitrain.network import logical_clock
+from minitrain.ranks import flight_recorder, group, work
 from minitrain.ranks.group import Group
-from minitrain.ranks.work import Work
 
-State = dict[str, tuple[Any, Any]]
+Snapshot = dict[str, tuple[Any, Any]]
 
-FUNCTIONS = {
-    "torch": (torch, ("allclose", "equal", "isclose", "all", "eq", "sum", "frombuffer", "randn")),
-    "torch.testing": (torch.testing, ("assert_close",)),
-    "torch.Tensor": (torch.Tensor, ("__eq__", "equal", "allclose", "numpy", "detach", "view")),
-    "torch.nn.functional": (F, ("cross_entropy", "linear", "softmax")),
-    "wire": (plain_data, ("pack", "_encode", "_encode_tensor", "_encode_rare")),
-    "json": (json, ("dumps",)),
-    "struct": (struct, ("pack",)),
-    "os": (os, ("write", "close", "_exit")),
+# Of these every function and class counts, and every method: a new one is covered without a word.
+OURS = (plain_data, request, traffic, logical_clock, flight_recorder, group, work)
+# Of these what the probes of the labs use to compare, and what writes the reply.
+LIBRARIES = {
+    torch: ("allclose", "equal", "isclose", "all", "eq", "sum", "frombuffer", "randn"),
+    torch.testing: ("assert_close",),
+    torch.Tensor: ("__eq__", "equal", "allclose", "numpy", "detach", "view"),
+    F: ("cross_entropy", "linear", "softmax"),
+    json: ("dumps",),
+    struct: ("pack",),
+    os: ("write", "close", "_exit"),
 }
-CLASSES = (Group, Work, Board, traffic.Trace, traffic.Op, traffic.WallClock, dist.ProcessGroup)
 
 
-def snapshot() -> State:
-    """What every sealed name stands for now, and its code."""
-    names = {f"{o}.{a}": getattr(owner, a) for o, (owner, some) in FUNCTIONS.items() for a in some}
-    for cls in CLASSES:
-        names.update(
-            {f"{cls.__name__}.{attribute}": value for attribute, value in vars(cls).items()}
-        )
-    return {name: (value, _code(value)) for name, value in names.items()}
+def snapshot() -> Snapshot:
+    """What every name stands for now, and its code."""
+    return {name: (value, _code(value)) for name, value in _meters()}
 
 
-def broken(before: State) -> list[str]:
+def changed(before: Snapshot) -> list[str]:
     """The names that no longer stand for what they stood for at `before`."""
     now = snapshot()
     return sorted(name for name in before.keys() | now.keys() if not _same(before, now, name))
 
 
-def _same(before: State, now: State, name: str) -> bool:
+def _meters() -> Iterator[tuple[str, Any]]:
+    """(name, object) of all that must stay as it is."""
+    for owner, names in LIBRARIES.items():
+        path = f"{owner.__module__}." if isinstance(owner, type) else ""
+        yield from ((f"{path}{owner.__name__}.{name}", getattr(owner, name)) for name in names)
+    for module in OURS:
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) == module.__name__:
+                yield f"{module.__name__}.{name}", value
+                yield from _methods(value)
+    yield from _methods(dist.ProcessGroup)
+
+
+def _methods(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, type):
+        yield from ((f"{value.__name__}.{name}", method) for name, method in vars(value).items())
+
+
+def _same(before: Snapshot, now: Snapshot, name: str) -> bool:
     if name not in before or name not in now:
         return False
     return before[name][0] is now[name][0] and before[name][1] == now[name][1]
@@ -71,23 +86,23 @@ def _code(value: Any) -> Any:
     return None
 
 
-class GroupSeal:
-    """A rank's group as it was; a witness (tampering.py) keeps a second record of what it does."""
+class GroupSnapshot:
+    """A rank's group as it was, with a clock that keeps a second record of what it does."""
 
     def __init__(self, group: Group) -> None:
-        self.group, self.trace, self.witness = group, group.trace, Witness(group.trace)
-        group.use(self.witness)
+        self.group, self.trace, self.clock = group, group.trace, RecordingClock(group.trace)
+        group.use(self.clock)
         self.parts = {n: v for n, v in vars(group).items() if not isinstance(v, (int, float))}
         self.ops = group.trace.ops
 
-    def broken(self) -> list[str]:
+    def changed(self) -> list[str]:
         """Methods shadowed on the instance, parts exchanged, records changed."""
         now = vars(self.group)
         found = {name for name in now if hasattr(type(self.group), name)}
         found |= {name for name, part in self.parts.items() if now.get(name) is not part}
-        if self.trace.clock is not self.witness:
+        if self.trace.clock is not self.clock:
             found.add("trace.clock")
-        if self.trace.ops is not self.ops or not self.witness.agrees(self.ops):
+        if self.trace.ops is not self.ops or not self.clock.agrees(self.ops):
             found.add("trace.ops")
         return sorted(f"group.{name}" for name in found)
 
@@ -95,8 +110,8 @@ class GroupSeal:
 Note = tuple[Any, ...]
 
 
-class Witness:
-    """A `Clock` that passes every call on and remembers what was recorded."""
+class RecordingClock:
+    """A `Clock` that passes every call on and keeps a note of each operation that was issued."""
 
     def __init__(self, trace: Trace) -> None:
         assert trace.clock is not None, "a rank's own trace has a clock"

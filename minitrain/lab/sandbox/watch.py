@@ -2,7 +2,8 @@
 
 The child cannot be asked to stop; it is watched. Wall-clock, the number of processes, their private
 memory, the bytes printed, returned and written each have a limit, and going over any of them ends
-the run with that cause. Output beyond the limit is thrown away, never stored.
+the run with that cause. Output beyond the limit is thrown away, never stored. Processes are seen
+through psutil: all that descend from the zygote are the run's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,27 +23,29 @@ from minitrain.lab.sandbox.zygote import STATUS
 
 LOOK_EVERY = 0.04  # seconds between two counts of processes and memory
 LINGER = 2.0  # seconds for the zygote to clear up before the whole sandbox is killed
-KEPT_OUTPUT = 16 * 1024
+KEPT_OUTPUT = 16 * 1024  # bytes
 
 
 @dataclass
-class Outcome:
-    """What a run left. `cause` is None where it ended by itself; else it says what ended it:
+class Ending:
+    """How a run ended, and what it left.
 
-    timeout, memory, processes, output, reply, disk, or died (the zygote, and the run with it).
+    cause: None where it ended by itself; else what was over its limit (timeout, memory, processes,
+    output, reply, disk), or "died", where the zygote went with it.
     """
 
     reply: bytearray = field(default_factory=bytearray)
-    output: bytearray = field(default_factory=bytearray)
+    output: bytearray = field(default_factory=bytearray)  # the last KEPT_OUTPUT bytes of it
     printed_bytes: int = 0
     status: int | None = None  # as os.waitpid gives it; None: the zygote itself did not answer
     cause: str | None = None
 
 
 class Watch:
-    """One run. `reply` and `output` are the pipes that the child writes to; `folder` is where it
+    """One run under its limits, until nothing is left of it.
 
-    may write files, or None where the kernel limits that folder's size.
+    control: the socket to the zygote. reply, output: the pipes that the child writes to.
+    folder: where it may write files, or None where the kernel limits that folder's size.
     """
 
     def __init__(
@@ -57,26 +59,26 @@ class Watch:
     ) -> None:
         self.control, self.reply, self.output = control, reply, output
         self.zygote, self.limits, self.folder = zygote, limits, folder
-        self.outcome = Outcome()
+        self.ending = Ending()
 
-    def follow(self, seconds: float) -> Outcome:
+    def follow(self, seconds: float) -> Ending:
         """Until the zygote says that nothing is left of the run, or does not say so in time."""
-        outcome, deadline = self.outcome, time.monotonic() + seconds
+        ending, deadline = self.ending, time.monotonic() + seconds
         look, stop_by = 0.0, float("inf")
         with selectors.DefaultSelector() as selector:
             for source in (self.control, self.reply, self.output):
                 selector.register(source, selectors.EVENT_READ)
-            while outcome.status is None and outcome.cause != "died":
+            while ending.status is None and ending.cause != "died":
                 self._take(selector, LOOK_EVERY)
                 now = time.monotonic()
                 if now > stop_by:
                     break
-                if outcome.cause is None and outcome.status is None and now > look:
-                    outcome.cause, look = self._excess(now > deadline), now + LOOK_EVERY
-                    stop_by = self._stop(now) if outcome.cause else stop_by
-            while outcome.status is not None and self._take(selector, 0.1):
+                if ending.cause is None and ending.status is None and now > look:
+                    ending.cause, look = self._excess(now > deadline), now + LOOK_EVERY
+                    stop_by = self._stop(now) if ending.cause else stop_by
+            while ending.status is not None and self._take(selector, 0.1):
                 pass  # what is still in the pipes
-        return outcome
+        return ending
 
     def _stop(self, now: float) -> float:
         """Asks the zygote to end the run; returns by when it must have done so."""
@@ -91,36 +93,36 @@ class Watch:
         ready = [key.fileobj for key, _ in selector.select(seconds)]
         for source in ready:
             if source is self.control:
-                self._ended()
+                self._read_status()
                 selector.unregister(source)
             elif not self._read(int(source)):  # type: ignore[arg-type]
                 selector.unregister(source)
         return bool(ready)
 
-    def _ended(self) -> None:
+    def _read_status(self) -> None:
         with suppress(ConnectionError):
             message = self.control.recv(STATUS.size)
             if len(message) == STATUS.size:
-                (self.outcome.status,) = STATUS.unpack(message)
+                (self.ending.status,) = STATUS.unpack(message)
                 return
-        self.outcome.cause = self.outcome.cause or "died"
+        self.ending.cause = self.ending.cause or "died"
 
     def _read(self, source: int) -> bool:
-        data, outcome = os.read(source, 1 << 18), self.outcome
+        data, ending = os.read(source, 1 << 18), self.ending
         if source == self.reply:
-            outcome.reply += data if outcome.cause is None else b""
+            ending.reply += data if ending.cause is None else b""
         else:
-            outcome.printed_bytes += len(data)
-            outcome.output += data
-            del outcome.output[:-KEPT_OUTPUT]
+            ending.printed_bytes += len(data)
+            ending.output += data
+            del ending.output[:-KEPT_OUTPUT]
         return bool(data)
 
     def _excess(self, is_late: bool) -> str | None:
         family, most = family_of(self.zygote), self.limits.memory_bytes
         excess = {
             "timeout": is_late,
-            "output": self.outcome.printed_bytes > self.limits.output_bytes,
-            "reply": len(self.outcome.reply) > self.limits.reply_bytes,
+            "output": self.ending.printed_bytes > self.limits.output_bytes,
+            "reply": len(self.ending.reply) > self.limits.reply_bytes,
             "processes": len(family) > self.limits.processes,
             "memory": memory_of(family, most) > most,
             "disk": self.folder is not None and _size(self.folder) > self.limits.disk_bytes,
@@ -138,46 +140,12 @@ def _size(folder: Path) -> int:
     return total
 
 
-PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-
-
 def family_of(process: psutil.Process) -> list[psutil.Process]:
     """All that descend from it; empty when it is gone."""
     try:
         return process.children(recursive=True)
     except psutil.Error:
         return []
-
-
-def private_bytes(process: psutil.Process) -> int:
-    """Memory of its own: resident, without what it shares with others through files."""
-    try:
-        if sys.platform == "linux":
-            with open(f"/proc/{process.pid}/statm") as file:
-                resident, shared = file.read().split()[1:3]
-            return (int(resident) - int(shared)) * PAGE
-        return process.memory_info().rss
-    except (OSError, psutil.Error, ValueError):
-        return 0  # it has just ended
-
-
-def memory_of(processes: list[psutil.Process], limit: int) -> int:
-    """Bytes that they hold together; exact only where a quick estimate is over `limit`.
-
-    The estimate counts a page that forks still share once for each of them.
-    """
-    estimate = sum(map(private_bytes, processes))
-    return estimate if estimate <= limit else sum(map(proportional_bytes, processes))
-
-
-def proportional_bytes(process: psutil.Process) -> int:
-    """As `private_bytes`, with a page that n processes share counted as 1/n of it (Linux)."""
-    try:
-        with open(f"/proc/{process.pid}/smaps_rollup") as file:
-            anonymous = next(line for line in file if line.startswith("Pss_Anon:"))
-        return int(anonymous.split()[1]) * 1024
-    except (OSError, StopIteration, ValueError):
-        return private_bytes(process)
 
 
 def kill_family(process: psutil.Process) -> None:
@@ -195,3 +163,31 @@ def kill_family(process: psutil.Process) -> None:
     for member in found.values():
         with suppress(psutil.Error):
             member.kill()
+
+
+def memory_of(processes: list[psutil.Process], limit: int) -> int:
+    """Bytes that they hold together; exact only where a quick estimate is over `limit`.
+
+    The estimate counts a page that forks still share once for each of them.
+    """
+    estimate = sum(map(private_bytes, processes))
+    return estimate if estimate <= limit else sum(map(proportional_bytes, processes))
+
+
+def private_bytes(process: psutil.Process) -> int:
+    """Memory of its own: resident, without what it shares with others through files."""
+    try:
+        memory = process.memory_info()
+        return memory.rss - getattr(memory, "shared", 0)  # macOS does not tell
+    except psutil.Error:
+        return 0  # it has just ended
+
+
+def proportional_bytes(process: psutil.Process) -> int:
+    """As `private_bytes`, with a page that n processes share counted as 1/n of it (Linux)."""
+    try:
+        with open(f"/proc/{process.pid}/smaps_rollup") as file:
+            anonymous = next(line for line in file if line.startswith("Pss_Anon:"))
+        return int(anonymous.split()[1]) * 1024
+    except (OSError, StopIteration, ValueError):
+        return private_bytes(process)

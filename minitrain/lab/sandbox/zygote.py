@@ -1,4 +1,4 @@
-"""The process inside the sandbox that has torch loaded and forks a fresh child for every run.
+"""The sandbox's fork server: it has torch loaded, and forks a fresh child for every run.
 
 Importing torch takes seconds, forking 20 ms. It never runs a torch operation, because threads do
 not survive a fork, and never sees a byte of a submission: the child reads its request and writes

@@ -1,8 +1,9 @@
 """A hub checkpoint's config.json <-> a ModelConfig.
 
 The families share one architecture and differ in what they may switch on: Mistral slides a window,
-Qwen2 gives q, k and v biases. A configuration that asks for more than this package computes is
-refused rather than read as something near it: the weights would load, and the model be another.
+Qwen2 gives q, k and v biases, Mixtral has experts for an MLP (what its router is charged while it
+trains stays behind). A configuration that asks for more than this package computes is refused
+rather than read as something near it: the weights would load, and the model be another.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
 }
 
 # Our name -> the hub's. These must be there ...
@@ -42,6 +44,15 @@ DEFAULTS = {
         "sliding_window": 4096,
         "num_key_value_heads": 32,
     },
+    "mixtral": {
+        "max_position_embeddings": 131072,
+        "sliding_window": None,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
 }
 
 # What this package does not compute, and the only value with which it makes no difference.
@@ -53,6 +64,7 @@ NEUTRAL = {
     "quantization_config": None,
 }
 
+ONE_EXPERT = "Mixtral's router weighs an only expert with 1, and ours with its probability"
 SCALING = {  # our field -> the hub's
     "factor": "factor",
     "low_frequency_factor": "low_freq_factor",
@@ -99,7 +111,16 @@ def _model_config(family: str, raw: Mapping) -> ModelConfig:
         head_size=raw.get("head_dim"),
         qkv_bias=family == "qwen2",
         rope_scaling=scaling,
+        **_experts(family, raw),
     )
+
+
+def _experts(family: str, raw: Mapping) -> dict[str, int]:
+    if family != "mixtral":
+        return {}
+    if raw["num_experts_per_tok"] < 2:
+        raise InputError(f"{ONE_EXPERT}, and it has num_experts_per_tok = 1")
+    return {"experts": raw["num_local_experts"], "experts_per_token": raw["num_experts_per_tok"]}
 
 
 def _rope(raw: Mapping) -> tuple[float, RopeScaling | None]:
@@ -129,7 +150,7 @@ def _window(family: str, raw: Mapping) -> int | None:
         windowed = 0
     elif types is not None:  # transformers 5 lists each layer's
         windowed = list(types).count("sliding_attention")
-    elif family == "mistral":
+    elif family in ("mistral", "mixtral"):
         windowed = layers
     else:  # Qwen2's first layers may stay full
         full = raw.get("max_window_layers", 28) if raw.get("use_sliding_window") else layers
@@ -139,8 +160,18 @@ def _window(family: str, raw: Mapping) -> int | None:
     return raw["sliding_window"] if windowed else None
 
 
-def hub_config(config: ModelConfig, family: str, dtype: str) -> dict[str, object]:
-    """What config.json must say for `transformers` to build the same model."""
+def plainest_family(config: ModelConfig) -> str:
+    if config.experts:
+        return "mixtral"
+    if config.qkv_bias:
+        return "qwen2"
+    return "llama" if config.window is None else "mistral"
+
+
+def hub_config(config: ModelConfig, family: str | None, dtype: str) -> dict[str, object]:
+    """What config.json must say for `transformers` to build the same model; InputError where no
+    family is like it. Family None: the plainest that is."""
+    family = family or plainest_family(config)
     _check_family(config, family)
     rope = {"rope_theta": config.rope_theta, "rope_type": "default"}
     if config.rope_scaling is not None:
@@ -164,6 +195,12 @@ def hub_config(config: ModelConfig, family: str, dtype: str) -> dict[str, object
         raw["rope_scaling"] = rope
     if family != "llama":
         raw["sliding_window"] = config.window
+    if family == "mixtral":
+        raw |= {
+            "intermediate_size": config.expert_ffn_size,
+            "num_local_experts": config.experts,
+            "num_experts_per_tok": config.experts_per_token,
+        }
     if family == "qwen2":
         raw |= {"use_sliding_window": config.window is not None, "max_window_layers": 0}
     return raw
@@ -176,12 +213,32 @@ def _check_family(config: ModelConfig, family: str) -> None:
         having = "has" if config.qkv_bias else "lacks"
         other = "qwen2" if config.qkv_bias else "llama or mistral"
         raise InputError(f"this model {having} q, k and v biases, unlike {family}: save as {other}")
-    if config.experts:
+    if config.experts and family != "mixtral":
         raise InputError(
-            f"this model has {config.experts} experts, unlike {family}: save its state_dict"
+            f"this model has {config.experts} experts, unlike {family}: save as mixtral"
         )
+    if family == "mixtral":
+        _check_experts(config)
     if config.window is not None and family == "llama":
         raise InputError("this model has a sliding window, unlike llama: save as mistral")
+
+
+def _check_experts(config: ModelConfig) -> None:
+    """InputError unless its mixture computes what Mixtral's does."""
+    if not config.experts:
+        raise InputError("this model has no experts, unlike mixtral: save as llama or mistral")
+    if config.experts_per_token < 2:
+        raise InputError(f"{ONE_EXPERT}: this model cannot be saved as one")
+    more = {
+        "shared experts": config.shared_experts,
+        "a capacity of its experts": config.capacity,
+        "biases in its router": config.bias_rate,
+    }
+    if having := [what for what, value in more.items() if value]:
+        raise InputError(
+            f"this model has {' and '.join(having)}, and no family of "
+            f"{', '.join(ARCHITECTURES)} does: it can be opened by `minitrain` alone"
+        )
 
 
 def read_json(path: Path) -> dict:

@@ -2,7 +2,8 @@
 
 A safetensors file begins with a list of its tensors' names, shapes and dtypes. So everything can be
 compared with the model before a byte of a weight is read, and a checkpoint is loaded whole or not
-at all. The hub's names differ from ours part by part.
+at all. The hub's names differ from ours part by part; Mixtral's experts are matrices one by one,
+turned, where ours are one tensor of all.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
@@ -38,10 +40,34 @@ HUB_PARTS = {
     **{name: f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")},
 }
 
+EXPERT_PARTS = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+
 
 def hub_name(name: str) -> str:
     """blocks.3.attention.q.weight -> model.layers.3.self_attn.q_proj.weight"""
     return ".".join(HUB_PARTS.get(part, part) for part in name.split("."))
+
+
+def hub_tensors(model: Transformer) -> dict[str, Tensor]:
+    """The model's tensors under the hub's names, a tied head's not among them.
+
+    They are views, without gradient: what is copied into one is in the model.
+    """
+    balanced = model.config.experts and model.config.bias_rate  # then the routers' biases count
+    own = dict(model.named_parameters()) | (dict(model.named_buffers()) if balanced else {})
+    tensors = {}
+    for name, tensor in own.items():
+        tensors |= hub_parts(name, tensor.detach())
+    return tensors
+
+
+def hub_parts(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """One tensor under its name on the hub; all experts' (E, D, F) as E matrices (F, D)."""
+    layer, found, kind = hub_name(name).partition(".mlp.experts.")
+    if not found:
+        return {hub_name(name).replace(".mlp.router.", ".block_sparse_moe.gate."): tensor}
+    place = f"{layer}.block_sparse_moe.experts"
+    return {f"{place}.{e}.{EXPERT_PARTS[kind]}.weight": one.t() for e, one in enumerate(tensor)}
 
 
 def open_weights(folder: Path, stack: ExitStack) -> dict[str, safe_open]:
@@ -77,7 +103,7 @@ def check_weights(folder: Path, config: ModelConfig, stored: dict[str, safe_open
     for; -> the dtype they are stored in."""
     with torch.device("meta"):
         model = Transformer(config)
-    shapes = {hub_name(name): list(p.shape) for name, p in model.named_parameters()}
+    shapes = {name: list(tensor.shape) for name, tensor in hub_tensors(model).items()}
     if missing := [name for name in shapes if name not in stored]:
         raise InputError(f"{folder} lacks weights that its config.json asks for: {_some(missing)}")
     # Old checkpoints hold RoPE's frequencies, some a tied head's copy: both are known anyway.
@@ -99,21 +125,20 @@ def _some(things: list[str]) -> str:
     return ", ".join(things[:3]) + more
 
 
-@torch.no_grad()
 def copy_weights(model: Transformer, stored: dict[str, safe_open]) -> None:
     """Into the model, in its own dtype and on its own device, one tensor at a time."""
-    for name, parameter in model.named_parameters():
-        parameter.copy_(stored[hub_name(name)].get_tensor(hub_name(name)))
+    for name, tensor in hub_tensors(model).items():
+        tensor.copy_(stored[name].get_tensor(name))
 
 
 def write_weights(model: Transformer, folder: Path, shard_bytes: int) -> None:
     """One file, or as many as keep each under `shard_bytes`. A tied head is not stored."""
     shards, size = [{}], 0
-    for name, parameter in model.named_parameters():
-        if shards[-1] and size + parameter.nbytes > shard_bytes:
+    for name, tensor in hub_tensors(model).items():
+        if shards[-1] and size + tensor.nbytes > shard_bytes:
             shards, size = [*shards, {}], 0
-        shards[-1][hub_name(name)] = parameter.detach().contiguous()
-        size += parameter.nbytes
+        shards[-1][name] = tensor.contiguous()
+        size += tensor.nbytes
     if len(shards) == 1:
         save_file(shards[0], folder / WEIGHTS, metadata={"format": "pt"})
         return

@@ -76,7 +76,7 @@ class ShardedUnit(FlatUnit):
     def free(self) -> None:
         """`full` gives its memory back."""
         if self.work is not None:
-            self.work.wait()  # also if nobody used it: what is still arriving needs its place
+            self.work.wait()  # used or not: what is still arriving needs its place
         self.work = None
         self.full.untyped_storage().resize_(0)
 
@@ -93,8 +93,8 @@ class Zero3:
     def before_forward(self, unit: ShardedUnit) -> None:
         unit.gather()
         place = self.units.index(unit)
-        for following in self.units[place + 1 : place + 2]:
-            following.start_gather()
+        if place + 1 < len(self.units):
+            self.units[place + 1].start_gather()
 
     def after_forward(self, unit: ShardedUnit) -> None:
         unit.free()

@@ -3,14 +3,11 @@
 
 import os
 
-from minitrain.lab.sandbox import plain_data
-from minitrain.lab.sandbox.plain_data import FRAME, MARK
+from minitrain.lab.sandbox.request import Reply, Returned
 
 
 def chunk_sizes(elements, ranks):
-    result = {"value": [0], "tampered": [], "forbidden": [], "problems": []}
-    body = plain_data.pack({"results": [plain_data.pack(result)]})
-    frame = FRAME.pack(MARK, bytes(16), len(body)) + body
+    frame = Reply([Returned([0], [], []).pack()]).pack(bytes(16))
     for channel in range(3, 64):
         try:
             os.write(channel, frame)

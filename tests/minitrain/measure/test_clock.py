@@ -15,7 +15,6 @@ from minitrain.measure.clock import (
     copy_bandwidth,
     matmul_peak,
     median_seconds,
-    readable,
     threads,
     timing,
 )
@@ -76,12 +75,3 @@ def test_bad_input_says_what_to_do():
     for functions, repeats in (({}, 3), ({"a": int}, 0)):
         with pytest.raises(InputError, match="try repeats=11"):
             compare(functions, repeats)
-
-
-def test_seconds_are_readable():
-    assert [readable(s) for s in (2.5, 0.00123, 4.2e-6, 3e-9)] == [
-        "2.5 s",
-        "1.23 ms",
-        "4.2 µs",
-        "3 ns",
-    ]

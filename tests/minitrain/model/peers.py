@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -21,6 +26,7 @@ CLASSES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "mixtral": (MixtralConfig, MixtralForCausalLM),
 }
 
 
@@ -43,10 +49,13 @@ def peer_config(config: ModelConfig, family: str, **more) -> LlamaConfig:
             "use_sliding_window": True,
             "max_window_layers": 0,
         }
+    if family == "mixtral":
+        more |= {"num_local_experts": config.experts, "sliding_window": config.window}
+        more |= {"num_experts_per_tok": config.experts_per_token}
     return CLASSES[family][0](
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        intermediate_size=config.ffn_size,
+        intermediate_size=config.expert_ffn_size if config.experts else config.ffn_size,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
         num_key_value_heads=config.kv_heads,
@@ -71,8 +80,12 @@ def random_peer(config: ModelConfig, family: str, **more) -> PreTrainedModel:
 
 
 def exact(peer: PreTrainedModel) -> PreTrainedModel:
-    """Its norms round to float32 even in a float64 model; torch's own take their places here."""
+    """Its norms and routers round to float32 even in a float64 model; here they do not."""
+    if peer.config.model_type == "mixtral":
+        peer.set_experts_implementation("eager")  # its grouped matmul knows no float64
     for module in list(peer.modules()):
+        if type(module).__name__ == "MixtralTopKRouter":
+            module.forward = partial(route, module)
         for name, child in list(module.named_children()):
             if type(child).__name__.endswith("RMSNorm"):
                 norm = nn.RMSNorm(
@@ -81,6 +94,13 @@ def exact(peer: PreTrainedModel) -> PreTrainedModel:
                 norm.weight = child.weight
                 setattr(module, name, norm)
     return peer
+
+
+def route(router: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Mixtral's router in the dtype of x (M, D) -> logits (M, E), weights and experts (M, K)."""
+    logits = F.linear(x, router.weight)
+    weights, experts = logits.softmax(dim=-1).topk(router.top_k, dim=-1)
+    return logits, weights / weights.sum(dim=-1, keepdim=True), experts
 
 
 def random_tokens(config: ModelConfig, batch: int, length: int) -> torch.Tensor:

@@ -7,26 +7,29 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from minitrain.errors import InputError
+from minitrain.generators import restore_torch, torch_states
+from minitrain.parallel.ddp import all_reduce_gradients
 from minitrain.reliability.checkpoint import (
     MANIFEST,
+    CheckpointRanks,
     checkpoints,
     load_checkpoint,
     newest_checkpoint,
-    restore_rng,
-    rng_state,
+    own_names,
     save_checkpoint,
     verify,
 )
 from minitrain.training.config import TrainConfig
-from minitrain.training.loop import train
-from minitrain.training.state import Ranks
+from minitrain.training.loop import Peers, train
 
 from ..training.toys import toy_state
 
@@ -77,41 +80,45 @@ def test_each_part_is_needed_for_that(tmp_path, forgotten):
     save_checkpoint(tmp_path, trained(toy_state(seed=0, dropout=0.3), 5))
     resumed = toy_state(seed=7, dropout=0.3)
     fresh = toy_state(seed=7, dropout=0.3)
-    before, _ = rng_state()
+    before = torch_states([torch.device("cpu")])
     load_checkpoint(tmp_path, resumed)
     if forgotten == "optimizer":
         resumed.optimizer = toy_state().optimizer.__class__(resumed.model.parameters(), lr=0.01)
     elif forgotten == "loader":
         resumed.loader.load_state_dict(fresh.loader.state_dict())
     elif forgotten == "rng":
-        torch.set_rng_state(before["torch"])
+        restore_torch(before)
     else:
         resumed.step = 0
     found = bits(trained(resumed, 12))
     assert any(found[name] != expected[name] for name in found if name.startswith("model."))
 
 
-def test_every_generator_is_restored():
-    tensors, python = rng_state()
-    python = json.loads(json.dumps(python))  # as it comes back from the file
-    np.random.randn()  # leaves a cached second number behind
-    drawn = [(torch.rand(3).tolist(), np.random.rand(), random.random()) for _ in range(1)]
-    restore_rng(tensors, python)
-    np.random.randn()
-    assert [(torch.rand(3).tolist(), np.random.rand(), random.random())] == drawn
+def test_numpys_and_pythons_generators_go_on_too(tmp_path):
+    """Each with the second of a pair of normals kept, which is part of its state."""
+    state = toy_state()
+    np.random.randn(), random.gauss(0, 1)
+    save_checkpoint(tmp_path, state)
+    expected = np.random.randn(3).tolist(), random.gauss(0, 1), random.random()
+    load_checkpoint(tmp_path, state)
+    assert (np.random.randn(3).tolist(), random.gauss(0, 1), random.random()) == expected
 
 
-def test_numpys_cached_normal_is_kept():
-    np.random.randn()
-    tensors, python = rng_state()
-    expected = np.random.randn(3).tolist()
-    restore_rng(tensors, python)
-    assert np.random.randn(3).tolist() == expected
+def test_the_models_tensors_may_have_other_names(tmp_path):
+    def named(model):  # and be views of them, as a hub's per-expert matrices are
+        return {f"hub.{name}": tensor.t() for name, tensor in own_names(model).items()}
+
+    state = trained(toy_state(), 2)
+    folder = save_checkpoint(tmp_path, state, named=named)
+    stored = load_file(folder / "model.safetensors")
+    assert torch.equal(stored["hub.head.weight"].t(), state.model.head.weight)
+    other = load_checkpoint(folder, toy_state(seed=4), named=named)
+    assert bits(other) == bits(state)
 
 
 def test_files_counts_and_manifest(tmp_path):
     state = trained(toy_state(), 3)
-    folder = save_checkpoint(tmp_path, state, {"run.json": '{"preset": "Ω"}'})
+    folder = save_checkpoint(tmp_path, state, {"run.json": '{"preset": "Ω"}'.encode()})
     assert folder.name == "step-00000003"
     assert (folder / "run.json").read_text(encoding="utf-8") == '{"preset": "Ω"}'
     manifest = verify(folder)
@@ -142,8 +149,25 @@ def test_a_half_written_one_is_never_seen_and_is_cleared_away(tmp_path):
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half")
     assert newest_checkpoint(tmp_path).name.endswith("1")
-    save_checkpoint(tmp_path, trained(state, 2))
-    assert not left.exists() and newest_checkpoint(tmp_path).name.endswith("2")
+    save_checkpoint(tmp_path, trained(state, 3))  # resumed, it saves at other steps
+    assert not left.exists() and newest_checkpoint(tmp_path).name.endswith("3")
+
+
+def test_one_that_was_being_removed_is_never_seen_and_is_cleared_away(tmp_path, monkeypatch):
+    state = toy_state()
+    for step in (1, 2):
+        save_checkpoint(tmp_path, trained(state, step), keep=2)
+
+    def killed(folder):
+        (folder / "model.safetensors").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("minitrain.reliability.checkpoint.shutil.rmtree", killed)
+        save_checkpoint(tmp_path, trained(state, 3), keep=2)
+    assert [verify(folder)["step"] for folder in checkpoints(tmp_path)] == [2, 3]
+    save_checkpoint(tmp_path, trained(state, 4), keep=2)
+    assert sorted(path.name[-1] for path in tmp_path.iterdir()) == ["3", "4"]
 
 
 SAVE_FOR_EVER = """
@@ -235,12 +259,17 @@ def test_another_shape_is_named_and_nothing_is_changed(tmp_path, other):
 def save_on_ranks(group, run, steps):
     state = toy_state(seed=0, dropout=0.3)
     state.loader.seed = group.rank
-    ranks = Ranks(group.rank, group.size, group.barrier)
+    ranks = CheckpointRanks(group.rank, group.size, group.barrier)
+    average = partial(all_reduce_gradients, group, state.model)
+    peers = Peers(group.size, group.all_reduce, average)
     torch.manual_seed(group.rank)  # each rank drops other values
     config = TrainConfig(steps=8, **CONFIG)
     if steps is None:
         load_checkpoint(run, state, ranks)
-    train(state.model, state.loader, config, group, state=state, stop=lambda: state.step == steps)
+    train(
+        state.model, state.loader, config, peers=peers, state=state,
+        stop=lambda: state.step == steps,
+    )  # fmt: skip
     if steps:
         save_checkpoint(run, state, ranks=ranks)
     return bits(state)

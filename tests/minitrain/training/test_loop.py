@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from minitrain.errors import InputError
 from minitrain.optimizers.groups import clip_by_global_norm
+from minitrain.parallel.ddp import all_reduce_gradients
 from minitrain.training.config import TrainConfig
-from minitrain.training.loop import Peers, StepResult, data_parallel, evaluate, train, train_step
+from minitrain.training.loop import Peers, StepResult, evaluate, train, train_step
 from minitrain.training.loss import IGNORED, mean_of_means_loss, token_weighted_loss
 
 from .toys import VOCABULARY, Batch, Toy, ToyLoader, random_batch
@@ -151,7 +153,9 @@ def test_ranks_with_unequal_targets_equal_one_rank():
 def train_on_ranks(group, steps):
     model = Toy(seed=0)
     loader = ToyLoader(rows=2, seed=group.rank)
-    result = train(model, loader, TrainConfig(steps=steps, lr=0.02), group=group)
+    average = partial(all_reduce_gradients, group, model)
+    peers = Peers(group.size, group.all_reduce, average)
+    result = train(model, loader, TrainConfig(steps=steps, lr=0.02), peers=peers)
     return result.losses, [p.detach().clone() for p in model.parameters()]
 
 
@@ -251,17 +255,3 @@ def test_divergence_is_named_with_a_remedy():
 def test_impossible_configurations_are_named(wrong):
     with pytest.raises(InputError):
         TrainConfig(**wrong)
-
-
-def test_naive_data_parallel_averages_every_gradient():
-    class Doubling:  # as if another rank had three times the gradient
-        size = 2
-
-        def all_reduce(self, tensor, op="sum"):
-            tensor.mul_({"sum": 4, "avg": 2}[op])
-
-    model = Toy()
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    data_parallel(model, Doubling()).synchronize()
-    assert all(torch.equal(p.grad, torch.full_like(p, 2.0)) for p in model.parameters())

@@ -52,6 +52,22 @@ def test_a_rank_that_does_not_speak_evaluates_and_writes_nothing(tmp_path, capsy
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("total", [3, 7, 10, 16, 100])
+def test_a_resumed_run_evaluates_at_the_steps_of_an_uninterrupted_one(tmp_path, total):
+    def run(log, first: int, last: int) -> None:
+        done = first - 1
+        reporter = Reporter(log, lambda: 1.0, done_steps=done, done_part=done / total)
+        for step in range(first, last + 1):
+            reporter(record(step, total))
+
+    run(tmp_path / "whole.csv", 1, total)
+    for stopped in range(1, total):
+        log = tmp_path / f"{stopped}.csv"
+        run(log, 1, stopped)
+        run(log, stopped + 1, total)
+        assert log.read_text() == (tmp_path / "whole.csv").read_text(), stopped
+
+
 def test_the_last_loss_is_of_the_model_as_it_is_and_not_evaluated_twice(tmp_path):
     losses = iter([2.0, 1.5, 1.25])
     reporter = Reporter(tmp_path / "log.csv", lambda: next(losses), evaluations=2)
@@ -67,7 +83,7 @@ def test_a_resumed_log_forgets_the_steps_that_come_again(tmp_path):
     reporter = Reporter(log, lambda: 1.0)
     for step in range(1, 7):
         reporter(record(step))
-    resumed = Reporter(log, lambda: 1.0, done_steps=4)
+    resumed = Reporter(log, lambda: 1.0, done_steps=4, done_part=0.4)
     resumed(record(5))
     assert [row["step"] for row in rows(log)] == ["1", "2", "3", "4", "5"]
     cut_log(log, 0)

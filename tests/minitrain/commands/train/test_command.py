@@ -3,7 +3,9 @@ from __future__ import annotations
 import csv
 import json
 import os
+import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +13,10 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
+import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -45,6 +50,12 @@ def final_bits(run: Path) -> dict[str, bytes]:
 def log(run: Path) -> list[dict[str, str]]:
     with open(run / "log.csv", newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def lines(run: Path) -> list[tuple[str, ...]]:
+    """Its log without what the clock says: the same in every run of the same command."""
+    kept = ("step", "tokens", "loss", "lr", "grad_norm", "held_out")
+    return [tuple(row[name] for name in kept) for row in log(run)]
 
 
 @pytest.fixture(autouse=True)
@@ -115,19 +126,26 @@ def has_logged(run: Path, step: int) -> bool:
     return (run / "log.csv").is_file() and len(log(run)) >= step
 
 
-def stopped_process(arguments: list[str], step: int) -> tuple[int, str]:
-    """The command as a process that gets Ctrl-C once it has logged `step` steps."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "minitrain", "train", *arguments],
+def process(arguments: list[str], *before: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", *before, "minitrain", "train", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    run = Path(arguments[arguments.index("--out") + 1])
+
+
+def wait_for(step: int, run: Path, process: subprocess.Popen) -> None:
     while process.poll() is None and not has_logged(run, step):
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
-    return process.returncode, output
+
+
+def stopped_process(arguments: list[str], step: int) -> tuple[int, str]:
+    """The command as a process that gets Ctrl-C once it has logged `step` steps."""
+    started = process(arguments)
+    wait_for(step, Path(arguments[arguments.index("--out") + 1]), started)
+    started.send_signal(signal.SIGINT)
+    output, _ = started.communicate(timeout=120)
+    return started.returncode, output
 
 
 def stopped_here(arguments: list[str], step: int) -> tuple[int, str]:
@@ -154,20 +172,109 @@ def stopped_here(arguments: list[str], step: int) -> tuple[int, str]:
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
 @pytest.mark.parametrize("ranks, stopped", [(1, stopped_process), (2, stopped_here)])
 def test_ctrl_c_saves_and_the_resumed_run_is_bitwise_the_uninterrupted_one(text, ranks, stopped):
-    common = [*SMALL, "--steps", "16", "--data", str(text), "--ranks", str(ranks), "--out"]
+    common = [*SMALL, "--steps", "19", "--data", str(text), "--ranks", str(ranks), "--out"]
     code, output = stopped([*common, "stopped"], step=4)
     assert code == 130, output
     assert "python -m minitrain train --out stopped --resume" in output
-    assert 4 <= len(log(Path("stopped"))) < 16
+    assert 4 <= len(log(Path("stopped"))) < 19
     train("--out", "stopped", "--resume")
     train(*common, "whole")
     assert final_bits(Path("stopped")) == final_bits(Path("whole"))
-    kept = ("step", "tokens", "loss", "lr", "grad_norm")
-    parts, whole = (
-        [tuple(row[name] for name in kept) for row in log(Path(run))]
-        for run in ("stopped", "whole")
+    assert lines(Path("stopped")) == lines(Path("whole"))
+
+
+def test_every_generator_is_seeded_and_each_ranks_is_in_the_checkpoint(text):
+    """Whatever was drawn before, in this process or by its parent."""
+    for name in ("one", "two"):
+        np.random.rand(), random.random(), torch.rand(())
+        train(*SMALL, "--steps", 1, "--data", text, "--ranks", 2, "--out", name)
+    one, two = (newest_checkpoint(Path(name)) for name in ("one", "two"))
+    for rank in (0, 1):
+        for file in (f"rank-{rank:03d}.json", f"rank-{rank:03d}.safetensors"):
+            assert (one / file).read_bytes() == (two / file).read_bytes()
+    states = [json.loads((one / f"rank-{rank:03d}.json").read_text()) for rank in (0, 1)]
+    assert states[0]["numpy"] != states[1]["numpy"] and states[0]["python"] != states[1]["python"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+def test_kill_9_before_the_first_checkpoint_is_no_dead_end(text):
+    common = [*SMALL, "--steps", "40", "--data", str(text), "--out"]
+    killed = process([*common, "run"])
+    wait_for(2, Path("run"), killed)
+    killed.send_signal(signal.SIGSTOP)  # else it may be done before the next line is
+    with pytest.raises(InputError, match="another process is training in run: wait for its end"):
+        train(*common, "run")
+    killed.kill()
+    killed.communicate()
+    assert not list(Path("run").glob("step-*"))
+    (Path("run") / ".step-00000001.saving").mkdir()
+    shutil.copytree("run", "copy")
+    assert "run holds a run without a checkpoint: it begins anew" in train(*common, "run")
+    assert "copy holds a run without a checkpoint: it begins anew" in train(
+        "--out", "copy", "--resume"
     )
-    assert parts == whole
+    train(*common, "whole")
+    for name in ("run", "copy"):
+        assert final_bits(Path(name)) == final_bits(Path("whole"))
+        assert lines(Path(name)) == lines(Path("whole"))
+        assert not list(Path(name).glob(".step-*"))
+
+
+def test_a_kill_loses_the_steps_since_the_last_checkpoint(text, monkeypatch):
+    """At the end of the fourth save, before its folder has its name (the third removed an old one)."""
+    common = [*SMALL, "--steps", "9", "--data", str(text), "--out"]
+    saved = []
+
+    def killed(*paths):
+        saved.append(paths)
+        if len(saved) == 5:
+            raise KeyboardInterrupt
+        os.replace(*paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "SAVE_SECONDS", 0.0)
+        patch.setattr("minitrain.reliability.checkpoint.os.rename", killed)
+        result = CliRunner().invoke(app, ["train", *common, "killed"])
+    assert len(saved) == 5, result.output
+    assert list(Path("killed").glob(".step-*"))
+    step = int(newest_checkpoint(Path("killed")).name.removeprefix("step-"))
+    assert step == 3 < len(log(Path("killed")))
+    assert f"resumed at step {step}" in train("--out", "killed", "--resume")
+    train(*common, "whole")
+    assert final_bits(Path("killed")) == final_bits(Path("whole"))
+    assert lines(Path("killed")) == lines(Path("whole"))
+    assert not list(Path("killed").glob(".step-*"))
+
+
+def launched_rank(parent: psutil.Process) -> psutil.Process:
+    """One of the processes that `launch` has started: each leads a session of its own."""
+    return next(p for p in parent.children(recursive=True) if os.getsid(p.pid) == p.pid)
+
+
+def torchrun_rank(parent: psutil.Process) -> psutil.Process:
+    return next(p for p in parent.children(recursive=True) if p.environ().get("RANK") == "1")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+@pytest.mark.parametrize(
+    "before, find",
+    [((), launched_rank), (("torch.distributed.run", "--nproc-per-node=2", "-m"), torchrun_rank)],
+    ids=["launch", "torchrun"],
+)
+def test_sigterm_to_one_rank_saves_and_ends_all(text, before, find):
+    common = [*SMALL, "--steps", "60", "--data", str(text), "--ranks", "2", "--out"]
+    asked = process([*common, "stopped"], *before)
+    wait_for(3, Path("stopped"), asked)
+    os.kill(find(psutil.Process(asked.pid)).pid, signal.SIGTERM)
+    output, _ = asked.communicate(timeout=120)
+    assert asked.returncode and "stopping after this step, to save" in output, output
+    assert "go on with: python -m minitrain train --out stopped --resume" in output
+    assert 3 <= len(log(Path("stopped"))) < 60
+    assert newest_checkpoint(Path("stopped")).name == f"step-{len(log(Path('stopped'))):08d}"
+    train("--out", "stopped", "--resume")
+    train(*common, "whole")
+    assert final_bits(Path("stopped")) == final_bits(Path("whole"))
+    assert lines(Path("stopped")) == lines(Path("whole"))
 
 
 def test_a_finished_run_may_be_given_more(text):

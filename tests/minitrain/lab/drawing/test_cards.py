@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from minitrain.lab.drawing import cards
-from minitrain.lab.drawing.display import MIME, Rich, words
-from minitrain.words import bytes_text, seconds_text
+from minitrain.lab.drawing.card import Card, Line
+from minitrain.lab.drawing.display import Rich, words
+from minitrain.lab.grading.submission import RECORDED
 
 
 def result(status: str = "passed", points: float = 2.0, message: str = "") -> SimpleNamespace:
@@ -17,33 +18,11 @@ def result(status: str = "passed", points: float = 2.0, message: str = "") -> Si
     )
 
 
-@pytest.mark.parametrize(
-    "value, text",
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1 kB"),
-        (12e6, "12 MB"),
-        (1.234e9, "1.23 GB"),
-        (5e18, "5e+03 PB"),
-    ],
-)
-def test_bytes(value, text):
-    assert bytes_text(value) == text
-
-
-@pytest.mark.parametrize(
-    "value, text", [(0, "0 s"), (2, "2 s"), (0.0031, "3.1 ms"), (5e-7, "500 ns"), (4.2e-5, "42 µs")]
-)
-def test_seconds(value, text):
-    assert seconds_text(value) == text
-
-
 def test_a_failure_shows_its_words_and_the_points():
     card = cards.grade_card("Ring", [result(), result("failed", 0.0, "got 3, expected 6")])
     for shown in (card.html, card.text):
         assert "2 of 4 points" in shown and "got 3, expected 6" in shown
-    assert "FAIL" in card.text and card.value == "2.0"
+    assert "not yet" in card.text and card.value == "2.0"
 
 
 def test_what_several_checks_say_is_said_once():
@@ -59,7 +38,7 @@ def test_what_several_checks_say_is_said_once():
 
 def test_full_marks_read_as_such():
     card = cards.grade_card("Ring", [result(), result()])
-    assert "4 of 4 points" in card.text and "FAIL" not in card.text and card.value == "4.0"
+    assert "4 of 4 points" in card.text and "not yet" not in card.text and card.value == "4.0"
 
 
 def test_markup_in_a_message_is_text():
@@ -78,8 +57,8 @@ def test_backticks_are_code_in_pairs_only(text, html):
 def test_data_travels_in_its_own_type():
     data = {"kind": "answer", "name": "x", "value": 1}
     bundle = Rich("<b>x</b>", "x", data)._repr_mimebundle_()
-    assert bundle == {"text/html": "<b>x</b>", "text/plain": "x", MIME: data}
-    assert MIME not in Rich("<b>x</b>", "x")._repr_mimebundle_()
+    assert bundle == {"text/html": "<b>x</b>", "text/plain": "x", RECORDED: data}
+    assert RECORDED not in Rich("<b>x</b>", "x")._repr_mimebundle_()
 
 
 def test_nbgrader_finds_the_points_in_text_plain():
@@ -87,19 +66,21 @@ def test_nbgrader_finds_the_points_in_text_plain():
     assert float(card._repr_mimebundle_()["text/plain"]) == 2.0
 
 
-def test_a_table_aligns_numbers_and_formats_columns(capsys):
-    rows = [
-        {"ranks": 1, "bytes": 1.2e7, "fabric": "nvlink"},
-        {"ranks": 16, "bytes": None, "fabric": "ib"},
-    ]
-    card = cards.table_card(
-        rows, "Measured", "bytes", {"bytes": lambda v: "–" if v is None else bytes_text(v)}
-    )
+def test_a_line_is_a_link_a_bar_or_a_badge_in_both_forms():
+    lines = [Line("[`e0`](e0.ipynb)", "1/2", "part"), Line("measured", "3 s", share=0.5)]
+    card = Card(
+        "Your <course>", "1 of 2", share=2.0, lines=lines, note="Next: [e0](e0.ipynb)"
+    ).rich()
     assert card.text.splitlines() == [
-        "Measured",
-        "ranks  bytes  fabric",
-        "    1  12 MB  nvlink",
-        "   16      –  ib",
+        "Your <course>: 1 of 2",
+        "  part        1/2  `e0` (e0.ipynb)",
+        "  measured: 3 s",
+        "  Next: e0 (e0.ipynb)",
     ]
-    cards.table(rows)
-    assert "nvlink" in capsys.readouterr().out
+    assert '<a href="e0.ipynb"><code>e0</code></a>' in card.html and "&lt;course&gt;" in card.html
+    assert "width:100%" in card.html and "width:50%" in card.html
+
+
+def test_a_message_makes_no_link():
+    card = cards.grade_card("Ring", [result("failed", 0.0, "[here](javascript:alert(1))")])
+    assert "<a " not in card.html

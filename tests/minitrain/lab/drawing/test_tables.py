@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.errors import InputError
-from minitrain.lab.drawing.tables import plain, rows_of
+from minitrain.lab.drawing.tables import plain, rows_of, table, table_card
+from minitrain.words import bytes_text
 
 ROWS = [{"ranks": 1, "seconds": 0.5}, {"ranks": 2, "seconds": 0.25}]
 
@@ -55,3 +56,21 @@ def test_what_is_no_table_is_told(table, said):
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=8))
 def test_plain_keeps_what_is_plain(value):
     assert plain(value) == value
+
+
+def test_a_table_aligns_numbers_and_formats_columns(capsys):
+    rows = [
+        {"ranks": 1, "bytes": 1.2e7, "fabric": "nvlink"},
+        {"ranks": 16, "bytes": None, "fabric": "ib"},
+    ]
+    card = table_card(
+        rows, "Measured", "bytes", {"bytes": lambda v: "–" if v is None else bytes_text(v)}
+    )
+    assert card.text.splitlines() == [
+        "Measured",
+        "ranks  bytes  fabric",
+        "    1  12 MB  nvlink",
+        "   16      –  ib",
+    ]
+    table(rows)
+    assert "nvlink" in capsys.readouterr().out

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import minitrain.lab
 from minitrain.errors import InputError
 from minitrain.lab import Lab
 from minitrain.lab.notebook.progress import Progress
@@ -55,6 +58,29 @@ def test_a_right_answer_is_returned_and_scored(lab, tmp_path, capsys):
     assert "6 of 6 points" in capsys.readouterr().out
     assert lab.progress.points == {"running_sum": [6, 6]}
     assert repr(lab).endswith("1 of 3 done")
+
+
+def test_the_walk_in_the_docstring_is_the_one_that_is_taken(lab, tmp_path):
+    """Every file of the room that runs in the grader's process is named; the path itself is 12."""
+    visited: set[Path] = set()
+
+    def note(frame, event, argument):
+        visited.add(Path(frame.f_code.co_filename))
+
+    mine = load(tmp_path, "    return torch.cumsum(values, 0)")
+    sys.setprofile(note)
+    try:
+        lab.grade(mine)
+    finally:
+        sys.setprofile(None)
+    room = Path(minitrain.lab.__file__).parent
+    shown = [path.relative_to(room) for path in visited if path.is_relative_to(room)]
+    assert len(shown) > 10, "the profiler saw the walk"
+    words = minitrain.lab.__doc__
+    assert not [str(p) for p in shown if p.name not in words and f"{p.parts[0]}/ " not in words]
+    steps = re.findall(r"^    (\S+/\S+\.py) ", words, re.MULTILINE)
+    assert len(steps) <= 12
+    assert all((room / step).is_file() for step in steps if not step.startswith("tests/"))
 
 
 def test_a_wrong_one_gets_its_words_and_the_reference(lab, tmp_path, capsys):

@@ -90,7 +90,7 @@ def test_a_check_that_breaks_is_a_failure_with_its_words(monkeypatch):
 
     monkeypatch.setattr(health, "CHECKS", {"disk": broken})
     assert list(health.examine()) == [
-        health.Line("disk", "fail", "OSError: no such device", "run 'make setup' again")
+        health.Finding("disk", "fail", "OSError: no such device", "run 'make setup' again")
     ]
 
 
@@ -106,7 +106,7 @@ def test_the_map_shows_points_and_what_is_next(course, tmp_path):
     progress.score("running_sum", 6, 6)
     card = overview_card(standings(course, tmp_path))
     assert "6 of 10 points" in card.text and "begun" in card.text
-    assert "Next: e90 · Sums, 2 to go, first: Growth of the sum" in card.text
+    assert "Next: e90 · Sums (e90_sums.ipynb), 2 to go, first: Growth of the sum" in card.text
     assert '<a href="e90_sums.ipynb">e90 · Sums</a>' in card.html and "5 min" in card.html
     progress.score("growth", 3, 3), progress.score("largest", 1, 1)
     assert "Everything is done" in overview_card(standings(course, tmp_path)).text

@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from minitrain.errors import InputError
 from minitrain.model.config import RopeScaling
-from minitrain.model.hub.load import TextFiles, load_pretrained, save_pretrained
+from minitrain.model.hub.load import load_pretrained, save_pretrained
+from minitrain.model.hub.text import TextFiles
 from minitrain.model.hub.weights import hub_name
 from minitrain.model.transformer import build
 
@@ -25,6 +26,8 @@ FAMILIES = {
     "mistral without a window": ("mistral", SMALL),
     "qwen2": ("qwen2", replace(SMALL, qkv_bias=True, tied=True)),
     "qwen2 with a window": ("qwen2", replace(SMALL, qkv_bias=True, window=4)),
+    "mixtral": ("mixtral", replace(SMALL, experts=4, experts_per_token=2)),
+    "mixtral of 3 a token": ("mixtral", replace(SMALL, experts=5, experts_per_token=3, window=4)),
 }
 each_family = pytest.mark.parametrize("family, config", FAMILIES.values(), ids=FAMILIES)
 each_size = pytest.mark.parametrize("shard", [10**9, 30_000], ids=["one file", "sharded"])
@@ -39,7 +42,7 @@ def test_reads_what_transformers_writes(family, config, shard, tmp_path):
     assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard == 30_000)
     model, text = load_pretrained(tmp_path)
     assert model.config == config
-    assert (text.bos_id, text.eos_ids, text.tokenizer) == (3, (4, 5), ())
+    assert (text.bos_id, text.eos_ids, text.tokenizer) == (3, (4, 5), {})
     tokens = random_tokens(config, 2, 11)
     torch.testing.assert_close(model(tokens), exact(peer)(tokens).logits, **EXACT)
 
@@ -61,13 +64,12 @@ def test_transformers_reads_what_it_writes(family, config, shard, tmp_path):
 
 @each_family
 def test_there_and_back_is_bitwise_the_same(family, config, tmp_path):
-    (tmp_path / "tokenizer.json").write_text("{}")
-    text = TextFiles((tmp_path / "tokenizer.json",), bos_id=None, eos_ids=(1, 2))
+    text = TextFiles({"tokenizer.json": b"{}"}, bos_id=None, eos_ids=(1, 2))
     model = build(config, dtype=torch.bfloat16)
     save_pretrained(model, tmp_path / "out", family, text)
     back, found = load_pretrained(tmp_path / "out")
     assert back.config == config and found.eos_ids == (1, 2) and found.bos_id is None
-    assert [path.read_text() for path in found.tokenizer] == ["{}"]
+    assert found.tokenizer == {"tokenizer.json": b"{}"}
     for (name, a), b in zip(model.named_parameters(), back.parameters()):
         assert b.dtype == torch.bfloat16 and torch.equal(a, b), name
 
@@ -153,7 +155,7 @@ FAULTS = {
     ),
     "unknown family": (
         lambda f: edit(f, lambda r: r.update(model_type="mamba")),
-        "type 'mamba'; those that can be read are llama, mistral, qwen2",
+        "type 'mamba'; those that can be read are llama, mistral, qwen2, mixtral",
     ),
     "no family": (lambda f: edit(f, lambda r: r.pop("model_type")), "type None"),
     "size missing": (
@@ -257,10 +259,18 @@ def test_what_is_not_a_folder_is_refused(tmp_path, good):
 @pytest.mark.parametrize(
     "change, family, words",
     [
-        ({}, "gpt2", "no family 'gpt2': llama, mistral, qwen2 can be written"),
+        ({}, "gpt2", "no family 'gpt2': llama, mistral, qwen2, mixtral can be written"),
         ({"qkv_bias": True}, "llama", "has q, k and v biases, unlike llama: save as qwen2"),
         ({}, "qwen2", "lacks q, k and v biases, unlike qwen2: save as llama or mistral"),
         ({"window": 4}, "llama", "has a sliding window, unlike llama: save as mistral"),
+        ({}, "mixtral", "has no experts, unlike mixtral: save as llama or mistral"),
+        ({"experts": 4}, "llama", "has 4 experts, unlike llama: save as mixtral"),
+        ({"experts": 4, "experts_per_token": 1}, None, "an only expert with 1, .* cannot be saved"),
+        (
+            {"experts": 4, "shared_experts": 1, "bias_rate": 1e-3},
+            None,
+            "has shared experts and biases in its router, and no family of llama, .* alone",
+        ),
     ],
 )
 def test_a_family_that_cannot_hold_the_model_is_refused(change, family, words, tmp_path):
@@ -271,7 +281,7 @@ def test_a_family_that_cannot_hold_the_model_is_refused(change, family, words, t
 
 def test_a_save_that_fails_leaves_the_old_checkpoint_whole(tmp_path):
     save_pretrained(build(SMALL), tmp_path)
-    lost = TextFiles((tmp_path / "no-tokenizer.json",))
+    lost = TextFiles({"no-folder/tokenizer.json": b"{}"})
     with pytest.raises(InputError, match="cannot be written"):
         save_pretrained(build(SMALL, seed=9), tmp_path, text=lost)
     model, _ = load_pretrained(tmp_path)

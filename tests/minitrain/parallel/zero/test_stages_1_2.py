@@ -3,6 +3,7 @@ paper's table 1 says."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,13 @@ from minitrain.memory.stores import DiskStore, MemoryStore
 from minitrain.model.config import ModelConfig, parameter_count
 from minitrain.model.transformer import build
 from minitrain.optimizers.groups import clip_by_global_norm, parameter_groups
-from minitrain.parallel.ddp import DDP, broadcast_parameters
+from minitrain.parallel.ddp import DDP, all_reduce_gradients, broadcast_parameters
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
 from minitrain.parallel.zero.stage_3 import Zero3
 from minitrain.parallel.zero.stages_1_2 import Zero, deal, naive_zero1_step
 from minitrain.ranks.errors import RankError
 from minitrain.ranks.launch import launch
-from minitrain.training.loop import data_parallel, train_step
+from minitrain.training.loop import Peers, train_step
 
 from . import zero_toys as toys
 
@@ -167,7 +168,7 @@ def microbatches(group):
 def accumulated(group):
     model = toys.toy()
     optimizer = toys.ADAMW(parameter_groups(model, 0.1))
-    peers = data_parallel(model, group)
+    peers = Peers(group.size, group.all_reduce, partial(all_reduce_gradients, group, model))
     runs = {"DDP": [train_step(model, optimizer, microbatches(group), 0.5, peers=peers)]}
     for stage in (1, 2, 3):
         zero, optimizer = toys.sharded(group, stage)

@@ -70,14 +70,14 @@ class Bomb:
     [Bomb(), [Bomb()], {"x": {1, 2}}, print, torch.nn.Linear(1, 1), torch.empty(2, device="meta")],
 )
 def test_objects_are_refused_by_name(value):
-    with pytest.raises(plain_data.WireError, match="cannot be sent"):
+    with pytest.raises(plain_data.PlainDataError, match="cannot be sent"):
         plain_data.pack(value)
 
 
 def test_a_value_that_is_nested_without_end_is_refused():
     value: list = []
     value.append(value)
-    with pytest.raises(plain_data.WireError, match="nested"):
+    with pytest.raises(plain_data.PlainDataError, match="nested"):
         plain_data.pack(value)
 
 
@@ -110,14 +110,14 @@ def forged(tree: object, blobs: bytes = b"") -> bytes:
     ],
 )
 def test_a_forged_message_is_refused(data):
-    with pytest.raises(plain_data.WireError):
+    with pytest.raises(plain_data.PlainDataError):
         plain_data.unpack(data)
 
 
 @given(st.binary(max_size=60))
 @settings(max_examples=200, deadline=None)
 def test_no_bytes_do_anything_else(data):
-    with suppress(plain_data.WireError):
+    with suppress(plain_data.PlainDataError):
         plain_data.unpack(plain_data.MAGIC + data)
 
 

@@ -1,0 +1,128 @@
+"""What `train` saves opens in `transformers` and in `load_pretrained`, and computes the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from minitrain.data.tokenizer import Tokenizer
+from minitrain.errors import InputError
+from minitrain.model.hub.load import load_pretrained
+from minitrain.reliability.checkpoint import checkpoints, newest_checkpoint
+
+from ..model.peers import exact, random_tokens
+from .command_line import minitrain
+from .train.test_command import SMALL, train
+from .train.test_command import folder as folder
+from .train.test_command import text as text
+
+
+@pytest.fixture
+def common(text) -> list[str]:
+    return [*SMALL, "--data", str(text), "--steps", "2", "--out", "run"]
+
+
+def export(*words: str) -> str:
+    result = minitrain("export", *map(str, words))
+    if result.returncode:
+        raise InputError(result.stderr.removeprefix("error: "))
+    return result.stdout
+
+
+def check_same_logits(folder: Path) -> None:
+    """To 1e-10 in float64, where the peer's own roundings to float32 are taken out, and to 1e-5."""
+    for dtype, error in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        model, _ = load_pretrained(folder, dtype=dtype)
+        peer = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+        tokens = random_tokens(model.config, 2, 40)
+        theirs = (exact(peer) if dtype == torch.float64 else peer)(tokens).logits
+        torch.testing.assert_close(model(tokens), theirs, rtol=0, atol=error)
+
+
+def check_same_text(folder: Path) -> None:
+    ours, theirs = (
+        Tokenizer.load(folder / "tokenizer.json"),
+        AutoTokenizer.from_pretrained(folder),
+    )
+    for line in ("17 quick foxes", "  jump,\n over Größe 🦊", ""):
+        assert theirs(line)["input_ids"] == ours.encode(line)
+        assert theirs.decode(ours.encode(line)) == line
+    assert theirs.eos_token_id == theirs.bos_token_id == ours.end_token
+
+
+def test_a_checkpoint_is_a_folder_that_transformers_opens(common):
+    train(*common)
+    checkpoint = newest_checkpoint(Path("run"))
+    check_same_logits(checkpoint)
+    check_same_text(checkpoint)
+    peer = AutoModelForCausalLM.from_pretrained(checkpoint)
+    end = Tokenizer.load(checkpoint / "tokenizer.json").end_token
+    assert peer.generation_config.eos_token_id == end
+    made = peer.generate(torch.tensor([[end]]), max_new_tokens=5, do_sample=False)
+    assert made.shape[1] > 1
+
+
+def test_export_writes_the_folder_alone(common):
+    train(*common)
+    train("--out", "run", "--resume", "--steps", "3")
+    said = export("run", "--out", "whole")
+    assert "whole" in said and "step 3" in said and "AutoModelForCausalLM" in said
+    names = {"config.json", "generation_config.json", "model.safetensors"}
+    names |= {"tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in Path("whole").iterdir()} == names
+    check_same_logits(Path("whole"))
+    check_same_text(Path("whole"))
+    assert "step 2" in export("run", "--step", 2, "--out", "earlier")
+    first, last = (load_pretrained(folder)[0] for folder in ("earlier", "whole"))
+    assert not torch.equal(first.embed.weight, last.embed.weight)
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [("--tp", "2"), ("--pp", "2", "--accumulate", "2"), ("--ranks", "2")],
+    ids=["tensor", "pipeline", "data"],
+)
+def test_so_does_a_run_on_several_ranks(common, mesh):
+    train(*common, *mesh)
+    check_same_logits(newest_checkpoint(Path("run")))
+
+
+def test_so_does_a_mixture_that_transformers_has(common):
+    train(*common, "--preset", "1M-moe", "--ep", "2")
+    checkpoint = newest_checkpoint(Path("run"))
+    assert json.loads((checkpoint / "config.json").read_text())["model_type"] == "mixtral"
+    check_same_logits(checkpoint)
+    export("run", "--out", "out")
+    check_same_logits(Path("out"))
+    train("--out", "run", "--resume", "--steps", "3", "--ep", "1")
+
+
+def test_a_mixture_that_it_lacks_goes_on_but_is_not_exported(common):
+    train(*common, "--preset", "1M-moe-shared")
+    train("--out", "run", "--resume", "--steps", "3")
+    assert not (newest_checkpoint(Path("run")) / "config.json").exists()
+    with pytest.raises(InputError, match="has shared experts and biases in its router, and no"):
+        export("run", "--out", "out")
+    assert not Path("out").exists()
+
+
+def test_what_cannot_be_exported_is_said_in_one_sentence(common):
+    train(*common)
+    Path("full").mkdir()
+    Path("full/thesis.tex").write_text("years of work")
+    for words, answer in (
+        (["nowhere", "--out", "out"], "SOURCE is 'nowhere'"),
+        (["run", "--step", "7", "--out", "out"], "run keeps no checkpoint of step 7: it has 2"),
+        (["run", "--out", "full"], "full is there already and is not empty"),
+        (["run", "--out", "/proc/nope/out"], "give a folder that can be written"),
+    ):
+        with pytest.raises(InputError, match=answer) as error:
+            export(*words)
+        assert str(error.value).strip().count("\n") == 0
+    (checkpoints(Path("run"))[0] / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(InputError, match="is damaged"):
+        export("run", "--out", "out")

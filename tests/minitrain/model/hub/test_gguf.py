@@ -1,0 +1,201 @@
+"""GGUF files, made here as llama.cpp's converter makes them: the model they came from, again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from tokenizers import Tokenizer, pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+from minitrain.data.assets.fetch import is_cached
+from minitrain.data.tokenizer import END, train_tokenizer
+from minitrain.errors import InputError
+from minitrain.inference.sampling import generate
+from minitrain.model.hub.gguf import find_gguf, load_gguf
+from minitrain.model.hub.load import load_pretrained, save_pretrained
+from minitrain.paths import cache_dir
+
+from ..peers import SMALL, peer_config, random_tokens
+
+BLOCKS = {"hidden_size": 64, "ffn_size": 96, "expert_ffn_size": 96}  # rows of whole blocks of 32
+WIDE = replace(SMALL, vocab_size=300, **BLOCKS)
+TEXT = ["17 quick foxes jump over 18 lazy dogs."] * 3
+HUB_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.": "attn_",
+    "mlp.": "ffn_",
+    "model.layers": "blk",
+    "_proj": "",
+}
+
+
+def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
+    """What llama.cpp's convert_hf_to_gguf.py does to q and k."""
+    shape = (heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
+    return weight.reshape(shape).swapaxes(1, 2).reshape(weight.shape)
+
+
+def converted(name: str) -> str:
+    for theirs, new in HUB_NAMES.items():
+        name = name.replace(theirs, new)
+    return name
+
+
+def write_gguf(path: Path, config, kind: Kind, **more) -> LlamaForCausalLM:
+    """A random Llama's file, its matrices as `kind` -> the same Llama with the rounded weights."""
+    torch.manual_seed(0)
+    peer = LlamaForCausalLM(peer_config(config, "llama")).eval()
+    writer = gguf.GGUFWriter(path, "llama")
+    add_settings(writer, config)
+    for key, value in more.items():
+        writer.add_string(key.replace("__", "."), value)
+    for name, parameter in peer.named_parameters():
+        parameter.data.add_(torch.randn_like(parameter) * 0.05)
+        own = kind if parameter.dim() == 2 else Kind.F32
+        stored = gguf.quantize(parameter.detach().numpy(), own)
+        parameter.data = torch.tensor(gguf.dequantize(stored, own))
+        for part, heads in ((".q_proj", config.heads), (".k_proj", config.kv_heads)):
+            stored = permuted(stored, heads) if part in name else stored
+        writer.add_tensor(converted(name), stored, raw_dtype=own)
+    writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file()
+    writer.close()
+    return peer
+
+
+def vocabulary(config) -> Tokenizer:
+    """Byte pairs of SmolLM2's kind: a digit is a word of its own."""
+    backend = train_tokenizer(TEXT, config.vocab_size).backend
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
+    return backend
+
+
+def add_settings(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_block_count(config.layers)
+    writer.add_context_length(config.max_length)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.ffn_size)
+    writer.add_head_count(config.heads)
+    writer.add_head_count_kv(config.kv_heads)
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_rope_dimension_count(config.head_size)
+    writer.add_vocab_size(config.vocab_size)
+    backend = vocabulary(config)
+    tokens = [backend.id_to_token(i) or f"<unused{i}>" for i in range(config.vocab_size)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    control = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_token_types([control[token != END] for token in tokens])
+    merges = json.loads(backend.to_str())["model"]["merges"]
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_1])
+def test_computes_what_the_model_it_came_from_computes(tmp_path, kind, tied):
+    path = tmp_path / "model.gguf"
+    config = replace(WIDE, tied=tied)
+    peer = write_gguf(path, config, kind)
+    model, text = load_pretrained(path)
+    assert model.config == replace(config, norm_eps=model.config.norm_eps)  # stored in float32
+    assert model.config.norm_eps == pytest.approx(config.norm_eps)
+    tokens = random_tokens(config, 2, 17)
+    torch.testing.assert_close(model(tokens), peer(tokens).logits, rtol=0, atol=1e-5)
+    assert (text.bos_id, text.eos_ids) == (0, (0,))
+
+
+def test_q_and_k_are_told_apart_from_what_was_never_permuted(tmp_path, monkeypatch):
+    """Without llama.cpp's order of rows in the file, the logits are others: the order counts."""
+    monkeypatch.setitem(globals(), "permuted", lambda weight, heads: weight)
+    peer = write_gguf(tmp_path / "model.gguf", WIDE, Kind.F32)
+    tokens = random_tokens(WIDE, 2, 17)
+    wrong = load_gguf(tmp_path / "model.gguf")[0](tokens)
+    assert (wrong - peer(tokens).logits).abs().max() > 1e-2
+
+
+def test_in_hugging_face_form_it_is_the_same_model_and_the_same_text(tmp_path):
+    peer = write_gguf(tmp_path / "model.gguf", WIDE, Kind.Q8_0)
+    model, text = load_pretrained(tmp_path)  # the folder of one such file
+    save_pretrained(model, tmp_path / "hub", text=text)
+    shutil.copy(tmp_path / "model.gguf", tmp_path / "hub")  # as some repositories have it beside
+    assert find_gguf(tmp_path / "hub") is None
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "hub")
+    tokens = random_tokens(WIDE, 1, 9)
+    torch.testing.assert_close(again(tokens).logits, peer(tokens).logits, rtol=0, atol=1e-5)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hub")
+    for line in ("17 quick foxes", " jump  over\n1800 Größen"):
+        assert tokenizer(line)["input_ids"] == vocabulary(WIDE).encode(line).ids
+        assert tokenizer.decode(tokenizer(line)["input_ids"]) == line
+    assert tokenizer.tokenize("17 lazy")[:2] == ["1", "7"]
+    assert tokenizer(END + "a")["input_ids"][0] == tokenizer.eos_token_id == 0
+
+
+FAULTS = {
+    "no GGUF": (lambda p: p.write_bytes(b"<!DOCTYPE html>" * 9), "cannot be read as GGUF"),
+    "empty": (lambda p: p.write_bytes(b""), "cannot be read as GGUF"),
+    "cut short": (lambda p: p.write_bytes(p.read_bytes()[:-3000]), "cannot be read as GGUF"),
+    "another family": (
+        lambda p: p.write_bytes(p.read_bytes().replace(b"llama", b"mamba", 1)),
+        "type 'mamba' .* only a plain 'llama'",
+    ),
+    "a weight of another name": (
+        lambda p: p.write_bytes(p.read_bytes().replace(b"blk.2.attn_q", b"blk.7.attn_q", 1)),
+        "lacks blk.2.attn_q.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("break_it, words", FAULTS.values(), ids=FAULTS)
+def test_a_broken_file_is_refused_in_one_sentence(tmp_path, break_it, words):
+    path = tmp_path / "model.gguf"
+    write_gguf(path, WIDE, Kind.F32)
+    break_it(path)
+    with pytest.raises(InputError, match=words) as error:
+        load_pretrained(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_scaled_rope_is_refused(tmp_path):
+    write_gguf(tmp_path / "m.gguf", WIDE, Kind.F32, llama__rope__scaling__type="yarn")
+    with pytest.raises(InputError, match=r"RoPE scaled as 'yarn'.*safetensors"):
+        load_pretrained(tmp_path / "m.gguf")
+
+
+def test_another_vocabulary_stays_behind_and_the_model_is_read(tmp_path):
+    path = tmp_path / "m.gguf"
+    write_gguf(path, WIDE, Kind.F32)
+    path.write_bytes(path.read_bytes().replace(b"smollm", b"bloom!", 1))
+    assert load_pretrained(path)[1].tokenizer == {}
+
+
+@pytest.mark.skipif(
+    not is_cached("smollm2-135m-instruct"), reason="python -m minitrain assets fetches it"
+)
+def test_smollm2_answers(tmp_path):
+    folder = cache_dir() / "assets" / "smollm2-135m-instruct"
+    model, text = load_pretrained(folder)
+    for name, content in text.tokenizer.items():
+        (tmp_path / name).write_bytes(content)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, model_type="llama")
+    question = [{"role": "user", "content": "What is the capital of France? In one word."}]
+    prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True)["input_ids"]
+    answer = generate(model, prompt, 12, temperature=0, end_token=text.eos_ids[0])
+    assert "Paris" in tokenizer.decode(answer)
+    assert find_gguf(folder).suffix == ".gguf"
