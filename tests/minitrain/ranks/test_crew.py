@@ -13,7 +13,7 @@ import pytest
 from minitrain.ranks.errors import RankError
 from minitrain.ranks.launch import launch
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.alone]
 
 
 # ---- nothing is left ----
@@ -73,7 +73,6 @@ def until(path, seconds=60):
         time.sleep(0.05)
 
 
-@pytest.mark.alone
 def test_an_interrupt_reports_and_leaves_nothing(tmp_path, run_script):
     script = run_script(SLEEPER)
     until(tmp_path / "begun")
@@ -116,6 +115,21 @@ def test_a_script_needs_no_main_guard_and_may_fork(tmp_path, run_script):
     assert output.splitlines()[-1] == "[[2.0, 2.0], [2.0, 2.0]] [[2.0, 2.0], [2.0, 2.0]]"
     assert output.count("[rank 1] hello") == 2
     assert script.left_after(30) == []
+
+
+def test_what_is_prepared_is_loaded_before_the_ranks_are_forked(run_script):
+    script = run_script(
+        """
+        import sys
+        from minitrain.ranks.launch import launch, prepare
+        prepare("minitrain.parallel.ddp")
+        def loaded(group):
+            import sys
+            return [f"minitrain.parallel.{name}" in sys.modules for name in ("ddp", "zero.stage_3")]
+        print(launch(loaded, ranks=2))
+        """
+    )
+    assert script.finish().splitlines() == ["[[True, False], [True, False]]"]
 
 
 def test_spawn_works_where_there_is_no_fork():

@@ -1,4 +1,4 @@
-"""entry: a rank runs the package as it is on disk, though the server has loaded it before."""
+"""reload: a rank runs the package as it is on disk, though the server has loaded it before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.alone]
 PACKAGE = Path(__file__).resolve().parents[3] / "minitrain"
 
 TEXT = """
