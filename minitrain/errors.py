@@ -1,4 +1,5 @@
-"""The one exception for what a person can mend: a wrong name, a broken file, too many ranks."""
+"""The one exception for what a person can mend, and the two mistakes that are made everywhere: a
+name that nobody knows, and a length that does not divide."""
 
 from __future__ import annotations
 
@@ -21,3 +22,18 @@ def unknown_name(
     near = [meant] if meant else get_close_matches(str(given), names, n=1, cutoff=0.5)
     advice = f"did you mean '{near[0]}'? " if near else ""
     return InputError(f"no {kind} is called '{given}': {advice}known are {', '.join(names)}")
+
+
+def divide(what: str, length: int, parts: int, kind: str = "ranks") -> int:
+    """length / parts: `divide("experts", 8, 4) == 2`; else an InputError that names what fits."""
+    if length % parts == 0:
+        return length // parts
+    lower = length - length % parts
+    lengths = [n for n in (lower, lower + parts) if n]
+    fitting = [n for n in range(2, length + 1) if length % n == 0]
+    counts = [*[n for n in fitting if n < parts][-1:], *[n for n in fitting if n > parts][:1]]
+    others = f", or {' or '.join(map(str, counts))} {kind}" if counts else ""
+    raise InputError(
+        f"{length} {what} cannot be split over {parts} {kind}: "
+        f"use {' or '.join(map(str, lengths))}{others}"
+    )

@@ -35,7 +35,8 @@ guess = 13e9
 lab.predict("active", guess)
 
 # %%
-from minitrain.model.config import active_parameter_count, preset
+from minitrain.measure.parameters import active_parameter_count
+from minitrain.model.config import preset
 
 mixtral = preset("mixtral-8x7b")
 note = "not a quarter: attention and embeddings are not split"
@@ -701,7 +702,7 @@ lab.answer("interferes", interferes)
 
 # %% tags=["experiment"]
 from minitrain.measure.flops import flops_per_token
-from minitrain.model.config import parameter_count
+from minitrain.measure.parameters import parameter_count
 
 equal_flops = []
 for how, (_, loss) in runs.items():

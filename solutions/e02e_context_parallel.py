@@ -509,8 +509,8 @@ lab.predict("ring_backward", guess)
 from functools import partial
 
 from minitrain.model.attention.grouped_query import attention_naive
-from minitrain.parallel.context.ring import gather_attention
-from minitrain.parallel.collectives.differentiable import AllToAll
+from minitrain.parallel.collectives.differentiable import all_to_all
+from minitrain.parallel.context.gather import gather_attention
 
 
 def ring_attention(group, q, k, v):
@@ -522,7 +522,7 @@ kinds = {
     "gather": lambda group, q, k, v: gather_attention(group, "contiguous", q, k, v),
     "ring": ring_attention,
     "ulysses": lambda group, q, k, v: ulysses(
-        q, k, v, group.size, partial(AllToAll.apply, group)
+        q, k, v, group.size, partial(all_to_all, group=group)
     ),
 }
 
@@ -619,7 +619,7 @@ lab.predict("peak", guess)
 
 # %% tags=["experiment"]
 from minitrain.measure.memory import MemoryLedger
-from minitrain.parallel.context.ring import gather_sequence
+from minitrain.parallel.context.gather import gather_sequence
 
 
 def with_scores(group, q, k, v):

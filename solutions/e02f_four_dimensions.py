@@ -369,7 +369,7 @@ def on_meshes(group, meshes):
     for sizes in meshes:
         model = part_of_model(group, sizes)
         loss, _ = model.backward([model.share(b) for b in batches(rows, length)])
-        norm = clip_on_mesh(model.parameters, CLIP, model.lines)
+        norm = clip_on_mesh(model.parameters, CLIP, model.axes)
         stepped(model.parameters)
         whole = whole_model(model)  # on rank 0, from all parts
         weights = None if whole is None else whole.state_dict()
@@ -435,7 +435,7 @@ def talk(group, orders):
         model.backward([model.share(b) for b in batches(*lab_sizes)])
         sent = Counter()
         for op in group.trace.ops:
-            sent[axes_of(model.lines.mesh, op.members)] += op.sent_bytes
+            sent[axes_of(model.axes.mesh, op.members)] += op.sent_bytes
         edges = node_traffic([group.trace], PER_NODE)  # by sender and receiver
         found.append((dict(sent), edges.inside, edges.between))
     return found

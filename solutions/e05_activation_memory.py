@@ -531,7 +531,7 @@ import time
 from minitrain.measure.flops import model_flops
 from minitrain.memory.placement import uniform_plan
 from minitrain.memory.segments import Segmented
-from minitrain.memory.tradeoff import block_layers
+from minitrain.memory.segments import block_layers
 
 chosen = block_layers(config, B, T)[0]  # closed form, as in section 2
 blocks = [Layer(chosen.input_bytes, chosen.saved_bytes, chosen.cost)] * config.layers

@@ -25,7 +25,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a run's model, or a GGUF file's, as a folder that transformers opens."""
-    from minitrain.model.config import parameter_count
+    from minitrain.measure.parameters import parameter_count
     from minitrain.model.hub.load import save_pretrained
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

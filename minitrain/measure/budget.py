@@ -87,7 +87,8 @@ class _BudgetLedger(MemoryLedger):
     def _holders(self) -> Iterator[tuple[str, Iterable[Tensor]]]:
         parameters = list(self.seen.values())
         yield "parameters", parameters
-        yield "gradients", [p.grad for p in parameters if p.grad is not None]
+        with torch._C.DisableTorchFunctionSubclass():  # the bytes, whatever a subclass says of them
+            yield "gradients", [p.grad for p in parameters if p.grad is not None]
         states = [dict(state) for o in self.optimizers for state in o.state.values()]
         yield "optimizer", [leaf for leaf in tree_leaves(states) if isinstance(leaf, Tensor)]
 

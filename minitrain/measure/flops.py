@@ -1,4 +1,4 @@
-"""FLOPs of a training step in closed form and counted; MFU and HFU.
+"""FLOPs of a training step in closed form and counted; MFU.
 
 A multiply-add is 2 FLOPs; only matmuls count. Per token, with P weights in matmuls (the embedding
 is a lookup: it costs nothing; the head costs, tied or not) and attention over T keys:
@@ -14,52 +14,12 @@ a sliding window counts its own T. Lab e01 builds it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
-
-import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from typing import Any, Literal
 
 from minitrain.errors import InputError
+from minitrain.measure.parameters import Shape, head_weights, matmul_parameters
 
 Recompute = Literal["none", "selective", "full"]
-
-
-class Shape(Protocol):
-    """What the meters read of a Llama-family model's configuration (`model.config.ModelConfig`)."""
-
-    vocab_size: int
-    hidden_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    ffn_size: int
-    max_length: int
-    tied: bool
-    window: int | None
-    head_size: int
-    qkv_bias: bool
-    experts: int
-    experts_per_token: int
-    expert_ffn_size: int
-    shared_experts: int
-
-
-def block_matmul_parameters(config: Shape) -> int:
-    """Weights of one block that multiply a token: q and o, k and v, and the three of SwiGLU.
-
-    Of E experts those that the token chooses and the shared ones multiply it, and the router does.
-    """
-    width, size = config.hidden_size, config.head_size
-    attention = 2 * config.heads * size + 2 * config.kv_heads * size
-    if not config.experts:
-        return width * (attention + 3 * config.ffn_size)
-    passed = config.experts_per_token + config.shared_experts
-    return width * (attention + 3 * passed * config.expert_ffn_size + config.experts)
-
-
-def matmul_parameters(config: Shape) -> int:
-    """P: the weights that multiply each token, the head among them."""
-    return config.layers * block_matmul_parameters(config) + config.vocab_size * config.hidden_size
 
 
 def attention_flops_per_token(config: Shape, length: int) -> int:
@@ -88,12 +48,9 @@ def hardware_flops(config: Shape, batch: int, length: int, recompute: Recompute 
     `selective` repeats attention's scores, where they are written out; `full` each block whole (or
     all of it but `down`, where the repetition stops early); the head is never repeated.
     """
-    attention = attention_flops_per_token(config, length)
-    again = {
-        "none": 0,
-        "selective": attention,
-        "full": 2 * config.layers * block_matmul_parameters(config) + attention,
-    }
+    scores = attention_flops_per_token(config, length)
+    layers = 2 * (matmul_parameters(config) - head_weights(config))
+    again = {"none": 0, "selective": scores, "full": layers + scores}
     if recompute not in again:
         raise InputError(f"recompute is '{recompute}'; it must be none, selective or full")
     return model_flops(config, batch, length) + batch * length * again[recompute]
@@ -104,18 +61,6 @@ def mfu(tokens_per_second: float, config: Shape, length: int, peak: float) -> fl
     return tokens_per_second * flops_per_token(config, length) / peak
 
 
-def hfu(
-    tokens_per_second: float,
-    config: Shape,
-    length: int,
-    peak: float,
-    recompute: Recompute = "none",
-) -> float:
-    """Hardware FLOPs utilisation: the share of `peak` that is kept busy, recomputation included."""
-    per_token = hardware_flops(config, 1, length, recompute) / length
-    return tokens_per_second * per_token / peak
-
-
 def counted_flops(function: Callable[[], Any]) -> int:
     """FLOPs of the matmuls that `function` really runs, backward and recomputation included.
 
@@ -123,6 +68,8 @@ def counted_flops(function: Callable[[], Any]) -> int:
     adds, in backward, the scores that the kernel recomputes. Here every fused attention costs two
     matmuls forward and four backward, wherever it runs, so that counts compare across devices.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # the closed forms above need no torch
+
     with FlopCounterMode(display=False, custom_mapping=_formulas()) as counter:
         function()
     return counter.get_total_flops()
@@ -130,6 +77,8 @@ def counted_flops(function: Callable[[], Any]) -> int:
 
 def _formulas() -> dict[Any, Callable[..., int]]:
     """One formula for each fused attention that this version of torch has, and grouped matmul's."""
+    import torch
+
     formulas: dict[Any, Callable[..., int]] = {
         getattr(torch.ops.aten, "_grouped_mm", None): _grouped_matmul
     }
@@ -148,13 +97,10 @@ def _grouped_matmul(left, right, *args, out_shape=None, **options) -> int:
 
 
 def _forward_attention(query, key, value, *args, out_shape=None, **options) -> int:
-    return sdpa_flop_count(query, _expanded(key, query), _expanded(value, query))
+    """QKᵀ and AV of q (B, H, T, h), k and v (B, K, S, h), however few the K heads are."""
+    batch, heads, rows, size = query
+    return 2 * batch * heads * rows * key[2] * (size + value[3])
 
 
 def _backward_attention(gradient, query, key, value, *args, out_shape=None, **options) -> int:
-    return 2 * sdpa_flop_count(query, _expanded(key, query), _expanded(value, query))
-
-
-def _expanded(key: torch.Size, query: torch.Size) -> tuple[int, ...]:
-    """Grouped-query attention multiplies each key head with several query heads. (B, H, T, h)"""
-    return (key[0], query[1], *key[2:])
+    return 2 * _forward_attention(query, key, value)

@@ -22,21 +22,10 @@ from __future__ import annotations
 import torch
 
 from minitrain.errors import InputError
-from minitrain.measure.flops import Recompute, Shape, matmul_parameters
+from minitrain.measure.flops import Recompute
+from minitrain.measure.parameters import Shape, parameter_count
 
 FLOAT32 = 4
-
-
-def predicted_parameters(config: Shape) -> int:
-    """P: the matmuls' weights, the embedding unless it is the head, norms and biases."""
-    width = config.hidden_size
-    embedding = 0 if config.tied else config.vocab_size * width
-    biases = (config.heads + 2 * config.kv_heads) * config.head_size if config.qkv_bias else 0
-    norms = 2 * width
-    chosen = config.experts_per_token if config.experts else 0
-    idle = (config.experts - chosen) * 3 * width * config.expert_ffn_size  # for one token
-    layers = config.layers * (norms + biases + idle)
-    return matmul_parameters(config) + embedding + layers + width
 
 
 def block_bytes_per_token(
@@ -107,7 +96,7 @@ def predict_memory(
     `states_per_parameter` is 2 for AdamW, 1 for SGD with momentum, 0 for plain SGD; they have the
     parameters' dtype. What recomputation holds while backward runs is among the temporaries.
     """
-    weights = dtype.itemsize * predicted_parameters(config)
+    weights = dtype.itemsize * parameter_count(config)
     return {
         "parameters": weights,
         "gradients": weights,

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from minitrain.errors import InputError
 
 Interval = tuple[float, float]
+Label = str | tuple  # of a mark: a name, or plain values such as a pipeline's operation
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class Op:
 
 
 class Clock(Protocol):
-    """Tells a rank's time, and stamps its operations. `Group` calls, for each operation, in turn:
+    """Tells a rank's time, and stamps its operations. A `Work` calls, for its own, in turn:
 
     `issue(op, process_group)`  when the caller has called, before torch's operation starts
     `wait(op)`                  when the caller begins to wait
@@ -55,7 +56,7 @@ class Clock(Protocol):
     `resume()`                  when the rank's own code goes on, after `issue` and after `done`
 
     An emulated clock may send messages of its own over `process_group` in `issue` and read them in
-    `done`; every rank of that group calls in the same order. Group uses tag 0, so take another.
+    `done`; every rank of that group calls in the same order. Tag 0 is the group's, so take another.
     """
 
     emulated: bool
@@ -98,13 +99,13 @@ class Trace:
     rank: int = 0
     emulated: bool = False
     ops: list[Op] = field(default_factory=list)
-    marks: list[tuple[str, float]] = field(default_factory=list)
+    marks: list[tuple[Label, float]] = field(default_factory=list)
     clock: Clock | None = field(default=None, repr=False, compare=False)
 
-    def mark(self, name: str) -> None:
-        """Notes the time under a name, to find it on a timeline: `group.trace.mark("backward")`."""
+    def mark(self, label: Label) -> None:
+        """Notes the time, to find it on a timeline: `group.trace.mark("backward")`."""
         assert self.clock is not None, "a trace that came back from a rank has no clock to mark by"
-        self.marks.append((name, self.clock.now()))
+        self.marks.append((label, self.clock.now()))
 
     def bytes_sent(self, kind: str | None = None) -> int:
         return sum(op.sent_bytes for op in self.select(kind))
@@ -128,12 +129,16 @@ class Trace:
     def as_dict(self) -> dict[str, Any]:
         """Plain values only, so that a trace travels as JSON."""
         ops = [{name: getattr(op, name) for name in Op.__slots__} for op in self.ops]
-        return {"rank": self.rank, "emulated": self.emulated, "ops": ops, "marks": self.marks}
+        marks = [(name if isinstance(name, str) else list(name), at) for name, at in self.marks]
+        return {"rank": self.rank, "emulated": self.emulated, "ops": ops, "marks": marks}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Trace:
         ops = [Op(**{**op, "members": tuple(op["members"])}) for op in plain["ops"]]
-        marks = [(str(name), float(seconds)) for name, seconds in plain["marks"]]
+        marks = [
+            (name if isinstance(name, str) else tuple(name), float(at))
+            for name, at in plain["marks"]
+        ]
         return cls(plain["rank"], plain["emulated"], ops, marks)
 
     def check_waited(self) -> None:

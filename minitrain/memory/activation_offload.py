@@ -1,4 +1,4 @@
-"""Activations wait for backward in the CPU's memory, and come back before they are needed.
+"""Activation offload: what backward needs waits in the CPU's memory, and is back in time.
 
     GPU    f1 | f2 | f3 | df3 | df2 | df1
     link     →x1  →x2         x2→  x1→         out while the next one computes, back ahead of use

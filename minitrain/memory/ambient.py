@@ -1,4 +1,4 @@
-"""What a function reads without being given it: random numbers and autocast.
+"""The state that a repeated function must find again: random generators and autocast.
 
 A repetition is the same function of the same inputs only if both are as they were: each device's
 generator where it stood, so that dropout drops the same elements, and autocast as it was, so that

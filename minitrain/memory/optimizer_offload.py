@@ -1,4 +1,4 @@
-"""Offload: what a step needs once, optimizer state above all, waits elsewhere for its turn.
+"""Optimizer offload: state that a step needs once waits elsewhere for its turn.
 
     compute   ·······|- step 1 -|- step 2 -|- step 3 -|·······
     lane      |read 1|read 2|write 1|read 3|write 2|  |write 3|
@@ -17,22 +17,17 @@ Papers: Ren et al. 2021, "ZeRO-Offload"; Rajbhandari et al. 2021, "ZeRO-Infinity
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.errors import InputError
 from minitrain.memory.stores import Store
-
-CHUNK_BYTES = 32 * 2**20
 
 
 class Mover:
@@ -169,45 +164,6 @@ def in_turn(shelves: Sequence[Shelf], state: Callable[[int], list[Tensor]]) -> I
         shelf.mover.commit()
 
 
-class OffloadedOptimizer:
-    """Steps `optimizer` chunk by chunk, its state in `store` before and after: 8 bytes a parameter
-    of AdamW become 2 chunks. Bit for bit the same as without; any optimizer whose state is a
-    parameter's own."""
-
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, store: Store, chunk_bytes: int = CHUNK_BYTES
-    ) -> None:
-        if chunk_bytes < 1:
-            raise InputError(f"chunk_bytes={chunk_bytes}: give 1 or more (1: a chunk a parameter)")
-        self.inner, self.mover = optimizer, Mover(store)
-        self.param_groups, self.state = optimizer.param_groups, optimizer.state
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.chunks = list(_chunks(parameters, chunk_bytes))
-        self.shelves = [Shelf(self.mover, f"state-{i}") for i in range(len(self.chunks))]
-
-    def step(self) -> None:
-        gradients = {p: p.grad for chunk in self.chunks for p in chunk}
-        self.zero_grad()
-        for index in in_turn(self.shelves, lambda i: state_of(self.inner, self.chunks[i])):
-            for parameter in self.chunks[index]:
-                parameter.grad = gradients[parameter]
-            self.inner.step()
-            for parameter in self.chunks[index]:
-                parameter.grad = None
-        for parameter, gradient in gradients.items():
-            parameter.grad = gradient
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for parameter in (p for chunk in self.chunks for p in chunk):
-            parameter.grad = None
-
-    def state_dict(self) -> dict:
-        """The state comes back for it, and stays until the next step."""
-        for shelf in self.shelves:
-            shelf.get()
-        return self.inner.state_dict()
-
-
 def state_of(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     """The tensors that the optimizer keeps for these parameters."""
     return [
@@ -216,47 +172,3 @@ def state_of(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter
         for value in optimizer.state.get(parameter, {}).values()
         if isinstance(value, Tensor)
     ]
-
-
-def _chunks(parameters: Sequence[nn.Parameter], chunk_bytes: int) -> Iterator[list[nn.Parameter]]:
-    chunk: list[nn.Parameter] = []
-    for parameter in parameters:
-        if chunk and sum(p.nbytes for p in chunk) + parameter.nbytes > chunk_bytes:
-            yield chunk
-            chunk = []
-        chunk.append(parameter)
-    if chunk:
-        yield chunk
-
-
-@dataclass(frozen=True)
-class Bandwidth:
-    """Bytes a second, as measured with one large tensor."""
-
-    read: float
-    write: float
-
-
-def measure_bandwidth(
-    store: Store, device: torch.device | str = "cpu", megabytes: int = 32, repeats: int = 3
-) -> Bandwidth:
-    """The median of writing and of reading back `megabytes`, checksums included."""
-    tensor = torch.ones(megabytes * 2**18, device=device)
-    mover, times = Mover(store), {"write": [], "read": []}
-    jobs = {"write": store.write, "read": store.read}
-    for _ in range(repeats):
-        for way, job in jobs.items():
-            start = time.perf_counter()
-            mover.submit(lambda job=job: job("bandwidth", [tensor]), [tensor]).result()
-            times[way].append(time.perf_counter() - start)
-    read, write = (tensor.nbytes / sorted(times[way])[repeats // 2] for way in ("read", "write"))
-    return Bandwidth(read, write)
-
-
-def predicted_step_seconds(
-    bytes_read: float, bytes_written: float, compute: float, bandwidth: Bandwidth, chunks: int
-) -> float:
-    """max(I/O + C/n, C + I/O/n): the lane or the processor is busy, and once a step waits for the
-    other to begin or to end."""
-    moving = bytes_read / bandwidth.read + bytes_written / bandwidth.write
-    return max(moving + compute / chunks, compute + moving / chunks)

@@ -1,4 +1,4 @@
-"""Where to put the checkpoints of a chain of layers, so that it fits and costs least.
+"""Checkpoint placement: which layers of a chain to recompute, so that it fits and costs least.
 
 A *plan* cuts the chain into segments. One that is kept holds all that its layers save. One that is
 repeated holds its input, and all that its layers save while its own backward runs; the segments

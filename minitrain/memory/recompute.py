@@ -23,7 +23,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from minitrain.errors import InputError
 from minitrain.memory.ambient import Ambient, ambient_now
-from minitrain.memory.repetition import repetition
 from minitrain.memory.selective import Policy, Recorder, Replayer
 
 
@@ -47,7 +46,7 @@ class _Reentrant(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
-        with ctx.ambient.restored(), repetition(), torch.enable_grad():
+        with ctx.ambient.restored(), torch.enable_grad():
             out = ctx.function(*inputs)
         torch.autograd.backward(out, gradients)
         return None, *(x.grad for x in inputs)
@@ -61,7 +60,7 @@ class Checkpoint:
     which they were. Backward's first look at one of them repeats the function and finds them all.
     So inputs and outputs may be anything, hooks of parameters run once, and checkpoints nest.
 
-    `policy`: which operations' results to keep (`training.selective`); None keeps nothing.
+    `policy`: which operations' results to keep (`selective`); None keeps nothing.
     `stop_early`: end the repetition with the last tensor that is needed.
     """
 
@@ -117,7 +116,7 @@ class _Call:
         inputs, named_inputs = self.inputs.get()
         replayer = Replayer(self.how.policy, self.results.get()) if self.results else nullcontext()
         finder = _Finder(self.dropped, self.how.stop_early)
-        with self.ambient.restored(), repetition(), torch.enable_grad():
+        with self.ambient.restored(), torch.enable_grad():
             try:
                 with saved_tensors_hooks(finder.find, finder.found.__getitem__), replayer:
                     self.function(*inputs, **named_inputs)

@@ -4,9 +4,9 @@
     selective   each block keeps its matmuls' results, and repeats what is between them
     full        each block keeps its input
     k           blocks 0, k, 2k, … keep their input, the others everything
-    a plan      as `training.placement` found it, such as `optimal_plan(layers, budget_bytes)`
+    a plan      as `placement.py` found it, such as `optimal_plan(layers, budget_bytes)`
 
-`memory_against_compute` measures them all side by side. Papers: as in `recompute.py`. Lab: e05.
+Papers: as in `recompute.py`. Lab: e05.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from minitrain.errors import InputError, unknown_name
-from minitrain.memory.placement import Plan, every_kth_plan, uniform_plan
+from minitrain.measure.flops import attention_flops_per_token
+from minitrain.measure.parameters import layer_matmuls
+from minitrain.measure.predicted_memory import block_bytes_per_token
+from minitrain.memory.placement import Layer, Plan, every_kth_plan, uniform_plan
 from minitrain.memory.recompute import Checkpoint
 from minitrain.memory.selective import Policy, save_matmuls
+from minitrain.model.config import ModelConfig
 from minitrain.model.rope import Rotation
 from minitrain.model.transformer import Transformer, one_after_another
 
@@ -87,3 +92,23 @@ def _check_covers(plan: Plan, layers: int) -> None:
     for segment in plan:
         if segment.mode not in MODES:
             raise unknown_name("mode of a segment", segment.mode, MODES)
+
+
+def block_layers(
+    config: ModelConfig, batch: int, length: int, dtype: torch.dtype = torch.float32
+) -> list[Layer]:
+    """The model's blocks as a chain for `optimal_plan`, in closed form; costs are FLOPs."""
+    tokens = batch * length
+    attention = attention_flops_per_token(config, length) // config.layers
+    saved = {
+        how: tokens * block_bytes_per_token(config, dtype, how)
+        for how in ("none", "selective", "full")
+    }
+    layer = Layer(
+        input_bytes=saved["full"],
+        saved_bytes=saved["none"],
+        selective_bytes=saved["selective"],
+        cost=tokens * (2 * layer_matmuls(config, bool(config.experts)) + attention),
+        spared_cost=tokens * 2 * config.hidden_size * config.ffn_size,  # `down`
+    )
+    return [layer] * config.layers

@@ -1,4 +1,4 @@
-"""Where offloaded tensors live: in CPU memory, or in files that are always whole.
+"""Stores of offloaded tensors: CPU memory, or files that are always whole.
 
 A disk store has two files a key. A step writes the one that the manifest does not name, and when
 all keys are written one atomic rename of the manifest makes them valid together:

@@ -1,18 +1,7 @@
-"""The shape of a Llama-family Transformer: checked, counted, and named for models that exist.
+"""The shape of a Llama-family Transformer: checked, and named for models that exist.
 
 A configuration fixes every tensor's size, so with it alone one can count parameters, FLOPs and
-bytes without building anything. With D the width, H query heads of size C, K key/value heads,
-F the width in the MLP, L layers and V the vocabulary:
-
-    parameters = V·D                 the embedding
-               + L·(2·D·H·C          attention: q and o
-                  + 2·D·K·C          attention: k and v
-                  + 3·D·F            the MLP: gate, up, down
-                  + 2·D)             two norms
-               + D + V·D             the last norm; the head, unless it is tied to the embedding
-
-With E experts of width F' in the MLP's place, S of them shared, 3·D·F becomes (E + S)·3·D·F' and
-the router's D·E; a token passes through n + S of them, and only those are its *active* parameters.
+bytes without building anything (measure/parameters.py, flops.py and predicted_memory.py).
 
 Papers: Llama 2, arXiv 2307.09288; Llama 3, 2407.21783; Mistral 7B, 2310.06825; Qwen2, 2407.10671;
 Mixtral, 2401.04088. Labs: e01, e02d.
@@ -21,6 +10,7 @@ Mixtral, 2401.04088. Labs: e01, e02d.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import ClassVar
 
 from minitrain.errors import InputError, unknown_name
 
@@ -72,6 +62,8 @@ class ModelConfig:
     batch_balance: float = 0.0
     z_loss: float = 0.0
     bias_rate: float = 0.0
+    gated: ClassVar[bool] = True  # every MLP has a gate, and no layer of a mixture is dense
+    dense_layers: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "ffn_size"):
@@ -141,34 +133,6 @@ def _derived_head_size(config: ModelConfig) -> int:
             f"use {' or '.join(near)}, or give head_size"
         )
     return width // heads
-
-
-def parameter_count(config: ModelConfig) -> int:
-    """The closed form above, and Qwen2's biases. A tied matrix counts once."""
-    width = config.hidden_size
-    queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
-    attention = 2 * width * queries + 2 * width * keys
-    biases = queries + 2 * keys if config.qkv_bias else 0
-    layer = attention + biases + _mlp_parameters(config, config.experts) + 2 * width
-    embedding = config.vocab_size * width
-    return embedding + config.layers * layer + width + (0 if config.tied else embedding)
-
-
-def active_parameter_count(config: ModelConfig) -> int:
-    """Those that one token passes through: all, but of the experts only its own."""
-    idle = _mlp_parameters(config, config.experts) - _mlp_parameters(
-        config, config.experts_per_token
-    )
-    return parameter_count(config) - config.layers * idle
-
-
-def _mlp_parameters(config: ModelConfig, experts: int) -> int:
-    """Of one layer, counting `experts` of the routed ones."""
-    if not config.experts:
-        return 3 * config.hidden_size * config.ffn_size
-    router = config.hidden_size * config.experts
-    matrices = 3 * config.hidden_size * config.expert_ffn_size
-    return router + (experts + config.shared_experts) * matrices
 
 
 def preset(name: str, **changes: object) -> ModelConfig:

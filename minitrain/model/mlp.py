@@ -2,16 +2,15 @@
 
     y = down(silu(gate(x))·up(x))
 
-Cost a token: 6·D·F FLOPs forward; backward needs 4·F numbers of it, and x.
+Cost a token: 6·D·F FLOPs forward; backward needs 4·F numbers of it (gate, silu(gate), up and their
+product), and x. Selective recomputation (memory/selective.py) keeps half of them.
 Paper: Shazeer, arXiv 2002.05202. Lab: e01. Shapes: B batch  T tokens  D width  F width inside.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from minitrain.model.config import ModelConfig
 
@@ -24,28 +23,9 @@ class MLP(nn.Module):
         self.down = nn.Linear(config.ffn_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))  # (B, T, F) -> (B, T, D)
-
-
-def swiglu_naive(gate: Tensor, up: Tensor) -> Tensor:
-    """gate and up (B, T, F) -> (B, T, F)."""
-    return F.silu(gate) * up
+        return self.down(swiglu(self.gate(x), self.up(x)))  # (B, T, F) -> (B, T, D)
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """The same, with silu(gate) made again in backward."""
-    return _SwiGLU.apply(gate, up)
-
-
-class _SwiGLU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, gate: Tensor, up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate, up)
-        return F.silu(gate).mul_(up)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor]:
-        gate, up = ctx.saved_tensors
-        dgate = torch.ops.aten.silu_backward(dy * up, gate)
-        return dgate, F.silu(gate).mul_(dy)
+    """gate and up (B, T, F) -> (B, T, F)."""
+    return F.silu(gate) * up

@@ -1,4 +1,4 @@
-"""Exchanges the linear layers of a model: for ones in few bits, or emulated ones."""
+"""Swaps the linear layers of a model for others: in few bits, or emulated ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from torch import nn
 
 
-def exchange_linears(
+def swap_linears(
     model: nn.Module, make: Callable[[nn.Linear], nn.Module], keep: Collection[str] = ()
 ) -> int:
     """In place, but for those whose path has a name in `keep`; says how many."""

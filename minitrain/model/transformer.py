@@ -61,6 +61,14 @@ def look_around(
     return rotation(config, positions, x.dtype), make_mask(x, documents, config.window)
 
 
+def all_tokens(x: Tensor, ranks: int) -> Tensor:
+    """x (B, T/N, D), of one of N ranks that share a sequence -> (B, T, D), all its first token.
+
+    Attention still reads all T tokens, and who looks around asks for their number only.
+    """
+    return x[:, :1].expand(-1, x.shape[1] * ranks, -1)
+
+
 Stack = Callable[[Iterable[nn.Module], Tensor, Rotation, "Tensor | Mask | None"], Tensor]
 
 
@@ -109,12 +117,8 @@ class Transformer(nn.Module):
     def surroundings(
         self, x: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
     ) -> tuple[Rotation, Tensor | Mask | None]:
-        """What each block needs beside x (B, T, D), made once for all: rotation and mask.
-
-        Where N ranks share a sequence, x is (B, T/N, D), and attention still reads all T tokens.
-        """
-        x = x[:, :1].expand(-1, x.shape[1] * self.sequence_ranks, -1)  # (B, T, D), a view
-        return self.look_around(x, documents, positions)
+        """What each block needs beside x (B, T, D), made once for all: rotation and mask."""
+        return self.look_around(all_tokens(x, self.sequence_ranks), documents, positions)
 
     def tie(self) -> None:
         """Makes head and embedding one parameter, where the configuration wants it."""

@@ -6,7 +6,7 @@ Exact where g^2 has rank 1, and the best such guess otherwise (least generalized
 first moment. The means forget less and less, beta2 = 1 - t^-0.8; a step is as long as the weights
 are (lr times their root mean square), and a step of unusual length is cut to the usual one.
 Cost: 4 (R + C) bytes for a matrix of R C parameters. Paper: Shazeer & Stern 2018
-(arXiv:1804.04235). Lab: e04. Shapes: R rows  C columns.
+(arXiv:1804.04235). Shapes: R rows  C columns.
 """
 
 from __future__ import annotations

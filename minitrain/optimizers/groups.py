@@ -18,9 +18,12 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
     Decay pulls a weight to 0. That regularises a matrix; it would switch a norm's gain off, and it
     shrinks the embedding of every token that a batch does not hold. A head that is tied to the
-    embedding table is the same tensor, and follows the table.
+    embedding table is the same tensor, and follows the table. Tables are known by their names, so
+    that a model may be wrapped, and its parameters be pieces of those that its modules have.
     """
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    names = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    named = model.named_parameters(remove_duplicate=False)
+    tables = {id(p) for name, p in named if name in names}
     trained = [p for p in model.parameters() if p.requires_grad]  # shared tensors come once
     decayed = [p for p in trained if p.ndim >= 2 and id(p) not in tables]
     kept = [p for p in trained if p.ndim < 2 or id(p) in tables]

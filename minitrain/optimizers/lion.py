@@ -4,7 +4,7 @@
 
 Found by a search over programs. One mean instead of Adam's two; a rate 3 to 10 times smaller than
 Adam's and a decay as much larger, since each step is as long as the longest of Adam's.
-Cost: 4 bytes of state a parameter. Paper: Chen et al. 2023 (arXiv:2302.06675). Lab: e04.
+Cost: 4 bytes of state a parameter. Paper: Chen et al. 2023 (arXiv:2302.06675).
 """
 
 from __future__ import annotations

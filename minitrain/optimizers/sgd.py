@@ -4,7 +4,7 @@
 
 Along a direction that keeps its sign, steps grow to 1 / (1 - momentum) of themselves; where the
 sign flips, they cancel. One rate for all coordinates, where Adam has one for each.
-Cost: 4 bytes of state a parameter, none without momentum. Paper: Sutskever et al. 2013. Lab: e04.
+Cost: 4 bytes of state a parameter, none without momentum. Paper: Sutskever et al. 2013.
 """
 
 from __future__ import annotations

@@ -9,36 +9,88 @@ Two questions, for each parameter and each axis of the mesh, decide what is sent
                                   split      partial
     norm                          -          dp, ep, cp, and tp where the sequence is split over tp
     q, k, v, o, gate, up, down    tp         dp, ep, cp
-    k, v that ranks share         tp         dp, ep, cp; `owned` has the rows that count here
-    expert                        ep, tp     dp, cp
+    k, v that ranks share         tp         dp, ep, cp; the slice's `owned` rows count here
+    expert                        ep         dp, cp
     embedding tied to the head    tp         dp, ep, cp, pp
 
 Every rank's loss is its tokens' summed loss over the *global* number of tokens, so that parts add
 up and nothing is divided. An axis that a parameter's layout does not name makes no difference to
-it. Lab: e02f_four_dimensions.
+it. What is split within a tensor (over tp and ep) has a `Slice`, which knows its place in the whole
+one; pp splits between parameters. Lab: e02f_four_dimensions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from minitrain.errors import InputError
+from minitrain.errors import divide
 from minitrain.ranks.group import Group
 
 
 @dataclass(frozen=True)
-class Layout:
-    """`split` and `partial` are sets of axes of the mesh; they never share one.
+class Slice:
+    """`length` rows from `start` along `dim`; the whole parameter has `whole` of them.
 
-    `owned`: where ranks along a split axis hold some rows twice (key/value heads that N ranks do
-    not divide), the rows of dim 0 that the norm counts and a checkpoint takes here; None: all.
+    `owned`: where ranks hold some rows twice (key/value heads that N ranks do not divide), the rows
+    here that the norm counts and a checkpoint takes from this rank; None: all that are no padding.
     """
+
+    dim: int
+    start: int
+    length: int
+    whole: int
+    owned: range | None = None
+
+    @property
+    def held(self) -> int:
+        """How many rows here are no padding."""
+        return max(0, min(self.length, self.whole - self.start))
+
+    def of(self, whole: Tensor) -> Tensor:
+        """This slice of a whole tensor, a new one, zeros past its end."""
+        out = self._zeros(whole, self.length)
+        rows = whole.narrow(self.dim, min(self.start, self.whole), self.held)
+        out.narrow(self.dim, 0, self.held).copy_(rows)
+        return out
+
+    def counted(self, part: Tensor) -> Tensor:
+        """The rows of this rank's `part` that no other rank counts, a view."""
+        rows = range(self.held) if self.owned is None else self.owned
+        return part.narrow(self.dim, rows.start, len(rows))
+
+    def in_whole(self, part: Tensor) -> Tensor:
+        """The counted rows of this rank's `part`, where they belong in a whole of zeros."""
+        out, rows = self._zeros(part, self.whole), self.counted(part)
+        first = self.start + (0 if self.owned is None else self.owned.start)
+        out.narrow(self.dim, min(first, self.whole), rows.shape[self.dim]).copy_(rows)
+        return out
+
+    def _zeros(self, like: Tensor, length: int) -> Tensor:
+        return like.new_zeros(*like.shape[: self.dim], length, *like.shape[self.dim + 1 :])
+
+
+def even_slice(what: str, length: int, group: Group, dim: int) -> Slice:
+    """The rank's 1/N of `length`; `what` these are, for the message where N does not divide it."""
+    divide(what, length, group.size)
+    return padded_slice(length, group, dim)
+
+
+def padded_slice(length: int, group: Group, dim: int) -> Slice:
+    """The same, ⌈length/N⌉ on every rank: the last ones may hold padding."""
+    share = -(-length // group.size)
+    return Slice(dim, group.rank * share, share, length)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`split` and `partial` are sets of axes of the mesh, which never share one; `slice`: which
+    rows of the whole parameter this is, None: it is the whole one."""
 
     split: frozenset[str] = frozenset()
     partial: frozenset[str] = frozenset()
-    owned: range | None = None
+    slice: Slice | None = None
 
     def __post_init__(self) -> None:
         both = self.split & self.partial
@@ -50,81 +102,21 @@ def layout_of(parameter: nn.Parameter) -> Layout:
     return getattr(parameter, "mesh_layout", Layout())  # `layout` is every tensor's own: strided
 
 
-def lay_out(
-    parameter: nn.Parameter, split: str = "", partial: str = "", owned: range | None = None
-) -> None:
+def lay_out(parameter: nn.Parameter, split: str = "", partial: str = "") -> None:
     """Notes more axes, given as names with spaces between: `lay_out(w, split="tp")`."""
     before = layout_of(parameter)
-    parameter.mesh_layout = Layout(
-        before.split | set(split.split()),
-        before.partial | set(partial.split()),
-        before.owned if owned is None else owned,
+    parameter.mesh_layout = replace(
+        before,
+        split=before.split | set(split.split()),
+        partial=before.partial | set(partial.split()),
     )
 
 
-def inherit_layout(part: nn.Parameter, whole: nn.Parameter) -> None:
-    """What was noted for `whole` holds for `part`, which takes its place on this rank."""
-    part.mesh_layout = layout_of(whole)
-
-
-@dataclass(frozen=True)
-class Slice:
-    """`length` rows from `start` along `dim`; the whole parameter has `whole` of them."""
-
-    dim: int
-    start: int
-    length: int
-    whole: int
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """This slice of a whole tensor, a new one, zeros past its end."""
-        stop = min(self.start + self.length, self.whole)
-        held = max(0, stop - self.start)
-        shape = list(tensor.shape)
-        shape[self.dim] = self.length
-        out = tensor.new_zeros(shape)
-        if held:
-            out.narrow(self.dim, 0, held).copy_(tensor.narrow(self.dim, self.start, held))
-        return out
-
-
-def even_slice(name: str, length: int, group: Group, dim: int) -> Slice:
-    """The rank's 1/N of `length`; `name` is for the message where N does not divide it."""
-    if length % group.size:
-        lower = length - length % group.size
-        raise InputError(
-            f"{name} {length} cannot be split over {group.size} ranks: "
-            f"use {f'{lower} or ' if lower else ''}{lower + group.size}, or another number of ranks"
-        )
-    return padded_slice(length, group, dim)
-
-
-def padded_slice(length: int, group: Group, dim: int) -> Slice:
-    """The same, ⌈length/N⌉ on every rank: the last ones may hold padding."""
-    share = -(-length // group.size)
-    return Slice(dim, group.rank * share, share, length)
-
-
-def cut(
-    parameter: nn.Parameter | None, part: Slice, owned: range | None = None
-) -> nn.Parameter | None:
-    """The slice as a parameter of its own, which knows what it is a slice of."""
+def take_slice(parameter: nn.Parameter | None, part: Slice, axis: str) -> nn.Parameter | None:
+    """A rank's slice along a mesh axis, as a parameter of its own that knows where it belongs."""
     if parameter is None:
         return None
     mine = nn.Parameter(part.of(parameter.detach()), requires_grad=parameter.requires_grad)
-    mine.slice = part
-    inherit_layout(mine, parameter)
-    lay_out(mine, split="tp", owned=owned)
+    mine.mesh_layout = replace(layout_of(parameter), slice=part)
+    lay_out(mine, split=axis)
     return mine
-
-
-def placed(tensor: Tensor, part: Slice, owned: range | None = None) -> Tensor:
-    """The rows of `tensor` that this rank owns, where they belong in a whole of zeros."""
-    shape = list(tensor.shape)
-    shape[part.dim] = part.whole
-    out = tensor.new_zeros(shape)
-    rows = range(max(0, min(part.length, part.whole - part.start))) if owned is None else owned
-    if rows:
-        place = out.narrow(part.dim, part.start + rows.start, len(rows))
-        place.copy_(tensor.narrow(part.dim, rows.start, len(rows)))
-    return out

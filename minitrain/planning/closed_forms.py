@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 
+from minitrain.measure.flops import attention_flops_per_token
+from minitrain.measure.parameters import matmul_parameters, parameter_count
 from minitrain.planning.hardware import Chip
 from minitrain.planning.run import Model, Plan, Run, make_run
 from minitrain.planning.step import workload
@@ -25,7 +27,7 @@ USABLE = 0.92  # of a chip's memory, as in `search.py`
 
 def weights(model: Model) -> tuple[int, int]:
     """(all parameters, those that multiply one token)."""
-    return workload.parameter_count(model, seq=0), workload.active_weights(model)
+    return parameter_count(model), matmul_parameters(model)
 
 
 def step_flops(run: Run) -> tuple[int, int]:
@@ -81,7 +83,7 @@ def over_data_ranks(kind: str, nbytes: float, run: Run, fabric: Fabric) -> float
 def forward_seconds(run: Run) -> float:
     """Of all matmuls of a step's forward on one chip, at the rates that the chip holds."""
     held, chip = run.chip.constants, run.chip
-    scores = run.tokens * workload.attention_flops(run.model, run.seq)
+    scores = run.tokens * attention_flops_per_token(run.model, run.seq)
     flops = step_flops(run)[0] / 3 - scores
     rate = run.gpus * chip.peak(run.plan.precision)
     return (flops / held.matmul + scores / held.attention) / rate

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from minitrain.errors import InputError
 from minitrain.parallel.pipeline.schedules import SCHEDULES
@@ -42,6 +43,16 @@ class Model:
     @property
     def moe_layers(self) -> int:
         return self.layers - self.dense_layers if self.experts else 0
+
+    # ---- the same by the names of a `measure.parameters.Shape` ----
+
+    hidden_size = property(lambda self: self.hidden)
+    ffn_size = property(lambda self: self.ffn)
+    vocab_size = property(lambda self: self.vocab)
+    expert_ffn_size = property(lambda self: self.moe_ffn)
+    tied = property(lambda self: not self.gated)  # a GPT's head is its embedding
+    qkv_bias: ClassVar[bool] = False
+    window: ClassVar[int | None] = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
+from minitrain.measure.parameters import parameter_count
 from minitrain.network.links import published_sweep
 from minitrain.paths import data_dir
 from minitrain.planning.columns import run_from_row
@@ -98,9 +99,24 @@ def sweep_table(name: str) -> Table:
     return table_of(f"All-reduce {name}", rows, "fitted")
 
 
-def of_step(value: Callable) -> Callable[[Row, list[Row]], float]:
-    """A metric that is read off the step of the row's run."""
-    return lambda row, table: value(estimate(run_from_row(row)))
+def teraflop_per_chip(flops: int, run: Run) -> float:
+    return flops / run.gpus / 1e12
+
+
+# A rate is the step's work over its seconds, and its seconds are the work over the rate: one
+# function reads a published rate as seconds, and predicted seconds as a rate.
+RATES: dict[str, Callable[[float, Run], float]] = {
+    "step_seconds": lambda value, run: value,
+    "tokens_per_second": lambda value, run: run.tokens / value,
+    "tflops_per_gpu": lambda v, run: teraflop_per_chip(workload.model_flops(run), run) / v,
+    "hardware_tflops": lambda v, run: teraflop_per_chip(workload.hardware_flops(run), run) / v,
+}
+
+
+def of_step(row: Row, table: list[Row]) -> float:
+    """A metric that follows from the seconds of the row's run."""
+    run = run_from_row(row)
+    return RATES[row["metric"]](estimate(run).seconds, run)
 
 
 def of_memory(value: Callable) -> Callable[[Row, list[Row]], float]:
@@ -132,7 +148,7 @@ def megawatt_hours(row: Row, table: list[Row]) -> float:
 
 def parameters_of(row: Row, table: list[Row]) -> float:
     run = run_from_row(row)
-    return workload.parameter_count(run.model, run.seq)
+    return parameter_count(run.model, run.seq)
 
 
 def frontier_tokens(exponent: float) -> Callable[[Row, list[Row]], float]:
@@ -153,21 +169,14 @@ def law_tokens(row: Row, table: list[Row]) -> float:
     return (law.beta * law.B * n**law.alpha / (law.alpha * law.A)) ** (1 / law.beta)
 
 
-def hardware_tflops(step) -> float:
-    return step.tflops_per_gpu * step.hfu / step.mfu
-
-
 PREDICTED: dict[str, Callable[[Row, list[Row]], float]] = {
     "state_gb": zero_gigabytes,
     "activation_gib": of_memory(lambda memory: memory.activations),
     "state_gib": of_memory(lambda memory: memory.states - memory.embedding),
     "layer_fwd_ms": layer_milliseconds(forward_tasks),
     "layer_bwd_ms": layer_milliseconds(backward_tasks),
-    "step_seconds": of_step(lambda step: step.seconds),
-    "hardware_tflops": of_step(hardware_tflops),
-    "tflops_per_gpu": of_step(lambda step: step.tflops_per_gpu),
-    "tokens_per_second": of_step(lambda step: step.tokens_per_second),
-    "mfu": of_step(lambda step: step.mfu),
+    **dict.fromkeys(RATES, of_step),
+    "mfu": lambda row, table: estimate(run_from_row(row)).mfu,
     "chip_hours": hours_of,
     "tonnes_co2": lambda row, table: megawatt_hours(row, table) * GRID_KG_PER_KWH,
     "mwh": megawatt_hours,
@@ -209,24 +218,12 @@ class PublishedStep:
     seconds: float
 
 
-def teraflop_per_chip(flops: int, run: Run) -> float:
-    return flops / run.gpus / 1e12
-
-
-SECONDS: dict[str, Callable[[float, Run], float]] = {
-    "step_seconds": lambda value, run: value,
-    "tokens_per_second": lambda value, run: run.tokens / value,
-    "tflops_per_gpu": lambda v, run: teraflop_per_chip(workload.model_flops(run), run) / v,
-    "hardware_tflops": lambda v, run: teraflop_per_chip(workload.hardware_flops(run), run) / v,
-}
-
-
 def published_steps(table: str | None = None) -> list[PublishedStep]:
     """The rows of `data/published_runs.csv` that say how long a step took, of one table or all."""
     found = []
     for row in read_table(data_dir() / "published_runs.csv"):
-        if row["metric"] in SECONDS and table in (None, row["table"]):
+        if row["metric"] in RATES and table in (None, row["table"]):
             run = run_from_row(row)
-            seconds = SECONDS[row["metric"]](number(row, "published"), run)
+            seconds = RATES[row["metric"]](number(row, "published"), run)
             found.append(PublishedStep(row["table"], run, seconds))
     return found

@@ -33,7 +33,7 @@ TINY = torch.finfo(torch.float32).tiny  # a scale under it would have an infinit
 E8M0_BIAS, E8M0_NAN = 127, 255
 
 
-# --- a tile's scale, from its largest magnitude: (stored scales, one scale over all of them) ---
+# ---- a tile's scale, from its largest magnitude: (stored scales, one scale over all of them) ----
 
 
 def float32_scale(amax: Tensor, form: FloatFormat) -> tuple[Tensor, Tensor]:
@@ -75,7 +75,7 @@ def widen(scale: Tensor) -> Tensor:
     return power.masked_fill(scale == E8M0_NAN, torch.nan)
 
 
-# --- a matrix in few bits ---
+# ---- a matrix in few bits ----
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.model.swap import exchange_linears
+from minitrain.model.swap import swap_linears
 
 
 class _Rounded(torch.autograd.Function):
@@ -46,5 +46,5 @@ class EmulatedLinear(nn.Linear):
 
 def emulate(model: nn.Module, dtype: torch.dtype = torch.float16) -> nn.Module:
     """Exchanges every linear layer of `model`, in place; the weights stay the same tensors."""
-    exchange_linears(model, lambda linear: EmulatedLinear(linear, dtype))
+    swap_linears(model, lambda linear: EmulatedLinear(linear, dtype))
     return model

@@ -97,7 +97,7 @@ def from_codes(codes: Tensor, form: FloatFormat) -> Tensor:
     return torch.where(codes >= sign_bit, -value, value)
 
 
-# --- as it is held: a byte is one number of 8 bits, or two of 4 bits, the first in its low half ---
+# ---- as it is held: a byte is one number of 8 bits, or two of 4, the first in its low half ----
 
 
 def pack(x: Tensor, form: FloatFormat) -> Tensor:

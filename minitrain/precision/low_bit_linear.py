@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from minitrain.errors import InputError
-from minitrain.model.swap import exchange_linears
+from minitrain.model.swap import swap_linears
 from minitrain.precision.blocks import (
     Quantized,
     Scaling,
@@ -84,7 +84,7 @@ MXFP4 = Recipe(_MXFP4, _MXFP4, _MXFP4)
 NVFP4 = Recipe(_NVFP4, _NVFP4, _NVFP4)
 
 
-# --- a matmul of quantized operands ---
+# ---- a matmul of quantized operands ----
 
 
 def matmul_naive(a: Quantized, b: Quantized, block: int = 128) -> Tensor:
@@ -126,7 +126,7 @@ def _fits_units(a: Quantized, b: Quantized) -> bool:
     return whole and forms in ({E4M3}, {E4M3, E5M2}) and a.shape[1] % 16 == b.shape[0] % 16 == 0
 
 
-# --- the layer ---
+# ---- the layer ----
 
 
 class _QuantizedMatmul(torch.autograd.Function):
@@ -209,7 +209,7 @@ class QuantizedLinear(nn.Linear):
         return casts
 
 
-# --- a model of them ---
+# ---- a model of them ----
 
 HIGH_PRECISION = ("embed", "head", "router")
 
@@ -220,7 +220,7 @@ def convert(model: nn.Module, recipe: Recipe, keep: tuple[str, ...] = HIGH_PRECI
     Embedding, head, router, norms and attention itself stay as they are: they are few FLOPs, and
     sensitive. Parameters stay the same tensors, with the same names.
     """
-    if not exchange_linears(model, lambda linear: QuantizedLinear(linear, recipe), keep):
+    if not swap_linears(model, lambda linear: QuantizedLinear(linear, recipe), keep):
         raise InputError(
             f"{type(model).__name__} has no nn.Linear outside {', '.join(keep)}: convert a model "
             "with linear layers, or name fewer in keep"

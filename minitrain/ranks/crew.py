@@ -1,7 +1,8 @@
 """The processes of one launch, as the launching process sees them: start, listen, report, end.
 
-They are forked from Python's forkserver, which has torch imported but has never run an operation
-(a process that has run one cannot be forked: OpenMP's threads do not survive it).
+`Crew` holds them; `supervise` listens until all have returned, and says why when one cannot. They
+are forked from Python's forkserver, which has torch imported but has never run an operation (a
+process that has run one cannot be forked: OpenMP's threads do not survive it).
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ from minitrain.ranks.errors import (
     RankReport,
     ranks_text,
 )
-from minitrain.ranks.flight_recorder import COMPUTING, STARTING, Board, stuck
+from minitrain.ranks.flight_recorder import COMPUTING, STARTING, FlightRecorder, stuck
 from minitrain.ranks.hang_report import dump_stacks, report
 from minitrain.ranks.process import Failure, Task, end_group, run_rank
-from minitrain.ranks.reload import enter, home
 
 PRELOADED = [
     "torch",
     "torch._dynamo",  # the first optimizer of a process imports it, for more than a second
     "minitrain.ranks.launch",
 ]
-LAST = "minitrain.ranks.reload"  # it notes how old the sources of what is loaded are
+LAST = "minitrain.ranks.reload"  # notes how old the sources of what is loaded then are
+GLANCE_SECONDS = 0.1  # between two looks at who waits for whom
+GRACE_SECONDS = 0.5  # for the other ranks, after one has failed
 
 
 def context(start_method: str | None, preload: Sequence[str] = ()) -> Any:
@@ -70,12 +72,12 @@ def short_paths() -> Iterator[None]:
         raise InputError(f"{words}, such as /tmp, and start again") from None
 
 
-class Ranks:
+class Crew:
     """`finished`, `failed` and `died` say what became of each rank; the others still run."""
 
     def __init__(self, task: Task, folder: Path, start_method: str | None, quiet: bool) -> None:
         self.count, self.folder, self.quiet = task.ranks, folder, quiet
-        self.board = Board.create(folder / "board", task.ranks)
+        self.recorder = FlightRecorder.create(folder / "flight-recorder", task.ranks)
         (folder / "task").write_bytes(pickle.dumps(task))
         self.processes: list[Any] = []
         self.connections: dict[int, Any] = {}
@@ -87,6 +89,8 @@ class Ranks:
 
     def start(self) -> None:
         """Starts every rank; none imports the caller's main module, so a script needs no guard."""
+        from minitrain.ranks.reload import enter, home  # in the server the last import of all
+
         pipes = [self._context.Pipe() for _ in range(self.count)]
         forked = self._context.get_start_method() == "fork"
         self.connections = {rank: ours for rank, (ours, _) in enumerate(pipes)}
@@ -129,7 +133,7 @@ class Ranks:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             busy = [r for r in set(range(self.count)) - self.ended
-                    if self.board.status(r).state in (STARTING, COMPUTING)]  # fmt: skip
+                    if self.recorder.status(r).state in (STARTING, COMPUTING)]  # fmt: skip
             if not busy and self.causes:
                 break
             self.listen(min(left, 0.02))
@@ -145,7 +149,7 @@ class Ranks:
         stacks = dump_stacks(self.folder, running)
         ended = {**dict.fromkeys(self.finished, "finished"), **self.died}
         return tuple(
-            report(rank, self.board, ended.get(rank), self.failed.get(rank), stacks.get(rank))
+            report(rank, self.recorder, ended.get(rank), self.failed.get(rank), stacks.get(rank))
             for rank in range(self.count)
         )
 
@@ -162,7 +166,7 @@ class Ranks:
                     process.close()
             for connection in self.connections.values():
                 connection.close()
-            self.board.close()
+            self.recorder.close()
 
     def _take(self, rank: int) -> bool:
         """One message of a rank; whether there may be more."""
@@ -188,6 +192,59 @@ class Ranks:
             target = sys.stdout if stream == "stdout" else sys.stderr
             target.write("".join(f"[rank {rank}] {line}\n" for line in lines))
             target.flush()
+
+
+def supervise(crew: Crew, timeout: float) -> None:
+    """Listens until every rank has returned; raises as soon as one cannot."""
+    deadline = time.monotonic() + timeout
+    before, looked = {}, time.monotonic()
+    while len(crew.finished) < crew.count:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise _too_late(crew, timeout)
+        crew.listen(min(left, GLANCE_SECONDS))
+        if crew.events:
+            crew.settle(GRACE_SECONDS)
+            raise _failure(crew)
+        if time.monotonic() - looked >= GLANCE_SECONDS:
+            now, looked = stuck(crew.recorder, crew.ended), time.monotonic()
+            if any(before.get(rank) == version for rank, version in now.items()):
+                raise _deadlock(crew)
+            before = now
+
+
+def _failure(crew: Crew) -> RankError:
+    """The first cause, never what followed from it."""
+    reports = crew.reports()
+    first = (crew.causes or crew.events)[0]
+    if first in crew.died:
+        return RankDied(f"rank {first}: {crew.died[first]}", reports)
+    failure = crew.failed[first]
+    if failure.operation:
+        return MismatchError(f"mismatch: {failure.message}", reports)
+    kind = RankInputError if failure.is_input_error else RankError
+    return kind(f"rank {first} raised {failure.kind}: {failure.message}", reports)
+
+
+def _deadlock(crew: Crew) -> DeadlockError:
+    reports = crew.reports()
+    waiting = [report.rank for report in reports if report.state == "waiting"]
+    gone = [report.rank for report in reports if report.state == "finished"]
+    who = f"{ranks_text(waiting)} wait{'s' if len(waiting) == 1 else ''}"
+    reason = (
+        f"but {ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} returned"
+        if gone
+        else "each for another that waits as well"
+    )
+    return DeadlockError(f"deadlock: {who}, {reason}", reports)
+
+
+def _too_late(crew: Crew, timeout: float) -> RankError:
+    reports = crew.reports()
+    if all(report.state in ("waiting", "finished") for report in reports):
+        return DeadlockError(f"deadlock: no rank had gone on after {timeout:g} s", reports)
+    words = f"the deadline of {timeout:g} s has passed; {DeadlineError.ADVICE}"
+    return DeadlineError(words, reports)
 
 
 def _how_it_died(process: Any) -> str:
@@ -220,63 +277,3 @@ def _uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-GLANCE_SECONDS = 0.1  # between two looks at who waits for whom
-
-
-GRACE_SECONDS = 0.5  # for the other ranks, after one has failed
-
-
-def _supervise(crew: Ranks, timeout: float) -> None:
-    """Listens until every rank has returned; raises as soon as one cannot."""
-    deadline = time.monotonic() + timeout
-    before, looked = {}, time.monotonic()
-    while len(crew.finished) < crew.count:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise _too_late(crew, timeout)
-        crew.listen(min(left, GLANCE_SECONDS))
-        if crew.events:
-            crew.settle(GRACE_SECONDS)
-            raise _failed(crew)
-        if time.monotonic() - looked >= GLANCE_SECONDS:
-            now, looked = stuck(crew.board, crew.ended), time.monotonic()
-            if any(before.get(rank) == version for rank, version in now.items()):
-                raise _deadlock(crew)
-            before = now
-
-
-def _failed(crew: Ranks) -> RankError:
-    """The first cause, never what followed from it."""
-    reports = crew.reports()
-    first = (crew.causes or crew.events)[0]
-    if first in crew.died:
-        return RankDied(f"rank {first}: {crew.died[first]}", reports)
-    failure = crew.failed[first]
-    if failure.operation:
-        return MismatchError(f"mismatch: {failure.message}", reports)
-    kind = RankInputError if failure.is_input_error else RankError
-    return kind(f"rank {first} raised {failure.kind}: {failure.message}", reports)
-
-
-def _deadlock(crew: Ranks) -> DeadlockError:
-    reports = crew.reports()
-    waiting = [report.rank for report in reports if report.state == "waiting"]
-    gone = [report.rank for report in reports if report.state == "finished"]
-    who = f"{ranks_text(waiting)} wait{'s' if len(waiting) == 1 else ''}"
-    reason = (
-        f"but {ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} returned"
-        if gone
-        else "each for another that waits as well"
-    )
-    return DeadlockError(f"deadlock: {who}, {reason}", reports)
-
-
-def _too_late(crew: Ranks, timeout: float) -> RankError:
-    reports = crew.reports()
-    if all(report.state in ("waiting", "finished") for report in reports):
-        return DeadlockError(f"deadlock: no rank had gone on after {timeout:g} s", reports)
-    return DeadlineError(
-        f"the deadline of {timeout:g} s has passed; {DeadlineError.ADVICE}", reports
-    )

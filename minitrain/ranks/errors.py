@@ -87,6 +87,17 @@ class ConnectionLost(RuntimeError):
     """Raised within a rank whose peer is gone: a consequence, never the cause that is shown."""
 
 
+class WaitedTooLong(RuntimeError):
+    """Raised within a rank whose peers did not come while an operation may wait for them."""
+
+    def __init__(self, rank: int, doing: str, seconds: float, missing: list[int]) -> None:
+        whom = f"; {ranks_text(missing)} did not come" if missing else ""
+        super().__init__(
+            f"rank {rank} has waited {seconds:.0f} s in {doing}{whom}: see what the other ranks do "
+            "in that time, and give work that takes so long to all of them"
+        )
+
+
 def describe(headline: str, reports: tuple[RankReport, ...]) -> str:
     """The headline, a line a rank (one for all that failed alike), then the calls by which a rank
     that failed came to its line."""

@@ -3,7 +3,9 @@
 `Group` wraps one of torch's process groups and is passed as an argument: no default group, no
 globals. Operations are in place, as in torch.distributed, and return the tensor that they fill, or
 with async_op=True a `Work`. Strided and empty tensors are welcome. Each operation is recorded in
-`group.trace` by `group.clock`, and announced on the ranks' board (work.py): 15 µs of a rank's time.
+`group.trace` by `group.clock`, and in the flight recorder: 15 µs of a rank's time.
+
+    all_reduce ─ GroupCall ─ Work (work.py) ─ torch ─ work.wait() ─ the tensor
 
 The seam for an emulated clock: `launch(fabric=…)` makes `fabric.clock(rank)` once a rank and calls
 `group.use(clock)`; subgroups share it. What it is asked, and when: `measure.traffic.Clock`.
@@ -12,7 +14,7 @@ The seam for an emulated clock: `launch(fabric=…)` makes `fabric.clock(rank)` 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,11 +22,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.errors import InputError, unknown_name
-from minitrain.measure.traffic import Clock, Op, Trace, WallClock, ring_bytes
-from minitrain.ranks.flight_recorder import Board, NoBoard
-from minitrain.ranks.process_group import new_process_group
-from minitrain.ranks.work import Wire, Work, dense, land, shape
+from minitrain.errors import InputError, divide, unknown_name
+from minitrain.measure.traffic import Clock, Trace, WallClock, ring_bytes
+from minitrain.ranks.flight_recorder import FlightRecorder
+from minitrain.ranks.process_group import gather_flat, new_process_group, reduce_scatter_flat
+from minitrain.ranks.work import GroupCall, Work, dense, land, shape
 
 REDUCTIONS = {
     "sum": dist.ReduceOp.SUM,
@@ -45,15 +47,14 @@ class Group:
         rank: int,
         device: torch.device | None = None,
         trace: Trace | None = None,
-        board: Board | NoBoard | None = None,
+        recorder: FlightRecorder | None = None,
         name: str = "all",
     ) -> None:
         self.process_group, self.ranks, self.rank = process_group, tuple(ranks), rank
         self.size, self.name = len(self.ranks), name
         self.device = device or torch.device("cpu")
         self.trace = trace or Trace(self.ranks[rank], clock=WallClock())
-        self.board = board or NoBoard()
-        self._wire = Wire(process_group, self.ranks, rank, self.trace, self.board, name)
+        self.recorder = recorder or FlightRecorder.alone()
         self._made: Counter[tuple[int, ...]] = Counter()  # subgroups, by their members
 
     def __repr__(self) -> str:
@@ -61,7 +62,8 @@ class Group:
 
     @property
     def clock(self) -> Clock:
-        return self._wire.clock
+        assert self.trace.clock is not None, "a rank's own trace has a clock"
+        return self.trace.clock
 
     def use(self, clock: Clock) -> None:
         """From now on, this group and its subgroups tell the time by `clock`."""
@@ -82,18 +84,16 @@ class Group:
         return self.irecv(tensor, source).wait()
 
     def isend(self, tensor: Tensor, to: int) -> Work:
-        buffer = dense(tensor, "send")
-        peer = self._checked(to, "send to")
-        op = Op("send", tensor.nbytes, tensor.nbytes, self.size, peer, members=self.ranks)
+        buffer, peer = dense(tensor, "send"), self._checked(to, "send to")
         start = partial(self.process_group.send, [buffer], to, 0)
-        return self._wire.message(op, tensor, start, lambda: tensor)
+        call = GroupCall("send", tensor, tensor.nbytes, start, lambda: tensor, peer=peer)
+        return Work(self, call)
 
     def irecv(self, tensor: Tensor, source: int) -> Work:
-        buffer = dense(tensor, "recv")
-        peer = self._checked(source, "receive from")
-        op = Op("recv", tensor.nbytes, 0, self.size, peer, members=self.ranks)
+        buffer, peer = dense(tensor, "recv"), self._checked(source, "receive from")
         start = partial(self.process_group.recv, [buffer], source, 0)
-        return self._wire.message(op, tensor, start, partial(land, tensor, buffer))
+        call = GroupCall("recv", tensor, 0, start, partial(land, tensor, buffer), peer=peer)
+        return Work(self, call)
 
     def exchange(self, send_tensor: Tensor, to: int, recv_tensor: Tensor, source: int) -> Tensor:
         """Sends to one rank while it receives from another; returns `recv_tensor`, filled.
@@ -114,7 +114,8 @@ class Group:
         options.reduceOp = _reduction(op, tensor)
         start = partial(self.process_group.allreduce, [buffer], options)
         finish = partial(land, tensor, buffer, self.size if op == "avg" else 1)
-        return self._run("all_reduce", f"({op})", tensor, start, finish, async_op)
+        sent = ring_bytes("all_reduce", tensor.nbytes, self.size)
+        return self._run(GroupCall("all_reduce", tensor, sent, start, finish, f"({op})"), async_op)
 
     def broadcast(self, tensor: Tensor, root: int = 0, async_op: bool = False) -> Tensor | Work:
         """Every rank ends with the root's `tensor`."""
@@ -127,7 +128,8 @@ class Group:
         finish = partial(land, tensor, buffer)
         is_last = self.rank == (root - 1) % self.size  # of the chain: it passes nothing on
         sent = 0 if is_last else tensor.nbytes
-        return self._run("broadcast", f"(root {root})", tensor, start, finish, async_op, sent)
+        call = GroupCall("broadcast", tensor, sent, start, finish, f"(root {root})")
+        return self._run(call, async_op)
 
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: str = "sum", async_op: bool = False
@@ -138,17 +140,20 @@ class Group:
         options = dist.ReduceScatterOptions()
         options.reduceOp = _reduction(op, input)
         flat = (buffer.view(-1), source.view(-1))
-        start = partial(self.process_group._reduce_scatter_base, *flat, options)
+        start = partial(reduce_scatter_flat, self.process_group, *flat, options)
         finish = partial(land, output, buffer, self.size if op == "avg" else 1)
-        return self._run("reduce_scatter", f"({op})", input, start, finish, async_op)
+        sent = ring_bytes("reduce_scatter", input.nbytes, self.size)
+        call = GroupCall("reduce_scatter", input, sent, start, finish, f"({op})")
+        return self._run(call, async_op)
 
     def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Tensor | Work:
         """`output`, of N·n elements, gets all ranks' `input`, of n elements, in rank order."""
         source, buffer = dense(input, "all_gather"), dense(output, "all_gather")
         self._check_sizes("all_gather", whole=output, part=input)
-        start = partial(self.process_group._allgather_base, buffer.view(-1), source.view(-1))
+        start = partial(gather_flat, self.process_group, buffer.view(-1), source.view(-1))
         finish = partial(land, output, buffer)
-        return self._run("all_gather", "", output, start, finish, async_op)
+        sent = ring_bytes("all_gather", output.nbytes, self.size)
+        return self._run(GroupCall("all_gather", output, sent, start, finish), async_op)
 
     def all_to_all(
         self,
@@ -165,12 +170,14 @@ class Group:
         start = partial(self.process_group.alltoall_base, buffer, source, incoming, outgoing)
         finish = partial(land, output, buffer)
         kept = outgoing[self.rank] * (input.nbytes // max(1, len(input)))
-        return self._run("all_to_all", "", input, start, finish, async_op, input.nbytes - kept)
+        call = GroupCall("all_to_all", input, input.nbytes - kept, start, finish)
+        return self._run(call, async_op)
 
     def barrier(self) -> None:
         """No rank leaves before all have come."""
         empty = torch.empty(0, device=self.device)
-        self._run("barrier", "", empty, self.process_group.barrier, lambda: empty, False, sent=0)
+        call = GroupCall("barrier", empty, 0, self.process_group.barrier, lambda: empty)
+        Work(self, call).wait()
 
     # ---- smaller groups ----
 
@@ -178,9 +185,11 @@ class Group:
         """Ranks that name the same color form a group, in their old order; None stays out."""
         mine = torch.tensor([-1 if color is None else color], device=self.device)
         colors = torch.empty(self.size, dtype=mine.dtype, device=self.device)
-        start = partial(self.process_group._allgather_base, colors, mine)
-        op = Op("all_gather", colors.nbytes, 0, self.size)  # not a learner's traffic: unrecorded
-        self._wire.collective(op, "(split)", colors, start, lambda: colors, recorded=False).wait()
+        start = partial(gather_flat, self.process_group, colors, mine)
+        call = GroupCall(
+            "all_gather", colors, 0, start, lambda: colors, "(split)", is_traced=False
+        )  # not a learner's traffic
+        Work(self, call).wait()
         return self.subgroup([rank for rank, other in enumerate(colors.tolist()) if other == color])
 
     def subgroup(self, ranks: Sequence[int]) -> Group | None:
@@ -193,27 +202,16 @@ class Group:
         self._made[tuple(members)] += 1
         name = f"{self.name}/{members}#{self._made[tuple(members)]}"  # the same on every member
         process_group = new_process_group(members, name)
-        return Group(process_group, members, place, self.device, self.trace, self.board, name)
+        return Group(process_group, members, place, self.device, self.trace, self.recorder, name)
 
     # ---- what they share ----
 
-    def _run(
-        self,
-        kind: str,
-        detail: str,
-        tensor: Tensor,
-        start: Callable[[], Any],
-        finish: Callable[[], Tensor],
-        async_op: bool,
-        sent: int | None = None,
-    ) -> Tensor | Work:
-        sent = ring_bytes(kind, tensor.nbytes, self.size) if sent is None else sent
-        op = Op(kind, tensor.nbytes, sent, self.size, members=self.ranks)
-        work = self._wire.collective(op, detail, tensor, start, finish)
+    def _run(self, call: GroupCall, async_op: bool) -> Tensor | Work:
+        work = Work(self, call)
         if not async_op:
             return work.wait()
         if self.device.type == "cpu":
-            self._wire.note_end(work)
+            work.stamp_end()
         return work
 
     def _checked(self, peer: int, doing: str) -> int:
@@ -233,12 +231,12 @@ class Group:
 
     def _splits(self, tensor: Tensor, splits: Sequence[int] | None, name: str) -> list[int]:
         rows = tensor.shape[0] if tensor.dim() else 0
-        if splits is None and rows % self.size:
-            raise InputError(
-                f"{name} has {rows} rows, which {self.size} ranks cannot share equally: "
-                f"give {name}_splits, one number a rank"
-            )
-        splits = [rows // self.size] * self.size if splits is None else [int(s) for s in splits]
+        if splits is None:
+            try:
+                return [divide(f"rows of {name}", rows, self.size)] * self.size
+            except InputError as error:
+                raise InputError(f"{error}, or give {name}_splits, one number a rank") from None
+        splits = [int(split) for split in splits]
         if len(splits) != self.size or sum(splits) != rows or min(splits) < 0:
             raise InputError(f"{name}_splits {splits} must be {self.size} numbers of sum {rows}")
         return splits

@@ -1,4 +1,4 @@
-"""From the board, the stack dumps and the failures to one `RankReport` a rank."""
+"""From the flight recorder, the stack dumps and the failures to one `RankReport` a rank."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from minitrain.ranks.errors import RankReport
-from minitrain.ranks.flight_recorder import STARTING, WAITING, Board
+from minitrain.ranks.flight_recorder import STARTING, WAITING, FlightRecorder
 from minitrain.ranks.process import Failure
-from minitrain.ranks.source import CHECKER, PACKAGE, code, is_own, place
+from minitrain.ranks.source import is_own, is_runtime, quoted
 
 Frame = tuple[str, int, str]  # file, line, function
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-PLUMBING = tuple(f"{PACKAGE}{room}{os.sep}" for room in ("ranks", "lab"))  # nobody's mistake
 
 
 def dump_stacks(folder: Path, pids: dict[int, int], seconds: float = 0.5) -> dict[int, list[Frame]]:
@@ -37,14 +36,14 @@ def dump_stacks(folder: Path, pids: dict[int, int], seconds: float = 0.5) -> dic
 
 def report(
     rank: int,
-    board: Board,
+    recorder: FlightRecorder,
     ended: str | None,
     failed: Failure | None,
     stack: list[Frame] | None,
 ) -> RankReport:
     """`ended`: "finished", or how the process died; None while it runs."""
-    status = board.status(rank)
-    operation = board.words(rank, status.row, status.number) or None
+    status = recorder.status(rank)
+    operation = recorder.words(rank, status.entry) or None
     if failed is not None and not failed.is_consequence:
         return _of_failure(rank, failed, operation)
     if ended == "finished":
@@ -52,7 +51,7 @@ def report(
     waits = status.state == WAITING
     stack = failed.frames if failed is not None else stack  # cut off, when another rank was gone
     file, line = _position(status.where if waits else status.seen, stack or [])
-    at = f", {_quoted(file, line)}" if file else ""
+    at = f", {quoted(file, line)}" if file else ""
     if ended is not None:
         doing = f"waiting in {operation}" if waits else "at work"
         text = f"{ended}; last seen {doing}{at}"
@@ -70,7 +69,7 @@ def report(
 def _of_failure(rank: int, failed: Failure, operation: str | None) -> RankReport:
     frame = _innermost(failed.frames)
     file, line = (frame[0], frame[1]) if frame else (None, None)
-    at = f", {_quoted(file, line)}" if file else ""
+    at = f", {quoted(file, line)}" if file else ""
     said = f"{failed.kind}: {failed.message}".partition("\n")[0] if failed.message else failed.kind
     frames = tuple(_printed(frame) for frame in _shown(failed.frames))
     text = f"in {failed.operation}{at}" if failed.operation else f"raised {said}{at}"
@@ -82,7 +81,7 @@ def _position(seen: str, stack: list[Frame]) -> tuple[str | None, int | None]:
     """The learner's line: from the stack, else what the rank had noted, else any line there is."""
     own = [frame for frame in stack if is_own(frame[0])]
     file, _, line = seen.rpartition(":")
-    if not own and file and not _is_plumbing(file):
+    if not own and file:
         return file, int(line)
     frame = _innermost(stack)
     return (frame[0], frame[1]) if frame else (None, None)
@@ -97,22 +96,12 @@ def _shown(frames: Iterable[Frame]) -> list[Frame]:
     """The learner's own frames; where there are none, all but this machinery's."""
     frames = list(frames)
     own = [frame for frame in frames if is_own(frame[0])]
-    return own or [frame for frame in frames if not _is_plumbing(frame[0])]
-
-
-def _is_plumbing(file: str) -> bool:
-    return file == CHECKER or file.startswith(PLUMBING)
+    return own or [frame for frame in frames if not is_runtime(frame[0])]
 
 
 def _printed(frame: Frame) -> str:
     file, line, function = frame
-    return f"  {_quoted(file, line, f', in {function}')}"
-
-
-def _quoted(file: str, line: int, function: str = "") -> str:
-    """The place, and the line's text where it is known."""
-    text = code(file, line)
-    return f"{place(file, line)}{function}" + (f": {text}" if text else "")
+    return f"  {quoted(file, line, f', in {function}')}"
 
 
 def _read(path: Path) -> str:

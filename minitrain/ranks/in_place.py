@@ -6,70 +6,105 @@ function, and each gets the results of all. So a lab's cells are a cluster's scr
 
 from __future__ import annotations
 
-import atexit
 import os
 import pickle
+import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from minitrain.errors import InputError
-from minitrain.measure.traffic import Trace, WallClock
+from minitrain.measure.traffic import Trace
+from minitrain.ranks.flight_recorder import FlightRecorder
 from minitrain.ranks.group import Group
 from minitrain.ranks.payload import dumps
 from minitrain.ranks.process import seed
+from minitrain.ranks.process_group import meet
+from minitrain.ranks.sigterm import obeying_sigterm
 
 if TYPE_CHECKING:
     from minitrain.network.fabric import Fabric
 
+REMEDY = "start with torchrun, or unset RANK to launch ranks from here"
 
-def is_launched_from_outside() -> bool:
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+def rank_and_world_size() -> tuple[int, int] | None:
+    """RANK and WORLD_SIZE as torchrun or srun set them; None where this process is no rank."""
+    if "RANK" not in os.environ:
+        return None
+    rank, size = _number("RANK"), _number("WORLD_SIZE")
+    if not 0 <= rank < size:
+        raise InputError(f"RANK is {rank}, WORLD_SIZE is {size}: no such rank; {REMEDY}")
+    return rank, size
+
+
+def _number(name: str, default: str = "") -> int:
+    text = os.environ.get(name, default)
+    try:
+        return int(text)
+    except ValueError:
+        said = f"{name} is {text or 'not set'}"
+        raise InputError(f"{said}: torchrun sets it to a whole number; {REMEDY}") from None
 
 
 def run(
-    fn: Callable, args: tuple, ranks: int, timeout: float, fabric: Fabric | None
+    fn: Callable, args: tuple, ranks: int, fabric: Fabric | None
 ) -> tuple[list, list[Trace], float, float | None, str | None]:
     """What `Results` takes, on every rank: values, traces, seconds, logical seconds, fabric."""
-    world = join(timeout)
-    if ranks > world.size:
+    recorder, (rank, size) = FlightRecorder.alone(), rank_and_world_size()
+    if ranks > size:
         raise InputError(
-            f"{ranks} ranks are asked for, but {world.size} were started: "
-            f"use ranks={world.size}, or torchrun --nproc-per-node {ranks}"
+            f"{ranks} ranks are asked for, but {size} were started: "
+            f"use ranks={size}, or torchrun --nproc-per-node {ranks}"
         )
-    group = world if ranks == world.size else world.subgroup(range(ranks))
-    begun, mine = time.perf_counter(), None
-    if group is not None:
-        if fabric is not None:
-            group.use(fabric.clock(group.ranks[group.rank]))
-        mine = (fn(group, *args), group.trace.as_dict(), group.now())
-    answers: list[Any] = [None] * world.size
-    dist.all_gather_object(answers, dumps(mine), group=world.process_group)
-    values, traces, clocks = zip(*(pickle.loads(answer) for answer in answers[:ranks]))
-    logical = max(clocks) if fabric is not None else None
+    is_main = threading.current_thread() is threading.main_thread()  # it alone may take signals
+    with obeying_sigterm(recorder, rank) if is_main else nullcontext():
+        world = join(recorder)
+        seed(rank)
+        begun = time.perf_counter()
+        group = world if ranks == size else world.subgroup(range(ranks))
+        answers = gather_objects(world, _call(fn, args, group, fabric))
     seconds = time.perf_counter() - begun
-    name = fabric.name if fabric is not None else None
-    return list(values), [Trace.from_dict(trace) for trace in traces], seconds, logical, name
+    values, traces, clocks = zip(*answers[:ranks])
+    traces = [Trace.from_dict(trace) for trace in traces]
+    if fabric is None:
+        return list(values), traces, seconds, None, None
+    return list(values), traces, seconds, max(clocks), fabric.name
 
 
-def join(timeout: float) -> Group:
+def _call(fn: Callable, args: tuple, group: Group | None, fabric: Fabric | None) -> Any:
+    """The value, the trace and the clock of this rank; None where it is not one of the group."""
+    if group is None:
+        return None
+    if fabric is not None:
+        group.use(fabric.clock(group.ranks[group.rank]))
+    return fn(group, *args), group.trace.as_dict(), group.now()
+
+
+def gather_objects(group: Group, mine: Any) -> list[Any]:
+    """Every rank's object, on every rank; as operations of the group, whose waits are recorded."""
+    data = torch.frombuffer(bytearray(dumps(mine)), dtype=torch.uint8).to(group.device)
+    lengths = torch.empty(group.size, dtype=torch.int64, device=group.device)
+    group.all_gather(lengths, torch.tensor([len(data)], device=group.device))
+    padded = torch.nn.functional.pad(data, (0, int(lengths.max()) - len(data)))
+    rows = group.all_gather(padded.new_empty(group.size * len(padded)), padded)
+    rows = rows.view(group.size, -1).cpu()  # (N, longest), uint8
+    return [pickle.loads(bytes(row[:n].numpy())) for row, n in zip(rows, lengths.tolist())]
+
+
+def join(recorder: FlightRecorder | None = None) -> Group:
     """All processes that torchrun started; the first call meets them, by its environment."""
-    local_rank = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
-    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    local_rank = _number("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+    local_ranks = _number("LOCAL_WORLD_SIZE", "1")
     on_gpus = torch.cuda.device_count() >= max(local_ranks, local_rank + 1)
     device = torch.device("cuda", local_rank) if on_gpus else torch.device("cpu")
     if on_gpus:
         torch.cuda.set_device(device)
-    if not dist.is_initialized():
-        backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
-        atexit.register(dist.destroy_process_group)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    seed(rank)
-    process_group = dist.distributed_c10d._get_default_group()
-    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), process_group)
-    return Group(process_group, range(size), rank, device, Trace(rank, clock=WallClock()))
+    try:
+        everyone = meet(on_gpus)
+    except ValueError as error:  # MASTER_ADDR or MASTER_PORT is missing
+        raise InputError(f"{error}; {REMEDY}") from error
+    return Group(everyone, range(everyone.size()), everyone.rank(), device, recorder=recorder)

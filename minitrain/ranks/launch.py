@@ -29,13 +29,12 @@ import psutil
 import torch
 
 from minitrain.errors import InputError, unknown_name
+from minitrain.measure.machine import usable_cores
 from minitrain.measure.traffic import Trace
 from minitrain.network.fabric import Fabric, find_fabric
 from minitrain.ranks import in_place
-from minitrain.ranks.crew import Ranks, _supervise, context, short_paths
-from minitrain.ranks.errors import (
-    RanksInterrupted,
-)
+from minitrain.ranks.crew import Crew, context, short_paths, supervise
+from minitrain.ranks.errors import RanksInterrupted
 from minitrain.ranks.payload import pack_call
 from minitrain.ranks.process import Task
 from minitrain.ranks.source import cells
@@ -75,19 +74,19 @@ def launch(
 ) -> Results:
     """Calls `fn(group, *args)` on `ranks` processes and returns their results as plain CPU data.
 
-    timeout: seconds until the launch is ended, with a report of where each rank is.
+    timeout: seconds until the launch is ended, with a report of where each rank is. Besides, no
+    operation waits longer than 10 minutes: the one limit under torchrun, where no one looks on.
     fabric: the name of an emulated network, or a Fabric; then the clock of each rank is logical.
     start_method: "fork" is faster, for a parent that has never run an operation of torch.
     Rank r starts with the random seed r, and with as many threads as there are cores / ranks.
     """
     _check(fn, ranks, timeout, start_method)
     emulated = None if fabric is None else find_fabric(fabric)
-    if in_place.is_launched_from_outside():
-        return Results(*in_place.run(fn, args, ranks, timeout, emulated))
+    if in_place.rank_and_world_size() is not None:
+        return Results(*in_place.run(fn, args, ranks, emulated))
     task = Task(
         ranks=ranks,
-        timeout=timeout,
-        threads=1 if emulated else max(1, _cores() // ranks),  # a logical clock counts one thread
+        threads=1 if emulated else max(1, usable_cores() // ranks),  # logical clocks count one
         on_gpus=emulated is None and 0 < ranks <= torch.cuda.device_count(),
         call=pack_call(fn, args, emulated),
         cells=cells(),
@@ -95,11 +94,11 @@ def launch(
     )
     _check_memory(ranks)
     folder = Path(tempfile.mkdtemp(prefix="minitrain-"))
-    crew = Ranks(task, folder, start_method, quiet)
+    crew = Crew(task, folder, start_method, quiet)
     begun = time.perf_counter()
     try:
         crew.start()
-        _supervise(crew, timeout)
+        supervise(crew, timeout)
     except KeyboardInterrupt:
         raise RanksInterrupted(crew.reports()) from None
     finally:
@@ -113,13 +112,13 @@ def prepare(*modules: str) -> None:
 
     `modules`: what it imports beside torch, so that no rank has to: "minitrain.parallel.ddp".
     """
-    if os.name == "posix" and not in_place.is_launched_from_outside():
+    if os.name == "posix" and in_place.rank_and_world_size() is None:
         context(None, modules)
         with short_paths():
             forkserver.ensure_running()
 
 
-def _results(crew: Ranks, seconds: float, fabric: Fabric | None) -> Results:
+def _results(crew: Crew, seconds: float, fabric: Fabric | None) -> Results:
     answers = [crew.finished[rank] for rank in range(crew.count)]
     values = [pickle.loads(data) for data, _, _ in answers]
     traces = [Trace.from_dict(trace) for _, trace, _ in answers]
@@ -147,9 +146,3 @@ def _check_memory(ranks: int) -> None:
             f"{ranks} ranks are more than this machine can hold: {free / 2**30:.1f} GiB are free, "
             f"and a rank takes 0.25; use at most {most}"
         )
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

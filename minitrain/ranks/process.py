@@ -1,4 +1,4 @@
-"""The life of one rank's process: meet the others, run the function, send the result, and stay.
+"""The process of one rank: it meets the others, runs the function, sends the result, and stays.
 
 It stays until the launching process ends it. A rank that left early would close its sockets, and
 the others, waiting for it, would say "Connection closed by peer" instead of what is wrong. It is
@@ -24,8 +24,8 @@ import threading
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
-from multiprocessing.connection import Connection
+from functools import partial
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,12 @@ import torch
 import torch.distributed as dist
 
 from minitrain.errors import InputError
-from minitrain.measure.traffic import Trace, WallClock
 from minitrain.ranks.errors import ConnectionLost, Mismatch
-from minitrain.ranks.flight_recorder import Board
+from minitrain.ranks.flight_recorder import FlightRecorder
 from minitrain.ranks.group import Group
 from minitrain.ranks.payload import dumps
+from minitrain.ranks.process_group import meet
+from minitrain.ranks.sigterm import end_if_it_waits, signal_numbers
 from minitrain.ranks.source import learner_line
 from minitrain.ranks.work import says_peer_is_gone
 
@@ -51,7 +52,6 @@ class Task:
     """What every rank of a launch is told; `call` is the pickled (fn, args, fabric)."""
 
     ranks: int
-    timeout: float
     threads: int
     on_gpus: bool
     call: bytes
@@ -71,8 +71,8 @@ class Failure:
     is_input_error: bool = False
 
 
-class Link:
-    """The pipe to the launching process; prints come from any thread, so it takes turns."""
+class SharedPipe:
+    """The pipe to the launching process, for all threads of a rank: a print comes from any."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection, self.turn = connection, threading.Lock()
@@ -82,11 +82,11 @@ class Link:
             self.connection.send((kind, *content))
 
 
-class Lines(io.TextIOBase):
+class LineStream(io.TextIOBase):
     """A text stream that hands on whole lines, so that the ranks' prints never mix."""
 
-    def __init__(self, link: Link, name: str) -> None:
-        self.link, self.name, self.pending = link, name, ""
+    def __init__(self, pipe: SharedPipe, name: str) -> None:
+        self.pipe, self.name, self.pending = pipe, name, ""
 
     def writable(self) -> bool:
         return True
@@ -97,7 +97,7 @@ class Lines(io.TextIOBase):
             whole, newline, rest = whole + newline + rest, "\n", ""
         self.pending = rest
         if newline:
-            self.link.send("print", self.name, [_last_state(line) for line in whole.split("\n")])
+            self.pipe.send("print", self.name, [_last_state(line) for line in whole.split("\n")])
         return len(text)
 
     def close(self) -> None:
@@ -110,32 +110,34 @@ def run_rank(connection: Connection, folder: str, rank: int, inherited: Iterable
     gc.freeze()  # else a collection would copy every page that is shared with the server
     for other in inherited:  # with fork, the other ranks' pipes came along
         other.close()
-    link = Link(connection)
+    pipe = SharedPipe(connection)
     if not Path(folder).exists():  # the launch was interrupted before this rank began
         os._exit(1)
     _detach(Path(folder), rank)
     task: Task = pickle.loads((Path(folder) / "task").read_bytes())
-    board = Board(Path(folder) / "board", task.ranks, rank)
-    threading.Thread(target=_watch, args=(connection, board, folder), daemon=True).start()
-    out, err = Lines(link, "stdout"), Lines(link, "stderr")
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        answer = _answer(task, folder, rank, board)
-        out.close()
-        err.close()
-    link.send(*answer)
-    while True:
-        threading.Event().wait()
+    recorder = FlightRecorder.open(Path(folder) / "flight-recorder", rank)
+    out, err = LineStream(pipe, "stdout"), LineStream(pipe, "stderr")
+    with signal_numbers() as signals:
+        watch = partial(_watch, connection, signals, recorder, folder, rank)
+        threading.Thread(target=watch, daemon=True).start()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            answer = _answer(task, folder, rank, recorder)
+            out.close()
+            err.close()
+        pipe.send(*answer)
+        while True:
+            threading.Event().wait()
 
 
-def _answer(task: Task, folder: str, rank: int, board: Board) -> tuple:
+def _answer(task: Task, folder: str, rank: int, recorder: FlightRecorder) -> tuple:
     try:
         _prepare(task, rank)
-        group = _join(task, folder, rank, board)
+        group = _join(task, folder, rank, recorder)
         fn, args, fabric = pickle.loads(task.call)
         if fabric is not None:
             group.use(fabric.clock(group.ranks[group.rank]))
-        board.compute()
-        board.glance(_first_line(fn))
+        recorder.compute()
+        recorder.glance(_first_line(fn))
         result = fn(group, *args)
         seconds = group.now()
         for thread in threading.enumerate():
@@ -179,6 +181,7 @@ def _detach(folder: Path, rank: int) -> None:
     a server of its own would cost each rank seconds.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not one that was forked along
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     if os.name == "posix":
         os.setsid()
@@ -186,11 +189,19 @@ def _detach(folder: Path, rank: int) -> None:
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
 
 
-def _watch(connection: Connection, board: Board, folder: str) -> None:
-    """Notes now and then where the rank is, and ends it when the launching process is gone."""
+def _watch(
+    launching: Connection, signals: socket.socket, recorder: FlightRecorder, folder: str, rank: int
+) -> None:
+    """What the rank's second thread does, while the first runs the function.
+
+    It notes now and then where that is, and ends the process when the launching one is gone, or at
+    a SIGTERM that a wait would hold up.
+    """
     main = threading.main_thread().ident
-    while not connection.poll(GLANCE_SECONDS):
-        board.glance(learner_line(sys._current_frames().get(main)))
+    while launching not in (ready := wait([launching, signals], GLANCE_SECONDS)):
+        recorder.glance(learner_line(sys._current_frames().get(main)))
+        if signals in ready and signal.SIGTERM in signals.recv(64):
+            threading.Thread(target=end_if_it_waits, args=(recorder, rank), daemon=True).start()
     shutil.rmtree(folder, ignore_errors=True)
     end_group(os.getpid())
 
@@ -218,7 +229,7 @@ def seed(number: int) -> None:
     torch.manual_seed(number)
 
 
-def _join(task: Task, folder: str, rank: int, board: Board) -> Group:
+def _join(task: Task, folder: str, rank: int, recorder: FlightRecorder) -> Group:
     """Meets the other ranks through a file, over the loopback interface."""
     loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     if loopback:
@@ -226,16 +237,9 @@ def _join(task: Task, folder: str, rank: int, board: Board) -> Group:
     device = torch.device("cuda", rank) if task.on_gpus else torch.device("cpu")
     if task.on_gpus:
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if task.on_gpus else "gloo",
-        store=dist.FileStore(str(Path(folder) / "store"), task.ranks),
-        rank=rank,
-        world_size=task.ranks,
-        timeout=timedelta(seconds=task.timeout + 60),  # the launching process looks earlier
-    )
-    trace = Trace(rank, clock=WallClock())
-    everyone = dist.distributed_c10d._get_default_group()
-    return Group(everyone, range(task.ranks), rank, device, trace, board)
+    store = dist.FileStore(str(Path(folder) / "store"), task.ranks)
+    everyone = meet(task.on_gpus, store, rank, task.ranks)
+    return Group(everyone, range(task.ranks), rank, device, recorder=recorder)
 
 
 def _last_state(line: str) -> str:

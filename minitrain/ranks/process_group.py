@@ -1,19 +1,40 @@
-"""A process group of some ranks, which its members alone have to make.
+"""torch's process groups: how ranks meet, how some of them form a group, and how long they wait.
 
-`torch.distributed.new_group` wants every rank of the world to call, in the same order; with
-`use_local_synchronization` it names the group by how many each member has made before, and so
-hangs where groups overlap: rank 1 in [0, 1] and [1, 2]. Here the caller names it, alike on all.
+The one place for what `torch.distributed` keeps private. Its `new_group` wants every rank of the
+world to call, in the same order; with `use_local_synchronization` it names the group by how many
+each member has made before, and so hangs where groups overlap: rank 1 in [0, 1] and [1, 2]. Here
+the members alone call, and name it alike.
 """
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-TIMEOUT = timedelta(hours=24)  # the launching process looks much earlier
+PATIENCE_SECONDS = 600.0  # that an operation waits for the other ranks: NCCL's own default
+
+gather_flat = dist.ProcessGroup._allgather_base  # (group, output (N·n,), input (n,))
+reduce_scatter_flat = dist.ProcessGroup._reduce_scatter_base  # (…, output, input, options)
+
+
+def meet(
+    on_gpus: bool, store: dist.Store | None = None, rank: int = -1, ranks: int = -1
+) -> dist.ProcessGroup:
+    """All ranks, when they have come; with no store, by the environment that torchrun sets."""
+    if not dist.is_initialized():
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
+            store=store,
+            rank=rank,
+            world_size=ranks,
+            timeout=timedelta(seconds=PATIENCE_SECONDS),
+        )
+        atexit.register(dist.destroy_process_group)
+    return c10d._get_default_group()
 
 
 def new_process_group(members: Sequence[int], name: str) -> dist.ProcessGroup:
@@ -28,7 +49,7 @@ def new_process_group(members: Sequence[int], name: str) -> dist.ProcessGroup:
         dist.Backend(backend),
         store,
         group_name=name,
-        timeout=TIMEOUT,
+        timeout=timedelta(seconds=PATIENCE_SECONDS),
     )
     c10d._world.pg_group_ranks[process_group] = {rank: i for i, rank in enumerate(members)}
     return process_group

@@ -1,4 +1,4 @@
-"""The door through which a rank enters: the package is loaded already, unless it has been edited.
+"""Where a forked rank begins: with the package as loaded, or imported anew if it has been edited.
 
 The server that ranks are forked from has imported this file, and what it lists, so a rank starts
 20 ms sooner. Where any source is newer than what was loaded, or the caller's package is another

@@ -1,4 +1,5 @@
-"""Which lines are the learner's own, and how to name them: "cell In[3], line 4"."""
+"""Whose a line of source is, the learner's or the runtime's, and how to name it: "cell In[3], line
+4"."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import linecache
 import os
 import re
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
@@ -13,6 +15,11 @@ from types import FrameType
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
 CHECKER = "<the checker>"  # the name of all files of a lab's checks where a submission is graded
+RUNTIME = (  # nobody's mistake
+    *(f"{PACKAGE}{room}{os.sep}" for room in ("ranks", "lab")),
+    f"{STANDARD_LIBRARY}multiprocessing{os.sep}",
+    "<",
+)
 
 
 @lru_cache(maxsize=4096)
@@ -23,18 +30,46 @@ def is_own(file: str) -> bool:
     return "site-packages" not in file and "dist-packages" not in file
 
 
+def is_runtime(file: str) -> bool:
+    """Whether the file belongs to what starts ranks and grades, not to what runs on them."""
+    return file.startswith(RUNTIME) and not is_own(file)
+
+
 def learner_line(frame: FrameType | None) -> str:
-    """ "file:line" of the innermost frame that is the learner's, or of `frame` where none is."""
-    own = frame
-    while own is not None and not is_own(own.f_code.co_filename):
-        own = own.f_back
-    own = own or frame
-    return "" if own is None else f"{own.f_code.co_filename}:{own.f_lineno}"
+    """ "file:line" of the innermost frame that is the learner's; where there is none, of the
+    innermost that is not the runtime's."""
+    for is_meant in (is_own, lambda file: not is_runtime(file)):
+        for outer in _outward(frame):
+            if is_meant(outer.f_code.co_filename):
+                return f"{outer.f_code.co_filename}:{outer.f_lineno}"
+    return ""
+
+
+def calling_line() -> str:
+    """The learner's line that is being run now, by the thread that asks."""
+    return learner_line(sys._getframe(1))
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def place(file: str, line: int) -> str:
     """How a person calls it: "cell In[3], line 4" in a notebook, else "train.py, line 4"."""
     return f"{cell_name(file) or Path(file).name}, line {line}"
+
+
+def place_of(where: str) -> str:
+    """The same for a "file:line", with the line's text where it is known."""
+    file, _, line = where.rpartition(":")
+    return quoted(file, int(line)) if file else "at an unknown line"
+
+
+def quoted(file: str, line: int, function: str = "") -> str:
+    text = code(file, line)
+    return f"{place(file, line)}{function}" + (f": {text}" if text else "")
 
 
 def cell_name(file: str) -> str | None:

@@ -1,164 +1,144 @@
-"""How one operation of a `Group` runs: announced, stamped, started, waited for.
+"""How one operation of a `Group` runs: recorded, stamped, started, waited for.
 
-    board.post ─ clock.issue ─ torch starts it ─ …own work… ─ clock.wait ─ torch waits ─ clock.done
+    recorder.record ─ clock.issue ─ torch starts it ─ …own work… ─ clock.wait ─ torch waits ─ done
 
-The board compares it with what the other ranks have posted before anything is sent, so that a
-mismatch raises here instead of hanging, or crashing, in gloo.
+A `GroupCall` says what is asked of the group; the `Work` made from it is under way. The flight
+recorder compares the call with what the other ranks have recorded before anything is sent, so that
+a mismatch raises here instead of hanging, or crashing, in gloo.
 """
 
 from __future__ import annotations
 
-import hashlib
-import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from minitrain.errors import InputError
-from minitrain.measure.traffic import Clock, Op, Trace
-from minitrain.ranks.errors import ConnectionLost, Mismatch
-from minitrain.ranks.flight_recorder import Board, Channel, NoBoard, Posting
-from minitrain.ranks.source import learner_line
+from minitrain.measure.traffic import Op
+from minitrain.ranks.errors import ConnectionLost, Mismatch, WaitedTooLong
+from minitrain.ranks.flight_recorder import Entry, channel_of_collectives, channel_of_messages
+from minitrain.ranks.source import calling_line, place_of
+
+if TYPE_CHECKING:
+    from minitrain.ranks.group import Group
 
 PEER_IS_GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused")
+TIMED_OUT = "Timed out waiting"
+THREADS = 2  # of a rank that has started none of its own: the one that runs it, and its watch
+
+
+class GroupCall(NamedTuple):
+    """One operation as a rank asks for it.
+
+    `start()` gives it to torch and returns torch's handle; `finish()`, when torch is done, puts
+    what has arrived where the caller wants it, and returns the caller's tensor.
+    """
+
+    kind: str  # send recv broadcast all_reduce reduce_scatter all_gather all_to_all barrier
+    tensor: Tensor  # the full buffer: all_gather's output, reduce_scatter's input
+    sent_bytes: int  # what this rank puts on the wire
+    start: Callable[[], Any]
+    finish: Callable[[], Tensor]
+    detail: str = ""  # "(sum)", "(root 0)": what must agree beside kind and size
+    peer: int | None = None  # the other rank of a send or recv, within the group
+    is_traced: bool = True  # False for the group's own bookkeeping
+
+    def key(self) -> str:
+        """What must be the same on the other ranks: the shape need not, the elements must."""
+        size = f"{_name(self.tensor.dtype)} {self.tensor.numel()}"
+        if self.peer is not None:
+            return size
+        is_sized = self.kind not in ("barrier", "all_to_all")
+        return f"{self.kind}{self.detail} {size}" if is_sized else self.kind + self.detail
+
+    def words(self, ranks: tuple[int, ...]) -> str:
+        """How a person reads it: "all_reduce(sum) of float32 [3, 4]"."""
+        if self.kind == "barrier":
+            return self.kind
+        name = self.kind + self.detail
+        if self.peer is not None:
+            name = f"{self.kind} {'to' if self.kind == 'send' else 'from'} rank {ranks[self.peer]}"
+        return f"{name} of {shape(self.tensor)}"
 
 
 class Work:
     """An operation under way; `wait()` returns its result tensor, and may be called again."""
 
-    def __init__(
-        self, wire: Wire, op: Op, posting: Posting, handle: Any, finish: Callable[[], Tensor]
-    ) -> None:
-        self.op = op
-        self._wire, self._posting, self._handle, self._finish = wire, posting, handle, finish
+    def __init__(self, group: Group, call: GroupCall) -> None:
+        self.group, self._finish = group, call.finish  # not the call: `start` holds the input
+        self.op = Op(call.kind, call.tensor.nbytes, call.sent_bytes, group.size, call.peer,
+                     members=group.ranks)  # fmt: skip
+        self._entry = record(group, call)
+        if call.is_traced:
+            group.trace.ops.append(self.op)
+        group.clock.issue(self.op, group.process_group)
+        self._handle = in_torch(call.start)
+        group.clock.resume()
         self._result: Tensor | None = None
-        self._over = False
 
     def wait(self) -> Tensor:
-        if not self._over:
-            self._result = self._wire.complete(self.op, self._posting, self._handle, self._finish)
-            self._over = True
+        if self._result is None:
+            self.group.clock.wait(self.op)
+            self._wait_for_peers()
+            self._result = self._finish()
+            self.group.clock.done(self.op)
+            self.group.clock.resume()
         return self._result
 
     def is_completed(self) -> bool:
         """Whether `wait()` would return at once."""
-        return self._over or self._handle.is_completed()
+        return self._result is not None or self._handle.is_completed()
 
+    def _wait_for_peers(self) -> None:
+        """While the rank waits, the flight recorder says for what, and at which line."""
+        begun, where = time.monotonic(), calling_line()
+        self.group.recorder.wait(self._entry, where, provable=_is_alone())
+        try:
+            in_torch(self._handle.wait)
+        except RuntimeError as error:
+            if TIMED_OUT in str(error):
+                raise self._waited_too_long(where, time.monotonic() - begun) from error
+            raise
+        self.group.recorder.compute()
 
-class Wire:
-    """Starts and completes the operations of one group; `ranks` are its members in the launch."""
+    def _waited_too_long(self, where: str, seconds: float) -> WaitedTooLong:
+        recorder, rank = self.group.recorder, self.group.ranks[self.group.rank]
+        words = recorder.words(recorder.rank, self._entry) or self.op.kind
+        missing = recorder.missing(recorder.rank, self._entry)
+        return WaitedTooLong(rank, f"{words}, {place_of(where)}", seconds, missing)
 
-    def __init__(
-        self,
-        process_group: ProcessGroup,
-        ranks: tuple[int, ...],
-        rank: int,
-        trace: Trace,
-        board: Board | NoBoard,
-        name: str,
-    ) -> None:
-        self.process_group, self.ranks, self.rank = process_group, ranks, rank
-        self.trace, self.board, self.name = trace, board, name
-        self.channels: dict[tuple[str, int], Channel] = {}
-
-    @property
-    def clock(self) -> Clock:
-        assert self.trace.clock is not None, "a rank's own trace has a clock"
-        return self.trace.clock
-
-    def message(
-        self, op: Op, tensor: Tensor, start: Callable[[], Any], finish: Callable[[], Tensor]
-    ) -> Work:
-        """A send or a recv, under way."""
-        assert op.peer is not None, "a message has a peer"
-        way = "to" if op.kind == "send" else "from"
-        words = f"{op.kind} {way} rank {self.ranks[op.peer]} of {shape(tensor)}"
-        return self._start(op, self._channel(op.kind, op.peer), size(tensor), words, start, finish)
-
-    def collective(
-        self,
-        op: Op,
-        detail: str,
-        tensor: Tensor,
-        start: Callable[[], Any],
-        finish: Callable[[], Tensor],
-        recorded: bool = True,
-    ) -> Work:
-        """An operation of all ranks, under way. `detail`: what must agree beside kind and size."""
-        name, is_sized = op.kind + detail, op.kind not in ("barrier", "all_to_all")
-        key = f"{name} {size(tensor)}" if is_sized else name
-        words = name if op.kind == "barrier" else f"{name} of {shape(tensor)}"
-        channel = self._channel("all", self.rank)
-        return self._start(op, channel, key, words, start, finish, recorded)
-
-    def _start(
-        self,
-        op: Op,
-        channel: Channel,
-        key: str,
-        words: str,
-        start: Callable[[], Any],
-        finish: Callable[[], Tensor],
-        recorded: bool = True,
-    ) -> Work:
-        posting, other = self.board.post(channel, key, words)
-        if other is not None:
-            theirs = self.board.words_at(other, channel.counterpart, posting.number)
-            raise Mismatch(self.ranks[self.rank], words, other, theirs)
-        if recorded:
-            self.trace.ops.append(op)
-        self.clock.issue(op, self.process_group)
-        handle = call(start)
-        self.clock.resume()
-        return Work(self, op, posting, handle, finish)
-
-    def complete(
-        self, op: Op, posting: Posting, handle: Any, finish: Callable[[], Tensor]
-    ) -> Tensor:
-        """Waits for the data; while it does, the board says for what, and at which line."""
-        self.clock.wait(op)
-        is_main = threading.current_thread() is threading.main_thread()
-        is_alone = is_main and threading.active_count() <= self.board.threads
-        self.board.wait(posting, learner_line(sys._getframe(2)), provable=is_alone)
-        call(handle.wait)
-        result = finish()
-        self.clock.done(op)
-        self.board.compute()
-        self.clock.resume()
-        return result
-
-    def note_end(self, work: Work) -> None:
-        """Stamps when an asynchronous collective is over, though no one waits for it yet."""
-        clock, op = self.clock, work.op
+    def stamp_end(self) -> None:
+        """Has an asynchronous collective's end stamped, though no one waits for it yet."""
+        clock, op = self.group.clock, self.op
         has_future = op.kind != "reduce_scatter"  # gloo's own is made of others, and has none
         if has_future and not clock.emulated:
-            ended = work._handle.get_future()
+            ended = self._handle.get_future()
             ended.add_done_callback(lambda _: setattr(op, "finished", clock.now()))
 
-    def _channel(self, kind: str, peer: int) -> Channel:
-        """The meeting place on the board: one for collectives, one a pair and direction."""
-        channel = self.channels.get((kind, peer))
-        if channel is None:
-            channel = self.channels[kind, peer] = self._make_channel(kind, peer)
-        return channel
 
-    def _make_channel(self, kind: str, peer: int) -> Channel:
-        if kind == "all":
-            number, me = _id(self.name, "all"), self.ranks[self.rank]
-            return Channel(number, number, tuple(r for r in self.ranks if r != me))
-        pair = (self.rank, peer) if kind == "send" else (peer, self.rank)
-        other = "recv" if kind == "send" else "send"
-        mine, theirs = _id(self.name, kind, *pair), _id(self.name, other, *pair)
-        return Channel(mine, theirs, (self.ranks[peer],))
+def record(group: Group, call: GroupCall) -> Entry:
+    """Enters the call into the flight recorder; Mismatch where another rank has come otherwise."""
+    if call.peer is None:
+        channel = channel_of_collectives(group.name, group.ranks, group.rank)
+    else:
+        channel = channel_of_messages(group.name, group.ranks, group.rank, call.kind, call.peer)
+    words = call.words(group.ranks)
+    entry, other = group.recorder.record(channel, call.key(), words)
+    if other is not None:
+        theirs = group.recorder.words_at(other, channel.counterpart, entry.number)
+        raise Mismatch(group.ranks[group.rank], words, other, theirs)
+    return entry
 
 
-def call(of_torch: Callable[[], Any]) -> Any:
+def in_torch(function: Callable[[], Any]) -> Any:
     """Calls into torch; that a peer is gone is told from an error of one's own."""
     try:
-        return of_torch()
+        return function()
     except RuntimeError as error:
         if says_peer_is_gone(error):
             raise ConnectionLost(str(error)) from error
@@ -169,8 +149,14 @@ def says_peer_is_gone(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in PEER_IS_GONE)
 
 
+def _is_alone() -> bool:
+    """Whether no other thread of this rank could end its wait."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and threading.active_count() <= THREADS
+
+
 def dense(tensor: Tensor, kind: str) -> Tensor:
-    """The tensor's elements as the wire takes them: itself, or where it is strided a copy."""
+    """The tensor's elements in one piece, as torch sends them: itself, or where strided a copy."""
     if not isinstance(tensor, Tensor):
         raise InputError(f"{kind} takes a tensor, not {type(tensor).__name__}")
     return tensor.detach().contiguous()
@@ -186,18 +172,10 @@ def land(tensor: Tensor, buffer: Tensor, divide_by: int = 1) -> Tensor:
 
 
 def shape(tensor: Tensor) -> str:
-    return f"{_dtype(tensor)} {list(tensor.shape)}"
+    """ "float32 [3, 4]"."""
+    return f"{_name(tensor.dtype)} {list(tensor.shape)}"
 
 
-def size(tensor: Tensor) -> str:
-    return f"{_dtype(tensor)} {tensor.numel()}"
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _id(*parts: object) -> int:
-    """The same 8 bytes on every rank for the same meeting place; never 0, an empty row."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") | 1
+@lru_cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

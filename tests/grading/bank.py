@@ -32,7 +32,8 @@ from pathlib import Path
 
 from minitrain.lab.building.regions import filled
 from minitrain.lab.grading.collect import lab_names
-from minitrain.lab.grading.submission import Cell, Submission, read_python, read_submission
+from minitrain.lab.grading.submission import Submission, read_python, read_submission
+from minitrain.lab.sandbox.loader import Cell
 from minitrain.paths import course_root
 
 HEAD = re.compile(r"# (exercise|says): (.+)")

@@ -12,9 +12,10 @@ import pytest
 
 from minitrain.lab.grading.course import LabChecks, load_lab
 from minitrain.lab.grading.grade import Report, grade_submission
-from minitrain.lab.grading.submission import RECORDED, Cell, Submission, read_submission
+from minitrain.lab.grading.submission import RECORDED, Submission, read_submission
 from minitrain.lab.sandbox import bubblewrap
 from minitrain.lab.sandbox.limits import Limits
+from minitrain.lab.sandbox.loader import Cell
 from minitrain.lab.sandbox.sandbox import Sandbox
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from minitrain.lab.grading.attempt import attempt_of
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import LabChecks, load_lab, pickled_reference
-from minitrain.lab.grading.grade import CheckResult, attempt_of, checks_in_turn
+from minitrain.lab.grading.grade import CheckResult, checks_in_turn
 from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.lab.sandbox.sandbox import Sandbox
 

@@ -251,12 +251,8 @@ class TestParameterCount(Exercise):
     """Parameters in closed form"""
 
     name = "parameter_count"
-    reference = "minitrain.model.config:parameter_count"
-    hidden = (
-        "minitrain/model/config.py",
-        "minitrain/measure/flops.py",
-        "minitrain/measure/predicted_memory.py",
-    )
+    reference = "minitrain.measure.parameters:parameter_count"
+    hidden = ("minitrain/measure/parameters.py",)
 
     @check(points=5, title="three random shapes, tied and untied, to the last parameter")
     def test_random(self, submission):
@@ -306,7 +302,7 @@ class TestFlops(Exercise):
 
     name = "flops_per_token"
     reference = "minitrain.measure.flops:flops_per_token"
-    hidden = ("minitrain/measure/flops.py",)
+    hidden = ("minitrain/measure/flops.py", "minitrain/measure/parameters.py")
 
     @check(points=5, title="three random shapes and lengths, forward and backward")
     def test_random(self, submission):
@@ -484,7 +480,7 @@ class TestMFU(Exercise):
 
     name = "mfu"
     reference = "minitrain.measure.flops:mfu"
-    hidden = ("minitrain/measure/flops.py",)
+    hidden = ("minitrain/measure/flops.py", "minitrain/measure/parameters.py")
 
     @check(points=6, title="the share of the peak that trains: model FLOPs only")
     def test_value(self, submission):

@@ -9,6 +9,7 @@ from itertools import pairwise, product
 
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.measure import flops, parameters
 from minitrain.paths import data_dir
 from minitrain.planning import closed_forms
 from minitrain.planning.columns import run_from_row
@@ -31,8 +32,11 @@ SIZES = {
     }
 }
 HIDDEN = tuple(
-    f"minitrain/planning/{name}.py"
-    for name in ("closed_forms", "step/workload", "step/memory", "money/cost", "search")
+    f"minitrain/{name}.py"
+    for name in (
+        *("planning/closed_forms", "planning/step/workload", "planning/step/memory"),
+        *("planning/money/cost", "planning/search", "measure/parameters", "measure/flops"),
+    )
 )
 GIB = 2**30
 TABLES = ("Korthikanti table 5", "SC21 table 1", "Llama 3 405B table 4", "MPT benchmarks")
@@ -91,7 +95,7 @@ class TestWeights(Exercise):
         for _ in range(2):
             m = dense()
             h, layers = m.hidden, m.layers
-            want = workload.parameter_count(m, 0)
+            want = parameters.parameter_count(m, 0)
             full_kv = layers * 2 * h * (h - m.kv_heads * m.head_size)
             got = submission.run(probes.called, m)[0]
             expect.equal(
@@ -114,7 +118,7 @@ class TestWeights(Exercise):
     )
     def test_active(self, submission):
         for m in (dense(), dense(gated=False)):
-            want = workload.active_weights(m)
+            want = parameters.matmul_parameters(m)
             table, norms = m.hidden * m.vocab, m.hidden * (2 * m.layers + 1)
             expect.close(
                 submission.run(probes.called, m)[1],
@@ -133,11 +137,11 @@ class TestWeights(Exercise):
     @check(points=3, title="a mixture: all experts are held, a few multiply a token")
     def test_mixture(self, submission):
         m = mixture()
-        one = workload.mlp_weights(m, m.moe_ffn)
-        total, active = workload.parameter_count(m, 0), workload.active_weights(m)
+        one = parameters.mlp_weights(m, m.moe_ffn)
+        total, active = parameters.parameter_count(m, 0), parameters.matmul_parameters(m)
         router, idle = m.moe_layers * m.hidden * m.experts, m.experts - m.experts_per_token
         got = submission.run(probes.called, m)
-        no_dense = m.dense_layers * (workload.mlp_weights(m, m.ffn))
+        no_dense = m.dense_layers * (parameters.mlp_weights(m, m.ffn))
         expect.equal(
             got[0],
             total,
@@ -175,8 +179,8 @@ class TestStepFlops(Exercise):
         for model in (dense(), mixture()):
             run = run_of(model, dp=4, micro_batch=2)
             want = workload.model_flops(run)
-            scores = 3 * run.tokens * workload.attention_flops(model, run.seq)
-            total = workload.parameter_count(model, 0)
+            scores = 3 * run.tokens * flops.attention_flops_per_token(model, run.seq)
+            total = parameters.parameter_count(model, 0)
             got = submission.run(probes.called, run)[0]
             expect.close(
                 got,
@@ -191,7 +195,7 @@ class TestStepFlops(Exercise):
                     (want / run.tokens, "that is one token's: a step has global_batch · seq"),
                     (want / run.gpus, "that is one chip's: the whole step is asked for"),
                     (want / 2, "a multiply-add is two FLOPs"),
-                    (want + 6 * run.tokens * (total - workload.active_weights(model)), "N counts what multiplies a token, the second that `weights` gives"),
+                    (want + 6 * run.tokens * (total - parameters.matmul_parameters(model)), "N counts what multiplies a token, the second that `weights` gives"),
                 ],
             )  # fmt: skip
 
@@ -200,8 +204,8 @@ class TestStepFlops(Exercise):
         for recompute, software in product(("none", "selective", "full"), ("2022", "fused")):
             run = run_of(dense(gated=False), recompute=recompute, software=software, dp=2)
             want, model = workload.hardware_flops(run), workload.model_flops(run)
-            scores = run.tokens * workload.attention_flops(run.model, run.seq)
-            head = 2 * run.tokens * workload.head_weights(run.model)
+            scores = run.tokens * flops.attention_flops_per_token(run.model, run.seq)
+            head = 2 * run.tokens * parameters.head_weights(run.model)
             expect.close(
                 submission.run(probes.called, run)[1],
                 want,

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from minitrain.commands.plan.show import say, show_json, show_table
 from minitrain.errors import InputError
+from minitrain.measure.parameters import parameter_count
 from minitrain.planning.money.cost import Cost, Site, cost_of
 from minitrain.planning.money.goodput import Failures
 from minitrain.planning.money.prices import Price
@@ -15,7 +16,6 @@ from minitrain.planning.predict import as_dict
 from minitrain.planning.run import Model
 from minitrain.planning.search import Found, plan_in_words, search
 from minitrain.planning.step.step import Step
-from minitrain.planning.step.workload import parameter_count
 
 BATCH_TOKENS = 4e6
 TOKENS_PER_PARAMETER = 20  # Chinchilla's

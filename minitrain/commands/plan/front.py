@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from minitrain.commands.plan.best import BATCH_TOKENS, TOKENS_PER_PARAMETER
 from minitrain.commands.plan.show import say, show_json, show_table
 from minitrain.errors import InputError
+from minitrain.measure.parameters import parameter_count
 from minitrain.planning.money.cost import Site, cheapest_by, pareto
 from minitrain.planning.money.front import Option, Training, all_options
 from minitrain.planning.money.prices import Price
 from minitrain.planning.run import Model
 from minitrain.planning.search import plan_in_words
-from minitrain.planning.step.workload import parameter_count
 from minitrain.words import count_text
 
 DEADLINES = (7, 30, 90, 365)  # days, where none is given

@@ -23,7 +23,8 @@ from minitrain.commands.train.stopping import stop_on_signals
 from minitrain.commands.train.wiring import OnMesh
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
-from minitrain.model.config import ModelConfig, active_parameter_count, parameter_count
+from minitrain.measure.parameters import active_parameter_count, parameter_count
+from minitrain.model.config import ModelConfig
 from minitrain.parallel.pipeline.timeline import bubble_fraction
 from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
@@ -141,7 +142,7 @@ def introduction(run: Run) -> str:
 
 def mesh_text(wiring: OnMesh) -> str:
     """'dp 2 x tp 2 x pp 2; 1f1b over 4 microbatches, its bubble 20% of a step'."""
-    mesh, schedule = wiring.parts.lines.mesh, wiring.parts.schedule
+    mesh, schedule = wiring.parts.axes.mesh, wiring.parts.schedule
     axes = " x ".join(f"{axis} {mesh[axis]}" for axis in FLAGS if mesh[axis] > 1) or "one rank"
     if mesh["pp"] == 1:
         return axes

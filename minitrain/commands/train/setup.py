@@ -22,8 +22,9 @@ from minitrain.errors import InputError
 from minitrain.generators import seed_generators
 from minitrain.measure.clock import compare, matmul_peak
 from minitrain.measure.flops import mfu
+from minitrain.measure.parameters import parameter_count
 from minitrain.memory.segments import recompute
-from minitrain.model.config import ModelConfig, parameter_count, preset
+from minitrain.model.config import ModelConfig, preset
 from minitrain.model.hub.load import describe
 from minitrain.model.hub.text import TextFiles, fast_tokenizer
 from minitrain.model.hub.weights import hub_tensors

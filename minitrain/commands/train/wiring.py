@@ -96,7 +96,7 @@ class OnMesh:
 
     def own_tokens(self, batches: Sequence[Batch]) -> list[Batch]:
         """Of each row (B, T), this rank's T/cp tokens."""
-        place, size = self.parts.lines.here["cp"], self.parts.lines.mesh["cp"]
+        place, size = self.parts.axes.here["cp"], self.parts.axes.mesh["cp"]
         return [split_sequence(batch, place, size) for batch in batches] if size > 1 else batches
 
     def whole(self) -> TrainState:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
+
+from minitrain.measure.machine import usable_cores
 
 
 class Machine:
@@ -30,8 +31,7 @@ class Machine:
     @property
     def cores(self) -> int:
         """The cores that this process may use."""
-        usable = getattr(os, "sched_getaffinity", None)
-        return len(usable(0)) if usable else os.cpu_count() or 1
+        return usable_cores()
 
     @property
     def processor(self) -> str:

@@ -1,4 +1,4 @@
-"""Who may read whom, described and not drawn: a few numbers and a document's number a token.
+"""Attention masks, described and not drawn: a few numbers and a document's number a token.
 
 A query reads keys that stand at or before its own place, no further back than the window, and in
 its own document. `attention_mask` draws that as (T, T) numbers, 4·T² bytes; a kernel that works in

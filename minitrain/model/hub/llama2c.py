@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.model.config import ModelConfig, parameter_count
+from minitrain.model.config import ModelConfig
 from minitrain.model.rope import interleaved_to_half_split
 from minitrain.model.transformer import Transformer, empty
 
@@ -117,7 +117,8 @@ def _config(path: Path, data: bytes) -> ModelConfig:
             f"{path} is no model.bin of llama2.c's first format ({error}): "
             "export it with `export.py --version 0`"
         ) from error
-    needed = HEADER.size + 4 * (parameter_count(config) + _rope_table(config))
+    parameters = sum(p.numel() for p in empty(config, "meta").parameters())
+    needed = HEADER.size + 4 * (parameters + _rope_table(config))
     if len(data) != needed:
         raise InputError(
             f"{path} has {len(data):,} bytes, and its header asks for {needed:,}: download it again"

@@ -1,15 +1,24 @@
-"""All-gather and reduce-scatter that run while their caller computes, in place where they can.
+"""Collectives that run while their caller computes: each `start_…` issues one, and what it returns
+waits for it.
 
-A ring passes on what has just arrived: N-1 steps, each waiting for the one before, so somebody must
-look after it. Here each rank sends every other its part directly, all at once, and the library
-moves the bytes in the background. Bytes a rank sends: (N-1)/N·S, as in a ring; messages: N-1.
+    start_all_gather           flat, in place         ZeRO's weights
+    start_reduce_scatter_mean  flat, in place         ZeRO's gradients, averaged
+    start_gather               along a dim, new       tensor parallelism's split activations
+    start_reduce_scatter_sum   along a dim, new       and their parts of a sum
+    start_all_reduce           in place
+    pass_on, around            a ring of neighbours   context parallelism's keys and values
+
+The flat ones send directly. A ring passes on what has just arrived: N-1 steps, each waiting for the
+one before, so somebody must look after it. Here each rank sends every other its part directly, all
+at once, and the library moves the bytes in the background. Bytes a rank sends: (N-1)/N·S, as in a
+ring; messages: N-1.
 
     ring     r sends c ─ wait ─ sends c-1 ─ wait ─ …      in flight: 1 message    extra memory 2S/N
     direct   r sends to all others ─ own work ─ wait      in flight: N-1          extra (N-1)/N·S
 
 gloo's own all-gather copies once more through a buffer of S bytes, and its reduce-scatter is an
 all-reduce: from 4 MB up these take 0.6 to 0.8 and 0.4 to 0.6 of their times on 2 and 4 ranks.
-On a GPU both are NCCL's. Lab: e03. `whole` is flat, N equal parts: (N·S/N,).
+On a GPU both are NCCL's. Labs: e02b, e02e, e03.
 """
 
 from __future__ import annotations
@@ -19,7 +28,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from minitrain.errors import divide
 from minitrain.ranks.group import Group
+
+# ---- flat, in place: `whole` (S,) is N equal parts ----
 
 
 def start_all_gather(group: Group, whole: Tensor) -> Callable[[], object]:
@@ -34,7 +46,7 @@ def start_all_gather(group: Group, whole: Tensor) -> Callable[[], object]:
     return lambda: _wait(works)
 
 
-def start_reduce_scatter(group: Group, whole: Tensor) -> Callable[[], Tensor]:
+def start_reduce_scatter_mean(group: Group, whole: Tensor) -> Callable[[], Tensor]:
     """The returned wait averages this rank's part of `whole` over ranks, in place, and gives it.
 
     Added in float32 or wider, and always in one order, whoever came first. `whole` must not change
@@ -68,6 +80,42 @@ def _average(own: Tensor, terms: list[Tensor]) -> Tensor:
     for term in terms:
         total.add_(term)
     return own.copy_(total.div_(1 + len(terms)))
+
+
+# ---- along a dim, into new tensors ----
+
+
+def start_gather(group: Group, x: Tensor, dim: int) -> Callable[[], Tensor]:
+    """The wait joins the ranks' x (..., T/N, ...) along `dim` -> (..., T, ...)."""
+    if group.size == 1:
+        return lambda: x
+    whole = x.new_empty(group.size, *x.shape)  # (N, ..., T/N, ...)
+    work = group.all_gather(whole, x, async_op=True)
+    dim = dim % x.dim()
+    return lambda: work.wait().movedim(0, dim).flatten(dim, dim + 1)  # (..., T, ...)
+
+
+def start_reduce_scatter_sum(group: Group, x: Tensor, dim: int) -> Callable[[], Tensor]:
+    """The wait gives this rank's slice (..., T/N, ...) of the sum of the ranks' x (..., T, ...)."""
+    if group.size == 1:
+        return lambda: x
+    slices = slices_of(group, x, dim).contiguous()  # (N, ..., T/N, ...)
+    return group.reduce_scatter(torch.empty_like(slices[0]), slices, async_op=True).wait
+
+
+def start_all_reduce(group: Group, x: Tensor) -> Callable[[], Tensor]:
+    """The wait gives the sum of the ranks' x, *in place*: for a fresh x of one's own."""
+    return (lambda: x) if group.size == 1 else group.all_reduce(x, async_op=True).wait
+
+
+def slices_of(group: Group, x: Tensor, dim: int) -> Tensor:
+    """x (..., T, ...) -> (N, ..., T/N, ...), a view."""
+    share = divide(f"elements of dim {dim}", x.shape[dim], group.size)
+    dim = dim % x.dim()
+    return x.unflatten(dim, (group.size, share)).movedim(dim, 0)
+
+
+# ---- a ring of neighbours ----
 
 
 def around(group: Group, block: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -15,23 +15,17 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, divide
 from minitrain.model.attention.mask import Mask
 from minitrain.model.attention.tiled import exact_dtype, tiled_attention, tiled_forward
 from minitrain.parallel.collectives.overlapped import around, pass_on
-from minitrain.parallel.context.ring import merge
 from minitrain.ranks.group import Group
 
 
 def zigzag(length: int, size: int) -> tuple[Tensor, Tensor]:
     """-> places (N, T/N): rank r holds chunks r and 2N-1-r of 2N; and inverse (T,), which puts all
     ranks' tokens, side by side in rank order, back into the order of the text."""
-    if length % (2 * size):
-        near = length - length % (2 * size) + 2 * size
-        raise InputError(
-            f"{length} tokens cannot be cut into {2 * size} equal chunks: use {near}, or another "
-            f"multiple of {2 * size}"
-        )
+    divide("tokens", length, 2 * size, "chunks")
     chunks = torch.arange(length).view(2 * size, -1)  # (2N, T/2N)
     places = torch.cat((chunks[:size], chunks[size:].flip(0)), dim=1)
     return places, places.flatten().argsort()
@@ -45,6 +39,18 @@ def halves(places: Tensor, rank: int, owner: int) -> Iterator[tuple[slice, slice
     for rows in both:
         for keys in both:
             yield rows, keys, int(places[rank, rows][0] - places[owner, keys][0])
+
+
+def merge(out: Tensor, lse: Tensor, new_out: Tensor, new_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention to two sets of keys -> to their union; out (B, H, T, C), lse (B, H, T).
+
+    Each is weighed by its share exp(lse - lse of both). A set in which a row reads nothing has
+    lse = -inf and weighs 0, also where both are such.
+    """
+    both = torch.logaddexp(lse, new_lse)
+    base = both.masked_fill(both == -torch.inf, 0)  # -inf - -inf would be NaN
+    old_share, new_share = ((z - base).exp()[..., None] for z in (lse, new_lse))
+    return out * old_share + new_out * new_share, both
 
 
 def nothing_read(q: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,13 +98,7 @@ def ulysses(
     `exchange`, a differentiable all-to-all, takes (N, …), piece r for rank r, and gives (N, …),
     piece r from rank r.
     """
-    heads, kv_heads = q.shape[1], k.shape[1]
-    if heads % size or (kv_heads % size and size % kv_heads):
-        raise InputError(
-            f"Ulysses over {size} ranks with {heads} heads and {kv_heads} key/value heads: ranks "
-            "must divide the heads, and divide the key/value heads or be a multiple of them"
-        )
-    copies = max(1, size // kv_heads)  # of a key head, for each rank whose query heads read it
+    copies = key_copies(q.shape[1], k.shape[1], size)
     k, v = (z.repeat_interleave(copies, dim=1) for z in (k, v))
     pieces = [rearrange(z, "b (n h) t c -> n b h t c", n=size) for z in (q, k, v)]
     count = [piece.shape[2] for piece in pieces]
@@ -107,3 +107,14 @@ def ulysses(
     out = tiled_attention(*whole, Mask(0))  # (B, H/N, T, C)
     parts = exchange(rearrange(out, "b h (n t) c -> n b h t c", n=size))
     return rearrange(parts, "n b h t c -> b (n h) t c")
+
+
+def key_copies(heads: int, kv_heads: int, ranks: int) -> int:
+    """To how many ranks each key/value head goes: to all whose query heads read it."""
+    if heads % ranks or (kv_heads % ranks and ranks % kv_heads):
+        raise InputError(
+            f"Ulysses over {ranks} ranks with {heads} heads and {kv_heads} key/value heads: ranks "
+            "must divide the heads, and divide the key/value heads or be a multiple of them; "
+            "a ring takes any number"
+        )
+    return max(1, ranks // kv_heads)

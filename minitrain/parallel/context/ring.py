@@ -14,9 +14,9 @@ rank's keys is merged with what they found before, by the log-sum-exp of their s
 S = 2·B·K·T/N·C elements (a rank's keys and values, of K heads: never repeated for H) are sent:
 
     sent a layer    forward     backward                         keys and values held, forward
-    naive gather    (N-1)·S     (N-1)·S                          N·S
     ring            (N-1)·S     2(N-1)·S, half of it float32     2·S: one here, one on its way
-    Ulysses         see ulysses.py
+    gather.py       (N-1)·S     (N-1)·S                          N·S
+    ulysses.py      its own formula: less with more ranks
 
 Papers: Liu et al., arXiv 2310.01889; Brandon et al., 2311.09431; Llama 3, 2407.21783. Lab: e02e.
 Shapes: B batch  T tokens  H query heads  K key/value heads  C head size  N ranks.
@@ -35,60 +35,23 @@ from minitrain.model.attention.tiled import (
     check_heads,
     exact_dtype,
     row_products,
-    tiled_attention,
     tiled_backward,
     tiled_forward,
 )
 from minitrain.parallel.collectives.overlapped import around, pass_on
-from minitrain.parallel.context.split import chunks_of, join_tensors, split_tensor
+from minitrain.parallel.context.plain import merge
+from minitrain.parallel.context.split import chunk_slice, chunks_of
 from minitrain.ranks.group import Group
-
-
-def gather_attention(
-    group: Group, order: str, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None
-) -> Tensor:
-    """Naive: every rank gathers all keys and values. q (B, H, T/N, C) -> (B, H, T/N, C).
-
-    k and v (B, K, T/N, C); `mask` is that of the whole sequence, and causal where it is None.
-    """
-    check_heads(q, k, v)
-    mine, mask = chunks_of(group.rank, group.size, order), mask or Mask(0)
-    k, v = _Gather.apply(group, order, torch.stack((k, v)))  # (B, K, T, C) both
-    everything, chunk = slice(0, k.shape[2]), q.shape[2] // len(mine)
-    return torch.cat(
-        [
-            tiled_attention(queries, k, v, mask.part(_place(a, chunk), everything))
-            for a, queries in zip(mine, q.chunk(len(mine), dim=2))
-        ],
-        dim=2,
-    )
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, group: Group, order: str, x: Tensor) -> Tensor:
-        """(…, T/N, C) -> (…, T, C)"""
-        ctx.group, ctx.order = group, order
-        return gather_sequence(group, order, x, dim=-2)
-
-    @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[None, None, Tensor]:
-        """Every rank has read every key: the owner gets the sum."""
-        size = ctx.group.size
-        parts = torch.stack([split_tensor(dy, rank, size, ctx.order, -2) for rank in range(size)])
-        return None, None, ctx.group.reduce_scatter(torch.empty_like(parts[0]), parts)
-
-
-def gather_sequence(group: Group, order: str, part: Tensor, dim: int = 1) -> Tensor:
-    """All ranks' parts, (…, T/N, …) -> (…, T, …)."""
-    parts = part.new_empty(group.size, *part.shape)
-    return join_tensors(group.all_gather(parts, part).unbind(), order, dim)
 
 
 def ring_attention(
     group: Group, order: str, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None
 ) -> Tensor:
-    """The same, with one rank's keys and values here at a time, and the next on their way."""
+    """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C).
+
+    `mask` is that of the whole sequence, and causal where it is None. One rank's keys and values
+    are here at a time, and the next on their way.
+    """
     check_heads(q, k, v)
     pieces = len(chunks_of(group.rank, group.size, order))
     if q.shape[2] % pieces or q.shape[2] != k.shape[2]:
@@ -143,27 +106,6 @@ class _Ring(torch.autograd.Function):
         return None, None, dq.to(q.dtype), dk.to(kv.dtype), dv.to(kv.dtype), None
 
 
-def ring_layer_bytes(
-    batch: int, length: int, kv_heads: int, head_size: int, ranks: int, element_bytes: int = 4
-) -> tuple[int, int]:
-    """(forward, backward): what a rank sends for a layer, of sequences of `length` tokens."""
-    hops = (ranks - 1) * 2 * batch * kv_heads * (length // ranks) * head_size
-    gradient_bytes = max(4, element_bytes)  # sums stay in float32 on their way, too
-    return hops * element_bytes, hops * (element_bytes + gradient_bytes)
-
-
-def merge(out: Tensor, lse: Tensor, new_out: Tensor, new_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention to two sets of keys -> to their union; out (B, H, T, C), lse (B, H, T).
-
-    Each is weighed by its share exp(lse - lse of both). A set in which a row reads nothing has
-    lse = -inf and weighs 0, also where both are such.
-    """
-    both = torch.logaddexp(lse, new_lse)
-    base = both.masked_fill(both == -torch.inf, 0)  # -inf - -inf would be NaN
-    old_share, new_share = ((z - base).exp()[..., None] for z in (lse, new_lse))
-    return out * old_share + new_out * new_share, both
-
-
 def blocks(
     group: Group, order: str, owner: int, length: int, mask: Mask
 ) -> Iterator[tuple[slice, slice, Mask]]:
@@ -174,9 +116,5 @@ def blocks(
     for i, a in enumerate(mine):
         for j, b in enumerate(theirs):
             if b <= a:
-                part = mask.part(_place(a, chunk), _place(b, chunk))
-                yield _place(i, chunk), _place(j, chunk), part
-
-
-def _place(index: int, chunk: int) -> slice:
-    return slice(index * chunk, (index + 1) * chunk)
+                part = mask.part(chunk_slice(a, chunk), chunk_slice(b, chunk))
+                yield chunk_slice(i, chunk), chunk_slice(j, chunk), part

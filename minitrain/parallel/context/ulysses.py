@@ -19,10 +19,10 @@ import torch
 from einops import rearrange, repeat
 from torch import Tensor
 
-from minitrain.errors import InputError
 from minitrain.model.attention.mask import Mask
 from minitrain.model.attention.tiled import check_heads, tiled_attention
-from minitrain.parallel.collectives.differentiable import AllToAll
+from minitrain.parallel.collectives.differentiable import all_to_all
+from minitrain.parallel.context.plain import key_copies
 from minitrain.parallel.context.split import join_tensors, split_tensor
 from minitrain.ranks.group import Group
 
@@ -32,39 +32,13 @@ def ulysses_attention(
 ) -> Tensor:
     """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C); `mask` of the whole sequence."""
     check_heads(q, k, v)
-    copies = _copies(q.shape[1], k.shape[1], group.size)
+    copies = key_copies(q.shape[1], k.shape[1], group.size)
     k, v = (repeat(z, "b kv t c -> b (kv copies) t c", copies=copies) for z in (k, v))
     by_rank = [rearrange(z, "b (n h) t c -> n b h t c", n=group.size) for z in (q, k, v)]
     heads = [z.shape[2] for z in by_rank]
-    parts = AllToAll.apply(group, torch.cat(by_rank, dim=2))  # (N, B, …, T/N, C)
+    parts = all_to_all(torch.cat(by_rank, dim=2), group)  # (N, B, …, T/N, C)
     whole = join_tensors(parts.unbind(), order, dim=2)  # (B, …, T, C): my heads, all tokens
     out = tiled_attention(*whole.split(heads, dim=1), mask or Mask(0))  # (B, H/N, T, C)
     mine = [split_tensor(out, rank, group.size, order, dim=2) for rank in range(group.size)]
-    parts = AllToAll.apply(group, torch.stack(mine))  # (N, B, H/N, T/N, C): all heads, my tokens
+    parts = all_to_all(torch.stack(mine), group)  # (N, B, H/N, T/N, C): all heads, my tokens
     return rearrange(parts, "n b h t c -> b (n h) t c")
-
-
-def ulysses_layer_bytes(
-    batch: int,
-    length: int,
-    heads: int,
-    kv_heads: int,
-    head_size: int,
-    ranks: int,
-    element_bytes: int = 4,
-) -> tuple[int, int]:
-    """(forward, backward): what a rank sends for a layer; what stays with itself is not counted."""
-    carried = 2 * heads + 2 * max(kv_heads, ranks)  # q and out; k and v
-    elements = batch * (length // ranks) * carried * head_size * (ranks - 1) // ranks
-    return elements * element_bytes, elements * element_bytes
-
-
-def _copies(heads: int, kv_heads: int, ranks: int) -> int:
-    """To how many ranks each key/value head goes."""
-    if heads % ranks or (kv_heads % ranks and ranks % kv_heads):
-        raise InputError(
-            f"Ulysses over {ranks} ranks with {heads} heads and {kv_heads} key/value heads: ranks "
-            "must divide the heads, and divide the key/value heads or be a multiple of them; "
-            "a ring takes any number"
-        )
-    return max(1, ranks // kv_heads)

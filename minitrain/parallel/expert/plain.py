@@ -3,7 +3,7 @@
     x ─ route ─ plan ─ mix( exchange( experts ) ) ─ y        balance_loss · update_bias
 
 The ranks of `group` have different tokens and different experts. The real ones, which keep less for
-backward and know more cases, are in exchange.py, model/dispatch.py and model/router.py.
+backward and know more cases, are in exchange.py, experts/dispatch.py and experts/router.py.
 Papers: Switch, arXiv 2101.03961 (loss, capacity); Wang et al., 2408.15664 (bias); GShard,
 2006.16668 (exchange).
 Lab: e02d_expert_parallel.

@@ -30,8 +30,8 @@ SUMMED = ("dp", "ep", "cp", "tp")  # what the pipeline shares, over pp, it has s
 PLANES = ("dp ep cp", "dp cp", "cp", "dp ep cp tp", "dp cp tp", "cp tp")
 
 
-class Lines:
-    """A rank's groups along the axes of a mesh: `lines["tp"]`, or `lines["dp cp"]` for a plane.
+class AxisGroups:
+    """A rank's groups along the axes of a mesh: `axes["tp"]`, or `axes["dp cp"]` for a plane.
 
     Axes of size 1 make no difference, so that they cost no group of their own.
     """
@@ -59,13 +59,13 @@ class GradientSums:
     One flat bucket for each set of axes and dtype, so few and large messages.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lines: Lines) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], axes: AxisGroups) -> None:
         alike: dict[tuple, list[nn.Parameter]] = {}
         for parameter in parameters:
             along = " ".join(axis for axis in SUMMED if axis in layout_of(parameter).partial)
             if parameter.requires_grad and along:
                 alike.setdefault((along, str(parameter.dtype)), []).append(parameter)
-        self.sums = [(lines[along], Bucket(alike[along, dtype])) for along, dtype in sorted(alike)]
+        self.sums = [(axes[along], Bucket(alike[along, dtype])) for along, dtype in sorted(alike)]
 
     def __call__(self) -> None:
         works = []
@@ -83,21 +83,21 @@ def copies(layout: Layout, mesh: Mesh) -> int:
     return replicated * (2 if "pp" in layout.partial else 1)
 
 
-def gradient_norm(parameters: Iterable[nn.Parameter], lines: Lines) -> Tensor:
+def gradient_norm(parameters: Iterable[nn.Parameter], axes: AxisGroups) -> Tensor:
     """The length of the whole model's gradient as one vector, the same on every rank."""
-    square = torch.zeros((), dtype=torch.float64, device=lines.world.device)
+    square = torch.zeros((), dtype=torch.float64, device=axes.world.device)
     for parameter in parameters:
         if parameter.grad is not None:
             layout = layout_of(parameter)
-            rows = range(len(parameter)) if layout.owned is None else layout.owned
-            own = torch.linalg.vector_norm(parameter.grad[rows.start : rows.stop])
-            square += own.double() ** 2 / copies(layout, lines.mesh)
-    return lines.world.all_reduce(square).sqrt()
+            part = layout.slice
+            own = parameter.grad if part is None else part.counted(parameter.grad)
+            square += torch.linalg.vector_norm(own).double() ** 2 / copies(layout, axes.mesh)
+    return axes.world.all_reduce(square).sqrt()
 
 
-def clip_on_mesh(parameters: Iterable[nn.Parameter], limit: float, lines: Lines) -> Tensor:
+def clip_on_mesh(parameters: Iterable[nn.Parameter], limit: float, axes: AxisGroups) -> Tensor:
     """`clip_by_global_norm` where each rank holds a part: one factor for all, by the one norm."""
     parameters = [p for p in parameters if p.grad is not None]
-    norm = gradient_norm(parameters, lines)
+    norm = gradient_norm(parameters, axes)
     torch._foreach_mul_([p.grad for p in parameters], clip_factor(norm, limit).item())
     return norm

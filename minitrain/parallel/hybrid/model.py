@@ -27,7 +27,7 @@ from minitrain.model.transformer import Transformer
 from minitrain.parallel.context.model import context_parallel
 from minitrain.parallel.context.split import split_sequence
 from minitrain.parallel.expert.exchange import expert_parallel
-from minitrain.parallel.hybrid.gradients import GradientSums, Lines, clip_on_mesh
+from minitrain.parallel.hybrid.gradients import AxisGroups, GradientSums, clip_on_mesh
 from minitrain.parallel.layout import lay_out
 from minitrain.parallel.mesh import Mesh
 from minitrain.parallel.pipeline.executor import Pipeline
@@ -68,22 +68,22 @@ class MeshModel:
         self, model: Transformer, mesh: Mesh, group: Group, options: MeshOptions | None = None
     ) -> None:
         self.options = options or MeshOptions()
-        self.config, self.lines = model.config, Lines(mesh, group)
+        self.config, self.axes = model.config, AxisGroups(mesh, group)
         self.schedule = make_schedule(
             self.options.schedule, mesh["pp"], self.options.microbatches, self.options.chunks
         )
-        spread(model, self.lines, self.options.sequence)
-        self.stages = cut(model, self.schedule, self.lines.here["pp"])
+        spread(model, self.axes, self.options.sequence)
+        self.stages = cut(model, self.schedule, self.axes.here["pp"])
         for stage in self.stages:
             stage.autocast = self.options.autocast
         self.modules = nn.ModuleList(self.stages)
         self.parameters = list(self.modules.parameters())  # shared ones once
-        self.pipeline = Pipeline(self.lines["pp"], self.schedule, self.stages)
-        self.sum_gradients = GradientSums(self.parameters, self.lines)
+        self.pipeline = Pipeline(self.axes["pp"], self.schedule, self.stages)
+        self.sum_gradients = GradientSums(self.parameters, self.axes)
 
     def share(self, batch: Batch) -> Batch:
         """This rank's rows and tokens of the whole step's batch (B, T)."""
-        mesh, here = self.lines.mesh, self.lines.here
+        mesh, here = self.axes.mesh, self.axes.here
         size, place = mesh["dp"] * mesh["ep"], here["dp"] * mesh["ep"] + here["ep"]
         fields = (batch.tokens, batch.targets, batch.documents, batch.positions)
         rows = Batch(*(field.chunk(size)[place] for field in fields))
@@ -102,11 +102,11 @@ class MeshModel:
 
     def update(self, optimizer: torch.optim.Optimizer, clip: float = 1.0) -> Tensor:
         """Clips by the whole model's norm, steps, and clears the gradients -> the norm before."""
-        norm = clip_on_mesh(self.parameters, clip, self.lines)
+        norm = clip_on_mesh(self.parameters, clip, self.axes)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         seeing = "dp ep cp tp" if self.options.sequence else "dp ep cp"  # other tokens
-        update_biases(self.modules, self.lines[seeing].all_reduce)
+        update_biases(self.modules, self.axes[seeing].all_reduce)
         return norm
 
     def step(
@@ -125,15 +125,15 @@ class MeshModel:
     def _count(self, batches: Sequence[Batch]) -> Tensor:
         """(2,): targets that count, and all places, of all ranks."""
         counts = torch.stack([sizes_of(batch) for batch in batches]).sum(dim=0)
-        return self.lines["dp ep cp"].all_reduce(counts)
+        return self.axes["dp ep cp"].all_reduce(counts)
 
     def _total(self, share: Tensor) -> Tensor:
         """The sum of the ranks' shares of a loss."""
-        loss = self.lines["pp"].all_reduce(share.detach().double())  # one dtype on every stage
-        return self.lines["dp ep cp"].all_reduce(loss)
+        loss = self.axes["pp"].all_reduce(share.detach().double())  # one dtype on every stage
+        return self.axes["dp ep cp"].all_reduce(loss)
 
     def _loss(self, tokens: Tensor) -> Loss:
-        group = self.lines["tp"]
+        group = self.axes["tp"]
         if group.size == 1:
             return share_of_loss(tokens)
         size = self.config.vocab_size
@@ -142,17 +142,17 @@ class MeshModel:
         )
 
 
-def spread(model: Transformer, lines: Lines, sequence: bool) -> None:
+def spread(model: Transformer, axes: AxisGroups, sequence: bool) -> None:
     """Leaves this rank's part of every layer, and notes how each parameter lies on the mesh."""
-    mesh = lines.mesh
+    mesh = axes.mesh
     if mesh["ep"] > 1:
-        expert_parallel(model, lines["ep"])
+        expert_parallel(model, axes["ep"])
     if mesh["tp"] > 1:
-        tensor_parallel(model, lines["tp"], sequence)
+        tensor_parallel(model, axes["tp"], sequence)
     if mesh["cp"] > 1:
-        context_parallel(model, lines["cp"])
+        context_parallel(model, axes["cp"])
     for parameter in model.parameters():
         lay_out(parameter, partial="dp cp")
     for layer in mixtures(model):
         along = "cp tp" if sequence else "cp"
-        layer.router.sum_sequence = lines[along].all_reduce
+        layer.router.sum_sequence = axes[along].all_reduce

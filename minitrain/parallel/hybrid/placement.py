@@ -1,8 +1,8 @@
-"""Where ranks sit, and what of their traffic has to leave the node.
+"""Placement of a mesh on nodes: what of the ranks' traffic has to leave the node.
 
 Ranks 0 … n-1 share the first node, the next n the second: the order of a mesh's axes decides who
 is together. Links inside a node are some ten times as fast as those between nodes, so the axis that
-talks most comes last (`mesh_model.AXES`):
+talks most comes last (`model.AXES`):
 
     Mesh(dp=2, tp=4)   node 0  tp 0 1 2 3 of dp 0     activations stay inside, gradients cross
     Mesh(tp=4, dp=2)   node 0  tp 0 0 1 1             every layer's activations cross, four times

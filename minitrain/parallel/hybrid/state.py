@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from minitrain.model.transformer import Transformer, empty
 from minitrain.optimizers.adamw import adamw
-from minitrain.parallel.hybrid.gradients import Lines
+from minitrain.parallel.hybrid.gradients import AxisGroups
 from minitrain.parallel.hybrid.model import MeshModel
-from minitrain.parallel.layout import Slice, layout_of, placed
+from minitrain.parallel.layout import Slice, layout_of
 from minitrain.parallel.pipeline.stages import holders, ranks_with
 
 MEANS = ("exp_avg", "exp_avg_sq")  # AdamW's, of each parameter
@@ -42,35 +42,26 @@ class Held:
 
     def in_whole(self, tensor: Tensor) -> Tensor:
         """`tensor`, of this one's shape, where it belongs in a whole of zeros."""
-        owned = layout_of(self.tensor).owned
-        return tensor.clone() if self.part is None else placed(tensor, self.part, owned)
+        return tensor.clone() if self.part is None else self.part.in_whole(tensor)
 
 
 def held_by(model: MeshModel) -> dict[str, Held]:
     """What this rank holds, by one process's names: a tied head's is "embed.weight"."""
-    here, found = model.lines.here["pp"], {}
+    here, found = model.axes.here["pp"], {}
     for stage in model.stages:
         first = {id(p): min(ranks) for p, ranks in holders(model.schedule, stage)}
         for name, tensor in stage.state_dict(keep_vars=True).items():
             lowest = first.get(id(tensor), min(ranks_with(model.schedule, stage.index)))
             name = "embed.weight" if tensor is stage.tied else name
-            speaks = here == lowest and is_first_copy(tensor, model.lines)
-            found[name] = Held(tensor, part_of(tensor, model.lines), speaks)
+            speaks = here == lowest and is_first_copy(tensor, model.axes)
+            found[name] = Held(tensor, layout_of(tensor).slice, speaks)
     return found
 
 
-def is_first_copy(tensor: Tensor, lines: Lines) -> bool:
+def is_first_copy(tensor: Tensor, axes: AxisGroups) -> bool:
     """Whether no rank of the same stage that holds the same elements comes before this one."""
     split = layout_of(tensor).split
-    return all(place == 0 for axis, place in lines.here.items() if axis not in (*split, "pp"))
-
-
-def part_of(tensor: Tensor, lines: Lines) -> Slice | None:
-    """Where this rank's tensor lies in the whole one; None: it is the whole one."""
-    if "ep" in layout_of(tensor).split:
-        experts = len(tensor)
-        return Slice(0, lines.here["ep"] * experts, experts, lines.mesh["ep"] * experts)
-    return getattr(tensor, "slice", None)
+    return all(place == 0 for axis, place in axes.here.items() if axis not in (*split, "pp"))
 
 
 @torch.no_grad()
@@ -103,8 +94,8 @@ def put_together(
     """The whole model and its AdamW, on the CPU of rank 0; the others help, and get None."""
     held = held_by(model)
     whole = gathered(model, held)
-    states = whole_states(whole, held, optimizer, model.lines)
-    if model.lines.world.rank > 0:
+    states = whole_states(whole, held, optimizer, model.axes)
+    if model.axes.world.rank > 0:
         return None
     settings = optimizer.param_groups[0]
     again = adamw(whole, *(settings[name] for name in ("lr", "weight_decay", "betas", "eps")))
@@ -116,21 +107,21 @@ def put_together(
 def whole_model(model: MeshModel) -> Transformer | None:
     """The whole model on rank 0, as one process has it; the others help, and get None."""
     whole = gathered(model, held_by(model))
-    return None if model.lines.world.rank > 0 else whole
+    return None if model.axes.world.rank > 0 else whole
 
 
 def gathered(model: MeshModel, held: dict[str, Held]) -> Transformer:
     """All ranks' parts, on the CPU of rank 0; on the others a model without numbers."""
-    where = "cpu" if model.lines.world.rank == 0 else "meta"
+    where = "cpu" if model.axes.world.rank == 0 else "meta"
     whole = empty(model.config, where, model.stages[0].dtype)
     for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
         mine = held[name].tensor if name in held else None
-        tensor.copy_(sent_together(tensor, held.get(name), mine, model.lines))
+        tensor.copy_(sent_together(tensor, held.get(name), mine, model.axes))
     return whole
 
 
 def whole_states(
-    whole: Transformer, held: dict[str, Held], optimizer: torch.optim.Optimizer, lines: Lines
+    whole: Transformer, held: dict[str, Held], optimizer: torch.optim.Optimizer, axes: AxisGroups
 ) -> dict[nn.Parameter, dict[str, Tensor]]:
     """AdamW's state of every parameter of `whole`; none before the first step."""
     mine = {name: optimizer.state.get(here.tensor, {}) for name, here in held.items()}
@@ -142,16 +133,18 @@ def whole_states(
         state = {"step": steps[0].cpu().clone()}
         for mean in MEANS:
             own = mine.get(name, {}).get(mean)
-            together = sent_together(parameter, held.get(name), own, lines)
+            together = sent_together(parameter, held.get(name), own, axes)
             state[mean] = together.to(parameter.device)
         states[parameter] = state
     return states
 
 
-def sent_together(whole: Tensor, here: Held | None, mine: Tensor | None, lines: Lines) -> Tensor:
+def sent_together(
+    whole: Tensor, here: Held | None, mine: Tensor | None, axes: AxisGroups
+) -> Tensor:
     """The ranks' parts of one tensor, `mine` among them, as one of the shape of `whole`."""
     if here is not None and here.speaks:
         part = here.in_whole(mine.detach())
     else:
-        part = torch.zeros(whole.shape, dtype=whole.dtype, device=lines.world.device)
-    return lines.world.all_reduce(part)
+        part = torch.zeros(whole.shape, dtype=whole.dtype, device=axes.world.device)
+    return axes.world.all_reduce(part)

@@ -3,12 +3,13 @@
 A step sends 2·(p-1)·B·T·D numbers a microbatch, between neighbours only: the least of all the
 parallelisms. The price is the bubble, in which ranks wait, and m microbatches make it small:
 
-    naive   rank 0  F0 ·· ·· B0 F1 ·· ·· B1        1 of p ranks works at a time
-            rank 1  ·· F0 B0 ·· ·· F1 B1 ··
-    1F1B    rank 0  F0 F1 ·· B0 F2 B1 F3 B2 B3     idle (p-1)/m of the work
-            rank 1  ·· F0 B0 F1 B1 F2 B2 F3 B3
+    no schedule   rank 0  F0 ·· ·· B0 F1 ·· ·· B1        1 of p ranks works at a time
+                  rank 1  ·· F0 B0 ·· ·· F1 B1 ··
+    1F1B          rank 0  F0 F1 ·· B0 F2 B1 F3 B2 B3     idle (p-1)/m of the work
+                  rank 1  ·· F0 B0 F1 B1 F2 B2 F3 B3
 
-One executor runs every list of operations that `schedules.py` makes. Papers: Huang et al. 2019
+One executor runs every list of operations that `schedules.py` makes, with several chunks a rank,
+receives posted early and split backwards; `plain.py` is the short one. Papers: Huang et al. 2019
 (GPipe), Narayanan et al. 2019 (1F1B), 2021 (interleaved), Qi et al. 2024 (zero-bubble), DeepSeek-AI
 2024 (DualPipe). Lab: e02c_pipeline_parallel. p ranks, m microbatches; B batch  T tokens  D width.
 """
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.parallel.pipeline.messages import Mail
+from minitrain.parallel.pipeline.messages import Messages
 from minitrain.parallel.pipeline.operations import Operation, Schedule
 from minitrain.parallel.pipeline.plain import Loss
 from minitrain.parallel.pipeline.schedules import forwards_alone
@@ -73,34 +74,29 @@ class Pipeline:
 
     def execute(self, schedule: Schedule, batches: Sequence[Any], loss: Loss) -> Tensor:
         """This rank's operations, one after the other -> the sum of its shares of the loss."""
-        step = Step(self.stages, batches, loss, schedule.splits_backward)
+        step = RankStep(self.stages, batches, loss, schedule.splits_backward)
         empty = lambda i: self.stages[0].message(batches[i])  # noqa: E731
-        mail = Mail(self.group, self.down, schedule, empty)
+        messages = Messages(self.group, self.down, schedule, empty)
         order = schedule.ranks[self.group.rank]
         self.peak_live = self.live
         self.group.trace.mark("pipeline")
         for operation, following in zip(order, [*order[1:], None]):
-            arrived = mail.take(operation)
+            arrived = messages.receive(operation)
             if following is not None:
-                mail.expect(following)  # it travels while this rank computes
-            mail.give(operation, self.timed(step, operation, arrived))
-        mail.finish()
+                messages.post_receive(following)  # it travels while this rank computes
+            messages.send(operation, self.compute(step, operation, arrived))
+        messages.finish()
         return step.total
 
-    def timed(self, step: Step, operation: Operation, arrived: Tensor | None) -> Tensor | None:
-        """The operation, noted in the trace, with the count of what is alive before and after."""
-        self.group.trace.mark(f"{operation} begins")
+    def compute(self, step: RankStep, operation: Operation, arrived: Tensor | None) -> Any:
+        """What it makes for another stage, if anything; its begin and end are in the trace."""
+        self.group.trace.mark(operation)
         self.live += operation.kind == "F"
         self.peak_live = max(self.peak_live, self.live)
-        result = self.compute(step, operation, arrived)
+        result = step.run(operation, arrived)
         self.live -= operation.kind == ("W" if step.splits else "B")
-        self.group.trace.mark(f"{operation} ends")
+        self.group.trace.mark(operation)
         return result
-
-    def compute(self, step: Step, operation: Operation, arrived: Tensor | None) -> Tensor | None:
-        """What the operation makes for another stage, if anything."""
-        kinds = {"F": step.forward, "B": step.backward, "W": step.weights}
-        return kinds[operation.kind](operation, arrived)
 
     def add_up_shared(self) -> None:
         """Sums the gradients of what several ranks hold, over those ranks."""
@@ -136,15 +132,19 @@ class Pass:
     split: SplitBackward | None
 
 
-class Step:
-    """The operations of one step, each by itself, on this rank's chunks."""
+class RankStep:
+    """One step of this rank: its forwards and backwards, each by itself."""
 
     def __init__(
         self, stages: Sequence[Stage], batches: Sequence[Any], loss: Loss, splits: bool
     ) -> None:
         self.stages, self.batches, self.loss, self.splits = stages, batches, loss, splits
-        self.passes: dict[tuple[int, int], Pass] = {}  # by microbatch and chunk
+        self.held: dict[tuple[int, int], Pass] = {}  # by microbatch and chunk
         self.total = torch.zeros((), device=stages[0].device)
+
+    def run(self, operation: Operation, arrived: Tensor | None) -> Tensor | None:
+        kinds = {"F": self.forward, "B": self.backward, "W": self.weights}
+        return kinds[operation.kind](operation, arrived)
 
     def forward(self, operation: Operation, x: Tensor | None) -> Tensor | None:
         _, i, chunk = operation
@@ -158,22 +158,22 @@ class Step:
             root = self.loss(out, self.batches[i])
             self.total = self.total + root.detach()
         split = SplitBackward(stage, uses) if self.splits else None
-        self.passes[i, chunk] = Pass(x, root, returned, split)
+        self.held[i, chunk] = Pass(x, root, returned, split)
         return out.detach() if stage.head is None else None
 
     def backward(self, operation: Operation, dy: Tensor | None) -> Tensor | None:
         place = operation.microbatch, operation.chunk
         if dy is not None:
-            self.passes[place].returned.append(dy)
+            self.held[place].returned.append(dy)
         if self.splits:
-            held = self.passes[place]
-            return held.split.inputs(held.root, held.x)
-        held = self.passes.pop(place)
-        held.root.backward()
-        return None if held.x is None else held.x.grad
+            done = self.held[place]
+            return done.split.inputs(done.root, done.x)
+        done = self.held.pop(place)
+        done.root.backward()
+        return None if done.x is None else done.x.grad
 
     def weights(self, operation: Operation, _: None) -> None:
-        self.passes.pop((operation.microbatch, operation.chunk)).split.weights()
+        self.held.pop((operation.microbatch, operation.chunk)).split.weights()
 
 
 class Sent(torch.autograd.Function):

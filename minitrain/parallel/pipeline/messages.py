@@ -1,4 +1,4 @@
-"""What a rank of a pipeline sends and receives, known beforehand from the schedule.
+"""Point-to-point messages of a pipeline: sends and receives, known beforehand from the schedule.
 
 Between two ranks messages arrive in the order in which they were sent. So a rank posts its receives
 in the order in which the *other* rank runs its operations, and early: while it computes one
@@ -25,7 +25,7 @@ from minitrain.ranks.group import Group
 from minitrain.ranks.work import Work
 
 
-class Parcel(NamedTuple):
+class Message(NamedTuple):
     """A message on its way; `place` is where in the peer's order it is made, or worked on."""
 
     work: Work
@@ -33,7 +33,7 @@ class Parcel(NamedTuple):
     place: int
 
 
-class Mail:
+class Messages:
     """`empty(i)` is a buffer for what passes between two stages of microbatch i, either way.
 
     `up` and `down` are groups of the same ranks, for messages to higher and to lower ranks.
@@ -47,35 +47,35 @@ class Mail:
         self.places = [{op: i for i, op in enumerate(order)} for order in schedule.ranks]
         peers = [peer for peer in range(up.size) if peer != self.rank]
         self.coming = {peer: deque(self._messages_from(peer)) for peer in peers}
-        self.inbox: dict[Operation, Parcel] = {}
+        self.arriving: dict[Operation, Message] = {}
         self.kept: dict[Operation, Tensor] = {}  # from this rank to itself
-        self.leaving: dict[int, list[Parcel]] = defaultdict(list)
+        self.leaving: dict[int, list[Message]] = defaultdict(list)
 
-    def expect(self, operation: Operation) -> None:
+    def post_receive(self, operation: Operation) -> None:
         """Posts the receive of what the operation works on, and of all that comes before it."""
         source = self.schedule.source(self.rank, operation)
         if source is None or source[0] == self.rank:
             return
         peer = source[0]
-        while operation not in self.inbox:
+        while operation not in self.arriving:
             mine, place = self.coming[peer].popleft()
             way = self.up if peer < self.rank else self.down
             work = way.irecv(self.empty(mine.microbatch), peer)
-            self.inbox[mine] = Parcel(work, peer, place)
+            self.arriving[mine] = Message(work, peer, place)
 
-    def take(self, operation: Operation) -> Tensor | None:
+    def receive(self, operation: Operation) -> Tensor | None:
         """What the operation works on, when it has come; None where it begins with nothing."""
         if self.schedule.source(self.rank, operation) is None:
             return None
         if operation in self.kept:
             return self.kept.pop(operation)
-        self.expect(operation)
-        parcel = self.inbox.pop(operation)
-        tensor = parcel.work.wait()
-        self._free_buffers(parcel.peer, parcel.place)
+        self.post_receive(operation)
+        message = self.arriving.pop(operation)
+        tensor = message.work.wait()
+        self._free_buffers(message.peer, message.place)
         return tensor
 
-    def give(self, operation: Operation, result: Tensor | None) -> None:
+    def send(self, operation: Operation, result: Tensor | None) -> None:
         """Sends what the operation has made to whom it is for."""
         target = self.schedule.target(self.rank, operation)
         if target is None:
@@ -87,7 +87,7 @@ class Mail:
         else:
             way = self.up if peer > self.rank else self.down
             work = way.isend(result, peer)
-            self.leaving[peer].append(Parcel(work, peer, self.places[peer][theirs]))
+            self.leaving[peer].append(Message(work, peer, self.places[peer][theirs]))
 
     def finish(self) -> None:
         """Waits until everything has left."""
@@ -102,7 +102,7 @@ class Mail:
 
     def _free_buffers(self, peer: int, place: int) -> None:
         """The peer has come to `place` of its order: what it worked on until there has arrived."""
-        for parcel in self.leaving[peer]:
-            if parcel.place <= place:
-                parcel.work.wait()
-        self.leaving[peer] = [parcel for parcel in self.leaving[peer] if parcel.place > place]
+        for message in self.leaving[peer]:
+            if message.place <= place:
+                message.work.wait()
+        self.leaving[peer] = [message for message in self.leaving[peer] if message.place > place]

@@ -7,6 +7,7 @@ schedules, `timeline.py` times them, `executor.py` runs them. Lab: e02c_pipeline
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,12 +23,6 @@ class Operation(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
-
-
-def parsed(text: str) -> Operation:
-    """The inverse of `str(operation)`: "B3.1" is microbatch 3's backward in chunk 1."""
-    microbatch, _, chunk = text[1:].partition(".")
-    return Operation(text[0], int(microbatch), int(chunk or 0))
 
 
 Place = tuple[int, int]  # a rank and one of its chunks
@@ -84,6 +79,33 @@ class Schedule:
         own = {"B": "F", "W": "B"}.get(operation.kind)
         if own is not None:
             yield rank, operation._replace(kind=own)
+
+    @cached_property
+    def run_order(self) -> list[tuple[int, Operation, int | None]]:
+        """All ranks' operations, each after what it needs: (rank, operation, the place in this list
+        of another rank's that it waits for). Where it hangs, an AssertionError names the waits.
+        """
+        done = [0] * len(self.ranks)
+        place: dict[tuple[int, Operation], int] = {}
+        asleep: dict[tuple[int, Operation], list[int]] = defaultdict(list)
+        awake, order = deque(range(len(self.ranks))), []
+        while awake:
+            rank = awake.popleft()
+            for operation in self.ranks[rank][done[rank] :]:
+                needs = list(self.needs(rank, operation))
+                missing = [need for need in needs if need not in place]
+                if missing:
+                    asleep[missing[0]].append(rank)
+                    break
+                others = [place[need] for need in needs if need[0] != rank]
+                place[rank, operation] = len(order)
+                order.append((rank, operation, others[0] if others else None))
+                done[rank] += 1
+                awake.extend(asleep.pop((rank, operation), ()))
+        stuck = [r for r, mine in enumerate(self.ranks) if done[r] < len(mine)]
+        waits = ", ".join(f"rank {r} before {self.ranks[r][done[r]]}" for r in stuck)
+        assert not stuck, f"the schedule '{self.name}' deadlocks: {waits}"
+        return order
 
     def _neighbour(
         self, rank: int, operation: Operation, steps: dict[str, int]

@@ -1,4 +1,16 @@
-"""Pipelines written out plainly: one microbatch at a time, and a rank's list of operations."""
+"""Pipeline parallelism written out plainly: one stage a rank, which runs its list of operations.
+
+    forward    receive x from the stage before    compute         send y to the stage behind
+    backward   receive dy from the one behind     compute         send dx to the one before
+
+    rank 0     F0 ·→ F1 ·→ ·· B0 ·· B1            `→` is sent in the background; a receive is begun
+    rank 1     ·· F0 B0 ·→ F1 B1 ·→               when it is needed, and waited for
+
+The first stage has tokens instead of x, the last one the loss instead of dy. What a forward leaves
+(x and y, with the graph between) is held until its backward: the schedule decides how much that is.
+`executor.py` runs every schedule; this runs those of one chunk a rank and whole backwards.
+Lab: e02c_pipeline_parallel.
+"""
 
 from __future__ import annotations
 
@@ -25,35 +37,15 @@ def share_of_loss(total_tokens: Tensor | int) -> Loss:
     return lambda logits, batch: token_weighted_loss(logits, batch.targets, total_tokens)
 
 
-def naive_pipeline(group: Group, stage: Stage, batches: Sequence[Any], loss: Loss) -> Tensor:
-    """One stage a rank; each microbatch goes there and back before the next one starts."""
-    total = torch.zeros((), device=stage.device)
-    for batch in batches:
-        x = None
-        if group.rank > 0:
-            x = group.recv(stage.message(batch), group.rank - 1).requires_grad_()
-        out = stage(x, batch)
-        if group.rank < group.size - 1:
-            group.send(out, group.rank + 1)
-            out.backward(group.recv(torch.empty_like(out), group.rank + 1))
-        else:
-            share = loss(out, batch)
-            share.backward()
-            total = total + share.detach()
-        if x is not None:
-            group.send(x.grad, group.rank - 1)
-    return total
-
-
 def run_operations(
     group: Group, order: Sequence[Operation], stage: Stage, batches: Sequence[Any]
 ) -> Tensor:
-    """Any schedule of one stage a rank, by the plainest means: it begins to receive when it needs.
+    """One step of this rank: adds to `.grad` of its stage. `order`: see `schedules.py`.
 
     Gradients are those of the mean over the tokens of all microbatches; that loss is returned by
     the last rank, zero by the others.
     """
-    total = sum(batch.tokens_counted for batch in batches)
+    share = share_of_loss(sum(batch.tokens_counted for batch in batches))
     loss = torch.zeros((), device=stage.device)
     is_last, passes, works = group.rank == group.size - 1, {}, []
     for kind, i, _ in order:
@@ -63,7 +55,7 @@ def run_operations(
                 x = group.recv(stage.message(batches[i]), group.rank - 1).requires_grad_()
             out = stage(x, batches[i])
             if is_last:
-                out = token_weighted_loss(out, batches[i].targets, total)
+                out = share(out, batches[i])
                 loss = loss + out.detach()
             else:
                 works.append(group.isend(out.detach(), group.rank + 1))

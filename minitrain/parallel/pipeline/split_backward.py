@@ -1,4 +1,4 @@
-"""A backward in two halves: B, the input's gradient, which others wait for; W, the weights', later.
+"""Split backward, for zero-bubble schedules: B, the input's gradient; later W, the weights'.
 
     loss.backward()   |dy·W₂ᵀ|x₂ᵀ·dy|dy·W₁ᵀ|x₁ᵀ·dy|        layer by layer, both
     B, and then W     |dy·W₂ᵀ|dy·W₁ᵀ|  …  |x₂ᵀ·dy|x₁ᵀ·dy|  the same matmuls in another order

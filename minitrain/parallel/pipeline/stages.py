@@ -5,15 +5,15 @@
     stage 2                     blocks 9 … 12   norm   head
 
 A stage keeps the model's names (`blocks.4.mlp.up.weight`) and the very modules, so a model whose
-modules were exchanged before (tensor parallel, experts) is cut likewise. What several ranks hold
+modules were swapped before (tensor parallel, experts) is cut likewise. What several ranks hold
 has gradients that are parts of a sum over them: an embedding that is tied to the head, and in
 DualPipe every stage. Lab: e02c_pipeline_parallel. Shapes: B batch  T tokens  D width  V vocabulary.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import accumulate
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.model.transformer import Transformer
+from minitrain.model.transformer import Transformer, all_tokens
 from minitrain.parallel.layout import lay_out
 from minitrain.parallel.pipeline.operations import Schedule
 from minitrain.parallel.pipeline.schedules import split_layers
@@ -36,7 +36,8 @@ class Stage(nn.Module):
         self.index, self.width = index, model.config.hidden_size
         self.dtype, self.device = model.embed.weight.dtype, model.embed.weight.device
         self.autocast: torch.dtype | None = None  # what its matmuls compute in, if another
-        self.bare = without_modules(model)
+        self.look_around, self.stack = model.look_around, model.stack
+        self.sequence_ranks, self.is_tied = model.sequence_ranks, model.config.tied
         self.embed = model.embed if first else None
         self.blocks = nn.ModuleDict({str(i): model.blocks[i] for i in blocks})
         self.norm = model.norm if last else None
@@ -44,36 +45,26 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor | None, batch: Any) -> Tensor:
         """x (B, T, D), None on the first stage -> (B, T, D), on the last stage logits (B, T, V)."""
-        if self.autocast is None:
-            return self.compute(x, batch)
-        with torch.autocast(self.device.type, self.autocast):
-            return self.compute(x, batch)
-
-    def compute(self, x: Tensor | None, batch: Any) -> Tensor:
-        if self.embed is not None:
-            x = self.embed(batch.tokens)  # (B, T, D)
-        turns, mask = self.bare.surroundings(x, batch.documents, batch.positions)
-        x = self.bare.stack(self.blocks.values(), x, turns, mask)
-        return x if self.head is None else self.head(self.norm(x))
+        lower = self.autocast and torch.autocast(self.device.type, self.autocast)
+        with lower or nullcontext():
+            if self.embed is not None:
+                x = self.embed(batch.tokens)  # (B, T, D)
+            whole = all_tokens(x, self.sequence_ranks)
+            turns, mask = self.look_around(whole, batch.documents, batch.positions)
+            x = self.stack(self.blocks.values(), x, turns, mask)
+            return x if self.head is None else self.head(self.norm(x))
 
     def message(self, batch: Any) -> Tensor:
         """A buffer (B, T, D) for what comes from the stage before, or goes back to it."""
         rows, tokens = batch.tokens.shape
-        tokens //= self.bare.sequence_ranks  # that share a sequence
+        tokens //= self.sequence_ranks
         return torch.empty(rows, tokens, self.width, dtype=self.dtype, device=self.device)
 
     @property
     def tied(self) -> nn.Parameter | None:
         """The matrix that embedding and head have in common, where this stage has it."""
         end = self.embed if self.embed is not None else self.head
-        return end.weight if self.bare.config.tied and end is not None else None
-
-
-def without_modules(model: Transformer) -> Transformer:
-    """The model's settings and methods alone: the rest of it can be freed."""
-    bare = copy.copy(model)
-    bare._modules = {}
-    return bare
+        return end.weight if self.is_tied and end is not None else None
 
 
 def cut(

@@ -1,4 +1,4 @@
-"""What a schedule does, without running a model: its clock, its bubble, what is alive, if it halts.
+"""A schedule on a clock, without a model: its timeline, its bubble, what is alive, if it halts.
 
 The clock is event-driven: an operation starts when its rank is free and what it needs is there; a
 message between ranks occupies the sender's communication stream and arrives `send` seconds later.
@@ -9,14 +9,13 @@ message between ranks occupies the sender's communication stream and arrives `se
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from minitrain.measure.traffic import Trace
-from minitrain.parallel.pipeline.operations import Operation, Schedule, parsed
+from minitrain.measure.traffic import Label, Trace
+from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 UNIT = {"F": 1.0, "B": 2.0}
 UNIT_SPLIT = {"F": 1.0, "B": 1.0, "W": 1.0}  # a backward is two forwards, half of it the weights'
@@ -62,30 +61,15 @@ def clocked(
         seconds = lambda rank, operation: unit[operation.kind]  # noqa: E731
     p = len(schedule.ranks)
     events: list[list[Event]] = [[] for _ in range(p)]
-    arrival: dict[tuple[int, Operation], float] = {}  # when others may use it
-    stream = [0.0] * p  # when the rank's communication stream is free
-    asleep: dict[tuple[int, Operation], list[int]] = defaultdict(list)
-    awake = deque(range(p))
-    while awake:
-        rank = awake.popleft()
-        order, done = schedule.ranks[rank], events[rank]
-        while len(done) < len(order):
-            operation = order[len(done)]
-            needs = list(schedule.needs(rank, operation))
-            missing = [need for need in needs if need not in arrival]
-            if missing:
-                asleep[missing[0]].append(rank)
-                break
-            there = [arrival[need] for need in needs if need[0] != rank]
-            start = max([done[-1].end if done else 0.0, *there])
-            end = start + seconds(rank, operation)
-            done.append(Event(operation, start, end))
-            stream[rank] = max(stream[rank], end) + send if operation.kind != "W" else stream[rank]
-            arrival[rank, operation] = stream[rank] if p > 1 else end
-            awake.extend(asleep.pop((rank, operation), ()))
-    stuck = [r for r in range(p) if len(events[r]) < len(schedule.ranks[r])]
-    waits = ", ".join(f"rank {r} before {schedule.ranks[r][len(events[r])]}" for r in stuck)
-    assert not stuck, f"the schedule '{schedule.name}' deadlocks: {waits}"
+    end, stream = [0.0] * p, [0.0] * p  # when the rank, and its communication stream, is free
+    arrival: list[float] = []  # when others may use it
+    for rank, operation, need in schedule.run_order:
+        start = end[rank] if need is None else max(end[rank], arrival[need])
+        end[rank] = start + seconds(rank, operation)
+        events[rank].append(Event(operation, start, end[rank]))
+        if operation.kind != "W":
+            stream[rank] = max(stream[rank], end[rank]) + send
+        arrival.append(stream[rank] if p > 1 else end[rank])
     return Clocked(tuple(map(tuple, events)))
 
 
@@ -97,17 +81,17 @@ def executed(traces: Sequence[Trace]) -> Clocked:
     return Clocked(tuple(tuple(_marked(trace.marks)) for trace in traces))
 
 
-def _marked(marks: Sequence[tuple[str, float]]) -> Iterator[Event]:
-    starts = [i for i, (name, _) in enumerate(marks) if name == "pipeline"]
-    assert starts, "no pipeline has run on this rank"
-    begun: dict[str, float] = {}
-    for name, seconds in marks[starts[-1] + 1 :]:
-        operation, _, which = name.partition(" ")
-        if which == "begins":
-            begun[operation] = seconds
-        elif which == "ends":
-            zero = marks[starts[-1]][1]
-            yield Event(parsed(operation), begun[operation] - zero, seconds - zero)
+def _marked(marks: Sequence[tuple[Label, float]]) -> Iterator[Event]:
+    """An operation is marked when it begins and when it ends."""
+    steps = [i for i, (label, _) in enumerate(marks) if label == "pipeline"]
+    assert steps, "no pipeline has run on this rank"
+    zero, begun = marks[steps[-1]][1], {}
+    for label, seconds in marks[steps[-1] + 1 :]:
+        if label in begun:
+            yield Event(Operation(*label), begun.pop(label), seconds - zero)
+        elif not isinstance(label, str):
+            begun[label] = seconds - zero
+    assert not begun, f"{Operation(*next(iter(begun)))} has begun and never ended"
 
 
 def check_schedule(schedule: Schedule) -> None:

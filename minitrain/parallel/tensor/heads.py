@@ -1,4 +1,4 @@
-"""Which heads of grouped-query attention a rank has, where H query heads read K key/value heads.
+"""Heads of grouped-query attention over N ranks: which a rank has, and which it shares.
 
 Each rank takes H/N query heads in a row, and the key/value heads that these read. Where N does not
 divide K, some are read on several ranks, and each of those holds a copy:
@@ -23,7 +23,7 @@ from einops import rearrange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from minitrain.errors import InputError
+from minitrain.errors import divide
 from minitrain.ranks.group import Group
 
 
@@ -52,12 +52,8 @@ class Heads:
 
 def heads_of(rank: int, ranks: int, heads: int, kv_heads: int) -> Heads:
     """H query heads, split evenly, and the key/value heads they read."""
-    if heads % ranks:
-        fitting = [str(n) for n in range(1, heads + 1) if heads % n == 0]
-        raise InputError(
-            f"{heads} heads cannot be split over {ranks} ranks: use {', '.join(fitting)} ranks"
-        )
-    mine = [_span(r, heads // ranks, heads // kv_heads) for r in range(ranks)]
+    count = divide("heads", heads, ranks)
+    mine = [_span(r, count, heads // kv_heads) for r in range(ranks)]
     queries, keys = mine[rank]
     holders = {k: tuple(r for r in range(ranks) if k in mine[r][1]) for k in keys}
     owned = [k for k in keys if holders[k][0] == rank]

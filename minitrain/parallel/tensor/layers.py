@@ -23,6 +23,7 @@ from dataclasses import replace
 from einops import rearrange
 from torch import Tensor, nn
 
+from minitrain.errors import divide
 from minitrain.model.attention.grouped_query import Attention
 from minitrain.model.mlp import MLP, swiglu
 from minitrain.model.rope import Rotation
@@ -50,12 +51,13 @@ class TensorAttention(Attention):
         self.kernel = attention.kernel
         size = self.head_size = attention.head_size
         width, kv_width = len(attention.q.weight), len(attention.k.weight)
-        self.heads, self.shared, owned = heads, shared, heads.owned_rows(size)
-        columns = even_slice("attention's width", width, group, dim=0)
-        kv_columns = Slice(0, heads.keys.start * size, len(heads.keys) * size, kv_width)
+        self.heads, self.shared = heads, shared
+        columns = even_slice("features of attention", width, group, dim=0)
+        first, count = heads.keys.start * size, len(heads.keys) * size
+        kv_columns = Slice(0, first, count, kv_width, heads.owned_rows(size))
         self.q = ColumnLinear(attention.q, group, columns, sequence)
-        self.k = ColumnLinear(attention.k, group, kv_columns, sequence, owned)
-        self.v = ColumnLinear(attention.v, group, kv_columns, sequence, owned)
+        self.k = ColumnLinear(attention.k, group, kv_columns, sequence)
+        self.v = ColumnLinear(attention.v, group, kv_columns, sequence)
         self.o = RowLinear(attention.o, group, replace(columns, dim=1), sequence)
 
     def forward(self, x: Tensor, turns: Rotation, mask: Tensor | None = None) -> Tensor:
@@ -78,7 +80,7 @@ class TensorMLP(nn.Module):
     def __init__(self, mlp: MLP, group: Group, sequence: bool = False) -> None:
         super().__init__()
         self.group, self.sequence = group, sequence
-        columns = even_slice("ffn_size", len(mlp.gate.weight), group, dim=0)
+        columns = even_slice("features of the MLP", len(mlp.gate.weight), group, dim=0)
         self.gate = ColumnLinear(mlp.gate, group, columns, sequence)
         self.up = ColumnLinear(mlp.up, group, columns, sequence)
         self.down = RowLinear(mlp.down, group, replace(columns, dim=1), sequence)
@@ -98,7 +100,7 @@ def tensor_parallel(model: Transformer, group: Group, sequence: bool = False) ->
     """
     config = model.config
     heads = heads_of(group.rank, group.size, config.heads, config.kv_heads)
-    even_slice("ffn_size", config.ffn_size, group, dim=0)  # refuse before anything is changed
+    divide("features of the MLP", config.ffn_size, group.size)  # before anything is changed
     shared = shared_rows(group, heads, config.head_size)
     model.embed = VocabularyEmbedding(model.embed, group, sequence)
     for block in model.blocks:

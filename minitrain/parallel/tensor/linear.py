@@ -3,13 +3,13 @@
     column   y = x·Wᵀ   W (F/N, D)   x whole -> y split    backward sums dx over the ranks
     row      y = x·Wᵀ   W (D, F/N)   x split -> y whole    forward sums y over the ranks
 
-    naive      backward   dx ─ all-reduce ─ dW       the sum is waited for
-    real       backward   dx ─ dW ─                  it travels while dW is computed
+    plain.py   backward   dx ─ all-reduce ─ dW       the sum is waited for
+    here       backward   dx ─ dW ─                  it travels while dW is computed
                              ‖ all-reduce
 
 Several column linears of one input share one sum: of what they say together. With `sequence`, x and
 y of width D hold T/N tokens a rank: an all-gather before, a reduce-scatter after. What is kept for
-backward is then the T/N tokens, gathered again (‖ dx). Bytes: `traffic.py`.
+backward is then the T/N tokens, gathered again (‖ dx).
 Paper: Shoeybi et al., arXiv 1909.08053. Lab: e02b_tensor_parallel.
 Shapes: B batch  T tokens  D width  F features  N ranks.
 """
@@ -24,38 +24,25 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from minitrain.parallel.collectives.differentiable import (
-    all_gather,
-    copy,
-    gathered,
-    reduce,
-    reduce_scatter,
+from minitrain.parallel.collectives.overlapped import (
     start_all_reduce,
     start_gather,
-    start_reduce_scatter,
+    start_reduce_scatter_sum,
 )
-from minitrain.parallel.layout import Slice, cut
+from minitrain.parallel.layout import Slice, take_slice
 from minitrain.ranks.group import Group
 
 Pair = tuple[Tensor, "Tensor | None"]  # weight (F/N, D) and bias (F/N,)
 
 
-def column_linears_naive(
+def column_linears(
     x: Tensor, pairs: Sequence[Pair], group: Group, sequence: bool = False
 ) -> tuple[Tensor, ...]:
     """x (B, T, D), or (B, T/N, D) with `sequence` -> this rank's features (B, T, F/N), a pair each.
 
-    All read one copy of x, so that backward sums the gradient once for all; it waits for the sum.
+    Backward's one sum for all of them travels while the weights' gradients are computed. With
+    `sequence` T/N tokens are kept for it, gathered again while the input's gradient is computed.
     """
-    x = all_gather(x, group, dim=1) if sequence else copy(x, group)
-    return tuple(F.linear(x, weight, bias) for weight, bias in pairs)
-
-
-def column_linears(
-    x: Tensor, pairs: Sequence[Pair], group: Group, sequence: bool = False
-) -> tuple[Tensor, ...]:
-    """The same; the sum travels while the weights' gradients are computed. With `sequence` T/N
-    tokens are kept for backward, and gathered again while the input's gradient is computed."""
     if group.size == 1:
         return tuple(F.linear(x, weight, bias) for weight, bias in pairs)
     x, *flat = autocast(x, *(tensor for pair in pairs for tensor in pair))
@@ -68,7 +55,7 @@ class _Columns(torch.autograd.Function):
         weights, biases = flat[::2], flat[1::2]
         ctx.group, ctx.sequence = group, sequence
         ctx.save_for_backward(x, *weights)
-        whole = gathered(x, group, dim=1) if sequence else x  # (B, T, D)
+        whole = start_gather(group, x, dim=1)() if sequence else x  # (B, T, D)
         return tuple(F.linear(whole, weight, bias) for weight, bias in zip(weights, biases))
 
     @staticmethod
@@ -78,9 +65,9 @@ class _Columns(torch.autograd.Function):
         for_x, for_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[3::2])
         whole, dx = (lambda: x), (lambda: None)
         if ctx.sequence and for_weights:
-            whole = start_gather(x, ctx.group, dim=1)
+            whole = start_gather(ctx.group, x, dim=1)
         if for_x:
-            dx = _start_sum(_input_gradient(gradients, weights), ctx.group, ctx.sequence)
+            dx = _start_sum(ctx.group, _input_gradient(gradients, weights), ctx.sequence)
         x, flat = whole(), []
         for i, dy in enumerate(gradients):
             for_weight, for_bias = ctx.needs_input_grad[3 + 2 * i : 5 + 2 * i]
@@ -97,27 +84,21 @@ def _input_gradient(gradients: Sequence[Tensor], weights: Sequence[Tensor]) -> T
     return dx.view(*gradients[0].shape[:-1], -1)
 
 
-def _start_sum(part: Tensor, group: Group, sequence: bool) -> Callable[[], Tensor]:
+def _start_sum(group: Group, part: Tensor, sequence: bool) -> Callable[[], Tensor]:
     """Issues the sum of the ranks' parts (B, T, D), each a fresh tensor; -> (B, T or T/N, D)."""
-    return start_reduce_scatter(part, group, dim=1) if sequence else start_all_reduce(part, group)
-
-
-def row_linear_naive(
-    x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sequence: bool = False
-) -> Tensor:
-    """x (B, T, F/N), weight (D, F/N) -> (B, T, D), or (B, T/N, D) with `sequence`.
-
-    The bias (D,) is added after the sum: before, it would be there N times.
-    """
-    y = F.linear(x, weight)  # (B, T, D), a part
-    y = reduce_scatter(y, group, dim=1) if sequence else reduce(y, group)
-    return y if bias is None else y + bias
+    if sequence:
+        return start_reduce_scatter_sum(group, part, dim=1)
+    return start_all_reduce(group, part)
 
 
 def row_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sequence: bool = False
 ) -> Tensor:
-    """The same, summed in the matmul's own buffer instead of a copy of it."""
+    """x (B, T, F/N), weight (D, F/N) -> (B, T, D), or (B, T/N, D) with `sequence`.
+
+    Summed in the matmul's own buffer; the bias (D,) is added after that: before, it would be there
+    N times.
+    """
     if group.size == 1:
         return F.linear(x, weight, bias)
     return _Row.apply(*autocast(x, weight, bias), group, sequence)
@@ -129,14 +110,14 @@ class _Row(torch.autograd.Function):
         ctx.group, ctx.sequence = group, sequence
         ctx.save_for_backward(x, weight)
         y = F.linear(x, weight)  # (B, T, D), a part
-        y = _start_sum(y, group, sequence)()
+        y = _start_sum(group, y, sequence)()
         return y if bias is None else y.add_(bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy: Tensor):
         x, weight = ctx.saved_tensors
-        whole = gathered(dy, ctx.group, dim=1) if ctx.sequence else dy  # (B, T, D)
+        whole = start_gather(ctx.group, dy, dim=1)() if ctx.sequence else dy  # (B, T, D)
         dx = whole @ weight if ctx.needs_input_grad[0] else None  # (B, T, F/N)
         dw = rows(whole).T @ rows(x) if ctx.needs_input_grad[1] else None  # (D, F/N)
         db = rows(dy).sum(dim=0) if ctx.needs_input_grad[2] else None
@@ -160,22 +141,14 @@ def autocast(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]
 
 
 class ColumnLinear(nn.Module):
-    """The rows `part` of a linear's matrix (F, D), which make this rank's F/N features.
-
-    `owned`: those of its rows that no lower rank holds, where ranks share some.
-    """
+    """The rows `part` of a linear's matrix (F, D), which make this rank's F/N features."""
 
     def __init__(
-        self,
-        linear: nn.Linear,
-        group: Group,
-        part: Slice,
-        sequence: bool = False,
-        owned: range | None = None,
+        self, linear: nn.Linear, group: Group, part: Slice, sequence: bool = False
     ) -> None:
         super().__init__()
         self.group, self.sequence = group, sequence
-        self.weight, self.bias = (cut(p, part, owned) for p in (linear.weight, linear.bias))
+        self.weight, self.bias = (take_slice(p, part, "tp") for p in (linear.weight, linear.bias))
 
     def forward(self, x: Tensor) -> Tensor:
         return column_linears(x, [(self.weight, self.bias)], self.group, self.sequence)[0]
@@ -189,7 +162,7 @@ class RowLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.group, self.sequence = group, sequence
-        self.weight, self.bias = cut(linear.weight, part), linear.bias
+        self.weight, self.bias = take_slice(linear.weight, part, "tp"), linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
         return row_linear(x, self.weight, self.bias, self.group, self.sequence)

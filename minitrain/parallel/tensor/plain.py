@@ -28,7 +28,7 @@ from minitrain.model.norm import rms_norm
 Operator = Callable[[Tensor], Tensor]
 
 
-class Ranks(Protocol):
+class Operators(Protocol):
     """What the layers ask of `tp`."""
 
     rank: int
@@ -81,7 +81,7 @@ def parallel_attention(x: Tensor, w: Any, enter: Operator, leave: Operator) -> T
     return leave(rearrange(out, "b h t c -> b t (h c)") @ w.o.T)
 
 
-def sequence_mlp(x: Tensor, w: Any, tp: Ranks) -> Tensor:
+def sequence_mlp(x: Tensor, w: Any, tp: Operators) -> Tensor:
     """x (B, T/N, D) plus the MLP of its norm, (B, T/N, D).
 
     Norm and bias see T/N tokens, so their gradients are parts: `copy` sums them.
@@ -91,7 +91,7 @@ def sequence_mlp(x: Tensor, w: Any, tp: Ranks) -> Tensor:
     return x + tp.reduce_scatter(inside @ w.down.T) + tp.copy(w.bias)
 
 
-def embed(tokens: Tensor, weight: Tensor, tp: Ranks) -> Tensor:
+def embed(tokens: Tensor, weight: Tensor, tp: Operators) -> Tensor:
     """tokens (B, T), weight (V/N, D): this rank's rows -> (B, T, D) on every rank."""
     places = tokens - tp.rank * len(weight)
     elsewhere = (places < 0) | (places >= len(weight))  # (B, T)
@@ -99,7 +99,7 @@ def embed(tokens: Tensor, weight: Tensor, tp: Ranks) -> Tensor:
     return tp.reduce(rows.masked_fill(rearrange(elsewhere, "b t -> b t 1"), 0))
 
 
-def vocabulary_loss(logits: Tensor, targets: Tensor, tp: Ranks) -> Tensor:
+def vocabulary_loss(logits: Tensor, targets: Tensor, tp: Operators) -> Tensor:
     """logits (n, V/N), targets (n,) -> the mean cross-entropy (), from three numbers a token."""
     width = logits.shape[-1]
     top = tp.max(logits.amax(dim=-1))  # (n,)

@@ -4,8 +4,8 @@ A token is looked up on the rank that has its row, zero on the others, and the s
 The loss needs two numbers a token of each rank, its log-sum-exp l and its share a of the target's
 logit: with all ranks' l, the loss is log Σ exp l - Σ a. No rank ever holds B·T·V logits:
 
-    naive   gather the logits        (N-1)/N·B·T·V·4 bytes sent, B·T·V·4 held, twice
-    real    gather l and a           8(N-1)·B·T bytes sent, B·T·V/N·4 held, and a chunk
+    gather the logits       (N-1)/N·B·T·V·4 bytes sent, B·T·V·4 held, twice
+    gather l and a          8(N-1)·B·T bytes sent, B·T·V/N·4 held, and a chunk
 
 V that N does not divide is padded to ⌈V/N⌉ a rank: the columns past V are left out of every sum.
 Papers: Shoeybi et al., arXiv 1909.08053; z-loss: Chowdhery et al., 2204.02311. Lab:
@@ -24,15 +24,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from minitrain.errors import InputError
-from minitrain.parallel.collectives.differentiable import (
-    gather,
-    gathered,
-    reduce,
-    reduce_scatter,
+from minitrain.parallel.collectives.overlapped import (
     start_all_reduce,
-    start_reduce_scatter,
+    start_gather,
+    start_reduce_scatter_sum,
 )
-from minitrain.parallel.layout import cut, padded_slice
+from minitrain.parallel.layout import padded_slice, take_slice
 from minitrain.ranks.group import Group
 from minitrain.training.loss import IGNORED
 
@@ -49,7 +46,7 @@ class VocabularyEmbedding(nn.Module):
         super().__init__()
         self.group, self.sequence = group, sequence
         self.part = padded_slice(len(embedding.weight), group, dim=0)
-        self.weight = cut(embedding.weight, self.part)
+        self.weight = take_slice(embedding.weight, self.part, "tp")
 
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens (B, T) -> (B, T, D), or (B, T/N, D) with `sequence`."""
@@ -58,16 +55,11 @@ class VocabularyEmbedding(nn.Module):
         return embed(tokens - self.part.start, self.weight, self.group, self.sequence)
 
 
-def embed_naive(places: Tensor, weight: Tensor, group: Group, sequence: bool = False) -> Tensor:
-    """places (B, T): rows of `weight` (V/N, D), and others that some other rank has."""
-    elsewhere = (places < 0) | (places >= len(weight))  # (B, T)
-    rows = F.embedding(places.masked_fill(elsewhere, 0), weight)
-    rows = rows.masked_fill(rearrange(elsewhere, "b t -> b t 1"), 0)  # (B, T, D), a part
-    return reduce_scatter(rows, group, dim=1) if sequence else reduce(rows, group)
-
-
 def embed(places: Tensor, weight: Tensor, group: Group, sequence: bool = False) -> Tensor:
-    """The same without copies: masked and summed in place; backward reads this rank's rows only."""
+    """places (B, T): rows of `weight` (V/N, D), and others that some other rank has -> (B, T, D).
+
+    Masked and summed in place; backward reads this rank's rows only.
+    """
     return _Embed.apply(places, weight, group, sequence)
 
 
@@ -80,41 +72,20 @@ class _Embed(torch.autograd.Function):
         rows = F.embedding(places.masked_fill(elsewhere, 0), weight)
         rows.masked_fill_(rearrange(elsewhere, "b t -> b t 1"), 0)  # (B, T, D), a part
         if sequence:
-            return start_reduce_scatter(rows, group, dim=1)()
-        return start_all_reduce(rows, group)()
+            return start_reduce_scatter_sum(group, rows, dim=1)()
+        return start_all_reduce(group, rows)()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy: Tensor):
         places, elsewhere = ctx.saved_tensors
-        dy = gathered(dy, ctx.group, dim=1) if ctx.sequence else dy  # (B, T, D)
+        dy = start_gather(ctx.group, dy, dim=1)() if ctx.sequence else dy  # (B, T, D)
         dw = dy.new_zeros(ctx.shape)
         dw.index_add_(0, places[~elsewhere], dy[~elsewhere])
         return None, dw, None, None
 
 
 # ---- cross-entropy ----
-
-
-def vocabulary_parallel_loss_naive(
-    logits: Tensor,
-    targets: Tensor,
-    total_tokens: Tensor | int,
-    group: Group,
-    vocab_size: int,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-) -> Tensor:
-    """logits (B, T, V/N), targets (B, T), -100 where not counted -> the loss of `training.loop`'s
-    `token_weighted_loss`, the same on every rank: every rank makes the whole logits (B, T, V)."""
-    whole = gather(logits, group, dim=-1)[..., :vocab_size].flatten(0, 1)  # (n, V)
-    whole = whole.to(torch.promote_types(whole.dtype, torch.float32))
-    targets = targets.flatten()
-    summed = F.cross_entropy(
-        whole, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
-    )
-    z = whole.logsumexp(dim=-1)[targets != IGNORED].square().sum()
-    return (summed + z_loss * z) / total_tokens
 
 
 def vocabulary_parallel_loss(
@@ -126,7 +97,8 @@ def vocabulary_parallel_loss(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """The same from V/N logits a rank. Keeps the logits and a number a token for backward.
+    """logits (B, T, V/N), targets (B, T), -100 where not counted -> the loss, () on every rank, of
+    `token_weighted_loss` on whole logits. Keeps the logits and a number a token for backward.
 
     `label_smoothing` ε spreads that share of each target evenly over the vocabulary; `z_loss` adds
     itself times log²Z, which holds the logits' scale. A target outside the vocabulary is not seen.

@@ -11,22 +11,25 @@ in float32, no store) one step moves all. Papers: ZeRO; "ZeRO-Offload" (Ren et a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitrain.errors import InputError, unknown_name
 from minitrain.memory.optimizer_offload import Mover, Shelf, in_turn, state_of
 from minitrain.memory.stores import Store
-from minitrain.parallel.zero.stages_1_2 import Sharded
+from minitrain.parallel.zero.sharded import Sharded
+from minitrain.parallel.zero.torch_optimizers import elementwise_only
 from minitrain.parallel.zero.unit import Unit
 
 Make = Callable[[list[dict]], torch.optim.Optimizer]
 OFFLOADABLE = {"gradients": 2, "parameters": 3}  # from which stage on a rank has only its part
 
 
-class ZeroOptimizer:
-    """An optimizer over this rank's pieces: `make(groups)` builds it, `groups` name the model's.
+class ZeroOptimizer(torch.optim.Optimizer):
+    """An optimizer over this rank's pieces: `make(groups)` builds it, `groups` name the model's
+    parameters, or the pieces.
 
         optimizer = ZeroOptimizer(zero, parameter_groups(model, 0.1), partial(AdamW, lr=1e-3))
 
@@ -44,21 +47,30 @@ class ZeroOptimizer:
     ) -> None:
         elementwise_only(make)
         self.zero = zero
-        pieces = {
-            p: unit.pieces[name].weight
-            for unit in zero.trained
-            for name, p in unit.parameters.items()
-            if name in unit.pieces
-        }
-        self.inner = make(
-            [{**g, "params": [pieces[p] for p in g["params"] if p in pieces]} for g in groups]
-        )
-        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+        self.inner = make([self._of_pieces(group) for group in groups])
+        super().__init__(self.inner.param_groups, self.inner.defaults)
+        self._share()
         self.shelves: list[Shelf] = []  # of each unit's state, where it is offloaded
+        zero.watch.own.update((self, self.inner))
+        for unit in zero.trained:
+            unit.takes_turns = True
         if store is not None:
             self._offload(Mover(store), also)
 
-    def step(self) -> None:
+    def add_param_group(self, param_group: dict) -> None:
+        super().add_param_group(self._of_pieces(param_group))
+
+    def state_dict(self) -> dict:
+        """torch's, of this rank's pieces; state.py has those that other ranks can read."""
+        self.arrive()
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        self.inner.load_state_dict(state_dict)
+        self._share()
+
+    def step(self, closure: Any = None) -> None:
+        assert closure is None, "gradients come from backward() here, not from a closure"
         units = self.zero.trained
         for unit in units:
             unit.hide_gradient()
@@ -74,9 +86,7 @@ class ZeroOptimizer:
                 unit.hide_gradient()
                 unit.depart()
                 self.zero.updated(unit)
-        for unit in units:
-            if self.zero.stage < 3:
-                unit.gather()
+        self.zero.settle()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.zero.zero_grad(set_to_none)
@@ -87,6 +97,14 @@ class ZeroOptimizer:
             shelf.get()
         for unit in self.zero.trained:
             unit.shard_shelf.get()
+
+    def _share(self) -> None:
+        """Groups and state are one with the inner optimizer's: a scheduler's rate is its rate."""
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
+
+    def _of_pieces(self, group: dict) -> dict:
+        piece_of = self.zero.piece_of
+        return {**group, "params": [piece_of.get(p, p) for p in group["params"]]}
 
     def _turns(self) -> Iterator[tuple[list[Unit], list[Unit]]]:
         """Which units move together, and whose turn is next: that of all where nothing travels."""
@@ -116,27 +134,3 @@ class ZeroOptimizer:
             if "parameters" in also:
                 unit.shard_shelf = Shelf(mover, f"unit-{number}.shard")
                 unit.shard_shelf.put([unit.shard])
-
-
-def elementwise_only(make: Callable[[list[dict]], torch.optim.Optimizer]) -> None:
-    """InputError unless the optimizer moves a matrix as it moves the same numbers cut in two.
-
-    Adafactor's rows and columns, or Muon's matrix, are not there in a shard, and no error says so.
-    """
-    generator = torch.Generator().manual_seed(0)
-    matrix, gradient = torch.randn(2, 8, 8, generator=generator)
-    whole, parts = nn.Parameter(matrix.clone()), [nn.Parameter(p) for p in matrix.view(2, 32)]
-    whole.grad = gradient
-    for part, grad in zip(parts, gradient.view(2, 32)):
-        part.grad = grad
-    try:
-        make([{"params": [whole]}]).step()
-        make([{"params": parts}]).step()
-        same = torch.allclose(whole.flatten(), torch.cat(parts), rtol=1e-4, atol=1e-6)
-    except ValueError:  # Muon says that it takes matrices only
-        same = False
-    if not same:
-        raise InputError(
-            "this optimizer needs whole matrices and a shard has none: use an element-wise one "
-            "(AdamW, SGD, Lion), or DDP"
-        )

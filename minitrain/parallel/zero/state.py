@@ -19,13 +19,13 @@ from torch import Tensor
 
 from minitrain.errors import InputError
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
-from minitrain.parallel.zero.stages_1_2 import Sharded
+from minitrain.parallel.zero.sharded import Sharded
 from minitrain.parallel.zero.unit import Piece, Unit
 
 
-def sharded_state(zero: Sharded, optimizer: ZeroOptimizer) -> dict:
+def sharded_state(zero: Sharded, optimizer: torch.optim.Optimizer) -> dict:
     """Copies of this rank's own."""
-    optimizer.arrive()
+    _arrive(optimizer)
     pieces = {
         name: {
             "start": piece.start,
@@ -37,9 +37,9 @@ def sharded_state(zero: Sharded, optimizer: ZeroOptimizer) -> dict:
     return {"pieces": pieces, "groups": _settings(optimizer)}
 
 
-def gathered_state(zero: Sharded, optimizer: ZeroOptimizer) -> dict:
+def gathered_state(zero: Sharded, optimizer: torch.optim.Optimizer) -> dict:
     """Whole parameters and their state, on every rank. Collective."""
-    optimizer.arrive()
+    _arrive(optimizer)
     kinds = _kinds(zero, optimizer)
     pieces = {name: {"start": 0} for unit in zero.units for name in unit.parameters}
     for unit in zero.units:
@@ -55,9 +55,9 @@ def gathered_state(zero: Sharded, optimizer: ZeroOptimizer) -> dict:
     return {"pieces": pieces, "groups": _settings(optimizer)}
 
 
-def load_state(zero: Sharded, optimizer: ZeroOptimizer, states: Sequence[dict]) -> None:
+def load_state(zero: Sharded, optimizer: torch.optim.Optimizer, states: Sequence[dict]) -> None:
     """`states`: one gathered state, or the sharded ones of all ranks that saved, in any order."""
-    optimizer.arrive()
+    _arrive(optimizer)
     for unit in zero.units:
         unit.free()
         for name, piece in unit.pieces.items():
@@ -71,7 +71,7 @@ def load_state(zero: Sharded, optimizer: ZeroOptimizer, states: Sequence[dict]) 
 
 @torch.no_grad()
 def _fill(
-    name: str, piece: Piece, optimizer: ZeroOptimizer, entries: Sequence[dict | None]
+    name: str, piece: Piece, optimizer: torch.optim.Optimizer, entries: Sequence[dict | None]
 ) -> None:
     """Copies into the piece, and into new state, whatever of it the entries have."""
     found, elements = 0, piece.weight.numel()
@@ -94,26 +94,31 @@ def _fill(
             )
     if found != elements:
         raise InputError(
-            f"the states given have {found} of the {elements} elements of {name} that rank "
-            f"{optimizer.zero.group.rank} needs: give those of all the ranks that saved, each once"
+            f"the states given have {found} of the {elements} elements of {name} that this "
+            "rank needs: give those of all the ranks that saved, each once"
         )
 
 
-def _room(piece: Piece, optimizer: ZeroOptimizer, key: str, like: Tensor) -> Tensor:
+def _room(piece: Piece, optimizer: torch.optim.Optimizer, key: str, like: Tensor) -> Tensor:
+    """(n,): where the piece keeps its `key`."""
     if key == "weight":
-        return piece.weight.data
+        return piece.weight.data.view(-1)
     state = optimizer.state[piece.weight]
     if key not in state or state[key].shape != piece.weight.shape:
         state[key] = torch.zeros_like(piece.weight, dtype=like.dtype)
-    return state[key]
+    return state[key].view(-1)
 
 
-def _tensors(piece: Piece, optimizer: ZeroOptimizer) -> dict[str, Tensor]:
-    state = optimizer.state.get(piece.weight, {})
-    return {"weight": piece.weight.data} | {k: v for k, v in state.items() if isinstance(v, Tensor)}
+def _tensors(piece: Piece, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What is kept for the piece: (n,) each, or one number."""
+    kept = {"weight": piece.weight.data, **optimizer.state.get(piece.weight, {})}
+    tensors = {key: value for key, value in kept.items() if isinstance(value, Tensor)}
+    return {key: t.view(-1) if t.dim() else t for key, t in tensors.items()}
 
 
-def _kinds(zero: Sharded, optimizer: ZeroOptimizer) -> dict[str, tuple[bool, torch.dtype | None]]:
+def _kinds(
+    zero: Sharded, optimizer: torch.optim.Optimizer
+) -> dict[str, tuple[bool, torch.dtype | None]]:
     """For each tensor kept of a piece: is it one number, and its dtype; as any rank knows it."""
     mine = {
         key: (key != "weight" and tensor.dim() == 0, tensor.dtype)
@@ -128,13 +133,19 @@ def _kinds(zero: Sharded, optimizer: ZeroOptimizer) -> dict[str, tuple[bool, tor
     }
 
 
-def _whole(unit: Unit, optimizer: ZeroOptimizer, key: str, dtype: torch.dtype) -> Tensor:
+def _whole(unit: Unit, optimizer: torch.optim.Optimizer, key: str, dtype: torch.dtype) -> Tensor:
     """(S,): all ranks' `key` of the unit; where it is one number, every element has it."""
     own = torch.zeros_like(unit.shard, dtype=dtype)
     for piece in unit.pieces.values():
         own[piece.place] = _tensors(piece, optimizer).get(key, 0)
-    return unit.group.all_gather(own.new_empty(unit.full.numel()), own)
+    return unit.together(own)
 
 
-def _settings(optimizer: ZeroOptimizer) -> list[dict]:
+def _arrive(optimizer: torch.optim.Optimizer) -> None:
+    """What ours keeps in a store comes into memory; torch's has no store."""
+    if isinstance(optimizer, ZeroOptimizer):
+        optimizer.arrive()
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> list[dict]:
     return [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]

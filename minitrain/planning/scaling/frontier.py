@@ -48,29 +48,6 @@ def fit_frontier(a: float, rows: list[tuple[float, float]]) -> Frontier:
 KAPLAN = Frontier(0.73, 1.3e9 * (6 / PF_DAY) ** 0.73)
 
 
-def with_inference(
-    served_tokens: float, loss: float, law: ScalingLaw = CHINCHILLA_REFITTED
-) -> Optimum:
-    """The N and D that reach `loss` for the fewest FLOPs of training and serving together."""
-    if loss <= law.E:
-        raise InputError(
-            f"loss is {loss}: no model gets to {law.E} or under; ask for more than that"
-        )
-    if served_tokens < 0:
-        raise InputError(f"served tokens is {served_tokens:g}: give 0 or more")
-    smallest = (law.A / (loss - law.E)) ** (1 / law.alpha)  # with tokens without end
-
-    def tokens(n: float) -> float:
-        return (law.B / (loss - law.E - law.A / n**law.alpha)) ** (1 / law.beta)
-
-    def flops(log_n: float) -> float:
-        n = math.exp(log_n)
-        return 6 * n * tokens(n) + 2 * n * served_tokens
-
-    n = math.exp(least(flops, math.log(smallest * (1 + 1e-9)), math.log(smallest * 1e4)))
-    return Optimum(n, tokens(n), loss)
-
-
 def within_budget(
     total_flops: float, served_tokens: float, law: ScalingLaw = CHINCHILLA_REFITTED
 ) -> Optimum:

@@ -22,6 +22,7 @@ from minitrain.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
+STARTS = 8  # of the grid, the best, from which the fit is refined
 EXPONENTS = np.linspace(0.05, 1.5, 30)  # the grid of starts for α and β
 HUBER = 1e-3  # Chinchilla's δ: errors over 0.1% in log L count linearly, so outliers don't rule
 
@@ -62,34 +63,16 @@ CHINCHILLA_REFITTED = ScalingLaw(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, be
 
 
 def fit(
-    parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float], starts: int = 8
+    parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float]
 ) -> ScalingLaw:
     """The law of least Huber loss in log L. All three (runs,), of at least 5 runs."""
     n, d, y = _checked(parameters, tokens, losses)
-    fits = [_refined(start, n, d, y) for start in _grid(n, d, y, starts)]
+    fits = [_refined(start, n, d, y) for start in _grid(n, d, y)]
     theta, _ = min(fits, key=lambda fit: fit[1])
     a, b, e, alpha, beta = theta.tolist()
     # Undo the centring: A / N^α = exp(a) (N / N₀)^-α
     A, B = (math.exp(c + s * _centre(x)) for c, s, x in ((a, alpha, n), (b, beta, d)))
     return ScalingLaw(E=math.exp(e), A=A, B=B, alpha=alpha, beta=beta)
-
-
-def bootstrap(
-    parameters: Sequence[float],
-    tokens: Sequence[float],
-    losses: Sequence[float],
-    draws: int = 20,
-    seed: int = 0,
-) -> list[ScalingLaw]:
-    """Fits to the runs drawn anew with replacement: how far the constants can be trusted."""
-    data = np.stack(_checked(parameters, tokens, losses))  # (3, runs)
-    generator = np.random.default_rng(seed)
-    laws: list[ScalingLaw] = []
-    while len(laws) < draws:
-        sample = data[:, generator.integers(data.shape[1], size=data.shape[1])]
-        if _fittable(*sample):
-            laws.append(fit(*sample, starts=2))
-    return laws
 
 
 def _checked(*columns: Sequence[float]) -> list[np.ndarray]:
@@ -118,7 +101,7 @@ def _centre(x: np.ndarray) -> float:
     return float(np.log(x).mean())
 
 
-def _grid(n: np.ndarray, d: np.ndarray, y: np.ndarray, starts: int) -> list[np.ndarray]:
+def _grid(n: np.ndarray, d: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
     """The best starts (a, b, e, α, β): given α and β the law is linear in E, A and B.
 
     For each pair of exponents, non-negative least squares of the relative error.
@@ -131,7 +114,7 @@ def _grid(n: np.ndarray, d: np.ndarray, y: np.ndarray, starts: int) -> list[np.n
             weights, error = _positive_least_squares(columns)
             found.append((error, (*np.log(weights), alpha, beta)))
     found.sort(key=lambda start: start[0])
-    return [np.array(theta) for _, theta in found[:starts]]
+    return [np.array(theta) for _, theta in found[:STARTS]]
 
 
 def _positive_least_squares(columns: np.ndarray) -> tuple[np.ndarray, float]:

@@ -22,7 +22,8 @@ from minitrain.data.packing import Packed, pack
 from minitrain.data.tokenizer import Tokenizer, train_tokenizer
 from minitrain.errors import InputError
 from minitrain.measure.clock import threads
-from minitrain.model.config import ModelConfig, parameter_count
+from minitrain.measure.parameters import parameter_count
+from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import evaluate, train

@@ -21,9 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minitrain.measure import parameters
 from minitrain.planning.run import Plan, Run
-from minitrain.planning.step import workload
-from minitrain.planning.step.stages import Stage, chunks_of_rank
+from minitrain.planning.step.stages import StageLayers, chunks_of_rank
 
 GIB = 2**30
 
@@ -122,18 +122,18 @@ def rank_parameters(run: Run, rank: int) -> tuple[float, float]:
     model, plan = run.model, run.plan
     dense = experts = 0.0
     for stage in chunks_of_rank(run, rank):
-        dense += stage.dense * workload.layer_weights(model, False)
-        dense += stage.mixture * workload.layer_weights(model, True)
-        experts += stage.mixture * workload.expert_weights(model)
+        dense += stage.dense * parameters.layer_weights(model, False)
+        dense += stage.mixture * parameters.layer_weights(model, True)
+        experts += stage.mixture * parameters.expert_weights(model)
     return dense / plan.tp, experts / plan.tp / plan.ep
 
 
-def end_parameters(run: Run, stages: list[Stage]) -> float:
+def end_parameters(run: Run, stages: list[StageLayers]) -> float:
     """Embedding and head; a tied head on another rank than the embedding is a copy."""
     first, last = stages[0].first, stages[-1].last
-    size = workload.embedding_weights(run.model, run.seq) if first else 0
+    size = parameters.embedding_weights(run.model, run.seq) if first else 0
     own_head = run.model.gated or not first
-    return (size + (workload.head_weights(run.model) if last and own_head else 0)) / run.plan.tp
+    return (size + (parameters.head_weights(run.model) if last and own_head else 0)) / run.plan.tp
 
 
 def rank_memory(run: Run, rank: int = 0, per: StateBytes = FP32_GRADIENTS) -> Memory:
@@ -157,7 +157,7 @@ def rank_memory(run: Run, rank: int = 0, per: StateBytes = FP32_GRADIENTS) -> Me
     )
 
 
-def temporaries(run: Run, stages: list[Stage]) -> float:
+def temporaries(run: Run, stages: list[StageLayers]) -> float:
     """What lives only while it is used: the largest of logits and of a layer made again."""
     plan, model, tokens = run.plan, run.model, run.local_tokens
     logits = (
@@ -170,8 +170,8 @@ def temporaries(run: Run, stages: list[Stage]) -> float:
     gathered = 0.0
     if plan.zero == 3:  # two layers' weights and one's gradient, whole
         mixture = model.moe_layers > 0
-        weights = workload.layer_weights(model, mixture)
-        weights += workload.expert_weights(model) / plan.ep if mixture else 0
+        weights = parameters.layer_weights(model, mixture)
+        weights += parameters.expert_weights(model) / plan.ep if mixture else 0
         gathered = (2 * 2 + 2) * weights / plan.tp
     return max(logits, again) + gathered
 

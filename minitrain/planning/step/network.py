@@ -35,7 +35,7 @@ class Wire:
     bandwidth: float
 
     def seconds(self, kind: str, nbytes: float, ranks: int) -> float:
-        """`nbytes` is the full buffer S, as in `parallel.links`."""
+        """`nbytes` is the full buffer S, as in `network.links`."""
         if ranks <= 1:
             return 0.0
         latency = steps(kind, ranks) * self.alpha

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from minitrain.measure import parameters
 from minitrain.planning.run import Run
-from minitrain.planning.step import kernels, workload
+from minitrain.planning.step import kernels
 from minitrain.planning.step.layer import backward_tasks, forward_tasks
 from minitrain.planning.step.layer_times import LayerTimes, layer_times
 from minitrain.planning.step.network import Fabric
-from minitrain.planning.step.stages import Stage
+from minitrain.planning.step.stages import StageLayers
 from minitrain.planning.step.streams import Passed, Task, repeated
 
 LOSS_BYTES = 24  # a logit: written, cast to FP32, softmax and loss, and their backward
@@ -30,7 +31,7 @@ class Passes:
     weights: float
 
 
-def stage_passes(run: Run, fabric: Fabric, stage: Stage) -> Passes:
+def stage_passes(run: Run, fabric: Fabric, stage: StageLayers) -> Passes:
     forward, backward, weights = Passed(), Passed(), 0.0
     for mixture, layers in ((False, stage.dense), (True, stage.mixture)):
         if layers:
@@ -67,7 +68,7 @@ def matmul_seconds(x: LayerTimes) -> float:
     return x.qkv + x.out + x.up + x.down
 
 
-def ends(run: Run, stage: Stage) -> dict[str, float]:
+def ends(run: Run, stage: StageLayers) -> dict[str, float]:
     """Forward seconds of embedding, head and loss, where this stage has them."""
     chip, model, tokens = run.chip, run.model, run.local_tokens
     seconds = {"elementwise": 0.0, "matmul": 0.0}
@@ -85,11 +86,11 @@ def sharded_seconds(run: Run, fabric: Fabric, mixture: bool) -> tuple[float, flo
     """ZeRO-3's all-gather of one layer's weights in 16 bits, reduce-scatter of FP32 gradients."""
     if run.plan.zero < 3:
         return 0.0, 0.0
-    own = workload.layer_weights(run.model, mixture) / run.plan.tp
+    own = parameters.layer_weights(run.model, mixture) / run.plan.tp
     gather = data_seconds(run, fabric, "all_gather", 2 * own)
     scatter = data_seconds(run, fabric, "reduce_scatter", 4 * own)
     if mixture:
-        experts = workload.expert_weights(run.model) / run.plan.tp / run.plan.ep
+        experts = parameters.expert_weights(run.model) / run.plan.tp / run.plan.ep
         gather += data_seconds(run, fabric, "all_gather", 2 * experts, run.plan.ep)
         scatter += data_seconds(run, fabric, "reduce_scatter", 4 * experts, run.plan.ep)
     return gather, scatter

@@ -16,7 +16,7 @@ from minitrain.planning.run import Run
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageLayers:
     """`dense` and `mixture` layers, and whether the embedding or the head is here."""
 
     dense: int
@@ -29,13 +29,13 @@ class Stage:
         return self.dense + self.mixture
 
 
-def stages_of(run: Run) -> tuple[Stage, ...]:
+def stages_of(run: Run) -> tuple[StageLayers, ...]:
     """All v·p stages in the order in which a token passes them."""
-    return cut(run.model.layers, run.model.moe_layers, run.plan.pp * run.plan.vpp)
+    return split_stages(run.model.layers, run.model.moe_layers, run.plan.pp * run.plan.vpp)
 
 
 @lru_cache(maxsize=4096)
-def cut(layers: int, mixture: int, stages: int) -> tuple[Stage, ...]:
+def split_stages(layers: int, mixture: int, stages: int) -> tuple[StageLayers, ...]:
     """The dense layers of a mixture come first."""
     counts = split_layers(layers, stages)
     dense_left = layers - mixture
@@ -43,10 +43,10 @@ def cut(layers: int, mixture: int, stages: int) -> tuple[Stage, ...]:
     for i, count in enumerate(counts):
         dense = min(dense_left, count)
         dense_left -= dense
-        found.append(Stage(dense, count - dense, i == 0, i == len(counts) - 1))
+        found.append(StageLayers(dense, count - dense, i == 0, i == len(counts) - 1))
     return tuple(found)
 
 
-def chunks_of_rank(run: Run, rank: int) -> Iterator[Stage]:
+def chunks_of_rank(run: Run, rank: int) -> Iterator[StageLayers]:
     """The stages that pipeline rank `rank` holds."""
     yield from stages_of(run)[rank :: run.plan.pp]

@@ -3,7 +3,7 @@
 All data, tensor and context ranks do the same at the same time, so one pipeline stands for the
 cluster: p ranks are simulated, not p·t·c·d. Each operation lasts what its stage's two streams take
 (`passes.py`); transfers between stages run on the sender's communication stream
-(`parallel.schedule_check.clocked`, the clock that proves the schedules).
+(`pipeline.timeline.clocked`, the clock that proves the schedules).
 
     step = busy + bubble + exposed gradient synchronisation + optimizer
 
@@ -23,16 +23,16 @@ from minitrain.parallel.pipeline.schedules import make_schedule
 from minitrain.parallel.pipeline.timeline import Clocked, clocked
 from minitrain.planning.run import Run
 from minitrain.planning.step import kernels, workload
-from minitrain.planning.step.flat_clock import KINDS, finish, flattened
 from minitrain.planning.step.memory import Memory, end_parameters, peak_memory, rank_parameters
 from minitrain.planning.step.network import Fabric, fabric_of
 from minitrain.planning.step.passes import Passes, data_seconds, gradient_seconds, stage_passes
-from minitrain.planning.step.stages import Stage, chunks_of_rank
+from minitrain.planning.step.stages import StageLayers, chunks_of_rank
 
 ADAM_BYTES = (
     38  # a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
 )
 SETTLED = 2  # rounds of p microbatches after which a pipeline repeats itself
+planned_schedule = lru_cache(maxsize=256)(make_schedule)  # rows of a file are often alike in it
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def rank_passes(run: Run, fabric: Fabric) -> list[list[Passes]]:
     """For each pipeline rank those of its chunks; stages that are alike are computed once."""
 
     @lru_cache
-    def of(stage: Stage) -> Passes:
+    def of(stage: StageLayers) -> Passes:
         return stage_passes(run, fabric, stage)
 
     return [[of(stage) for stage in chunks_of_rank(run, rank)] for rank in range(run.plan.pp)]
@@ -113,7 +113,7 @@ def clock(run: Run, fabric: Fabric, passes: list[list[Passes]], microbatches: in
     def seconds(rank: int, operation: Operation) -> float:
         return table[rank][operation.chunk][operation.kind]
 
-    schedule = make_schedule(plan.schedule, plan.pp, microbatches, plan.vpp)
+    schedule = planned_schedule(plan.schedule, plan.pp, microbatches, plan.vpp)
     return clocked(schedule, seconds, unblocked_seconds(run, fabric))
 
 
@@ -164,12 +164,7 @@ def finish_seconds(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list
 def clocked_finish(
     run: Run, fabric: Fabric, passes: list[list[Passes]], microbatches: int
 ) -> list[float]:
-    """As `clock`, of which only each rank's end is asked for."""
-    plan = run.plan
-    flat = flattened(plan.schedule, plan.pp, microbatches, plan.vpp)
-    table = operation_seconds(run, fabric, passes)
-    seconds = [chunk[kind] for chunks in table for chunk in chunks for kind in KINDS]
-    return finish(flat, seconds, unblocked_seconds(run, fabric), plan.pp)
+    return [events[-1].end for events in clock(run, fabric, passes, microbatches).ranks]
 
 
 def finish_in_closed_form(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list[float]:

@@ -15,12 +15,11 @@ from minitrain.measure.flops import (
     flops_per_token,
     forward_flops_per_token,
     hardware_flops,
-    hfu,
-    matmul_parameters,
     mfu,
     model_flops,
 )
-from minitrain.model.config import ModelConfig, parameter_count, preset
+from minitrain.measure.parameters import matmul_parameters, parameter_count
+from minitrain.model.config import ModelConfig, preset
 from minitrain.model.transformer import Transformer
 
 SHAPES = {
@@ -126,8 +125,6 @@ def test_utilisation_by_hand():
     peak = 1e12
     tokens_per_second = 0.4 * peak / flops_per_token(config, 128)
     assert mfu(tokens_per_second, config, 128, peak) == pytest.approx(0.4)
-    assert hfu(tokens_per_second, config, 128, peak) == pytest.approx(0.4)
-    assert 0.4 < hfu(tokens_per_second, config, 128, peak, "full") < 0.4 * 4 / 3 + 1e-9
 
 
 def test_unknown_recomputation_is_refused():

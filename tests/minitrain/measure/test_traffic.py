@@ -98,7 +98,7 @@ def test_bytes_and_counts_by_kind():
 
 @given(st.lists(operations(), max_size=4))
 def test_a_trace_travels_as_json(ops):
-    trace = Trace(3, True, ops, [("forward", 0.5)])
+    trace = Trace(3, True, ops, [("forward", 0.5), (("B", 3, 1), 0.7)])
     assert Trace.from_dict(json.loads(json.dumps(trace.as_dict()))) == trace
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import resource
 import threading
 import time
@@ -15,12 +14,10 @@ from torch import nn
 from minitrain.errors import InputError
 from minitrain.measure.memory import MemoryLedger
 from minitrain.memory.optimizer_offload import (
-    Bandwidth,
     Mover,
-    OffloadedOptimizer,
     Shelf,
-    measure_bandwidth,
-    predicted_step_seconds,
+    in_turn,
+    state_of,
 )
 from minitrain.memory.stores import DiskStore, MemoryStore
 
@@ -42,26 +39,57 @@ def train(model, optimizer, steps=4):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+class OffloadedOptimizer:
+    """Steps `optimizer` chunk by chunk, its state in `store` before and after, as ZeRO's does."""
+
+    def __init__(self, optimizer, store, chunk_bytes):
+        self.inner, self.mover = optimizer, Mover(store)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        per_chunk = max(1, chunk_bytes // parameters[0].nbytes)
+        self.chunks = [parameters[i : i + per_chunk] for i in range(0, len(parameters), per_chunk)]
+        self.shelves = [Shelf(self.mover, f"state-{i}") for i in range(len(self.chunks))]
+
+    def step(self):
+        gradients = {p: p.grad for chunk in self.chunks for p in chunk}
+        self.zero_grad()
+        for index in in_turn(self.shelves, lambda i: state_of(self.inner, self.chunks[i])):
+            for parameter in self.chunks[index]:
+                parameter.grad = gradients[parameter]
+            self.inner.step()
+            for parameter in self.chunks[index]:
+                parameter.grad = None
+
+    def zero_grad(self):
+        for parameter in (p for chunk in self.chunks for p in chunk):
+            parameter.grad = None
+
+    def state_dict(self):
+        """The state comes back for it, and stays until the next step."""
+        for shelf in self.shelves:
+            shelf.get()
+        return self.inner.state_dict()
+
+
 class SlowStore(MemoryStore):
     """A link of known bandwidth, bytes a second each way."""
 
-    def __init__(self, bandwidth):
+    def __init__(self, read, write):
         super().__init__()
-        self.bandwidth = bandwidth
+        self.read_speed, self.write_speed = read, write
 
     def write(self, key, tensors):
-        time.sleep(sum(t.nbytes for t in tensors) / self.bandwidth.write)
+        time.sleep(sum(t.nbytes for t in tensors) / self.write_speed)
         super().write(key, tensors)
 
     def read(self, key, into):
-        time.sleep(sum(t.nbytes for t in into) / self.bandwidth.read)
+        time.sleep(sum(t.nbytes for t in into) / self.read_speed)
         super().read(key, into)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, partial(torch.optim.SGD, momentum=0.9)])
 def test_bit_for_bit_the_same_and_two_chunks_in_memory(kind, tmp_path):
     want = train(model := model_of(), plain := kind(model.parameters(), lr=1e-2))
-    stores = [MemoryStore(), DiskStore(tmp_path), SlowStore(Bandwidth(1e8, 1e7))]
+    stores = [MemoryStore(), DiskStore(tmp_path), SlowStore(1e8, 1e7)]
     for store in stores:
         model = model_of()
         optimizer = OffloadedOptimizer(kind(model.parameters(), lr=1e-2), store, CHUNK)
@@ -97,7 +125,7 @@ def test_an_optimizer_that_stays_in_memory_fails_by_its_bytes():
 
 def test_a_read_finds_what_was_written_just_before():
     """The race: a tensor is put away, fetched at once, changed, and put away again."""
-    shelf = Shelf(Mover(SlowStore(Bandwidth(1e6, 1e5))), "x")
+    shelf = Shelf(Mover(SlowStore(1e6, 1e5)), "x")
     tensor = torch.zeros(1000)
     for turn in range(5):
         shelf.get()
@@ -137,11 +165,11 @@ def test_a_fetch_does_not_wait_and_a_get_does():
 
 
 @pytest.mark.alone
-def test_the_bound_of_the_bandwidth_predicts_the_step():
-    link = Bandwidth(read=4e6, write=2e6)
+def test_a_step_takes_as_long_as_its_state_travels():
+    """The docstring's bound, with next to no compute: I/O = R/r + W/w."""
     model = model_of()
     optimizer = OffloadedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9), SlowStore(link), CHUNK
+        torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9), SlowStore(4e6, 2e6), CHUNK
     )
     train(model, optimizer, 1)
     model(torch.randn(4, WIDTH)).sum().backward()
@@ -149,12 +177,7 @@ def test_the_bound_of_the_bandwidth_predicts_the_step():
     start = time.perf_counter()
     optimizer.step()
     took = time.perf_counter() - start
-    predicted = predicted_step_seconds(state, state, 0.0, link, LAYERS)
-    assert predicted == pytest.approx(state / 4e6 + state / 2e6)
-    assert 0.95 * predicted < took < 1.8 * predicted
-    assert predicted_step_seconds(state, state, 1.0, link, LAYERS) == 1.0 + predicted / LAYERS
-    measured = measure_bandwidth(SlowStore(link), megabytes=1, repeats=1)
-    assert 0.5 * link.read < measured.read < link.read and measured.write < link.write
+    assert 0.95 < took / (state / 4e6 + state / 2e6) < 1.8
 
 
 # ---- files that are whole, whatever happens ----
@@ -215,9 +238,3 @@ def test_a_damaged_file_is_found_when_it_is_read(tmp_path, harm):
     path.write_bytes(data[:-8] if harm == "cut" else data[:-1] + b"?")
     with pytest.raises(InputError, match="is damaged"):
         store.read("a", [torch.empty(10)])
-
-
-def test_chunks_of_no_bytes_are_refused():
-    model = copy.deepcopy(model_of())
-    with pytest.raises(InputError, match="1 or more"):
-        OffloadedOptimizer(torch.optim.AdamW(model.parameters()), MemoryStore(), 0)

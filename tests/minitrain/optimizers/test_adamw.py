@@ -132,7 +132,7 @@ def test_adamw_steps_each_group_with_its_own_decay():
         torch.testing.assert_close(parameter.detach(), before[name] * factor)
 
 
-# --- what all rules have in common ---
+# ---- what all rules have in common ----
 
 RULES = {  # rule, options, bytes of state a parameter of a matrix of 64 x 128
     "NaiveAdamW": (NaiveAdamW, {"lr": 0.01}, 8.0),

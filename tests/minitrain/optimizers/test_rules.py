@@ -15,7 +15,7 @@ from minitrain.optimizers.adam8bit import (
     dynamic_map,
     quantize_blocks,
 )
-from minitrain.optimizers.adamw import NaiveAdamW
+from minitrain.optimizers.adamw import AdamW, NaiveAdamW
 from minitrain.optimizers.lion import Lion
 from minitrain.optimizers.sgd import SGD
 
@@ -45,7 +45,7 @@ def follow(ours, theirs, first, second, steps: int = 12, tolerance: float = 1e-1
     return same
 
 
-# --- SGD ---
+# ---- SGD ----
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
@@ -58,7 +58,7 @@ def test_sgd_equals_torchs(momentum, nesterov):
     assert not follow(ours, theirs, SGD(ours, **options), wrong)
 
 
-# --- Lion ---
+# ---- Lion ----
 
 
 def lion_by_the_paper(weight, gradients, lr, beta1, beta2, decay, order="paper"):
@@ -95,7 +95,7 @@ def test_a_tie_of_signs_moves_nothing_but_the_decay():
     torch.testing.assert_close(weight.detach(), torch.tensor([0.95, 0.85, 1.05]))
 
 
-# --- Adafactor ---
+# ---- Adafactor ----
 
 
 def test_adafactor_equals_torchs():
@@ -127,7 +127,7 @@ def test_factored_is_exact_where_the_squares_have_rank_one_and_only_there():
         torch.testing.assert_close(factored.sum(), grad.square().sum())  # the mass is kept
 
 
-# --- 8-bit Adam ---
+# ---- 8-bit Adam ----
 
 
 def test_the_map_is_that_of_the_paper():
@@ -220,3 +220,18 @@ def test_8_bit_adam_is_nearer_than_bitsandbytes():
     run(NaiveAdamW([weights[2]], **options), weights[2])
     ours, theirs = (distance(w, weights[2], start) for w in weights[:2])
     assert ours < theirs
+
+
+@pytest.mark.parametrize("kind", [NaiveAdamW, AdamW, SGD, Lion, Adafactor, Adam8bit])
+def test_torchs_schedulers_take_every_optimizer(kind):
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = kind([weight], lr=1e-2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0 if step else 1.0)
+    moved = []
+    for _ in range(2):
+        before = weight.detach().clone()
+        weight.square().sum().backward()
+        optimizer.step()
+        schedule.step()
+        moved.append(not torch.equal(weight, before))
+    assert moved == [True, False], "the second rate is 0"

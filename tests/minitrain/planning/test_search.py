@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from minitrain.errors import InputError
+from minitrain.measure.parameters import parameter_count
 from minitrain.planning.hardware import find_chip
 from minitrain.planning.search import USABLE, plan_in_words, search, why
-from minitrain.planning.step.workload import parameter_count
 
 from .cases import LLAMA, MIXTURE
 

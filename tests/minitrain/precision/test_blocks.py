@@ -133,7 +133,7 @@ def test_the_naive_one_leaves_what_the_packed_one_holds(form, tile):
     assert torch.equal(fake_quantize(x, form, tile, amax), delayed)
 
 
-# --- an outlier ---
+# ---- an outlier ----
 
 
 def errors(x, scaling):
@@ -167,7 +167,7 @@ def test_nvfp4_shares_one_scale_and_bears_it():
     assert not torch.equal(before, after) and after.mean() < 1.1 * before.mean()
 
 
-# --- any shape ---
+# ---- any shape ----
 
 BOUNDS = {"lines": 2**-4, "squares": 2**-4, "MXFP8": 1 / 8, "MXFP4": 1 / 3, "NVFP4": 0.25}
 

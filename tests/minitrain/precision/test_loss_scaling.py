@@ -25,7 +25,7 @@ from ..training.toys import Toy, random_batch, toy_state
 INFINITE = float("inf")
 
 
-# --- the scale ---
+# ---- the scale ----
 
 
 def test_the_scale_follows_torchs_grad_scaler():
@@ -67,7 +67,7 @@ def test_impossible_scalers_are_named(wrong):
         LossScaler(**wrong)
 
 
-# --- the step ---
+# ---- the step ----
 
 
 def overflowing(model: nn.Module, calls: set[int]) -> None:
@@ -182,7 +182,7 @@ def test_the_scaler_is_in_the_checkpoint(tmp_path, forgotten):
     assert (run(resumed, 9) == expected) != forgotten
 
 
-# --- FP16, emulated ---
+# ---- FP16, emulated ----
 
 
 def test_emulated_half_equals_real_half():
@@ -238,7 +238,7 @@ def test_fp16_fails_without_scaling_and_learns_with_it():
     assert fp16_loss(LossScaler(2.0**16)) == pytest.approx(reference, abs=0.05)
 
 
-# --- BF16: what must stay in float32 ---
+# ---- BF16: what must stay in float32 ----
 
 
 def test_norm_loss_and_angles_are_computed_in_float32_in_a_bfloat16_model():

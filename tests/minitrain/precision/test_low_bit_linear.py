@@ -56,7 +56,7 @@ def run(module: nn.Module, x: torch.Tensor, dy: torch.Tensor) -> dict[str, torch
     return {"y": y.detach(), "dx": x.grad, "dW": module.weight.grad}
 
 
-# --- the matmuls ---
+# ---- the matmuls ----
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -93,7 +93,7 @@ def test_the_devices_units_equal_the_emulation():
         torch.testing.assert_close(on_gpu[name].cpu(), expected, rtol=2e-3, atol=2e-3)
 
 
-# --- the layer ---
+# ---- the layer ----
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -166,7 +166,7 @@ def test_backward_keeps_the_activations_in_a_byte():
     assert kept_bytes(fp4, x) < 0.6 * (T * D + OUT * D) + 8
 
 
-# --- a model ---
+# ---- a model ----
 
 
 def model(layers: int = 2) -> nn.Module:

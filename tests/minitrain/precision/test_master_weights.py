@@ -9,7 +9,6 @@ from minitrain.measure.memory import MemoryLedger
 from minitrain.optimizers.adamw import adamw, state_bytes
 from minitrain.precision.master_weights import (
     MasterWeights,
-    StochasticWeights,
     nearest,
     stochastic_round,
 )
@@ -51,7 +50,7 @@ def test_what_bfloat16_has_stays_and_what_is_not_finite_too():
         assert stochastic_round(odd)[2].isnan() and stochastic_round(odd)[3] == 0
 
 
-# --- the step that vanishes ---
+# ---- the step that vanishes ----
 
 
 def moved(wrap, steps: int = 400, lr: float = 1e-3) -> float:
@@ -64,11 +63,10 @@ def moved(wrap, steps: int = 400, lr: float = 1e-3) -> float:
     return 1 - weight.float().mean().item()
 
 
-def test_a_small_step_stalls_in_bfloat16_and_masters_and_chance_keep_it():
+def test_a_small_step_stalls_in_bfloat16_and_masters_keep_it():
     assert torch.finfo(torch.bfloat16).eps / 2 > 1e-3  # lr · update is under half a step down
     assert moved(lambda plain: plain) == 0.0
     assert moved(MasterWeights) == pytest.approx(0.4, abs=2**-8)
-    assert moved(StochasticWeights) == pytest.approx(0.4, rel=0.05)
 
 
 def narrow_state(wrap, seed: int = 0) -> TrainState:
@@ -101,21 +99,18 @@ def test_masters_follow_the_optimizer_on_float32_weights():
             assert torch.equal(master, b) and torch.equal(weight, b.bfloat16())
 
 
-@pytest.mark.parametrize("wrap", [MasterWeights, StochasticWeights])
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path, wrap, forgotten):
-    state = narrow_state(wrap)
+def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path, forgotten):
+    state = narrow_state(MasterWeights)
     for seed in range(6):
         step(state, seed)
     state.step = 6
     save_checkpoint(tmp_path, state)
-    resumed = narrow_state(wrap, seed=3)
+    resumed = narrow_state(MasterWeights, seed=3)
     load_checkpoint(tmp_path, resumed)
-    if forgotten:  # plausible and wrong: masters made anew from the rounded weights; other noise
-        if wrap is MasterWeights:
-            for master, weight in zip(resumed.optimizer.masters, resumed.model.parameters()):
-                master.data.copy_(weight)
-        resumed.optimizer.param_groups[0]["roundings"] = 0
+    if forgotten:  # plausible and wrong: masters made anew from the rounded weights
+        for master, weight in zip(resumed.optimizer.masters, resumed.model.parameters()):
+            master.data.copy_(weight)
     for seed in range(6, 20):
         step(state, seed)
         step(resumed, seed)
@@ -123,26 +118,14 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path, wrap, forgotten):
     assert all(torch.equal(a, b) for a, b in pairs) != forgotten
 
 
-def test_ranks_round_alike_and_other_seeds_do_not():
-    one, other = narrow_state(StochasticWeights), narrow_state(StochasticWeights)
-    third = narrow_state(lambda optimizer: StochasticWeights(optimizer, seed=1))
-    for state in (one, other, third):
-        torch.manual_seed(id(state) % 1000)  # every rank has its own random state
-        for seed in range(4):
-            step(state, seed)
-    weights = [torch.cat([p.flatten() for p in s.model.parameters()]) for s in (one, other, third)]
-    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
-
-
-@pytest.mark.parametrize(("wrap", "state_per_parameter"), [(MasterWeights, 12), (StochasticWeights, 8)])  # fmt: skip
-def test_bytes_a_parameter(wrap, state_per_parameter):
+def test_bytes_a_parameter():
     model = nn.Linear(64, 32, bias=False).bfloat16()
-    optimizer = wrap(torch.optim.AdamW(model.parameters(), lr=1e-3))
+    optimizer = MasterWeights(torch.optim.AdamW(model.parameters(), lr=1e-3))
     with MemoryLedger(model, optimizer) as ledger:
         model(torch.ones(2, 64, dtype=torch.bfloat16)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert state_bytes(optimizer) == state_per_parameter * 2048
+    assert state_bytes(optimizer) == 12 * 2048
     assert ledger.now["parameters"] == 2 * 2048
     assert ledger.now["optimizer"] - state_bytes(optimizer) <= 16  # the count of steps
 

@@ -1,16 +1,16 @@
-"""The board, alone: who is stuck, who came with something else, and what it forgets."""
+"""The flight recorder, alone: who is stuck, who came with something else, what it forgets."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitrain.ranks.flight_recorder import Board, Channel, stuck
+from minitrain.ranks.flight_recorder import Channel, FlightRecorder, stuck
 
 
-def boards(tmp_path, ranks):
-    watching = Board.create(tmp_path / "board", ranks)
-    return watching, [Board(tmp_path / "board", ranks, rank) for rank in range(ranks)]
+def recorders(tmp_path, ranks):
+    watching = FlightRecorder.create(tmp_path / "file", ranks)
+    return watching, [FlightRecorder.open(tmp_path / "file", rank) for rank in range(ranks)]
 
 
 def everyone(rank, ranks, id=7):
@@ -21,7 +21,7 @@ def everyone(rank, ranks, id=7):
 @given(st.data(), st.integers(2, 5))
 def test_stuck_is_what_no_order_of_events_can_free(tmp_path_factory, data, ranks):
     """Random waits between pairs, against an oracle that follows chains of waits one by one."""
-    watching, own = boards(tmp_path_factory.mktemp("board"), ranks)
+    watching, own = recorders(tmp_path_factory.mktemp("recorder"), ranks)
     target = {}  # rank -> the rank that it waits for
     ended = data.draw(st.sets(st.integers(0, ranks - 1)))
     for rank in set(range(ranks)) - ended:
@@ -30,8 +30,8 @@ def test_stuck_is_what_no_order_of_events_can_free(tmp_path_factory, data, ranks
         own[rank].compute()
         if peer is not None:
             target[rank] = peer
-            posting, _ = own[rank].post(Channel(rank * 8 + 1, rank * 8 + 2, (peer,)), "k", "recv")
-            own[rank].wait(posting, "file:1", provable=True)
+            entry, _ = own[rank].record(Channel(rank * 8 + 1, rank * 8 + 2, (peer,)), "k", "recv")
+            own[rank].wait(entry, "file:1", provable=True)
 
     def is_hopeless(rank):
         seen = set()
@@ -43,28 +43,28 @@ def test_stuck_is_what_no_order_of_events_can_free(tmp_path_factory, data, ranks
     assert stuck(watching, ended).keys() == {rank for rank in target if is_hopeless(rank)}
 
 
-def test_whoever_posts_second_learns_of_a_difference(tmp_path):
-    _, (first, second) = boards(tmp_path, 2)
-    assert first.post(everyone(0, 2), "all_reduce 4", "all_reduce of [4]")[1] is None
-    assert second.post(everyone(1, 2), "all_reduce 5", "all_reduce of [5]")[1] == 0
+def test_whoever_records_second_learns_of_a_difference(tmp_path):
+    _, (first, second) = recorders(tmp_path, 2)
+    assert first.record(everyone(0, 2), "all_reduce 4", "all_reduce of [4]")[1] is None
+    assert second.record(everyone(1, 2), "all_reduce 5", "all_reduce of [5]")[1] == 0
     assert second.words_at(0, 7, 0) == "all_reduce of [4]"
 
 
-def test_a_board_full_of_channels_goes_on_without_claims(tmp_path):
-    watching, (first, second) = boards(tmp_path, 2)
+def test_a_recorder_full_of_channels_goes_on_without_claims(tmp_path):
+    watching, (first, second) = recorders(tmp_path, 2)
     for number in range(1, 200):
-        posting, other = first.post(everyone(0, 2, number), "k", "words")
+        entry, other = first.record(everyone(0, 2, number), "k", "words")
         assert other is None
-    first.wait(posting, "file:1", provable=True)
+    first.wait(entry, "file:1", provable=True)
     second.compute()
     assert stuck(watching, {1}) == {}
 
 
-def test_ranks_far_ahead_are_compared_as_long_as_the_ring_remembers(tmp_path):
-    _, (ahead, behind) = boards(tmp_path, 2)
+def test_ranks_far_ahead_are_compared_as_long_as_it_remembers(tmp_path):
+    _, (ahead, behind) = recorders(tmp_path, 2)
     for number in range(100):
-        assert ahead.post(everyone(0, 2), f"op {number}", "words")[1] is None
+        assert ahead.record(everyone(0, 2), f"op {number}", "words")[1] is None
     found = [
-        behind.post(everyone(1, 2), f"op {n if n != 90 else -1}", "words")[1] for n in range(100)
+        behind.record(everyone(1, 2), f"op {n if n != 90 else -1}", "words")[1] for n in range(100)
     ]
     assert [n for n, other in enumerate(found) if other is not None] == [90]

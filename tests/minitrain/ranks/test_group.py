@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -279,6 +280,22 @@ def test_torchs_own_ddp_runs_on_the_groups_process_group():
         assert gradient.tolist() == [[1.5, 1.5]]
 
 
+def files_of_a_call(group):
+    """The package's files that an all-reduce runs through, the first on this group."""
+    files = set()
+    sys.setprofile(lambda frame, event, argument: files.add(frame.f_code.co_filename))
+    group.all_reduce(torch.ones(2))
+    sys.setprofile(None)
+    return sorted(file.split("minitrain/")[-1] for file in files if "/minitrain/" in file)
+
+
+def test_a_reader_follows_an_all_reduce_through_five_files():
+    files = ["group", "work", "flight_recorder", "source"]
+    expected = sorted(["measure/traffic.py", *(f"ranks/{name}.py" for name in files)])
+    for found in launch(files_of_a_call, ranks=2):
+        assert [file for file in found if "test_" not in file] == expected
+
+
 # ---- what a caller can get wrong ----
 
 
@@ -296,7 +313,12 @@ def test_torchs_own_ddp_runs_on_the_groups_process_group():
         (lambda g: g.all_reduce(torch.tensor([1]), op="avg"), "no avg of torch.int64"),
         (lambda g: g.all_gather(torch.ones(3), torch.ones(2)), "must have 2 x 2 elements"),
         (lambda g: g.reduce_scatter(torch.ones(1), torch.ones(3)), "must have 2 x 1 elements"),
-        (lambda g: g.all_to_all(torch.ones(3), torch.ones(2)), "output has 3 rows"),
+        (lambda g: g.all_to_all(torch.ones(3), torch.ones(2)), "use 2 or 4"),
+        (
+            lambda g: g.all_to_all(torch.ones(2), torch.ones(3)),
+            "3 rows of input cannot be split over 2 ranks",
+        ),
+        (lambda g: g.all_to_all(torch.ones(2), torch.ones(3)), "give input_splits, one number"),
         (lambda g: g.all_to_all(torch.ones(2), torch.ones(2), None, [2, 1]), "of sum 2"),
         (lambda g: g.subgroup([0, 0]), "must be different ranks from 0 to 1"),
     ],

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -241,7 +242,7 @@ def test_ipython_shows_the_learners_frames_alone():
     shown = "\n".join(error._render_traceback_())
     assert "RankError: rank 1 raised ValueError" in shown
     assert Path(__file__).name in shown
-    assert "worker.py" not in shown and " launch.py" not in shown and "Traceback" not in shown
+    assert "process.py" not in shown and " launch.py" not in shown and "Traceback" not in shown
 
 
 def test_all_ranks_that_fail_are_told():
@@ -310,6 +311,80 @@ def test_a_rank_killed_from_outside_is_named(tmp_path):
     assert "closed by peer" not in str(error)
 
 
+@pytest.mark.parametrize("start_method", ["forkserver", "fork"])
+def test_a_rank_that_waits_obeys_sigterm(tmp_path, run_script, start_method):
+    """Also where it was forked from a process with a handler of its own, which a wait would hold."""
+    output = run_script(
+        """
+        import os, signal, sys, threading, time
+        import torch
+        from minitrain.ranks.launch import launch
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        def ranks(group):
+            if group.rank == 0:
+                threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+                group.all_reduce(torch.ones(4))
+            time.sleep(60)
+        launch(ranks, ranks=2, start_method=sys.argv[2])
+        """,
+        start_method,
+    ).finish()
+    assert "RankDied: rank 0: killed by signal 15, SIGTERM" in output
+    assert "last seen waiting in all_reduce(sum) of float32 [4], script.py, line 9" in output
+
+
+def test_sigterm_ends_a_wait_though_the_rank_has_a_handler(capsys):
+    def handles(group):
+        from minitrain.ranks import sigterm
+
+        sigterm.GRACE_SECONDS = 0.5
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        if group.rank == 0:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            group.recv(torch.ones(4), source=1)
+        time.sleep(60)
+
+    error, seconds = fails(RankDied, handles)
+    line = line_of("group.recv(torch.ones(4), source=1)")
+    words = f"waiting in recv from rank 1 of float32 [4], {Path(__file__).name}, line {line}"
+    assert f"exited with code 143 before it returned; last seen {words}" in str(error)
+    said = "rank 0: ended by SIGTERM while it waited in recv from rank 1 of float32 [4]"
+    assert said in capsys.readouterr().err and seconds < 15
+
+
+def test_a_signal_to_a_child_of_the_rank_is_not_the_ranks():
+    def has_a_child(group):
+        from minitrain.ranks import sigterm
+
+        sigterm.GRACE_SECONDS = 0.3
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        if group.rank == 1:
+            time.sleep(3)
+            return group.send(torch.ones(1), to=0).item()
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)  # with its parent's handler, as a worker of a loader has it
+        threading.Timer(0.5, os.kill, (child, signal.SIGTERM)).start()
+        return group.recv(torch.zeros(1), source=1).item()
+
+    assert launch(has_a_child, ranks=2) == [1.0, 1.0]
+
+
+def test_a_rank_gives_up_when_another_does_not_come():
+    def impatient(group):
+        c10d = torch.distributed.distributed_c10d
+        c10d._set_pg_timeout(timedelta(seconds=2), group.process_group)
+        if group.rank == 1:
+            time.sleep(60)
+        group.all_reduce(torch.ones(4))
+
+    error, seconds = fails(RankError, impatient, timeout=60.0)
+    words = f"in all_reduce(sum) of float32 [4], {Path(__file__).name}, line"
+    assert f"rank 0 has waited 2 s {words}" in error.headline
+    assert "rank 1 did not come: see what the other ranks do" in error.headline
+    assert error.reports[0].operation == "all_reduce(sum) of float32 [4]" and seconds < 20
+
+
 def test_os_exit_is_named():
     def leave(group):
         if group.rank == 1:
@@ -323,6 +398,7 @@ def test_os_exit_is_named():
 
 def test_a_peer_lost_in_torchs_own_call_is_no_error_of_its_own():
     def leave(group):
+        group.barrier()  # both have met
         if group.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         torch.distributed.all_reduce(torch.ones(1))

@@ -2,33 +2,155 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import time
 
 import pytest
+
+from minitrain.errors import InputError
+from minitrain.ranks.in_place import rank_and_world_size
+from minitrain.ranks.launch import launch
 
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_under_torchrun_it_runs_in_place(tmp_path, run_script):
-    text = """
-    import torch
-    from minitrain.ranks.launch import InputError, launch
-    def ranks(group):
-        total = group.all_reduce(torch.tensor([group.rank + 1.0]))
-        return group.rank, total.item()
-    results = launch(ranks, ranks=2)
-    print(list(results), [trace.count() for trace in results.traces], list(launch(ranks, ranks=1)))
-    try:
-        launch(ranks, ranks=3)
-    except InputError as error:
-        print(error)
-    """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    scripts = [run_script(text, RANK=rank, LOCAL_RANK=rank, **world) for rank in "01"]
+@pytest.fixture
+def run_ranks(run_script):
+    """`run_ranks(text)` starts `text` as two ranks of torchrun."""
+
+    def run(text, **environment):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        world |= environment
+        return [run_script(text, RANK=rank, LOCAL_RANK=rank, **world) for rank in "01"]
+
+    return run
+
+
+def test_under_torchrun_it_runs_in_place(run_ranks):
+    scripts = run_ranks(
+        """
+        import torch
+        from minitrain.ranks.launch import InputError, launch
+        def ranks(group):
+            total = group.all_reduce(torch.tensor([group.rank + 1.0]))
+            return group.rank, total.item()
+        results, first = launch(ranks, ranks=2), launch(ranks, ranks=1)
+        print(list(results), [trace.count() for trace in results.traces], list(first))
+        print(launch(ranks, ranks=2, fabric="ethernet-25g").emulated_seconds > 0)
+        try:
+            launch(ranks, ranks=3)
+        except InputError as error:
+            print(error)
+        """
+    )
     for script in scripts:
         lines = script.finish().splitlines()
         assert "[(0, 3.0), (1, 3.0)] [1, 1] [(0, 1.0)]" in lines
+        assert "True" in lines
         assert "use ranks=2, or torchrun --nproc-per-node 3" in lines[-1]
+
+
+# ---- a rank that waits for the others ----
+
+ONE_SLEEPS = """
+import signal, sys, time
+import torch
+from minitrain.ranks import process_group, sigterm
+from minitrain.ranks.launch import launch
+
+process_group.PATIENCE_SECONDS = {patience}
+sigterm.GRACE_SECONDS = 0.5
+if {handles}:
+    signal.signal(signal.SIGTERM, lambda number, frame: print("asked to save", flush=True))
+
+def ranks(group):
+    if group.rank == 1:
+        time.sleep({sleep})
+    else:
+        print("begun", flush=True)
+    group.all_reduce(torch.ones(4))
+    return group.rank
+
+print(list(launch(ranks, ranks=2)), flush=True)
+"""
+
+
+def asked_to_end(script) -> tuple[str, float]:
+    """What a waiting rank says to SIGTERM, and the seconds until it is gone."""
+    while (line := script.process.stdout.readline()).strip() != "begun":
+        assert line, "the script ended before it began"
+    time.sleep(0.5)  # until it waits
+    asked = time.monotonic()
+    script.process.send_signal(signal.SIGTERM)
+    return script.finish(30), time.monotonic() - asked
+
+
+@pytest.mark.parametrize("handles", [False, True], ids=["no handler", "a handler of its own"])
+def test_sigterm_ends_a_rank_that_waits_and_says_in_what(run_ranks, handles):
+    waiting, sleeping = run_ranks(ONE_SLEEPS.format(patience=600, handles=handles, sleep=100))
+    output, seconds = asked_to_end(waiting)
+    sleeping.process.kill()
+    sleeping.finish()
+    assert waiting.process.returncode == 128 + signal.SIGTERM and seconds < 5
+    assert "rank 0: ended by SIGTERM while it waited in all_reduce(sum) of float32 [4]" in output
+    assert "script.py, line 17: group.all_reduce(torch.ones(4))" in output
+
+
+def test_a_handler_of_ones_own_may_finish_the_step(run_ranks):
+    """The wait ends within the grace: the rank goes on, and what the handler asked for is done."""
+    waiting, other = run_ranks(
+        ONE_SLEEPS.format(patience=600, handles=True, sleep=2).replace("= 0.5", "= 30")
+    )
+    output, _ = asked_to_end(waiting)
+    assert output.splitlines() == ["asked to save", "[0, 1]"] and waiting.process.returncode == 0
+    assert "[0, 1]" in other.finish()
+
+
+def test_a_rank_gives_up_when_its_peers_do_not_come(run_ranks):
+    waiting, sleeping = run_ranks(ONE_SLEEPS.format(patience=3, handles=False, sleep=8))
+    assert (
+        "WaitedTooLong: rank 0 has waited 3 s in all_reduce(sum) of float32 [4], script.py, line 17"
+    ) in waiting.finish()
+    sleeping.finish()
+
+
+# ---- the environment ----
+
+
+@pytest.mark.parametrize(
+    "environment, said",
+    [
+        ({"RANK": "0"}, "WORLD_SIZE is not set"),
+        ({"RANK": "0", "WORLD_SIZE": "abc"}, "WORLD_SIZE is abc"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is x"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2, WORLD_SIZE is 2"),
+        ({"RANK": "", "WORLD_SIZE": "2"}, "RANK is not set"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK is -1"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE is 0"),
+    ],
+)
+def test_half_an_environment_is_one_sentence(monkeypatch, environment, said):
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(InputError, match=f"{said}.*start with torchrun, or unset RANK"):
+        rank_and_world_size()
+
+
+def test_no_address_to_meet_at_is_one_sentence(monkeypatch):
+    for name, text in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(InputError, match="MASTER_ADDR expected, but not set; start with torchrun"):
+        launch(print, ranks=2)
+
+
+def test_the_environment_of_a_rank(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "4")  # alone it says nothing of this process
+    assert rank_and_world_size() is None
+    monkeypatch.setenv("RANK", "3")
+    assert rank_and_world_size() == (3, 4)

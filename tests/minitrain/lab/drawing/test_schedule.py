@@ -8,6 +8,7 @@ from matplotlib.colors import to_rgb
 from minitrain.lab.drawing.figures import canvas
 from minitrain.lab.drawing.schedule import KINDS, draw_schedule, in_words
 from minitrain.measure.traffic import Trace
+from minitrain.parallel.pipeline.operations import Operation
 from minitrain.parallel.pipeline.schedules import make_schedule
 from minitrain.parallel.pipeline.timeline import clocked, executed
 from minitrain.planning.run import Model, Plan, make_run
@@ -46,9 +47,9 @@ def test_later_chunks_are_lighter():
 
 def test_what_ran_is_drawn_from_the_traces():
     """A trace with marks of two steps: the last one counts, and its beginning is zero."""
-    marks = [("pipeline", 0.0), ("F9 begins", 0.0), ("F9 ends", 1.0), ("pipeline", 2.0)]
-    marks += [("F0 begins", 2.001), ("other", 2.0), ("F0 ends", 2.002)]
-    marks += [("B0.1 begins", 2.003), ("B0.1 ends", 2.005)]
+    late, first, second = Operation("F", 9), Operation("F", 0), Operation("B", 0, 1)
+    marks = [("pipeline", 0.0), (late, 0.0), (late, 1.0), ("pipeline", 2.0)]
+    marks += [(first, 2.001), ("other", 2.0), (first, 2.002), (second, 2.003), (second, 2.005)]
     clock = executed([Trace(marks=marks)])
     drawn, numbers, _, label = boxes(clock, unit="ms")
     assert [(start, end) for _, start, end, _ in drawn] == [

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from minitrain.parallel.collectives.overlapped import start_all_gather, start_reduce_scatter
+from minitrain.parallel.collectives.overlapped import start_all_gather, start_reduce_scatter_mean
 from minitrain.ranks.launch import launch
 
 
@@ -14,7 +14,7 @@ def both(group):
         mine = whole[group.rank].clone()
         gathered = torch.zeros_like(mine)
         gathered.chunk(group.size)[group.rank].copy_(whole[0].chunk(group.size)[group.rank])
-        waits = [start_reduce_scatter(group, mine), start_all_gather(group, gathered)]
+        waits = [start_reduce_scatter_mean(group, mine), start_all_gather(group, gathered)]
         before = len(group.trace.ops)
         part = waits[0]()
         waits[1]()

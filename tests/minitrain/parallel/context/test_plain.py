@@ -10,7 +10,7 @@ import torch
 from minitrain.errors import InputError
 from minitrain.model.attention.mask import Mask
 from minitrain.model.attention.tiled import row_products, tiled_attention, tiled_backward
-from minitrain.parallel.collectives.differentiable import AllToAll
+from minitrain.parallel.collectives.differentiable import all_to_all
 from minitrain.parallel.context.plain import halves, ring_backward, ring_forward, ulysses, zigzag
 from minitrain.parallel.context.split import chunks_of, join_tensors, split_tensor
 from minitrain.ranks.launch import launch
@@ -60,7 +60,7 @@ def rings(group):
         found[name] = (mine, out, dq, dk, dv)
     q, k, v, d_out = (split_tensor(z, group.rank, group.size, "contiguous", 2) for z in inputs())
     leaves = [z.clone().requires_grad_() for z in (q, k, v)]
-    out = ulysses(*leaves, group.size, partial(AllToAll.apply, group))
+    out = ulysses(*leaves, group.size, partial(all_to_all, group=group))
     out.backward(d_out)
     mine = orders(group.size)["contiguous"][group.rank]
     found["ulysses"] = (mine, out.detach(), *(leaf.grad for leaf in leaves))
@@ -77,14 +77,14 @@ def test_all_equal_one_process_with_every_gradient(ranks):
                 torch.testing.assert_close(one, whole[:, :, mine], **EXACT, msg=name)
 
 
-def test_zigzag_is_the_order_of_sequence_py_and_its_inverse():
+def test_zigzag_is_the_order_of_split_py_and_its_inverse():
     places, inverse = zigzag(LENGTH, 3)
     text = torch.arange(LENGTH)[None]
     parts = [split_tensor(text, rank, 3) for rank in range(3)]
     assert torch.equal(torch.cat(parts), places) and chunks_of(1, 3) == [1, 4]
     assert torch.equal(places.flatten()[inverse], text[0])
     assert torch.equal(join_tensors([p[None] for p in places]), text)
-    with pytest.raises(InputError, match="use 30, or another multiple of 6"):
+    with pytest.raises(InputError, match="25 tokens cannot be split over 6 chunks: use 24 or 30"):
         zigzag(25, 3)
 
 

@@ -17,11 +17,12 @@ from minitrain.model.attention.tiled import tiled_attention, tiled_forward
 from minitrain.model.config import ModelConfig
 from minitrain.model.rope import document_positions
 from minitrain.model.transformer import build
-from minitrain.parallel.context import ring as ring_file
+from minitrain.parallel.context import ring
+from minitrain.parallel.context.gather import gather_sequence
 from minitrain.parallel.context.model import KINDS, context_parallel
-from minitrain.parallel.context.ring import gather_sequence, merge, ring_attention, ring_layer_bytes
+from minitrain.parallel.context.plain import merge
+from minitrain.parallel.context.ring import ring_attention
 from minitrain.parallel.context.split import ORDERS, split_sequence, split_tensor
-from minitrain.parallel.context.ulysses import ulysses_layer_bytes
 from minitrain.ranks.launch import launch
 
 LENGTH, VOCABULARY, LAYERS = 24, 17, 2  # 24 tokens: 2N divides them for N = 1, 2, 3, 4
@@ -99,7 +100,7 @@ def test_every_kind_and_order_equals_one_process_with_every_gradient(ranks):
             assert_same(got, want[case])
 
 
-# What is known to go wrong, put in: each must differ from one process. --------------------------
+# ---- what is known to go wrong, put in: each must differ from one process ----
 
 
 def add_up(out, lse, new_out, new_lse):
@@ -108,17 +109,17 @@ def add_up(out, lse, new_out, new_lse):
 
 
 def mistakes(group, heads):
-    ring = partial(context_parallel, group=group)
+    on_ranks = partial(context_parallel, group=group)
     local = torch.arange(LENGTH // group.size)
     found = {
-        "no RoPE offset": together(group, ring(model_of(heads)), False, "zigzag", local),
-        "cut in another order": together(group, ring(model_of(heads)), False, "contiguous"),
+        "no RoPE offset": together(group, on_ranks(model_of(heads)), False, "zigzag", local),
+        "cut in another order": together(group, on_ranks(model_of(heads)), False, "contiguous"),
     }
-    model = ring(model_of(heads))
+    model = on_ranks(model_of(heads))
     model.look_around = partial(forgets_documents, model.look_around)
     found["documents read each other"] = together(group, model, True, "zigzag", "given")
-    ring_file.merge = add_up  # in this rank's process alone
-    found["merged without scaling"] = together(group, ring(model_of(heads)), False, "zigzag")
+    ring.merge = add_up  # in this rank's process alone
+    found["merged without scaling"] = together(group, on_ranks(model_of(heads)), False, "zigzag")
     return found
 
 
@@ -150,9 +151,9 @@ def in_bfloat16(group):
         grads = torch.autograd.grad(ring_attention(group, "zigzag", *qkv), qkv, d_out)
         return [gather_sequence(group, "zigzag", g, dim=2) for g in grads]
 
-    right, travel = gradients(), ring_file.pass_on
+    right, travel = gradients(), ring.pass_on
     # On its way a gradient is float32, and a key bfloat16.
-    ring_file.pass_on = lambda g, x: (lambda: x) if x.dtype == torch.float32 else travel(g, x)
+    ring.pass_on = lambda g, x: (lambda: x) if x.dtype == torch.float32 else travel(g, x)
     return right, gradients()
 
 
@@ -169,7 +170,7 @@ def test_gradients_of_keys_return_to_their_owner_in_float32():
             assert not torch.allclose(mine.double(), theirs, rtol=0.1, atol=0.1)
 
 
-# What is sent, and when. --------------------------------------------------------------------------
+# ---- what is sent, and when ----
 
 
 def kernel_traffic(group):
@@ -191,15 +192,18 @@ def kernel_traffic(group):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_bytes_a_layer_are_the_closed_forms(ranks):
     """Of 4 query heads and 2 key/value heads: what the ring carries is that of 2 heads."""
+    batch, heads, kv_heads, head_size = 2, 4, 2, 4
+    of_a_head = batch * LENGTH // ranks * head_size  # elements
     for found in launch(kernel_traffic, ranks=ranks, timeout=60):
         for size in (8, 2):
-            shape = {"batch": 2, "length": LENGTH, "kv_heads": 2, "head_size": 4, "ranks": ranks}
-            shape["element_bytes"] = size
-            ring = ring_layer_bytes(**shape)
-            assert found["ring", size] == ring
-            assert ring[0] == (ranks - 1) * 2 * 2 * 2 * LENGTH // ranks * 4 * size
-            assert found["gather", size] == (ring[0], ring[0])
-            assert found["ulysses", size] == ulysses_layer_bytes(heads=4, **shape)
+            hops = (ranks - 1) * 2 * kv_heads * of_a_head
+            assert found["ring", size] == (hops * size, hops * (size + max(4, size))), (
+                "sums: float32"
+            )
+            assert found["gather", size] == (hops * size, hops * size)
+            carried = 2 * heads + 2 * max(kv_heads, ranks)  # q and out; k and v
+            exchanged = (ranks - 1) * carried * of_a_head // ranks * size
+            assert found["ulysses", size] == (exchanged, exchanged)
 
 
 def in_a_model(group):
@@ -232,7 +236,7 @@ def at_work(group):
         under_way.append(sum(op.waited is None for op in group.trace.ops))
         return tiled_forward(*inputs)
 
-    ring_file.tiled_forward = watched  # in this rank's process alone
+    ring.tiled_forward = watched  # in this rank's process alone
     flops = []
     for order in ORDERS:
         q, k, v = (split_tensor(z, group.rank, group.size, order, 2) for z in heads_of()[:3])
@@ -254,7 +258,7 @@ def test_the_next_block_is_under_way_while_this_one_computes_and_zigzag_is_balan
         assert under_way == expected + [0 if rank == 3 and s == 3 else 2 for s in range(rank + 1)]
 
 
-# The merge, and what cannot work. -----------------------------------------------------------------
+# ---- the merge, and what cannot work ----
 
 
 def test_merging_equals_attention_to_all_keys_also_where_nothing_is_read():

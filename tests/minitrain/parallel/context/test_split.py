@@ -11,10 +11,7 @@ from minitrain.errors import InputError
 from minitrain.parallel.context.split import (
     ORDERS,
     chunks_of,
-    imbalance,
-    join_sequence,
     join_tensors,
-    ring_work,
     split_sequence,
     split_tensor,
 )
@@ -31,9 +28,9 @@ def test_joining_is_the_inverse_of_cutting(order, size):
     batch = batch_of_documents()
     parts = [split_sequence(batch, rank, size, order) for rank in range(size)]
     assert all(part.tokens.shape == (2, 24 // size) for part in parts)
-    joined = join_sequence(parts, order)
     for name in ("tokens", "targets", "documents", "positions"):
-        assert torch.equal(getattr(joined, name), getattr(batch, name))
+        joined = join_tensors([getattr(part, name) for part in parts], order)
+        assert torch.equal(joined, getattr(batch, name))
     x = torch.randn(2, 3, 24, 5)
     cut = [split_tensor(x, rank, size, order, dim=-2) for rank in range(size)]
     assert torch.equal(join_tensors(cut, order, dim=-2), x)
@@ -58,33 +55,34 @@ def test_targets_cross_the_borders_of_chunks(order):
     assert not torch.equal(shifted_late, part.targets)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
-def test_work_is_every_pair_once(size):
-    """Counted pair by pair: query i reads key j <= i, in the step in which j's rank comes by."""
-    length = 4 * size
-    for order in ORDERS:
-        ranks = [split_tensor(torch.arange(length)[None], r, size, order)[0] for r in range(size)]
-        counted = [
-            [(ranks[r][:, None] >= ranks[(r - s) % size]).sum().item() for r in range(size)]
-            for s in range(size)
-        ]
-        assert ring_work(size, length, order) == counted
-        assert sum(map(sum, counted)) == length * (length + 1) // 2
+def ring_work(size: int, order: str) -> list[list[int]]:
+    """[step][rank]: the pairs of a query i and a key j <= i in a ring's step, counted one by one."""
+    text = torch.arange(16 * size)[None]
+    ranks = [split_tensor(text, rank, size, order)[0] for rank in range(size)]
+    return [
+        [(ranks[r][:, None] >= ranks[(r - step) % size]).sum().item() for r in range(size)]
+        for step in range(size)
+    ]
+
+
+def imbalance(work: list[list[int]]) -> float:
+    """Each step lasts as long as its busiest rank: this, over an even share. 1 is perfect."""
+    return sum(map(max, work)) * len(work[0]) / sum(map(sum, work))
 
 
 def test_zigzag_is_balanced_in_every_step_and_contiguous_is_not():
     for size in (2, 3, 4, 8):
-        zigzag, contiguous = (ring_work(size, 64 * size, order) for order in ORDERS)
+        zigzag, contiguous = (ring_work(size, order) for order in ORDERS)
+        for work in (zigzag, contiguous):
+            assert sum(map(sum, work)) == 16 * size * (16 * size + 1) // 2, "every pair once"
         assert imbalance(zigzag) == 1 and all(len(set(step)) == 1 for step in zigzag)
-        assert imbalance(contiguous) == pytest.approx(2 - 1 / size, rel=0.02)
+        assert imbalance(contiguous) == pytest.approx(2 - 1 / size, rel=0.1)
         totals = [sum(rank) for rank in zip(*contiguous)]
-        assert totals[-1] / totals[0] == pytest.approx(2 * size - 1, rel=0.02)
+        assert totals[-1] / totals[0] == pytest.approx(2 * size - 1, rel=0.1)
 
 
 def test_what_cannot_be_cut_is_refused():
-    with pytest.raises(
-        InputError, match="10 tokens cannot be cut into 4 equal chunks: use 8 or 12"
-    ):
+    with pytest.raises(InputError, match="10 tokens cannot be split over 4 chunks: use 8 or 12"):
         split_tensor(torch.zeros(1, 10), 0, 2)
     with pytest.raises(InputError, match="did you mean 'zigzag'"):
         chunks_of(0, 2, "zig-zag")

@@ -57,10 +57,8 @@ def all_meshes() -> list[Case]:
 
 def part_of(whole: Tensor, parameter: nn.Parameter, model: MeshModel) -> Tensor:
     """What this rank should hold of a whole tensor."""
-    if "ep" in layout_of(parameter).split:
-        whole = whole.chunk(model.lines.mesh["ep"])[model.lines.here["ep"]]
-    cut = getattr(parameter, "slice", None)
-    return whole if cut is None else cut.of(whole)
+    part = layout_of(parameter).slice
+    return whole if part is None else part.of(whole)
 
 
 def errors(group, case: Case, want: Whole) -> dict[str, float]:

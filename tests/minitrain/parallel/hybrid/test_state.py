@@ -117,7 +117,7 @@ def test_the_same_parameters_decay_as_in_one_process():
 
 
 def every_copy_speaks(group, cases) -> list[set[str]]:
-    state.is_first_copy = lambda tensor, lines: True  # this rank is a process of its own
+    state.is_first_copy = lambda tensor, axes: True  # this rank is a process of its own
     return differences(group, cases)
 
 

@@ -14,6 +14,7 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.network.fabric import Device, Fabric
 from minitrain.network.links import Link, LinkModel
+from minitrain.parallel.pipeline import executor
 from minitrain.parallel.pipeline.executor import Pipeline
 from minitrain.parallel.pipeline.plain import share_of_loss
 from minitrain.parallel.pipeline.schedules import make_schedule
@@ -26,22 +27,24 @@ from .pipeline_toys import microbatches, tiny
 ALPHA = 0.25  # of a forward: what a message takes
 
 
-class Known(Pipeline):
+class Known(executor.RankStep):
     """Each operation takes its unit on the emulated clock, and next to nothing else."""
 
-    def compute(self, step, operation, arrived):
-        result = super().compute(step, operation, arrived)
-        unit = UNIT_SPLIT if self.schedule.splits_backward else UNIT
-        self.group.clock.advance(unit[operation.kind])
+    clock = None
+
+    def run(self, operation, arrived):
+        result = super().run(operation, arrived)
+        self.clock.advance((UNIT_SPLIT if self.splits else UNIT)[operation.kind])
         return result
 
 
-def emulated(group, kind, cases):
-    events = []
+def emulated(group, cases):
+    events, executor.RankStep = [], Known  # in this rank's process alone
     for name, m, v in cases:
         schedule = make_schedule(name, group.size, m, v)
         group.use(group.clock.fabric.clock(group.rank))
-        pipeline = kind(group, schedule, cut(tiny(), schedule, group.rank))
+        Known.clock = group.clock
+        pipeline = Pipeline(group, schedule, cut(tiny(), schedule, group.rank))
         pipeline.shared = []  # what is summed at the end is no operation of the schedule
         pipeline.run(microbatches(m), share_of_loss(1))
         events += executed([group.trace]).ranks
@@ -61,7 +64,7 @@ TIMED = [
 def test_the_emulated_clock_is_the_schedules_own(alpha):
     """Every operation begins and ends when the validator says, so that the bubble is its, too."""
     fabric = Fabric("units", Device("any"), LinkModel(Link(alpha, 0)), compute_scale=1e-12)
-    runs = launch(emulated, Known, TIMED, ranks=4, fabric=fabric, timeout=60)
+    runs = launch(emulated, TIMED, ranks=4, fabric=fabric, timeout=60)
     for (name, m, v), *ranks in zip(TIMED, *runs):
         planned = clocked(make_schedule(name, 4, m, v), send=alpha)
         for got, want in zip(ranks, planned.ranks):

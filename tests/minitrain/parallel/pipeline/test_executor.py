@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from minitrain.errors import InputError
 from minitrain.parallel.mesh import Mesh
 from minitrain.parallel.pipeline.executor import Pipeline
-from minitrain.parallel.pipeline.plain import naive_pipeline, run_operations, share_of_loss
+from minitrain.parallel.pipeline.plain import run_operations, share_of_loss
 from minitrain.parallel.pipeline.schedules import make_schedule
 from minitrain.parallel.pipeline.stages import cut
 from minitrain.parallel.pipeline.timeline import peak_live
@@ -51,20 +51,6 @@ def test_gradients_equal_one_process(ranks):
         assert sum(share for share, *_ in results) == pytest.approx(total, rel=1e-10), case
         counted = peak_live(make_schedule(name, ranks, m, v))
         assert [(peak, live) for *_, peak, live in results] == [(n, 0) for n in counted], case
-
-
-def naively(group):
-    (stage,) = cut(tiny(), make_schedule("gpipe", group.size, 1), group.rank)
-    batches = microbatches(3)
-    share = naive_pipeline(group, stage, batches, share_of_loss(total_tokens(batches)))
-    return share.item(), {n: p.grad for n, p in stage.named_parameters()}
-
-
-def test_the_naive_pipeline_equals_one_process():
-    results = launch(naively, ranks=3, timeout=60)
-    total, want = one_process(False, 3)
-    assert_whole(results, want)
-    assert [share for share, _ in results] == pytest.approx([0, 0, total], rel=1e-10)
 
 
 def plainly(group):

@@ -39,7 +39,7 @@ def test_the_table_of_the_docstring():
 
 
 def test_heads_that_do_not_split_are_refused():
-    with pytest.raises(InputError, match=r"9 heads .* 2 ranks: use 1, 3, 9 ranks"):
+    with pytest.raises(InputError, match=r"9 heads .* 2 ranks: use 8 or 10, or 3 ranks"):
         heads_of(0, 2, 9, 3)
 
 

@@ -11,7 +11,7 @@ from minitrain.errors import InputError
 from minitrain.model.attention.grouped_query import attention, attention_naive
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
-from minitrain.parallel.layout import layout_of, placed
+from minitrain.parallel.layout import layout_of
 from minitrain.parallel.tensor.heads import SharedRows
 from minitrain.parallel.tensor.layers import tensor_parallel
 from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
@@ -79,8 +79,8 @@ def run(group, config, sequence, wrong=nothing, reduce_parts=True):
         if "tp" in layout.partial and reduce_parts:
             group.all_reduce(p.grad)
         is_split = "tp" in layout.split
-        pairs[name] = p.grad.clone(), p.slice.of(whole[name]) if is_split else whole[name]
-        counted = p.grad if layout.owned is None else p.grad[layout.owned.start : layout.owned.stop]
+        pairs[name] = p.grad.clone(), layout.slice.of(whole[name]) if is_split else whole[name]
+        counted = layout.slice.counted(p.grad) if is_split else p.grad
         squares[0 if is_split else 1] += counted.square().sum()
     norm = (group.all_reduce(squares[:1].clone()) + squares[1]).sqrt()[0]
     pairs["norm"] = norm, want_norm
@@ -95,9 +95,9 @@ def gathered(model, group):
     """The one-process state: each rank writes the rows it owns into zeros, and all are added up."""
     whole = dict(model.state_dict())
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        if hasattr(parameter, "slice"):
-            part = placed(parameter.detach(), parameter.slice, layout_of(parameter).owned)
-            whole[name] = group.all_reduce(part)
+        part = layout_of(parameter).slice
+        if part is not None:
+            whole[name] = group.all_reduce(part.in_whole(parameter.detach()))
     return whole
 
 
@@ -145,7 +145,9 @@ def starts_as_slices(group):
     model(batch()[0])
     return (
         all(
-            torch.equal(p, p.slice.of(state[n])) for n, p in model.named_parameters() if p.dim() > 1
+            torch.equal(p, layout_of(p).slice.of(state[n]))
+            for n, p in model.named_parameters()
+            if p.dim() > 1
         ),
         all(torch.equal(together[name], state[name]) for name in state),
         kernels == [attention],
@@ -169,7 +171,8 @@ def layouts(group):
         model = tensor_parallel(whole_model(CONFIGS["one key head"]), group, sequence)
         for name, parameter in model.named_parameters():
             layout = layout_of(parameter)
-            found[name, sequence] = set(layout.split), set(layout.partial), layout.owned
+            owned = layout.slice and layout.slice.owned
+            found[name, sequence] = set(layout.split), set(layout.partial), owned
     return found
 
 
@@ -200,7 +203,9 @@ def copies_counted_twice(model):
     for block in model.blocks:
         for layer in (block.attention.k, block.attention.v):
             for parameter in layer.parameters():
-                parameter.mesh_layout = replace(parameter.mesh_layout, owned=None)
+                layout = layout_of(parameter)
+                all_rows = replace(layout.slice, owned=None)
+                parameter.mesh_layout = replace(layout, slice=all_rows)
 
 
 def wrong_versions(group):
@@ -227,8 +232,11 @@ def test_wrong_versions_are_told_apart():
 
 def refused(group):
     for changes, message in (
-        ({"heads": 3, "kv_heads": 3, "hidden_size": 12}, r"3 heads .* 2 ranks: use 1, 3 ranks"),
-        ({"ffn_size": 25}, r"ffn_size 25 .* 2 ranks: use 24 or 26"),
+        (
+            {"heads": 3, "kv_heads": 3, "hidden_size": 12},
+            r"3 heads .* 2 ranks: use 2 or 4, or 3 ranks",
+        ),
+        ({"ffn_size": 25}, r"25 features of the MLP .* 2 ranks: use 24 or 26"),
     ):
         model = whole_model(replace(CONFIGS["one head each"], head_size=None, **changes))
         with pytest.raises(InputError, match=message):

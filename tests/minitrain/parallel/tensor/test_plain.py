@@ -24,7 +24,7 @@ ROWS, COLUMNS = ("q", "k", "v", "gate", "up"), ("o", "down")
 
 
 def operators(group, there=None):
-    """`tp` from `conjugate.py`, its first pair by `conjugates`, whose forward may be exchanged."""
+    """`tp` from `differentiable.py`, its first pair by `conjugates`, whose forward may be exchanged."""
     copy, reduce = conjugates(there or (lambda x: x), group.all_reduce)
     return SimpleNamespace(
         rank=group.rank,
@@ -65,7 +65,13 @@ def run(group, there=None):
     want = want + parallel_mlp(whole, one, alone.copy, alone.copy)
     y.square().sum().backward()
     want.square().sum().backward()
-    rows = embed(tokens.view(3, 6), table.chunk(size)[rank], tp)
+    part, all_rows = (
+        table.chunk(size)[rank].clone().requires_grad_(),
+        table.clone().requires_grad_(),
+    )
+    rows, want_rows = embed(tokens.view(3, 6), part, tp), all_rows[tokens].view(3, 6, WIDTH)
+    (rows * x).sum().backward()
+    (want_rows * x).sum().backward()
     logits = (x[:, :1].flatten(0, 1) @ table.T).chunk(size, -1)[rank].clone().requires_grad_()
     loss = vocabulary_loss(logits, tokens[:3], tp)
     loss.backward()
@@ -75,7 +81,8 @@ def run(group, there=None):
     pairs = {
         "y": (y, want),
         "dx": (mine.grad, whole.grad),
-        "rows": (rows, table[tokens].view(3, 6, WIDTH)),
+        "rows": (rows, want_rows),
+        "dtable": (part.grad, all_rows.grad.chunk(size)[rank]),
         "loss": (loss, all_loss),
         "dlogits": (logits.grad, all_logits.grad.chunk(size, -1)[rank]),
     }

@@ -12,9 +12,7 @@ from minitrain.parallel.tensor.vocabulary import (
     CHUNK_NUMBERS,
     VocabularyEmbedding,
     embed,
-    embed_naive,
     vocabulary_parallel_loss,
-    vocabulary_parallel_loss_naive,
 )
 from minitrain.ranks.launch import launch
 from minitrain.training.loss import token_weighted_loss
@@ -89,12 +87,6 @@ def check(results, case):
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_loss_and_gradient_equal_one_process(ranks):
     results = launch(run, vocabulary_parallel_loss, ranks=ranks)
-    for case in CASES:
-        check(results, case)
-
-
-def test_naive_loss_equals_one_process():
-    results = launch(run, vocabulary_parallel_loss_naive, ranks=2)
     for case in CASES:
         check(results, case)
 
@@ -217,8 +209,7 @@ def check_lookup(results):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_embedding_equals_one_process(ranks):
-    for lookup in (embed_naive, embed):
-        check_lookup(launch(looked_up, lookup, ranks=ranks))
+    check_lookup(launch(looked_up, embed, ranks=ranks))
 
 
 def test_a_row_range_off_by_one_is_told_apart():

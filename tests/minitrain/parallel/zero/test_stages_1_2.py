@@ -14,14 +14,18 @@ from torch.nn import functional as F
 from minitrain.errors import InputError
 from minitrain.measure.budget import memory_budget
 from minitrain.measure.memory import MemoryLedger
+from minitrain.measure.parameters import parameter_count
 from minitrain.memory.stores import DiskStore, MemoryStore
-from minitrain.model.config import ModelConfig, parameter_count
+from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
-from minitrain.optimizers.groups import clip_by_global_norm, parameter_groups
-from minitrain.parallel.ddp import DDP, all_reduce_gradients, broadcast_parameters
+from minitrain.optimizers.groups import clip_factor, parameter_groups
+from minitrain.parallel.ddp import DDP, all_reduce_gradients
+from minitrain.parallel.zero import plain
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
+from minitrain.parallel.zero.plain import ShardedUnit
+from minitrain.parallel.zero.plain_unit import FlatUnit
 from minitrain.parallel.zero.stage_3 import Zero3
-from minitrain.parallel.zero.stages_1_2 import Zero, deal, naive_zero1_step
+from minitrain.parallel.zero.stages_1_2 import Zero
 from minitrain.ranks.errors import RankError
 from minitrain.ranks.launch import launch
 from minitrain.training.loop import Peers, train_step
@@ -302,17 +306,23 @@ def fsdp2(group, precise):
 
 
 def naive(group):
-    """Stage 1 as first thought of, and two ways to get ZeRO wrong."""
-    model = toys.toy()
-    broadcast_parameters(group, model)
-    owners = deal(model, group.size)
-    mine = [p for p, owner in owners.items() if owner == group.rank]
-    optimizer = torch.optim.SGD(mine, lr=0.1)
+    """Stages 1 and 3 as lab e03 writes them."""
+    return {stage: plain_steps(group, stage) for stage in (1, 3)}
+
+
+def plain_steps(group, stage):
+    model, sgd = toys.toy(), partial(torch.optim.SGD, lr=0.1)
+    kind = FlatUnit if stage == 1 else ShardedUnit
+    units = [kind(module, group) for module in (model.embed, *model.blocks, model.norm, model.head)]
+    optimizer = plain.Zero1(units, sgd) if stage == 1 else sgd([unit.shard for unit in units])
+    plain.Zero3(units) if stage == 3 else None
     for step in range(3):
-        model.zero_grad()
         toys.loss_of(model, toys.text(step, group.rank, group.size)).backward()
-        naive_zero1_step(group, model, optimizer, owners)
-    return {name: p.detach() for name, p in model.named_parameters()}
+        optimizer.step()
+        optimizer.zero_grad() if stage == 3 else None
+    for unit in units if stage == 3 else ():
+        unit.gather()
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def oracles(group):
@@ -334,8 +344,9 @@ def test_against_fsdp2_and_the_naive_version():
         assert sent == 3 * 8 * (2 * size + sum(blocks[:-1])) // 2
         (theirs, ours), _, _ = mixed
         assert ours == pytest.approx(theirs, rel=2e-3)
-        for name, p in model.named_parameters():
-            torch.testing.assert_close(weights[name], p.detach(), rtol=1e-10, atol=1e-12)
+        for stage in (1, 3):
+            for name, p in model.named_parameters():
+                torch.testing.assert_close(weights[stage][name], p.detach(), rtol=1e-10, atol=1e-12)
 
 
 # ---- plausible and wrong: each of these must be told from the right one ----
@@ -349,8 +360,13 @@ class NeverGathers(Zero):
 class ClipsItsOwn(Zero):
     """Each rank by the norm of its own shard."""
 
-    def clip(self, limit):
-        return clip_by_global_norm(self.pieces, limit)
+    def clip_grad_norm_(self, max_norm):
+        gradients = [p.grad.as_subclass(torch.Tensor) for p in self.parameters()]
+        norm = torch.linalg.vector_norm(
+            torch.stack([torch.linalg.vector_norm(g) for g in gradients])
+        )
+        torch._foreach_mul_(gradients, clip_factor(norm, max_norm))
+        return norm
 
 
 class NeverDivides(Zero):

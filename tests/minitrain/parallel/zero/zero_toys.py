@@ -101,11 +101,14 @@ def sharded(group, stage: int, recompute: str = "", store=None, also=(), **optio
     """(zero, optimizer) of the toy."""
     model = toy(recompute)
     groups = parameter_groups(model, 0.1)
-    if stage == 3:
-        zero = Zero3(model, group, **options)
-    else:
-        zero = Zero(model, group, stage, bucket_bytes=20_000, **options)
+    zero = wrap(model, group, stage, **options)
     return zero, ZeroOptimizer(zero, groups, ADAMW, store, also)
+
+
+def wrap(model, group, stage: int, **options):
+    if stage == 3:
+        return Zero3(model, group, **options)
+    return Zero(model, group, stage, bucket_bytes=20_000, **options)
 
 
 def train(group, zero, optimizer, steps: int, first: int = 0) -> dict:
@@ -113,7 +116,7 @@ def train(group, zero, optimizer, steps: int, first: int = 0) -> dict:
     for step in range(first, first + steps):
         loss_of(zero, text(step, group.rank, group.size)).backward()
         gradients = gradients or pieces_of_gradients(zero)
-        norms.append(zero.clip(LIMIT))
+        norms.append(zero.clip_grad_norm_(LIMIT))
         optimizer.step()
         optimizer.zero_grad()
     state = gathered_state(zero, optimizer)

@@ -15,7 +15,6 @@ from minitrain.planning.scaling.laws import (
     CHINCHILLA,
     CHINCHILLA_REFITTED,
     ScalingLaw,
-    bootstrap,
     fit,
 )
 from minitrain.planning.scaling.runs import read_runs
@@ -78,12 +77,6 @@ def test_published_optimum_of_chinchillas_budget():
     assert CHINCHILLA.optimum(5.76e23).parameters == pytest.approx(40e9, rel=0.25)
     refitted = CHINCHILLA_REFITTED.optimum(5.76e23)
     assert refitted.tokens / refitted.parameters == pytest.approx(20, rel=0.25)
-
-
-def test_bootstrap_surrounds_the_truth():
-    laws = bootstrap(*runs(SMALL, noise=0.005), draws=8)
-    low, high = min(law.E for law in laws), max(law.E for law in laws)
-    assert low < SMALL.E < high and high - low < 0.2
 
 
 def test_the_recorded_runs_recover_the_true_floor():

@@ -6,7 +6,7 @@ import pytest
 
 from minitrain.errors import InputError
 from minitrain.measure.clock import threads
-from minitrain.model.config import parameter_count
+from minitrain.measure.parameters import parameter_count
 from minitrain.planning.scaling.runs import Recipe, make_texts, read_runs, record_runs, shape
 
 SMALL = Recipe(length=64, batch=4, held_out_bytes=4000)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from minitrain.measure import parameters
 from minitrain.parallel.pipeline.schedules import make_schedule
 from minitrain.parallel.pipeline.timeline import peak_live
 from minitrain.planning.run import Model, Plan, make_run
-from minitrain.planning.step import workload
 from minitrain.planning.step.memory import (
     ZERO_PAPER,
     layer_activations,
@@ -61,7 +61,7 @@ def test_all_ranks_together_hold_every_parameter():
             rank_memory(run, rank).parameters / 2 + rank_memory(run, rank).embedding / 18
             for rank in range(plan.pp)
         )
-        whole = workload.parameter_count(LLAMA, run.seq)
+        whole = parameters.parameter_count(LLAMA, run.seq)
         assert held * plan.tp == pytest.approx(whole, rel=1e-4)  # the last norm is left out
 
 
@@ -83,7 +83,7 @@ def test_context_parallelism_divides_activations():
 def test_expert_parallelism_spreads_experts_alone():
     run = run_with(Plan(dp=8), MIXTURE)
     one, eight = rank_memory(run), rank_memory(changed(run, ep=8))
-    experts = 15 * workload.expert_weights(MIXTURE)
+    experts = 15 * parameters.expert_weights(MIXTURE)
     assert (one.parameters - eight.parameters) / 2 == pytest.approx(experts * 7 / 8)
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minitrain.measure import parameters
 from minitrain.planning.run import Plan, make_run
 from minitrain.planning.step import step as step_file
-from minitrain.planning.step import workload
 from minitrain.planning.step.network import IDEAL, Wire, fabric_of
 from minitrain.planning.step.step import estimate, timeline
 
@@ -62,7 +62,7 @@ def test_zero_latency_and_infinite_bandwidth_give_the_compute_bound():
     run = run_with(Plan(tp=4, sp=True, dp=4, zero=1), LLAMA, "H100-SXM-80GB")
     constants = replace(run.chip.constants, matmul=1, attention=1e9, memory=1e9, kernel=0)
     run = replace(run, chip=replace(run.chip, constants=constants))
-    flops = 6 * run.tokens * workload.active_weights(run.model)
+    flops = 6 * run.tokens * parameters.matmul_parameters(run.model)
     assert estimate(run, IDEAL).seconds == pytest.approx(flops / run.gpus / 989e12, rel=1e-3)
 
 
@@ -127,7 +127,7 @@ def test_experts_cost_what_is_active():
     mixture = estimate(run_with(plan, MIXTURE))
     same = estimate(run_with(replace(plan, ep=1), dense))
     assert 1.0 < mixture.seconds / same.seconds < 2.0
-    assert workload.parameter_count(MIXTURE, 2048) > 3 * workload.parameter_count(dense, 2048)
+    assert parameters.parameter_count(MIXTURE, 2048) > 3 * parameters.parameter_count(dense, 2048)
 
 
 def test_units():

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from minitrain.measure import flops as measured
-from minitrain.model.config import PRESETS, parameter_count
+from minitrain.measure.parameters import matmul_parameters, parameter_count
+from minitrain.model.config import PRESETS
 from minitrain.parallel.pipeline.schedules import split_layers
 from minitrain.planning.run import Model, Plan, make_run
 from minitrain.planning.step import workload
@@ -23,11 +24,10 @@ def model_of(name: str) -> Model:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_counts_agree_with_the_packages_own(name):
-    """The planner's closed forms know mixtures and GPTs too; on a Llama they are the meters'."""
     config, model = PRESETS[name], model_of(name)
-    assert workload.parameter_count(model, 2048) == parameter_count(config)
-    assert workload.active_weights(model) == measured.matmul_parameters(config)
-    assert workload.forward_flops(model, 2048) == measured.forward_flops_per_token(config, 2048)
+    """By the names of a planner's column or of a configuration, a Llama is the same."""
+    assert parameter_count(model, 2048) == parameter_count(config)
+    assert matmul_parameters(model) == matmul_parameters(config)
     run = make_run("A100-SXM-80GB", model, Plan(recompute="full"), 2048, 4)
     assert workload.model_flops(run) == measured.model_flops(config, 4, 2048)
     assert workload.hardware_flops(run) == measured.hardware_flops(config, 4, 2048, "full")
@@ -58,21 +58,23 @@ def test_the_52_percent_of_2021_is_an_hfu():
 
 def test_deepseek_v3():
     model = Model(61, 7168, 128, 128, 18432, 129280, True, 256, 8, 2048, 1, 3)
-    assert workload.parameter_count(model, 4096) == pytest.approx(671e9, rel=0.005)
-    assert workload.active_weights(model) == pytest.approx(37e9, rel=0.03)
+    assert parameter_count(model, 4096) == pytest.approx(671e9, rel=0.005)
+    assert matmul_parameters(model) == pytest.approx(37e9, rel=0.03)
 
 
 def test_a_mixture_with_one_expert_is_dense():
     one = replace(MIXTURE, experts=1, experts_per_token=1, shared_experts=0, dense_layers=0)
     dense = replace(one, experts=0, ffn=one.moe_ffn)
     routers = 16 * one.hidden
-    assert workload.active_weights(one) == workload.active_weights(dense) + routers
+    assert matmul_parameters(one) == matmul_parameters(dense) + routers
 
 
 def test_selective_recomputation_repeats_scores_unless_fused():
     old = run_with(Plan(recompute="selective", precision="fp16", software="2022"), LLAMA)
-    assert workload.recomputed_flops(old) == old.tokens * workload.attention_flops(LLAMA, 2048)
-    assert workload.recomputed_flops(run_with(Plan(recompute="selective"), LLAMA)) == 0
+    scores = old.tokens * measured.attention_flops_per_token(LLAMA, 2048)
+    assert workload.hardware_flops(old) - workload.model_flops(old) == scores
+    fused = run_with(Plan(recompute="selective"), LLAMA)
+    assert workload.hardware_flops(fused) == workload.model_flops(fused)
 
 
 def test_layers_over_stages():

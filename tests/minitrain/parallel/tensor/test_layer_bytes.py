@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minitrain.model.config import ModelConfig, parameter_count
+from minitrain.measure.parameters import parameter_count
+from minitrain.measure.traffic import ring_bytes
+from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.network.fabric import ethernet_25g, h100_infiniband
+from minitrain.parallel.tensor.heads import heads_of
 from minitrain.parallel.tensor.layers import tensor_parallel
-from minitrain.parallel.tensor.traffic import ends_bytes, layer_bytes
 from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
 from minitrain.ranks.launch import launch
 
@@ -55,28 +57,31 @@ def every_case(group):
     }
 
 
+def closed_forms(config, ranks, sequence, rank):
+    """(layer forward, its backward, ends forward, their backward) of `layers.py`'s docstring, with
+    the gradients of shared key/value heads and two numbers a token for the loss."""
+    stream = 4 * BATCH * LENGTH * config.hidden_size
+    whole, split = (ring_bytes(kind, stream, ranks) for kind in ("all_reduce", "all_gather"))
+    head = 4 * 2 * config.head_size * (config.hidden_size + config.qkv_bias)
+    holders = heads_of(rank, ranks, config.heads, config.kv_heads).shared.values()
+    shared = sum(ring_bytes("all_reduce", head, len(ranks_)) for ranks_ in holders)
+    loss = ring_bytes("all_gather", ranks * 4 * 2 * BATCH * LENGTH, ranks)
+    if sequence:
+        return [4 * split, 6 * split + shared, 2 * split + loss, 3 * split]
+    return [2 * whole, 2 * whole + shared, whole + loss, whole]
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_bytes_are_the_closed_forms_exactly(ranks):
     for rank, cases in enumerate(launch(every_case, ranks=ranks)):
         for (name, sequence), measured in cases.items():
-            shape = (CONFIGS[name], BATCH, LENGTH, ranks, sequence)
-            want = [*layer_bytes(*shape, rank=rank), *ends_bytes(*shape)]
+            want = closed_forms(CONFIGS[name], ranks, sequence, rank)
             assert [sent_bytes for sent_bytes, _ in measured] == want, (name, sequence)
             if name == "one head each":
                 forward, backward = (kinds for _, kinds in measured[:2])
                 each = ["all_gather"] * 2 + ["reduce_scatter"] * 2
                 assert forward == (each if sequence else ["all_reduce"] * 2)
                 assert backward == (["all_gather"] * 2 + each if sequence else ["all_reduce"] * 2)
-
-
-def test_the_closed_form_as_papers_state_it():
-    config = ModelConfig(512, 256, 1, heads=8, kv_heads=8, ffn_size=640)
-    stream = 4 * 128 * 256 * 2
-    for ranks in (2, 4, 8):
-        share = stream * (ranks - 1) // ranks
-        assert layer_bytes(config, 4, 128, ranks, number_bytes=2) == (4 * share, 4 * share)
-        assert layer_bytes(config, 4, 128, ranks, True, 2) == (4 * share, 6 * share)
-    assert layer_bytes(config, 4, 128, 1) == (0, 0)
 
 
 # ---- past the node ----

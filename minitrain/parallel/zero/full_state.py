@@ -1,0 +1,94 @@
+"""The model in one piece again: its state dict and its gradients, under the model's own names.
+
+    state = full_state_dict(zero, root=0)        # on rank 0; AutoModel and torch.load know it
+    load_full_state_dict(zero, state, root=0)    # each rank takes its part of rank 0's
+
+Collective, and one unit at a time: beside the result a rank holds one unit, S elements.
+state.py has what a run resumes from: the optimizer's state too, and nothing gathered. Lab: e03.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from minitrain.errors import InputError
+from minitrain.parallel.zero.sharded import Sharded
+
+
+@torch.no_grad()
+def full_state_dict(zero: Sharded, root: int | None = None) -> dict[str, Tensor]:
+    """`state_dict()` as the model would give it unwrapped, weights in the dtype of their shards.
+
+    On every rank, or on rank `root` and {} on the others.
+    """
+    mine, whole = root in (None, zero.group.rank), {}
+    for unit in zero.units:
+        unit.shard_shelf.get()
+        full = unit.together(unit.shard)  # (S,)
+        unit.shard_shelf.drop()
+        for parameter, place in unit.places.items() if mine else ():
+            whole[parameter] = full[place].view(parameter.shape).clone()
+    state = zero.module.state_dict(keep_vars=True) if mine else {}
+    return {name: whole[t] if t in whole else t.clone() for name, t in state.items()}
+
+
+@torch.no_grad()
+def full_gradients(zero: Sharded, root: int | None = None) -> dict[str, Tensor]:
+    """name -> the gradient that the ranks' averaging left, of each parameter that has one."""
+    mine, whole = root in (None, zero.group.rank), {}
+    for unit in zero.trained:
+        unit.drop_zeroed()
+        if unit.gradient is None:
+            continue
+        unit.gradient_shelf.get()
+        full = unit.together(unit.gradient)  # (S,)
+        unit.gradient_shelf.drop()
+        for name, parameter in unit.parameters.items() if mine else ():
+            whole[name] = full[unit.places[parameter]].view(parameter.shape).clone()
+    return whole
+
+
+@torch.no_grad()
+def load_full_state_dict(zero: Sharded, state: dict[str, Tensor], root: int | None = None) -> None:
+    """Every rank copies its part of `state`, or of what rank `root` has and sends the others."""
+    mine, group = root in (None, zero.group.rank), zero.group
+    if mine:
+        _check_names(zero, state)
+    for unit in zero.units:
+        full = torch.zeros_like(unit.shard).repeat(group.size)  # (S,)
+        for name, parameter in unit.parameters.items() if mine else ():
+            full[unit.places[parameter]] = state[name].to(full).flatten()
+        if root is not None:
+            group.broadcast(full, root)
+        zero.overwrite(unit, full[unit.mine])
+    zero.settle()
+    for name, buffer in _buffers(zero).items():
+        if mine:
+            buffer.copy_(state[name])
+        if root is not None:
+            group.broadcast(buffer, root)
+
+
+def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
+    known = zero.module.state_dict(keep_vars=True)
+    needed = [*_buffers(zero), *(name for unit in zero.units for name in unit.parameters)]
+    wrong = {
+        "are missing": [name for name in needed if name not in state],
+        "are not the model's": [name for name in state if name not in known],
+        "have another shape": [
+            name for name in needed if name in state and state[name].shape != known[name].shape
+        ],
+    }
+    for what, names in wrong.items():
+        if names:
+            raise InputError(
+                f"{', '.join(names[:4])} ({len(names)} in all) {what}: give "
+                "the state_dict() of the same model"
+            )
+
+
+def _buffers(zero: Sharded) -> dict[str, Tensor]:
+    """Those that a state dict holds."""
+    known = zero.module.state_dict(keep_vars=True)
+    return {name: buffer for name, buffer in zero.module.named_buffers() if name in known}

@@ -1,0 +1,178 @@
+"""What the three stages of ZeRO share: when a unit's gradients are reduced, and by whom it is seen.
+
+    backward   |- layer 3 -|- layer 2 -|- layer 1 -|·|      reduce a unit when it is complete,
+    link                   |- reduce 3 -|- reduce 2 -|      while the next one is computed
+
+Lab: e03. Shapes: S elements of a unit (unit.py)  N ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.errors import InputError
+from minitrain.optimizers.groups import clip_factor
+from minitrain.parallel.zero.norm import global_norm
+from minitrain.parallel.zero.torch_optimizers import OptimizerWatch
+from minitrain.parallel.zero.unit import Unit
+from minitrain.ranks.group import Group
+from minitrain.training.loop import Peers
+
+
+class Sharded(nn.Module):
+    """What all stages share: units whose gradients are reduced to shards while backward runs.
+
+    A hook moves each gradient into its unit; when a unit has all, and all units before it are on
+    their way, its reduce-scatter starts. At most two units hold gradients in full: one fills, one
+    is sent. Units leave in the same order on every rank, whatever the order of the hooks.
+    `parameters()` are this rank's pieces, and those an optimizer takes, torch's own or ours
+    (optimizer.py); the model's own have no `.grad`.
+    """
+
+    def __init__(self, model: nn.Module, group: Group, units: Sequence[Unit], stage: int) -> None:
+        super().__init__()
+        self.module, self.group, self.units, self.stage = model, group, list(units), stage
+        self.trained = [unit for unit in units if unit.trains]
+        self.piece_of = {
+            parameter: unit.pieces[name].weight
+            for unit in units
+            for name, parameter in unit.parameters.items()
+        }
+        self.unit_of = {p: unit for unit in self.trained for p in unit.places}
+        self.order = self.trained  # in which units are reduced
+        self.synchronize = True
+        self.unfinished = False  # a backward is due whose gradients must be reduced
+        self.in_backward = False
+        self.issued = 0  # reduce-scatters started
+        self.held = False  # all units stay gathered
+        self.watch = OptimizerWatch(self)
+        for parameter in self.unit_of:
+            parameter.register_post_accumulate_grad_hook(self._accumulated)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """This rank's pieces, under the names that DDP gives: "module.embed.weight"."""
+        inside = f"{prefix}.module" if prefix else "module"
+        for name, parameter in self.module.named_parameters(inside, recurse, remove_duplicate):
+            yield name, self.piece_of[parameter]
+
+    def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
+        for unit in self.trained:
+            unit.drop_zeroed()
+        self.unfinished |= torch.is_grad_enabled() and self.synchronize
+        return self.module(*inputs, **named_inputs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward in here adds up whole gradients and sends nothing: fewer bytes, more memory."""
+        before, self.synchronize = self.synchronize, False
+        try:
+            yield
+        finally:
+            self.synchronize = before
+
+    def finish(self) -> None:
+        """Reduces what is left and waits. The end of backward calls it; twice is as good as once.
+
+        Call it yourself where a rank may have no gradient at all.
+        """
+        if self.synchronize and self.unfinished:
+            for unit in self.order:
+                unit.missing.clear()
+            self._issue_ready()
+            for unit in self.order[-1:]:
+                unit.finish_reduce()
+            self.unfinished = False
+        for unit in self.trained:
+            unit.reset()
+        self.in_backward, self.issued = False, 0
+
+    @contextmanager
+    def gathered(self) -> Iterator[nn.Module]:
+        """In here the model is whole: to generate, to print, to save. All ranks enter it together,
+        and what they write to its weights, alike on all, stays."""
+        if self.held:
+            yield self.module
+            return
+        for unit in self.units:
+            unit.start_gather()
+        for unit in self.units:
+            unit.gather()
+        self.held = True
+        try:
+            yield self.module
+        finally:
+            self.held = False
+            for unit in self.units:
+                unit.keep_changes()
+                if self.stage == 3:
+                    unit.free()
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scales all ranks' gradients by one factor to the length `max_norm`; returns that before.
+
+        The shards do not overlap, so every element counts once.
+        """
+        norm = global_norm(self.group, self.trained, list(self.module.parameters()))
+        for unit in self.trained:
+            unit.scale_gradient(clip_factor(norm, max_norm))
+        return norm
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for unit in self.trained:
+            unit.forget_gradient()
+
+    def peers(self) -> Peers:
+        """For `train_step`: each microbatch is reduced as it ends, in stage 1 only the last one."""
+        no_sync = self.no_sync if self.stage == 1 else nullcontext
+        clip = lambda _, limit: self.clip_grad_norm_(limit)  # noqa: E731
+        return Peers(self.group.size, self.group.all_reduce, self.finish, no_sync, clip)
+
+    def updated(self, unit: Unit) -> None:
+        """The optimizer has moved the unit's shard; in stages 1 and 2 it sets out to all ranks."""
+        unit.free()
+        if self.stage < 3 or self.held:
+            unit.start_gather()
+
+    def overwrite(self, unit: Unit, shard: Tensor) -> None:
+        """New values, (S/N,), for this rank's part of the unit."""
+        unit.shard_shelf.get()
+        unit.shard.copy_(shard)
+        unit.depart()
+        self.updated(unit)
+
+    def settle(self) -> None:
+        """After a step: what set out has arrived."""
+        for unit in self.units:
+            if self.stage < 3 or self.held:
+                unit.gather()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> nn.Module:
+        raise InputError(
+            "a wrapped model stays on its device and in its dtype: call .to() before you wrap it"
+        )
+
+    def _accumulated(self, parameter: nn.Parameter) -> None:
+        self._begin_backward()
+        self.unit_of[parameter].missing.discard(parameter)
+        if self.synchronize:
+            self._issue_ready()
+
+    def _begin_backward(self) -> None:
+        if not self.in_backward:
+            self.in_backward, self.unfinished = True, self.synchronize
+            torch.autograd.Variable._execution_engine.queue_callback(self.finish)
+
+    def _issue_ready(self) -> None:
+        while self.issued < len(self.order) and not self.order[self.issued].missing:
+            if self.issued:
+                self.order[self.issued - 1].finish_reduce()
+            self.order[self.issued].start_reduce()
+            self.issued += 1

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from minitrain.errors import InputError
+from minitrain.ranks.from_torch import group_from_torch
+from minitrain.ranks.launch import launch
+
+
+def made(group):
+    """Of all ranks, of two, and of a column of a mesh; the random numbers go on undisturbed."""
+    before = torch.get_rng_state()
+    everyone = group_from_torch()
+    pair = dist.new_group([1, 3])
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    with pytest.raises(InputError, match=r"mesh\['dp'\]"):
+        group_from_torch(mesh)
+    groups = [everyone, group_from_torch(mesh["dp"])]
+    if group.rank in (1, 3):
+        groups.append(group_from_torch(pair))
+    else:
+        with pytest.raises(InputError, match="not in the process group"):
+            group_from_torch(pair)
+    sums = [g.all_reduce(torch.tensor(1 + group.rank)).item() for g in groups]
+    assert torch.equal(before, torch.get_rng_state())
+    halves = everyone.split(group.rank // 2)
+    return [(g.rank, g.ranks) for g in groups], sums, halves.ranks
+
+
+def test_a_group_of_what_torch_has_initialised():
+    for rank, (places, sums, half) in enumerate(launch(made, ranks=4)):
+        column = (rank % 2, rank % 2 + 2)
+        assert places[:2] == [(rank, (0, 1, 2, 3)), (rank // 2, column)]
+        assert sums[:2] == [10, sum(column) + 2]
+        if rank in (1, 3):
+            assert places[2] == (rank // 2, (1, 3)) and sums[2] == 6
+        assert half == ((0, 1) if rank < 2 else (2, 3))
+
+
+def test_without_torch_distributed_it_says_so():
+    with pytest.raises(InputError, match="init_process_group"):
+        group_from_torch()
