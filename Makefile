@@ -7,10 +7,10 @@ READY := $(VENV)/.ready
 LAB ?=
 SUBMISSION ?= labs
 
-.PHONY: help setup lab test check build bench grade
+.PHONY: help setup lab test test-full check build bench grade
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "make %-6s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "make %-9s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## make the environment in .venv (about 2 minutes and the download, once)
 
@@ -25,9 +25,16 @@ $(READY): requirements.txt pyproject.toml
 lab: $(READY)  ## open JupyterLab on the map of the course
 	@$(PY) -m minitrain lab
 
-test: $(READY)  ## run everything: package, graders, notebooks, browser
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -m "not alone" --numprocesses logical --maxprocesses 4 --durations=15
-	@$(PY) -m pytest -m alone --durations=15
+BEGAN := $(shell date +%s)
+WORKERS := --numprocesses logical --maxprocesses 4
+
+test: $(READY)  ## run everything: package, graders, notebooks at their test sizes, browser
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -m "not alone and not full" $(WORKERS) --durations=15
+	@$(PY) -m pytest -m "alone and not full" --durations=5  # these measure time: one after the other
+	@echo "make test took $$(( $$(date +%s) - $(BEGAN) )) s in all"
+
+test-full: $(READY)  ## run every notebook at its true size: what make test has made smaller
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -m full $(WORKERS) tests/notebooks --durations=15
 
 check: $(READY)  ## ruff, the floors of the package, drift between masters and notebooks
 	@$(PY) -m ruff check .

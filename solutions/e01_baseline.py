@@ -356,7 +356,7 @@ from minitrain.data.packing import pack
 from minitrain.data.tokenizer import train_tokenizer
 
 corpus = make_corpus(lab.size("corpus_bytes"), seed=1)
-held_out = make_corpus(25_000, seed=2)
+held_out = make_corpus(lab.size("held_out_bytes"), seed=2)
 tokenizer = train_tokenizer(corpus.documents[:3000])
 floor = held_out.entropy_per_token(tokenizer)
 print(corpus.documents[0])

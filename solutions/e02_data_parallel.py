@@ -580,7 +580,9 @@ scaling = []
 for name, fabric in clusters.items():
     for ranks in lab.size("ranks"):
         pair = ["naive", "overlapped"]
-        run = launch(each, pair, 3, 2**18, ranks=ranks, fabric=fabric)
+        run = launch(
+            each, pair, lab.size("emulated_repeats"), 2**18, ranks=ranks, fabric=fabric
+        )
         moved = fabric.seconds("all_reduce", 4 * P, range(ranks))
         latency = fabric.seconds("all_reduce", 0, range(ranks))
         for row in run[0]:

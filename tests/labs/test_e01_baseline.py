@@ -16,8 +16,13 @@ LAB = "e01_baseline"
 SIZES = {
     "cpu": {
         "preset": "1M", "steps": 160, "batch": 8, "length": 128, "corpus_bytes": 3_000_000,
+        "held_out_bytes": 25_000,
         "grid": [[4, 128], [16, 128], [64, 128], [16, 32], [16, 256]],
         "own_width": 20, "own_layers": 1, "own_tokens": 250_000,
+    },
+    "test": {
+        "steps": 60, "corpus_bytes": 1_000_000, "held_out_bytes": 8_000,
+        "grid": [[2, 64], [4, 64], [8, 64], [4, 16], [4, 128]], "own_tokens": 125_000,
     },
     "gpu": {"preset": "30M", "batch": 32, "length": 256},
     "multi": {},

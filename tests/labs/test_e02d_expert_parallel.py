@@ -27,6 +27,7 @@ SIZES = {
         "steps": 80,
         "lr": 1e-2,
     },
+    "test": {"steps": 40, "corpus_bytes": 500_000, "ranks": [1, 2, 4]},
     "gpu": {"steps": 300, "corpus_bytes": 4_000_000},
     "multi": {"batch": 32},
 }

@@ -24,6 +24,7 @@ SIZES = {
         "balance_ranks": [2, 4, 8],
         "balance_length": 256,
     },
+    "test": {"lengths": [256, 512], "balance_length": 128},
     "gpu": {"head_size": 64},
     "multi": {"head_size": 64},
 }

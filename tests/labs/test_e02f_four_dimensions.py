@@ -32,6 +32,7 @@ SIZES = {
         "tp": [1, 2, 4, 8, 16, 32],
         "gpus": [16384, 24576],
     },
+    "test": {"meshes": [(1, 2, 2, 1, 2), (2, 1, 1, 2, 2)]},
 }
 FILES = tuple(
     f"minitrain/parallel/{name}.py"

@@ -15,6 +15,7 @@ from .probes import e04_mixed_precision as probes
 LAB = "e04_mixed_precision"
 SIZES = {
     "cpu": {"width": 64, "layers": 2, "batch": 8, "length": 64, "steps": 100, "alike": 4096},
+    "test": {"steps": 48},
 }
 HIDDEN = (
     "minitrain/precision/loss_scaling.py",

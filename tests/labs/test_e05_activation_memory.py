@@ -21,6 +21,7 @@ SIZES = {
         "shapes": [[1, 32], [2, 48], [3, 20]],
         "heads": 2, "head_size": 64, "lengths": [128, 256, 512, 1024, 2048],
     },
+    "test": {"repeats": 1, "shapes": [[1, 32], [2, 16]]},
     "gpu": {"batch": 16, "length": 512},
     "multi": {},
 }  # fmt: skip

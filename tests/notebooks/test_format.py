@@ -9,6 +9,9 @@ import pytest
 
 from minitrain.lab.building.masters import KERNEL, TAGS, Target, drift, targets
 from minitrain.lab.building.rules import problems
+from minitrain.lab.grading.collect import lab_names
+from minitrain.lab.grading.course import load_lab
+from minitrain.lab.notebook.lab import COLUMNS
 
 TARGETS = targets()
 EVERY = pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
@@ -117,3 +120,12 @@ def test_a_lab_has_the_parts_of_a_lab(target):
     assert count["setup"] == 1 and count["exercise"] and count["experiment"] and count["question"]
     assert count["hint"] >= count["exercise"], "every exercise has its hints"
     assert 30 <= len(tags) <= 75, f"{len(tags)} cells; a lab has 40 to 60"
+
+
+@pytest.mark.parametrize("name", lab_names())
+def test_every_column_of_the_sizes_changes_sizes_that_the_lab_has(name):
+    sizes = load_lab(name).sizes
+    for column, changed in sizes.items():
+        assert column in COLUMNS and changed.keys() <= sizes["cpu"].keys(), (
+            f"{name}, column {column}: {sorted(changed.keys() - sizes['cpu'].keys())} is not in cpu"
+        )

@@ -5,7 +5,7 @@
     lab.reveal("bytes", measured)          … guess and measured side by side
     lab.experiment("scaling", table)       keeps measured rows and checks what they must obey
     lab.answer("bottleneck", value)        checked against one's own records
-    lab.size("hidden")                     from the lab's table, by the hardware that is here
+    lab.size("hidden")                     from the lab's table SIZES, by the tier of this machine
     lab.score()                            the sum, and what to read now
     lab.reset()                            starts the lab over
 
@@ -45,17 +45,36 @@ Submitted = TypeVar("Submitted", bound=Callable[..., Any])
 # What the ranks of most labs use: the server imports it once, instead of every rank.
 RANKS_USE = ("minitrain.training.loop", "minitrain.parallel.ddp")
 
+# The columns of a lab's SIZES that a tier reads, the later over the earlier. `test` has the same
+# cells and the same checks in seconds: the course's own tests ask for it, no machine has it.
+COLUMNS = {
+    "test": ("cpu", "test"),
+    "cpu": ("cpu",),
+    "gpu": ("cpu", "gpu"),
+    "multi": ("cpu", "gpu", "multi"),
+}
+
 
 class Lab:
-    """One lab of the course, as its notebook sees it; printing it shows how far the learner is."""
+    """One lab of the course, as its notebook sees it; printing it shows how far the learner is.
+
+    `tier`: cpu, gpu (one), multi (two or more) or test; by default that of the machine.
+    """
 
     def __init__(
-        self, name: str, root: Path | None = None, progress_folder: Path | None = None
+        self,
+        name: str,
+        root: Path | None = None,
+        progress_folder: Path | None = None,
+        tier: str | None = None,
     ) -> None:
         self.checks = load_lab(name, root)
         self._sandbox = warm(self.checks)
         self.name = name
         self.machine = Machine()
+        self.tier = tier or self.machine.tier
+        if self.tier not in COLUMNS:
+            raise unknown_name("tier", self.tier, COLUMNS)
         self._progress = Progress(name, progress_folder)
         prepare(*RANKS_USE)  # the first launch of ranks then takes no longer than the others
         if self.progress == LabProgress(name):
@@ -78,11 +97,6 @@ class Lab:
         return self.progress.records
 
     @property
-    def tier(self) -> str:
-        """The hardware tier: cpu, gpu (one) or multi (two or more)."""
-        return self.machine.tier
-
-    @property
     def device(self) -> Any:
         """The torch.device that the lab runs on."""
         return self.machine.device
@@ -95,10 +109,8 @@ class Lab:
     def size(self, name: str) -> Any:
         """A size from the lab's SIZES for this tier; what a tier lacks comes from the one below."""
         found: dict[str, Any] = {}
-        for tier in ("cpu", "gpu", "multi"):
-            found |= self.checks.sizes.get(tier, {})
-            if tier == self.tier:
-                break
+        for column in COLUMNS[self.tier]:
+            found |= self.checks.sizes.get(column, {})
         if name not in found:
             raise unknown_name(f"size of {self.name}", name, found)
         return found[name]

@@ -157,10 +157,18 @@ def test_the_distance_in_words(lab, capsys, guess, measured, verdict):
     assert verdict in capsys.readouterr().out
 
 
-def test_sizes_by_tier(lab, monkeypatch):
-    assert lab.size("elements") == 8
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert lab.tier == "multi" and lab.size("elements") == 1024 and lab.size("repeats") == 3
+@pytest.mark.parametrize(
+    "gpus, tier, elements, repeats",
+    [(0, None, 8, 3), (2, None, 1024, 3), (0, "gpu", 1024, 3), (2, "test", 8, 1)],
+)
+def test_sizes_by_tier(root, tmp_path, monkeypatch, gpus, tier, elements, repeats):
+    """Of the hardware, or of who asks; a tier lacks what the one below has."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a GPU")
+    monkeypatch.setattr("minitrain.lab.notebook.lab.warm", lambda lab: None)
+    lab = Lab("e90_sums", root, tmp_path, tier)
+    assert lab.tier == tier or tier is None
+    assert lab.size("elements") == elements and lab.size("repeats") == repeats
 
 
 def test_another_session_goes_on_where_this_one_ended(lab, root, tmp_path, capsys):
@@ -198,6 +206,10 @@ def test_score_names_what_is_open_and_what_to_read(lab, capsys):
         (
             lambda lab: Lab("e90_sumz", root=Path(__file__).parents[1] / "course"),
             "did you mean 'e90_sums'",
+        ),
+        (
+            lambda lab: Lab("e90_sums", Path(__file__).parents[1] / "course", tier="tiny"),
+            "no tier is called 'tiny'",
         ),
         (lambda lab: lab.grade(load_named("runing_sum")), "did you mean 'running_sum'"),
         (lambda lab: lab.grade(3), "takes the function or class"),

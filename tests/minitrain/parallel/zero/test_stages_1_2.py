@@ -32,7 +32,7 @@ from minitrain.training.loop import Peers, train_step
 
 from . import zero_toys as toys
 
-STEPS = 20
+STEPS = 8
 
 
 def every_variant(group, folder):
@@ -54,7 +54,7 @@ def every_variant(group, folder):
     return out
 
 
-def test_every_stage_follows_one_process_for_twenty_steps(tmp_path):
+def test_every_stage_follows_one_process_for_eight_steps(tmp_path):
     want = toys.one_process(STEPS)
     for results in launch(every_variant, str(tmp_path), ranks=3, timeout=200):
         assert len(results) == 13
