@@ -89,16 +89,14 @@ class Story:
         """The events that the state forbids."""
         held, here = self._kept(actor), self.where[actor]
         together = self.where[1 - actor] == here
-        banned = [VISIT] if together else []
-        if len(self.keeper) == min(MAX_OBJECTS, len(self.d.objects)):
-            banned.append(FIND)
-        if not (held and together):
-            banned.append(GIVE)
-        if not held:
-            banned.append(DROP)
-        if not self._kept(ON_THE_GROUND + here):
-            banned.append(TAKE)
-        return banned
+        possible = {
+            VISIT: not together,
+            FIND: len(self.keeper) < min(MAX_OBJECTS, len(self.d.objects)),
+            GIVE: held and together,
+            DROP: held,
+            TAKE: self._kept(ON_THE_GROUND + here),
+        }
+        return [event for event, can_be in possible.items() if not can_be]
 
     def _move(self, actor: int) -> str:
         verb = self._word("moves")
