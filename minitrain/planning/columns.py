@@ -173,11 +173,8 @@ def most_chunks(plan: Plan, model: Model, batch: int) -> int:
     """The most chunks a rank, up to 8, that layers (or layers and both ends) fill evenly."""
     if plan.pp == 1 or batch // max(1, plan.dp * plan.micro_batch) < plan.pp:
         return 1
-    even = [
-        v
-        for v in range(1, 9)
-        if model.layers % (plan.pp * v) == 0 or (model.layers + 2) % (plan.pp * v) == 0
-    ]
+    both = (model.layers, model.layers + 2)
+    even = [v for v in range(1, 9) if any(layers % (plan.pp * v) == 0 for layers in both)]
     return max(even, default=1)
 
 
@@ -185,9 +182,8 @@ def with_micro_batch(run: Run) -> Run:
     """The largest microbatch of 8, 4, 2, 1 that divides a rank's batch and leaves memory over."""
     local = run.global_batch // run.plan.dp
     for size in (8, 4, 2):
-        larger = replace(run.plan, micro_batch=size)
         if local % size == 0:
-            bigger = replace(run, plan=larger)
+            bigger = replace(run, plan=replace(run.plan, micro_batch=size))
             if run.chip.memory and peak_memory(bigger).total < 0.8 * run.chip.memory:
                 return bigger
     return run
