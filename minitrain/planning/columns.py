@@ -1,53 +1,52 @@
 """A run from a row of text: the columns of `plan predict`, their defaults and their checks.
 
-Only `chip`, `layers` and `hidden` are needed; what is empty has a default, told in `COLUMNS`. What
-cannot be is refused by the field's name, with what would do.
+What is empty has a default; what cannot be is refused by the field's name, with what would do.
+
+    name               any text
+    chip               needed: a name of data/hardware.csv
+    gpus               tp·cp·pp·dp
+    gpus_per_node      the chip's usual node
+    seq                2048
+    global_batch       dp·micro_batch, times 4·pp in a pipeline; counts sequences
+    layers             needed
+    hidden             needed
+    ffn                4·hidden; gated, 8/3·hidden up to a multiple of 256
+    heads              the divisor of hidden that is nearest to hidden / 128
+    kv_heads           heads
+    vocab              50304
+    gated              1 (Llama); 0 is GPT: two matrices, biases, learned positions, tied head
+    experts            0: dense
+    experts_per_token  2 (1 of a single one), where there are experts
+    moe_ffn            ffn
+    shared_experts     0
+    dense_layers       0: of a mixture, the first few whose MLP is one of ffn
+    tp                 1
+    sp                 0
+    cp                 1
+    pp                 1
+    vpp                as many chunks, up to 8, as divide the layers evenly
+    dp                 gpus / (tp·cp·pp)
+    ep                 1
+    zero               0
+    recompute          none
+    precision          bf16; fp16 where the chip lacks it
+    micro_batch        1 in a pipeline; else as many as fit, up to 8
+    schedule           1f1b; interleaved where vpp is over 1
+    software           fp16: 2022, Megatron then; without tp and pp: eager PyTorch; else fused
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from minitrain.errors import InputError
 from minitrain.planning.hardware import Chip, find_chip
 from minitrain.planning.run import Model, Plan, Run, make_run
 from minitrain.planning.step.memory import peak_memory
 
-COLUMNS = {
-    "name": "any text",
-    "chip": "needed: a name of data/hardware.csv",
-    "gpus": "tp·cp·pp·dp",
-    "gpus_per_node": "the chip's usual node",
-    "layers": "needed",
-    "hidden": "needed",
-    "ffn": "4·hidden; gated, 8/3·hidden up to a multiple of 256",
-    "heads": "the divisor of hidden that is nearest to hidden / 128",
-    "kv_heads": "heads",
-    "vocab": "50304",
-    "seq": "2048",
-    "gated": "1 (Llama); 0 is GPT: two matrices, biases, learned positions, tied head",
-    "experts": "0: dense",
-    "experts_per_token": "2 (1 of a single one), where there are experts",
-    "moe_ffn": "ffn",
-    "global_batch": "dp·micro_batch, times 4·pp in a pipeline; counts sequences",
-    "micro_batch": "1 in a pipeline; else as many as fit, up to 8",
-    "tp": "1",
-    "sp": "0",
-    "cp": "1",
-    "pp": "1",
-    "vpp": "as many chunks, up to 8, as divide the layers evenly",
-    "dp": "gpus / (tp·cp·pp)",
-    "ep": "1",
-    "zero": "0",
-    "recompute": "none",
-    "precision": "bf16; fp16 where the chip lacks it",
-    "schedule": "1f1b; interleaved where vpp is over 1",
-    "software": "fp16: 2022, Megatron then; without tp and pp: eager PyTorch; else fused",
-    "shared_experts": "0",
-    "dense_layers": "0: of a mixture, the first few whose MLP is one of ffn",
-}
-
+OF_THE_RUN = ("name", "chip", "gpus", "gpus_per_node", "seq", "global_batch")
+COLUMNS = (*OF_THE_RUN, *(field.name for kind in (Model, Plan) for field in fields(kind)))
 LARGEST = 1e9  # of any of these numbers
 LARGEST_HIDDEN = 1e6  # whose divisors are tried one by one
 
@@ -173,11 +172,8 @@ def most_chunks(plan: Plan, model: Model, batch: int) -> int:
     """The most chunks a rank, up to 8, that layers (or layers and both ends) fill evenly."""
     if plan.pp == 1 or batch // max(1, plan.dp * plan.micro_batch) < plan.pp:
         return 1
-    even = [
-        v
-        for v in range(1, 9)
-        if model.layers % (plan.pp * v) == 0 or (model.layers + 2) % (plan.pp * v) == 0
-    ]
+    both = (model.layers, model.layers + 2)
+    even = [v for v in range(1, 9) if any(layers % (plan.pp * v) == 0 for layers in both)]
     return max(even, default=1)
 
 
@@ -185,9 +181,8 @@ def with_micro_batch(run: Run) -> Run:
     """The largest microbatch of 8, 4, 2, 1 that divides a rank's batch and leaves memory over."""
     local = run.global_batch // run.plan.dp
     for size in (8, 4, 2):
-        larger = replace(run.plan, micro_batch=size)
         if local % size == 0:
-            bigger = replace(run, plan=larger)
+            bigger = replace(run, plan=replace(run.plan, micro_batch=size))
             if run.chip.memory and peak_memory(bigger).total < 0.8 * run.chip.memory:
                 return bigger
     return run

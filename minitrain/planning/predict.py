@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
 from minitrain.errors import InputError, unknown_name
 from minitrain.planning.columns import COLUMNS, run_from_row
 from minitrain.planning.run import Run
-from minitrain.planning.step.memory import GIB, Memory
+from minitrain.planning.step.memory import GIB
 from minitrain.planning.step.step import Step, estimate
 
 NEEDED = ("chip", "layers", "hidden")
@@ -97,7 +98,7 @@ def as_dict(step: Step) -> dict:
         "hfu": step.hfu,
         "tokens_per_second": step.tokens_per_second,
         "memory_gib": memory.total / GIB,
-        "memory_parts_gib": {part: size / GIB for part, size in parts_of(memory).items()},
+        "memory_parts_gib": {part: size / GIB for part, size in asdict(memory).items()},
         "step_parts_seconds": dict(step.parts),
         "fits": None if limit is None else memory.total <= limit,
         "gpus": step.run.gpus,
@@ -105,8 +106,3 @@ def as_dict(step: Step) -> dict:
         "vpp": step.run.plan.vpp,
         "calibrated": step.run.chip.calibrated,
     }
-
-
-def parts_of(memory: Memory) -> dict[str, float]:
-    names = ("parameters", "gradients", "optimizer", "embedding", "activations", "temporaries")
-    return {name: getattr(memory, name) for name in names}

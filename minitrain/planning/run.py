@@ -72,9 +72,7 @@ class Plan:
     dp: int = 1
     ep: int = 1
     zero: int = 0
-    recompute: str = (
-        "none"  # none, selective (attention's scores), full (each layer from its input)
-    )
+    recompute: str = "none"  # selective: attention's scores; full: each layer from its input
     precision: str = "bf16"
     micro_batch: int = 1
     schedule: str = "1f1b"

@@ -10,7 +10,7 @@ ones are products of numbers that the publication itself multiplied, so they che
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 
 from minitrain.measure.parameters import parameter_count
@@ -54,9 +54,6 @@ class Table:
     rows: list[Checked]
     use: str
     rank_correlation: float | None = None
-
-    def as_dict(self) -> dict:
-        return asdict(self)
 
 
 def validate() -> Iterator[Table]:
@@ -197,18 +194,9 @@ def utilisation_correlation(rows: list[Row], results: list[Checked]) -> float:
 
 def spearman(x: list[float], y: list[float]) -> float:
     """The correlation of ranks; equal values share the mean of theirs."""
-    a, b = ranks(x), ranks(y)
-    mean = (len(x) + 1) / 2
-    covariance = sum((p - mean) * (q - mean) for p, q in zip(a, b))
-    spread = sum((p - mean) ** 2 for p in a) * sum((q - mean) ** 2 for q in b)
-    return covariance / spread**0.5
+    import pandas as pd
 
-
-def ranks(values: list[float]) -> list[float]:
-    order = sorted(values)
-    first = {value: order.index(value) for value in set(values)}
-    count = {value: order.count(value) for value in set(values)}
-    return [first[value] + (count[value] + 1) / 2 for value in values]
+    return float(pd.Series(x).rank().corr(pd.Series(y).rank()))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from minitrain.commands.plan.show import say, show_json, show_table
 from minitrain.planning.validate import Table, validate
 
@@ -11,17 +13,13 @@ def report(json: bool) -> None:
 
     tables = list(tqdm(validate(), unit="table", leave=False, desc="published runs"))
     if json:
-        show_json({"tables": [table.as_dict() for table in tables]})
+        show_json({"tables": [asdict(table) for table in tables]})
         return
     title = "Predicted against published: |predicted / published - 1|"
     show_table(map(cells, tables), title, left=["table", "worst row", "use"])
-    say(
-        *(
-            f"{table.table}: rank correlation of FLOP/s a chip {table.rank_correlation:.3f}"
-            for table in tables
-            if table.rank_correlation is not None
-        )
-    )
+    for table in tables:
+        if table.rank_correlation is not None:
+            say(f"{table.table}: rank correlation of FLOP/s a chip {table.rank_correlation:.3f}")
     say(
         "fitted: took part in choosing a chip's constants · circular: the publication multiplied "
         "the same numbers, so a small error checks units alone"

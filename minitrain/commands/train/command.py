@@ -15,7 +15,7 @@ import typer
 from minitrain.commands.kinds import DEVICE, FOLDER, Option, whole
 from minitrain.commands.train.mesh_check import RANKS
 from minitrain.commands.train.options import (
-    TrainOptions,
+    Job,
     find_run,
     new_folder,
     new_options,
@@ -57,7 +57,7 @@ def train(
         options = new_options(given)
         folder = new_folder(out, options)
     with stop_file() as stop:
-        text, interrupted = run(options, folder, resume, device, started, stop)
+        text, interrupted = run(Job(options, folder, resume, device, started, stop))
     if os.environ.get("RANK", "0") == "0":
         print(text)
     if interrupted:
@@ -76,21 +76,13 @@ def ranks_outside() -> dict[str, int]:
     return {"ranks": read["WORLD_SIZE"]} if {"RANK", "WORLD_SIZE"} <= read.keys() else {}
 
 
-def run(
-    options: TrainOptions,
-    folder: Path,
-    resume: bool,
-    device: str | None,
-    started: float,
-    stop: Path,
-) -> tuple[str, bool]:
+def run(job: Job) -> tuple[str, bool]:
     """In this process, or on ranks of its own, or on those that torchrun started."""
     from minitrain.commands.train.run import run_rank
-    from minitrain.commands.train.setup import Job
     from minitrain.ranks.errors import RankInputError
     from minitrain.ranks.launch import launch
 
-    job = Job(options, folder, resume, device, started, stop)
+    options = job.options
     if options.ranks == 1 and not options.on_mesh and "RANK" not in os.environ:
         return run_rank(None, job)
     try:

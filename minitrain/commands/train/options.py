@@ -52,7 +52,7 @@ TEXT = Kind("TEXT", f"{', '.join(TEXTS)}, or a text file", read_text_name)
 PRESET = one_of("preset", lambda: PRESETS)
 DOMAIN = one_of("domain of the corpus", domains)
 DTYPE = one_of("dtype", lambda: ("auto", "float32", "bfloat16"))
-HOW_TO_RECOMPUTE = one_of("way of recomputing", lambda: ("none", "selective", "full"))
+RECOMPUTE = one_of("way of recomputing", lambda: ("none", "selective", "full"))
 MINUTES = real(0.001, 10**6)
 
 
@@ -71,16 +71,10 @@ class TrainOptions(MeshRequest):
         int | None, Option(whole(1, 10**15), "when to stop, instead of --minutes")
     ] = None
     lr: Annotated[float, Option(real(1e-12, 10), "the highest learning rate")] = 4e-3
-    dtype: Annotated[
-        str,
-        Option(DTYPE, "float32, bfloat16 matmuls, or auto: the faster"),
-    ] = "auto"
+    dtype: Annotated[str, Option(DTYPE, "float32, bfloat16 matmuls, or auto: the faster")] = "auto"
     recompute: Annotated[
         str,
-        Option(
-            HOW_TO_RECOMPUTE,
-            "for less memory: none, selective, or full for a quarter more compute",
-        ),
+        Option(RECOMPUTE, "for less memory: none, selective, or full for a quarter more compute"),
     ] = "none"
     vocab: Annotated[int, Option(whole(SMALLEST, 10**6), "tokens to learn from the text")] = 512
     seed: Annotated[int, Option(SEED, "of weights, corpus and order")] = 0
@@ -130,17 +124,26 @@ class TrainOptions(MeshRequest):
         return any(getattr(self, axis) is not None for axis in FLAGS)
 
     @property
-    def row_ranks(self) -> int:
-        """Over how many ranks the rows of a batch are split."""
-        return self.axes["dp"] * self.axes["ep"] if self.on_mesh else self.ranks
-
-    @property
     def microbatch(self) -> int:
-        """Sequences in one forward pass of one rank."""
-        return self.batch // (self.row_ranks * self.accumulate)
+        """Sequences in one forward pass of one rank, which shares the batch with those of other
+        rows."""
+        row_ranks = self.axes["dp"] * self.axes["ep"] if self.on_mesh else self.ranks
+        return self.batch // (row_ranks * self.accumulate)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rank is told."""
+
+    options: TrainOptions
+    folder: Path
+    resume: bool  # from its newest checkpoint; from the start where there is none yet
+    device: str | None
+    started: float  # time.time() when the command began: its minutes count from there
+    stop_file: Path  # exists once someone has asked the run to stop
 
 
 def new_options(typed: dict[str, Any]) -> TrainOptions:

@@ -17,8 +17,8 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from minitrain.commands.train.mesh_check import FLAGS
-from minitrain.commands.train.options import LOCK_FILE, LOG_FILE, RUN_FILE
-from minitrain.commands.train.setup import Job, Run, prepare
+from minitrain.commands.train.options import LOCK_FILE, LOG_FILE, RUN_FILE, Job
+from minitrain.commands.train.setup import Run, prepare
 from minitrain.commands.train.stopping import stop_on_signals
 from minitrain.commands.train.wiring import OnMesh
 from minitrain.errors import InputError

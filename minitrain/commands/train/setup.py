@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from minitrain.commands.train.options import RUN_FILE, TrainOptions
+from minitrain.commands.train.options import RUN_FILE, Job, TrainOptions
 from minitrain.commands.train.text import Rows, fit_tokenizer, make_rows, read_text
 from minitrain.commands.train.wiring import DataParallel, OnMesh, Seat, find_seat, wire
 from minitrain.data.loader import Loader
@@ -47,18 +47,6 @@ EVALUATION_ROWS = 32
 TOKENIZER_FILE = "tokenizer.json"
 DATA_FILE = "data.sha256"
 BYTES_PER_PARAMETER = 16  # float32 weight and gradient, and AdamW's two means
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a rank is told."""
-
-    options: TrainOptions
-    folder: Path
-    resume: bool  # from its newest checkpoint; from the start where there is none yet
-    device: str | None
-    started: float  # time.time() when the command began: its minutes count from there
-    stop_file: Path  # exists once someone has asked the run to stop
 
 
 @dataclass
@@ -145,7 +133,7 @@ def prepare(group: Group | None, job: Job) -> Run:
         resume(checkpoint, rows, state, ranks)
     plan = train_config(options, rows, job.started, group)
     check_unfinished(plan, state)
-    wiring = wire(state, group, options, plan.autocast, plan.clip)
+    wiring = wire(state, group, options, plan)
     return Run(job, options, rows, tokenizer, config, wiring, seat, ranks, plan, device, peak)
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import random
 from dataclasses import dataclass
-from pathlib import Path
 
-from minitrain.commands.train.options import TEXTS, TrainOptions
+from minitrain.commands.train.options import TrainOptions
 from minitrain.data.corpus import make_corpus
 from minitrain.data.packing import Packed, pack, pack_stream
 from minitrain.data.text import load_text, moby_dick, sotu, tinystories
 from minitrain.data.tokenizer import Tokenizer, train_tokenizer
-from minitrain.errors import InputError, unknown_name
+from minitrain.errors import InputError
 
 BYTES_PER_MINUTE = 4_000_000  # of the corpus: more than a 1M model reads on two cores
 BYTES_PER_TOKEN = 4  # a little more than the corpus has
@@ -55,8 +54,6 @@ def read_text(options: TrainOptions) -> Text:
     named = {"sotu": sotu, "moby-dick": moby_dick, "tinystories": tinystories}
     if options.data in named:
         return split_off(named[options.data](), options.seed)
-    if not Path(options.data).exists():
-        raise unknown_name("text, and no file,", options.data, TEXTS)
     return split_off(load_text(options.data), options.seed)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import nn
 
 from minitrain.commands.train.options import TrainOptions
@@ -19,6 +18,7 @@ from minitrain.parallel.ddp import DDP
 from minitrain.parallel.hybrid.model import MeshModel, MeshOptions, full_mesh
 from minitrain.parallel.hybrid.state import put_together, take_apart
 from minitrain.ranks.group import Group
+from minitrain.training.config import TrainConfig
 from minitrain.training.loop import ALONE, Peers, StepResult, evaluate
 from minitrain.training.state import TrainState
 
@@ -47,10 +47,8 @@ class DataParallel:
 
     step = None
 
-    def __init__(
-        self, state: TrainState, group: Group | None, autocast: torch.dtype | None
-    ) -> None:
-        self.state, self.autocast = state, autocast
+    def __init__(self, state: TrainState, group: Group | None, plan: TrainConfig) -> None:
+        self.state, self.autocast = state, plan.autocast
         self.model, self.peers = state.model, ALONE
         if group is not None:
             self.model = DDP(state.model, group)
@@ -68,22 +66,17 @@ class OnMesh:
     """This rank's part of the model, and the step of `MeshModel` in the loop's place."""
 
     def __init__(
-        self,
-        whole: TrainState,
-        group: Group,
-        options: TrainOptions,
-        autocast: torch.dtype | None,
-        clip: float,
+        self, whole: TrainState, group: Group, options: TrainOptions, plan: TrainConfig
     ) -> None:
         names = {parameter: name for name, parameter in whole.model.named_parameters()}
         how = MeshOptions(
-            options.schedule, options.accumulate, options.chunks, options.sequence, autocast
+            options.schedule, options.accumulate, options.chunks, options.sequence, plan.autocast
         )
         self.parts = MeshModel(whole.model, full_mesh(**options.axes), group, how)
         optimizer = take_apart(self.parts, names, whole.optimizer)
         self.model: nn.Module = self.parts.modules
         self.state = replace(whole, model=self.model, optimizer=optimizer)
-        self.peers, self.clip = Peers(group.size, group.all_reduce), clip
+        self.peers, self.clip = Peers(group.size, group.all_reduce), plan.clip
 
     def step(self, microbatches: Sequence[Batch]) -> StepResult:
         return self.parts.step(self.state.optimizer, self.own_tokens(microbatches), self.clip)
@@ -106,12 +99,8 @@ class OnMesh:
 
 
 def wire(
-    state: TrainState,
-    group: Group | None,
-    options: TrainOptions,
-    autocast: torch.dtype | None,
-    clip: float,
+    state: TrainState, group: Group | None, options: TrainOptions, plan: TrainConfig
 ) -> DataParallel | OnMesh:
     if options.on_mesh:
-        return OnMesh(state, group, options, autocast, clip)
-    return DataParallel(state, group, autocast)
+        return OnMesh(state, group, options, plan)
+    return DataParallel(state, group, plan)

@@ -11,13 +11,18 @@ from functools import cached_property
 
 from minitrain.data.stories.odds import EVEN, Table, around, ranked, table, yes
 
-EVENTS = ("move", "visit", "find", "give", "drop", "take", "sing", "feel")
-MAX_OBJECTS = 4  # in one story
-
 
 def words(text: str) -> tuple[str, ...]:
     """Split at commas, or at blanks where there is no comma."""
     return tuple(word.strip() for word in (text.split(",") if "," in text else text.split()))
+
+
+EVENTS = ("move", "visit", "find", "give", "drop", "take", "sing", "feel")
+MAX_OBJECTS = 4  # in one story
+LISTS_BY_SLOPE = {  # of what is drawn by its rank in a list alone: how fast the odds fall
+    1: words("names traits jobs moods creatures feelings"),
+    2: words("sizes weathers times postures moves spots gives drops songs rests"),
+}
 
 
 @dataclass(frozen=True)
@@ -80,62 +85,33 @@ class Domain:
 
 @dataclass(frozen=True)
 class Odds:
-    """The tables of a domain; those named `_of_` are one table for each index of the other list."""
+    """The tables of a domain: of each list alone, and one for each index of the list after `of`."""
 
-    name: Table
-    trait: Table
-    job: Table
-    weather: Table
-    time: Table
-    posture: Table
+    words: dict[str, Table]
     place_of_job: tuple[Table, ...]
     object_of_job: tuple[Table, ...]
     object_of_place: tuple[Table, ...]
-    size: Table
     adjective_of_object: tuple[Table, ...]
     carries: Table
     ends: tuple[Table, ...]
     switches: Table
     night: Table
     event: Table
-    move: Table
-    spot: Table
-    give: Table
-    drop: Table
-    song: Table
-    mood: Table
-    creature: Table
-    feeling: Table
-    rest: Table
     which: tuple[Table, ...] = EVEN
 
     @staticmethod
     def of(d: Domain) -> Odds:
         jobs, places, objects = len(d.jobs), len(d.places), len(d.objects)
+        lists = [(name, slope) for slope, names in LISTS_BY_SLOPE.items() for name in names]
         return Odds(
-            name=ranked(len(d.names), 1),
-            trait=ranked(len(d.traits), 1),
-            job=ranked(jobs, 1),
-            weather=ranked(len(d.weathers), 2),
-            time=ranked(len(d.times), 2),
-            posture=ranked(len(d.postures), 2),
+            words={name: ranked(len(getattr(d, name)), slope) for name, slope in lists},
             place_of_job=around(places, jobs, d.habit),
             object_of_job=around(objects, jobs, d.habit),
             object_of_place=around(objects, places, d.habit),
-            size=ranked(len(d.sizes), 2),
             adjective_of_object=around(len(d.adjectives), objects, d.habit),
             carries=yes(d.carrying),
             ends=tuple(yes(ending) for ending in d.endings),
             switches=yes(256 - d.loyalty),
             night=yes(d.nights),
             event=table(d.events),
-            move=ranked(len(d.moves), 2),
-            spot=ranked(len(d.spots), 2),
-            give=ranked(len(d.gives), 2),
-            drop=ranked(len(d.drops), 2),
-            song=ranked(len(d.songs), 2),
-            mood=ranked(len(d.moods), 1),
-            creature=ranked(len(d.creatures), 1),
-            feeling=ranked(len(d.feelings), 1),
-            rest=ranked(len(d.rests), 2),
         )

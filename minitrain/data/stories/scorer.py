@@ -70,8 +70,8 @@ class Reading:
         sentences = text[:-1].split(". ")
         need(len(sentences) >= 3)
         first = self.match(OPENING, sentences[0])
-        self.chose(self.odds.weather, self.d.weathers, first[0])
-        self.chose(self.odds.time, self.d.times, first[1])
+        self.chose_word("weathers", first[0])
+        self.chose_word("times", first[1])
         need(self.read_person(first[2]))
         carries = self.read_person(sentences[1])
         self.chose(self.odds.carries, (False, True), carries)
@@ -93,6 +93,9 @@ class Reading:
         need(weight)
         self.log_p += log(weight) - log(left)
 
+    def chose_word(self, kind: str, word: str, banned: Sequence[str] = ()) -> None:
+        self.chose(self.odds.words[kind], getattr(self.d, kind), word, banned)
+
     def match(self, pattern: re.Pattern, sentence: str) -> tuple:
         found = pattern.fullmatch(sentence)
         need(found)
@@ -102,10 +105,10 @@ class Reading:
         """A character comes in; says whether they carry something."""
         d, odds = self.d, self.odds
         name, trait, job, posture, place, size, adjective, thing = self.match(PERSON, sentence)
-        self.chose(odds.name, d.names, name, [person.name for person in self.people])
-        self.chose(odds.trait, d.traits, trait)
-        self.chose(odds.job, d.jobs, job, [d.jobs[person.job] for person in self.people])
-        self.chose(odds.posture, d.postures, posture)
+        self.chose_word("names", name, [person.name for person in self.people])
+        self.chose_word("traits", trait)
+        self.chose_word("jobs", job, [d.jobs[person.job] for person in self.people])
+        self.chose_word("postures", posture)
         job_index = d.jobs.index(job)
         self.chose(odds.place_of_job[job_index], d.places, place)
         pronoun, them = ("She", "her") if name in d.women else ("He", "him")
@@ -116,7 +119,7 @@ class Reading:
 
     def read_new(self, odds: Table, size: str, adjective: str, thing: str, owner: str) -> None:
         self.chose(odds, self.d.objects, thing, list(self.owner))
-        self.chose(self.odds.size, self.d.sizes, size)
+        self.chose_word("sizes", size)
         of_object = self.odds.adjective_of_object[self.d.objects.index(thing)]
         self.chose(of_object, self.d.adjectives, adjective)
         self.owner[thing] = owner
@@ -152,7 +155,7 @@ class Reading:
         return [kind for kind, possible in conditions.items() if not possible]
 
     def read_move(self, actor: Person, other: Person, verb: str, bare: str, met: str) -> None:
-        self.chose(self.odds.move, self.d.moves, verb)
+        self.chose_word("moves", verb)
         need(bare in self.d.bare_places)
         place = self.d.places[self.d.bare_places.index(bare)]
         self.chose(self.odds.place_of_job[actor.job], self.d.places, place, [actor.place])
@@ -160,7 +163,7 @@ class Reading:
         actor.place = place
 
     def read_visit(self, actor: Person, other: Person, verb: str, them: str) -> None:
-        self.chose(self.odds.move, self.d.moves, verb)
+        self.chose_word("moves", verb)
         need(them == other.them)
         actor.place = other.place
 
@@ -169,15 +172,15 @@ class Reading:
     ) -> None:
         odds = self.odds.object_of_place[self.d.places.index(actor.place)]
         self.read_new(odds, size, adjective, thing, actor.name)
-        self.chose(self.odds.spot, self.d.spots, spot)
+        self.chose_word("spots", spot)
 
     def read_give(self, actor: Person, other: Person, verb: str, thing: str, them: str) -> None:
-        self.chose(self.odds.give, self.d.gives, verb)
+        self.chose_word("gives", verb)
         need(them == other.them)
         self.hand(thing, actor.name, other.name)
 
     def read_drop(self, actor: Person, _: Person, verb: str, thing: str) -> None:
-        self.chose(self.odds.drop, self.d.drops, verb)
+        self.chose_word("drops", verb)
         self.hand(thing, actor.name, actor.place)
 
     def read_take(self, actor: Person, _: Person, thing: str) -> None:
@@ -192,12 +195,12 @@ class Reading:
     def read_sing(
         self, _: Person, __: Person, made: str, mood: str, song: str, creature: str
     ) -> None:
-        self.chose(self.odds.song, self.d.songs, f"{made} {song}")
-        self.chose(self.odds.mood, self.d.moods, mood)
-        self.chose(self.odds.creature, self.d.creatures, creature)
+        self.chose_word("songs", f"{made} {song}")
+        self.chose_word("moods", mood)
+        self.chose_word("creatures", creature)
 
     def read_feel(self, _: Person, __: Person, feeling: str) -> None:
-        self.chose(self.odds.feeling, self.d.feelings, feeling)
+        self.chose_word("feelings", feeling)
 
     def read_close(self, sentence: str, actor: Person, other: Person) -> None:
         is_night = sentence.startswith(NIGHT)
@@ -210,7 +213,7 @@ class Reading:
         actor, other, rest = self.read_subject(subject, actor, other)
         if is_night:
             need(rest.endswith(" " + actor.place))
-            self.chose(self.odds.rest, self.d.rests, rest.removesuffix(" " + actor.place))
+            self.chose_word("rests", rest.removesuffix(" " + actor.place))
             return
         (thing,) = self.match(END, rest)
         if thing:

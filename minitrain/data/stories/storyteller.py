@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minitrain.data.stories.domain import MAX_OBJECTS, Domain
+from minitrain.data.stories.domain import EVENTS, MAX_OBJECTS, Domain
 from minitrain.data.stories.odds import Pick, Table
 
-MOVE, VISIT, FIND, GIVE, DROP, TAKE, SING, FEEL = range(8)
+VISIT, FIND, GIVE, DROP, TAKE = map(EVENTS.index, ("visit", "find", "give", "drop", "take"))
 ON_THE_GROUND = 2  # keepers: 0 and 1 are the characters, 2 + place is the ground there
 
 
@@ -38,8 +38,7 @@ class Story:
 
     def sentences(self) -> Iterator[str]:
         d, odds, pick = self.d, self.odds, self.pick
-        weather, time = d.weathers[pick(odds.weather, ())], d.times[pick(odds.time, ())]
-        yield f"One {weather} {time}, {self._enter(carrying=True)}"
+        yield f"One {self._word('weathers')} {self._word('times')}, {self._enter(carrying=True)}"
         yield self._enter(carrying=bool(pick(odds.carries, ())))
         actor = 1  # whom the text spoke of last
         for ends in odds.ends:
@@ -58,15 +57,14 @@ class Story:
     def _enter(self, carrying: bool) -> str:
         """A character comes in: "Mia the kind baker sat in the kitchen with a warm loaf." """
         d, odds, pick = self.d, self.odds, self.pick
-        person = pick(odds.name, self.people)
-        trait, job = pick(odds.trait, ()), pick(odds.job, self.jobs)
-        posture = pick(odds.posture, ())
+        person = pick(odds.words["names"], self.people)
+        trait, job = self._word("traits"), pick(odds.words["jobs"], self.jobs)
+        posture = self._word("postures")
         place = pick(odds.place_of_job[job], ())
         self.people.append(person)
         self.jobs.append(job)
         self.where.append(place)
-        who = f"{d.names[person]} the {d.traits[trait]} {d.jobs[job]}"
-        text = f"{who} {d.postures[posture]} {d.places[place]}"
+        text = f"{d.names[person]} the {trait} {d.jobs[job]} {posture} {d.places[place]}"
         if not carrying:
             return text + "."
         return f"{text} with {self._new(odds.object_of_job[job], len(self.people) - 1)}."
@@ -75,41 +73,33 @@ class Story:
         """An object that was not in the story comes in: "a small warm loaf"."""
         thing = self.pick(odds, self.keeper)
         self.keeper[thing] = keeper
-        size = self.d.sizes[self.pick(self.odds.size, ())]
+        size = self._word("sizes")
         adjective = self.d.adjectives[self.pick(self.odds.adjective_of_object[thing], ())]
         return f"a {size} {adjective} {self.d.objects[thing]}"
 
+    def _word(self, kind: str) -> str:
+        """A word of the list `kind`, which nothing before it bears on."""
+        return getattr(self.d, kind)[self.pick(self.odds.words[kind], ())]
+
     def _event(self, actor: int) -> str:
-        kind = self.pick(self.odds.event, self._impossible(actor))
-        tellers = (
-            self._move,
-            self._visit,
-            self._find,
-            self._give,
-            self._drop,
-            self._take,
-            self._sing,
-            self._feel,
-        )
-        return tellers[kind](actor)
+        kind = EVENTS[self.pick(self.odds.event, self._impossible(actor))]
+        return getattr(self, f"_{kind}")(actor)
 
     def _impossible(self, actor: int) -> list[int]:
         """The events that the state forbids."""
         held, here = self._kept(actor), self.where[actor]
         together = self.where[1 - actor] == here
-        banned = [VISIT] if together else []
-        if len(self.keeper) == min(MAX_OBJECTS, len(self.d.objects)):
-            banned.append(FIND)
-        if not (held and together):
-            banned.append(GIVE)
-        if not held:
-            banned.append(DROP)
-        if not self._kept(ON_THE_GROUND + here):
-            banned.append(TAKE)
-        return banned
+        possible = {
+            VISIT: not together,
+            FIND: len(self.keeper) < min(MAX_OBJECTS, len(self.d.objects)),
+            GIVE: held and together,
+            DROP: held,
+            TAKE: self._kept(ON_THE_GROUND + here),
+        }
+        return [event for event, can_be in possible.items() if not can_be]
 
     def _move(self, actor: int) -> str:
-        verb = self.d.moves[self.pick(self.odds.move, ())]
+        verb = self._word("moves")
         odds = self.odds.place_of_job[self.jobs[actor]]
         place = self.where[actor] = self.pick(odds, (self.where[actor],))
         meets = f" and met {self._them(1 - actor)}" if self.where[1 - actor] == place else ""
@@ -117,36 +107,33 @@ class Story:
 
     def _visit(self, actor: int) -> str:
         self.where[actor] = self.where[1 - actor]
-        return f"{self.d.moves[self.pick(self.odds.move, ())]} to {self._them(1 - actor)}"
+        return f"{self._word('moves')} to {self._them(1 - actor)}"
 
     def _find(self, actor: int) -> str:
         thing = self._new(self.odds.object_of_place[self.where[actor]], actor)
-        return f"found {thing} {self.d.spots[self.pick(self.odds.spot, ())]}"
+        return f"found {thing} {self._word('spots')}"
 
     def _give(self, actor: int) -> str:
-        verb = self.d.gives[self.pick(self.odds.give, ())]
+        verb = self._word("gives")
         return f"{verb} {self._one_of(actor, to=1 - actor)} to {self._them(1 - actor)}"
 
     def _drop(self, actor: int) -> str:
-        verb = self.d.drops[self.pick(self.odds.drop, ())]
+        verb = self._word("drops")
         return f"{verb} {self._one_of(actor, to=ON_THE_GROUND + self.where[actor])} there"
 
     def _take(self, actor: int) -> str:
         return f"took {self._one_of(ON_THE_GROUND + self.where[actor], to=actor)}"
 
     def _sing(self, actor: int) -> str:
-        d, odds, pick = self.d, self.odds, self.pick
-        made, song = d.songs[pick(odds.song, ())].rsplit(" ", 1)
-        mood, creature = d.moods[pick(odds.mood, ())], d.creatures[pick(odds.creature, ())]
-        return f"{made} {mood} {song} about a {creature}"
+        made, song = self._word("songs").rsplit(" ", 1)
+        return f"{made} {self._word('moods')} {song} about a {self._word('creatures')}"
 
     def _feel(self, actor: int) -> str:
-        return f"felt {self.d.feelings[self.pick(self.odds.feeling, ())]}"
+        return f"felt {self._word('feelings')}"
 
     def _night(self, actor: int, subject: str) -> str:
         """Where somebody is at the end."""
-        rest = self.d.rests[self.pick(self.odds.rest, ())]
-        return f"That night, {subject} {rest} {self.d.places[self.where[actor]]}."
+        return f"That night, {subject} {self._word('rests')} {self.d.places[self.where[actor]]}."
 
     def _end(self, actor: int, subject: str) -> str:
         """One of the objects that somebody has at the end."""

@@ -1,7 +1,7 @@
 """What a run costs: hours, money with its range, energy, carbon; and what no other choice beats.
 
     chip-hours = tokens / tokens per second · chips / goodput
-    energy     = chip-hours · watts · PUE          the chip's limit and its share of the host
+    energy     = chip-hours · watts · PUE          at the chip's power limit
     carbon     = energy · grams per kWh            from 30 (France) to over 700 (coal)
 
 Watts at the limit are an upper bound: published CO2 figures are mostly made so (hours x limit), and
@@ -26,17 +26,16 @@ GRAMS_PER_KWH = 400.0  # of a mixed grid; 57 in France (BLOOM)
 
 @dataclass(frozen=True)
 class Site:
-    """Where it runs. `host_watts`: each chip's share of processors, network and fans."""
+    """Where it runs."""
 
     pue: float = PUE
     grams_per_kwh: float = GRAMS_PER_KWH
-    host_watts: float = 0.0
 
     def __post_init__(self) -> None:
         if self.pue < 1:
             raise InputError(f"PUE is {self.pue}: all power over the machines' power is 1 or more")
-        if self.grams_per_kwh < 0 or self.host_watts < 0:
-            raise InputError("grams per kWh and watts cannot be negative: give 0 or more")
+        if self.grams_per_kwh < 0:
+            raise InputError(f"grams per kWh is {self.grams_per_kwh}: give 0 or more")
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def cost_of(
 def energy_kwh(hours: float, chip: Chip, site: Site) -> float:
     if chip.watts is None:
         raise InputError(f"{chip.name} has no tdp_W in data/hardware.csv: add it, with its source")
-    return hours * (chip.watts + site.host_watts) / 1000 * site.pue
+    return hours * chip.watts / 1000 * site.pue
 
 
 @dataclass(frozen=True)

@@ -59,22 +59,23 @@ class Offer:
 
 def offers(chip: str | None = None, kind: str | None = None) -> list[Offer]:
     """The rows of `data/prices.csv`, of one chip and kind or of all."""
-    rows = []
-    for row in read_table(data_dir() / "prices.csv"):
-        usd, low, high = (number(row, field) for field in ("usd_per_hour", "low", "high"))
-        names = (row["chip"], row["provider"], row["kind"])
-        rows.append(Offer(*names, usd, low, high, row["date"], row["source"]))
+    rows = [
+        offer(row, row["provider"], row["kind"], "usd_per_hour")
+        for row in read_table(data_dir() / "prices.csv")
+    ]
     return [r for r in rows if chip in (None, r.chip) and kind in (None, r.kind)]
 
 
 def purchases(chip: str) -> list[Offer]:
     """The rows of `data/purchases.csv` for a chip: dollars to own one, once."""
-    found = []
-    for row in read_table(data_dir() / "purchases.csv"):
-        usd = [number(row, field) for field in ("usd", "low", "high")]
-        names = (row["chip"], row["what"], "purchase")
-        found.append(Offer(*names, *usd, row["date"], row["source"]))
-    return [offer for offer in found if offer.chip == chip]
+    rows = read_table(data_dir() / "purchases.csv")
+    return [offer(row, row["what"], "purchase", "usd") for row in rows if row["chip"] == chip]
+
+
+def offer(row: dict[str, str], seller: str, kind: str, price: str) -> Offer:
+    """A row whose dollars are in the column `price`."""
+    usd = [number(row, field) for field in (price, "low", "high")]
+    return Offer(row["chip"], seller, kind, *usd, row["date"], row["source"])
 
 
 def price_of(chip: str, kind: str = "on-demand") -> Price:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,16 +85,12 @@ def _checked(*columns: Sequence[float]) -> list[np.ndarray]:
         )
     if not all(np.isfinite(x).all() and (x > 0).all() for x in (n, d, y)):
         raise InputError("parameters, tokens and losses must be finite and over 0: drop the others")
-    if not _fittable(n, d, y):
+    if len(set(zip(n, d))) < 5 or min(len(set(n)), len(set(d))) < 3:
         raise InputError(
             f"{len(y)} runs over {len(set(n))} sizes and {len(set(d))} lengths cannot fix five "
             "constants: add runs until there are at least 5, over 3 sizes and 3 numbers of tokens"
         )
     return [n, d, y]
-
-
-def _fittable(n: np.ndarray, d: np.ndarray, y: np.ndarray) -> bool:
-    return len(set(zip(n, d))) >= 5 and len(set(n)) >= 3 and len(set(d)) >= 3
 
 
 def _centre(x: np.ndarray) -> float:
@@ -108,11 +105,10 @@ def _grid(n: np.ndarray, d: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
     """
     n, d = n / math.exp(_centre(n)), d / math.exp(_centre(d))
     found = []
-    for alpha in EXPONENTS:
-        for beta in EXPONENTS:
-            columns = np.stack([n**-alpha, d**-beta, np.ones_like(y)], axis=1) / y[:, None]
-            weights, error = _positive_least_squares(columns)
-            found.append((error, (*np.log(weights), alpha, beta)))
+    for alpha, beta in product(EXPONENTS, repeat=2):
+        columns = np.stack([n**-alpha, d**-beta, np.ones_like(y)], axis=1) / y[:, None]
+        weights, error = _positive_least_squares(columns)
+        found.append((error, (*np.log(weights), alpha, beta)))
     found.sort(key=lambda start: start[0])
     return [np.array(theta) for _, theta in found[:STARTS]]
 

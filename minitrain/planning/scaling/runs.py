@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
@@ -150,12 +151,8 @@ def read_runs(file: Path) -> list[Run]:
 
 
 def _append(file: Path, run: Run) -> None:
-    new = not file.exists()
-    with file.open("a", newline="") as lines:
-        writer = csv.writer(lines, lineterminator="\n")
-        if new:
-            writer.writerow(asdict(run))
-        writer.writerow(astuple(run))
+    row = pd.DataFrame([asdict(run)])
+    row.to_csv(file, mode="a", header=not file.exists(), index=False, lineterminator="\n")
 
 
 def _same(run: Run, config: ModelConfig, tokens: int, seed: int) -> bool:

@@ -21,14 +21,11 @@ def forward_tasks(run: Run, x: LayerTimes) -> list[Task]:
     """`after` counts within the list; communication that blocks is waited for by the next task."""
     out: list[Task] = []
     sp, tp = run.plan.sp, run.plan.tp > 1
-    for half in ("attention", "mlp"):
+    for half_forward in (attention_forward, mlp_forward):
         compute(out, "elementwise", x.norm)
         if sp and tp:
             blocking(out, "tp", x.gather)
-        if half == "attention":
-            attention_forward(out, x)
-        else:
-            mlp_forward(out, x)
+        half_forward(out, x)
         if tp:
             blocking(out, "tp", x.gather if sp else 2 * x.gather)
         compute(out, "elementwise", x.add)
@@ -134,7 +131,5 @@ def blocking(out: list[Task], part: str, seconds: float) -> None:
 
 def previous(out: list[Task]) -> tuple[int, ...]:
     """The last task on the compute stream."""
-    for i in range(len(out) - 1, -1, -1):
-        if not out[i].communicates:
-            return (i,)
-    return ()
+    computing = [index for index, task in enumerate(out) if not task.communicates]
+    return tuple(computing[-1:])

@@ -160,16 +160,13 @@ def rank_memory(run: Run, rank: int = 0, per: StateBytes = FP32_GRADIENTS) -> Me
 def temporaries(run: Run, stages: list[StageLayers]) -> float:
     """What lives only while it is used: the largest of logits and of a layer made again."""
     plan, model, tokens = run.plan, run.model, run.local_tokens
-    logits = (
-        8 * tokens * model.vocab / plan.tp if stages[-1].last else 0
-    )  # and their gradient, FP32
-    again = 0.0
+    # with their gradient, both FP32
+    logits = 8 * tokens * model.vocab / plan.tp if stages[-1].last else 0
+    mixture, again = model.moe_layers > 0, 0.0
     if plan.recompute != "none":
-        again = tokens * (attention_bytes_in_full(run) + mlp_bytes(run, model.moe_layers > 0))
-        again /= plan.tp
+        again = tokens * (attention_bytes_in_full(run) + mlp_bytes(run, mixture)) / plan.tp
     gathered = 0.0
     if plan.zero == 3:  # two layers' weights and one's gradient, whole
-        mixture = model.moe_layers > 0
         weights = parameters.layer_weights(model, mixture)
         weights += parameters.expert_weights(model) / plan.ep if mixture else 0
         gathered = (2 * 2 + 2) * weights / plan.tp

@@ -11,8 +11,7 @@ the sweeps of `data/collective_sweeps.csv`, over six decades of size, within 9% 
 alone within 16%.
 
 Between nodes NCCL works in two levels: inside each node, and between the nodes with each chip's own
-share on its own network card. What shares a link shares its bandwidth: `sharing` groups that use a
-network card at once get a part of it each.
+share on its own network card.
 """
 
 from __future__ import annotations
@@ -20,11 +19,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 from minitrain.network.links import Sweep, published_sweep, steps, wire_fraction
 from minitrain.planning.hardware import Chip
 
 CHUNKING = 1.0  # c
+
+
+def chunked(latency: float, transfer: float) -> float:
+    """a + W/B + c √(a W/B): a message whose chunks pipeline through the hops."""
+    return latency + transfer + CHUNKING * math.sqrt(latency * transfer)
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Wire:
             return 0.0
         latency = steps(kind, ranks) * self.alpha
         transfer = wire_fraction(kind, ranks) * nbytes / self.bandwidth
-        return latency + transfer + CHUNKING * math.sqrt(latency * transfer)
+        return chunked(latency, transfer)
 
 
 @dataclass(frozen=True)
@@ -51,59 +56,46 @@ class Fabric:
     between: Wire
     per_node: int
     tree_alpha: float  # latency of one hop of a tree, between nodes
-    in_network: bool = False  # switches that add up (SHARP): an all-reduce sends each byte once
 
-    def seconds(
-        self, kind: str, nbytes: float, ranks: int, stride: int = 1, sharing: int = 1
-    ) -> float:
-        """Among `ranks` chips that are `stride` apart (1: neighbours).
-
-        `sharing` of a node's chips' groups pass over one network card at once.
-        """
+    def seconds(self, kind: str, nbytes: float, ranks: int, stride: int = 1) -> float:
+        """Among `ranks` chips that are `stride` apart (1: neighbours)."""
         if ranks <= 1 or not nbytes:
             return 0.0
         local = max(1, min(ranks, self.per_node // stride))
         nodes = math.ceil(ranks / local)
         if nodes == 1:
             return self.inside.seconds(kind, nbytes, ranks)
-        between = Wire(self.between.alpha, self.between.bandwidth / sharing)
         if local == 1:
-            return self.across(between, kind, nbytes, nodes)
+            return self.across(kind, nbytes, nodes)
         if kind == "all_to_all":  # all that leaves the node passes its own card
-            return max(
-                self.inside.seconds(kind, nbytes / nodes, local),
-                between.seconds(kind, nbytes, nodes),
-            )
-        return self.hierarchical(between, kind, nbytes, local, nodes)
+            inside = self.inside.seconds(kind, nbytes / nodes, local)
+            return max(inside, self.between.seconds(kind, nbytes, nodes))
+        return self.hierarchical(kind, nbytes, local, nodes)
 
-    def hierarchical(
-        self, between: Wire, kind: str, nbytes: float, local: int, nodes: int
-    ) -> float:
+    def hierarchical(self, kind: str, nbytes: float, local: int, nodes: int) -> float:
         """Both levels at once, pipelined: latencies add up, the slower level sets the pace."""
         parts = ("reduce_scatter", "all_gather") if kind == "all_reduce" else (kind,)
         inside = sum(self.inside.seconds(part, nbytes, local) for part in parts)
-        across = self.across(between, kind, nbytes / local, nodes)
+        across = self.across(kind, nbytes / local, nodes)
         first = sum(steps(part, local) * self.inside.alpha for part in parts)
         return max(inside, across + first)
 
-    def across(self, wire: Wire, kind: str, nbytes: float, nodes: int) -> float:
+    def across(self, kind: str, nbytes: float, nodes: int) -> float:
         """A ring between the nodes; an all-reduce may take a double tree where that is faster.
 
         The tree (Sanders et al. 2009) has 2 log2 N steps for the ring's 2(N-1), and sends 2 S.
         """
-        ring = wire.seconds(kind, nbytes, nodes)
+        ring = self.between.seconds(kind, nbytes, nodes)
         if kind != "all_reduce":
             return ring
-        if self.in_network:
-            return 2 * self.tree_alpha + nbytes / wire.bandwidth
         latency = 2 * math.ceil(math.log2(nodes)) * self.tree_alpha
-        transfer = 2 * nbytes / wire.bandwidth
-        return min(ring, latency + transfer + CHUNKING * math.sqrt(latency * transfer))
+        transfer = 2 * nbytes / self.between.bandwidth
+        return min(ring, chunked(latency, transfer))
 
-    def send(self, nbytes: float, stride: int, sharing: int = 1) -> float:
+    def send(self, nbytes: float, stride: int) -> float:
         """One message to the chip `stride` further: the next pipeline rank."""
         wire = self.inside if stride < self.per_node else self.between
-        return wire.alpha + nbytes * sharing / wire.bandwidth
+        return wire.alpha + nbytes / wire.bandwidth
 
 
 IDEAL = Fabric(Wire(0.0, math.inf), Wire(0.0, math.inf), per_node=8, tree_alpha=0.0)
@@ -120,8 +112,7 @@ def fit_wire(sweep: Sweep) -> Wire:
     while factor > 1.001:
         near = [
             Wire(best.alpha * factor**i, best.bandwidth * factor**j)
-            for i in (-1, 0, 1)
-            for j in (-1, 0, 1)
+            for i, j in product((-1, 0, 1), repeat=2)
         ]
         found = min(near, key=error)
         factor = factor if found != best else math.sqrt(factor)

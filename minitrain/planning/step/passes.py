@@ -107,11 +107,8 @@ def with_gather(tasks: list[Task], gathered: float, scattered: float) -> list[Ta
     if not gathered:
         return tasks
     moved = [Task(t.part, t.seconds, tuple(i + 2 for i in t.after)) for t in tasks]
-    first = [
-        Task("dp", gathered),
-        Task("elementwise", 0.0, (-1,)),
-    ]  # -1: task 0 of the layer before
-    out = first + moved
+    layer_before = -1  # its task 0
+    out = [Task("dp", gathered), Task("elementwise", 0.0, (layer_before,)), *moved]
     if scattered:
         last = max(i for i, task in enumerate(out) if not task.communicates)
         out.append(Task("dp", scattered, (last,)))

@@ -28,9 +28,8 @@ from minitrain.planning.step.network import Fabric, fabric_of
 from minitrain.planning.step.passes import Passes, data_seconds, gradient_seconds, stage_passes
 from minitrain.planning.step.stages import StageLayers, chunks_of_rank
 
-ADAM_BYTES = (
-    38  # a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
-)
+# Bytes a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
+ADAM_BYTES = 38
 SETTLED = 2  # rounds of p microbatches after which a pipeline repeats itself
 planned_schedule = lru_cache(maxsize=256)(make_schedule)  # rows of a file are often alike in it
 

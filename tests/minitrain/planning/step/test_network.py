@@ -70,19 +70,8 @@ def test_a_hierarchy_beats_a_ring_of_single_cards():
 def test_a_tree_beats_a_ring_where_latency_rules():
     wire = H100.between
     ring = wire.seconds("all_reduce", 1024, 1024)
-    assert H100.across(wire, "all_reduce", 1024, 1024) < ring / 10
-    assert H100.across(wire, "all_reduce", 1e10, 4) == wire.seconds("all_reduce", 1e10, 4)
-
-
-def test_in_network_reduction_sends_each_byte_once():
-    switch = Fabric(H100.inside, H100.between, 8, H100.tree_alpha, in_network=True)
-    ratio = switch.seconds("all_reduce", 1e10, 64, 8) / H100.seconds("all_reduce", 1e10, 64, 8)
-    assert ratio == pytest.approx(64 / (2 * 63), rel=0.05)
-
-
-def test_who_shares_a_card_gets_its_part():
-    alone, shared = (H100.seconds("all_gather", 1e9, 8, 8, sharing=n) for n in (1, 4))
-    assert shared == pytest.approx(4 * alone, rel=0.05)
+    assert H100.across("all_reduce", 1024, 1024) < ring / 10
+    assert H100.across("all_reduce", 1e10, 4) == wire.seconds("all_reduce", 1e10, 4)
 
 
 def test_the_measured_32_gpu_all_reduce_of_b200():
