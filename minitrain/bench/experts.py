@@ -71,16 +71,13 @@ def _bytes(experts: int, peer: Peer, repeats: int) -> Comparison:
 def contenders(experts: int, peer: Peer) -> tuple[Steps, dict[str, nn.Module]]:
     """Ours and the peer, each as a step and as the module that holds its weights."""
     torch.manual_seed(0)
-    moe = MoE(layer_config(experts))
+    config = ModelConfig(1, WIDTH, 1, 1, 1, INNER, experts=experts, experts_per_token=PER_TOKEN)
+    moe = MoE(config)
     x = torch.randn(BATCH, LENGTH, WIDTH)
     forward, module = peer(moe)
     torch.testing.assert_close(moe(x), forward(x), rtol=1e-4, atol=1e-4)
     steps = {OURS: _step(moe, moe, x), PEER: _step(forward, module, x)}
     return steps, {OURS: moe, PEER: module}
-
-
-def layer_config(experts: int) -> ModelConfig:
-    return ModelConfig(1, WIDTH, 1, 1, 1, INNER, experts=experts, experts_per_token=PER_TOKEN)
 
 
 def _step(forward: Forward, module: nn.Module, x: Tensor) -> Callable[[], None]:

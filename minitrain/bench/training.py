@@ -15,11 +15,12 @@ from minitrain.bench.case import OURS, PEER, Case, Shapes, from_transformers
 from minitrain.bench.steps import next_token_loss, random_text, training_step
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
+from minitrain.model.hub.config import hub_config
+from minitrain.model.hub.weights import hub_name
 from minitrain.model.transformer import Transformer, build
 from minitrain.optimizers.adamw import adamw
 
 SHAPES = (("1M", 16, 128), ("10M", 8, 128))
-MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 REASON = (
     "both run the same matmuls, so what is left is noise (see the spread) or a pointwise operation "
     "that transformers fuses and we do not"
@@ -60,40 +61,10 @@ def _measured(name: str, batch: int, length: int, repeats: int, device: str) -> 
 
 def as_llama(model: Transformer) -> nn.Module:
     """transformers' Llama of the same shape, on the same device, with a copy of the weights."""
-    transformers, config = from_transformers("training", "transformers"), model.config
-    llama = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.kv_heads,
-            head_dim=config.head_size,
-            intermediate_size=config.ffn_size,
-            max_position_embeddings=config.max_length,
-            rms_norm_eps=config.norm_eps,
-            rope_theta=config.rope_theta,
-            tie_word_embeddings=config.tied,
-        )
-    )
+    transformers = from_transformers("training", "transformers")
+    config = transformers.LlamaConfig.from_dict(hub_config(model.config, "llama", "float32"))
+    llama = transformers.LlamaForCausalLM(config)
     parameters = dict(llama.named_parameters())
     for name, parameter in model.named_parameters():
-        parameters[llama_name(name)].data = parameter.detach().clone()
+        parameters[hub_name(name)].data = parameter.detach().clone()
     return llama.train()
-
-
-def llama_name(name: str) -> str:
-    """blocks.0.attention.q.weight -> model.layers.0.self_attn.q_proj.weight"""
-    if name == "head.weight":
-        return "lm_head.weight"
-    renamed = name
-    for ours, theirs in (
-        ("embed.", "embed_tokens."),
-        ("blocks.", "layers."),
-        ("attention_norm", "input_layernorm"),
-        ("mlp_norm", "post_attention_layernorm"),
-        ("attention.", "self_attn."),
-        *((f".{matrix}.weight", f".{matrix}_proj.weight") for matrix in MATRICES),
-    ):
-        renamed = renamed.replace(ours, theirs)
-    return f"model.{renamed}"

@@ -43,10 +43,6 @@ BYTES_REASON = "the peer frees a buffer earlier than we do"
 Trained = tuple[nn.Module, object]  # the model as it is called, and what steps it
 
 
-def stage_1(group: Group, model: Transformer) -> Trained:
-    return _ours(Zero(model, group, stage=1))
-
-
 def redundancy_optimizer(group: Group, model: Transformer) -> Trained:
     process_group = group.process_group
     ddp = DistributedDataParallel(
@@ -58,12 +54,9 @@ def redundancy_optimizer(group: Group, model: Transformer) -> Trained:
     return ddp, optimizer
 
 
-def stage_2(group: Group, model: Transformer) -> Trained:
-    return _ours(Zero(model, group, stage=2))
-
-
-def stage_3(group: Group, model: Transformer) -> Trained:
-    return _ours(Zero3(model, group))
+def sharded(stage: int, group: Group, model: Transformer) -> Trained:
+    zero = Zero3(model, group) if stage == 3 else Zero(model, group, stage=stage)
+    return zero, ZeroOptimizer(zero, [{"params": list(model.parameters())}], ADAMW)
 
 
 def offloaded(group: Group, model: Transformer) -> Trained:
@@ -83,14 +76,10 @@ def fsdp2(
     return model, ADAMW(model.parameters())
 
 
-def _ours(zero: Zero | Zero3) -> Trained:
-    return zero, ZeroOptimizer(zero, [{"params": list(zero.module.parameters())}], ADAMW)
-
-
 PAIRS = {
-    "ZeRO-1": (stage_1, redundancy_optimizer, "ZeroRedundancyOptimizer"),
-    "ZeRO-2": (stage_2, partial(fsdp2, reshard=False), "FSDP2, not resharded,"),
-    "ZeRO-3": (stage_3, fsdp2, "FSDP2"),
+    "ZeRO-1": (partial(sharded, 1), redundancy_optimizer, "ZeroRedundancyOptimizer"),
+    "ZeRO-2": (partial(sharded, 2), partial(fsdp2, reshard=False), "FSDP2, not resharded,"),
+    "ZeRO-3": (partial(sharded, 3), fsdp2, "FSDP2"),
     "ZeRO-3 offloaded": (
         offloaded,
         partial(fsdp2, policy=CPUOffloadPolicy(pin_memory=False)),

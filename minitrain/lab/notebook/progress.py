@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from minitrain.paths import course_root, state_dir
+from minitrain.paths import course_root, state_dir, write_atomically
 
 
 @dataclass
@@ -82,19 +82,10 @@ class Progress:
         with FileLock(self.path.with_suffix(".lock"), timeout=10):
             now = self.load()
             change(now)
-            self._replace(json.dumps(asdict(now), indent=1, ensure_ascii=False))
+            if _read(self.lab, self.path):
+                os.replace(self.path, self._backup)
+            write_atomically(self.path, json.dumps(asdict(now), indent=1, ensure_ascii=False))
         return now
-
-    def _replace(self, text: str) -> None:
-        """Atomic: a crash leaves the old file or the new one, never half of one."""
-        fresh = self.path.with_suffix(f".{os.getpid()}.tmp")
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if _read(self.lab, self.path):
-            os.replace(self.path, self._backup)
-        os.replace(fresh, self.path)
 
 
 def _read(lab: str, path: Path) -> LabProgress | None:
