@@ -85,11 +85,8 @@ def on_ranks(function: Callable[..., Costs], *args: object, ranks: int = 2) -> C
     """`function(group, *args)` gives `in_turn`'s times on each rank; a repeat lasts as long as its
     slowest rank. Of bytes, instead of times, it is the rank that holds the most."""
     results = launch_ranks(function, *args, ranks=ranks, timeout=300)
-    slowest = {
-        name: Timing(tuple(max(times) for times in zip(*(result[name] for result in results))))
-        for name in results[0]
-    }
-    return Comparison(slowest)
+    repeats = {who: zip(*(costs[who] for costs in results)) for who in results[0]}
+    return Comparison({who: Timing(tuple(map(max, each))) for who, each in repeats.items()})
 
 
 def once(costs: dict[str, int]) -> Comparison:

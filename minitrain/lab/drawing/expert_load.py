@@ -28,10 +28,7 @@ RATE, STEPS = 0.005, 600  # of the bias, until it has settled
 
 
 def draw_load(
-    load: Sequence[float],
-    *,
-    factor: float | None = None,
-    ax: Axes | None = None,
+    load: Sequence[float], *, factor: float | None = None, ax: Axes | None = None
 ) -> None:
     """`load[e]` choices of expert e. A capacity is `factor` times an even load; None: no limit."""
     words = in_words(load, factor)
