@@ -91,11 +91,18 @@ def table(
     highlight: str = "",
     formats: Mapping[str, Callable[[Any], str]] | None = None,
 ) -> None:
-    """Displays a table: list of dicts, dict of lists, or DataFrame; numbers stand at the right.
+    """Displays a table: list of dicts, dict of lists, or DataFrame; numbers stand at the right."""
+    display(table_card(rows_of(data), caption, highlight, formats or {}))
 
-    `highlight` names the column that is set in bold.
-    """
-    rows, formats = rows_of(data), formats or {}
+
+def table_card(
+    rows: Sequence[Mapping[str, Any]],
+    caption: str = "",
+    highlight: str = "",
+    formats: Mapping[str, Callable[[Any], str]] | None = None,
+) -> Rich:
+    """The table as an object; `highlight` names the column that is set in bold."""
+    formats = formats or {}
     columns = list(dict.fromkeys(column for row in rows for column in row))
     cells = [[formats.get(c, number_text)(row.get(c)) for c in columns] for row in rows]
     right = [all(isinstance(r.get(c), (int, float, type(None))) for r in rows) for c in columns]
@@ -111,7 +118,7 @@ def table(
     for line in cells:
         inside = [_cell("td", t, s, c == highlight) for t, s, c in zip(line, right, columns)]
         html += f"<tr>{''.join(inside)}</tr>"
-    display(Rich(html + "</tbody></table>", _text_table(columns, cells, right, caption)))
+    return Rich(html + "</tbody></table>", _text_table(columns, cells, right, caption))
 
 
 def _cell(tag: str, text: str, right: bool, bold: bool) -> str:
