@@ -664,6 +664,7 @@ from dataclasses import replace
 
 from minitrain.network.fabric import FABRICS, INFINIBAND_NDR
 from minitrain.network.links import LinkModel
+from minitrain.network.logical_clock import LogicalClock
 
 wide, features = lab.size("real_width"), lab.size("real_features")
 tokens = lab.size("real_tokens")
@@ -691,7 +692,7 @@ def one_layer(group):
         3 * forward_flops / fabric.device.flops / group.size
     )  # backward is twice forward
     for name, network in networks.items():
-        group.use(network.clock(group.rank))
+        group.use(LogicalClock(network, group.rank))
         begin = group.now()
         group.clock.advance(compute / 3)
         y = tensor_layer(torch.ones(TINY, requires_grad=True), w, Operators(group))

@@ -819,5 +819,5 @@ lab.answer("largest", largest)
 lab.score(read="minitrain/parallel/zero/stage_3.py")
 
 # %% [markdown]
-# Next: [e04 · Mixed precision](e04_mixed_precision.ipynb) halves the bytes of a number. Read also [flat.py](../minitrain/parallel/zero/unit.py), your units with mixed
-# precision, and [offload.py](../minitrain/memory/optimizer_offload.py), where reads and writes overlap the update.
+# Next: [e04 · Mixed precision](e04_mixed_precision.ipynb) halves the bytes of a number. Read also [unit.py](../minitrain/parallel/zero/unit.py), your units with mixed
+# precision, and [optimizer_offload.py](../minitrain/memory/optimizer_offload.py), where reads and writes overlap the update.

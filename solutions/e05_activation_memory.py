@@ -864,7 +864,7 @@ lab.score(read="minitrain/memory/recompute.py")
 
 # %% [markdown]
 # > **On GPUs.** Kernels do the same with tiles in on-chip memory, so they are faster too: see
-# > [triton_attention.py](../minitrain/model/attention/triton.py). What does not fit even so can wait in the CPU's memory:
+# > [triton.py](../minitrain/model/attention/triton.py). What does not fit even so can wait in the CPU's memory:
 # > [activation_offload.py](../minitrain/memory/activation_offload.py).
 #
 # Next: [e10 · Cost](e10_cost.ipynb) turns bytes and FLOPs into days and dollars, or go by the

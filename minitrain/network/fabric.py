@@ -25,7 +25,6 @@ import torch
 from minitrain.errors import InputError, unknown_name
 from minitrain.measure.clock import matmul_peak
 from minitrain.network.links import Link, LinkModel, fit, published_sweep
-from minitrain.network.logical_clock import LogicalClock
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,6 @@ class Fabric:
             return replace(self, compute_scale=1.0)
         rate = matmul_peak(torch.float32, "cpu", threads=1)
         return replace(self, compute_scale=rate / self.device.flops)
-
-    def clock(self, rank: int) -> LogicalClock:
-        """A new clock for the rank of this number in the launch, at 0 s: `group.use(…)` it."""
-        return LogicalClock(self, rank)
 
     def __repr__(self) -> str:
         scale = "" if self.compute_scale is None else f", 1 CPU s = {self.compute_scale:.3g} s"

@@ -16,15 +16,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from minitrain.measure.traffic import Op
-
-if TYPE_CHECKING:
-    from minitrain.network.fabric import Fabric
+from minitrain.network.fabric import Fabric
 
 STAMP_TAG = 1  # the rank's own messages have tag 0
 
@@ -50,7 +48,7 @@ class Stream:
 
 
 class LogicalClock:
-    """A `Clock` for `Group`, in seconds of the emulated fabric."""
+    """A `Clock` for `Group`, in seconds of the emulated fabric: `group.use(LogicalClock(…))`."""
 
     emulated = True
 

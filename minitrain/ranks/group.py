@@ -7,7 +7,7 @@ with async_op=True a `Work`. Strided and empty tensors are welcome. Each operati
 
     all_reduce ─ GroupCall ─ Work (work.py) ─ torch ─ work.wait() ─ the tensor
 
-The seam for an emulated clock: `launch(fabric=…)` makes `fabric.clock(rank)` once a rank and calls
+The seam for an emulated clock: `launch(fabric=…)` makes a `LogicalClock` for each rank and calls
 `group.use(clock)`; subgroups share it. What it is asked, and when: `measure.traffic.Clock`.
 """
 

@@ -19,6 +19,7 @@ import torch
 from minitrain.errors import InputError
 from minitrain.generators import seed_generators
 from minitrain.measure.traffic import Trace
+from minitrain.network.logical_clock import LogicalClock
 from minitrain.ranks.flight_recorder import FlightRecorder
 from minitrain.ranks.group import Group
 from minitrain.ranks.payload import dumps
@@ -80,7 +81,7 @@ def _call(fn: Callable, args: tuple, group: Group | None, fabric: Fabric | None)
     if group is None:
         return None
     if fabric is not None:
-        group.use(fabric.clock(group.ranks[group.rank]))
+        group.use(LogicalClock(fabric, group.ranks[group.rank]))
     return fn(group, *args), group.trace.as_dict(), group.now()
 
 

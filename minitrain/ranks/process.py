@@ -33,6 +33,7 @@ import torch.distributed as dist
 
 from minitrain.errors import InputError
 from minitrain.generators import seed_generators
+from minitrain.network.logical_clock import LogicalClock
 from minitrain.ranks.errors import ConnectionLost, Mismatch
 from minitrain.ranks.flight_recorder import FlightRecorder
 from minitrain.ranks.group import Group
@@ -134,7 +135,7 @@ def _answer(task: Task, folder: str, rank: int, recorder: FlightRecorder) -> tup
         group = _join(task, folder, rank, recorder)
         fn, args, fabric = pickle.loads(task.call)
         if fabric is not None:
-            group.use(fabric.clock(group.ranks[group.rank]))
+            group.use(LogicalClock(fabric, group.ranks[group.rank]))
         recorder.compute()
         recorder.glance(_first_line(fn))
         result = fn(group, *args)

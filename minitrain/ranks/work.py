@@ -13,19 +13,22 @@ import threading
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.measure.traffic import Op
+from minitrain.measure.traffic import Clock, Op, Trace
 from minitrain.ranks.errors import ConnectionLost, Mismatch, WaitedTooLong
-from minitrain.ranks.flight_recorder import Entry, channel_of_collectives, channel_of_messages
+from minitrain.ranks.flight_recorder import (
+    Entry,
+    FlightRecorder,
+    channel_of_collectives,
+    channel_of_messages,
+)
 from minitrain.ranks.source import calling_line, place_of
-
-if TYPE_CHECKING:
-    from minitrain.ranks.group import Group
 
 PEER_IS_GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused")
 TIMED_OUT = "Timed out waiting"
@@ -66,10 +69,25 @@ class GroupCall(NamedTuple):
         return f"{name} of {shape(self.tensor)}"
 
 
+class Member(Protocol):
+    """What a `Work` asks of the `Group` whose member this rank is."""
+
+    process_group: dist.ProcessGroup
+    name: str
+    ranks: tuple[int, ...]
+    rank: int
+    size: int
+    trace: Trace
+    recorder: FlightRecorder
+
+    @property
+    def clock(self) -> Clock: ...
+
+
 class Work:
     """An operation under way; `wait()` returns its result tensor, and may be called again."""
 
-    def __init__(self, group: Group, call: GroupCall) -> None:
+    def __init__(self, group: Member, call: GroupCall) -> None:
         self.group, self._finish = group, call.finish  # not the call: `start` holds the input
         self.op = Op(call.kind, call.tensor.nbytes, call.sent_bytes, group.size, call.peer,
                      members=group.ranks)  # fmt: skip
@@ -121,7 +139,7 @@ class Work:
             ended.add_done_callback(lambda _: setattr(op, "finished", clock.now()))
 
 
-def record(group: Group, call: GroupCall) -> Entry:
+def record(group: Member, call: GroupCall) -> Entry:
     """Enters the call into the flight recorder; Mismatch where another rank has come otherwise."""
     if call.peer is None:
         channel = channel_of_collectives(group.name, group.ranks, group.rank)

@@ -12,41 +12,13 @@ Source: torch.nn.utils.clip_grad_norm_ over DTensors, torch 2.13. Shapes: S, N a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.errors import InputError
+from minitrain.parallel.zero.unit import Unit
 from minitrain.ranks.group import Group
-
-if TYPE_CHECKING:
-    from minitrain.parallel.zero.unit import Unit
-
-NORMS = {
-    torch.linalg.vector_norm,
-    torch.linalg.norm,
-    torch.norm,
-    Tensor.norm,
-    torch._foreach_norm,
-}
-
-
-class ShardedGradient(Tensor):
-    """The `.grad` of a piece: a tensor like any other, but for the norm that it has not got."""
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Iterable[type], args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        if func in NORMS:
-            raise InputError(
-                "this gradient is one rank's part, and its norm not the model's: clip with "
-                "zero.clip_grad_norm_(max_norm), which returns the norm over all ranks"
-            )
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
 
 
 @torch.no_grad()

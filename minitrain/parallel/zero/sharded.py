@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.optimizers.groups import clip_factor
 from minitrain.parallel.zero.norm import global_norm
-from minitrain.parallel.zero.torch_optimizers import OptimizerWatch
 from minitrain.parallel.zero.unit import Unit
 from minitrain.ranks.group import Group
 from minitrain.training.loop import Peers
@@ -50,7 +49,6 @@ class Sharded(nn.Module):
         self.in_backward = False
         self.issued = 0  # reduce-scatters started
         self.held = False  # all units stay gathered
-        self.watch = OptimizerWatch(self)
         for parameter in self.unit_of:
             parameter.register_post_accumulate_grad_hook(self._accumulated)
 

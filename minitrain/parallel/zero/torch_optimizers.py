@@ -15,7 +15,7 @@ import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,9 +25,7 @@ from torch.optim.optimizer import (
 )
 
 from minitrain.errors import InputError
-
-if TYPE_CHECKING:
-    from minitrain.parallel.zero.sharded import Sharded
+from minitrain.parallel.zero.sharded import Sharded
 
 
 class OptimizerWatch:

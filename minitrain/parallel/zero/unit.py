@@ -23,7 +23,7 @@ from minitrain.errors import InputError
 from minitrain.memory.optimizer_offload import Shelf
 from minitrain.parallel.collectives.overlapped import start_all_gather, start_reduce_scatter_mean
 from minitrain.parallel.zero.freed import FreedWeight, gradient_of
-from minitrain.parallel.zero.norm import ShardedGradient
+from minitrain.parallel.zero.sharded_gradient import ShardedGradient
 from minitrain.ranks.group import Group
 
 

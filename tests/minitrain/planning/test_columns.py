@@ -71,7 +71,7 @@ def test_a_microbatch_is_chosen_that_fits():
         ({"precision": "fp4"}, "precision is fp4, which H100-SXM-80GB has no matrix units for"),
         ({"sp": "2"}, "sp is '2': it must be 0 or 1"),
         ({"schedule": "dualpipe"}, "schedule is 'dualpipe': it must be"),
-        ({"hidden": "1e12"}, "hidden is '1e12': more than 1,000,000,000"),
+        ({"hidden": "1e12"}, "hidden is '1e12': more than 1,000,000 is nothing"),
         ({"layers": "4000", "pp": "2000", "vpp": "1"}, "pp 2000 x vpp 1 is 2000 stages"),
         ({"moe_ffn": "1408"}, "moe_ffn is 1408, but experts is 0"),
         ({"experts": "4", "dense_layers": "40"}, "dense_layers is 40: layers 32 at most"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import uuid
@@ -28,21 +29,24 @@ def started():
 @pytest.fixture
 def run_script(tmp_path):
     """`run_script(text, *args, **environment)` starts a `Script` in a folder of its own."""
-    return partial(Script, tmp_path)
+    short = Path(tempfile.gettempdir(), uuid.uuid4().hex[:8])  # sockets take no long paths
+    (tmp_path / "temp").mkdir()
+    short.symlink_to(tmp_path / "temp")
+    yield partial(Script, tmp_path, short)
+    short.unlink()
 
 
 class Script:
     """A script without a main guard, in a session and with a mark of its own."""
 
-    def __init__(self, tmp_path, text, *args, **environment):
+    def __init__(self, tmp_path, temp, text, *args, **environment):
         self.mark = uuid.uuid4().hex
         path = tmp_path / "script.py"
         path.write_text(textwrap.dedent(text))
-        (tmp_path / "temp").mkdir(exist_ok=True)
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "TMPDIR": str(tmp_path / "temp"),
+            "TMPDIR": str(temp),
             "MINITRAIN_TEST_MARK": self.mark,
             **environment,
         }

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from minitrain.errors import InputError
 from minitrain.measure.traffic import WallClock
+from minitrain.network.logical_clock import LogicalClock
 from minitrain.parallel.ddp import DDP, trainable
 from minitrain.ranks.calibration import measurement
 from minitrain.ranks.launch import launch
@@ -55,7 +56,7 @@ def real_and_emulated(group, fabric):
     seconds = {"real": [], "emulated": []}
     for _ in range(STEPS):
         for kind in seconds:
-            group.use(WallClock() if kind == "real" else fabric.clock(group.rank))
+            group.use(WallClock() if kind == "real" else LogicalClock(fabric, group.rank))
             group.barrier()
             start = group.now()
             step()

@@ -14,6 +14,7 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.network.fabric import Device, Fabric
 from minitrain.network.links import Link, LinkModel
+from minitrain.network.logical_clock import LogicalClock
 from minitrain.parallel.pipeline import executor
 from minitrain.parallel.pipeline.executor import Pipeline
 from minitrain.parallel.pipeline.plain import share_of_loss
@@ -42,7 +43,7 @@ def emulated(group, cases):
     events, executor.RankStep = [], Known  # in this rank's process alone
     for name, m, v in cases:
         schedule = make_schedule(name, group.size, m, v)
-        group.use(group.clock.fabric.clock(group.rank))
+        group.use(LogicalClock(group.clock.fabric, group.rank))
         Known.clock = group.clock
         pipeline = Pipeline(group, schedule, cut(tiny(), schedule, group.rank))
         pipeline.shared = []  # what is summed at the end is no operation of the schedule

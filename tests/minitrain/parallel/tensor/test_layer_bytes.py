@@ -10,6 +10,7 @@ from minitrain.measure.traffic import ring_bytes
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.network.fabric import ethernet_25g, h100_infiniband
+from minitrain.network.logical_clock import LogicalClock
 from minitrain.parallel.tensor.heads import heads_of
 from minitrain.parallel.tensor.layers import tensor_parallel
 from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
@@ -97,7 +98,7 @@ def layer_seconds(group, fabrics):
 
 
 def seconds_over(group, fabric):
-    group.use(fabric.clock(group.rank))
+    group.use(LogicalClock(fabric, group.rank))
     block = tensor_parallel(build(SMALL), group).blocks[0]
     x = torch.randn(1, 8, 32, requires_grad=True)
     surroundings = build(SMALL).surroundings(x)
