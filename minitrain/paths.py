@@ -37,8 +37,11 @@ def state_dir() -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file of which a kill leaves the old text or the new, never a part of one."""
+    """Writes a file of which a kill or a crash leaves the old text or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.write_text(text, encoding="utf-8")
+    with new.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(new, path)

@@ -7,19 +7,23 @@ Before it is timed, all must agree in the output and every gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench.case import OURS, PEER, Case
-from minitrain.measure.clock import Comparison, Timing, compare
+from minitrain.bench.case import OURS, PEER, TORCH, Case, once
+from minitrain.measure.clock import Comparison, compare
 from minitrain.measure.memory import MemoryLedger
 from minitrain.model.attention.grouped_query import Kernel, attention, attention_naive
 from minitrain.model.attention.tiled import tiled_attention
 from minitrain.model.attention.triton import triton_attention
 
+PEERS = {
+    "naive": (attention_naive, "attention in full"),
+    "fused": (attention, "F.scaled_dot_product_attention"),
+}
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 HEADS, KV_HEADS, SIZE = 4, 2, 64
 SLOWER = {
@@ -36,46 +40,36 @@ def cases(
     repeats: int = 7, lengths: Sequence[int] = LENGTHS, device: str | None = None
 ) -> list[Case]:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    peers = {"naive": attention_naive, "fused": attention}
     return [
         case
         for length in lengths
-        for name, peer in peers.items()
-        for case in _pair(name, peer, length, repeats, device)
+        for name in PEERS
+        for case in _pair(name, length, repeats, device)
     ]
 
 
-def _pair(name: str, peer: Kernel, length: int, repeats: int, device: str) -> list[Case]:
+def _pair(name: str, length: int, repeats: int, device: str) -> list[Case]:
     """The seconds and the bytes of one length beside one peer."""
-    version = f"torch {torch.__version__}"
-    kernel = "F.scaled_dot_product_attention" if name == "fused" else "attention in full"
-    beside = f"{length} tokens, beside the {name} one"
-    peer_name = f"{kernel}, {version}"
-    timed = partial(_timed, peer, length, repeats, device)
-    weighed = partial(_weighed, peer, length, device)
+    peer, called = PEERS[name]
+    kernels = {OURS: triton_attention if device.startswith("cuda") else tiled_attention, PEER: peer}
+    beside, peer_name = f"{length} tokens, beside the {name} one", f"{called}, {TORCH}"
+    timed = partial(_timed, kernels, length, repeats, device)
+    weighed = partial(_weighed, kernels, length, device)
     return [
         Case(f"attention, {beside}", peer_name, timed, SLOWER[name]),
         Case(f"attention, peak bytes, {beside}", peer_name, weighed, LARGER[name], unit="bytes"),
     ]
 
 
-def _timed(peer: Kernel, length: int, repeats: int, device: str) -> Comparison:
+def _timed(kernels: dict[str, Kernel], length: int, repeats: int, device: str) -> Comparison:
     inputs = _inputs(length, device)
-    ours = _ours(device)
-    for mine, theirs in zip(_run(ours, *inputs), _run(peer, *inputs)):
-        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
-    contenders = {OURS: partial(_run, ours, *inputs), PEER: partial(_run, peer, *inputs)}
-    return compare(contenders, repeats, warmup=1)
+    steps = {who: partial(_run, kernel, *inputs) for who, kernel in kernels.items()}
+    torch.testing.assert_close(steps[OURS](), steps[PEER](), rtol=1e-3, atol=1e-4)
+    return compare(steps, repeats, warmup=1)
 
 
-def _weighed(peer: Kernel, length: int, device: str) -> Comparison:
-    kernels = {OURS: _ours(device), PEER: peer}
-    return Comparison(
-        {
-            name: Timing((peak_bytes(kernel, *_inputs(length, device)),))
-            for name, kernel in kernels.items()
-        }
-    )
+def _weighed(kernels: dict[str, Kernel], length: int, device: str) -> Comparison:
+    return once({who: peak_bytes(k, *_inputs(length, device)) for who, k in kernels.items()})
 
 
 def peak_bytes(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor) -> int:
@@ -88,14 +82,10 @@ def peak_bytes(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor) -
     return ledger.peak_bytes - given
 
 
-def _run(kernel: Callable, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor) -> list[Tensor]:
+def _run(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor) -> list[Tensor]:
     """-> out, dq, dk, dv."""
     out = kernel(q, k, v, None)
     return [out, *torch.autograd.grad(out, (q, k, v), d_out)]
-
-
-def _ours(device: str) -> Kernel:
-    return triton_attention if device.startswith("cuda") else tiled_attention
 
 
 def _inputs(length: int, device: str) -> list[Tensor]:

@@ -7,14 +7,24 @@ a cost, so that a ratio over 1 says that ours loses; then the row's `reason` is 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
+from types import ModuleType
 
-from minitrain.measure.clock import Comparison, Timing, alternating, seconds_of
+import torch
+
+from minitrain.errors import InputError
+from minitrain.measure.clock import Comparison, Timing, compare
 from minitrain.ranks.group import Group
 from minitrain.ranks.launch import launch as launch_ranks
 
 OURS, PEER = "ours", "peer"
+TORCH = f"torch {torch.__version__}"
+
+Shapes = Sequence[tuple[str, int, int]]  # preset, batch (of a rank, where there are ranks), length
+Steps = dict[str, Callable[[], object]]  # of both contenders
+Costs = dict[str, list[float]]  # of both contenders on one rank: seconds or bytes, repeat by repeat
 
 
 @dataclass(frozen=True)
@@ -65,26 +75,31 @@ class Case:
         )
 
 
-def in_turn(
-    group: Group, contenders: Mapping[str, Callable[[], object]], repeats: int, warmup: int = 3
-) -> dict[str, list[float]]:
+def in_turn(group: Group, steps: Steps, repeats: int, warmup: int = 3) -> Costs:
     """On each rank: the seconds of every repeat of every contender, a barrier before each."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for repeat in range(-warmup, repeats):
-        for name in alternating(contenders, repeat):
-            group.barrier()
-            took = seconds_of(contenders[name])
-            if repeat >= 0:
-                seconds[name].append(took)
-    return seconds
+    comparison = compare(steps, repeats, warmup, before=group.barrier)
+    return {name: list(timing.seconds) for name, timing in comparison.timings.items()}
 
 
-def on_ranks(function: Callable, *args: object, ranks: int = 2) -> Comparison:
+def on_ranks(function: Callable[..., Costs], *args: object, ranks: int = 2) -> Comparison:
     """`function(group, *args)` gives `in_turn`'s times on each rank; a repeat lasts as long as its
     slowest rank. Of bytes, instead of times, it is the rank that holds the most."""
     results = launch_ranks(function, *args, ranks=ranks, timeout=300)
-    slowest = {
-        name: Timing(tuple(max(times) for times in zip(*(result[name] for result in results))))
-        for name in results[0]
-    }
-    return Comparison(slowest)
+    repeats = {who: zip(*(costs[who] for costs in results)) for who in results[0]}
+    return Comparison({who: Timing(tuple(map(max, each))) for who, each in repeats.items()})
+
+
+def once(costs: dict[str, int]) -> Comparison:
+    """Of bytes, which are alike in every repeat, so that one is enough."""
+    return Comparison({name: Timing((cost,)) for name, cost in costs.items()})
+
+
+def from_transformers(bench: str, module: str) -> ModuleType:
+    """A module of `transformers`, which only some benches need; InputError where it is missing."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"the {bench} bench compares with transformers, which is not installed: "
+            "pip install transformers, or name other benches"
+        ) from error

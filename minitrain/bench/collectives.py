@@ -13,7 +13,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from minitrain.bench.case import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.bench.case import OURS, PEER, TORCH, Case, Costs, in_turn, on_ranks
 from minitrain.parallel.collectives.algorithms import (
     ring_all_gather,
     ring_all_reduce,
@@ -40,7 +40,7 @@ def cases(repeats: int = 15, sizes: Sequence[int] = SIZES, ranks: int = 2) -> li
     return [
         Case(
             f"{pair.__name__.removesuffix('_pair')} {memory_text(size)}, {ranks} ranks",
-            f"gloo of torch {torch.__version__}",
+            f"gloo of {TORCH}",
             partial(on_ranks, measured, pair, size, repeats, ranks=ranks),
             SMALL if size < 2**20 else LARGE,
         )
@@ -49,7 +49,7 @@ def cases(repeats: int = 15, sizes: Sequence[int] = SIZES, ranks: int = 2) -> li
     ]
 
 
-def measured(group: Group, pair: Callable, size: int, repeats: int) -> dict[str, list[float]]:
+def measured(group: Group, pair: Callable, size: int, repeats: int) -> Costs:
     """On each rank: both contenders give the same, and then are timed in turn."""
     ours, peer = pair(group, size // 4)
     torch.testing.assert_close(ours(), peer(), rtol=0, atol=0)

@@ -7,35 +7,31 @@ both). Before it is timed, both must leave the same gradients.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from minitrain.bench.case import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.bench.case import OURS, PEER, TORCH, Case, Costs, Shapes, in_turn, on_ranks
+from minitrain.bench.steps import gradients, next_token_loss, random_text, training_step
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
 from minitrain.optimizers.adamw import adamw
 from minitrain.parallel.ddp import DDP
 from minitrain.ranks.group import Group
 
-SHAPES = (("1M", 8, 128), ("10M", 4, 128))  # preset, batch a rank, length
+SHAPES = (("1M", 8, 128), ("10M", 4, 128))
 REASON = (
     "the matmuls and the bytes are the same, so what is left is noise (see the spread) or our "
     "hooks, which run in Python, a call a parameter, where torch's run in C++"
 )
 
 
-def cases(
-    repeats: int = 15, shapes: Sequence[tuple[str, int, int]] = SHAPES, ranks: int = 2
-) -> list[Case]:
+def cases(repeats: int = 15, shapes: Shapes = SHAPES, ranks: int = 2) -> list[Case]:
     return [
         Case(
             f"DDP step {name}, {batch} x {length}, {ranks} ranks",
-            f"DDP of torch {torch.__version__}",
+            f"DDP of {TORCH}",
             partial(on_ranks, measured, name, batch, length, repeats, ranks=ranks),
             REASON,
         )
@@ -43,40 +39,17 @@ def cases(
     ]
 
 
-def measured(
-    group: Group, name: str, batch: int, length: int, repeats: int
-) -> dict[str, list[float]]:
+def measured(group: Group, name: str, batch: int, length: int, repeats: int) -> Costs:
     """On each rank: both contenders leave the same gradients, and then their steps are timed."""
-    config = preset(name)
-    model = build(config, device=group.device)
+    model = build(preset(name), device=group.device)
     ours = DDP(copy.deepcopy(model), group)
     peer = DistributedDataParallel(model, process_group=group.process_group)
-    generator = torch.Generator().manual_seed(group.rank)
-    text = torch.randint(config.vocab_size, (batch, length + 1), generator=generator)
-    text = text.to(group.device)
-    _check_gradients(ours, peer, text)
-    steps = {OURS: _step(ours, text), PEER: _step(peer, text)}
+    text = random_text(name, batch, length, group.device, seed=group.rank)
+    for contender in (ours, peer):
+        next_token_loss(contender, text).backward()
+    torch.testing.assert_close(gradients(ours), gradients(peer), rtol=1e-3, atol=1e-6)
+    steps = {
+        who: training_step(partial(next_token_loss, model, text), adamw(model, lr=1e-4))
+        for who, model in ((OURS, ours), (PEER, peer))
+    }
     return in_turn(group, steps, repeats)
-
-
-def _loss(model: nn.Module, text: Tensor) -> Tensor:
-    """text (B, T+1) -> the mean cross-entropy of the next tokens."""
-    return F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
-
-
-def _check_gradients(ours: DDP, peer: DistributedDataParallel, text: Tensor) -> None:
-    for model in (ours, peer):
-        _loss(model, text).backward()
-    for mine, theirs in zip(ours.module.parameters(), peer.module.parameters()):
-        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-6)
-
-
-def _step(model: nn.Module, text: Tensor) -> Callable[[], None]:
-    optimizer = adamw(model, lr=1e-4)
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        _loss(model, text).backward()
-        optimizer.step()
-
-    return step

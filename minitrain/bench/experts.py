@@ -13,10 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench.case import OURS, PEER, Case
-from minitrain.errors import InputError
-from minitrain.measure.clock import Comparison, Timing, compare
-from minitrain.measure.memory import MemoryLedger
+from minitrain.bench.case import OURS, PEER, TORCH, Case, Steps, from_transformers, once
+from minitrain.bench.steps import peak_bytes
+from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import ModelConfig
 from minitrain.model.experts.moe import MoE, moe_naive
 
@@ -30,7 +29,8 @@ BYTES_REASON = (
     "the rows of K choices a token, which are copied to be sorted, outweigh what is spared"
 )
 
-Step = Callable[[], object]
+Forward = Callable[[Tensor], Tensor]
+Peer = Callable[[MoE], tuple[Forward, nn.Module]]
 
 
 def cases(repeats: int = 11, experts: Sequence[int] = EXPERTS) -> list[Case]:
@@ -44,7 +44,7 @@ def cases(repeats: int = 11, experts: Sequence[int] = EXPERTS) -> list[Case]:
         )
         for count in experts
         for name, peer in (
-            (f"dense loop over experts in torch {torch.__version__}", dense_loop),
+            (f"dense loop over experts in {TORCH}", dense_loop),
             (mixtral_name(), mixtral),
         )
         for what, unit, measure, reason in (
@@ -54,28 +54,25 @@ def cases(repeats: int = 11, experts: Sequence[int] = EXPERTS) -> list[Case]:
     ]
 
 
-def _seconds(experts: int, peer: Callable, repeats: int) -> Comparison:
+def _seconds(experts: int, peer: Peer, repeats: int) -> Comparison:
     steps, _ = contenders(experts, peer)
     return compare(steps, repeats)
 
 
-def _bytes(experts: int, peer: Callable, repeats: int) -> Comparison:
-    """Alike in every repeat, so that one is enough."""
+def _bytes(experts: int, peer: Peer, repeats: int) -> Comparison:
     steps, modules = contenders(experts, peer)
-    return Comparison({name: Timing((_peak(steps[name], modules[name]),)) for name in steps})
+    peaks = {}
+    for name, step in steps.items():
+        modules[name].zero_grad(set_to_none=True)
+        peaks[name] = peak_bytes(step, modules[name])
+    return once(peaks)
 
 
-def _peak(step: Step, module: nn.Module) -> int:
-    module.zero_grad(set_to_none=True)
-    with MemoryLedger(module) as ledger:
-        step()
-    return sum(ledger.peak.values())
-
-
-def contenders(experts: int, peer: Callable) -> tuple[dict[str, Step], dict[str, nn.Module]]:
+def contenders(experts: int, peer: Peer) -> tuple[Steps, dict[str, nn.Module]]:
     """Ours and the peer, each as a step and as the module that holds its weights."""
     torch.manual_seed(0)
-    moe = MoE(layer_config(experts))
+    config = ModelConfig(1, WIDTH, 1, 1, 1, INNER, experts=experts, experts_per_token=PER_TOKEN)
+    moe = MoE(config)
     x = torch.randn(BATCH, LENGTH, WIDTH)
     forward, module = peer(moe)
     torch.testing.assert_close(moe(x), forward(x), rtol=1e-4, atol=1e-4)
@@ -83,11 +80,7 @@ def contenders(experts: int, peer: Callable) -> tuple[dict[str, Step], dict[str,
     return steps, {OURS: moe, PEER: module}
 
 
-def layer_config(experts: int) -> ModelConfig:
-    return ModelConfig(1, WIDTH, 1, 1, 1, INNER, experts=experts, experts_per_token=PER_TOKEN)
-
-
-def _step(forward: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> Step:
+def _step(forward: Forward, module: nn.Module, x: Tensor) -> Callable[[], None]:
     x, slope = x.clone().requires_grad_(), torch.ones_like(x)
 
     def step() -> None:
@@ -98,13 +91,13 @@ def _step(forward: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> 
     return step
 
 
-def dense_loop(moe: MoE) -> tuple[Callable[[Tensor], Tensor], nn.Module]:
+def dense_loop(moe: MoE) -> tuple[Forward, nn.Module]:
     return partial(moe_naive, moe), moe
 
 
-def mixtral(moe: MoE) -> tuple[Callable[[Tensor], Tensor], nn.Module]:
+def mixtral(moe: MoE) -> tuple[Forward, nn.Module]:
     """transformers' block of the same shape and weights, with its own default for the experts."""
-    modeling = _mixtral_modeling()
+    modeling = from_transformers("experts", "transformers.models.mixtral.modeling_mixtral")
     experts = moe.experts
     config = modeling.MixtralConfig(
         hidden_size=WIDTH,
@@ -122,18 +115,5 @@ def mixtral(moe: MoE) -> tuple[Callable[[Tensor], Tensor], nn.Module]:
 
 
 def mixtral_name() -> str:
-    _mixtral_modeling()
-    import transformers
-
-    return f"Mixtral block of transformers {transformers.__version__}, grouped_mm"
-
-
-def _mixtral_modeling():
-    try:
-        from transformers.models.mixtral import modeling_mixtral
-    except ImportError as error:
-        raise InputError(
-            "the experts bench compares with transformers, which is not installed: "
-            "pip install transformers, or name other benches"
-        ) from error
-    return modeling_mixtral
+    version = from_transformers("experts", "transformers").__version__
+    return f"Mixtral block of transformers {version}, grouped_mm"

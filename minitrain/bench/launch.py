@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from minitrain.bench.case import OURS, PEER, Case
+from minitrain.bench.case import OURS, PEER, TORCH, Case
 from minitrain.measure.clock import Comparison, compare
 from minitrain.ranks.group import Group
 from minitrain.ranks.launch import launch
@@ -42,7 +42,7 @@ def cases(repeats: int = 5, ranks: int = 4) -> list[Case]:
     return [
         Case(
             f"launch {ranks} ranks",
-            f"{peer_name} of torch {torch.__version__}",
+            f"{peer_name} of {TORCH}",
             partial(_measured, peer, ranks, repeats),
             REASON,
         )

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench.case import OURS, PEER, Case
+from minitrain.bench.case import OURS, PEER, TORCH, Case
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
@@ -41,7 +41,7 @@ def cases(
     repeats: int = 15, presets: Sequence[str] = PRESETS, device: str | None = None
 ) -> list[Case]:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    torchs = f"AdamW of torch {torch.__version__}"
+    torchs = f"AdamW of {TORCH}"
     ours, lean = partial(AdamW, **OPTIONS), partial(Adam8bit, **OPTIONS)
     fused = partial(torch.optim.AdamW, **OPTIONS, fused=True)
     foreach = partial(torch.optim.AdamW, **OPTIONS, foreach=True)

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench.case import OURS, PEER, Case, in_turn, on_ranks
-from minitrain.measure.memory import MemoryLedger
+from minitrain.bench.case import OURS, PEER, TORCH, Case, Costs, Steps, in_turn, on_ranks
+from minitrain.bench.steps import gradients, peak_bytes, random_text
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
 from minitrain.parallel.pipeline.executor import Pipeline
@@ -29,6 +29,7 @@ from minitrain.ranks.group import Group
 from minitrain.training.loss import token_weighted_loss
 
 SCHEDULES = (("1f1b", 1), ("interleaved", 2))  # and chunks a rank
+Shape = tuple[str, int, int, int]
 SHAPE = ("3M", 8, 2, 128)  # preset, microbatches, rows in each, length
 REASON = (
     "the matmuls and the messages are the same, so what is left is noise (see the spread) or "
@@ -36,54 +37,43 @@ REASON = (
 )
 
 
-def cases(
-    repeats: int = 15, shape: tuple[str, int, int, int] = SHAPE, ranks: int = 2
-) -> list[Case]:
+def cases(repeats: int = 15, shape: Shape = SHAPE, ranks: int = 2) -> list[Case]:
     name, microbatches, rows, length = shape
-    peer = f"torch.distributed.pipelining of torch {torch.__version__}"
+    peer = f"torch.distributed.pipelining of {TORCH}"
     made = []
     for schedule, chunks in SCHEDULES:
         what = f"{schedule} {name}, {microbatches} x {rows} x {length}, {ranks} ranks"
-        for unit, measured in (("seconds", step_seconds), ("bytes", peak_bytes)):
+        for unit, measured in (("seconds", step_seconds), ("bytes", step_bytes)):
             title = f"pipeline {'step' if unit == 'seconds' else 'peak'} {what}"
             measure = partial(on_ranks, measured, schedule, chunks, shape, repeats, ranks=ranks)
             made.append(Case(title, peer, measure, REASON, unit))
     return made
 
 
-def step_seconds(
-    group: Group, name: str, chunks: int, shape: tuple[str, int, int, int], repeats: int
-) -> dict[str, list[float]]:
+def step_seconds(group: Group, name: str, chunks: int, shape: Shape, repeats: int) -> Costs:
     """On each rank: both contenders' times, in turn."""
     _, steps = contenders(group, name, chunks, shape)
     return in_turn(group, steps, repeats)
 
 
-def peak_bytes(
-    group: Group, name: str, chunks: int, shape: tuple[str, int, int, int], repeats: int
-) -> dict[str, list[float]]:
+def step_bytes(group: Group, name: str, chunks: int, shape: Shape, repeats: int) -> Costs:
     """On each rank: the most bytes held during a step of each; one repeat is enough."""
     models, steps = contenders(group, name, chunks, shape)
     peaks = {}
     for who, step in steps.items():
-        with MemoryLedger(models[who]) as ledger:
-            step()
-        peaks[who] = [float(ledger.peak_bytes)]
+        peaks[who] = [float(peak_bytes(step, models[who]))]
         models[who].zero_grad()
     return peaks
 
 
 def contenders(
-    group: Group, name: str, chunks: int, shape: tuple[str, int, int, int]
-) -> tuple[dict[str, nn.Module], dict[str, Callable[[], object]]]:
+    group: Group, name: str, chunks: int, shape: Shape
+) -> tuple[dict[str, nn.Module], Steps]:
     """This rank's stages, twice, and a step of each contender, which have left equal gradients."""
     preset_name, count, rows, length = shape
     schedule = make_schedule(name, group.size, count, chunks)
-    config = preset(preset_name)
-    stages = cut(build(config, device=group.device), schedule, group.rank)
-    generator = torch.Generator().manual_seed(0)
-    text = torch.randint(config.vocab_size, (count * rows, length + 1), generator=generator)
-    text = text.to(group.device)
+    stages = cut(build(preset(preset_name), device=group.device), schedule, group.rank)
+    text = random_text(preset_name, count * rows, length, group.device)
     models = {OURS: nn.ModuleList(stages), PEER: nn.ModuleList(copy.deepcopy(stages))}
     steps = {
         OURS: our_step(group, schedule, models[OURS], text),
@@ -91,8 +81,8 @@ def contenders(
     }
     for step in steps.values():
         step()
-    for mine, theirs in zip(models[OURS].parameters(), models[PEER].parameters()):
-        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+    left = [gradients(model) for model in models.values()]
+    torch.testing.assert_close(*left, rtol=1e-3, atol=1e-6)
     return models, steps
 
 

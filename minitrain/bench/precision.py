@@ -6,22 +6,22 @@ A training step of one model under autocast and without it; the unscaling of its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench.case import OURS, PEER, Case
+from minitrain.bench.case import OURS, PEER, TORCH, Case, Shapes
+from minitrain.bench.steps import next_token_loss, random_text, training_step
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
 from minitrain.optimizers.adamw import adamw
 from minitrain.precision.formats import E4M3, round_to
 from minitrain.precision.loss_scaling import LossScaler
-from minitrain.training.loss import token_weighted_loss
 
-SHAPES = (("10M", 8, 128),)  # preset, batch, length
+SHAPES = (("10M", 8, 128),)
 ROUNDED = 2**20  # numbers
 STEP_REASON = (
     "only the matmuls are faster in BF16, if the processor has units for it; the casts to it and "
@@ -36,54 +36,42 @@ ROUND_REASON = (
 )
 
 
-def cases(
-    repeats: int = 15, shapes: Sequence[tuple[str, int, int]] = SHAPES, device: str | None = None
-) -> list[Case]:
+def cases(repeats: int = 15, shapes: Shapes = SHAPES, device: str | None = None) -> list[Case]:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    version = f"torch {torch.__version__}"
     rows = []
     for name, batch, length in shapes:
         model = partial(build, preset(name), device=device)
-        steps = partial(training_steps, model, batch, length, repeats)
+        text = partial(random_text, name, batch, length, device)
+        steps = partial(training_steps, model, text, repeats)
         rows += [
-            Case(f"BF16 step {name}, {batch} x {length}", f"FP32, {version}", steps, STEP_REASON),
+            Case(f"BF16 step {name}, {batch} x {length}", f"FP32, {TORCH}", steps, STEP_REASON),
             Case(
                 f"unscale gradients {name}",
-                f"GradScaler of {version}",
+                f"GradScaler of {TORCH}",
                 partial(unscaling, model, repeats),
                 SCALER_REASON,
             ),
         ]
-    title = f"cast to float8_e4m3fn and back of {version}"
+    title = f"cast to float8_e4m3fn and back of {TORCH}"
     rounds = partial(rounding, repeats, device)
     return [*rows, Case(f"round {ROUNDED:,} to E4M3", title, rounds, ROUND_REASON)]
 
 
 def training_steps(
-    model: Callable[[], nn.Module], batch: int, length: int, repeats: int
+    model: Callable[[], nn.Module], text: Callable[[], Tensor], repeats: int
 ) -> Comparison:
-    narrow, wide = model(), model()
-    device = wide.embed.weight.device
-    text = torch.randint(wide.config.vocab_size, (batch, length + 1), device=device)
-    steps = {OURS: _step(narrow, text, torch.bfloat16), PEER: _step(wide, text, None)}
+    tokens = text()
+    steps = {OURS: _step(model(), tokens, torch.bfloat16), PEER: _step(model(), tokens, None)}
     torch.testing.assert_close(steps[OURS](), steps[PEER](), rtol=2e-2, atol=0)
     return compare(steps, repeats, warmup=3)
 
 
 def _step(model: nn.Module, text: Tensor, autocast: torch.dtype | None) -> Callable[[], Tensor]:
-    optimizer = adamw(model, lr=1e-4)
-    tokens, targets = text[:, :-1], text[:, 1:]  # (B, T) both
-
-    def step() -> Tensor:
+    def loss() -> Tensor:
         with torch.autocast(text.device.type, autocast, enabled=autocast is not None):
-            logits = model(tokens)
-        loss = token_weighted_loss(logits, targets, targets.numel())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+            return next_token_loss(model, text)
 
-    return step
+    return training_step(loss, adamw(model, lr=1e-4))
 
 
 def unscaling(model: Callable[[], nn.Module], repeats: int) -> Comparison:

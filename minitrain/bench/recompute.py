@@ -9,7 +9,7 @@ leave gradients that are bit-equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
@@ -23,8 +23,9 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from minitrain.bench.case import OURS, PEER, Case
-from minitrain.measure.clock import Comparison, Timing, compare
+from minitrain.bench.case import OURS, PEER, TORCH, Case, Shapes, once
+from minitrain.bench.steps import gradients, next_token_loss, random_text
+from minitrain.measure.clock import Comparison, compare
 from minitrain.measure.memory import MemoryLedger
 from minitrain.memory.activation_offload import Offload
 from minitrain.memory.placement import uniform_plan
@@ -32,9 +33,8 @@ from minitrain.memory.segments import Segmented
 from minitrain.memory.selective import save_matmuls
 from minitrain.model.config import preset
 from minitrain.model.transformer import Stack, build, one_after_another
-from minitrain.training.loss import token_weighted_loss
 
-SHAPES = (("1M", 8, 128), ("10M", 4, 128))  # preset, batch, length
+SHAPES = (("1M", 8, 128), ("10M", 4, 128))
 SLOWER = (
     "the matmuls are the same, so what is left is noise (see the spread) or our hooks' Python, "
     "a call a saved tensor as in torch"
@@ -43,13 +43,10 @@ LARGER = "the same tensors are kept, so what is left is the moment of the peak"
 PEERS = {"full": "torch.utils.checkpoint", "selective": "torch's selective checkpoint"}
 
 
-def cases(
-    repeats: int = 11, shapes: Sequence[tuple[str, int, int]] = SHAPES, device: str | None = None
-) -> list[Case]:
+def cases(repeats: int = 11, shapes: Shapes = SHAPES, device: str | None = None) -> list[Case]:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     out = []
-    for name, batch, length in shapes:
-        work = Work(name, batch, length, device)
+    for work in (Work(*shape, device) for shape in shapes):
         out += [case for how in PEERS for case in _recompute_cases(how, work, repeats)]
         out += _offload_cases(work, repeats)
     return out
@@ -67,7 +64,7 @@ class Work(NamedTuple):
 
 def _recompute_cases(how: str, work: Work, repeats: int) -> list[Case]:
     """The seconds and the bytes of one way and shape."""
-    peer = f"{PEERS[how]}, torch {torch.__version__}"
+    peer = f"{PEERS[how]}, {TORCH}"
     steps = partial(_recompute_steps, how, work)
     return [
         Case(f"recompute {how} {work}", peer, partial(_timed, steps, repeats), SLOWER),
@@ -76,10 +73,10 @@ def _recompute_cases(how: str, work: Work, repeats: int) -> list[Case]:
 
 
 def _offload_cases(work: Work, repeats: int) -> list[Case]:
-    peer = f"torch's save_on_cpu, torch {torch.__version__}"
-    timed = partial(_timed, partial(_offload_steps, work), repeats)
+    peer = f"torch's save_on_cpu, {TORCH}"
     out = [Case(f"offload, bytes sent, {work}", peer, partial(_sent, work), LARGER, "bytes")]
     if work.device.startswith("cuda"):
+        timed = partial(_timed, partial(_offload_steps, work), repeats)
         out.append(Case(f"offload {work}", peer, timed, SLOWER))
     return out
 
@@ -93,18 +90,14 @@ class Step:
         stack: Stack = one_after_another,
         within: Callable[[], AbstractContextManager] = nullcontext,
     ) -> None:
-        config = preset(work.name)
-        self.model, self.within = build(config, device=work.device), within
+        self.model, self.within = build(preset(work.name), device=work.device), within
         self.model.stack = stack
-        generator = torch.Generator().manual_seed(0)
-        text = torch.randint(config.vocab_size, (work.batch, work.length + 1), generator=generator)
-        self.text = text.to(work.device)  # (B, T+1)
+        self.text = random_text(*work)
 
     def __call__(self) -> None:
         self.model.zero_grad(set_to_none=True)
-        targets = self.text[:, 1:]
         with self.within():
-            loss = token_weighted_loss(self.model(self.text[:, :-1]), targets, targets.numel())
+            loss = next_token_loss(self.model, self.text)
         loss.backward()
 
 
@@ -142,13 +135,13 @@ def _timed(make_steps: Callable[[], dict[str, Step]], repeats: int) -> Compariso
     steps = make_steps()
     for step in steps.values():
         step()
-    ours, theirs = (step.model.parameters() for step in steps.values())
-    assert all(torch.equal(p.grad, q.grad) for p, q in zip(ours, theirs)), "not bit-equal"
+    left = [gradients(step.model) for step in steps.values()]
+    torch.testing.assert_close(*left, rtol=0, atol=0)
     return compare(steps, repeats)
 
 
 def _held(make_steps: Callable[[], dict[str, Step]]) -> Comparison:
-    return Comparison({who: Timing((_peak(step),)) for who, step in make_steps().items()})
+    return once({who: _peak(step) for who, step in make_steps().items()})
 
 
 def _peak(step: Step) -> int:
@@ -169,4 +162,4 @@ def _sent(work: Work) -> Comparison:
     theirs.pack_hook = counted
     Step(work, within=lambda: ours)()
     Step(work, within=lambda: theirs)()
-    return Comparison({OURS: Timing((ours.sent_bytes,)), PEER: Timing((sum(sizes),))})
+    return once({OURS: ours.sent_bytes, PEER: sum(sizes)})

@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from minitrain.bench.case import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.bench.case import OURS, PEER, TORCH, Case, Costs, Shapes, Steps, in_turn, on_ranks
 from minitrain.measure.allocated import peak_allocated_bytes
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
@@ -32,7 +32,7 @@ from minitrain.parallel.tensor.layers import tensor_parallel
 from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
 from minitrain.ranks.group import Group
 
-BLOCKS = (("1M", 4, 128), ("10M", 1, 128), ("10M", 4, 256))  # preset, batch, length
+BLOCKS = (("1M", 4, 128), ("10M", 1, 128), ("10M", 4, 256))
 LOSSES = ((1024, 512), (512, 32000))  # tokens, vocabulary
 BLOCK_REASON = (
     "the matmuls are the same, and torch sums the input's gradient once for q, k and v each, where "
@@ -42,32 +42,31 @@ LOSS_REASON = (
     "both compute two exponentials a logit, and ours sends one message where torch sends three: "
     "what is left is noise (see the spread)"
 )
-Contenders = dict[str, Callable[[], object]]
+Make = Callable[[Group], Steps]
 
 
 def cases(
     repeats: int = 15,
-    blocks: Sequence[tuple[str, int, int]] = BLOCKS,
+    blocks: Shapes = BLOCKS,
     losses: Sequence[tuple[int, int]] = LOSSES,
     ranks: int = 2,
 ) -> list[Case]:
-    version = f"of torch {torch.__version__}"
     out = []
     for name, batch, length in blocks:
         title = f"TP block {name}, {batch} x {length}, {ranks} ranks"
         make = partial(block_pair, name, batch, length)
-        out += pair_of_cases(
-            title, f"parallelize_module {version}", make, BLOCK_REASON, repeats, ranks
-        )
+        peer = f"parallelize_module of {TORCH}"
+        out += pair_of_cases(title, peer, make, BLOCK_REASON, repeats, ranks)
     for tokens, vocab_size in losses:
         title = f"vocabulary-parallel loss, {tokens} x {vocab_size}, {ranks} ranks"
         make = partial(loss_pair, tokens, vocab_size)
-        out += pair_of_cases(title, f"loss_parallel {version}", make, LOSS_REASON, repeats, ranks)
+        peer = f"loss_parallel of {TORCH}"
+        out += pair_of_cases(title, peer, make, LOSS_REASON, repeats, ranks)
     return out
 
 
 def pair_of_cases(
-    title: str, peer: str, make: Callable, reason: str, repeats: int, ranks: int
+    title: str, peer: str, make: Make, reason: str, repeats: int, ranks: int
 ) -> list[Case]:
     """The seconds, and the bytes, of what `make(group)` gives to compare."""
     time = partial(on_ranks, timed, make, repeats, ranks=ranks)
@@ -78,11 +77,11 @@ def pair_of_cases(
     ]
 
 
-def timed(group: Group, make: Callable[[Group], Contenders], repeats: int) -> dict[str, list]:
+def timed(group: Group, make: Make, repeats: int) -> Costs:
     return in_turn(group, make(group), repeats)
 
 
-def held(group: Group, make: Callable[[Group], Contenders]) -> dict[str, list]:
+def held(group: Group, make: Make) -> Costs:
     """The least of nine: what gloo's threads free a little late is not the contender's."""
     return {
         name: [min(peak_allocated_bytes(run, group.device) for _ in range(9))]
@@ -90,14 +89,13 @@ def held(group: Group, make: Callable[[Group], Contenders]) -> dict[str, list]:
     }
 
 
-def block_pair(name: str, batch: int, length: int, group: Group) -> Contenders:
-    config = preset(name)
-    model = build(config, device=group.device)
+def block_pair(name: str, batch: int, length: int, group: Group) -> Steps:
+    model = build(preset(name), device=group.device)
     theirs = copy.deepcopy(model.blocks[0])
     ours = tensor_parallel(model, group).blocks[0]
     parallelize_module(theirs, _device_mesh(group), PLAN)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(batch, length, config.hidden_size, generator=generator).to(group.device)
+    x = torch.randn(batch, length, model.config.hidden_size, generator=generator).to(group.device)
     turns, mask = model.surroundings(x)
     steps = {
         name: partial(_block_step, block, x, turns, mask)
@@ -107,13 +105,10 @@ def block_pair(name: str, batch: int, length: int, group: Group) -> Contenders:
     return steps
 
 
+COLUMNS = ("attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up")
 PLAN = {
-    "attention.q": ColwiseParallel(),
-    "attention.k": ColwiseParallel(),
-    "attention.v": ColwiseParallel(),
+    **dict.fromkeys(COLUMNS, ColwiseParallel()),
     "attention.o": RowwiseParallel(),
-    "mlp.gate": ColwiseParallel(),
-    "mlp.up": ColwiseParallel(),
     "mlp.down": RowwiseParallel(),
 }
 
@@ -128,7 +123,7 @@ def _block_step(block: nn.Module, x: Tensor, turns: object, mask: object) -> tup
     return y.detach(), x.grad, *gradients
 
 
-def loss_pair(tokens: int, vocab_size: int, group: Group) -> Contenders:
+def loss_pair(tokens: int, vocab_size: int, group: Group) -> Steps:
     generator = torch.Generator().manual_seed(0)
     whole = torch.randn(tokens, vocab_size, generator=generator)
     logits = whole.chunk(group.size, dim=-1)[group.rank].contiguous().to(group.device)
@@ -153,9 +148,8 @@ def loss_pair(tokens: int, vocab_size: int, group: Group) -> Contenders:
     return steps
 
 
-def _check_same(steps: Contenders) -> None:
-    for mine, other in zip(steps[OURS](), steps[PEER]()):
-        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-5)
+def _check_same(steps: Steps) -> None:
+    torch.testing.assert_close(steps[OURS](), steps[PEER](), rtol=1e-3, atol=1e-5)
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -12,18 +12,18 @@ what a `MemoryLedger` sees of the third step: not what the network library copie
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from minitrain.bench.case import OURS, PEER, Case, in_turn, on_ranks
+from minitrain.bench.case import OURS, PEER, TORCH, Case, Costs, Shapes, in_turn, on_ranks
+from minitrain.bench.steps import next_token_loss, random_text, training_step
 from minitrain.measure.memory import MemoryLedger
 from minitrain.memory.stores import MemoryStore
 from minitrain.model.config import preset
@@ -33,7 +33,7 @@ from minitrain.parallel.zero.stage_3 import Zero3
 from minitrain.parallel.zero.stages_1_2 import Zero
 from minitrain.ranks.group import Group
 
-SHAPES = (("1M", 2, 128), ("10M", 1, 128), ("50M", 1, 128))  # preset, batch a rank, length
+SHAPES = (("1M", 2, 128), ("10M", 1, 128), ("50M", 1, 128))
 ADAMW = partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.1, fused=True)
 SECONDS_REASON = (
     "both compute the same and send about the same, so what is left is noise (see the spread) or "
@@ -41,10 +41,6 @@ SECONDS_REASON = (
 )
 BYTES_REASON = "the peer frees a buffer earlier than we do"
 Trained = tuple[nn.Module, object]  # the model as it is called, and what steps it
-
-
-def stage_1(group: Group, model: Transformer) -> Trained:
-    return _ours(Zero(model, group, stage=1))
 
 
 def redundancy_optimizer(group: Group, model: Transformer) -> Trained:
@@ -58,12 +54,9 @@ def redundancy_optimizer(group: Group, model: Transformer) -> Trained:
     return ddp, optimizer
 
 
-def stage_2(group: Group, model: Transformer) -> Trained:
-    return _ours(Zero(model, group, stage=2))
-
-
-def stage_3(group: Group, model: Transformer) -> Trained:
-    return _ours(Zero3(model, group))
+def sharded(stage: int, group: Group, model: Transformer) -> Trained:
+    zero = Zero3(model, group) if stage == 3 else Zero(model, group, stage=stage)
+    return zero, ZeroOptimizer(zero, [{"params": list(model.parameters())}], ADAMW)
 
 
 def offloaded(group: Group, model: Transformer) -> Trained:
@@ -83,14 +76,10 @@ def fsdp2(
     return model, ADAMW(model.parameters())
 
 
-def _ours(zero: Zero | Zero3) -> Trained:
-    return zero, ZeroOptimizer(zero, [{"params": list(zero.module.parameters())}], ADAMW)
-
-
 PAIRS = {
-    "ZeRO-1": (stage_1, redundancy_optimizer, "ZeroRedundancyOptimizer"),
-    "ZeRO-2": (stage_2, partial(fsdp2, reshard=False), "FSDP2, not resharded,"),
-    "ZeRO-3": (stage_3, fsdp2, "FSDP2"),
+    "ZeRO-1": (partial(sharded, 1), redundancy_optimizer, "ZeroRedundancyOptimizer"),
+    "ZeRO-2": (partial(sharded, 2), partial(fsdp2, reshard=False), "FSDP2, not resharded,"),
+    "ZeRO-3": (partial(sharded, 3), fsdp2, "FSDP2"),
     "ZeRO-3 offloaded": (
         offloaded,
         partial(fsdp2, policy=CPUOffloadPolicy(pin_memory=False)),
@@ -99,14 +88,12 @@ PAIRS = {
 }
 
 
-def cases(
-    repeats: int = 15, shapes: Sequence[tuple[str, int, int]] = SHAPES, ranks: int = 2
-) -> list[Case]:
+def cases(repeats: int = 15, shapes: Shapes = SHAPES, ranks: int = 2) -> list[Case]:
     return [
         Case(
             f"{pair} {'step' if unit == 'seconds' else 'peak'} {name}, {batch} x {length}, "
             f"{ranks} ranks",
-            f"{PAIRS[pair][2]} of torch {torch.__version__}",
+            f"{PAIRS[pair][2]} of {TORCH}",
             partial(on_ranks, measured, pair, name, batch, length, unit, repeats, ranks=ranks),
             SECONDS_REASON if unit == "seconds" else BYTES_REASON,
             unit,
@@ -120,18 +107,15 @@ def cases(
 
 def measured(
     group: Group, pair: str, name: str, batch: int, length: int, unit: str, repeats: int
-) -> dict[str, list[float]]:
+) -> Costs:
     """On each rank: both contenders give the same losses; then the seconds or bytes of a step."""
-    config = preset(name)
-    generator = torch.Generator().manual_seed(group.rank)
-    text = torch.randint(config.vocab_size, (batch, length + 1), generator=generator)
-    text = text.to(group.device)
+    text = random_text(name, batch, length, group.device, seed=group.rank)
     makers = dict(zip((OURS, PEER), PAIRS[pair][:2]))
     if unit == "bytes":
         peaks = {who: _peak(group, make, name, text) for who, make in makers.items()}
         torch.testing.assert_close(*(losses for losses, _ in peaks.values()), rtol=1e-3, atol=1e-4)
         return {who: [float(peak)] for who, (_, peak) in peaks.items()}
-    model = build(config, device=group.device)
+    model = build(preset(name), device=group.device)
     steps = {who: _step(*make(group, copy.deepcopy(model)), text) for who, make in makers.items()}
     losses = {who: [step() for _ in range(3)] for who, step in steps.items()}
     torch.testing.assert_close(losses[OURS], losses[PEER], rtol=1e-3, atol=1e-4)
@@ -151,13 +135,5 @@ def _peak(group: Group, make: Callable[..., Trained], name: str, text: Tensor) -
     return losses, ledger.peak_bytes
 
 
-def _step(model: nn.Module, optimizer: object, text: Tensor) -> Callable[[], float]:
-    def step() -> float:
-        logits = model(text[:, :-1])  # (B, T, V)
-        loss = F.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.item()
-
-    return step
+def _step(model: nn.Module, optimizer: object, text: Tensor) -> Callable[[], Tensor]:
+    return training_step(partial(next_token_loss, model, text), optimizer)

@@ -12,22 +12,3 @@ from minitrain.lab.drawing.mesh import draw_mesh
 from minitrain.lab.drawing.schedule import draw_schedule
 from minitrain.lab.drawing.tables import table
 from minitrain.words import bytes_text, count_text, seconds_text
-
-__all__ = [
-    "COLORS",
-    "MARKERS",
-    "STYLE",
-    "bars",
-    "bytes_text",
-    "canvas",
-    "count_text",
-    "draw_load",
-    "draw_mesh",
-    "draw_schedule",
-    "figure",
-    "lines",
-    "picture",
-    "seconds_text",
-    "table",
-    "timeline",
-]

@@ -94,9 +94,15 @@ def seconds_of(function: Callable[[], Any]) -> float:
 
 
 def compare(
-    functions: Mapping[str, Callable[[], Any]], repeats: int = 11, warmup: int = 2
+    functions: Mapping[str, Callable[[], Any]],
+    repeats: int = 11,
+    warmup: int = 2,
+    before: Callable[[], Any] | None = None,
 ) -> Comparison:
-    """Times each function `repeats` times, in turn: A B C C B A …, after `warmup` such rounds."""
+    """Times each function `repeats` times, in turn: A B C C B A …, after `warmup` such rounds.
+
+    `before` is called before each call, untimed: a barrier, where ranks measure together.
+    """
     if repeats < 1 or warmup < 0 or not functions:
         raise InputError(
             f"compare got {len(functions)} functions, repeats={repeats}, warmup={warmup}; "
@@ -105,6 +111,8 @@ def compare(
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for repeat in range(-warmup, repeats):
         for name in alternating(functions, repeat):
+            if before is not None:
+                before()
             took = seconds_of(functions[name])
             if repeat >= 0:
                 seconds[name].append(took)

@@ -35,9 +35,9 @@ def add_grading_metadata(notebook: NotebookNode, lab: str, root: Path) -> None:
             name = call[1] or call[2]
             _check_grade_cell(where, cell, name, points)
             graded.append(name)
-            cell.metadata.nbgrader = _grade(name, points[name])
+            cell.metadata.nbgrader = _entry(f"grade-{name}", True, points=points[name])
         elif BEGIN in cell.source:
-            cell.metadata.nbgrader = _solution(cell.id)
+            cell.metadata.nbgrader = _entry(f"cell-{cell.id}", False)
     missing = sorted(set(points) - set(graded))
     twice = sorted({name for name in graded if graded.count(name) > 1})
     if missing or twice:
@@ -55,13 +55,7 @@ def _check_grade_cell(where: str, cell: NotebookNode, name: str, points: dict[st
         raise InputError(f"{where} grades '{name}'; the lab's checks know {', '.join(points)}")
 
 
-def _grade(name: str, points: float) -> NotebookNode:
-    return _entry(grade_id=f"grade-{name}", grade=True, solution=False, locked=True, points=points)
-
-
-def _solution(cell_id: str) -> NotebookNode:
-    return _entry(grade_id=f"cell-{cell_id}", grade=False, solution=True, locked=False)
-
-
-def _entry(**fields: object) -> NotebookNode:
-    return NotebookNode(schema_version=SCHEMA, task=False, **fields)
+def _entry(grade_id: str, graded: bool, **fields: float) -> NotebookNode:
+    """A cell is graded and locked, or a solution that the learner edits."""
+    kind = {"grade": graded, "solution": not graded, "locked": graded, "task": False}
+    return NotebookNode(schema_version=SCHEMA, grade_id=grade_id, **kind, **fields)

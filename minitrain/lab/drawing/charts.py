@@ -84,16 +84,13 @@ def timeline(
     spans: Sequence[Span],
     *,
     alt: str = "",
-    unit: str = "ms",
     title: str = "",
-    marks: Sequence[tuple[str, float]] = (),
     caption: str = "",
     ax: Axes | None = None,
 ) -> None:
-    """A Gantt chart: `(lane, start, end, label)`; lanes from the top in their first order.
+    """A Gantt chart: `(lane, start, end, label)` in ms; lanes from the top in their first order.
 
-    Equal labels have equal colours; a label is written inside where it fits. `marks` are vertical
-    lines with a name at the top.
+    Equal labels have equal colours; a label is written inside where it fits.
     """
     lanes = list(dict.fromkeys(span[0] for span in spans))
     kinds = list(dict.fromkeys(span[3] for span in spans))
@@ -109,13 +106,8 @@ def timeline(
                 axes.text((start + end) / 2, place, label, **style)
         for kind in kinds:
             axes.barh(0, 0, 0, color=COLORS[kinds.index(kind) % len(COLORS)], label=kind)
-        for name, at in marks:
-            axes.axvline(at, color=INK, linewidth=1, linestyle=":")
-            axes.annotate(
-                name, (at, -0.6), color=INK, fontsize=8, ha="center", annotation_clip=False
-            )
         axes.set_yticks(range(len(lanes)), lanes)
-        axes.set_ylim(len(lanes) - 0.5, -0.5 - 0.25 * bool(marks))
+        axes.set_ylim(len(lanes) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
-        finish(axes, f"time ({unit})", "", title)
+        finish(axes, "time (ms)", "", title)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -23,21 +23,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HATCHED = {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////", "linewidth": 0.8}
+TOKENS, EXPERTS, PER_TOKEN = 512, 8, 2  # of the router with favourites
 RATE, STEPS = 0.005, 600  # of the bias, until it has settled
 
 
 def draw_load(
-    load: Sequence[float],
-    *,
-    factor: float | None = None,
-    title: str = "",
-    alt: str = "",
-    caption: str = "",
-    ax: Axes | None = None,
+    load: Sequence[float], *, factor: float | None = None, ax: Axes | None = None
 ) -> None:
     """`load[e]` choices of expert e. A capacity is `factor` times an even load; None: no limit."""
     words = in_words(load, factor)
-    with drawing(ax, alt or f"Bars of the choices that each expert got. {words}", caption) as axes:
+    with drawing(ax, f"Bars of the choices that each expert got. {words}", "") as axes:
         places, most = range(len(load)), capacity(load, factor)
         kept = [min(n, most) for n in load]
         axes.bar(places, kept, 0.72, color=BLUE, label="choices" if factor is None else "kept")
@@ -51,7 +46,7 @@ def draw_load(
             axes.axhline(most, color=ORANGE, linewidth=1.3, label=f"capacity, {factor:g}x even")
         axes.set_xticks(places)
         axes.grid(axis="x", visible=False)
-        finish(axes, "expert", "choices", title or words)
+        finish(axes, "expert", "choices", words)
         axes.set_ylim(0, 1.28 * max(*load, even if factor is None else most))
         axes.legend(loc="upper right", ncols=4, fontsize=8, columnspacing=1.2)
 
@@ -72,22 +67,20 @@ def in_words(load: Sequence[float], factor: float | None) -> str:
 
 
 @lru_cache
-def skewed_load(
-    skew: float, balanced: bool = False, tokens: int = 512, experts: int = 8, k: int = 2
-) -> tuple[int, ...]:
+def skewed_load(skew: float, balanced: bool = False) -> tuple[int, ...]:
     """The load of a router with favourites: logits are noise, and +skew for the most liked expert
     down to -skew. `balanced`: with the bias of Wang et al. 2024, settled. Nothing is trained."""
     generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(tokens, experts, generator=generator)  # (M, E)
-    favour = torch.linspace(1, -1, experts)[torch.randperm(experts, generator=generator)]
+    noise = torch.randn(TOKENS, EXPERTS, generator=generator)  # (M, E)
+    favour = torch.linspace(1, -1, EXPERTS)[torch.randperm(EXPERTS, generator=generator)]
     p = (noise + skew * favour).softmax(dim=-1)
-    bias = torch.zeros(experts)
+    bias = torch.zeros(EXPERTS)
     for _ in range(STEPS if balanced else 0):
-        load = load_of(p + bias, k)
+        load = load_of(p + bias)
         bias += RATE * torch.sign(load.double().mean() - load)
-    return tuple(load_of(p + bias, k).tolist())
+    return tuple(load_of(p + bias).tolist())
 
 
-def load_of(scores: torch.Tensor, k: int) -> torch.Tensor:
-    """scores (M, E) -> (E,): how often each expert is among a token's k largest."""
-    return torch.bincount(scores.topk(k).indices.flatten(), minlength=scores.shape[1])
+def load_of(scores: torch.Tensor) -> torch.Tensor:
+    """scores (M, E) -> (E,): how often each expert is among a token's largest."""
+    return torch.bincount(scores.topk(PER_TOKEN).indices.flatten(), minlength=scores.shape[1])

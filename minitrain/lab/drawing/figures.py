@@ -94,12 +94,14 @@ def picture(fig: Figure, alt: str, caption: str = "") -> Rich:
 
 
 @contextmanager
-def drawing(ax: Axes | None, alt: str, caption: str) -> Iterator[Axes]:
+def drawing(
+    ax: Axes | None, alt: str, caption: str, width: float | None = None, height: float | None = None
+) -> Iterator[Axes]:
     """The axes that were given, or new ones that are displayed at the end."""
     if ax is not None:
         yield ax
         return
-    with canvas() as (fig, own):
+    with canvas(width=width, height=height) as (fig, own):
         yield own
         figure(fig, alt, caption)
 

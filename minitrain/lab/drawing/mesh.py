@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.errors import unknown_name
 from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
-from minitrain.lab.drawing.figures import INK, canvas, figure, lighter
+from minitrain.lab.drawing.figures import INK, drawing, lighter
 from minitrain.parallel.mesh import Mesh
 from minitrain.words import plural
 
@@ -49,14 +49,10 @@ def draw_mesh(
     """Displays it; `holding`: how many layers, heads, experts, rows and tokens there are in all."""
     if axis and axis not in mesh.axes:
         raise unknown_name("axis of the mesh", axis, mesh.axes)
-    title = title or repr(mesh)
-    if ax is not None:
-        draw(ax, mesh, ranks_per_node, axis, rank, holding, title)
-        return
     words = in_words(mesh, ranks_per_node, axis, rank)
-    with canvas(width=9, height=5) as (fig, axes):
-        draw(axes, mesh, ranks_per_node, axis, rank, holding, title)
-        figure(fig, alt or f"Ranks of a mesh in their nodes. {words}", caption or words)
+    alt = alt or f"Ranks of a mesh in their nodes. {words}"
+    with drawing(ax, alt, caption or words, width=9, height=5) as axes:
+        draw(axes, mesh, ranks_per_node, axis, rank, holding, title or repr(mesh))
 
 
 def in_words(mesh: Mesh, ranks_per_node: int, axis: str, rank: int) -> str:

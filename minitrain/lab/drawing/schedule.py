@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
-from minitrain.lab.drawing.figures import INK, canvas, figure, finish, lighter
+from minitrain.lab.drawing.figures import INK, drawing, finish, lighter
 from minitrain.parallel.pipeline.operations import Operation, Schedule
 from minitrain.parallel.pipeline.timeline import Clocked, clocked, peak_of
 
@@ -38,17 +38,11 @@ def draw_schedule(
     """Displays it, with its bubble and its peak of live activations in the words below it."""
     clock = clocked(schedule) if isinstance(schedule, Schedule) else schedule
     title = title or (schedule.name if isinstance(schedule, Schedule) else "")
-    if ax is not None:
-        draw(ax, clock, unit, title)
-        return
     words = in_words(clock)
-    with canvas(width=10, height=1.5 + 0.42 * len(clock.ranks)) as (fig, axes):
+    alt = alt or f"Timeline of a pipeline's operations, rank by rank. {words}"
+    height = 1.5 + 0.42 * len(clock.ranks)
+    with drawing(ax, alt, caption or words, width=10, height=height) as axes:
         draw(axes, clock, unit, title)
-        figure(
-            fig,
-            alt or f"Timeline of a pipeline's operations, rank by rank. {words}",
-            caption or words,
-        )
 
 
 def in_words(clock: Clocked) -> str:

@@ -6,9 +6,7 @@ under way; a row whose file and checks have not changed since is kept and not gr
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import multiprocessing
 import signal
 import sys
@@ -17,6 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+import pandas
 from tqdm import tqdm
 
 from minitrain.errors import InputError
@@ -44,6 +43,9 @@ class Grade:
     graded_from: str  # of the file and of the checks: the row is kept while both are as they were
 
 
+COLUMNS = [field.name for field in fields(Grade)]
+
+
 def grade_folder(
     folder: Path, csv_path: Path, workers: int, root: Path | None = None
 ) -> list[Grade]:
@@ -51,7 +53,8 @@ def grade_folder(
     entries = find_submissions(folder, root)
     done = {row.file: row for row in read_rows(csv_path)}
     marks = {entry.path: _mark(entry, root) for entry in entries}
-    rows = {e.path: done[str(e.path)] for e in entries if _is_current(done, e, marks[e.path])}
+    kept = {(row.file, row.graded_from) for row in done.values()}
+    rows = {path: done[str(path)] for path in marks if (str(path), marks[path]) in kept}
     todo = [entry for entry in entries if entry.path not in rows]
     for row, entry in _graded(todo, marks, workers, root):
         rows[entry.path] = row
@@ -131,36 +134,25 @@ def _mark(entry: Entry, root: Path | None) -> str:
     return digest.hexdigest()[:16]
 
 
-def _is_current(done: dict[str, Grade], entry: Entry, mark: str) -> bool:
-    row = done.get(str(entry.path))
-    return row is not None and row.graded_from == mark
-
-
 def read_rows(path: Path) -> list[Grade]:
     """The rows of an earlier run; InputError for a file that is no such CSV."""
     if not path.exists():
         return []
-    columns = [field.name for field in fields(Grade)]
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if reader.fieldnames != columns:
-                raise InputError(
-                    f"{path} is there and is not a table of grades: give another name to --csv"
-                )
-            return [Grade(**{name: row[name] or "" for name in columns}) for row in reader]
-    except (UnicodeDecodeError, csv.Error) as error:
+        table = pandas.read_csv(path, dtype=str, na_filter=False)
+    except ValueError as error:  # of pandas, and of text that is not UTF-8
         raise InputError(f"{path} is there and is no CSV: give another name to --csv") from error
+    if list(table) != COLUMNS:
+        raise InputError(
+            f"{path} is there and is not a table of grades: give another name to --csv"
+        )
+    return [Grade(**row) for row in table.to_dict("records")]
 
 
 def as_csv(rows: Iterable[Grade]) -> str:
     """Values that a spreadsheet would run as formulas get an apostrophe before them."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, [field.name for field in fields(Grade)], lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _harmless(value) for name, value in asdict(row).items()})
-    return buffer.getvalue()
+    lines = [{name: _harmless(value) for name, value in asdict(row).items()} for row in rows]
+    return pandas.DataFrame(lines, columns=COLUMNS).to_csv(index=False, lineterminator="\n")
 
 
 def _harmless(value: str) -> str:

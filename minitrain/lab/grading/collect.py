@@ -37,10 +37,9 @@ def lab_names(root: Path | None = None) -> list[str]:
 
 def find_lab(submission: Submission, root: Path | None = None) -> str:
     """By the file's name, else by what the notebook says; InputError where neither tells."""
-    return _lab_in_name(submission.path.stem, root) or _known(submission, root)
-
-
-def _known(submission: Submission, root: Path | None) -> str:
+    named = _lab_in_name(submission.path.stem, root)
+    if named:
+        return named
     if submission.lab is None:
         raise InputError(
             f"{submission.path} does not say which lab it is: name it e02_data_parallel.ipynb, "

@@ -37,10 +37,6 @@ class LabChecks:
         files = {f for item in self.items if issubclass(item, Exercise) for f in item.hidden}
         return tuple(sorted(files))
 
-    @property
-    def max_score(self) -> float:
-        return sum(item.max_points for item in self.items)
-
     def find(self, kind: str, name: str) -> type[Graded]:
         """The exercise, experiment or question called `name`; InputError with the nearest."""
         known = {item.name: item for item in self.items if item.kind == kind}

@@ -24,6 +24,8 @@ from torch import Tensor
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.words import plural
 
+__tracebackhide__ = True  # pytest shows the line of the check, not one of these
+
 Hints = Iterable[tuple[Any, str]]
 
 # Relative rounding that a different, equally right order of operations may cause.
@@ -48,7 +50,6 @@ class Word(str):
 
 def that(condition: object, message: str) -> None:
     """Fails with `message` where the condition does not hold."""
-    __tracebackhide__ = True  # pytest shows the check's line, not this one
     if not condition:
         raise CheckFailed(message)
 
@@ -57,7 +58,6 @@ def equal(
     got: Any, want: Any, tol: float | None = None, hints: Hints = (), what: str = "the result"
 ) -> None:
     """Tensors, numbers, texts, lists and dicts of them; floats up to `tol` (default: rounding)."""
-    __tracebackhide__ = True
     _compare(got, want, tol, hints, what)
 
 
@@ -65,27 +65,23 @@ def close(
     got: Any, want: Any, tol: float = 0.01, hints: Hints = (), what: str = "the result"
 ) -> None:
     """As `equal`, with a relative tolerance that the message names: 0.01 is one percent."""
-    __tracebackhide__ = True
     within = f" (within {100 * tol:.3g}%)" if tol >= ROUNDED else ""
     _compare(got, want, tol, hints, what + within)
 
 
 def identical(got: Any, want: Any, hints: Hints = (), what: str = "the result") -> None:
     """The same bits: a copy, or the same additions in the same order."""
-    __tracebackhide__ = True
     _compare(got, want, 0.0, hints, f"{what} (bit for bit)")
 
 
 def among(got: Any, words: Iterable[str]) -> None:
     """Fails where `got` is none of these words; an answer may be any of them, right or wrong."""
-    __tracebackhide__ = True
     words = list(words)
     that(got in words, f"got {show(got)}: the answer is one of {', '.join(map(repr, words))}")
 
 
 def recorded(records: Mapping[str, list[Any]], name: str) -> list[Any]:
     """The table of an experiment that an answer is read off; fails where none is recorded."""
-    __tracebackhide__ = True
     that(records.get(name), f"record the experiment '{name}' first: the answer is read off it")
     return records[name]
 
@@ -96,7 +92,6 @@ def because(causes: Mapping[str | tuple[str, ...], str]) -> Iterator[None]:
 
     A key is a kind of `SubmissionFailed`, or a part of its text, or several of them.
     """
-    __tracebackhide__ = True
     try:
         yield
     except SubmissionFailed as failure:
@@ -108,7 +103,6 @@ def because(causes: Mapping[str | tuple[str, ...], str]) -> Iterator[None]:
 
 
 def _compare(got: Any, want: Any, tol: float | None, hints: Hints, what: str) -> None:
-    __tracebackhide__ = True
     problem = difference(got, want, tol)
     if problem is None:
         return
@@ -212,11 +206,8 @@ def _sequence_difference(got: Any, want: list | tuple, tol: float | None) -> str
     if len(got) != len(want):
         items = plural(len(got), "item")
         return f"got {items}, expected {len(want)}: {show(got)} against {show(want)}"
-    for place, (one, other) in enumerate(zip(got, want)):
-        problem = difference(one, other, tol)
-        if problem:
-            return f"item {place}: {problem}"
-    return None
+    items = ((f"item {i}", *pair) for i, pair in enumerate(zip(got, want)))
+    return _first_difference(items, tol)
 
 
 def _dict_difference(got: Any, want: dict, tol: float | None) -> str | None:
@@ -226,10 +217,15 @@ def _dict_difference(got: Any, want: dict, tol: float | None) -> str | None:
         missing = sorted(map(str, set(want) - set(got)))
         extra = sorted(map(str, set(got) - set(want)))
         return f"missing {missing or 'nothing'}, not expected {extra or 'nothing'}"
-    for key, other in want.items():
-        problem = difference(got[key], other, tol)
+    return _first_difference(((f"'{key}'", got[key], want[key]) for key in want), tol)
+
+
+def _first_difference(parts: Iterable[tuple[str, Any, Any]], tol: float | None) -> str | None:
+    """parts: (the name of a place, what is there, what is expected there)."""
+    for place, got, want in parts:
+        problem = difference(got, want, tol)
         if problem:
-            return f"'{key}': {problem}"
+            return f"{place}: {problem}"
     return None
 
 

@@ -68,9 +68,9 @@ class Report:
         return {**scores, "checks": [asdict(result) for result in self.checks]}
 
 
-def warm(lab: LabChecks, limits: Limits | None = None, isolate: bool = True) -> Sandbox:
+def warm(lab: LabChecks, limits: Limits | None = None) -> Sandbox:
     """A sandbox for this lab that starts in the background; it ends with this process."""
-    sandbox = Sandbox(lab.hidden, limits, isolate)
+    sandbox = Sandbox(lab.hidden, limits)
     sandbox.start()
     return sandbox
 

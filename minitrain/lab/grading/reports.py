@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -25,9 +26,8 @@ SIGNS = {
 def text(report: Report, title: str) -> RenderableType:
     """A table of the checks, and under it every message."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1), show_header=False)
-    table.add_column(justify="left")
-    table.add_column(justify="left")
-    table.add_column(justify="right")
+    for side in ("left", "left", "right"):
+        table.add_column(justify=side)
     previous = CheckResult("", "", 0, 0, "")
     for result in report.checks:
         if result.exercise != previous.exercise:
@@ -65,13 +65,14 @@ def as_junit(reports: Sequence[Report]) -> str:
     """A testsuite a lab, a testcase a check; a check that was not attempted is skipped."""
     root = ET.Element("testsuites")
     for report in reports:
-        counts = {
-            "tests": len(report.checks),
-            "failures": sum(r.status == "failed" for r in report.checks),
-            "errors": sum(r.status == "error" for r in report.checks),
-            "skipped": sum(r.status == "not attempted" for r in report.checks),
+        found = Counter(result.status for result in report.checks)
+        attributes = {
+            "name": report.lab,
+            "tests": str(len(report.checks)),
+            "failures": str(found["failed"]),
+            "errors": str(found["error"]),
+            "skipped": str(found["not attempted"]),
         }
-        attributes = {"name": report.lab, **{k: str(v) for k, v in counts.items()}}
         suite = ET.SubElement(root, "testsuite", attributes)
         for result in report.checks:
             _testcase(suite, report.lab, result)

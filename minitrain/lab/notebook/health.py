@@ -44,29 +44,30 @@ def examine() -> Iterator[Finding]:
             yield Finding(name, "fail", found, "run 'make setup' again")
 
 
+def _judged(name: str, is_well: bool, found: str, state: str, remedy: str) -> Finding:
+    """`state` and `remedy` are for what is not well."""
+    return Finding(name, "ok", found) if is_well else Finding(name, state, found, remedy)
+
+
 def _python() -> Finding:
     found = f"{platform.python_version()} in {Path(sys.prefix).name}"
-    if (3, 10) <= sys.version_info[:2] <= (3, 13):
-        return Finding("Python", "ok", found)
-    return Finding("Python", "fail", found, "use 3.10 to 3.13: make PYTHON=python3.12 setup")
+    is_known = (3, 10) <= sys.version_info[:2] <= (3, 13)
+    remedy = "use 3.10 to 3.13: make PYTHON=python3.12 setup"
+    return _judged("Python", is_known, found, "fail", remedy)
 
 
 def _torch() -> Finding:
     import torch
 
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
-    if (major, minor) >= (2, 6):
-        return Finding("torch", "ok", torch.__version__)
-    return Finding(
-        "torch", "fail", torch.__version__, "needs 2.6 or later: pip install 'torch>=2.6'"
-    )
+    remedy = "needs 2.6 or later: pip install 'torch>=2.6'"
+    return _judged("torch", (major, minor) >= (2, 6), torch.__version__, "fail", remedy)
 
 
 def _cores() -> Finding:
     cores = Machine().cores
-    if cores >= 2:
-        return Finding("cores", "ok", str(cores))
-    return Finding("cores", "warn", str(cores), "ranks take turns, timings mean little: use 2")
+    remedy = "ranks take turns, timings mean little: use 2"
+    return _judged("cores", cores >= 2, str(cores), "warn", remedy)
 
 
 def _memory() -> Finding:
@@ -74,10 +75,9 @@ def _memory() -> Finding:
 
     memory = psutil.virtual_memory()
     found = f"{memory.total / GB:.1f} GB, {memory.available / GB:.1f} free"
-    if memory.available >= 3 * GB:
-        return Finding("memory", "ok", found)
     state = "warn" if memory.available >= 1.5 * GB else "fail"
-    return Finding("memory", state, found, "labs need 3 GB free: close other programs")
+    remedy = "labs need 3 GB free: close other programs"
+    return _judged("memory", memory.available >= 3 * GB, found, state, remedy)
 
 
 def _disk() -> Finding:
@@ -157,9 +157,8 @@ def _course() -> Finding:
     labs = sorted((course_root() / "labs").glob("e*.ipynb"))
     if labs:
         return Finding("course", "ok", f"{len(labs)} labs in {course_root()}")
-    return Finding(
-        "course", "fail", "labs/ is empty", "run 'make build', or clone the course again"
-    )
+    remedy = "run 'make build', or clone the course again"
+    return Finding("course", "fail", "labs/ is empty", remedy)
 
 
 CHECKS: dict[str, Callable[[], Finding]] = {

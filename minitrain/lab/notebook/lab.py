@@ -83,7 +83,8 @@ class Lab:
             display(header_card(repr(self), self._progress.path))
 
     def __repr__(self) -> str:
-        done = sum(item.name in self._full() for item in self.checks.items)
+        full = {name for name, (best, of) in self.progress.points.items() if best >= of}
+        done = sum(item.name in full for item in self.checks.items)
         return f"{self.machine} · {done} of {len(self.checks.items)} done"
 
     @property
@@ -206,9 +207,6 @@ class Lab:
             note = "From here on the lab uses yours."
         publish(grade_card(item.title, results, note, data))
         return passed
-
-    def _full(self) -> set[str]:
-        return {name for name, (best, of) in self.progress.points.items() if best >= of}
 
 
 def _name_of(submitted: Any) -> str:

@@ -75,9 +75,9 @@ def _standing(path: Path, root: Path, progress_folder: Path | None) -> Standing:
     )
 
 
-def overview(root: Path | None = None, progress_folder: Path | None = None) -> None:
+def overview() -> None:
     """Displays the labs, the points so far, and where to go on."""
-    display(overview_card(standings(root, progress_folder)))
+    display(overview_card(standings()))
 
 
 def overview_card(labs: list[Standing]) -> Rich:

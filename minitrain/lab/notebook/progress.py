@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from minitrain.paths import course_root, state_dir
+from minitrain.paths import course_root, state_dir, write_atomically
 
 
 @dataclass
@@ -29,15 +29,6 @@ class LabProgress:
     predictions: dict[str, Any] = field(default_factory=dict)
     records: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def done(self) -> int:
-        """How many exercises, experiments and questions have all their points."""
-        return sum(best >= of for best, of in self.points.values())
-
-    @property
-    def earned(self) -> float:
-        return sum(best for best, _ in self.points.values())
 
 
 def progress_dir() -> Path:
@@ -55,12 +46,8 @@ class Progress:
 
     def load(self) -> LabProgress:
         """What is on disk; of a broken file, its last good version; else a fresh start."""
-        for path in (self.path, self._backup):
-            try:
-                return _parse(self.lab, path.read_text(encoding="utf-8"))
-            except (OSError, ValueError, TypeError, AttributeError):
-                continue
-        return LabProgress(self.lab)
+        found = _read(self.lab, self.path) or _read(self.lab, self._backup)
+        return found or LabProgress(self.lab)
 
     def score(self, name: str, points: float, of: float) -> float:
         """Records a result and returns the best so far."""
@@ -81,7 +68,7 @@ class Progress:
             return None
         old = self.path.with_suffix(".before-reset")
         with FileLock(self.path.with_suffix(".lock"), timeout=10):
-            os.replace(self.path if _is_good(self.lab, self.path) else self._backup, old)
+            os.replace(self.path if _read(self.lab, self.path) else self._backup, old)
             self.path.unlink(missing_ok=True)
             self._backup.unlink(missing_ok=True)
         return old
@@ -95,27 +82,18 @@ class Progress:
         with FileLock(self.path.with_suffix(".lock"), timeout=10):
             now = self.load()
             change(now)
-            self._replace(json.dumps(asdict(now), indent=1, ensure_ascii=False))
+            if _read(self.lab, self.path):
+                os.replace(self.path, self._backup)
+            write_atomically(self.path, json.dumps(asdict(now), indent=1, ensure_ascii=False))
         return now
 
-    def _replace(self, text: str) -> None:
-        """Atomic: a crash leaves the old file or the new one, never half of one."""
-        fresh = self.path.with_suffix(f".{os.getpid()}.tmp")
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if _is_good(self.lab, self.path):
-            os.replace(self.path, self._backup)
-        os.replace(fresh, self.path)
 
-
-def _is_good(lab: str, path: Path) -> bool:
+def _read(lab: str, path: Path) -> LabProgress | None:
+    """None where there is no file, or a broken one."""
     try:
-        _parse(lab, path.read_text(encoding="utf-8"))
+        return _parse(lab, path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError, AttributeError):
-        return False
-    return True
+        return None
 
 
 def _parse(lab: str, text: str) -> LabProgress:

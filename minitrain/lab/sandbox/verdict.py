@@ -18,14 +18,7 @@ from minitrain.lab.sandbox.plain_data import PlainDataError
 from minitrain.lab.sandbox.request import Reply, Request, Returned
 from minitrain.lab.sandbox.watch import Ending
 
-NO_RESULT = {
-    "memory": "it used more than {memory:.1f} GB of memory",
-    "processes": "it started more than {processes} processes",
-    "output": "it printed more than {output:.0f} MB",
-    "disk": "it wrote more than {disk:.0f} MB of files",
-    "reply": "what it returns is larger than {reply:.0f} MB",
-    "died": "it ended the process that grades it: does it call os.kill?",
-}
+MB, GB = 2**20, 2**30
 KINDS = {"processes": "forbidden", "disk": "output", "reply": "output"}  # else as the cause
 
 
@@ -52,21 +45,22 @@ def _check_ending(ending: Ending, request: Request) -> None:
     if ending.cause == "timeout":
         raise SubmissionFailed("timeout", _slow(ending, request))
     if ending.cause is not None:
-        words = NO_RESULT[ending.cause].format(**_in_words(request.limits))
+        words = _no_result(request.limits)[ending.cause]
         raise SubmissionFailed(KINDS.get(ending.cause, ending.cause), words)
     assert ending.status is not None, "a run without a cause has ended"
     if ending.status != 0:
         raise SubmissionFailed("died", _how_it_died(ending.status))
 
 
-def _in_words(limits: Limits) -> dict[str, float]:
-    """GB of memory, a number of processes, MB of all else."""
+def _no_result(limits: Limits) -> dict[str, str]:
+    """For each cause of an `Ending`, the words that say so."""
     return {
-        "memory": limits.memory_bytes / 2**30,
-        "processes": limits.processes,
-        "output": limits.output_bytes / 2**20,
-        "reply": limits.reply_bytes / 2**20,
-        "disk": limits.disk_bytes / 2**20,
+        "memory": f"it used more than {limits.memory_bytes / GB:.1f} GB of memory",
+        "processes": f"it started more than {limits.processes} processes",
+        "output": f"it printed more than {limits.output_bytes / MB:.0f} MB",
+        "disk": f"it wrote more than {limits.disk_bytes / MB:.0f} MB of files",
+        "reply": f"what it returns is larger than {limits.reply_bytes / MB:.0f} MB",
+        "died": "it ended the process that grades it: does it call os.kill?",
     }
 
 
