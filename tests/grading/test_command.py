@@ -48,7 +48,7 @@ def test_an_empty_lab_is_graded_in_every_form(run, tmp_path):
         (["minitrain/errors.py"], "does not say which lab it is"),
         (["data"], "holds no submissions"),
         ([f"labs/{LAB}.ipynb", "--csv", "grades.csv"], "--csv grades one folder"),
-        (["labs", "--csv", "new.csv", "--jobs", "0"], "--jobs 0"),
+        (["labs", "--csv", "new.csv", "--jobs", "0"], "--jobs is '0'"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(run, arguments, words):
