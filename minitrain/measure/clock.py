@@ -177,11 +177,9 @@ def _matmul_rate(size: int, dtype: torch.dtype, device: str) -> float:
     return calls * 2 * size**3 / timing(run, repeats=7, warmup=2).best  # 2 n³: multiply and add
 
 
-def copy_bandwidth(
-    device: torch.device | str = "cpu", megabytes: int = 128, threads: int | None = None
-) -> float:
+def copy_bandwidth(device: torch.device | str = "cpu", megabytes: int = 128) -> float:
     """Bytes/s that memory delivers to a large copy: each byte is read once and written once."""
-    return _copy_bandwidth(str(device), megabytes, threads or torch.get_num_threads())
+    return _copy_bandwidth(str(device), megabytes, torch.get_num_threads())
 
 
 @lru_cache

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from minitrain.errors import InputError, unknown_name
@@ -56,10 +55,7 @@ class Segmented:
 
 
 def recompute(
-    model: Transformer,
-    how: str | int | Plan,
-    policy: Policy = save_matmuls,
-    stop_early: bool = True,
+    model: Transformer, how: str | int | Plan, policy: Policy = save_matmuls
 ) -> Transformer:
     """`model`, whose next forwards keep for backward what `how` says. Undone by "none".
 
@@ -69,7 +65,7 @@ def recompute(
     plan = _plan(how, len(model.blocks))
     _check_covers(plan, len(model.blocks))
     plain = all(segment.mode == "none" for segment in plan)
-    model.stack = one_after_another if plain else Segmented(plan, policy, stop_early)
+    model.stack = one_after_another if plain else Segmented(plan, policy)
     return model
 
 
@@ -94,16 +90,11 @@ def _check_covers(plan: Plan, layers: int) -> None:
             raise unknown_name("mode of a segment", segment.mode, MODES)
 
 
-def block_layers(
-    config: ModelConfig, batch: int, length: int, dtype: torch.dtype = torch.float32
-) -> list[Layer]:
-    """The model's blocks as a chain for `optimal_plan`, in closed form; costs are FLOPs."""
+def block_layers(config: ModelConfig, batch: int, length: int) -> list[Layer]:
+    """The model's float32 blocks as a chain for `optimal_plan`, in closed form; costs are FLOPs."""
     tokens = batch * length
     attention = attention_flops_per_token(config, length) // config.layers
-    saved = {
-        how: tokens * block_bytes_per_token(config, dtype, how)
-        for how in ("none", "selective", "full")
-    }
+    saved = {how: tokens * block_bytes_per_token(config, recompute=how) for how in MODES}
     layer = Layer(
         input_bytes=saved["full"],
         saved_bytes=saved["none"],

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from minitrain.errors import InputError
+from minitrain.paths import write_atomically
 
 MANIFEST = "manifest.json"
 
@@ -88,15 +88,12 @@ class DiskStore:
         crc, size = 0, 0
         with open(self.folder / entry["file"], "rb") as file:
             for tensor in into:
-                landing = (
-                    tensor
-                    if tensor.device.type == "cpu"
-                    else tensor.new_empty(tensor.shape, device="cpu")
-                )
+                on_cpu = tensor.device.type == "cpu"
+                landing = tensor if on_cpu else torch.empty_like(tensor, device="cpu")
                 data = _bytes(landing)
                 size += file.readinto(data)
                 crc = zlib.crc32(data, crc)
-                if landing is not tensor:
+                if not on_cpu:
                     tensor.copy_(landing)
         if (size, crc) != (entry["bytes"], entry["crc32"]):
             raise InputError(
@@ -109,10 +106,8 @@ class DiskStore:
         """What was written since the last commit becomes the state, all of it at once."""
         self.committed = {**self.committed, **self.written}
         self.written = {}
-        temporary = self.folder / f".{MANIFEST}"
         try:
-            temporary.write_text(json.dumps(self.committed))
-            os.replace(temporary, self.folder / MANIFEST)
+            write_atomically(self.folder / MANIFEST, json.dumps(self.committed))
         except OSError as error:
             raise self._no_room(MANIFEST, 0, error) from error
 

@@ -7,15 +7,15 @@ gives α and β. Two more numbers matter where the ranks share the cores with th
     overlap_cost κ  from T = C + d + κ·h: compute of C seconds with messages under way for h of
                     them, and d seconds for the last message, which nothing hides
 
-Checked by `tests/minitrain/parallel/test_calibration.py`: the emulated 2-rank DDP step is within
+Checked by `tests/minitrain/ranks/test_calibration.py`: the emulated 2-rank DDP step is within
 15% of the measured one.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 
 import torch
@@ -32,49 +32,33 @@ OVERLAPS = 2  # for each repeat: they give small differences of times that scatt
 PARTS = 4  # of the compute that messages overlap with
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What one calibration saw: for each kind, the median seconds of each size."""
-
-    ranks: int
-    sweeps: dict[str, Sweep]
-    compute_scale: float
-    overlap_cost: float
-
-    def links(self) -> dict[str, Link]:
-        return {kind: fit(sweep) for kind, sweep in self.sweeps.items()}
-
-    def fabric(self) -> Fabric:
-        links = self.links()
-        return Fabric(
-            "this-machine",
-            Device(f"this machine, calibrated on {self.ranks} ranks"),
-            LinkModel(links["all_reduce"], links),
-            compute_scale=self.compute_scale,
-            overlap_cost=self.overlap_cost,
-            ranks_per_node=1024,
-        )
-
-
 def measure(ranks: int = 2) -> Fabric:
     """Takes about five seconds. Measure while the machine is as busy as it will be later."""
-    return measurement(ranks).fabric()
-
-
-def measurement(ranks: int = 2) -> Measurement:
     if ranks < 2:
         raise InputError(f"a calibration on {ranks} ranks has no messages to time: use 2 or more")
     times = launch(time_everything, ranks=ranks, timeout=120)
     seconds = {key: slowest([result[key] for result in times]) for key in times[0]}
-    kinds = {kind for kind, nbytes in seconds if nbytes}
-    sweeps = {
-        kind: Sweep(kind, ranks, tuple((s, t) for (k, s), t in seconds.items() if k == kind))
-        for kind in kinds
-    }
+    links = fit_links(seconds, ranks)
     compute, message, both = (seconds[name, 0] for name in ("compute", "message", "both"))
     overlap_cost = (both - compute - message) / ((PARTS - 1) * message)
     scales = [median(result["compute", 0]) / median(result["cpu", 0]) for result in times]
-    return Measurement(ranks, sweeps, median(scales), max(overlap_cost, 0.0))
+    return Fabric(
+        "this-machine",
+        Device(f"this machine, calibrated on {ranks} ranks"),
+        LinkModel(links["all_reduce"], links),
+        compute_scale=median(scales),
+        overlap_cost=max(overlap_cost, 0.0),
+        ranks_per_node=1024,
+    )
+
+
+def fit_links(seconds: dict[tuple[str, int], float], ranks: int) -> dict[str, Link]:
+    """α and β of each kind of operation, from the seconds that each of its sizes took."""
+    points: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for (kind, nbytes), took in seconds.items():
+        if nbytes:
+            points[kind].append((nbytes, took))
+    return {kind: fit(Sweep(kind, ranks, tuple(sizes))) for kind, sizes in points.items()}
 
 
 def slowest(times_of_ranks: list[list[float]]) -> float:

@@ -18,7 +18,6 @@ import torch
 
 from minitrain.errors import InputError
 from minitrain.generators import seed_generators
-from minitrain.measure.traffic import Trace
 from minitrain.network.logical_clock import LogicalClock
 from minitrain.ranks.flight_recorder import FlightRecorder
 from minitrain.ranks.group import Group
@@ -53,8 +52,8 @@ def _number(name: str, default: str = "") -> int:
 
 def run(
     fn: Callable, args: tuple, ranks: int, fabric: Fabric | None
-) -> tuple[list, list[Trace], float, float | None, str | None]:
-    """What `Results` takes, on every rank: values, traces, seconds, logical seconds, fabric."""
+) -> tuple[list[tuple[Any, dict, float]], float]:
+    """On every rank, each rank's answer (its value, its trace, its clock), and the seconds."""
     recorder, (rank, size) = FlightRecorder.alone(), rank_and_world_size()
     if ranks > size:
         raise InputError(
@@ -68,16 +67,13 @@ def run(
         begun = time.perf_counter()
         group = world if ranks == size else world.subgroup(range(ranks))
         answers = gather_objects(world, _call(fn, args, group, fabric))
-    seconds = time.perf_counter() - begun
-    values, traces, clocks = zip(*answers[:ranks])
-    traces = [Trace.from_dict(trace) for trace in traces]
-    if fabric is None:
-        return list(values), traces, seconds, None, None
-    return list(values), traces, seconds, max(clocks), fabric.name
+    return answers[:ranks], time.perf_counter() - begun
 
 
-def _call(fn: Callable, args: tuple, group: Group | None, fabric: Fabric | None) -> Any:
-    """The value, the trace and the clock of this rank; None where it is not one of the group."""
+def _call(
+    fn: Callable, args: tuple, group: Group | None, fabric: Fabric | None
+) -> tuple[Any, dict, float] | None:
+    """This rank's answer; None where it is not one of the group."""
     if group is None:
         return None
     if fabric is not None:

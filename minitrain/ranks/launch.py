@@ -83,7 +83,7 @@ def launch(
     _check(fn, ranks, timeout, start_method)
     emulated = None if fabric is None else find_fabric(fabric)
     if in_place.rank_and_world_size() is not None:
-        return Results(*in_place.run(fn, args, ranks, emulated))
+        return _results(*in_place.run(fn, args, ranks, emulated), emulated)
     task = Task(
         ranks=ranks,
         threads=1 if emulated else max(1, usable_cores() // ranks),  # logical clocks count one
@@ -104,7 +104,10 @@ def launch(
     finally:
         crew.end()
         shutil.rmtree(folder, ignore_errors=True)
-    return _results(crew, time.perf_counter() - begun, emulated)
+    seconds = time.perf_counter() - begun
+    finished = [crew.finished[rank] for rank in range(ranks)]
+    answers = [(pickle.loads(data), trace, clock) for data, trace, clock in finished]
+    return _results(answers, seconds, emulated)
 
 
 def prepare(*modules: str) -> None:
@@ -118,12 +121,15 @@ def prepare(*modules: str) -> None:
             forkserver.ensure_running()
 
 
-def _results(crew: Crew, seconds: float, fabric: Fabric | None) -> Results:
-    answers = [crew.finished[rank] for rank in range(crew.count)]
-    values = [pickle.loads(data) for data, _, _ in answers]
-    traces = [Trace.from_dict(trace) for _, trace, _ in answers]
-    logical = max(clock for _, _, clock in answers) if fabric else None
-    return Results(values, traces, seconds, logical, fabric.name if fabric else None)
+def _results(
+    answers: Sequence[tuple[Any, dict, float]], seconds: float, fabric: Fabric | None
+) -> Results:
+    """From each rank's value, trace and clock."""
+    values, traces, clocks = zip(*answers)
+    traces = [Trace.from_dict(trace) for trace in traces]
+    if fabric is None:
+        return Results(values, traces, seconds)
+    return Results(values, traces, seconds, max(clocks), fabric.name)
 
 
 def _check(fn: Callable, ranks: int, timeout: float, start_method: str | None) -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -133,20 +134,10 @@ def copy_weights(model: Transformer, stored: dict[str, safe_open]) -> None:
 
 def write_weights(model: Transformer, folder: Path, shard_bytes: int) -> None:
     """One file, or as many as keep each under `shard_bytes`. A tied head is not stored."""
-    shards, size = [{}], 0
-    for name, tensor in hub_tensors(model).items():
-        if shards[-1] and size + tensor.nbytes > shard_bytes:
-            shards, size = [*shards, {}], 0
-        shards[-1][name] = tensor.contiguous()
-        size += tensor.nbytes
-    if len(shards) == 1:
-        save_file(shards[0], folder / WEIGHTS, metadata={"format": "pt"})
-        return
-    where = {}
-    for i, shard in enumerate(shards, start=1):
-        file = f"model-{i:05}-of-{len(shards):05}.safetensors"
-        save_file(shard, folder / file, metadata={"format": "pt"})
-        where |= dict.fromkeys(shard, file)
-    total = sum(parameter.nbytes for parameter in model.parameters())
-    index = {"metadata": {"total_size": total}, "weight_map": where}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    tensors = {name: tensor.contiguous() for name, tensor in hub_tensors(model).items()}
+    shards = split_torch_state_dict_into_shards(tensors, max_shard_size=shard_bytes)
+    for file, names in shards.filename_to_tensors.items():
+        save_file({name: tensors[name] for name in names}, folder / file, {"format": "pt"})
+    if shards.is_sharded:
+        index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

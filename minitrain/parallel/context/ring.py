@@ -31,15 +31,9 @@ from torch import Tensor
 
 from minitrain.errors import InputError
 from minitrain.model.attention.mask import Mask
-from minitrain.model.attention.tiled import (
-    check_heads,
-    exact_dtype,
-    row_products,
-    tiled_backward,
-    tiled_forward,
-)
+from minitrain.model.attention.tiled import check_heads, row_products, tiled_backward, tiled_forward
 from minitrain.parallel.collectives.overlapped import around, pass_on
-from minitrain.parallel.context.plain import merge
+from minitrain.parallel.context.plain import merge, nothing_read
 from minitrain.parallel.context.split import chunk_slice, chunks_of
 from minitrain.ranks.group import Group
 
@@ -68,8 +62,7 @@ class _Ring(torch.autograd.Function):
         ctx, group: Group, order: str, q: Tensor, k: Tensor, v: Tensor, mask: Mask
     ) -> Tensor:
         kv = torch.stack((k, v))  # one message
-        out = torch.zeros_like(q, dtype=exact_dtype(q))
-        lse = out.new_full(q.shape[:3], -torch.inf)
+        out, lse = nothing_read(q)
         for owner, (keys, values) in around(group, kv):
             for rows, columns, part in blocks(group, order, owner, q.shape[2], mask):
                 found = tiled_forward(

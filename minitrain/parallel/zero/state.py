@@ -43,9 +43,8 @@ def gathered_state(zero: Sharded, optimizer: torch.optim.Optimizer) -> dict:
     kinds = _kinds(zero, optimizer)
     pieces = {name: {"start": 0} for unit in zero.units for name in unit.parameters}
     for unit in zero.units:
-        for key, (is_scalar, dtype) in (
-            kinds.items() if unit.trains else [("weight", (False, None))]
-        ):
+        kept = kinds if unit.trains else {"weight": (False, None)}
+        for key, (is_scalar, dtype) in kept.items():
             whole = _whole(unit, optimizer, key, dtype or unit.shard.dtype)
             for name, parameter in unit.parameters.items():
                 place = unit.places[parameter]

@@ -23,9 +23,10 @@ from minitrain.memory.placement import (
     optimal_plan,
     plan_peak,
     sqrt_plan,
+    uniform_plan,
 )
 from minitrain.memory.recompute import Checkpoint, checkpoint
-from minitrain.memory.segments import block_layers, recompute
+from minitrain.memory.segments import Segmented, block_layers, recompute
 from minitrain.memory.selective import save_matmuls
 from minitrain.model.attention.grouped_query import attention_naive
 from minitrain.model.config import ModelConfig
@@ -119,7 +120,8 @@ def extra_flops(model: Transformer, tokens: torch.Tensor) -> float:
 
 def test_full_recomputation_costs_a_third_and_less_when_it_stops_early():
     model, tokens = build(SMALL), torch.zeros(2, 16, dtype=torch.int64)
-    whole = extra_flops(recompute(model, "full", stop_early=False), tokens)
+    model.stack = Segmented(uniform_plan(SMALL.layers, "full"), stop_early=False)
+    whole = extra_flops(model, tokens)
     assert whole == hardware_flops(SMALL, 2, 16, "full") / model_flops(SMALL, 2, 16) - 1
     assert whole == pytest.approx(1 / 3, abs=0.02)
     spared = 2 * 2 * 16 * SMALL.layers * SMALL.hidden_size * SMALL.ffn_size  # each block's `down`

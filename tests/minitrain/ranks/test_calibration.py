@@ -11,7 +11,7 @@ from minitrain.errors import InputError
 from minitrain.measure.traffic import WallClock
 from minitrain.network.logical_clock import LogicalClock
 from minitrain.parallel.ddp import DDP, trainable
-from minitrain.ranks.calibration import measurement
+from minitrain.ranks.calibration import measure
 from minitrain.ranks.launch import launch
 
 TOLERANCE, ATTEMPTS, STEPS = 0.15, 3, 21
@@ -72,7 +72,7 @@ def slowest_rank(results, kind: str) -> float:
 def test_the_calibrated_fabric_predicts_the_measured_ddp_step(capsys):
     errors, shares = [], []
     for _ in range(ATTEMPTS):
-        fabric = measurement(ranks=2).fabric()
+        fabric = measure(ranks=2)
         results = launch(real_and_emulated, fabric, ranks=2, timeout=100)
         real, emulated = slowest_rank(results, "real"), slowest_rank(results, "emulated")
         errors.append(emulated / real - 1)
@@ -92,4 +92,4 @@ def test_the_calibrated_fabric_predicts_the_measured_ddp_step(capsys):
 
 def test_one_rank_cannot_be_calibrated():
     with pytest.raises(InputError, match="2 or more"):
-        measurement(ranks=1)
+        measure(ranks=1)
