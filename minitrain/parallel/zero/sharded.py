@@ -55,10 +55,13 @@ class Sharded(nn.Module):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """This rank's pieces, under the names that DDP gives: "module.embed.weight"."""
+        """This rank's pieces, under the names that DDP gives: "module.embed.weight".
+
+        What was frozen before wrapping, stages 1 and 2 leave as it is.
+        """
         inside = f"{prefix}.module" if prefix else "module"
         for name, parameter in self.module.named_parameters(inside, recurse, remove_duplicate):
-            yield name, self.piece_of[parameter]
+            yield name, self.piece_of.get(parameter, parameter)
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
         for unit in self.trained:

@@ -1,0 +1,61 @@
+"""What a user of a wrapped model does by habit: it works as with FSDP2, or is one sentence."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from minitrain.parallel.zero.full_state import full_state_dict, load_full_state_dict
+from minitrain.parallel.zero.optimizer import ZeroOptimizer
+from minitrain.ranks.launch import launch
+
+from . import zero_toys as toys
+
+
+def fine_tuned(group):
+    """Steps of a model whose embedding and first block are frozen: both optimizers, every stage."""
+    out = []
+    for stage in (1, 2, 3):
+        for ours in (True, False):
+            model = half_frozen()
+            zero = toys.wrap(model, group, stage)
+            names = [name.removeprefix("module.") for name, _ in zero.named_parameters()]
+            assert names == [name for name, _ in model.named_parameters()]
+            frozen = [not p.requires_grad for p in zero.parameters()]
+            assert frozen == [not p.requires_grad for p in model.parameters()] and any(frozen)
+            groups = [{"params": list(zero.parameters())}]
+            optimizer = ZeroOptimizer(zero, groups, toys.ADAMW) if ours else toys.ADAMW(groups)
+            for step in range(2):
+                toys.loss_of(zero, toys.text(step, group.rank, group.size)).backward()
+                zero.clip_grad_norm_(toys.LIMIT)
+                optimizer.step()
+                optimizer.zero_grad()
+            out.append(full_state_dict(zero))
+            doubled = {name: 2 * t for name, t in out[-1].items()} if group.rank else {}
+            load_full_state_dict(zero, doubled, root=1)
+            again = full_state_dict(zero)
+            assert all(torch.equal(again[name], 2 * t) for name, t in out[-1].items())
+    return out
+
+
+def half_frozen():
+    model = toys.toy()
+    for module in (model.embed, model.blocks[0]):
+        module.requires_grad_(False)
+    return model
+
+
+def test_frozen_parameters_stay_and_load():
+    model = half_frozen()
+    optimizer = toys.ADAMW(model.parameters())
+    for step in range(2):
+        toys.loss_of(model, toys.text(step)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), toys.LIMIT)
+        optimizer.step()
+        optimizer.zero_grad()
+    want = model.state_dict()
+    for states in launch(fine_tuned, ranks=2):
+        for state in states:
+            assert set(state) == set(want)
+            for name, tensor in state.items():
+                torch.testing.assert_close(tensor, want[name], rtol=1e-8, atol=1e-8, msg=name)
