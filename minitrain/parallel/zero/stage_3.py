@@ -29,6 +29,7 @@ from minitrain.parallel.ddp import broadcast_parameters
 from minitrain.parallel.zero.sharded import Sharded
 from minitrain.parallel.zero.torch_optimizers import OptimizerWatch
 from minitrain.parallel.zero.unit import Unit
+from minitrain.parallel.zero.wrapped import not_wrapped
 from minitrain.ranks.group import Group
 
 
@@ -49,6 +50,7 @@ class Zero3(Sharded):
         reduce_dtype: torch.dtype | None = None,
         prefetch: bool = True,
     ) -> None:
+        not_wrapped(model)
         broadcast_parameters(group, model)
         modules = list(dict.fromkeys(blocks_of(model) if units is None else units))
         self.units_of = {

@@ -28,6 +28,7 @@ from minitrain.parallel.ddp import BUCKET_BYTES, broadcast_parameters, bucket_gr
 from minitrain.parallel.zero.sharded import Sharded
 from minitrain.parallel.zero.torch_optimizers import OptimizerWatch
 from minitrain.parallel.zero.unit import Unit
+from minitrain.parallel.zero.wrapped import not_wrapped
 from minitrain.ranks.group import Group
 
 
@@ -49,6 +50,7 @@ class Zero(Sharded):
     ) -> None:
         if stage not in (1, 2):
             raise InputError(f"stage {stage!r}: Zero is stage 1 or 2; Zero3 is stage 3")
+        not_wrapped(model)
         broadcast_parameters(group, model)
         names = {parameter: name for name, parameter in model.named_parameters()}
         eighth = sum(p.nbytes for p in trainable(model)) // 8

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from functools import partial
+
+import pytest
 import torch
 from torch import nn
 
+from minitrain.errors import InputError
 from minitrain.parallel.zero.full_state import full_state_dict, load_full_state_dict
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
 from minitrain.ranks.launch import launch
@@ -59,3 +64,37 @@ def test_frozen_parameters_stay_and_load():
             assert set(state) == set(want)
             for name, tensor in state.items():
                 torch.testing.assert_close(tensor, want[name], rtol=1e-8, atol=1e-8, msg=name)
+
+
+def refused(group, stage):
+    """(what is said, what was tried): of one wrapped model after a backward, weights whole."""
+    model = toys.toy()
+    zero = toys.wrap(model, group, stage)
+    again = partial(toys.wrap, model, group)
+    attempts = [
+        ("wrapped already", lambda: again(1)),
+        ("wrapped already", lambda: again(3)),
+    ]
+    toys.loss_of(zero, toys.text(0, group.rank, group.size)).backward()
+    for what, attempt in attempts:
+        with pytest.raises(InputError, match=what):
+            attempt()
+    with zero.gathered():
+        for attempt in (
+            lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.5),
+            model.zero_grad,
+            lambda: [p.grad for p in model.parameters()],
+        ):
+            with pytest.raises(InputError, match=r"zero\.clip_grad_norm_.*zero\.zero_grad"):
+                attempt()
+        copied = copy.deepcopy(next(model.parameters()))
+        assert type(copied) is nn.Parameter and copied.grad is None
+
+
+def every_stage(group):
+    for stage in (1, 2, 3):
+        refused(group, stage)
+
+
+def test_a_habit_that_would_train_wrongly_is_one_sentence():
+    launch(every_stage, ranks=2)
