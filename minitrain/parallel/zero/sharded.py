@@ -43,9 +43,11 @@ class Sharded(nn.Module):
             for name, parameter in unit.parameters.items()
         }
         self.unit_of = {p: unit for unit in self.trained for p in unit.places}
+        self.trains = {p: p.requires_grad for p in model.parameters()}
         self.order = self.trained  # in which units are reduced
         self.synchronize = True
         self.unfinished = False  # a backward is due whose gradients must be reduced
+        self.unsent = False  # a backward under no_sync has left gradients on this rank
         self.in_backward = False
         self.issued = 0  # reduce-scatters started
         self.held = False  # all units stay gathered
@@ -89,7 +91,7 @@ class Sharded(nn.Module):
             self._issue_ready()
             for unit in self.order[-1:]:
                 unit.finish_reduce()
-            self.unfinished = False
+            self.unfinished = self.unsent = False
         for unit in self.trained:
             unit.reset()
         self.in_backward, self.issued = False, 0
@@ -129,12 +131,28 @@ class Sharded(nn.Module):
     def zero_grad(self, set_to_none: bool = True) -> None:
         for unit in self.trained:
             unit.forget_gradient()
+        self.unsent = False
 
     def peers(self) -> Peers:
         """For `train_step`: each microbatch is reduced as it ends, in stage 1 only the last one."""
         no_sync = self.no_sync if self.stage == 1 else nullcontext
         clip = lambda _, limit: self.clip_grad_norm_(limit)  # noqa: E731
         return Peers(self.group.size, self.group.all_reduce, self.finish, no_sync, clip)
+
+    def check_step(self) -> None:
+        """InputError where a step would leave out gradients, or move what is frozen by now."""
+        if self.unsent:
+            raise InputError(
+                "every microbatch was under no_sync, so that no rank has seen the others' "
+                "gradients: leave the last one out of it"
+            )
+        with torch._C.DisableTorchFunctionSubclass():  # a freed weight takes longer to answer
+            changed = [p for p, trains in self.trains.items() if p.requires_grad != trains]
+        if changed:
+            raise InputError(
+                f"requires_grad of {len(changed)} parameters was changed after wrapping, which cut "
+                "the trained ones: freeze before wrapping"
+            )
 
     def updated(self, unit: Unit) -> None:
         """The optimizer has moved the unit's shard; in stages 1 and 2 it sets out to all ranks."""
@@ -169,6 +187,7 @@ class Sharded(nn.Module):
     def _begin_backward(self) -> None:
         if not self.in_backward:
             self.in_backward, self.unfinished = True, self.synchronize
+            self.unsent |= not self.synchronize
             torch.autograd.Variable._execution_engine.queue_callback(self.finish)
 
     def _issue_ready(self) -> None:

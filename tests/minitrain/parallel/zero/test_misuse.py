@@ -91,9 +91,38 @@ def refused(group, stage):
         assert type(copied) is nn.Parameter and copied.grad is None
 
 
+def refused_steps(group, stage):
+    """By both optimizers; and what mends it, mends it."""
+    for ours in (True, False):
+        model = half_frozen()
+        zero = toys.wrap(model, group, stage)
+        groups = [{"params": list(zero.parameters())}]
+        optimizer = ZeroOptimizer(zero, groups, toys.ADAMW) if ours else toys.ADAMW(groups)
+        rows = toys.text(0, group.rank, group.size)
+        with zero.no_sync():
+            toys.loss_of(zero, rows).backward()
+        with pytest.raises(InputError, match="leave the last one out"):
+            optimizer.step()
+        toys.loss_of(zero, rows).backward()
+        for block, trains in (model.blocks[1], True), (model.blocks[0], False):
+            with zero.gathered():
+                block.requires_grad_(not trains)
+            with pytest.raises(InputError, match="freeze before wrapping"):
+                optimizer.step()
+            with zero.gathered():
+                block.requires_grad_(trains)
+        optimizer.step()
+        zero.zero_grad()
+        with zero.no_sync():
+            toys.loss_of(zero, rows).backward()
+        zero.zero_grad()  # what was under no_sync is forgotten, and no reason to complain
+        optimizer.step()
+
+
 def every_stage(group):
     for stage in (1, 2, 3):
         refused(group, stage)
+        refused_steps(group, stage)
 
 
 def test_a_habit_that_would_train_wrongly_is_one_sentence():
