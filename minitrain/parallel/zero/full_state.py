@@ -20,7 +20,9 @@ from minitrain.parallel.zero.sharded import Sharded
 def full_state_dict(zero: Sharded, root: int | None = None) -> dict[str, Tensor]:
     """`state_dict()` as the model would give it unwrapped, weights in the dtype of their shards.
 
-    On every rank, or on rank `root` and {} on the others.
+    On every rank, or on rank `root` and {} on the others. Buffers are alike when a model is wrapped
+    and each rank's own from then on: those that a forward writes (BatchNorm's) differ, and each
+    rank gives its own.
     """
     mine, whole = root in (None, zero.group.rank), {}
     for unit in zero.units:
@@ -51,7 +53,10 @@ def full_gradients(zero: Sharded, root: int | None = None) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_full_state_dict(zero: Sharded, state: dict[str, Tensor], root: int | None = None) -> None:
-    """Every rank copies its part of `state`, or of what rank `root` has and sends the others."""
+    """Every rank copies its part of `state`, or of what rank `root` has and sends the others.
+
+    Buffers too: from one `root` they are alike again on all ranks.
+    """
     mine, group = root in (None, zero.group.rank), zero.group
     if mine:
         _check_names(zero, state)

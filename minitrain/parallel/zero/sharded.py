@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,10 @@ class Sharded(nn.Module):
     their way, its reduce-scatter starts. At most two units hold gradients in full: one fills, one
     is sent. Units leave in the same order on every rank, whatever the order of the hooks.
     `parameters()` are this rank's pieces, and those an optimizer takes, torch's own or ours
-    (optimizer.py); the model's own have no `.grad`.
+    (optimizer.py); the model's own have no `.grad`. A trained parameter that no rank has used gets
+    a gradient of zeros, as under DDP, by which AdamW still decays it (FSDP2 leaves it alone): to
+    know it from one that only this rank has not used, the ranks would have to ask one another.
+    Freeze it before wrapping, or give it a group without weight decay.
     """
 
     def __init__(self, model: nn.Module, group: Group, units: Sequence[Unit], stage: int) -> None:
@@ -172,6 +175,21 @@ class Sharded(nn.Module):
         for unit in self.units:
             if self.stage < 3 or self.held:
                 unit.gather()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise AttributeError(
+                f"the wrapper has no .{name}: the model, with all that it can do, is zero.module, "
+                "and whole for it in `with zero.gathered():`"
+            ) from None
+
+    def __deepcopy__(self, memo: dict) -> NoReturn:
+        raise InputError(
+            "a wrapped model cannot be copied, for a copy would have no ranks to send to: copy its "
+            "weights, full_state_dict(zero), and load them into a model that you build anew"
+        )
 
     def _apply(self, fn: Any, recurse: bool = True) -> nn.Module:
         raise InputError(

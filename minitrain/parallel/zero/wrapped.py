@@ -23,8 +23,8 @@ def _read(parameter: nn.Parameter) -> Tensor | None:
         return Tensor.grad.__get__(parameter)  # type: ignore[attr-defined]
     raise InputError(
         "the parameters of a wrapped model have no .grad, their pieces have: clip with "
-        "zero.clip_grad_norm_(max_norm), clear with optimizer.zero_grad() or zero.zero_grad(), look "
-        "at full_gradients(zero), and call .to() before you wrap"
+        "zero.clip_grad_norm_(max_norm), clear with optimizer.zero_grad() or zero.zero_grad(), "
+        "look at full_gradients(zero), and call .to() before you wrap"
     )
 
 

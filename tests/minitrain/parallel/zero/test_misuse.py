@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.parallel.zero.full_state import full_state_dict, load_full_state_dict
+from minitrain.parallel.zero.full_state import full_gradients, full_state_dict, load_full_state_dict
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
+from minitrain.parallel.zero.stage_3 import Zero3
 from minitrain.ranks.launch import launch
 
 from . import zero_toys as toys
@@ -75,11 +76,18 @@ def refused(group, stage):
         ("wrapped already", lambda: again(1)),
         ("wrapped already", lambda: again(3)),
     ]
+    for name in ("generate", "config"):
+        with pytest.raises(AttributeError, match=r"zero\.module.*with zero\.gathered\(\)"):
+            getattr(zero, name)
+    assert not hasattr(zero, "generate") and zero.module is model
     toys.loss_of(zero, toys.text(0, group.rank, group.size)).backward()
     for what, attempt in attempts:
         with pytest.raises(InputError, match=what):
             attempt()
     with zero.gathered():
+        for copied in (zero, model):
+            with pytest.raises(InputError, match="full_state_dict"):
+                copy.deepcopy(copied)
         for attempt in (
             lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.5),
             model.zero_grad,
@@ -119,7 +127,38 @@ def refused_steps(group, stage):
         optimizer.step()
 
 
+def refused_units(group):
+    model = toys.toy()
+    for units in ([nn.Linear(2, 2)], ["blocks.0"], "blocks", [*model.blocks, None]):
+        with pytest.raises(InputError, match="no module of this Transformer"):
+            Zero3(model, group, units)
+    assert len(Zero3(model, group, model.blocks).units) == 4  # and nothing was wrapped before
+
+
+def two_backwards(group):
+    """Of one graph, they add up."""
+    out = {}
+    for stage in (1, 2, 3):
+        zero = toys.wrap(toys.toy(), group, stage)
+        loss = toys.loss_of(zero, toys.text(0, group.rank, group.size))
+        loss.backward(retain_graph=True)
+        loss.backward()
+        if stage == 3:
+            assert all(unit.full.untyped_storage().nbytes() == 0 for unit in zero.units)
+        out[stage] = full_gradients(zero)
+    return out
+
+
+def test_two_backwards_of_one_graph_add_up():
+    want = toys.one_process(1)["gradients"]
+    for stages in launch(two_backwards, ranks=2):
+        for gradients in stages.values():
+            for name, gradient in gradients.items():
+                torch.testing.assert_close(gradient, 2 * want[name], rtol=1e-10, atol=1e-12)
+
+
 def every_stage(group):
+    refused_units(group)
     for stage in (1, 2, 3):
         refused(group, stage)
         refused_steps(group, stage)
