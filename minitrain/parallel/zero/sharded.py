@@ -31,7 +31,7 @@ class Sharded(nn.Module):
     is sent. Units leave in the same order on every rank, whatever the order of the hooks.
     `parameters()` are this rank's pieces, and those an optimizer takes, torch's own or ours
     (optimizer.py); the model's own have no `.grad`. A trained parameter that no rank has used gets
-    a gradient of zeros, as under DDP, by which AdamW still decays it (FSDP2 leaves it alone): to
+    a gradient of zeros, as in ddp.py, by which AdamW still decays it (FSDP2 leaves it alone): to
     know it from one that only this rank has not used, the ranks would have to ask one another.
     Freeze it before wrapping, or give it a group without weight decay.
     """
