@@ -39,7 +39,7 @@ test-full: $(READY)  ## run every notebook at its true size: what make test has 
 check: $(READY)  ## ruff, the floors of the package, drift between masters and notebooks
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check minitrain tests solutions
-	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/lint-imports --no-cache
 	@$(PY) -m minitrain build --check
 
 build: $(READY)  ## masters -> executed solutions and learners' notebooks (LAB=e02_data_parallel for one)

@@ -44,7 +44,8 @@ def main() -> None:
     except InputError as error:
         refuse(str(error))
     except UsageError as error:
-        refuse(f"{error.format_message().rstrip('.')}: see {error.ctx.command_path} --help")
+        command = error.ctx.command_path if error.ctx else "python -m minitrain COMMAND"
+        refuse(f"{error.format_message().rstrip('.')}: see {command} --help")
 
 
 def refuse(sentence: str) -> None:

@@ -55,6 +55,8 @@ def read_source(source: Path, step: int | None) -> tuple[Transformer, TextFiles,
 def checkpoint_of(source: Path, step: int | None) -> Path:
     from minitrain.reliability.checkpoint import checkpoints, newest_checkpoint
 
+    if source.is_file():
+        raise InputError(f"{source} is a file: give the run's folder, a checkpoint's, or a .gguf")
     if step is None:
         return newest_checkpoint(source)
     found = {int(path.name.removeprefix("step-")): path for path in checkpoints(source)}

@@ -235,7 +235,7 @@ def as_text(parameter: Parameter) -> Parameter:
 
     info = option.declared(
         help=option.help,
-        metavar=option.kind.metavar,
+        metavar=label if isinstance(option, Argument) else option.kind.metavar,
         show_default=option.default or True,
         rich_help_panel=option.panel,
         callback=read,

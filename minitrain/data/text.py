@@ -22,8 +22,10 @@ def load_text(path: str | Path) -> list[str]:
     path = Path(path)
     if not path.exists():
         raise InputError(f"there is no file or folder {path}: give the path of a text file")
-    if not path.is_dir():
+    if path.is_file():
         return _documents(path)
+    if not path.is_dir():  # /dev/zero has no end
+        raise InputError(f"{path} is neither a file nor a folder: give the path of a text file")
     files = sorted(file for pattern in READABLE for file in path.rglob(pattern))
     if not files:
         raise InputError(f"the folder {path} holds no {' or '.join(READABLE)} file: put one there")

@@ -71,10 +71,9 @@ def handed_in(request: pytest.FixtureRequest) -> Iterator[HandedIn]:
 
 
 def _solution(lab: LabChecks) -> Path | None:
-    """The executed notebook, which has the recorded tables, else the master."""
-    folder = ROOT / "solutions"
-    paths = [folder / f"{lab.name}{suffix}" for suffix in (".ipynb", ".py")]
-    return next((path for path in paths if path.exists()), None)
+    """The executed notebook, which has the recorded tables too."""
+    path = ROOT / "solutions" / f"{lab.name}.ipynb"
+    return path if path.exists() else None
 
 
 def _given(path: Path, lab: LabChecks) -> Path | None:

@@ -61,7 +61,9 @@ class TrainOptions(MeshRequest):
     """Every option with its default; one of minutes, steps and tokens says when to stop."""
 
     preset: Annotated[str, Option(PRESET, "the model's shape")] = "1M"
-    data: Annotated[str, Option(TEXT, f"{', '.join(TEXTS)}, or a text file")] = "corpus"
+    data: Annotated[
+        str, Option(TEXT, f"{', '.join(TEXTS)}, or a text file, or a folder of .txt and .md")
+    ] = "corpus"
     domain: Annotated[str, Option(DOMAIN, "the corpus's world")] = "village"
     minutes: Annotated[
         float | None, Option(MINUTES, "when to stop: minutes of the whole command", "2")

@@ -179,9 +179,11 @@ def train_config(
 
 def check_unfinished(plan: TrainConfig, state: TrainState) -> None:
     if state.step >= plan.total_steps(state.step, state.seconds):
+        longer = f"--minutes {max(state.seconds / 30, 0.1):.1f}"
         raise InputError(
             f"this run is complete ({state.step} steps, {state.seconds / 60:.1f} minutes): go on "
-            f"with more of them, such as --resume --minutes {state.seconds / 30:.0f}"
+            "with more of them, such as --resume "
+            + (longer if plan.steps is None else f"--steps {2 * state.step}")
         )
 
 

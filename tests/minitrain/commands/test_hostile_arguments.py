@@ -140,6 +140,13 @@ def test_no_option_takes_an_empty_text_or_a_path_that_cannot_be(files):
                 assert is_answer(2, done.stderr), done.stderr
 
 
+def test_no_option_goes_without_its_value():
+    for taken in ALL:
+        for option in taken.options:
+            done = minitrain(*taken.words, option)
+            assert done.returncode == 2 and is_answer(2, done.stderr), (taken.words, option)
+
+
 @pytest.mark.parametrize("value", ["nan", "1e400", "1e9", "-1", "0", "0.5", "x", "[/bold]", '"'])
 def test_a_hostile_cell_in_any_column_of_a_run(value, tmp_path):
     file = tmp_path / "runs.csv"
@@ -165,7 +172,9 @@ def test_a_hostile_cell_in_any_column_of_a_run(value, tmp_path):
         ("plan --tokens nan", "--tokens is 'nan'"),
         ("plan --pue nan", "--pue is 'nan'"),
         ("plan --batch 1e20", "--batch is '1e20'"),
-        ("plan predict", "Missing argument 'FILE': see python -m minitrain plan predict --help"),
+        ("plan predict", "Missing argument 'RUNS': see python -m minitrain plan predict --help"),
+        ("train --data /dev/zero --steps 1", "/dev/zero is neither a file nor a folder"),
+        ("train --steps", "Option '--steps' requires an argument"),
         ("bench --none", "No such option: --none"),
         ("", "Missing command: see python -m minitrain --help"),
     ],

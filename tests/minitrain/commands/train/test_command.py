@@ -279,7 +279,7 @@ def test_sigterm_to_one_rank_saves_and_ends_all(text, before, find):
 
 def test_a_finished_run_may_be_given_more(text):
     train(*SMALL, "--steps", 2, "--data", text)
-    with pytest.raises(InputError, match=r"run is complete .* go on with more"):
+    with pytest.raises(InputError, match=r"run is complete .* such as --resume --steps 4"):
         train("--resume")
     assert "trained   4 steps" in train("--resume", "--steps", 4)
     assert [row["step"] for row in log(Path("runs/0.5M-pangrams"))] == ["1", "2", "3", "4"]
