@@ -38,7 +38,8 @@ class Zero3(Sharded):
 
     The root's unit, and with it what several units use (tied weights), is there from the start of
     the forward to the end of the backward. Shards are float32 or wider; `compute_dtype` is what
-    the modules see, `reduce_dtype` how gradients travel and add up.
+    the modules see, `reduce_dtype` how gradients travel and add up. Freeze before wrapping what no
+    forward uses, or AdamW decays it (`Sharded` says why).
     """
 
     def __init__(

@@ -37,7 +37,8 @@ class Zero(Sharded):
 
     Both reduce alike; stage 1 keeps the buffers of all gradients, so that microbatches under
     `no_sync` cost it nothing, and stage 2 frees each as soon as its part is with its owner: two are
-    held at a time. By default a bucket is an eighth of the model, from 2 MB to DDP's 25.
+    held at a time. By default a bucket is an eighth of the model, from 2 MB to DDP's 25. Freeze
+    before wrapping what no forward uses, or AdamW decays it (`Sharded` says why).
     """
 
     def __init__(
