@@ -29,6 +29,12 @@ def group_from_torch(source: dist.ProcessGroup | DeviceMesh | None = None) -> Gr
         )
     if isinstance(source, DeviceMesh):
         source = _process_group(source)
+    elsewhere = source == dist.GroupMember.NON_GROUP_MEMBER  # what new_group gives non-members
+    if not (source is None or elsewhere or isinstance(source, dist.ProcessGroup)):
+        raise InputError(
+            f"group_from_torch({source!r}): give a process group (dist.new_group([0, 1])), a mesh "
+            "of one dimension, or nothing for all ranks"
+        )
     process_group = source or dist.group.WORLD
     rank = dist.get_rank(process_group)
     if rank < 0:

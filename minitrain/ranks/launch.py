@@ -78,6 +78,8 @@ def launch(
     operation waits longer than 10 minutes: the one limit under torchrun, where no one looks on.
     fabric: the name of an emulated network, or a Fabric; then the clock of each rank is logical.
     start_method: "fork" is faster, for a parent that has never run an operation of torch.
+    What a cell's `fn` needs goes along: of the cell's globals those that it, or a function that it
+    calls, mentions by name; what is looked up at run time (`globals()["x"]`, `eval`) stays behind.
     Rank r starts with the random seed r, and with as many threads as there are cores / ranks.
     """
     _check(fn, ranks, timeout, start_method)

@@ -2,8 +2,8 @@
 
 Reading memory that was given back crashes, or computes with whatever lies there by now. While a
 unit is freed, its parameters are of this class, which answers what needs no memory and refuses the
-rest (`__torch_function__` is asked before anything runs). While gathered they are plain parameters,
-so an operation of a forward costs nothing more.
+rest (`__torch_function__` is asked before anything runs). While gathered they are `WholeWeight`s
+(wrapped.py), so an operation of a forward costs nothing more.
 """
 
 from __future__ import annotations
@@ -44,11 +44,3 @@ class FreedWeight(nn.Parameter):
                 "within `with zero.gathered():`, save it by `full_state_dict(zero)`, or give an "
                 "optimizer `zero.parameters()`"
             )
-
-
-def gradient_of(parameter: nn.Parameter) -> Tensor | None:
-    """`.grad`, also of a freed weight: a unit's last gradient may come after its memory went."""
-    if type(parameter) is nn.Parameter:
-        return parameter.grad
-    with torch._C.DisableTorchFunctionSubclass():
-        return parameter.grad

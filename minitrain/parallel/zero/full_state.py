@@ -20,7 +20,9 @@ from minitrain.parallel.zero.sharded import Sharded
 def full_state_dict(zero: Sharded, root: int | None = None) -> dict[str, Tensor]:
     """`state_dict()` as the model would give it unwrapped, weights in the dtype of their shards.
 
-    On every rank, or on rank `root` and {} on the others.
+    On every rank, or on rank `root` and {} on the others. Buffers are alike when a model is wrapped
+    and each rank's own from then on: those that a forward writes (BatchNorm's) differ, and each
+    rank gives its own.
     """
     mine, whole = root in (None, zero.group.rank), {}
     for unit in zero.units:
@@ -51,7 +53,10 @@ def full_gradients(zero: Sharded, root: int | None = None) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_full_state_dict(zero: Sharded, state: dict[str, Tensor], root: int | None = None) -> None:
-    """Every rank copies its part of `state`, or of what rank `root` has and sends the others."""
+    """Every rank copies its part of `state`, or of what rank `root` has and sends the others.
+
+    Buffers too: from one `root` they are alike again on all ranks.
+    """
     mine, group = root in (None, zero.group.rank), zero.group
     if mine:
         _check_names(zero, state)
@@ -63,16 +68,16 @@ def load_full_state_dict(zero: Sharded, state: dict[str, Tensor], root: int | No
             group.broadcast(full, root)
         zero.overwrite(unit, full[unit.mine])
     zero.settle()
-    for name, buffer in _buffers(zero).items():
+    for name, tensor in _uncut(zero).items():
         if mine:
-            buffer.copy_(state[name])
+            tensor.copy_(state[name])
         if root is not None:
-            group.broadcast(buffer, root)
+            group.broadcast(tensor.data, root)
 
 
 def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
     known = zero.module.state_dict(keep_vars=True)
-    needed = [*_buffers(zero), *(name for unit in zero.units for name in unit.parameters)]
+    needed = [*_uncut(zero), *(name for unit in zero.units for name in unit.parameters)]
     wrong = {
         "are missing": [name for name in needed if name not in state],
         "are not the model's": [name for name in state if name not in known],
@@ -88,7 +93,7 @@ def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
             )
 
 
-def _buffers(zero: Sharded) -> dict[str, Tensor]:
-    """Those that a state dict holds."""
+def _uncut(zero: Sharded) -> dict[str, Tensor]:
+    """What a state dict holds beside the shards: buffers, and what stages 1 and 2 found frozen."""
     known = zero.module.state_dict(keep_vars=True)
-    return {name: buffer for name, buffer in zero.module.named_buffers() if name in known}
+    return {name: tensor for name, tensor in known.items() if tensor not in zero.piece_of}

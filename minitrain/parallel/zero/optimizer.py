@@ -71,6 +71,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> None:
         assert closure is None, "gradients come from backward() here, not from a closure"
+        self.zero.check_step()
         units = self.zero.trained
         for unit in units:
             unit.hide_gradient()

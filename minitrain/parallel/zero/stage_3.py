@@ -16,7 +16,7 @@ Papers: Rajbhandari et al. 2020; Zhao et al. 2023, "PyTorch FSDP". Lab: e03.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from minitrain.parallel.ddp import broadcast_parameters
 from minitrain.parallel.zero.sharded import Sharded
 from minitrain.parallel.zero.torch_optimizers import OptimizerWatch
 from minitrain.parallel.zero.unit import Unit
+from minitrain.parallel.zero.wrapped import not_wrapped
 from minitrain.ranks.group import Group
 
 
@@ -37,7 +38,8 @@ class Zero3(Sharded):
 
     The root's unit, and with it what several units use (tied weights), is there from the start of
     the forward to the end of the backward. Shards are float32 or wider; `compute_dtype` is what
-    the modules see, `reduce_dtype` how gradients travel and add up.
+    the modules see, `reduce_dtype` how gradients travel and add up. Freeze before wrapping what no
+    forward uses, or AdamW decays it (`Sharded` says why).
     """
 
     def __init__(
@@ -49,8 +51,9 @@ class Zero3(Sharded):
         reduce_dtype: torch.dtype | None = None,
         prefetch: bool = True,
     ) -> None:
+        not_wrapped(model)
+        modules = blocks_of(model) if units is None else modules_in(model, units)
         broadcast_parameters(group, model)
-        modules = list(dict.fromkeys(blocks_of(model) if units is None else units))
         self.units_of = {
             module: [Unit(alike, group, 3, compute_dtype, reduce_dtype) for alike in parameters]
             for module, parameters in split(model, modules).items()
@@ -80,6 +83,7 @@ class Zero3(Sharded):
             self.order = self._order()
         else:
             self._free(*self.units_of)
+        _when_a_gradient_comes(out, self._before_roots_backward)
         return out
 
     def finish(self) -> None:
@@ -112,11 +116,14 @@ class Zero3(Sharded):
         if module is not self.open and not is_first_backwards:
             self._free(module)
         if not self.in_backward:
-            for tensor in tree_leaves(out):
-                if isinstance(tensor, Tensor) and tensor.requires_grad:
-                    tensor.register_hook(partial(self._before_backward, module))
+            _when_a_gradient_comes(out, partial(self._before_backward, module))
 
     # ---- backward ----
+
+    def _before_roots_backward(self, gradient: Tensor) -> None:
+        """Of a forward the root's unit is still there; of a second backward it is not."""
+        self._begin_backward()
+        self._gather(self.module)
 
     def _before_backward(self, module: nn.Module, gradient: Tensor) -> None:
         """The gradient of an output is there: this unit's nodes come next, the last one's are over.
@@ -169,6 +176,18 @@ class Zero3(Sharded):
                 unit.free()
 
 
+def modules_in(model: nn.Module, units: Sequence[nn.Module]) -> list[nn.Module]:
+    """`units`, each once; InputError where one is not a module of the model."""
+    inside = set(model.modules())
+    for unit in units:
+        if unit not in inside:
+            raise InputError(
+                f"units has {unit!r}, which is no module of this {type(model).__name__}: give the "
+                "modules themselves, units=[model.first, …]"
+            )
+    return list(dict.fromkeys(units))
+
+
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """What users of FSDP2 name by hand: the layers in the model's outermost lists of modules.
 
@@ -209,6 +228,13 @@ def split(
         owner = next(iter(users[parameter])) if len(users[parameter]) == 1 else model
         alike[owner][parameter.requires_grad, parameter.dtype][name] = parameter
     return {module: list(kinds.values()) for module, kinds in alike.items()}
+
+
+def _when_a_gradient_comes(out: Any, action: Callable[[Tensor], None]) -> None:
+    """Calls it with each output's, before anything that made the output runs backward."""
+    for tensor in tree_leaves(out):
+        if isinstance(tensor, Tensor) and tensor.requires_grad:
+            tensor.register_hook(action)
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -28,6 +28,7 @@ from minitrain.parallel.ddp import BUCKET_BYTES, broadcast_parameters, bucket_gr
 from minitrain.parallel.zero.sharded import Sharded
 from minitrain.parallel.zero.torch_optimizers import OptimizerWatch
 from minitrain.parallel.zero.unit import Unit
+from minitrain.parallel.zero.wrapped import not_wrapped
 from minitrain.ranks.group import Group
 
 
@@ -36,7 +37,8 @@ class Zero(Sharded):
 
     Both reduce alike; stage 1 keeps the buffers of all gradients, so that microbatches under
     `no_sync` cost it nothing, and stage 2 frees each as soon as its part is with its owner: two are
-    held at a time. By default a bucket is an eighth of the model, from 2 MB to DDP's 25.
+    held at a time. By default a bucket is an eighth of the model, from 2 MB to DDP's 25. Freeze
+    before wrapping what no forward uses, or AdamW decays it (`Sharded` says why).
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Zero(Sharded):
     ) -> None:
         if stage not in (1, 2):
             raise InputError(f"stage {stage!r}: Zero is stage 1 or 2; Zero3 is stage 3")
+        not_wrapped(model)
         broadcast_parameters(group, model)
         names = {parameter: name for name, parameter in model.named_parameters()}
         eighth = sum(p.nbytes for p in trainable(model)) // 8

@@ -49,7 +49,10 @@ class OptimizerWatch:
                 f"this {type(optimizer).__name__} has the model's own parameters, whose gradients "
                 "ZeRO takes away: build it after wrapping, on zero.parameters()"
             )
-        if optimizer not in self._checked and not parameters.isdisjoint(zero.piece_of.values()):
+        if parameters.isdisjoint(zero.piece_of.values()):
+            return
+        zero.check_step()
+        if optimizer not in self._checked:
             elementwise_only(partial(_twin, optimizer), zero.group.device)
             self._checked.add(optimizer)
 

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.memory.optimizer_offload import Shelf
 from minitrain.parallel.collectives.overlapped import start_all_gather, start_reduce_scatter_mean
-from minitrain.parallel.zero.freed import FreedWeight, gradient_of
+from minitrain.parallel.zero.freed import FreedWeight
 from minitrain.parallel.zero.sharded_gradient import ShardedGradient
+from minitrain.parallel.zero.wrapped import WholeWeight, gradient_of
 from minitrain.ranks.group import Group
 
 
@@ -92,6 +93,7 @@ class Unit:
         for name, parameter in self.parameters.items():
             place = self.places[parameter]
             parameter.data = self.full[place].view(parameter.shape)
+            parameter.__class__ = WholeWeight
             self._cut(name, place)
 
     def _cut(self, name: str, place: slice) -> None:
@@ -122,7 +124,7 @@ class Unit:
         self.start_gather()
         self._arrived()
         for parameter in self.places:
-            parameter.__class__ = nn.Parameter
+            parameter.__class__ = WholeWeight
 
     def free(self) -> None:
         """`full` is out of date, and in stage 3 gives its memory back."""

@@ -18,6 +18,9 @@ def made(group):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     with pytest.raises(InputError, match=r"mesh\['dp'\]"):
         group_from_torch(mesh)
+    for wrong in ("gloo", 2):
+        with pytest.raises(InputError, match="give a process group"):
+            group_from_torch(wrong)
     groups = [everyone, group_from_torch(mesh["dp"])]
     if group.rank in (1, 3):
         groups.append(group_from_torch(pair))

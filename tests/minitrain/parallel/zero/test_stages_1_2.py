@@ -401,17 +401,14 @@ def test_wrong_versions_are_told_apart():
 
 def refused(group):
     model = toys.toy()
-    groups = parameter_groups(model, 0.1)
+    optimizer = partial(ZeroOptimizer, Zero(model, group), parameter_groups(model, 0.1))
+    other = toys.toy()
     attempts = {
-        "Zero3 is stage 3": lambda: Zero(model, group, 3),
-        "whole matrices": lambda: ZeroOptimizer(Zero(model, group), groups, torch.optim.Adafactor),
-        "two units": lambda: Zero3(model, group, [model.blocks[0], model.blocks]),
-        "offload them in stage 3": lambda: ZeroOptimizer(
-            Zero(model, group), groups, toys.ADAMW, MemoryStore(), ["parameters"]
-        ),
-        "did you mean": lambda: ZeroOptimizer(
-            Zero(model, group), groups, toys.ADAMW, MemoryStore(), ["gradient"]
-        ),
+        "Zero3 is stage 3": lambda: Zero(other, group, 3),
+        "whole matrices": lambda: optimizer(torch.optim.Adafactor),
+        "two units": lambda: Zero3(other, group, [other.blocks[0], other.blocks]),
+        "offload them in stage 3": lambda: optimizer(toys.ADAMW, MemoryStore(), ["parameters"]),
+        "did you mean": lambda: optimizer(toys.ADAMW, MemoryStore(), ["gradient"]),
     }
     for message, attempt in attempts.items():
         with pytest.raises(InputError, match=message):

@@ -95,7 +95,10 @@ def refused(group):
         other(torch.ones(2)).sum().backward()
         torch.optim.Adafactor(other.parameters()).step()  # none of ours
     zero = wrapped(group, 2)
-    zero.module.to(torch.float16)
+    with pytest.raises(InputError, match="before you wrap"):
+        zero.module.to(torch.float16)
+    for p in zero.module.parameters():
+        p.data = p.data.half()
     with pytest.raises(InputError, match="moved or cast after"):
         toys.loss_of(zero, toys.text(0, group.rank, group.size))
 
