@@ -44,7 +44,7 @@ def shapes():
         made.append(
             {"vocab_size": draw(50, 200), "hidden_size": size * heads, "layers": draw(2, 6), "heads": heads,
                  "kv_heads": kv, "ffn_size": draw(30, 90), "head_size": size, "tied": tied, "window": None, "qkv_bias": False,
-                 "experts": 0}
+                 "gated": True, "experts": 0}
         )  # fmt: skip
     return made
 
