@@ -45,6 +45,7 @@ PRELOADED = [
 LAST = "minitrain.ranks.reload"  # notes how old the sources of what is loaded then are
 GLANCE_SECONDS = 0.1  # between two looks at who waits for whom
 GRACE_SECONDS = 0.5  # for the other ranks, after one has failed
+EXIT_SECONDS = 1.0  # for the exit code of a rank that is gone
 
 
 def context(start_method: str | None, preload: Sequence[str] = ()) -> Any:
@@ -248,6 +249,7 @@ def _too_late(crew: Crew, timeout: float) -> RankError:
 
 
 def _how_it_died(process: Any) -> str:
+    process.join(EXIT_SECONDS)  # its pipe closes a moment before its exit code is there
     code = process.exitcode
     if code is not None and code < 0:
         name = signal.Signals(-code).name
