@@ -124,10 +124,25 @@ def page(load):
 
 
 @pytest.fixture
+def load_alone(load) -> Iterator[Callable]:
+    """As `load`, closed after the test: what a hidden page paints holds up the one that is seen."""
+    pages = []
+
+    def loaded(path: str, theme: str = "light"):
+        pages.append(load(path, theme))
+        return pages[-1]
+
+    yield loaded
+    for page in pages:
+        page.close()
+
+
+@pytest.fixture
 def open_tab(page) -> Iterator[Callable]:
     """Opens a notebook in a tab of its own, as a click in the list of files does -> its panel.
 
-    It is closed after the test, with its kernel: every open tab makes a change of theme slower.
+    It is closed after the test, since every open tab makes a change of theme slower; its kernel
+    ends with the server.
     """
     numbers = []
 
@@ -144,14 +159,12 @@ def open_tab(page) -> Iterator[Callable]:
 OPEN = """async path => {
     const panel = await window.jupyterapp.commands.execute("docmanager:open", { path });
     await panel.context.ready;
+    await panel.sessionContext.ready;  // else a cell that is run now is passed over
     return panel.id;
 }"""
-CLOSE = """async ids => {
-    for (const panel of [...window.jupyterapp.shell.widgets("main")]) {
-        if (!ids.includes(panel.id)) continue;
-        await panel.sessionContext.shutdown();
-        panel.dispose();
-    }
+CLOSE = """ids => {
+    for (const panel of [...window.jupyterapp.shell.widgets("main")])
+        if (ids.includes(panel.id)) panel.dispose();
 }"""
 
 
