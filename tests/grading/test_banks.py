@@ -6,15 +6,20 @@ work on checks try other draws: `pytest tests/grading/test_banks.py --draws 7`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from functools import cache
+from inspect import getsource, isfunction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minitrain.lab.grading.attempt import attempt_of
+from minitrain.lab.grading.checks import checks_of
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import LabChecks, load_lab, pickled_reference
-from minitrain.lab.grading.grade import CheckResult, checks_in_turn
+from minitrain.lab.grading.grade import CheckResult, run_check
 from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.lab.sandbox.sandbox import Sandbox
 
@@ -28,7 +33,10 @@ Grade = Callable[[Specimen, str], Iterator[CheckResult]]
 
 @pytest.fixture(scope="module")
 def graded() -> Iterator[Grade]:
-    """graded(specimen, exercise) -> its checks in turn; one sandbox a lab, the one in use."""
+    """graded(specimen, exercise) -> its checks in turn; one sandbox a lab, the one in use.
+
+    Those in whose source the specimen's words stand come first: then most need no other.
+    """
     labs: dict[str, LabChecks] = {}
     sandboxes: dict[str, Sandbox] = {}
 
@@ -43,11 +51,20 @@ def graded() -> Iterator[Grade]:
         ours = {e.name: pickled_reference(e) for e in exercises if e.name != exercise}
         item = labs[name].find("exercise", exercise)
         attempt = attempt_of(item, specimen.submission(), ours, sandboxes[name])
-        return checks_in_turn(item, {"submission": attempt})
+        checks = sorted(checks_of(item), key=lambda c: len(specimen.missing(words_of(c.function))))
+        return (run_check(item, check, {"submission": attempt}) for check in checks)
 
     yield grade
     for sandbox in sandboxes.values():
         sandbox.close()
+
+
+@cache
+def words_of(check: Any) -> str:
+    """The source of a check and of the functions beside it that it calls, texts joined."""
+    called = (check.__globals__.get(name) for name in check.__code__.co_names)
+    beside = [f for f in called if isfunction(f) and f.__module__ == check.__module__]
+    return re.sub(r'"\s*f?"', "", "".join(map(getsource, [check, *beside])))
 
 
 @pytest.fixture(autouse=True)
