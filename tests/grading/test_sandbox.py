@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -112,13 +113,13 @@ def test_prints_are_not_results(sandbox):
     assert attempt(sandbox, source).run(lambda f: f()) == 1
 
 
-def test_nothing_is_left_of_a_sandbox(tiny):
-    with Sandbox(tiny.hidden) as own:
+@pytest.mark.parametrize("isolate", [True, False])
+def test_nothing_is_left_of_a_sandbox(tiny, isolate, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Sandbox(tiny.hidden, isolate=isolate) as own:
         assert attempt(own).run(lambda f: 1) == 1
         family = [own.process.pid, *(p.pid for p in psutil.Process(own.process.pid).children(True))]
-        folder = Path(own.folder.name)
-        assert folder.exists()
-    assert not folder.exists()
+    assert not list(tmp_path.iterdir())
     _, alive = psutil.wait_procs([psutil.Process(p) for p in family if psutil.pid_exists(p)], 5)
     assert not alive
 

@@ -1,8 +1,9 @@
 """A process in which nbval, a kernel and torch are imported once; each notebook runs in forks of it.
 
     server ── fork ──> pytest with nbval ── fork ──> the kernel that runs the cells
+       └── the ranks' own server, of which all kernels fork theirs
 
-Importing costs 5 s of a core, as long as many a notebook. A request is a line on stdin, pytest's
+Importing costs 7 s of a core, as long as many a notebook. A request is a line on stdin, pytest's
 arguments, the kernel's environment and a file for what is printed; the answer is the exit status.
 """
 
@@ -16,6 +17,7 @@ import os
 import signal
 import sys
 import traceback
+from multiprocessing import forkserver
 from typing import Any, NoReturn
 
 KERNEL = ("ipykernel.kernelapp", "matplotlib.figure", "matplotlib.backends.backend_agg")
@@ -28,6 +30,7 @@ def main() -> None:
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as every kernel has it
     for name in PRELOAD:
         importlib.import_module(name)
+    start_rank_server()
     gc.freeze()  # else a collection in a fork would copy every page that it shares with us
     for line in sys.stdin:
         pid = os.fork()
@@ -35,6 +38,15 @@ def main() -> None:
             run(**json.loads(line))
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def start_rank_server() -> None:
+    """What `Lab` has each kernel start; those that are forked from here use this one."""
+    from minitrain.lab.notebook.lab import RANKS_USE
+    from minitrain.ranks.launch import prepare
+
+    prepare(*RANKS_USE)
+    forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
 
 
 def run(arguments: list[str], environment: dict[str, str], output: str) -> NoReturn:

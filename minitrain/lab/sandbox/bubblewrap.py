@@ -7,10 +7,11 @@ one that says so when it is imported. No network, its own process numbers and te
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 import minitrain
@@ -43,10 +44,10 @@ def find() -> str | None:
     return program if works.returncode == 0 else None
 
 
-def wrap(program: str, command: list[str], hidden: Iterable[str], stubs: Path) -> list[str]:
-    """`command` inside the walls. `hidden`: files of the package; `stubs`: a folder for lids."""
+def wrap(program: str, command: list[str], lids: Mapping[str, int]) -> list[str]:
+    """`command` inside the walls. `lids`: a hidden file of the package -> what `lid` opened."""
     package = ["--ro-bind", str(PACKAGE), str(PACKAGE)]
-    arguments = [*_walls(), *_system(), *package, *_lids(hidden, stubs)]
+    arguments = [*_walls(), *_system(), *package, *_covered(lids)]
     return [program, *arguments, "--remount-ro", "/", "--chdir", PRIVATE, "--", *command]
 
 
@@ -83,14 +84,20 @@ def _interpreter() -> list[str]:
     return [f for f in shown if not any(f.startswith(other + "/") for other in shown)]
 
 
-def _lids(hidden: Iterable[str], stubs: Path) -> list[str]:
+def lid(name: str) -> int:
+    """A file in memory, open for `wrap`, that says when it is imported that `name` is hidden."""
+    file = os.memfd_create("lid")
+    os.write(file, f"raise ImportError({REFUSED.format(name)!r})\n".encode())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def _covered(lids: Mapping[str, int]) -> list[str]:
     """A lid on each hidden file, and on the compiled copies beside it."""
     arguments: list[str] = []
-    for number, name in enumerate(hidden):
+    for name, file in lids.items():
         path = PACKAGE.parent / name
-        lid = stubs / f"lid{number}.py"
-        lid.write_text(f"raise ImportError({REFUSED.format(name)!r})\n")
-        arguments += ["--ro-bind", str(lid), str(path)]
+        arguments += ["--ro-bind-data", str(file), str(path)]
         cache = path.parent / "__pycache__"
         if cache.is_dir():
             arguments += ["--tmpfs", str(cache), "--remount-ro", str(cache)]

@@ -43,8 +43,9 @@ class Sandbox:
     ) -> None:
         self.hidden = tuple(sorted(set(hidden)))
         self.limits = (limits or Limits()).fitted()
-        self.folder = tempfile.TemporaryDirectory(prefix="minitrain-")
         self.bubblewrap = bubblewrap.find() if isolate else None
+        outside = None if self.bubblewrap else tempfile.TemporaryDirectory(prefix="minitrain-")
+        self.folder = outside  # where runs write if they have no /tmp of their own
         self.process: subprocess.Popen[bytes] | None = None
         self.ready = False
 
@@ -67,18 +68,21 @@ class Sandbox:
             return
         self.stop()
         self.control, theirs = socket.socketpair()
-        with theirs, tempfile.TemporaryFile() as errors:
-            self.errors: BinaryIO = os.fdopen(os.dup(errors.fileno()), "w+b")
+        self.errors: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `stop`)
+        lids = {name: bubblewrap.lid(name) for name in self.hidden} if self.bubblewrap else {}
+        with theirs:
             self.process = subprocess.Popen(
-                self._command(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
+                self._command(theirs.fileno(), lids),
+                pass_fds=[theirs.fileno(), *lids.values()],
                 stdin=subprocess.DEVNULL,
                 stdout=self.errors,
                 stderr=self.errors,
                 env=self._environment(),
-                cwd=self.folder.name,
+                cwd=self.folder.name if self.folder else "/",  # bubblewrap goes to its own /tmp
                 start_new_session=True,
             )
+        for file in lids.values():
+            os.close(file)
 
     def run(self, request: Request) -> Reply:
         """One run under this sandbox's rules; SubmissionFailed where it gave no result."""
@@ -116,7 +120,7 @@ class Sandbox:
                 finally:
                     os.close(reply_end), os.close(output_end)
             zygote = psutil.Process(self.process.pid)
-            folder = None if self.bubblewrap else Path(self.folder.name)
+            folder = Path(self.folder.name) if self.folder else None
             watch = Watch(self.control, reply, output, zygote, self.limits, folder)
             return watch.follow(request.patience)
         except (psutil.NoSuchProcess, ConnectionError):
@@ -124,21 +128,17 @@ class Sandbox:
         finally:
             os.close(reply), os.close(output)
 
-    def _command(self, control: int) -> list[str]:
+    def _command(self, control: int, lids: dict[str, int]) -> list[str]:
         namespace = os.readlink("/proc/self/ns/pid") if sys.platform == "linux" else ""
         python = [sys.executable, "-s", "-m", "minitrain.lab.sandbox.zygote"]
         command = [*python, str(control), self._work_folder(), namespace]
         if self.bubblewrap:
-            return bubblewrap.wrap(self.bubblewrap, command, self.hidden, Path(self.folder.name))
+            return bubblewrap.wrap(self.bubblewrap, command, lids)
         return command
 
     def _work_folder(self) -> str:
         """Where a run may write, as it sees it itself."""
-        if self.bubblewrap:
-            return bubblewrap.PRIVATE
-        path = Path(self.folder.name) / "work"
-        path.mkdir(exist_ok=True)
-        return str(path)
+        return self.folder.name if self.folder else bubblewrap.PRIVATE
 
     def _environment(self) -> dict[str, str]:
         """Nothing of the user's: no tokens, no settings."""
@@ -180,10 +180,11 @@ class Sandbox:
         self.process, self.ready = None, False
 
     def close(self) -> None:
-        """Ends the sandbox and removes its folder."""
+        """Ends the sandbox and removes what it wrote."""
         self.stop()
-        with suppress(OSError):
-            self.folder.cleanup()
+        if self.folder:
+            with suppress(OSError):
+                self.folder.cleanup()
 
 
 def _compiled(source: Path) -> list[Path]:
