@@ -39,7 +39,7 @@ def rotate(x: torch.Tensor, turns) -> torch.Tensor:
     (T, 1, C), each angle in both halves; in the *first* half of `turns.sin` the sign
     is already negative. 1 to 3 lines."""
     ### BEGIN SOLUTION
-    return x * turns.cos + x.roll(x.shape[-1] // 2, dims=-1) * turns.sin
+    ### SOLUTION minitrain.model.rope:rotate
     ### END SOLUTION
 
 
@@ -535,7 +535,7 @@ lab.answer("largest", largest)
 def mfu(tokens_per_second: float, config, length: int, peak: float) -> float:
     """A share from 0 to 1; `peak` in FLOP/s. 1 line."""
     ### BEGIN SOLUTION
-    return tokens_per_second * flops_per_token(config, length) / peak
+    ### SOLUTION minitrain.measure.flops:mfu
     ### END SOLUTION
 
 

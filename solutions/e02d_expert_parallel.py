@@ -57,12 +57,7 @@ def route(x, weight, bias, k: int):
     """x (M, D), weight (E, D), bias (E,) -> p (M, E), experts (M, k) int64, and their
     weights (M, k), in the type of p; gradients flow through them to p. About 6 lines."""
     ### BEGIN SOLUTION
-    wide = torch.promote_types(x.dtype, torch.float32)
-    p = (x.to(wide) @ weight.to(wide).T).softmax(dim=-1)
-    experts = (p + bias).topk(k).indices
-    chosen = p.gather(1, experts)
-    weights = chosen / chosen.sum(1, keepdim=True) if k > 1 else chosen
-    return p, experts, weights
+    ### SOLUTION minitrain.parallel.expert.plain:route
     ### END SOLUTION
 
 
@@ -210,17 +205,7 @@ def plan(experts, count: int, priority, factor: float | None = None):
     """experts and priority (M, K) -> order (R,), and the rows of each of `count` experts
     (count,). A `factor` of None drops nothing. About 10 lines."""
     ### BEGIN SOLUTION
-    flat = experts.flatten()
-    first = priority.flatten().argsort(descending=True, stable=True)
-    order = first[flat[first].argsort(stable=True)]
-    counts = torch.bincount(flat, minlength=count)
-    if factor is not None:
-        capacity = math.ceil(factor * len(flat) / count)
-        starts = counts.cumsum(0) - counts
-        place = torch.arange(len(flat)) - starts[flat[order]]
-        order = order[place < capacity]
-        counts = counts.clamp(max=capacity)
-    return order, counts
+    ### SOLUTION minitrain.parallel.expert.plain:plan
     ### END SOLUTION
 
 
@@ -261,10 +246,7 @@ def mix(x, weights, order, counts, experts) -> torch.Tensor:
     """x (M, D), weights (M, K), order (R,) and counts (E,) from plan -> (M, D); experts
     maps rows (R, D) and counts to answers (R, D). About 4 lines."""
     ### BEGIN SOLUTION
-    tokens = order // weights.shape[1]
-    answers = experts(x[tokens], counts)
-    weighed = answers * weights.flatten()[order].unsqueeze(1).to(answers.dtype)
-    return torch.zeros_like(x).index_add(0, tokens, weighed)
+    ### SOLUTION minitrain.parallel.expert.plain:mix
     ### END SOLUTION
 
 

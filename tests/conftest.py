@@ -66,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(WhereTimeWent())
 
 
+@pytest.hookimpl(optionalhook=True)  # xdist may be switched off
 def pytest_xdist_make_scheduler(config: pytest.Config, log) -> FilesNotebooksAndBanks:
     return FilesNotebooksAndBanks(config, log)
 
