@@ -4,6 +4,7 @@
     count_text(1.2e6)    '1.2M'        memory_text(1536)      '1.5 KiB'
     number_text(None)    '–'           seconds_text(3.1e-3)   '3.1 ms'
     points_text(1.5)     '1.5'         score_text(2, 6)       '2 of 6 points'
+    printable("a\x1b[31m")  'a[31m'
 
 Three significant digits, four for memory and plain numbers, and no zeros at the end.
 """
@@ -62,6 +63,15 @@ def points_text(value: float) -> str:
 def score_text(got: float, most: float) -> str:
     """(2, 6) -> '2 of 6 points', (1, 1) -> '1 of 1 point'."""
     return f"{points_text(got)} of {plural(most, 'point')}"
+
+
+def printable(text: str, most: int = 2000) -> str:
+    """What a stranger wrote, safe in a terminal, JSON, XML and CSV: no control characters, no
+    surrogates, and of more than `most` characters the two ends."""
+    half = most // 2
+    if len(text) > most:
+        text = f"{text[:half]} … {text[-half:]}"
+    return "".join(c for c in text if c in "\n\t" or c.isprintable())
 
 
 def _scaled(value: float, step: int, units: Sequence[str], digits: int) -> str:

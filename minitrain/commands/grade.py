@@ -51,15 +51,27 @@ def grade(
     ),
 ) -> None:
     """Grade submissions in the sandbox, as text or for other tools."""
+    if csv is not None:
+        _class(submissions, csv, jobs)
+        return
+    reports, refused = _reports(_files(submissions))
+    labs = [report.lab for _, report in reports]
+    _warn()
+    if gradescope is not None and len(set(labs)) < len(labs):
+        raise InputError("--gradescope adds up the labs of one student: give each lab once")
+    _write(reports, as_json, junit, gradescope)
+    if refused:
+        raise InputError("\n".join(refused))
+
+
+def _warn() -> None:
+    """Of what makes the sandbox weaker here."""
     from minitrain.lab.sandbox import bubblewrap
 
     if bubblewrap.find() is None:
         print(f"warning: {bubblewrap.MISSING}", file=sys.stderr)
-    if csv is not None:
-        _class(submissions, csv, jobs)
-        return
-    reports = [(path, _report(path)) for path in _files(submissions)]
-    _write(reports, as_json, junit, gradescope)
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        print(f"warning: {bubblewrap.ROOT}", file=sys.stderr)
 
 
 def _files(paths: list[Path]) -> list[Path]:
@@ -69,6 +81,19 @@ def _files(paths: list[Path]) -> list[Path]:
     for path in paths:
         found += [entry.path for entry in find_submissions(path)] if path.is_dir() else [path]
     return found
+
+
+def _reports(paths: list[Path]) -> tuple[list[tuple[Path, Report]], list[str]]:
+    """Of each file that is a submission; and what is wrong with the others, a sentence each."""
+    reports, refused = [], []
+    for path in paths:
+        try:
+            reports.append((path, _report(path)))
+        except InputError as error:
+            refused.append(str(error))
+    if not reports:
+        raise InputError("\n".join(refused))
+    return reports, refused
 
 
 def _report(path: Path) -> Report:
@@ -114,6 +139,7 @@ def _class(paths: list[Path], csv: Path, jobs: int) -> None:
     from minitrain.lab.grading.classroom import grade_folder  # torch: seconds
 
     rows = grade_folder(paths[0], csv, jobs)
+    _warn()
     failed = [row for row in rows if row.error]
     print(f"{csv}: {len(rows)} rows, {len(failed)} of them with an error")
     for row in failed:

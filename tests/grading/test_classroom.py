@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import multiprocessing
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.lab.grading.classroom import Grade, as_csv, grade_folder, read_rows
+from minitrain.lab.grading.classroom import Grade, _alone, as_csv, grade_folder, read_rows
 from minitrain.lab.grading.collect import find_lab, find_submissions
 from minitrain.lab.grading.submission import read_submission
 
@@ -76,6 +78,52 @@ def test_a_class_is_graded_and_only_the_new_is_graded_again(folder, course, tmp_
     again = {row.student: row for row in grade_folder(folder, path, 2, course)}
     assert again["dan"].score == "7" and again["ada"] == rows["ada"]
     assert "1/1" in capfd.readouterr().err, "only dan's was graded again"
+
+
+def test_what_is_no_submission_costs_its_own_row(complete, course, tmp_path):
+    """Links, folders, pipes, holes of gigabytes and names that are no text."""
+    work = complete("class/ada/t00_tiny.ipynb")
+    folder = tmp_path / "class"
+    for name in ("copy", "nowhere", "pipe", "hole", "folder"):
+        (folder / name).mkdir()
+    (folder / "copy" / "t00_tiny.ipynb").symlink_to(work)
+    (folder / "nowhere" / "t00_tiny.ipynb").symlink_to("gone")
+    (folder / "folder" / "t00_tiny.ipynb").mkdir()
+    os.mkfifo(folder / "pipe" / "t00_tiny.ipynb")
+    with (folder / "hole" / "t00_tiny.ipynb").open("wb") as file:
+        file.truncate(2**33)
+    shutil.copy(work, os.fsencode(folder) + b"/n\xff\r_t00_tiny.ipynb")
+    rows = grade_folder(folder, tmp_path / "grades.csv", 2, course)
+    said = {row.student: row.error for row in rows}
+    assert [row.score for row in rows if not row.error] == ["7", "7"] and said["ada"] == ""
+    assert "is a link: hand in" in said["copy"] and "is a link" in said["nowhere"]
+    assert "is no file" in said["pipe"] and "is no file" in said["folder"]
+    assert "8192 MB, more than 64" in said["hole"]
+    assert said["n"] == "" and read_rows(tmp_path / "grades.csv") == rows
+
+
+class Deadly:
+    """Ends the process that loads it, as a verdict that takes all memory does."""
+
+    student, lab, path = "ada", "t00_tiny", Path("t00_tiny.ipynb")
+
+    def __reduce__(self):
+        return os._exit, (3,)
+
+
+def test_a_process_that_dies_costs_its_own_row():
+    row = _alone(multiprocessing.get_context("forkserver"), set(), Deadly(), "", None)
+    assert (row.student, row.score) == ("ada", "0") and "ended with exit code 3" in row.error
+
+
+def test_who_has_no_notebook_is_graded_by_the_script(complete, tmp_path, course):
+    complete("class/ada/t00_tiny.ipynb")
+    complete("class/bob/notes.ipynb")
+    for name in ("ada", "cyd"):
+        (tmp_path / "class" / name).mkdir(exist_ok=True)
+        (tmp_path / "class" / name / "t00_tiny.py").write_text("x = 1\n")
+    found = [(e.student, e.path.name) for e in find_submissions(tmp_path / "class", course)]
+    assert found == [("ada", "t00_tiny.ipynb"), ("bob", "notes.ipynb"), ("cyd", "t00_tiny.py")]
 
 
 def test_a_csv_of_something_else_is_left_alone(folder, course, tmp_path):

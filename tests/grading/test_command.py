@@ -32,7 +32,7 @@ def test_an_empty_lab_is_graded_in_every_form(run, tmp_path):
     xml, results = tmp_path / "r.xml", tmp_path / "r.json"
     code, out, err = run(f"labs/{LAB}.ipynb", "--json", "--junit", xml, "--gradescope", results)
     report = json.loads(out)
-    assert code == 0 and ("bubblewrap" in err or not err)
+    assert code == 0 and all(line.startswith("warning: ") for line in err.splitlines())
     assert (report["lab"], report["score"], report["max_score"]) == (LAB, 0, 100)
     assert {check["status"] for check in report["checks"]} <= {"not attempted", "failed"}
     assert ET.parse(xml).getroot()[0].get("tests") == str(len(report["checks"]))

@@ -1,7 +1,8 @@
 """Grades a folder of submissions in parallel processes, into a CSV with one row a student and lab.
 
 The CSV is rewritten, at once, after each submission, so an interrupted run loses at most the ones
-under way; a row whose file and checks have not changed since is kept and not graded again.
+under way; a row whose file and checks have not changed since is kept and not graded again. Each
+submission has a process of its own: whatever becomes of that is its own row.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import signal
-import sys
+import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, fields
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pandas
 from tqdm import tqdm
@@ -22,11 +27,14 @@ from minitrain.errors import InputError
 from minitrain.lab.grading.collect import Entry, checks_folder, find_lab, find_submissions
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.grading.grade import Report, grade_submission, warm
-from minitrain.lab.grading.reports import printable
-from minitrain.lab.grading.submission import read_submission
+from minitrain.lab.grading.submission import handed_in, read_submission
+from minitrain.lab.sandbox import bubblewrap
 from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.paths import write_atomically
-from minitrain.words import points_text
+from minitrain.words import points_text, printable
+
+SECONDS = 900.0  # for one submission, whose exercises and checks have limits of their own
+MEMORY_BYTES = 6 * 2**30  # of the process that reads what it returns, and judges it
 
 
 @dataclass(frozen=True)
@@ -51,12 +59,17 @@ def grade_folder(
 ) -> list[Grade]:
     """Grades what is new or changed, writes the CSV after each, returns all its rows in order."""
     entries = find_submissions(folder, root)
+    files = Counter((entry.student, entry.lab) for entry in entries)
     done = {row.file: row for row in read_rows(csv_path)}
     marks = {entry.path: _mark(entry, root) for entry in entries}
-    kept = {(row.file, row.graded_from) for row in done.values()}
-    rows = {path: done[str(path)] for path in marks if (str(path), marks[path]) in kept}
+    kept = {(row.file, row.graded_from) for row in done.values() if row.graded_from}
+    rows = {path: done[_file(path)] for path in marks if (_file(path), marks[path]) in kept}
     todo = [entry for entry in entries if entry.path not in rows]
     for row, entry in _graded(todo, marks, workers, root):
+        count = files[entry.student, entry.lab]
+        if count > 1:
+            words = f"one of {count} files of this student for one lab"
+            row = replace(row, remarks=" | ".join(filter(None, [words, row.remarks])))
         rows[entry.path] = row
         write_atomically(csv_path, as_csv(rows[e.path] for e in entries if e.path in rows))
     if not todo:
@@ -64,36 +77,70 @@ def grade_folder(
     return [rows[entry.path] for entry in entries]
 
 
+def _file(path: Path) -> str:
+    """The path as the CSV has it, which takes no name that is no text."""
+    return printable(str(path))
+
+
 def _graded(
     todo: list[Entry], marks: dict[Path, str], workers: int, root: Path | None
 ) -> Iterator[tuple[Grade, Entry]]:
     """In the order in which they are finished, with a progress bar."""
-    count = max(1, min(workers, len(todo)))
-    context = multiprocessing.get_context("spawn")  # this process may have run torch
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_until_told) as pool:
-        futures: dict[Future[Grade], Entry] = {
-            pool.submit(grade_entry, entry, marks[entry.path], root): entry for entry in todo
+    context = multiprocessing.get_context("forkserver")  # this process may have run torch
+    context.set_forkserver_preload([__name__])
+    living: set[Any] = set()
+    with ThreadPoolExecutor(max(1, min(workers, len(todo)))) as pool:
+        futures = {
+            pool.submit(_alone, context, living, entry, marks[entry.path], root): entry
+            for entry in todo
         }
         try:
-            for future in tqdm(
-                as_completed(futures), total=len(futures), desc="grading", unit="file"
-            ):
-                entry, failed = futures[future], future.exception()
-                row = future.result() if failed is None else _failed(entry, str(failed), "")
-                yield row, entry
-        except KeyboardInterrupt:
+            finished = as_completed(futures)
+            for future in tqdm(finished, total=len(futures), desc="grading", unit="file"):
+                yield future.result(), futures[future]
+        except BaseException:  # an interrupt, above all
             pool.shutdown(wait=False, cancel_futures=True)
-            for worker in multiprocessing.active_children():
-                while worker.is_alive():  # each time it leaves what it is grading
-                    worker.terminate()
-                    worker.join(1)
+            while any(future.running() for future in futures):
+                for worker in list(living):
+                    worker.kill()  # its sandbox dies with it
+                time.sleep(0.02)
             raise
 
 
-def _until_told() -> None:
-    """A worker leaves Ctrl-C to its parent, and at its word ends its sandbox on the way out."""
+def _alone(context: Any, living: set[Any], entry: Entry, mark: str, root: Path | None) -> Grade:
+    """One submission, in a process of its own."""
+    ours, theirs = context.Pipe(duplex=False)
+    worker = context.Process(target=_work, args=(theirs, entry, mark, root))
+    worker.start()
+    living.add(worker)
+    theirs.close()
+    try:
+        if ours.poll(SECONDS):
+            return ours.recv()
+        reason = f"it was not graded after {SECONDS / 60:g} minutes"
+    except EOFError:
+        worker.join()
+        reason = f"the process that graded it ended with exit code {worker.exitcode}"
+    finally:
+        worker.kill()
+        worker.join()
+        living.discard(worker)
+        ours.close()
+    return _failed(entry, reason, "")
+
+
+def _work(answer: Connection, entry: Entry, mark: str, root: Path | None) -> None:
+    """In that process, which leaves Ctrl-C to its parent."""
+    import resource  # not on Windows, where nothing is graded
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, hard))
+    try:
+        row = grade_entry(entry, mark, root)
+    except Exception as error:
+        row = _failed(entry, f"the grader failed: {type(error).__name__}: {error}", "")
+    answer.send(row)
 
 
 def grade_entry(entry: Entry, mark: str, root: Path | None = None) -> Grade:
@@ -116,22 +163,35 @@ def _row(entry: Entry, report: Report, mark: str) -> Grade:
     todo = sorted({r.exercise for r in report.checks if r.status == "not attempted"})
     if todo:
         remarks.append(f"not attempted: {', '.join(todo)}")
+    if report.warning:
+        remarks.insert(0, "not isolated (no bubblewrap)")
     scores = (points_text(report.score), points_text(report.max_score))
     text = printable(" | ".join(remarks)).replace("\n", " ")
-    return Grade(entry.student, report.lab, *scores, "", text, str(entry.path), mark)
+    return Grade(printable(entry.student), report.lab, *scores, "", text, _file(entry.path), mark)
 
 
 def _failed(entry: Entry, reason: str, mark: str) -> Grade:
-    return Grade(entry.student, entry.lab, "0", "", printable(reason), "", str(entry.path), mark)
+    student, file = printable(entry.student), _file(entry.path)
+    return Grade(student, entry.lab, "0", "", printable(reason), "", file, mark)
 
 
 def _mark(entry: Entry, root: Path | None) -> str:
-    """What the grade depends on: the submission, and the checks of its lab."""
-    digest = hashlib.sha256(entry.path.read_bytes())
+    """What the grade depends on: the submission, the checks of its lab, and whether it was
+    isolated; "" if the file is unreadable."""
+    try:
+        digest = hashlib.sha256(handed_in(entry.path))
+    except InputError:
+        return ""
     for checks in sorted(checks_folder(root).glob("test_*.py")):
         if entry.lab in ("", checks.stem.removeprefix("test_")):
             digest.update(checks.read_bytes())
+    digest.update(b"isolated" if _is_isolated() else b"open")
     return digest.hexdigest()[:16]
+
+
+@cache
+def _is_isolated() -> bool:
+    return bubblewrap.find() is not None
 
 
 def read_rows(path: Path) -> list[Grade]:

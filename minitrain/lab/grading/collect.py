@@ -56,11 +56,14 @@ def _lab_in_name(stem: str, root: Path | None) -> str | None:
 
 
 def find_submissions(folder: Path, root: Path | None = None) -> list[Entry]:
-    """`ada/e02.ipynb`, `ada/e02/e02.ipynb`, `ada_e02.ipynb`; .py where there is no notebook."""
-    paths = sorted(p for p in folder.rglob("*.ipynb") if not SKIPPED & set(p.parts))
-    if not paths:
-        paths = [p for p in sorted(folder.rglob("*.py")) if _lab_in_name(p.stem, root)]
-    entries = [_entry(path, folder, root) for path in paths if path.stem != "index"]
+    """`ada/e02.ipynb`, `ada/e02/e02.ipynb`, `ada_e02.ipynb`; .py of who has no notebook."""
+    paths = [p for p in folder.rglob("*") if p.suffix in (".ipynb", ".py")]
+    paths = [p for p in sorted(paths) if not SKIPPED & set(p.parts) and p.stem != "index"]
+    entries = [_entry(path, folder, root) for path in paths if path.suffix == ".ipynb"]
+    with_notebook = {entry.student for entry in entries}
+    scripts = (_entry(path, folder, root) for path in paths if path.suffix == ".py")
+    entries += [one for one in scripts if one.lab and one.student not in with_notebook]
+    entries.sort(key=lambda entry: entry.path)
     if not entries:
         raise InputError(
             f"{folder} holds no submissions: it needs notebooks, such as "

@@ -29,14 +29,18 @@ from minitrain.lab.grading.expect import Word
 from minitrain.lab.grading.submission import Submission
 from minitrain.lab.sandbox.limits import Limits
 from minitrain.lab.sandbox.sandbox import Sandbox
+from minitrain.words import printable
 
-RECORDED_SECONDS = 10.0  # for a check of data that a learner may have invented, of any size
+JUDGING_SECONDS = 10.0  # for a check to read what a learner may have invented, of any size
 Records = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """`status` is passed, failed, error (of the check itself) or not attempted."""
+    """`status` is passed, failed, error (of the check itself) or not attempted.
+
+    The message quotes what a submission wrote: `printable`, wherever it goes from here.
+    """
 
     exercise: str
     check: str
@@ -44,6 +48,9 @@ class CheckResult:
     max_points: float
     status: str
     message: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", printable(self.message))
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,8 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """What `--json` prints."""
         scores = {"lab": self.lab, "score": self.score, "max_score": self.max_score}
-        return {**scores, "checks": [asdict(result) for result in self.checks]}
+        checks = [asdict(result) for result in self.checks]
+        return {**scores, "warning": self.warning, "checks": checks}
 
 
 def warm(lab: LabChecks, limits: Limits | None = None) -> Sandbox:
@@ -143,7 +151,7 @@ def run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> Che
     wanted = list(inspect.signature(check.function).parameters)[1:]
     status, message, points = "passed", "", check.points
     try:
-        with unpredictable(), within(RECORDED_SECONDS if item.kind != "exercise" else None):
+        with unpredictable(), within(JUDGING_SECONDS + _running_seconds(fixtures)):
             check.function(item(), **{name: fixtures[name] for name in wanted})
     except NotAttempted:
         status, message, points = "not attempted", "not filled in yet", 0.0
@@ -154,6 +162,12 @@ def run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> Che
         status, message = _stumbled(error, attempt.never_waited() if attempt else None)
         points = 0.0
     return CheckResult(item.name, check.title, points, check.points, status, message)
+
+
+def _running_seconds(fixtures: dict[str, Any]) -> float:
+    """What the sandbox may take of a check's time."""
+    attempt = fixtures.get("submission")
+    return attempt.sandbox.limits.exercise_seconds if attempt else 0.0
 
 
 def _told(item: type[Graded], failure: CheckFailed) -> str:
@@ -173,16 +187,16 @@ def _stumbled(error: Exception, never_waited: str | None) -> tuple[str, str]:
 
 
 @contextmanager
-def within(seconds: float | None) -> Iterator[None]:
+def within(seconds: float) -> Iterator[None]:
     """CheckFailed once the time is up; only in the main thread, and not on Windows."""
     is_main = threading.current_thread() is threading.main_thread()
-    if seconds is None or not is_main or not hasattr(signal, "SIGALRM"):
+    if not is_main or not hasattr(signal, "SIGALRM"):
         yield
         return
 
     def late(*_: object) -> NoReturn:
         raise CheckFailed(
-            f"it took the check more than {seconds:g} s: are the numbers of this size?"
+            f"it took the check more than {seconds:g} s: is it of the size that was asked for?"
         )
 
     handler = signal.signal(signal.SIGALRM, late)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minitrain.lab.grading.grade import CheckResult, Report
-from minitrain.words import plural, points_text, score_text
+from minitrain.words import plural, points_text, printable, score_text
 
 SIGNS = {
     "passed": ("pass", "green"),
@@ -25,7 +25,13 @@ SIGNS = {
 
 def text(report: Report, title: str) -> RenderableType:
     """A table of the checks, and under it every message."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1), show_header=False)
+    table = Table(
+        title=Text(printable(title)),
+        title_justify="left",
+        box=None,
+        padding=(0, 1),
+        show_header=False,
+    )
     for side in ("left", "left", "right"):
         table.add_column(justify=side)
     previous = CheckResult("", "", 0, 0, "")
@@ -38,7 +44,10 @@ def text(report: Report, title: str) -> RenderableType:
         table.add_row(Text(sign, style=colour), _described(result, is_told), earned)
         previous = result
     total = score_text(report.score, report.max_score)
-    return Group(table, Padding(Text(total, style="bold"), (0, 1)))
+    lines = [Text(total, style="bold")]
+    if report.warning:
+        lines.append(Text(f"warning: {report.warning}", style="red"))
+    return Group(table, *(Padding(line, (0, 1)) for line in lines))
 
 
 def print_text(report: Report, title: str) -> None:
@@ -50,9 +59,7 @@ def _described(result: CheckResult, is_told: bool) -> RenderableType:
     """The check, and its message where the line before has not just said the same."""
     if not result.message or is_told:
         return Text(result.check)
-    return Group(
-        Text(result.check), Padding(Text(printable(result.message), style="dim"), (0, 0, 0, 2))
-    )
+    return Group(Text(result.check), Padding(Text(result.message, style="dim"), (0, 0, 0, 2)))
 
 
 def as_json(reports: Sequence[Report]) -> str:
@@ -74,6 +81,9 @@ def as_junit(reports: Sequence[Report]) -> str:
             "skipped": str(found["not attempted"]),
         }
         suite = ET.SubElement(root, "testsuite", attributes)
+        if report.warning:
+            warning = {"name": "warning", "value": report.warning}
+            ET.SubElement(ET.SubElement(suite, "properties"), "property", warning)
         for result in report.checks:
             _testcase(suite, report.lab, result)
     return ET.tostring(root, encoding="unicode", xml_declaration=True)
@@ -84,8 +94,9 @@ def _testcase(suite: ET.Element, lab: str, result: CheckResult) -> None:
     case = ET.SubElement(suite, "testcase", {"classname": f"{lab}.{result.exercise}", "name": name})
     tags = {"failed": "failure", "error": "error", "not attempted": "skipped"}
     if result.status in tags:
-        message = printable(result.message)
-        ET.SubElement(case, tags[result.status], {"message": message.split("\n")[0]}).text = message
+        failure = ET.SubElement(case, tags[result.status])
+        failure.text = result.message
+        failure.set("message", result.message.split("\n")[0])
 
 
 def as_gradescope(reports: Sequence[Report]) -> str:
@@ -96,7 +107,7 @@ def as_gradescope(reports: Sequence[Report]) -> str:
             "score": result.points,
             "max_score": result.max_points,
             "status": "passed" if result.status == "passed" else "failed",
-            "output": printable(result.message),
+            "output": result.message,
             "output_format": "text",
             "visibility": "visible",
         }
@@ -104,9 +115,6 @@ def as_gradescope(reports: Sequence[Report]) -> str:
         for result in report.checks
     ]
     score = sum(report.score for report in reports)
-    return json.dumps({"score": score, "output_format": "text", "tests": tests}, indent=1)
-
-
-def printable(message: str) -> str:
-    """Without control characters: a message quotes what a submission wrote, and XML takes none."""
-    return "".join(c for c in message if c in "\n\t" or (c.isprintable() and ord(c) < 0x110000))
+    warnings = {f"warning: {report.warning}\n" for report in reports if report.warning}
+    whole = {"score": score, "output": "".join(warnings), "output_format": "text"}
+    return json.dumps({**whole, "tests": tests}, indent=1)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from minitrain.lab.sandbox.loader import Cell, bound
 
 RECORDED = "application/vnd.minitrain+json"  # the MIME type of what a notebook recorded
 MAX_BYTES = 64 * 2**20
+MAX_CELLS = 2000
 LAB_CALL = re.compile(r"""\bLab\(\s*["']([\w-]+)["']""")
 STUB = "# YOUR CODE HERE\n..."  # what a lab has in place of a solution
 UNFILLED = re.compile(r"\n".join(rf"^ *{re.escape(line)} *$" for line in STUB.split("\n")), re.M)
@@ -54,20 +57,50 @@ class Submission:
 
 def read_submission(path: Path) -> Submission:
     """A `.ipynb` or `.py` file; InputError where it is not there or not what its name says."""
-    if not path.is_file():
-        raise InputError(f"{path} is not there: give a notebook (.ipynb), a .py file or a folder")
     if path.suffix not in (".ipynb", ".py"):
         raise InputError(f"{path} is neither a notebook (.ipynb) nor Python (.py)")
-    if path.stat().st_size > MAX_BYTES:
-        raise InputError(
-            f"{path} has {path.stat().st_size / 2**20:.0f} MB, more than {MAX_BYTES >> 20}: "
-            "clear the outputs of the large cells and save it again"
-        )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = handed_in(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file in UTF-8: save it again") from error
-    return _read_notebook(path, text) if path.suffix == ".ipynb" else read_python(path, text)
+    if path.suffix == ".ipynb":
+        return _read_notebook(path, text)
+    check_cells(path, len(CELL_MARK.findall(text)))
+    return read_python(path, text)
+
+
+def check_cells(path: Path, count: int) -> None:
+    """InputError for more cells than anybody writes."""
+    if count > MAX_CELLS:
+        raise InputError(f"{path} has {count} cells, more than {MAX_CELLS}: hand in the lab itself")
+
+
+def handed_in(path: Path) -> bytes:
+    """A file's bytes; InputError for a link, which may lead to another's work, for a folder or a
+    pipe of that name, and for a file of more than MAX_BYTES, all before any of it is read."""
+    try:
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode):
+            what = "a link" if stat.S_ISLNK(mode) else "no file"
+            raise InputError(f"{path} is {what}: hand in the notebook itself")
+        with open(path, "rb", opener=_no_link) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_BYTES:
+                raise InputError(
+                    f"{path} has {size / 2**20:.0f} MB, more than {MAX_BYTES >> 20}: "
+                    "clear the outputs of the large cells and save it again"
+                )
+            return file.read(MAX_BYTES)
+    except FileNotFoundError:
+        words = "give a notebook (.ipynb), a .py file or a folder"
+        raise InputError(f"{path} is not there: {words}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _no_link(path: str, flags: int) -> int:
+    """As `open` opens it, but that a link or a pipe put in its place meanwhile is an error."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def _read_notebook(path: Path, text: str) -> Submission:
@@ -82,6 +115,7 @@ def _read_notebook(path: Path, text: str) -> Submission:
         raise InputError(
             f"{path} is not a notebook ({reason}): open it in JupyterLab and save it again"
         ) from error
+    check_cells(path, len(cells))
     lab = named if isinstance(named, str) else _lab_call(cell.source for cell in cells)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return Submission(path, tuple(cells), lab, _recorded(outputs))

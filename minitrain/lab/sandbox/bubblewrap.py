@@ -1,7 +1,8 @@
 """The command line of bubblewrap, namespaces of the kernel without being root: the first wall.
 
 Only what Python needs is there to be seen (the interpreter, its packages, `minitrain` itself), all
-of it read-only: no home, no `solutions/`, no `tests/`, no `.git`. In place of a hidden file lies
+of it read-only: no home, no `solutions/`, no `tests/`, no `.git`, wherever the checkout and the
+environment lie. In place of a hidden file lies
 one that says so when it is imported. No network, its own process numbers and temporary folder.
 """
 
@@ -18,10 +19,15 @@ import minitrain
 from minitrain.lab.sandbox.limits import Limits
 
 PACKAGE = Path(minitrain.__file__).resolve().parent
+COURSE = PACKAGE.parent
 PRIVATE = "/tmp"  # inside: a tmpfs of its own
 MISSING = (
     "bubblewrap is not installed, or the kernel forbids it: a submission can read files and reach "
     "the network in unusual ways; grade only what you trust, or use Linux with bubblewrap"
+)
+ROOT = (
+    "you are root: a hole in the sandbox would be a hole in this machine; grade as a user who "
+    "owns nothing here"
 )
 REFUSED = "not allowed while your code is graded: it imports {}, which is hidden"
 SYSTEM = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/nix/store", "/opt"]
@@ -47,21 +53,25 @@ def find() -> str | None:
 def wrap(program: str, command: list[str], lids: Mapping[str, int]) -> list[str]:
     """`command` inside the walls. `lids`: a hidden file of the package -> what `lid` opened."""
     package = ["--ro-bind", str(PACKAGE), str(PACKAGE)]
-    arguments = [*_walls(), *_system(), *package, *_covered(lids)]
+    arguments = [*_walls(), *_system(), *package, *_covered(lids), "--remount-ro", str(COURSE)]
     return [program, *arguments, "--remount-ro", "/", "--chdir", PRIVATE, "--", *command]
 
 
 def _walls() -> list[str]:
     return [
         *("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-        *("--hostname", "grader", "--proc", "/proc", "--dev", "/dev"),
+        *("--hostname", "grader", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"),
+        *("--dev", "/dev"),
         *("--size", str(Limits.disk_bytes), "--tmpfs", PRIVATE),
         *("--size", str(Limits.disk_bytes), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
     ]
 
 
 def _system() -> list[str]:
-    """Read-only: the system's libraries, then every folder that this interpreter imports from."""
+    """Read-only: the system's libraries, then every folder that this interpreter imports from.
+
+    Over the checkout, which one of these may hold, lies an empty folder with the few that it holds.
+    """
     arguments: list[str] = []
     for name in SYSTEM:
         path = Path(name)
@@ -71,9 +81,21 @@ def _system() -> list[str]:
             arguments += ["--ro-bind", name, name]
     for name in SETTINGS:
         arguments += ["--ro-bind-try", name, name]
-    for folder in _interpreter():
-        arguments += ["--ro-bind", folder, folder]
+    folders = _interpreter()
+    inner = [folder for folder in folders if Path(folder).is_relative_to(COURSE)]
+    for folder in folders:
+        arguments += ["--ro-bind", folder, folder] if folder not in inner else []
+    arguments += ["--tmpfs", str(COURSE)]
+    for folder in inner:
+        for shown in _environment(Path(folder)):
+            arguments += ["--ro-bind", shown, shown]
     return arguments
+
+
+def _environment(folder: Path) -> list[str]:
+    """The folder; where the environment is the checkout itself, its own parts of it."""
+    parts = [COURSE / name for name in ("bin", "lib", "lib64", "include", "pyvenv.cfg")]
+    return [str(p) for p in (parts if folder == COURSE else [folder]) if p.exists()]
 
 
 def _interpreter() -> list[str]:

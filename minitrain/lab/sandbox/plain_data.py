@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 MAGIC = b"MTW1"
+MAX_TREE_BYTES = 32 * 2**20  # looked at before anything is parsed, which takes ten times as much
 MAX_NODES = 1_000_000
 MAX_DEPTH = 60
 DTYPES = {
@@ -51,6 +52,8 @@ def unpack(data: bytes) -> Any:
         (length,) = struct.unpack("<I", data[4:8])
         if length > len(data) - 8:
             raise PlainDataError("a message that is cut short")
+        if length > MAX_TREE_BYTES:
+            raise PlainDataError("the message is too large")
         tree = json.loads(data[8 : 8 + length].decode())
         return _Decoder(memoryview(data)[8 + length :]).decode(tree, 0)
     except PlainDataError:

@@ -88,9 +88,12 @@ class Sandbox:
         """One run under this sandbox's rules; SubmissionFailed where it gave no result."""
         self.wait_until_ready()
         request = self._under_rules(request)
-        ending = self._follow(request)
-        if ending.status is None:
-            self.stop()
+        ending = Ending()
+        try:
+            ending = self._follow(request)
+        finally:
+            if ending.status is None:  # it hangs, or an interrupt came: its end is nobody's
+                self.stop()
         return reply_of(ending, request)
 
     def _under_rules(self, request: Request) -> Request:

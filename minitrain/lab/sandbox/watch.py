@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -168,26 +169,47 @@ def kill_family(process: psutil.Process) -> None:
 def memory_of(processes: list[psutil.Process], limit: int) -> int:
     """Bytes that they hold together; exact only where a quick estimate is over `limit`.
 
-    The estimate counts a page that forks still share once for each of them.
+    The estimate counts a page that several share once for each of them.
     """
-    estimate = sum(map(private_bytes, processes))
-    return estimate if estimate <= limit else sum(map(proportional_bytes, processes))
+    estimate = sum(map(private_bytes, processes)) + nameless_bytes(processes)
+    if estimate <= limit:
+        return estimate
+    return sum(map(proportional_bytes, processes)) + nameless_bytes(processes)
 
 
 def private_bytes(process: psutil.Process) -> int:
-    """Memory of its own: resident, without what it shares with others through files."""
+    """Memory that no file on a disk stands behind: its own, and what it shares with others."""
     try:
-        memory = process.memory_info()
-        return memory.rss - getattr(memory, "shared", 0)  # macOS does not tell
-    except psutil.Error:
+        if sys.platform != "linux":
+            return process.memory_info().rss
+        return _sum_of(process, "status", ("RssAnon:", "RssShmem:"))
+    except (psutil.Error, OSError, ValueError):
         return 0  # it has just ended
 
 
 def proportional_bytes(process: psutil.Process) -> int:
     """As `private_bytes`, with a page that n processes share counted as 1/n of it (Linux)."""
     try:
-        with open(f"/proc/{process.pid}/smaps_rollup") as file:
-            anonymous = next(line for line in file if line.startswith("Pss_Anon:"))
-        return int(anonymous.split()[1]) * 1024
-    except (OSError, StopIteration, ValueError):
+        return _sum_of(process, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"))
+    except (OSError, ValueError):
         return private_bytes(process)
+
+
+def _sum_of(process: psutil.Process, file: str, names: tuple[str, ...]) -> int:
+    """Of these lines of a file of /proc, which are in KiB."""
+    with open(f"/proc/{process.pid}/{file}") as lines:
+        return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(names))
+
+
+def nameless_bytes(processes: list[psutil.Process]) -> int:
+    """Of the files in memory that they have open (memfd_create), which no folder shows."""
+    found: dict[int, int] = {}
+    for process in processes:
+        folder = Path(f"/proc/{process.pid}/fd")
+        with suppress(OSError):
+            for link in folder.iterdir():
+                with suppress(OSError):
+                    if os.readlink(link).startswith("/memfd:"):
+                        status = link.stat()
+                        found[status.st_ino] = 512 * status.st_blocks
+    return sum(found.values())
