@@ -108,6 +108,14 @@ def test_two_runs_share_nothing(sandbox):
     assert run.run(lambda f: f()) == run.run(lambda f: f()) == (1, ["left"])
 
 
+def test_a_run_leaves_what_lay_there_before(tiny):
+    """A checkout below /tmp is in sight of every run: clearing up must not even walk through it."""
+    with Sandbox(tiny.hidden, isolate=False) as own:
+        (Path(own.folder.name) / "checkout").mkdir()
+        assert attempt(own).run(lambda f: 1) == 1
+        assert os.listdir(own.folder.name) == ["checkout"]
+
+
 def test_prints_are_not_results(sandbox):
     source = "def f():\n    print('{\"results\": [7]}')\n    return 1\n"
     assert attempt(sandbox, source).run(lambda f: f()) == 1
