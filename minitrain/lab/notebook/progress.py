@@ -104,7 +104,7 @@ def _parse(lab: str, text: str) -> LabProgress:
     found = LabProgress(lab)
     for name, pair in raw.get("points", {}).items():
         best, of = map(float, pair)
-        found.points[name] = [best, of]
+        found.points[name] = [min(best, of), of]
     for kind in ("predictions", "records", "answers"):
         setattr(found, kind, dict(raw.get(kind, {})))
     return found
