@@ -23,7 +23,7 @@ SIZES = {
         "parameters_each": 1800,
         "tokens_each": 64,
     },
-    "test": {"repeats": 2, "ranks": [1, 8], "emulated_repeats": 1},
+    "test": {"repeats": 2, "ranks": [1, 8]},
     "gpu": {"preset": "30M", "layers": 8, "batch": 16, "length": 512},
     "multi": {"preset": "100M", "layers": 12, "batch": 16, "length": 1024},
 }
