@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from minitrain.lab.failures import SubmissionFailed
 from minitrain.lab.grading.attempt import Attempt
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import load_lab
+from minitrain.lab.sandbox import bubblewrap
 from minitrain.lab.sandbox.loader import Cell, Solution
 from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.ranks.launch import Results
@@ -137,6 +140,14 @@ def test_a_result_that_is_too_large_is_refused(sandbox):
     with pytest.raises(SubmissionFailed, match=r"larger than|more than") as failure:
         attempt(sandbox, source).run(lambda f: f())
     assert failure.value.kind in ("output", "memory")
+
+
+def test_the_kernels_settings_cannot_be_changed_even_by_root(isolated):
+    """/proc/sys/kernel/core_pattern names a program that the kernel starts outside, as root."""
+    code = "open('/proc/sys/kernel/core_pattern', 'r+')"
+    command = bubblewrap.wrap(isolated.bubblewrap, [sys.executable, "-c", code], {})
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert "Read-only file system" in ran.stderr or "Permission denied" in ran.stderr
 
 
 def test_where_there_is_no_bubblewrap_it_says_so(open_sandbox, isolated):
