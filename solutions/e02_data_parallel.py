@@ -639,7 +639,8 @@ slowest = min(
     key=lambda r: r["efficiency"],
 )
 ### BEGIN SOLUTION
-bottleneck = "bandwidth"
+waiting = slowest["exposed_seconds"]
+bottleneck = "compute" if slowest["step_seconds"] > 2 * waiting else "bandwidth"
 ### LAB bottleneck = None  # your answer: "compute", "latency" or "bandwidth"
 ### END SOLUTION
 show.table([slowest])

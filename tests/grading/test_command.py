@@ -55,3 +55,10 @@ def test_bad_input_is_one_sentence_and_exit_code_2(run, arguments, words):
     code, out, err = run(*arguments)
     assert code == 2 and out == ""
     assert words in err and err.startswith("error: ") and len(err.strip().splitlines()) == 1
+
+
+def test_gradescope_takes_each_lab_once(run, tmp_path):
+    """It adds up all points: one notebook handed in twice would count twice."""
+    twice = [f"labs/{LAB}.ipynb"] * 2
+    code, _, err = run(*twice, "--gradescope", tmp_path / "results.json")
+    assert code == 2 and "give each lab once" in err and not list(tmp_path.iterdir())
