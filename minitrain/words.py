@@ -4,7 +4,7 @@
     count_text(1.2e6)    '1.2M'        memory_text(1536)      '1.5 KiB'
     number_text(None)    '–'           seconds_text(3.1e-3)   '3.1 ms'
     points_text(1.5)     '1.5'         score_text(2, 6)       '2 of 6 points'
-    printable("a\x1b[31m")  'a[31m'
+    printable(text)      what a stranger wrote, without control characters
 
 Three significant digits, four for memory and plain numbers, and no zeros at the end.
 """

@@ -61,7 +61,7 @@ def grade_folder(
     entries = find_submissions(folder, root)
     files = Counter((entry.student, entry.lab) for entry in entries)
     done = {row.file: row for row in read_rows(csv_path)}
-    marks = {entry.path: _mark(entry, root) for entry in entries}
+    marks = {e.path: _mark(e, files[e.student, e.lab], root) for e in entries}
     kept = {(row.file, row.graded_from) for row in done.values() if row.graded_from}
     rows = {path: done[_file(path)] for path in marks if (_file(path), marks[path]) in kept}
     todo = [entry for entry in entries if entry.path not in rows]
@@ -175,9 +175,9 @@ def _failed(entry: Entry, reason: str, mark: str) -> Grade:
     return Grade(student, entry.lab, "0", "", printable(reason), "", file, mark)
 
 
-def _mark(entry: Entry, root: Path | None) -> str:
-    """What the grade depends on: the submission, the checks of its lab, and whether it was
-    isolated; "" if the file is unreadable."""
+def _mark(entry: Entry, files: int, root: Path | None) -> str:
+    """What the row depends on: the submission, the checks of its lab, whether it is isolated, and
+    the student's number of files for the lab; "" if the file is unreadable."""
     try:
         digest = hashlib.sha256(handed_in(entry.path))
     except InputError:
@@ -185,7 +185,7 @@ def _mark(entry: Entry, root: Path | None) -> str:
     for checks in sorted(checks_folder(root).glob("test_*.py")):
         if entry.lab in ("", checks.stem.removeprefix("test_")):
             digest.update(checks.read_bytes())
-    digest.update(b"isolated" if _is_isolated() else b"open")
+    digest.update(f"{_is_isolated()} {files}".encode())
     return digest.hexdigest()[:16]
 
 
