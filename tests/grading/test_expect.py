@@ -8,6 +8,8 @@ import torch
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 
+from ..labs.probes.in_turn import in_turn
+
 
 def said(call, *args, **options) -> str:
     with pytest.raises(CheckFailed) as failure:
@@ -121,3 +123,30 @@ def test_equal_accepts_what_it_must():
 def test_an_answer_is_read_off_a_table_that_was_recorded(records):
     assert expect.recorded({"sweep": [{"bytes": 1}]}, "sweep") == [{"bytes": 1}]
     assert "record the experiment 'sweep' first" in said(expect.recorded, records, "sweep")
+
+
+def left_alone(f, *calls):
+    """What is said of f on these calls in a row, as the probe beside a submission makes them."""
+    expect.left_alone(in_turn(f, calls), calls, ["x"])
+
+
+KEPT = torch.zeros(3)  # what a submission keeps between its calls
+
+
+@pytest.mark.parametrize(
+    "f, words",
+    [
+        (lambda x: x.add_(1), "changed its input `x`"),
+        (lambda x: x[1:], "shares its memory with an input"),
+        (lambda x: {"sum": [x.view(3, 1)]}, "shares its memory with an input"),
+        (lambda x: KEPT.copy_(x), "what call 1 had returned was changed by a later call"),
+    ],
+)
+def test_calls_in_a_row_leave_alone_what_is_not_theirs(f, words):
+    assert words in said(left_alone, f, (torch.randn(3),), (torch.randn(3),))
+
+
+def test_calls_in_a_row_may_return_what_they_made():
+    left_alone(lambda x: [x + 1, None, {"n": x.numel()}], (torch.ones(3),), (torch.empty(0),))
+    nothing = torch.full((2,), float("nan")), torch.tensor(float("inf"))
+    left_alone(lambda x: x * 1, *[(x,) for x in nothing])

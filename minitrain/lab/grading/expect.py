@@ -4,6 +4,7 @@
     expect.close(got, want, tol=0.05)                    within a relative tolerance
     expect.identical(got, want)                          the same bits
     expect.that(condition, "words")
+    expect.left_alone(calls, given, ["x"])               inputs as they were, results of their own
     expect.among(got, words)                             one of these words, which the message names
     expect.recorded(records, "overlap")                  the table of an experiment, to read it off
     with expect.because({"deadlock": "words"}): …        the likely cause of a run without a result
@@ -13,7 +14,7 @@ A hint is a value that a likely mistake gives: if `got` is that value, its words
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Number
 from typing import Any
@@ -72,6 +73,38 @@ def close(
 def identical(got: Any, want: Any, hints: Hints = (), what: str = "the result") -> None:
     """The same bits: a copy, or the same additions in the same order."""
     _compare(got, want, 0.0, hints, f"{what} (bit for bit)")
+
+
+def left_alone(
+    calls: Sequence[Mapping[str, Any]],
+    given: Sequence[Sequence[Any]],
+    names: Sequence[str],
+    own: bool = True,
+    what: str = "",
+) -> None:
+    """Of calls in a row (probes/in_turn.py): none changed an argument, none an earlier result.
+
+    names: of the arguments; own: a result shares no memory with them.
+    """
+    where = f"{what}: " if what else ""
+    for call, arguments in zip(calls, given):
+        for name, now, before in zip(names, call["given"], arguments):
+            that(
+                difference(now, before, 0.0) is None,
+                f"{where}the call changed its input `{name}`, which is the caller's: work on a "
+                "clone, or write `a = a + b` where you have `a += b`",
+            )
+        that(
+            not (own and call["shares"]),
+            f"{where}the result shares its memory with an input, so a change of one is a change "
+            "of the other: return a tensor of its own (.clone())",
+        )
+    for number, call in enumerate(calls, 1):
+        that(
+            difference(call["later"], call["out"], 0.0) is None,
+            f"{where}what call {number} had returned was changed by a later call: something is "
+            "kept between calls and written again; make it anew in each call",
+        )
 
 
 def among(got: Any, words: Iterable[str]) -> None:
