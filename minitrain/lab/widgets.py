@@ -4,7 +4,8 @@
         ...
     widgets.explore(draw, alt="…", ranks=(2, 64, 8), gigabytes=[1, 10, 100])
 
-A choice is `(first, last, default)` or a list, whose first element is the default. Without a live
+A choice is `(first, last, default)`, or a list, whose first element is the default, or a list and
+the default: `([1, 2, 4, 8], 2)`. Values run from small to large. Without a live
 kernel or ipywidgets the picture stays as it is, and nothing is missing but the handles.
 """
 
@@ -17,16 +18,29 @@ from minitrain.errors import InputError
 from minitrain.lab.drawing.display import Rich, display, in_kernel
 from minitrain.lab.drawing.figures import canvas, picture
 
-Choice = tuple[float, float, float] | list[Any]
+Choice = tuple[float, float, float] | list[Any] | tuple[list[Any], Any]
 Words = str | Callable[..., str]
 
 
-def explore(draw: Callable[..., None], *, alt: Words, caption: str = "", **choices: Choice) -> None:
-    """Shows `draw(ax, **defaults)`, then, where they can live, handles that draw it anew."""
-    defaults = {name: default_of(name, choice) for name, choice in choices.items()}
-    first = _painted(draw, alt, caption, defaults)
-    if in_kernel():
-        _show_with_handles(first, lambda values: _painted(draw, alt, caption, values), choices)
+def explore(
+    draw: Callable[..., None],
+    *,
+    alt: Words,
+    caption: str = "",
+    inches: tuple[float, float] | None = None,
+    **choices: Choice,
+) -> None:
+    """Shows `draw(ax, **defaults)`, then, where they can live, handles that draw it anew.
+
+    inches: width and height of the picture; None: 6.6 x 4.4.
+    """
+
+    def paint(values: dict[str, Any]) -> Rich:
+        return painted(draw, alt, caption, inches, values)
+
+    first = paint({name: default_of(name, choice) for name, choice in choices.items()})
+    if choices and in_kernel():
+        _show_with_handles(first, paint, choices)
     else:
         display(first)
 
@@ -37,13 +51,24 @@ def default_of(name: str, choice: Choice) -> Any:
         return choice[0]
     if isinstance(choice, tuple) and len(choice) == 3 and choice[0] <= choice[2] <= choice[1]:
         return choice[2]
+    if isinstance(choice, tuple) and len(choice) == 2 and isinstance(choice[0], list):
+        return choice[1]
     raise InputError(
-        f"the choice {name}={choice!r} is neither (first, last, default) nor a list of values"
+        f"the choice {name}={choice!r} is neither (first, last, default) nor a list of values, "
+        "alone or with its default"
     )
 
 
-def _painted(draw: Callable[..., None], alt: Words, caption: str, values: dict[str, Any]) -> Rich:
-    with canvas() as (fig, ax):
+def painted(
+    draw: Callable[..., None],
+    alt: Words,
+    caption: str,
+    inches: tuple[float, float] | None,
+    values: dict[str, Any],
+) -> Rich:
+    """The picture at these values, with the words for them."""
+    width, height = inches or (None, None)
+    with canvas(width=width, height=height) as (fig, ax):
         draw(ax, **values)
         return picture(fig, alt if isinstance(alt, str) else alt(**values), caption)
 
@@ -70,9 +95,11 @@ def _handle(name: str, choice: Choice) -> Any:
     import ipywidgets
 
     label = {"description": name.replace("_", " "), "style": {"description_width": "initial"}}
-    if isinstance(choice, list):
-        return ipywidgets.SelectionSlider(options=choice, value=choice[0], **label)
-    first, last, default = choice
+    default = default_of(name, choice)
+    if isinstance(choice, list) or len(choice) == 2:
+        values = choice if isinstance(choice, list) else choice[0]
+        return ipywidgets.SelectionSlider(options=values, value=default, **label)
+    first, last, _ = choice
     if all(isinstance(value, int) for value in choice):
         return ipywidgets.IntSlider(value=default, min=first, max=last, **label)
     return ipywidgets.FloatSlider(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from minitrain.errors import unknown_name
 from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
 from minitrain.lab.drawing.figures import INK, drawing, lighter
+from minitrain.lab.drawing.shapes import rectangle
 from minitrain.parallel.mesh import Mesh
 from minitrain.words import plural
 
@@ -190,14 +191,6 @@ def ends(
             1,
         )
     return (x + 0.5, y + 0.14), (to_x + 0.5, to_y + 0.14), 9
-
-
-def rectangle(x: float, y: float, width: float, height: float, color: object, **style: object):
-    from matplotlib.patches import FancyBboxPatch
-
-    shape = "round,pad=0,rounding_size=0.04"
-    style = {"linewidth": 1.0, "edgecolor": "none", **style}
-    return FancyBboxPatch((x, y), width, height, boxstyle=shape, facecolor=color, **style)
 
 
 def span(part: range) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
 from minitrain.lab.drawing.figures import INK, drawing, finish, lighter
+from minitrain.lab.drawing.shapes import IDLE
 from minitrain.parallel.pipeline.operations import Operation, Schedule
 from minitrain.parallel.pipeline.timeline import Clocked, clocked, peak_of
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KINDS = {"F": (BLUE, "forward"), "B": (ORANGE, "backward"), "W": (GREEN, "weight gradients")}
-IDLE = {"facecolor": "white", "edgecolor": "#c4c4c4", "hatch": "////", "linewidth": 0}
 SCALES = {"ms": 1e3, "µs": 1e6}  # of a clock in seconds; any other unit is drawn as it is
 CHARACTER = 0.009  # the width of a digit, as a share of the axis
 

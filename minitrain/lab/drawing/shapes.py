@@ -1,0 +1,82 @@
+"""Boxes, arrows and words: what a schematic is drawn with, in the house's colours.
+
+Every schematic has its own units; `bare` takes the axes away and turns y downward, so that rows
+are counted as a reader counts them. Ink on a box is white or black, whichever reads well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minitrain.lab.drawing.figures import INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.patches import FancyBboxPatch
+
+Color = str | Sequence[float]
+Point = tuple[float, float]
+
+PALE = "#f1f1f1"  # what is there and not looked at
+IDLE = {"facecolor": "white", "edgecolor": "#c4c4c4", "hatch": "////", "linewidth": 0}
+READABLE = 4.5  # of text against what is behind it (WCAG 2.2, 1.4.3)
+
+
+def bare(ax: Axes, width: float, height: float) -> None:
+    """x from 0 to `width`, y from 0 at the top to `height`; no ticks, no frame."""
+    ax.set_xlim(0, width)
+    ax.set_ylim(height, 0)
+    ax.axis("off")
+
+
+def rectangle(
+    x: float, y: float, width: float, height: float, color: Color, **style: Any
+) -> FancyBboxPatch:
+    """A box with rounded corners, to be added to axes."""
+    from matplotlib.patches import FancyBboxPatch
+
+    shape = "round,pad=0,rounding_size=0.04"
+    style = {"linewidth": 1.0, "edgecolor": "none", **style}
+    return FancyBboxPatch((x, y), width, height, boxstyle=shape, facecolor=color, **style)
+
+
+def box(
+    ax: Axes, x: float, y: float, width: float, height: float, color: Color = "white",
+    words: str = "", size: float = 9, **style: Any,
+) -> None:  # fmt: skip
+    """A box with words in its middle."""
+    ax.add_patch(rectangle(x, y, width, height, color, **style))
+    if words:
+        say(ax, x + width / 2, y + height / 2, words, size, color=ink_on(color))
+
+
+def say(ax: Axes, x: float, y: float, words: str, size: float = 9, **style: Any) -> None:
+    """Words around a point; `ha` and `va` as matplotlib's."""
+    ax.text(x, y, words, fontsize=size, **{"ha": "center", "va": "center", "color": INK, **style})
+
+
+def arrow(ax: Axes, start: Point, end: Point, color: Color = INK, bend: float = 0.0) -> None:
+    """From one point to another; `bend` is how far it swings out, as a share of its length."""
+    style = {"arrowstyle": "-|>", "color": color, "linewidth": 1.6, "shrinkA": 1, "shrinkB": 1}
+    if bend:
+        style["connectionstyle"] = f"arc3,rad={bend}"
+    ax.annotate("", xytext=start, xy=end, arrowprops=style)
+
+
+def ink_on(color: Color) -> str:
+    """White or black, whichever reads well on `color`: one of them always does."""
+    return "white" if contrast("white", color) >= READABLE else "black"
+
+
+def contrast(one: Color, other: Color) -> float:
+    """From 1 (the same) to 21 (black on white), as WCAG 2.2 defines it."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(color: Color) -> float:
+    from matplotlib.colors import to_rgb
+
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

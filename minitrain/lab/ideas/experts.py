@@ -1,0 +1,86 @@
+"""The way of tokens through experts: chosen, sorted by expert, computed, weighed and put back.
+
+Eight tokens choose two of four experts each; the choices are drawn by hand so that one expert is
+liked more. With a capacity an expert takes its first rows of highest weight and drops the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
+from minitrain.lab.drawing.figures import INK, lighter
+from minitrain.lab.drawing.shapes import bare, box, say
+from minitrain.lab.ideas.schematic import Schematic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HUES = (BLUE, ORANGE, GREEN, PINK)
+CHOICES = ((0, 1), (0, 2), (1, 0), (0, 3), (2, 0), (1, 3), (0, 2), (3, 0))  # best first
+HIGH = 0.5  # of a row
+PLACES = 16  # rows that are sorted: tokens x experts a token
+NO_LIMIT = "none"
+
+
+def kept(capacity: str | float) -> list[list[int]]:
+    """The tokens that each of the experts computes, first choices first."""
+    asked = [
+        [t for nth in range(2) for t, two in enumerate(CHOICES) if two[nth] == expert]
+        for expert in range(len(HUES))
+    ]
+    if capacity == NO_LIMIT:
+        return [sorted(tokens) for tokens in asked]
+    room = math.ceil(float(capacity) * PLACES / len(HUES))
+    return [sorted(tokens[:room]) for tokens in asked]
+
+
+def draw_router(ax: Axes, capacity: str | float) -> None:
+    bare(ax, 13.2, HIGH * PLACES + 1.3)
+    say(ax, 0.1, HIGH * PLACES + 1.0, "dashed: dropped, its expert is full", 8, ha="left")
+    heads = {
+        1.3: "tokens and their two experts",
+        7.1: "rows sorted by expert",
+        12.2: "weighed sums",
+    }
+    for x, words in heads.items():
+        say(ax, x, 0.3, words, fontweight="bold")
+    rows = [(expert, token) for expert, tokens in enumerate(kept(capacity)) for token in tokens]
+    for token, two in enumerate(CHOICES):
+        y = 0.7 + 2 * HIGH * token + HIGH / 2
+        box(ax, 0.1, y, 1.1, HIGH - 0.08, "#e4e4e4", f"token {token}", 8)
+        box(ax, 11.6, y, 1.3, HIGH - 0.08, "#e4e4e4", f"token {token}", 8)
+        for nth, expert in enumerate(two):
+            is_kept = (expert, token) in rows
+            style = {} if is_kept else {"linestyle": "--", "edgecolor": INK}
+            color = lighter(HUES[expert], 0.25) if is_kept else "white"
+            box(ax, 1.35 + 0.62 * nth, y, 0.56, HIGH - 0.08, color, str(expert), 8, **style)
+    for place, (expert, token) in enumerate(rows):
+        y = 0.7 + HIGH * place
+        color = lighter(HUES[expert], 0.25)
+        words = f"expert {expert}: token {token}"
+        box(ax, 6.0, y, 2.2, HIGH - 0.08, color, words, 8)
+        start = 0.7 + 2 * HIGH * token + HIGH / 2 + (HIGH - 0.08) / 2
+        middle = y + (HIGH - 0.08) / 2
+        style = {"color": HUES[expert], "linewidth": 1, "alpha": 0.8}
+        ax.plot([2.6, 5.95], [start, middle], **style)
+        ax.plot([8.25, 11.55], [middle, start], **style)
+
+
+def say_router(capacity: str | float) -> str:
+    counts = [len(tokens) for tokens in kept(capacity)]
+    dropped = PLACES - sum(counts)
+    limit = "without a limit" if capacity == NO_LIMIT else f"at a capacity factor of {capacity}"
+    rows = ", ".join(f"expert {e}: {n}" for e, n in enumerate(counts))
+    lost = f"{dropped} of {PLACES} choices dropped" if dropped else "no choice dropped"
+    return (
+        f"Rows of each expert {limit}: {', '.join(map(str, counts))}; {lost}. "
+        "Eight tokens on the left, each with its two experts; lines lead to rows sorted by expert "
+        f"in the middle ({rows}), and back to the tokens on the right."
+    )
+
+
+router = Schematic(
+    draw_router, say_router, (9.5, 5.8), {"capacity": ([1.0, 1.25, 1.5, 2.0, NO_LIMIT], 1.25)}
+)

@@ -1,0 +1,81 @@
+"""The ring: a column is a rank, a row a chunk, and in a box stand the ranks whose parts are summed.
+
+Chunk c sets out at rank c + 1 and goes once around to the right; each rank adds its part as it
+passes, until rank c holds the sum: the reduce-scatter. The all-gather sends what is complete once
+around the same way (Patarasuk & Yuan 2009).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
+from minitrain.lab.drawing.figures import lighter
+from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, say
+from minitrain.lab.ideas.schematic import Schematic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RANKS = 4
+ACROSS, HIGH = 2.4, 0.8  # from a column to the next, the height of a row
+WIDE = 1.5  # of a box
+
+
+def parts(step: int) -> list[list[list[int]]]:
+    """parts[rank][chunk]: whose parts are in it when each rank has sent `step` messages."""
+    held = [[[rank] for _ in range(RANKS)] for rank in range(RANKS)]
+    for done in range(step):
+        before = [[list(chunk) for chunk in row] for row in held]
+        for rank in range(RANKS):
+            left, chunk = (rank - 1) % RANKS, moving(done, rank - 1)
+            is_sum = done < RANKS - 1
+            arrived = before[left][chunk]
+            held[rank][chunk] = arrived + before[rank][chunk] if is_sum else arrived
+    return held
+
+
+def moving(step: int, rank: int) -> int:
+    """The chunk that a rank sends in its message number `step`, counted from 0."""
+    return (rank - 1 - step) % RANKS
+
+
+def draw_ring(ax: Axes, step: int) -> None:
+    held, is_over = parts(step), step in (RANKS - 1, 2 * (RANKS - 1))
+    bare(ax, ACROSS * RANKS + 0.9, HIGH * RANKS + 0.7)
+    for rank in range(RANKS):
+        x = 0.9 + ACROSS * rank
+        say(ax, x + WIDE / 2, 0.3, f"rank {rank}", fontweight="bold")
+        for chunk in range(RANKS):
+            y, own = 0.6 + HIGH * chunk, held[rank][chunk]
+            color = GREEN if len(own) == RANKS else lighter(BLUE, 1 - len(own) / RANKS)
+            color = PALE if len(own) == 1 else color
+            leaves = not is_over and chunk == moving(step, rank)
+            edge = {"edgecolor": ORANGE, "linewidth": 2} if leaves else {}
+            box(ax, x, y, WIDE, HIGH - 0.15, color, " + ".join(map(str, own)), **edge)
+            if leaves:
+                middle = y + (HIGH - 0.15) / 2
+                arrow(ax, (x + WIDE, middle), (x + ACROSS, middle), ORANGE)
+                if rank == RANKS - 1:
+                    say(ax, x + ACROSS - 0.1, middle - 0.17, "to rank 0", 7.5, ha="right")
+    for chunk in range(RANKS):
+        say(ax, 0.75, 0.6 + HIGH * chunk + (HIGH - 0.15) / 2, f"chunk {chunk}", ha="right")
+
+
+def say_ring(step: int) -> str:
+    complete = sum(len(chunk) == RANKS for row in parts(step) for chunk in row)
+    done = f"{step} of {2 * (RANKS - 1)} messages sent by each rank of an all-reduce"
+    found = f"{complete} of {RANKS * RANKS} boxes hold the sum over all {RANKS} ranks"
+    if step == RANKS - 1:
+        return f"Reduce-scatter done: rank r holds chunk r of the sum. {done}; {found}."
+    if step == 2 * (RANKS - 1):
+        return f"All-gather done: every rank holds every chunk of the sum. {done}; {found}."
+    sent = ", ".join(f"rank {r} sends chunk {moving(step, r)}" for r in range(RANKS))
+    phase = "Reduce-scatter" if step < RANKS - 1 else "All-gather"
+    return f"{phase}: message {step + 1} goes to the right. {done}; {found}. Next, {sent}."
+
+
+ring_reduce_scatter = Schematic(draw_ring, say_ring, (9.5, 3.6), {"step": (0, RANKS - 1, 0)})
+ring_all_gather = Schematic(
+    draw_ring, say_ring, (9.5, 3.6), {"step": (RANKS - 1, 2 * (RANKS - 1), RANKS - 1)}
+)

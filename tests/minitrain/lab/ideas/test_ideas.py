@@ -1,0 +1,165 @@
+"""The schematics: true to their definitions, at every value, with words that can be read."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.text import Text
+from PIL import Image
+
+from minitrain.lab import ideas
+from minitrain.lab.drawing.figures import canvas
+from minitrain.lab.drawing.shapes import READABLE, contrast, ink_on
+from minitrain.lab.ideas import (
+    activations,
+    context,
+    experts,
+    formats,
+    overlap,
+    pareto,
+    ring,
+    roof,
+    tiles,
+    tree,
+    zero,
+)
+from minitrain.lab.ideas.schematic import Schematic
+from minitrain.lab.widgets import Choice
+
+ALL = {name: getattr(ideas, name) for name in ideas.__all__}
+
+
+def values(choice: Choice) -> list:
+    """All that a handle can be moved to."""
+    if isinstance(choice, list):
+        return choice
+    return choice[0] if len(choice) == 2 else list(range(choice[0], choice[1] + 1))
+
+
+def positions(schematic: Schematic) -> list[dict]:
+    """The defaults, and each handle at its ends."""
+    found = [{}]
+    for name, choice in schematic.choices.items():
+        found += [{name: values(choice)[0]}, {name: values(choice)[-1]}]
+    return found
+
+
+CASES = [
+    pytest.param(schematic, position, id=f"{name}-{'-'.join(map(str, position.values()))}")
+    for name, schematic in ALL.items()
+    for position in positions(schematic)
+]
+
+
+@pytest.mark.parametrize("schematic, position", CASES)
+def test_all_words_can_be_read(schematic: Schematic, position: dict):
+    """Inside the picture, none on another, each with a contrast of 4.5 to what is behind it."""
+    full = {name: values(choice)[0] for name, choice in schematic.choices.items()} | position
+    with canvas(width=schematic.size[0], height=schematic.size[1]) as (fig, ax):
+        fig.set_dpi(80)
+        schematic.titled(ax, **full)
+        texts = [t for t in fig.findobj(Text) if t.get_text() and t.get_visible()]
+        fig.draw_without_rendering()
+        fig.draw_without_rendering()  # the layout has settled
+        fig.set_layout_engine("none")  # what is hidden keeps its place
+        texts = [t for t in texts if ax.axison or t not in tick_labels(ax)]
+        boxes = [(t, t.get_window_extent()) for t in texts]
+        for text in texts:
+            text.set_alpha(0)
+        behind = pixels(fig)
+    height, width, _ = behind.shape
+    for text, place in boxes:
+        words = text.get_text()
+        assert place.x0 >= -1 and place.x1 <= width + 1, f"'{words}' leaves the picture"
+        assert place.y0 >= -1 and place.y1 <= height + 1, f"'{words}' leaves the picture"
+        under = behind[
+            int(height - place.y1) : int(height - place.y0) + 1, int(place.x0) : int(place.x1) + 1
+        ]
+        color = np.median(under.reshape(-1, 3), axis=0) / 255
+        assert contrast(text.get_color(), tuple(color)) >= READABLE, f"'{words}' is hard to read"
+    for i, (one, a) in enumerate(boxes):
+        for other, b in boxes[i + 1 :]:
+            across = min(a.x1, b.x1) - max(a.x0, b.x0)
+            down = min(a.y1, b.y1) - max(a.y0, b.y0)
+            assert across < 2 or down < 3, f"'{one.get_text()}' lies on '{other.get_text()}'"
+
+
+def tick_labels(ax) -> list[Text]:
+    return [*ax.get_xticklabels(minor=False), *ax.get_yticklabels(), *ax.get_xticklabels(minor=True),
+            *ax.get_yticklabels(minor=True), ax.xaxis.label, ax.yaxis.label]  # fmt: skip
+
+
+def pixels(fig) -> np.ndarray:
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png", dpi=fig.dpi)
+    return np.asarray(Image.open(buffer).convert("RGB"))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_words_follow_the_handles(name: str):
+    schematic = ALL[name]
+    for handle, choice in schematic.choices.items():
+        said = {schematic.picture(**{handle: value}).text for value in values(choice)}
+        assert len(said) == len(values(choice)), f"{handle}: the same words at two positions"
+    assert "1 ranks" not in schematic.picture().text
+
+
+def test_a_handle_runs_from_small_to_large():
+    for name, schematic in ALL.items():
+        for handle, choice in schematic.choices.items():
+            numbers = [v for v in values(choice) if isinstance(v, (int, float))]
+            assert numbers == sorted(numbers), f"{name}: {handle}"
+
+
+@pytest.mark.parametrize("color", ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "white", "black"])
+def test_ink_is_read_on_any_colour(color: str):
+    assert contrast(ink_on(color), color) >= READABLE
+    assert contrast(color, color) == 1 and math.isclose(contrast("white", "black"), 21)
+
+
+def test_the_ring_sums_every_part_once():
+    for step in range(2 * ring.RANKS - 1):
+        for row in ring.parts(step):
+            assert all(len(set(chunk)) == len(chunk) for chunk in row)
+    middle, end = ring.parts(ring.RANKS - 1), ring.parts(2 * (ring.RANKS - 1))
+    assert all(len(middle[rank][rank]) == ring.RANKS for rank in range(ring.RANKS))
+    assert all(len(chunk) == ring.RANKS for row in end for chunk in row)
+
+
+@pytest.mark.parametrize("order, blocks", [("contiguous", 15), ("zigzag", 9)])
+def test_ring_attention_computes_every_block_below_the_diagonal_once(order: str, blocks: int):
+    steps = range(context.RANKS)
+    done = [pair for s in steps for r in steps for pair in context.work(s, r, order)]
+    size = context.PIECES
+    assert sorted(done) == [(q, k) for q in range(size) for k in range(q + 1)]
+    assert f"{blocks} blocks in" in context.say_ring_attention(0, order)
+
+
+def test_formats_are_those_of_torch():
+    kinds = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+    for form, dtype in zip(formats.FORMATS, kinds):
+        info = torch.finfo(dtype)
+        assert info.max == form.largest and info.smallest_normal == 2.0**form.smallest
+        assert info.eps == 2.0**-form.mantissa
+
+
+def test_tiles_carry_what_a_softmax_needs():
+    scores = torch.tensor(tiles.SCORES, dtype=torch.float64).flatten()
+    top, total, _ = tiles.carried(tiles.TILES - 1)
+    assert math.isclose(top + math.log(total), scores.logsumexp(0).item())
+
+
+def test_the_rest_is_as_its_formula_says():
+    assert [sum(zero.held(stage, 4)) for stage in range(4)] == [16, 4 + 3, 2 + 3.5, 4]
+    assert [tree.rounds(n) for n in (1, 2, 3, 4, 5, 8)] == [0, 1, 2, 2, 3, 3]
+    assert min((1, 2, 4, 8, 16), key=activations.peak) == 4 and activations.peak(0) == 16
+    assert overlap.messages(8) == [(8, 8 + 0.6 + 8 * 0.7, 8)]
+    assert overlap.messages(1)[1][0] == 1 + 0.6 + 0.7 and len(overlap.messages(2)) == 4
+    assert sum(map(len, experts.kept(experts.NO_LIMIT))) == experts.PLACES
+    assert max(map(len, experts.kept(1.0))) == 4
+    assert roof.reachable(1e9) == roof.PEAK
+    assert pareto.front()[0] == (3, 95) and (15, 41) not in pareto.front()
