@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# PyTorch without CUDA, which is what Linux would get else, several GB of it: where there is no GPU
+CPU_WHEELS ?= https://download.pytorch.org/whl/cpu
 LAB ?=
 SUBMISSION ?= labs
 
@@ -16,9 +18,12 @@ setup: $(READY)  ## make the environment in .venv (about 2 minutes and the downl
 
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python {v[0]}.{v[1]} is here; the course needs 3.10 to 3.13: try make PYTHON=python3.12 setup")'
-	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV) || { echo "python venv is missing: on Debian or Ubuntu, sudo apt install python3-venv"; exit 1; }
-	@echo "installing the course's packages into $(VENV) (about 2 minutes and the download, once) ..."
-	@$(PY) -m pip install --quiet --disable-pip-version-check --prefer-binary -r requirements.txt
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { echo "python venv is missing: on Debian or Ubuntu, sudo apt install python3-venv"; exit 1; }
+	@echo "installing the course's packages into $(VENV): 2 GB, about 2 minutes and the download, once ..."
+	@case "$$(uname -s)" in Linux) command -v nvidia-smi >/dev/null || index=$(CPU_WHEELS);; esac; \
+	$(PY) -c "from urllib.request import urlopen; urlopen('$$index/torch/', timeout=5)" 2>/dev/null || index=; \
+	[ -t 1 ] || quiet=--quiet; \
+	$(PY) -m pip install $$quiet --disable-pip-version-check --prefer-binary $${index:+--extra-index-url $$index} -r requirements.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $(READY)
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+from importlib.util import find_spec
+
+if find_spec("typer") is None:  # nothing is installed yet
+    from minitrain.commands.doctor import before_setup
+
+    before_setup(sys.argv[1:])
 
 import typer
 

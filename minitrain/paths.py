@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from platformdirs import user_cache_path, user_data_path
-
 from minitrain.errors import InputError
 
 
@@ -28,11 +26,15 @@ def data_dir() -> Path:
 
 def cache_dir() -> Path:
     """Downloads and other things that can be made again (`~/.cache/minitrain` on Linux)."""
+    from platformdirs import user_cache_path
+
     return user_cache_path("minitrain", ensure_exists=True)
 
 
 def state_dir() -> Path:
     """What must not be lost: a learner's progress (`~/.local/share/minitrain` on Linux)."""
+    from platformdirs import user_data_path
+
     return user_data_path("minitrain", ensure_exists=True)
 
 

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
+
+
+COLORS = {"ok": "32", "warn": "33", "fail": "31"}  # green, yellow, red of a terminal
 
 
 def doctor() -> None:
     """Tell whether this machine can run the course; exit code 1 if not."""
-    from rich.console import Console
-
     from minitrain.lab.notebook.health import examine
 
-    console = Console(soft_wrap=True, highlight=False)
-    colors = {"ok": "green", "warn": "yellow", "fail": "red"}
     states = []
     for line in examine():
         states.append(line.state)
         remedy = f"  → {line.remedy}" if line.remedy else ""
-        state = f"[{colors[line.state]}]{line.state:4}[/]"
-        console.print(f"{state}  {line.name:9} ", end="")
-        console.print(line.found + remedy, markup=False)
+        state = f"{line.state:4}"
+        if sys.stdout.isatty():
+            state = f"\033[{COLORS[line.state]}m{state}\033[0m"
+        print(f"{state}  {line.name:9} {line.found}{remedy}", flush=True)
     sys.exit(1 if "fail" in states else 0)
+
+
+def before_setup(arguments: list[str]) -> NoReturn:
+    """With nothing but Python: `doctor` says what is missing, another command what to do first."""
+    if arguments[:1] == ["doctor"]:
+        doctor()
+    print(
+        "error: the course's packages are not installed in this Python:", file=sys.stderr, end=" "
+    )
+    print("run 'make setup', then .venv/bin/python -m minitrain …", file=sys.stderr)
+    sys.exit(2)

@@ -39,7 +39,11 @@ def lab(
     from minitrain.lab.notebook.server import server_command
 
     options = (f"--ServerApp.ip={ip}",) if ip != "localhost" else ()
-    print(f"JupyterLab opens on labs/{page.name}; Ctrl-C here, twice, stops it.", flush=True)
+    tools = Path(sys.executable).parent
+    os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"  # of its terminals
+    print(f"JupyterLab opens on labs/{page.name}; Ctrl-C here, twice, stops it.")
+    print(f"`minitrain` works in its terminals; in a shell of your own it is {tools}/minitrain.")
+    sys.stdout.flush()
     become(server_command(course_root(), page, port, browser, options))
 
 

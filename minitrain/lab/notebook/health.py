@@ -38,6 +38,8 @@ def examine() -> Iterator[Finding]:
     for name, look in CHECKS.items():
         try:
             yield look()
+        except ModuleNotFoundError as error:
+            yield Finding(name, "fail", f"{error.name} is not installed", "run 'make setup'")
         except Exception as error:
             words = str(error).splitlines()[:1]
             found = ": ".join([type(error).__name__, *words])

@@ -25,6 +25,8 @@ def server_command(
         f"--ServerApp.root_dir={root}",
         f"--LabApp.app_settings_dir={SETTINGS}",
         f"--LabApp.default_url=/lab/tree/{page.relative_to(root).as_posix()}",
+        "--log-level=ERROR",  # the address is said all the same
+        "--LabApp.log_level=ERROR",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--KernelSpecManager.allowed_kernelspecs={'python3'}",

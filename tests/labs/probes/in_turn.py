@@ -23,7 +23,12 @@ def in_turn(f, calls):
         out = f(*given)
         live.append((given, fresh(given), out, fresh(out)))
     return [
-        {"out": first, "later": out, "given": after, "shares": bool(storages(out) & storages(given))}
+        {
+            "out": first,
+            "later": out,
+            "given": after,
+            "shares": bool(storages(out) & storages(given)),
+        }
         for given, after, out, first in live
     ]
 

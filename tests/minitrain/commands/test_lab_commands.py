@@ -53,6 +53,16 @@ def test_the_doctor_says_ten_lines_and_exits_with_0():
     assert done.returncode == any(line.startswith("fail") for line in lines), done.stdout
 
 
+def test_before_anything_is_installed_the_doctor_says_so():
+    """A Python without packages (-S): one line a finding, or a sentence that says what to do."""
+    command = [sys.executable, "-S", "-m", "minitrain"]
+    done = subprocess.run([*command, "doctor"], capture_output=True, text=True, cwd=course_root())
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "torch is not installed  → run 'make setup'" in done.stdout
+    done = subprocess.run([*command, "train"], capture_output=True, text=True, cwd=course_root())
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "make setup" in done.stderr
+
+
 def test_check_tells_drift_and_broken_rules(course, capsys):
     (target,) = targets(None, course)
     assert _report_drift([target]) == 1
