@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-
 COLORS = {"ok": "32", "warn": "33", "fail": "31"}  # green, yellow, red of a terminal
 
 
