@@ -106,7 +106,11 @@ def score_card(
         for item in items
     ]
     tone, share = "good" if got >= total else "info", got / total if total else 0.0
-    note = f"Now read `{read}`: you have just written most of it." if read else ""
+    written = [best[item.name] >= item.max_points for item in items if item.kind == "exercise"]
+    note = f"Now read `{read}`: you have just written most of it."
+    if not all(written):
+        note = f"{sum(written)} of {len(written)} exercises are yours; then read `{read}`."
+    note = note if read else ""
     return Card(name, score_text(got, total), tone, share, lines, note).rich()
 
 

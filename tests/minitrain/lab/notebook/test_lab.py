@@ -196,8 +196,14 @@ def test_score_names_what_is_open_and_what_to_read(lab, capsys):
     lab.experiment("growth", [{"n": 1, "sum": 1}])
     lab.score(read="minitrain/lab/notebook/progress.py")
     said = capsys.readouterr().out
-    assert "3 of 10 points" in said and "Now read `minitrain/lab/notebook/progress.py`" in said
-    assert "to do" in said and "done" in said
+    assert "3 of 10 points" in said and "to do" in said and "done" in said
+    assert "0 of 1 exercises are yours; then read `minitrain/lab/notebook/progress.py`" in said
+
+
+def test_only_who_wrote_it_is_told_so(lab, capsys):
+    lab._progress.score("running_sum", 6, 6)
+    lab.score(read="minitrain/lab/notebook/progress.py")
+    assert "you have just written most of it" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrain.lab.notebook.progress import Progress, progress_dir
+from minitrain.paths import course_root
 
 
 def test_best_score_is_kept(tmp_path: Path):
@@ -88,3 +89,11 @@ def test_values_are_remembered(tmp_path: Path):
 
 def test_each_checkout_has_its_own_folder():
     assert progress_dir().parent.name == "progress" and len(progress_dir().name) == 12
+
+
+def test_a_run_of_the_solutions_books_no_progress(monkeypatch: pytest.MonkeyPatch):
+    learners = progress_dir()
+    monkeypatch.chdir(course_root() / "solutions")
+    assert progress_dir() == learners / "solutions"
+    monkeypatch.chdir(course_root() / "labs")
+    assert progress_dir() == learners
