@@ -241,8 +241,8 @@ plan = lab.grade(plan)
 # Difficulty 2 · 8 minutes · 8 points
 #
 # Bring the tokens to their rows, call `experts(rows, counts)`, a function here, once (without rows too: in exercise 6 other
-# ranks wait for it), and add each answer, times its weight, to its token. A dropped choice adds nothing, and the other weight stays as it is: around the layer goes the
-# residual stream, so such a token just passes by.
+# ranks wait for it), and add each answer, times its weight, to its token. A dropped choice adds nothing, and the other
+# weight stays as it is: around the layer goes the residual stream, so such a token just passes by.
 
 
 # %% tags=["exercise"]

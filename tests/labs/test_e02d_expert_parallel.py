@@ -400,7 +400,7 @@ class TestBias(Exercise):
 
     @check(points=5, title="up where too few on all ranks, down where too many, by one all-reduce")
     def test_bias(self, submission):
-        for ranks in (2, 3, 1):
+        for ranks in (2, 3):
             worlds = self.uneven(ranks)
             results = self.updated(submission, worlds)
             for number, world in enumerate(worlds):
@@ -412,19 +412,20 @@ class TestBias(Exercise):
 
     @check(points=2, title="an expert with exactly the mean stays as it is, and so do the choices")
     def test_even(self, submission):
-        world = bias_case([[[0, 1], [2, 3]], [[0, 1], [0, 2]]], 4)
-        results = self.updated(submission, [world, world])
+        choices = [[0, 1], [2, 3], [0, 1], [0, 2]]
         words = "they got neither less nor more than the mean, 2: `torch.sign` of 0 is 0"
-        bias, _, rate = world[0]
-        for found in results:
-            for call in found:
-                expect.equal(
-                    call["given"][0][1:3],
-                    bias[1:3],
-                    tol=COUNTED,
-                    what="the bias of experts 1 and 2 (all ranks' counts [3, 2, 2, 1])",
-                    hints=[(bias[1:3] + step, words) for step in (-rate, rate)],
-                )
+        for parts in ([choices], [choices[:2], choices[2:]]):
+            world = bias_case(parts, 4)
+            bias, _, rate = world[0]
+            for found in self.updated(submission, [world, world]):
+                for call in found:
+                    expect.equal(
+                        call["given"][0][1:3],
+                        bias[1:3],
+                        tol=COUNTED,
+                        what="the bias of experts 1 and 2 (all ranks' counts [3, 2, 2, 1])",
+                        hints=[(bias[1:3] + step, words) for step in (-rate, rate)],
+                    )
 
     def updated(self, submission, worlds):
         """Of each rank its calls in a row, which changed no argument but the bias."""

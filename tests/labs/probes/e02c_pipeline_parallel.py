@@ -96,7 +96,9 @@ class Toy(nn.Module):
         with saved_tensors_hooks(lambda t: Kept(t, counts, i), lambda kept: kept.tensor):
             out = self.compute(x, batch)
         self.group.trace.mark(Operation("F", i))
-        self.passes.append([weakref.ref(tensor) for tensor in (x, out) if tensor is not None])
+        # the last stage's x lives as long as its loss, which may be returned with its graph
+        held = (x, out) if self.embed is None and self.head is None else (out,)
+        self.passes.append([weakref.ref(tensor) for tensor in held])
         self.peak = max(self.peak, sum(count > 0 for count in counts.values()))
         self.held = max(self.held, sum(any(ref() is not None for ref in p) for p in self.passes))
         return out
