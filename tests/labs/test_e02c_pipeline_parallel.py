@@ -281,17 +281,28 @@ def data_of(m, uneven=True):
     return made
 
 
-def one_process(data, ranks, weights):
-    """Each stage's gradients, and the loss, where microbatch i's summed loss counts weights[i]."""
+def one_process(data, ranks):
+    """Of each microbatch: its summed loss, and each stage's gradients of it."""
     stages = [probes.Toy(index, ranks) for index in range(ranks)]
-    total = torch.zeros((), dtype=torch.float64)
-    for batch, weight in zip(probes.batches_of(data), weights):
+    found = []
+    for batch in probes.batches_of(data):
         x = None
         for stage in stages:
+            stage.zero_grad()
             x = stage(x, batch)
-        total = total + weight * token_weighted_loss(x, batch.targets, 1)
-    total.backward()
-    return [{n: p.grad for n, p in stage.named_parameters()} for stage in stages], total.detach()
+        loss = token_weighted_loss(x, batch.targets, 1)
+        loss.backward()
+        grads = [{n: p.grad for n, p in stage.named_parameters()} for stage in stages]
+        found.append((loss.detach(), grads))
+    return found
+
+
+def loss_of(parts, weights):
+    return sum(weight * loss for weight, (loss, _) in zip(weights, parts))
+
+
+def gradient_of(parts, weights, rank, name):
+    return sum(weight * grads[rank][name] for weight, (_, grads) in zip(weights, parts))
 
 
 def orders_of(schedule):
@@ -384,15 +395,20 @@ class TestRun(Exercise):
     def test_loss(self, submission):
         steps = steps_on(2)
         first, last = launched(submission, steps)
-        wants = [one_process(data, 2, weights_of(data)[""])[1] for _, data in steps]
+        wants = []
         for number, (orders, data) in enumerate(steps):
+            parts, weights = one_process(data, 2), weights_of(data)
+            wants.append(loss_of(parts, weights[""]))
             mine, theirs = last[number]["out"], first[number]["out"]
             expect.that(
                 mine is not None and theirs is not None,
                 "got None: return the loss, 0 where this rank is not the last one",
             )
+            hints = [(loss_of(parts, each), words) for words, each in weights.items() if words]
+            share = loss_of(parts, last_alone(data, orders[1], "F"))
+            hints.append((share, "that is the last microbatch's share alone: add up all shares"))
             both = "that has the loss of the call before in it: begin at zero"
-            hints = [*wrong_losses(data, orders[1]), (sum(wants[: number + 1]), both)]
+            hints.append((sum(wants), both))
             expect.equal(mine, wants[number], what="the last rank's loss", hints=hints)
             expect.that(theirs == 0, "rank 0 is not the last of 2: it returns zero")
 
@@ -419,37 +435,32 @@ class TestRun(Exercise):
             )
 
 
-def last_alone(data, order, kind, ranks):
-    """As `one_process`, where only the microbatch counts whose F, or B, is the last of `order`."""
+def last_alone(data, order, kind):
+    """The weights where only the microbatch counts whose F, or B, is the last of `order`."""
     last = [i for k, i, _ in order if k == kind][-1]
-    return one_process(data[last : last + 1], ranks, weights_of(data)[""][:1])
-
-
-def wrong_losses(data, order):
-    """Hints: another division, and one share alone."""
-    weights = weights_of(data)
-    hints = [(one_process(data, 2, each)[1], words) for words, each in weights.items() if words]
-    share = last_alone(data, order, "F", 2)[1]
-    return [*hints, (share, "that is the last microbatch's share alone: add up all shares")]
+    return [weight * (i == last) for i, weight in enumerate(weights_of(data)[""])]
 
 
 def gradients_are(results, steps, ranks):
     """After each step, what came before and this step's mean: gradients add up."""
     before = [{} for _ in range(ranks)]
     for number, (orders, data) in enumerate(steps):
-        last = last_alone(data, orders[0], "B", ranks)[0]
-        found = {w: one_process(data, ranks, each)[0] for w, each in weights_of(data).items()}
+        parts, weights = one_process(data, ranks), weights_of(data)
+        last = last_alone(data, orders[0], "B")
         for rank, calls in enumerate(results):
-            for name, want in found[""][rank].items():
-                got, held = calls[number]["gradients"][name], before[rank].get(name, 0 * want)
+            for name in parts[0][1][rank]:
+                got = calls[number]["gradients"][name]
                 expect.that(
                     got is not None,
                     f"rank {rank}, {name}: no gradient came. B starts from what rank + 1 sends back, and sends "
                     "the gradient of its own input `x` on: `x.requires_grad_()` before the forward",
                 )
-                hints = [(held + g[rank][name], words) for words, g in found.items() if words]
+                given = {w: gradient_of(parts, each, rank, name) for w, each in weights.items()}
+                want = given.pop("")
+                held = before[rank].get(name, 0 * want)
+                hints = [(held + wrong, words) for words, wrong in given.items()]
                 words = "that is the last microbatch's gradient alone: gradients add up in `.grad`"
-                hints.append((last[rank][name], words))
+                hints.append((gradient_of(parts, last, rank, name), words))
                 if number:
                     words = "what `.grad` held before the call is gone: gradients add up in it"
                     hints.append((want, words))
