@@ -33,13 +33,13 @@ lab = Lab("e02c_pipeline_parallel")
 # Difficulty 1 of 5 · 4 minutes · 6 points
 #
 # How many layers does each stage get? As even as possible; what remains goes to stages in the middle, one each.
-# `split_layers(10, 4)` is `[2, 3, 3, 2]`.
+# `split_layers(10, 4)` is `[2, 3, 3, 2]`. Which in the middle is yours to choose; there may be fewer layers than stages.
 
 
 # %% tags=["exercise"]
 def split_layers(layers: int, stages: int) -> list[int]:
     """Layers of each stage: they add up to `layers` and differ by one at most; the first
-    and the last stage are not the longer ones, where that is possible. About 6 lines."""
+    and the last stage are longer only where all between are. About 6 lines."""
     ### BEGIN SOLUTION
     base, more = divmod(layers, stages)
     first = (stages - more) // 2
@@ -167,7 +167,7 @@ show.draw_schedule(gpipe(4, 8))
 # Difficulty 3 · 12 minutes · 14 points
 #
 # Rank r: p-1-r forwards ahead (never more than m); then one forward, one backward, in turn; then the backwards that are
-# left. With p = 2, m = 3, rank 0 runs F0 F1 B0 F2 B1 B2.
+# left; each kind from microbatch 0 on. With p = 2, m = 3, rank 0 runs F0 F1 B0 F2 B1 B2.
 
 
 # %% tags=["exercise"]
@@ -214,7 +214,8 @@ show.draw_schedule(one_forward_one_backward(4, 8))
 # ## 4 · Run the list
 #
 # The executor of one rank walks its list of tuples `(kind, microbatch, chunk)`. F: receive x from the rank before, compute
-# `out`, send it on, and keep both. B: receive the gradient from the rank behind, `out.backward(it)`, send `x.grad` back.
+# `out`, send it on, and keep both. B: receive the gradient from the rank behind, `out.backward(it)`, send `x.grad` back,
+# and let go of both.
 #
 # Stages come from `cut`, a model's blocks with your numbers of layers:
 
@@ -256,8 +257,8 @@ print([batch.tokens_counted for batch in microbatches(4)], "targets that count")
 # Difficulty 5 · 20 minutes · 20 points
 #
 # `group.recv(buffer, source)` fills a buffer and returns it; `stage.message(batch)` makes one. `group.isend(tensor, to)`
-# returns a work and goes on; `wait` for all works at the very end. `stage(x, batch)` takes `x=None` on rank 0, and gives
-# logits on the last rank. Every `batch` knows its `tokens_counted`.
+# returns a work and goes on; `wait` for all works at the very end. Nothing else travels. `stage(x, batch)` takes `x=None` on
+# rank 0, and gives logits on the last rank; a single rank is both. Every `batch` knows its `tokens_counted`.
 
 # %% tags=["exercise"]
 from minitrain.training.loss import token_weighted_loss
@@ -265,7 +266,8 @@ from minitrain.training.loss import token_weighted_loss
 
 def run_operations(group, order, stage, batches) -> torch.Tensor:
     """Runs this rank's `order`; gradients of the mean over the tokens of all `batches` add
-    up in `.grad`. Returns that loss on the last rank, 0 on others. About 19 lines."""
+    up in `.grad`, to what is there. Returns that loss on the last rank, 0 (a tensor or a
+    number) on others; `order` and `batches` stay as they are. About 19 lines."""
     ### BEGIN SOLUTION
     total = sum(batch.tokens_counted for batch in batches)
     loss, last, passes, works = torch.zeros(()), group.size - 1, {}, []
@@ -560,7 +562,7 @@ lab.answer("same_bubble", same_bubble)
 #
 # `Operation("F", i, c)`: microbatch i, chunk c. Forwards: p microbatches through chunk 0, the same p through chunk 1, …,
 # then the next p (p divides m). Backwards: the same, last chunk first. Rank r runs (v-1)·p + 2·(p-1-r) forwards ahead,
-# never more than m·v; with v = 1, p-1-r.
+# never more than m·v; with v = 1, p-1-r. Then, as before, one forward, one backward, in turn, and what is left.
 
 
 # %% tags=["exercise"]

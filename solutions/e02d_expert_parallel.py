@@ -49,13 +49,14 @@ lab.reveal("active", active_parameter_count(mixtral), note=note)
 #
 # p is the softmax of `x Wᵀ`, in float32 at least: `torch.promote_types(x.dtype, torch.float32)`. The k largest of
 # p + bias are chosen; their weights are their p over the sum of these k, for k = 1 p itself. The bias chooses, it does
-# not weigh.
+# not weigh. Here and below, what a function is given stays as it is, but for `bias` in exercise 3.
 
 
 # %% tags=["exercise"]
 def route(x, weight, bias, k: int):
-    """x (M, D), weight (E, D), bias (E,) -> p (M, E), experts (M, k) int64, and their
-    weights (M, k), in the type of p; gradients flow through them to p. About 6 lines."""
+    """x (M, D), weight (E, D), bias (E,) -> p (M, E), experts (M, k) int64, in any order,
+    and their weights (M, k), in the type of p; gradients flow through them to p, and
+    through p. About 6 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.expert.plain:route
     ### END SOLUTION
@@ -102,8 +103,9 @@ show.draw_load(load.tolist())
 #
 # Difficulty 3 · 8 minutes · 9 points
 #
-# Each rank gives its share, over its own p; ranks may have different numbers of tokens. `torch.bincount(values,
-# minlength=E)` counts. `group.all_reduce(counts)` sums a tensor over ranks, in place, and returns it; one is enough.
+# Each rank gives its share, over its own p; ranks may have different numbers of tokens, one of them none.
+# `torch.bincount(values, minlength=E)` counts. `group.all_reduce(counts)` sums a tensor over ranks, in place, and returns
+# it; one, of E counts, is enough and all that is sent.
 
 
 # %% tags=["exercise"]
@@ -145,7 +147,8 @@ balance_loss = lab.grade(balance_loss)
 # Difficulty 2 · 5 minutes · 7 points
 #
 # **Bias** ([Wang et al. 2024](https://arxiv.org/abs/2408.15664), DeepSeek-V3): no loss at all. After each step the bias of
-# an expert goes up by `rate` if it got less than the mean, down if more, unchanged if equal. Again, counts of all ranks.
+# an expert goes up by `rate` if it got less than the mean, down if more, unchanged if equal. Again, counts of all ranks,
+# by one all-reduce.
 
 
 # %% tags=["exercise"]
@@ -203,7 +206,8 @@ import math
 
 def plan(experts, count: int, priority, factor: float | None = None):
     """experts and priority (M, K) -> order (R,), and the rows of each of `count` experts
-    (count,). A `factor` of None drops nothing. About 10 lines."""
+    (count,). A `factor` of None drops nothing, 0.0 all; `priority` may be any number.
+    About 10 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.expert.plain:plan
     ### END SOLUTION
@@ -236,15 +240,15 @@ plan = lab.grade(plan)
 #
 # Difficulty 2 · 8 minutes · 8 points
 #
-# Bring the tokens to their rows, call `experts(rows, counts)`, a function here, once, and add each answer, times its
-# weight, to its token. A dropped choice adds nothing, and the other weight stays as it is: around the layer goes the
-# residual stream, so such a token just passes by.
+# Bring the tokens to their rows, call `experts(rows, counts)`, a function here, once (without rows too: in exercise 6 other
+# ranks wait for it), and add each answer, times its weight, to its token. A dropped choice adds nothing, and the other
+# weight stays as it is: around the layer goes the residual stream, so such a token just passes by.
 
 
 # %% tags=["exercise"]
 def mix(x, weights, order, counts, experts) -> torch.Tensor:
-    """x (M, D), weights (M, K), order (R,) and counts (E,) from plan -> (M, D); experts
-    maps rows (R, D) and counts to answers (R, D). About 4 lines."""
+    """x (M, D), weights (M, K) of the same type, order (R,) and counts (E,) from plan ->
+    (M, D); experts maps rows (R, D) and counts to answers (R, D). About 4 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.expert.plain:mix
     ### END SOLUTION
@@ -327,9 +331,10 @@ widgets.explore(
 #
 # Difficulty 5 · 18 minutes · 14 points
 #
-# First counts: `group.all_to_all(output, input)` cuts `input` into N = `group.size` pieces, one for each rank. Then
-# `all_to_all(rows, group, sent, got)`, with row counts to and from each rank; autograd knows it. What arrives is by
-# source, then by expert; `experts` wants it by expert. Undo that before answers go home.
+# First counts: `group.all_to_all(output, input)` cuts `input` into N = `group.size` pieces, one for each rank, and returns
+# `output`. Then `all_to_all(rows, group, sent, got)`, with row counts to and from each rank; autograd knows it. What
+# arrives is by source, then by expert; `experts` wants it by expert, in one call. Undo that before answers go home, by a
+# third all-to-all. Nothing else travels.
 
 # %% tags=["exercise"]
 from minitrain.parallel.collectives.differentiable import all_to_all

@@ -12,11 +12,12 @@ from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.network.fabric import Device, Fabric
 from minitrain.network.links import Link, LinkModel
 from minitrain.parallel.pipeline.operations import Operation, Schedule
-from minitrain.parallel.pipeline.schedules import interleaved, one_forward_one_backward
+from minitrain.parallel.pipeline.schedules import gpipe, interleaved, one_forward_one_backward
 from minitrain.parallel.pipeline.timeline import bubble_fraction, clocked, executed, peak_live
 from minitrain.training.loss import token_weighted_loss
 
 from .probes import e02c_pipeline_parallel as probes
+from .probes.in_turn import in_turn
 
 LAB = "e02c_pipeline_parallel"
 SIZES = {
@@ -45,20 +46,52 @@ FILES = tuple(
 # ---- the stage split ----
 
 
+def drawn(low, high):
+    """A whole number from low to high, another one in each grading."""
+    return int(torch.randint(low, high + 1, ()))
+
+
+def cuts():
+    """(layers, stages): nothing remains, a little, all but one; fewer layers than stages."""
+    stages, each = drawn(5, 9), drawn(2, 9)
+    rests = [0, 1, drawn(2, stages - 2), stages - 2, stages - 1]
+    few = [(drawn(1, stages - 2), stages), (each, 1), (2 * each, 2), (2 * each + 1, 2)]
+    return [(10, 4), *((each * stages + rest, stages) for rest in rests), *few]
+
+
 class TestSplit(Exercise):
     """The cut into stages"""
 
     name = "split_layers"
     reference = "minitrain.parallel.pipeline.schedules:split_layers"
     hidden = FILES
-    cases = ((8, 4), (7, 3), (10, 4), (13, 5), (32, 8), (5, 5), (29, 8), (3, 1))
 
-    @check(points=4, title="every layer once, stages that differ by one layer at most")
+    @check(points=3, title="every layer once, stages that differ by one layer at most")
     def test_even(self, submission):
-        for (layers, stages), counts in zip(
-            self.cases, submission.run(probes.splits_of, self.cases)
-        ):
+        self.even_splits(submission)
+
+    @check(points=3, title="the ends, which also hold embedding and head, are not the longer ones")
+    def test_ends(self, submission):
+        for layers, stages, counts in self.even_splits(submission):
+            more = layers % stages
+            longer_ends = sum(counts[end] > layers // stages for end in (0, -1)[:stages])
+            expect.that(
+                more == 0 or longer_ends == max(0, more - (stages - 2)),
+                f"{layers} layers in {stages} stages: got {counts}; {more} of them take one more, those in the "
+                "middle first: the first stage has the embedding as well, the last one the head",
+            )
+
+    def even_splits(self, submission):
+        """(layers, stages, counts) of each case: as many counts as stages, and even."""
+        cases = cuts()
+        calls = submission.run(in_turn, cases)
+        found = [(*case, call["out"]) for case, call in zip(cases, calls)]
+        for layers, stages, counts in found:
             what = f"{layers} layers in {stages} stages: got {counts}"
+            expect.that(
+                isinstance(counts, (list, tuple)) and all(isinstance(n, int) for n in counts),
+                f"{what}: return a list of whole numbers",
+            )
             expect.that(
                 len(counts) == stages,
                 f"{what}, which are {len(counts)} numbers: give one for each stage",
@@ -73,19 +106,8 @@ class TestSplit(Exercise):
                 f"{what}: the slowest stage sets the pace of all, so the remainder is shared out, one "
                 "layer to a stage",
             )
-
-    @check(points=2, title="the ends, which also hold embedding and head, are not the longer ones")
-    def test_ends(self, submission):
-        for (layers, stages), counts in zip(
-            self.cases, submission.run(probes.splits_of, self.cases)
-        ):
-            more = layers % stages
-            if 0 < more <= stages - 2:
-                expect.that(
-                    counts[0] == min(counts) and counts[-1] == min(counts),
-                    f"{layers} layers in {stages} stages: got {counts}; {more} in the middle take one more: "
-                    "the first stage has the embedding as well, the last one the head",
-                )
+        expect.left_alone(calls, cases, ("layers", "stages"))
+        return found
 
 
 # ---- schedules ----
@@ -96,28 +118,30 @@ def named(case):
     return f"p={p}, m={m}" + (f", v={v[0]}" if v else "")
 
 
-def made(submission, cases):
-    """(words, p, m, v, schedule) of each case: every operation there exactly once."""
-    for case, orders in zip(cases, submission.run(probes.schedules_of, cases)):
-        p, m, v = (*case, 1)[:3]
-        words = named(case)
+def made(submission, cases, name=None):
+    """(words, case, schedule) of each case: every operation there exactly once, of this name."""
+    calls = submission.run(probes.schedules_of, cases)
+    for case, call in zip(cases, calls):
+        (p, m, v), words, found = (*case, 1)[:3], named(case), call["out"]
         expect.that(
-            isinstance(orders, list),
-            f"{words}: got a {orders}; return Schedule(name, m, v, orders)",
+            isinstance(found, dict),
+            f"{words}: got a {found}; return Schedule(name, m, v, orders)",
         )
+        orders = found["orders"]
         expect.that(
             len(orders) == p,
             f"{words}: orders for {len(orders)} of {p} ranks: one order for each rank",
         )
         for rank, order in enumerate(orders):
             complete(f"{words}, rank {rank}", order, m, v)
-        yield (
-            words,
-            p,
-            m,
-            v,
-            Schedule("yours", m, v, tuple(tuple(Operation(*op) for op in o) for o in orders)),
+        expect.that(
+            name is None or tuple(found["kind"]) == (name, m, v),
+            f"{words}: got Schedule{tuple(found['kind'])} with its orders: it begins with Schedule{(name, m, v)}, the name, "
+            "the microbatches and the chunks of a rank",
         )
+        orders = tuple(tuple(Operation(*op) for op in order) for order in orders)
+        yield words, case, Schedule("yours", m, v, orders)
+    expect.left_alone(calls, (), ())
 
 
 def complete(words, order, m, v):
@@ -125,7 +149,7 @@ def complete(words, order, m, v):
     bare = [op for op in order if len(op) != 3]
     expect.that(not bare, f"{words}: {bare[:1]} is no Operation: make each by Operation(kind, i)")
     twice = [op for op in order if order.count(op) > 1]
-    missing, foreign = sorted(wanted - set(order)), sorted(set(order) - wanted)
+    missing, foreign = sorted(wanted - set(order)), sorted(set(order) - wanted, key=str)
     expect.that(
         not foreign,
         f"{words}: {listed(foreign)} is no operation of it: microbatches are 0 to {m - 1}, "
@@ -152,6 +176,7 @@ def halts(words, schedule):
 
 
 def bubble_is(words, schedule, want, advice):
+    halts(words, schedule)
     got = bubble_fraction(schedule)
     expect.that(
         abs(got - want) < 1e-9,
@@ -159,15 +184,32 @@ def bubble_is(words, schedule, want, advice):
     )
 
 
-def lives_are(words, schedule, want, advice):
-    got = peak_live(schedule)
-    expect.that(
-        got == want,
-        f"{words}: at most {got} activations are alive at once, rank by rank; expected {want}: {advice}",
-    )
+def ahead_of(order):
+    """The forwards before the first backward."""
+    return [op.kind for op in order].index("B")
 
 
-PAIRS = ((3, 5), (2, 2), (4, 8), (2, 1), (5, 2), (8, 16), (1, 3))
+def order_is(words, schedule, want, ahead, turns):
+    """Each rank's list is the one of the text: as many forwards first, and then each operation."""
+    for rank, (order, wanted) in enumerate(zip(schedule.ranks, want.ranks)):
+        got, right = ahead_of(order), ahead_of(wanted)
+        expect.that(
+            got == right,
+            f"{words}, rank {rank}: {got} forwards come before the first backward, here {right} do: {ahead}",
+        )
+        place = next((i for i, pair in enumerate(zip(order, wanted)) if pair[0] != pair[1]), None)
+        expect.that(
+            place is None,
+            f"{words}, rank {rank} runs {' '.join(map(str, order[: (place or 0) + 1]))}, where {wanted[place or 0]} "
+            f"is next: {turns}",
+        )
+
+
+def pairs():
+    """(p, m): fewer microbatches than ranks, as many, more; one microbatch; one rank."""
+    p = drawn(3, 6)
+    more = [(p, p), (p, p + drawn(1, 8)), (2, drawn(3, 7)), (p, 1), (1, drawn(2, 5))]
+    return [(p, drawn(2, p - 1)), *more]
 
 
 class TestGPipe(Exercise):
@@ -177,22 +219,18 @@ class TestGPipe(Exercise):
     reference = "minitrain.parallel.pipeline.schedules:gpipe"
     hidden = FILES
 
-    @check(points=4, title="every operation once, it halts, the bubble is (p-1)/m of the work")
+    @check(points=2, title="every operation once, it halts, the bubble is (p-1)/m of the work")
     def test_bubble(self, submission):
-        for words, p, m, _, schedule in made(submission, PAIRS):
-            halts(words, schedule)
+        for words, (p, m), schedule in made(submission, pairs(), "gpipe"):
             advice = "forwards follow each other without waiting for a backward"
             bubble_is(words, schedule, (p - 1) / m, advice)
 
-    @check(points=2, title="all forwards come before the first backward, on every rank")
+    @check(points=4, title="all forwards, then all backwards, each from microbatch 0 on")
     def test_order(self, submission):
-        for words, _p, m, _, schedule in made(submission, PAIRS):
-            for rank, order in enumerate(schedule.ranks):
-                kinds = "".join(op.kind for op in order)
-                expect.that(
-                    kinds == "F" * m + "B" * m,
-                    f"{words}, rank {rank} runs {kinds}: in GPipe all {m} forwards come first",
-                )
+        for words, (p, m), schedule in made(submission, pairs()):
+            ahead = f"in GPipe all {m} forwards come first, on every rank"
+            turns = "each from microbatch 0 on, the same list on every rank"
+            order_is(words, schedule, gpipe(p, m), ahead, turns)
 
 
 class Test1F1B(Exercise):
@@ -202,23 +240,30 @@ class Test1F1B(Exercise):
     reference = "minitrain.parallel.pipeline.schedules:one_forward_one_backward"
     hidden = FILES
 
-    @check(points=6, title="every operation once, and no rank waits for ever")
+    @check(points=2, title="every operation once, and no rank waits for ever")
     def test_halts(self, submission):
-        for words, _, _, _, schedule in made(submission, PAIRS):
+        for words, _, schedule in made(submission, pairs(), "1f1b"):
             halts(words, schedule)
 
-    @check(points=4, title="the bubble is GPipe's")
+    @check(points=2, title="the bubble is GPipe's")
     def test_bubble(self, submission):
-        for words, p, m, _, schedule in made(submission, PAIRS):
-            halts(words, schedule)
+        for words, (p, m), schedule in made(submission, pairs()):
             advice = "rank r needs p-1-r forwards ahead, fewer let the ranks behind it run dry"
             bubble_is(words, schedule, (p - 1) / m, advice)
 
-    @check(points=4, title="rank r never holds more than p-r activations")
+    @check(
+        points=10, title="one forward, one backward: rank r never holds more than p-r activations"
+    )
     def test_live(self, submission):
-        for words, p, m, _, schedule in made(submission, PAIRS):
-            advice = "p-1-r forwards ahead, then one forward and one backward in turn"
-            lives_are(words, schedule, [min(m, p - r) for r in range(p)], advice)
+        for words, (p, m), schedule in made(submission, pairs()):
+            got, want = peak_live(schedule), [min(m, p - r) for r in range(p)]
+            ahead = "p-1-r forwards ahead, then one forward and one backward in turn"
+            expect.that(
+                got == want,
+                f"{words}: at most {got} activations are alive at once, rank by rank; expected {want}: {ahead}",
+            )
+            turns = f"{ahead}, then the backwards that are left, each from microbatch 0 on"
+            order_is(words, schedule, one_forward_one_backward(p, m), ahead, turns)
 
 
 # ---- the executor ----
@@ -236,47 +281,95 @@ def data_of(m, uneven=True):
     return made
 
 
-def one_process(data, ranks, weights):
-    """Each stage's gradients, and the loss, where microbatch i's summed loss counts weights[i]."""
+def one_process(data, ranks):
+    """Of each microbatch: its summed loss, and each stage's gradients of it."""
     stages = [probes.Toy(index, ranks) for index in range(ranks)]
-    total = torch.zeros((), dtype=torch.float64)
-    for batch, weight in zip(probes.batches_of(data), weights):
+    found = []
+    for batch in probes.batches_of(data):
         x = None
         for stage in stages:
+            stage.zero_grad()
             x = stage(x, batch)
-        total = total + weight * token_weighted_loss(x, batch.targets, 1)
-    total.backward()
-    return [{n: p.grad for n, p in stage.named_parameters()} for stage in stages], total.detach()
+        loss = token_weighted_loss(x, batch.targets, 1)
+        loss.backward()
+        grads = [{n: p.grad for n, p in stage.named_parameters()} for stage in stages]
+        found.append((loss.detach(), grads))
+    return found
+
+
+def loss_of(parts, weights):
+    return sum(weight * loss for weight, (loss, _) in zip(weights, parts))
+
+
+def gradient_of(parts, weights, rank, name):
+    return sum(weight * grads[rank][name] for weight, (_, grads) in zip(weights, parts))
 
 
 def orders_of(schedule):
     return [[tuple(op) for op in order] for order in schedule.ranks]
 
 
-def reversed_gpipe(p, m):
+def last_first(p, m):
     """Forwards first, then the backwards from the last microbatch to the first."""
-    order = [("F", i, 0) for i in range(m)] + [("B", i, 0) for i in reversed(range(m))]
-    return [order] * p
+    order = [Operation("F", i) for i in range(m)] + [Operation("B", i) for i in reversed(range(m))]
+    return Schedule("last first", m, 1, (tuple(order),) * p)
 
 
-def launched(submission, orders, data, **options):
+def shuffled_1f1b(p, m):
+    """1F1B with its microbatches in another order."""
+    numbers = torch.randperm(m).tolist()
+    ranks = one_forward_one_backward(p, m).ranks
+    orders = (tuple(op._replace(microbatch=numbers[op.microbatch]) for op in o) for o in ranks)
+    return Schedule("1f1b", m, 1, tuple(orders))
+
+
+def launched(submission, steps, **options):
+    """Of each rank, step by step; steps: (orders of all ranks, data)."""
     causes = {
+        "stage: x is NoneType": "only rank 0 has nobody to receive from: on every other rank F computes on what "
+        "rank - 1 has sent",
+        "stage: x is": "on rank 0 a stage begins with the tokens of its batch: `stage(None, batch)`",
         "NoneType": "an input has no gradient: `x.requires_grad_()` before the forward",
         expect.HANGS: "F receives from rank - 1 and sends to rank + 1, B the other way round; send with "
         "`isend`, keep what it returns and wait for it after the last operation, since a rank that waits for its send may wait for "
         "one that is sending itself; skip what the first and the last rank have no neighbour for",
     }
+    ranks = len(steps[0][0])
     with expect.because(causes):
-        return submission.launch(probes.ran, orders, data, ranks=len(orders), timeout=8, **options)
+        return submission.launch(probes.ran, steps, ranks=ranks, timeout=5, **options)
 
 
-BY_MICROBATCHES = (
-    "that is divided by the number of microbatches: `total` is the tokens that count in all of them"
-)
+def weights_of(data):
+    """{words: what microbatch i's summed loss is multiplied by, if that is the mistake}."""
+    counts = [int((targets != -100).sum()) for _, targets in data]
+    places, m, total = sum(targets.numel() for _, targets in data), len(data), sum(counts)
+    return {
+        "": [1 / total] * m,
+        "padding was counted: a target of -100 is none, `batch.tokens_counted` leaves it out": [1 / places] * m,
+        "each microbatch's loss is divided by its own tokens: divide by the count of all microbatches'": [
+            1 / n for n in counts
+        ],
+        "that is the mean of the microbatches' means, in which a token of a half-empty one counts more: "
+        "divide each summed loss by the tokens of all": [1 / (m * n) for n in counts],
+        "that is the sum over tokens: divide by the count of all of them": [1.0] * m,
+        "that is divided by the number of microbatches: `total` is the tokens that count in all of them": [1 / m] * m,
+    }  # fmt: skip
+
+
+def steps_on(ranks):
+    """Two steps in a row, each of its own list, number and lengths of microbatches."""
+    first, second = drawn(4, 6), drawn(2, 3)
+    return [
+        (orders_of(shuffled_1f1b(ranks, first)), data_of(first, uneven=True)),
+        (orders_of(last_first(ranks, second)), data_of(second, uneven=False)),
+    ]
+
+
+MESSAGE_BYTES = 2 * 3 * probes.WIDTH * 8  # of microbatches of equal length
 UNITS = Fabric(
     "units",
     Device("any"),
-    LinkModel(Link(0.0, 0.25 / (2 * 3 * probes.WIDTH * 8))),
+    LinkModel(Link(0.0, 0.25 / MESSAGE_BYTES)),
     compute_scale=1e-12,
 )
 
@@ -288,71 +381,47 @@ class TestRun(Exercise):
     reference = "minitrain.parallel.pipeline.plain:run_operations"
     hidden = FILES
 
-    @check(points=8, title="gradients equal one process (1F1B on 2 and 3 ranks, float64)")
+    @check(points=4, title="gradients equal one process (1, 2 and 3 ranks, two steps, float64)")
     def test_gradients(self, submission):
-        cases = [(2, orders_of(one_forward_one_backward(2, 5)), 5)]
-        cases += [(3, orders_of(one_forward_one_backward(3, 4)), 4), (2, reversed_gpipe(2, 3), 3)]
-        for ranks, orders, m in cases:
-            data = data_of(m)
-            results = launched(submission, orders, data)
-            equal_to_one(results, data, ranks)
+        for ranks in (2, 3, 1):
+            steps = steps_on(ranks)
+            results = launched(submission, steps)
+            gradients_are(results, steps, ranks)
+            for rank, calls in enumerate(results):
+                given = [(orders[rank], data) for orders, data in steps]
+                expect.left_alone(calls, given, ("order", "batches"))
 
-    @check(points=4, title="the last rank returns the mean loss over all tokens, the others zero")
+    @check(points=2, title="the last rank returns the mean loss over all tokens, the others zero")
     def test_loss(self, submission):
-        data = data_of(4)
-        results = launched(submission, orders_of(one_forward_one_backward(2, 4)), data)
-        counts = [int((targets != -100).sum()) for _, targets in data]
-        _, want = one_process(data, 2, [1 / sum(counts)] * 4)
-        _, means = one_process(data, 2, [1 / (4 * n) for n in counts])
-        _, last = one_process(data[-1:], 2, [1 / sum(counts)])
-        hints = [
-            (want * sum(counts) / 4, BY_MICROBATCHES),
-            (means, "that is the mean of the microbatches' means: every token counts alike"),
-            (want * sum(counts), "that is the sum over tokens: divide by the count of all of them"),
-            (last, "that is the last microbatch's share alone: add up all shares"),
-        ]
-        expect.that(
-            all(result["loss"] is not None for result in results),
-            "got None: return the loss, 0 where this rank is not the last one",
-        )
-        expect.equal(results[1]["loss"], want, what="the last rank's loss", hints=hints)
-        expect.that(results[0]["loss"] == 0, "rank 0 is not the last of 2: it returns zero")
-
-    @check(points=4, title="it runs the list, and waits for nothing that the list does not need")
-    def test_clock(self, submission):
-        schedule = one_forward_one_backward(3, 5)
-        data = data_of(5, uneven=False)
-        results = launched(submission, orders_of(schedule), data, fabric=UNITS)
-        planned = clocked(schedule, send=0.25)
-        try:
-            clock = executed(results.traces)
-        except AssertionError:
-            raise CheckFailed("a backward began without its forward: run the list") from None
-        for rank, (got, want) in enumerate(zip(clock.ranks, planned.ranks)):
-            given = " ".join(str(event.operation) for event in want)
-            run = " ".join(str(event.operation) for event in got)
+        steps = steps_on(2)
+        first, last = launched(submission, steps)
+        wants = []
+        for number, (orders, data) in enumerate(steps):
+            parts, weights = one_process(data, 2), weights_of(data)
+            wants.append(loss_of(parts, weights[""]))
+            mine, theirs = last[number]["out"], first[number]["out"]
             expect.that(
-                run == given, f"rank {rank} was given {given}, and ran {run}: run the list in order"
+                mine is not None and theirs is not None,
+                "got None: return the loss, 0 where this rank is not the last one",
             )
-        late = [
-            (theirs.start, rank, theirs, ours)
-            for rank, pair in enumerate(zip(clock.ranks, planned.ranks))
-            for theirs, ours in zip(*pair)
-            if theirs.start > ours.start + 1e-3
-        ]
-        if late:
-            _, rank, theirs, ours = min(late, key=lambda found: found[0])
-            raise CheckFailed(
-                f"a forward takes 1, a backward 2, a message 0.25: rank {rank} began {ours.operation} at "
-                f"{theirs.start:.2f}, it could have at {ours.start:.2f}. It waited for something that the list "
-                "does not need: issue a send (`isend`) and wait for it after the last operation"
-            )
+            hints = [(loss_of(parts, each), words) for words, each in weights.items() if words]
+            share = loss_of(parts, last_alone(data, orders[1], "F"))
+            hints.append((share, "that is the last microbatch's share alone: add up all shares"))
+            both = "that has the loss of the call before in it: begin at zero"
+            hints.append((sum(wants), both))
+            expect.equal(mine, wants[number], what="the last rank's loss", hints=hints)
+            expect.that(theirs == 0, "rank 0 is not the last of 2: it returns zero")
 
-    @check(points=4, title="a microbatch's activations are freed by its backward")
+    @check(points=7, title="it runs the list, and waits for nothing that the list does not need")
+    def test_clock(self, submission):
+        for schedule in (shuffled_1f1b(3, 5), last_first(3, 4)):
+            on_time(submission, schedule)
+
+    @check(points=7, title="on time, a microbatch's activations are freed by its backward")
     def test_live(self, submission):
-        schedule = one_forward_one_backward(2, 7)
-        results = launched(submission, orders_of(schedule), data_of(7))
-        for rank, (result, most) in enumerate(zip(results, peak_live(schedule))):
+        schedule = shuffled_1f1b(3, 7)
+        results = on_time(submission, schedule)
+        for rank, ((result,), most) in enumerate(zip(results, peak_live(schedule))):
             expect.that(
                 result["peak"] <= most,
                 f"rank {rank} held what {result['peak']} forwards saved for backward, the schedule needs "
@@ -360,43 +429,103 @@ class TestRun(Exercise):
             )
             expect.that(
                 result["held"] <= most + 2,
-                f"rank {rank} held the outputs of {result['held']} forwards at once, the schedule needs {most}: "
+                f"rank {rank} held inputs or outputs of {result['held']} forwards at once, the schedule needs {most}: "
                 "`pop` a microbatch from your notes in its backward, and send `out.detach()`, since a send "
                 "under way keeps its tensor, with its graph",
             )
 
 
-def equal_to_one(results, data, ranks):
-    counts = [int((targets != -100).sum()) for _, targets in data]
-    m, total = len(data), sum(counts)
-    weights = {
-        "": [1 / total] * m,
-        "each microbatch's loss is divided by its own tokens: divide by the count of all microbatches'": [
-            1 / n for n in counts
-        ],
-        "that is the mean of the microbatches' means, in which a token of a half-empty one counts more: "
-        "divide each summed loss by the tokens of all": [1 / (m * n) for n in counts],
-        "that is the sum over tokens: divide by the count of all of them": [1.0] * m,
-        BY_MICROBATCHES: [1 / m] * m,
-        "that is the last microbatch's gradient alone: gradients add up in `.grad`": [0.0] * (m - 1)
-        + [1 / total],
-    }
-    found = {words: one_process(data, ranks, each)[0] for words, each in weights.items()}
-    for rank, result in enumerate(results):
-        for name, want in found[""][rank].items():
-            got = result["gradients"][name]
-            expect.that(
-                got is not None,
-                f"rank {rank}, {name}: no gradient came. B starts from what rank + 1 sends back, and sends "
-                "the gradient of its own input `x` on: `x.requires_grad_()` before the forward",
-            )
-            hints = [(grads[rank][name], words) for words, grads in found.items() if words]
-            expect.equal(got, want, what=f"rank {rank} of {ranks}, gradient of {name}", hints=hints)
+def last_alone(data, order, kind):
+    """The weights where only the microbatch counts whose F, or B, is the last of `order`."""
+    last = [i for k, i, _ in order if k == kind][-1]
+    return [weight * (i == last) for i, weight in enumerate(weights_of(data)[""])]
+
+
+def gradients_are(results, steps, ranks):
+    """After each step, what came before and this step's mean: gradients add up."""
+    before = [{} for _ in range(ranks)]
+    for number, (orders, data) in enumerate(steps):
+        parts, weights = one_process(data, ranks), weights_of(data)
+        last = last_alone(data, orders[0], "B")
+        for rank, calls in enumerate(results):
+            for name in parts[0][1][rank]:
+                got = calls[number]["gradients"][name]
+                expect.that(
+                    got is not None,
+                    f"rank {rank}, {name}: no gradient came. B starts from what rank + 1 sends back, and sends "
+                    "the gradient of its own input `x` on: `x.requires_grad_()` before the forward",
+                )
+                given = {w: gradient_of(parts, each, rank, name) for w, each in weights.items()}
+                want = given.pop("")
+                held = before[rank].get(name, 0 * want)
+                hints = [(held + wrong, words) for words, wrong in given.items()]
+                words = "that is the last microbatch's gradient alone: gradients add up in `.grad`"
+                hints.append((gradient_of(parts, last, rank, name), words))
+                if number:
+                    words = "what `.grad` held before the call is gone: gradients add up in it"
+                    hints.append((want, words))
+                what = f"rank {rank} of {ranks}, gradient of {name}"
+                expect.equal(got, held + want, what=what, hints=hints)
+                before[rank][name] = held + want
+
+
+def on_time(submission, schedule):
+    """The results of a step on an emulated clock, where every operation began as soon as the list
+    allows it and nothing but its messages travelled."""
+    steps = [(orders_of(schedule), data_of(schedule.microbatches, uneven=False))]
+    results = launched(submission, steps, fabric=UNITS)
+    try:
+        clock = executed(results.traces)
+    except AssertionError:
+        raise CheckFailed("a backward began without its forward: run the list") from None
+    planned = clocked(schedule, send=0.25)
+    for rank, (got, want) in enumerate(zip(clock.ranks, planned.ranks)):
+        given = " ".join(str(event.operation) for event in want)
+        run = " ".join(str(event.operation) for event in got)
+        expect.that(
+            run == given, f"rank {rank} was given {given}, and ran {run}: run the list in order"
+        )
+    messages_are(results.traces, schedule)
+    late = [
+        (theirs.start, rank, theirs, ours)
+        for rank, pair in enumerate(zip(clock.ranks, planned.ranks))
+        for theirs, ours in zip(*pair)
+        if theirs.start > ours.start + 1e-3
+    ]
+    if late:
+        _, rank, theirs, ours = min(late, key=lambda found: found[0])
+        raise CheckFailed(
+            f"a forward takes 1, a backward 2, a message 0.25: rank {rank} began {ours.operation} at "
+            f"{theirs.start:.2f}, it could have at {ours.start:.2f}. It waited for something that the list "
+            "does not need: issue a send (`isend`) and wait for it after the last operation"
+        )
+    forgotten = submission.never_waited()
+    expect.that(forgotten is None, f"{forgotten}, for every `isend`, after the last operation")
+    return results
+
+
+def messages_are(traces, schedule):
+    """One tensor for each operation with a neighbour to work on its result."""
+    for rank, trace in enumerate(traces):
+        targets = [schedule.target(rank, op) for op in schedule.ranks[rank]]
+        want = [target[0] for target in targets if target is not None]
+        sent = [op for op in trace.ops if op.kind not in ("recv", "barrier")]
+        expect.that(
+            [op.peer for op in sent] == want
+            and {op.payload_bytes for op in sent} <= {MESSAGE_BYTES},
+            f"rank {rank} sent {len(sent)} messages; its list asks for {len(want)}, `out` to rank + 1 after F and "
+            "`x.grad` to rank - 1 after B. Nothing else travels",
+        )
 
 
 # ---- interleaving ----
 
-TRIPLES = ((2, 2, 2), (2, 4, 3), (3, 6, 2), (4, 8, 2), (4, 4, 1), (4, 12, 3))
+
+def triples():
+    """(p, m, v): as many microbatches as ranks and more, one chunk, one rank; ahead up to m·v."""
+    p, v = drawn(2, 5), drawn(2, 4)
+    more = [(p, p, v), (p, p * drawn(2, 3), v), (p, p * drawn(2, 3), 1), (1, drawn(2, 4), v)]
+    return [(4, 4, 2), (8, 8, 2), *more]
 
 
 class TestInterleaved(Exercise):
@@ -406,11 +535,11 @@ class TestInterleaved(Exercise):
     reference = "minitrain.parallel.pipeline.schedules:interleaved"
     hidden = FILES
 
-    @check(points=6, title="every operation of every chunk once, and no rank waits for ever")
+    @check(points=2, title="every operation of every chunk once, and no rank waits for ever")
     def test_halts(self, submission):
-        for words, _, _, v, schedule in made(submission, TRIPLES):
+        for words, (*_, v), schedule in made(submission, triples(), "interleaved"):
             for rank, order in enumerate(schedule.ranks):
-                first = next(op for op in order if op.kind == "B")
+                first = order[ahead_of(order)]
                 expect.that(
                     first.chunk == v - 1,
                     f"{words}, rank {rank}: the first backward is of chunk {first.chunk}, but gradients "
@@ -418,23 +547,24 @@ class TestInterleaved(Exercise):
                 )
             halts(words, schedule)
 
-    @check(points=4, title="the bubble is (p-1)/(m v) of the work: v times smaller than 1F1B's")
+    @check(points=2, title="the bubble is (p-1)/(m v) of the work: v times smaller than 1F1B's")
     def test_bubble(self, submission):
-        for words, p, m, v, schedule in made(submission, TRIPLES):
-            halts(words, schedule)
+        for words, (p, m, v), schedule in made(submission, triples()):
             advice = "p microbatches go through chunk 0, then the same p through chunk 1, and so on"
             bubble_is(words, schedule, (p - 1) / (m * v), advice)
 
-    @check(points=4, title="activations are freed as early as the order allows")
-    def test_live(self, submission):
-        for words, p, m, v, schedule in made(submission, TRIPLES):
-            want = peak_live(interleaved(p, m, v))
-            got = peak_live(schedule)
-            expect.that(
-                all(g <= w for g, w in zip(got, want)),
-                f"{words}: {got} chunk activations are alive at most, {want} are enough: rank r runs "
-                "(v-1)·p + 2·(p-1-r) forwards ahead, with v > 1, and never more than all",
+    @check(points=10, title="1F1B over chunks: as many forwards ahead as the way there and back")
+    def test_order(self, submission):
+        for words, case, schedule in made(submission, triples()):
+            ahead = (
+                "rank r runs (v-1)·p + 2·(p-1-r) forwards ahead with v > 1, there and back, p-1-r with v = 1, and never "
+                "more than m·v; then a forward and a backward in turn. More are alive for nothing, fewer wait for messages"
             )
+            turns = (
+                "p microbatches go through chunk 0, the same p through chunk 1, and so on, backwards the same with the "
+                "last chunk first; ahead, then a forward and a backward in turn, then what is left"
+            )
+            order_is(words, schedule, interleaved(*case), ahead, turns)
 
 
 # ---- experiments ----

@@ -9,8 +9,10 @@ from torch.nn import functional as F
 
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.words import plural
 
 from .probes import e02d_expert_parallel as probes
+from .probes.in_turn import in_turn, in_turn_on_ranks
 
 LAB = "e02d_expert_parallel"
 SIZES = {
@@ -48,7 +50,14 @@ H100_FLOPS, NVLINK, INFINIBAND = 794.5e12, 362e9, 36.75e9
 def case_of(m, count, k, dtype=torch.float64, bias=0.0):
     x, weight = torch.randn(m, 6, **DOUBLE), torch.randn(count, 6, **DOUBLE)
     biases = (bias * torch.randn(count, **DOUBLE)).to(torch.promote_types(dtype, torch.float32))
-    return x.to(dtype), weight.to(dtype), biases, k, torch.randn(m, k, **DOUBLE)
+    return x.to(dtype), weight.to(dtype), biases, k
+
+
+def far_case(m, count, k):
+    """Logits about a thousand, whose exponentials are infinite."""
+    x, weight, bias, k = case_of(m, count, k)
+    x[:, 0], weight[:, 0] = 1.0, 1000.0
+    return x, weight, bias, k
 
 
 def oracle(x, weight, bias, k):
@@ -60,12 +69,32 @@ def oracle(x, weight, bias, k):
     return p, experts, chosen / chosen.sum(1, keepdim=True) if k > 1 else chosen
 
 
+def routes(submission, cases):
+    """(words, case, p, experts, weights) of each call in a row: three tensors of the right types."""
+    calls = submission.run(in_turn, cases)
+    for case, call in zip(cases, calls):
+        x, _, _, k = case
+        words = f"x {tuple(x.shape)} in {str(x.dtype).removeprefix('torch.')}, k = {k}"
+        expect.that(
+            isinstance(call["out"], (list, tuple)) and len(call["out"]) == 3,
+            f"{words}: got {expect.show(call['out'])}: return p, experts, weights",
+        )
+        p, experts, weights = call["out"]
+        expect.that(
+            isinstance(experts, torch.Tensor) and experts.dtype == torch.int64,
+            f"{words}: experts are numbers, int64, as `topk(k).indices` has them",
+        )
+        yield words, case, p, experts, weights
+    expect.left_alone(calls, cases, ("x", "weight", "bias", "k"))
+
+
 def same_choice(got, want, what, hints=()):
-    expect.that(
-        isinstance(got, torch.Tensor) and got.dtype == torch.int64,
-        f"{what}: experts are numbers, int64, as `topk(k).indices` has them",
-    )
     expect.equal(got.sort(1).values, want.sort(1).values, what=what, hints=hints)
+
+
+def by_expert(values, experts):
+    """The values of each token in the order of its experts' numbers, whatever order they came in."""
+    return values.gather(1, experts.argsort(1))
 
 
 class TestRoute(Exercise):
@@ -75,127 +104,119 @@ class TestRoute(Exercise):
     reference = "minitrain.parallel.expert.plain:route"
     hidden = HIDDEN
 
-    @check(points=4, title="the k most probable experts, weights of sum 1 (float64, k of 2 and 3)")
+    @check(points=3, title="the k most probable experts, weights of sum 1 (float64, k of 1 to E)")
     def test_choice(self, submission):
-        cases = [case_of(7, 4, 2), case_of(5, 6, 3)]
-        for case, found in zip(cases, submission.run(probes.routed, cases)):
-            x, weight, bias, k, _ = case
-            p, experts, weights = oracle(x, weight, bias, k)
-            got = found["out"]
+        cases = [case_of(7, 4, 2), case_of(5, 6, 3), case_of(7, 4, 2), far_case(4, 5, 2)]
+        cases += [case_of(6, 5, 5), case_of(4, 3, 1), case_of(0, 4, 2), case_of(1, 1, 1)]
+        for words, (x, weight, bias, k), p, mine, weights in routes(submission, cases):
+            want, experts, shares = oracle(x, weight, bias, k)
             logits = F.linear(x, weight)
             expect.that(
-                got[0].dtype == p.dtype,
-                f"x in float64 gave p in {got[0].dtype}: float32 *at least*, "
+                p.dtype == want.dtype,
+                f"x in float64 gave p in {p.dtype}: float32 *at least*, "
                 "`torch.promote_types(x.dtype, torch.float32)`",
             )
+            hints = [
+                (logits, "those are the logits: softmax over the experts"),
+                (logits.softmax(0), "that sums to 1 over tokens: softmax over the experts, dim=-1"),
+                (logits.sigmoid(), "that is a sigmoid; this router takes a softmax"),
+                (logits.exp() / logits.exp().sum(1, keepdim=True), "the exponentials of large logits are infinite: "
+                 "`softmax` takes off the largest one first"),
+            ]  # fmt: skip
+            expect.equal(p, want, what=f"p, {words}", hints=hints)
+            same_choice(mine, experts, f"the {k} experts of each token, {words}")
+            chosen = want.gather(1, mine)
+            hints = [
+                (chosen, "those do not sum to 1: divide by the sum of the k chosen p"),
+                (chosen.softmax(1), "that is a softmax of p: p is one already, divide by the sum"),
+            ]
+            hints = [(by_expert(wrong, mine), told) for wrong, told in hints]
+            if k == 1:
+                told = "p / p is 1 and teaches the router nothing: with one expert the weight is p"
+                hints.insert(0, (torch.ones_like(chosen), told))
+            what = f"weights, each beside its expert, {words}"
             expect.equal(
-                got[0],
-                p,
-                what="p",
-                hints=[
-                    (logits, "those are the logits: softmax over the experts"),
-                    (
-                        logits.softmax(0),
-                        "that sums to 1 over tokens: softmax over the experts, dim=-1",
-                    ),
-                    (logits.sigmoid(), "that is a sigmoid; this router takes a softmax"),
-                ],
-            )
-            same_choice(got[1], experts, f"the {k} experts of each token")
-            order = got[1].argsort(1)
-            full = p.gather(1, got[1])
-            expect.equal(
-                got[2].gather(1, order),
-                weights.gather(1, experts.argsort(1)),
-                what="weights, each beside its expert",
-                hints=[
-                    (
-                        full.gather(1, order),
-                        "those do not sum to 1: divide by the sum of the k chosen p",
-                    ),
-                    (
-                        full.softmax(1).gather(1, order),
-                        "that is a softmax of p: p is one already, divide by the sum",
-                    ),
-                ],
+                by_expert(weights, mine), by_expert(shares, experts), what=what, hints=hints
             )
 
     @check(points=2, title="logits and softmax in float32, whatever the activations are in")
     def test_float32(self, submission):
         cases = [case_of(64, 8, 2, torch.bfloat16), case_of(9, 4, 2, torch.float32)]
-        for (x, weight, bias, k, _), found in zip(cases, submission.run(probes.routed, cases)):
-            p, experts, _ = oracle(x, weight, bias, k)
-            got = found["out"]
-            low = F.linear(x, weight).softmax(-1)
-            words = (
-                "that was computed in bfloat16, in which experts tie that do not: convert x and weight "
+        cases += [case_of(64, 8, 2, torch.bfloat16), case_of(16, 4, 1, torch.float16)]
+        for words, (x, weight, bias, k), p, mine, weights in routes(submission, cases):
+            want, experts, shares = oracle(x, weight, bias, k)
+            low = F.linear(x, weight)
+            told = (
+                f"that was computed in {x.dtype}, in which experts tie that do not: convert x and weight "
                 "before they are multiplied"
             )
             expect.that(
-                got[0].dtype == p.dtype,
-                f"x in {x.dtype}: p is in {got[0].dtype}, {p.dtype} is asked for: convert x and weight before they "
+                p.dtype == want.dtype,
+                f"{words}: p is in {p.dtype}, {want.dtype} is asked for: convert x and weight before they "
                 "are multiplied",
             )
             expect.that(
-                got[2].dtype == p.dtype,
-                f"x in {x.dtype}: p is in {p.dtype}, the weights in {got[2].dtype}: leave them in the type of p",
+                weights.dtype == p.dtype,
+                f"{words}: p is in {p.dtype}, the weights in {weights.dtype}: leave them in the type of p",
             )
-            expect.equal(
-                got[0], p, what=f"p, x in {x.dtype}",
-                hints=[(low.float(), words), (F.linear(x, weight).float().softmax(-1), words)],
-            )  # fmt: skip
-            same_choice(got[1], experts, f"experts, x in {x.dtype}")
+            hints = [(low.softmax(-1).float(), told), (low.float().softmax(-1), told)]
+            expect.equal(p, want, what=f"p, {words}", hints=hints)
+            same_choice(mine, experts, f"experts, {words}")
+            what = f"weights, {words}"
+            expect.equal(by_expert(weights, mine), by_expert(shares, experts), what=what)
 
-    @check(points=2, title="the bias chooses, and does not weigh")
+    @check(points=3, title="the bias chooses, and does not weigh; what was given stays")
     def test_bias(self, submission):
-        cases = [case_of(40, 5, 2, bias=0.5)]
-        for (x, weight, bias, k, _), found in zip(cases, submission.run(probes.routed, cases)):
-            p, experts, weights = oracle(x, weight, bias, k)
+        cases = [
+            case_of(40, 5, 2, bias=0.5),
+            case_of(40, 5, 1, bias=0.5),
+            case_of(9, 7, 3, bias=0.2),
+        ]
+        for words, (x, weight, bias, k), p, mine, weights in routes(submission, cases):
+            want, experts, shares = oracle(x, weight, bias, k)
             none = oracle(x, weight, 0 * bias, k)[1].sort(1).values
             logits = (F.linear(x, weight) + bias).topk(k).indices.sort(1).values
             hints = [
                 (none, "the bias was not used: choose by p + bias"),
                 (logits, "the bias was added to the logits: add it to p, after the softmax"),
             ]
-            same_choice(found["out"][1], experts, "experts with a bias", hints)
-            order = found["out"][1].argsort(1)
-            with_bias = (p + bias).gather(1, experts)
-            with_bias = with_bias / with_bias.sum(1, keepdim=True)
-            place = experts.argsort(1)
-            hints = [
-                (
-                    with_bias.gather(1, place),
-                    "the bias weighs: it only chooses. The weights come from p.gather(1, experts)",
-                )
-            ]
+            same_choice(mine, experts, f"experts with a bias, {words}", hints)
+            told = "the bias weighs: it only chooses. The weights come from p.gather(1, experts)"
+            moved = (want + bias).gather(1, mine)
+            ours = moved / moved.sum(1, keepdim=True) if k > 1 else moved
             expect.equal(
-                found["out"][2].gather(1, order),
-                weights.gather(1, place),
-                what="weights with a bias",
-                hints=hints,
+                by_expert(weights, mine),
+                by_expert(shares, experts),
+                what=f"weights with a bias, {words}",
+                hints=[(by_expert(ours, mine), told)],
             )
-            expect.equal(found["bias"], bias, what="the bias that was given, afterwards")
+            told = "the bias was added to the p that is returned: it only chooses"
+            expect.equal(p, want, what=f"p with a bias, {words}", hints=[(want + bias, told)])
 
-    @check(points=2, title="gradients flow to the router, for one expert a token too")
+    @check(points=2, title="gradients flow to x and the router, by the weights and by p")
     def test_gradient(self, submission):
-        cases = [case_of(6, 4, 2), case_of(6, 4, 1)]
-        for (x, weight, _bias, k, slope), found in zip(cases, submission.run(probes.routed, cases)):
-            leaf = weight.clone().requires_grad_()
-            mine = found["out"][1]
-            p = F.softmax(F.linear(x, leaf), dim=-1).gather(1, mine)
-            weights = p / p.sum(1, keepdim=True) if k > 1 else p
-            (weights * slope).sum().backward()
-            expect.that(
-                found["grad"] is not None,
-                "the weights have no gradient: the router learns by it. `detach` nothing on their way",
-            )
-            words = f"k = {k}: p / p is 1 and teaches the router nothing: with one expert the weight is p"
-            hints = [(torch.zeros_like(weight), words)] if k == 1 else []
-            if k == 1:
-                expect.that(found["grad"].abs().max() > 1e-9, words)
-            expect.equal(
-                found["grad"], leaf.grad, what=f"k = {k}, gradient of the router", hints=hints
-            )
+        cases = [case_of(m, e, k, bias=0.3) for m, e, k in ((6, 4, 2), (6, 4, 1), (6, 4, 2))]
+        cases = [
+            (*case, torch.randn(6, case[3], **DOUBLE), torch.randn(6, 4, **DOUBLE))
+            for case in cases
+        ]
+        for (x, weight, _, k, *slopes), found in zip(cases, submission.run(probes.routed, cases)):
+            leaves = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+            p = F.softmax(F.linear(*leaves), dim=-1)
+            chosen = p.gather(1, found["experts"])
+            weights = chosen / chosen.sum(1, keepdim=True) if k > 1 else chosen
+            for by, out, slope, got in zip(
+                ("the weights", "p"), (weights, p), slopes, found["grads"]
+            ):
+                expect.that(
+                    got[0] is not None and got[1] is not None,
+                    f"k = {k}: no gradient comes by {by}: the router learns by it. `detach` nothing on its way",
+                )
+                told = "p / p is 1 and teaches the router nothing: with one expert the weight is p"
+                expect.that(k > 1 or got[1].abs().max() > 1e-9, f"k = 1: {told}")
+                wants = probes.gradients(out, slope, leaves)
+                for name, mine, want in zip(("x", "the router"), got, wants):
+                    expect.equal(mine, want, what=f"k = {k}, gradient of {name} that comes by {by}")
 
 
 # ---- balance ----
@@ -210,6 +231,11 @@ def choices_of(sizes, count, k):
         scores[:, -1] += 1 if len(made) < len(sizes) - 1 else -9
         made.append((p, scores.topk(k).indices))
     return made
+
+
+def by_rank(worlds):
+    """Calls in a row, each of all ranks -> for each rank its own calls."""
+    return [list(calls) for calls in zip(*worlds)]
 
 
 def whole_loss(made):
@@ -237,13 +263,33 @@ def own_losses(made):
 
 
 COUNTED = 1e-6  # a share of whole numbers is a float32 in torch
-WORLDS = (([5, 5], 5, 3), ([4, 7, 1], 6, 2), ([6], 4, 1))  # tokens, E, K
+# for each number of ranks calls in a row: (tokens of each rank, E, K)
+WORLDS = {
+    1: [([6], 4, 1), ([3], 5, 2)],
+    2: [([5, 5], 5, 3), ([4, 7], 6, 2), ([5, 5], 5, 3)],
+    3: [([4, 7, 1], 6, 2), ([2, 0, 3], 4, 1)],
+}
+NO_COUNT = {
+    (
+        "mismatch",
+        "must match the size",
+    ): "an expert that none of a rank's tokens chose has a count too, 0: `minlength=E`"
+}
 
 
-def shared(submission, made):
-    words = "an expert that none of a rank's tokens chose has a count too, 0: `minlength=E`"
-    with expect.because({("mismatch", "must match the size"): words}):
-        return submission.launch(probes.shares, made, ranks=len(made))
+def counts_travel(sent, count, rank, calls=1):
+    """One all-reduce a call, of E numbers."""
+    kinds = [kind for kind, *_ in sent]
+    expect.that(
+        kinds == ["all_reduce"] * calls,
+        f"rank {rank} communicated by {kinds} in {plural(calls, 'call')}: one all-reduce of the counts says all, "
+        "and their sum is K times the tokens",
+    )
+    most = max(nbytes for _, nbytes, *_ in sent)
+    expect.that(
+        most <= count * 8,
+        f"rank {rank} reduced {most} bytes for {count} experts: only E counts travel",
+    )
 
 
 class TestBalance(Exercise):
@@ -254,79 +300,95 @@ class TestBalance(Exercise):
     hidden = HIDDEN
 
     @check(
-        points=5, title="the shares add up to the loss of one process (1, 2 and 3 ranks, float64)"
+        points=3, title="the shares add up to the loss of one process (1, 2 and 3 ranks, float64)"
     )
     def test_sum(self, submission):
-        for sizes, count, k in WORLDS:
-            made = choices_of(sizes, count, k)
-            results = shared(submission, made)
-            want, _ = whole_loss(made)
-            own, n = own_losses(made), len(sizes)
-            hints = [
-                (want / count, "that lacks the factor E: an even load has the loss 1"),
-                (want * k, "that is K times too large: f is the share of the choices, M·K of them"),
-                (want / k, "that is K times too small: the tokens are the choices over K"),
-            ]
-            if n > 1:
-                hints += [
-                    (want * n, f"that is {n} times too large: each rank gives the whole loss, not its share. Divide "
-                     "p's sum by the tokens of all ranks"),
-                    (sum(own), "those are the ranks' own losses, added: f counts the choices of all ranks"),
-                    (sum(own) / n, "that is the mean of the ranks' own losses, another loss for each cut of the "
-                     "batch: f counts the choices of all ranks"),
-                    (mean_of_means(made), "that is the mean of the ranks' own means: a rank with few tokens counts too "
-                     "much. Divide p's sum by the tokens of all ranks"),
-                ]  # fmt: skip
-            total = sum(result["share"] for result in results)
-            words = f"sum over {n} ranks with {sizes} tokens"
-            expect.equal(total.double(), want, tol=COUNTED, what=words, hints=hints)
+        for ranks, worlds in WORLDS.items():
+            made = [choices_of(*world) for world in worlds]
+            calls = by_rank(made)
+            with expect.because(NO_COUNT):
+                results = submission.launch(in_turn_on_ranks, calls, ranks=ranks)
+            for number, (sizes, count, k) in enumerate(worlds):
+                shares = [found[number]["out"] for found in results]
+                for share in shares:
+                    expect.that(
+                        isinstance(share, torch.Tensor) and share.numel() == 1,
+                        f"got {expect.show(share)}: each rank returns its share, a tensor of one number",
+                    )
+                total = sum(share.double().reshape(()) for share in shares)
+                want, _ = whole_loss(made[number])
+                hints = loss_hints(made[number], want, k)
+                words = f"sum over ranks with {sizes} tokens, {count} experts, K = {k}"
+                expect.equal(total, want, tol=COUNTED, what=words, hints=hints)
+            for rank, found in enumerate(results):
+                expect.left_alone(found, calls[rank], ("p", "experts"))
 
-    @check(points=3, title="the gradient of p is that of one process, on every rank")
+    @check(points=6, title="one all-reduce, of E counts, and the gradient of p is one process's")
     def test_gradient(self, submission):
-        sizes, count, k = WORLDS[1]
-        made = choices_of(sizes, count, k)
-        results = shared(submission, made)
-        _, grads = whole_loss(made)
-        words = "divide p's sum by the tokens of all ranks, not by this rank's"
-        for rank, (result, want) in enumerate(zip(results, grads)):
-            own = whole_loss([made[rank]])[1][0]
-            alone = want * sum(sizes) / sizes[rank]
-            expect.that(
-                result["grad"] is not None,
-                "p has no gradient: only f is a constant. This rank's own `p.sum(0)` stays in the loss; no collective "
-                "of the group is known to autograd",
-            )
-            expect.equal(
-                result["grad"],
-                want,
-                tol=COUNTED,
-                what=f"rank {rank}, gradient of p",
-                hints=[
-                    (own, "f was counted over this rank's tokens alone: all-reduce the counts"),
-                    (want / count, "that lacks the factor E"),
-                    (
-                        want * k,
-                        "f is the share of the choices, M·K of them: that is K times too large",
-                    ),
-                    (alone, words),
-                    (alone / len(sizes), words),
-                ],
-            )
+        worlds = WORLDS[3]
+        made = [choices_of(*world) for world in worlds]
+        with expect.because(NO_COUNT):
+            results = submission.launch(probes.shares, by_rank(made), ranks=3)
+        for number, (sizes, count, k) in enumerate(worlds):
+            _, grads = whole_loss(made[number])
+            for rank, want in enumerate(grads):
+                found, told = results[rank][number], f"rank {rank} of ranks with {sizes} tokens"
+                expect.that(
+                    found["grad"] is not None,
+                    "p has no gradient: only f is a constant. This rank's own `p.sum(0)` stays in the loss; no collective "
+                    "of the group is known to autograd",
+                )
+                hints = gradient_hints(made[number][rank], want, k, sum(sizes), len(sizes))
+                what = f"{told}, gradient of p"
+                expect.equal(found["grad"], want, tol=COUNTED, what=what, hints=hints)
+                counts_travel(found["sent"], count, rank)
 
-    @check(points=1, title="one all-reduce, of E counts")
-    def test_message(self, submission):
-        for rank, result in enumerate(shared(submission, choices_of([4, 3], 6, 2))):
-            kinds = [kind for kind, _ in result["sent"]]
-            expect.that(
-                kinds == ["all_reduce"],
-                f"rank {rank} communicated by {kinds}: one all-reduce of the counts says all, and their sum is "
-                "K times the tokens",
-            )
-            nbytes = result["sent"][0][1]
-            expect.that(
-                nbytes <= 6 * 8,
-                f"rank {rank} reduced {nbytes} bytes for 6 experts: only E counts travel",
-            )
+
+def loss_hints(made, want, k):
+    """What likely mistakes give for the sum of the shares."""
+    count, n, own = made[0][0].shape[1], len(made), own_losses(made)
+    hints = [
+        (want / count, "that lacks the factor E: an even load has the loss 1"),
+        (want * k, "that is K times too large: f is the share of the choices, M·K of them"),
+        (want / k, "that is K times too small: the tokens are the choices over K"),
+    ]
+    if not all(len(p) for p, _ in made):
+        told = "a rank without tokens gave NaN: its share is 0, divide p's sum by the tokens of all ranks"
+        return [(want * math.nan, told), *hints]
+    if n == 1:
+        return hints
+    return [
+        *hints,
+        (want * n, f"that is {n} times too large: each rank gives the whole loss, not its share. Divide "
+         "p's sum by the tokens of all ranks"),
+        (sum(own), "those are the ranks' own losses, added: f counts the choices of all ranks"),
+        (sum(own) / n, "that is the mean of the ranks' own losses, another loss for each cut of the "
+         "batch: f counts the choices of all ranks"),
+        (mean_of_means(made), "that is the mean of the ranks' own means: a rank with few tokens counts too "
+         "much. Divide p's sum by the tokens of all ranks"),
+    ]  # fmt: skip
+
+
+def gradient_hints(mine, want, k, tokens, ranks):
+    """What likely mistakes give for the gradient of this rank's p."""
+    own = whole_loss([mine])[1][0]
+    alone = want * tokens / max(1, len(want))
+    words = "divide p's sum by the tokens of all ranks, not by this rank's"
+    return [
+        (own, "f was counted over this rank's tokens alone: all-reduce the counts"),
+        (own / ranks, "f was counted over this rank's tokens alone: all-reduce the counts"),
+        (want / want.shape[1], "that lacks the factor E"),
+        (want * k, "f is the share of the choices, M·K of them: that is K times too large"),
+        (alone, words),
+        (alone / ranks, words),
+    ]
+
+
+def bias_case(experts, count, dtype=torch.float64):
+    """Arguments of `update_bias` on each rank, alike but for the experts; the rate is drawn."""
+    bias, rate = torch.randn(count, **DOUBLE).to(dtype), 0.1 + 0.4 * torch.rand(()).item()
+    shape = -1, len(experts[0][0])
+    return [(bias, torch.tensor(e, dtype=torch.int64).view(shape), rate) for e in experts]
 
 
 class TestBias(Exercise):
@@ -336,70 +398,88 @@ class TestBias(Exercise):
     reference = "minitrain.parallel.expert.plain:update_bias"
     hidden = HIDDEN
 
-    @check(points=5, title="up where an expert got too little on all ranks, down where too much")
+    @check(points=5, title="up where too few on all ranks, down where too many, by one all-reduce")
     def test_bias(self, submission):
         for ranks in (2, 3):
-            made = self.uneven(ranks)
-            bias = torch.randn(4, **DOUBLE)
-            results = submission.launch(probes.updated, made, bias, 0.25, ranks=ranks)
-            counts = [torch.bincount(e.flatten(), minlength=4) for _, e in made]
-            total = sum(counts)
-            step = torch.sign(total.double().mean() - total)
-            gap = total.double().mean() - total
-            floor = torch.sign(total.sum() // 4 - total)
-            words = "the step is `rate` whatever the gap: take its sign"
-            for rank, result in enumerate(results):
-                own = torch.sign(counts[rank].double().mean() - counts[rank])
-                expect.that(
-                    not torch.equal(result["bias"], bias),
-                    f"rank {rank}: the bias that was given is unchanged: write into it, `bias += …`",
-                )
-                expect.equal(
-                    result["bias"],
-                    bias + 0.25 * step,
-                    tol=COUNTED,
-                    what=f"rank {rank} of {ranks}, the bias (all ranks' counts {total.tolist()})",
-                    hints=[
-                        (bias - 0.25 * step, "the wrong way round: who got too little goes up"),
-                        (
-                            bias + 0.25 * own,
-                            "from this rank's own counts the ranks' biases drift apart: add up the counts of all ranks",
-                        ),
-                        (bias + 0.25 * gap, words),
-                        (bias + 0.25 * gap / total.double().mean(), words),
-                        (bias + 0.25 * gap / total.sum(), words),
-                        (
-                            bias + 0.25 * floor,
-                            f"the mean is {total.double().mean():g}, no whole number: `counts.double().mean()`",
-                        ),
-                        (0.25 * step, "what the bias was is lost: add to it"),
-                    ],
-                )
+            worlds = self.uneven(ranks)
+            results = self.updated(submission, worlds)
+            for number, world in enumerate(worlds):
+                for rank, found in enumerate(results):
+                    moved(found[number]["given"][0], world, rank)
+            for rank, trace in enumerate(results.traces):
+                sent = [(op.kind, op.payload_bytes) for op in trace.ops]
+                counts_travel(sent, 6, rank, len(worlds))
 
-    @check(points=2, title="an expert with exactly the mean stays; one all-reduce, nothing else")
+    @check(points=2, title="an expert with exactly the mean stays as it is, and so do the choices")
     def test_even(self, submission):
-        made = [(None, torch.tensor(e)) for e in ([[0, 1], [2, 3]], [[0, 1], [0, 2]])]
-        bias = torch.randn(4, **DOUBLE)
-        results = submission.launch(probes.updated, made, bias, 0.25, ranks=2)
+        choices = [[0, 1], [2, 3], [0, 1], [0, 2]]
         words = "they got neither less nor more than the mean, 2: `torch.sign` of 0 is 0"
-        for result in results:
-            expect.equal(
-                result["bias"][1:3],
-                bias[1:3],
-                what="the bias of experts 1 and 2 (all ranks' counts [3, 2, 2, 1])",
-                hints=[(bias[1:3] + step, words) for step in (-0.25, 0.25)],
-            )
-            expect.that(
-                result["kinds"] == ["all_reduce"],
-                f"communicated by {result['kinds']}: one all-reduce of the counts",
-            )
+        for parts in ([choices], [choices[:2], choices[2:]]):
+            world = bias_case(parts, 4)
+            bias, _, rate = world[0]
+            for found in self.updated(submission, [world, world]):
+                for call in found:
+                    expect.equal(
+                        call["given"][0][1:3],
+                        bias[1:3],
+                        tol=COUNTED,
+                        what="the bias of experts 1 and 2 (all ranks' counts [3, 2, 2, 1])",
+                        hints=[(bias[1:3] + step, words) for step in (-rate, rate)],
+                    )
+
+    def updated(self, submission, worlds):
+        """Of each rank its calls in a row, which changed no argument but the bias."""
+        calls = by_rank(worlds)
+        with expect.because(NO_COUNT):
+            results = submission.launch(in_turn_on_ranks, calls, ranks=len(worlds[0]))
+        for rank, found in enumerate(results):
+            rest = [
+                {**call, "given": call["given"][1:], "later": None, "out": None} for call in found
+            ]
+            given = [arguments[1:] for arguments in calls[rank]]
+            expect.left_alone(rest, given, ("experts", "rate"), own=False)
+        return results
 
     def uneven(self, ranks):
         """Rank 0 likes expert 0, the others 1. On 2 ranks [5, 4, 2, 3], of mean 3.5: rounded down it
-        is the count of expert 3, rounded up that of expert 1."""
-        made = [(None, torch.tensor([[0, 1], [0, 3], [0, 3], [0, 2]]))]
-        made += [(None, torch.tensor([[1, 3], [1, 0], [1, 2]]))] * (ranks - 1)
-        return made
+        is the count of expert 3, rounded up that of expert 1. Then six experts, of which nobody on rank
+        0 chooses the last two, and the last rank, where there are three, has no token."""
+        first = [[[0, 1], [0, 3], [0, 3], [0, 2]], *[[[1, 3], [1, 0], [1, 2]]] * (ranks - 1)]
+        second = [[[0], [0], [2]], [[0], [5], [5], [3]], []][:ranks]
+        worlds = [bias_case(first, 4), bias_case(second, 6, torch.float32)]
+        third = [[[3 - e for e in row] for row in rows] for rows in first]
+        return [*worlds, bias_case(third, 4)]
+
+
+def moved(got, world, rank):
+    """The bias after the call: a step of `rate` by the counts of all ranks."""
+    bias, _, rate = world[rank]
+    counts = [torch.bincount(e.flatten(), minlength=len(bias)) for _, e, _ in world]
+    total = sum(counts)
+    gap = total.double().mean() - total
+    step, floor = torch.sign(gap), torch.sign(total.sum() // len(bias) - total)
+    own = torch.sign(counts[rank].double().mean() - counts[rank])
+    words = "the step is `rate` whatever the gap: take its sign"
+    expect.that(
+        not torch.equal(got, bias),
+        f"rank {rank}: the bias that was given is unchanged: write into it, `bias += …`",
+    )
+    hints = [
+        (bias - rate * step, "the wrong way round: who got too little goes up"),
+        (bias + rate * own, "from this rank's own counts the ranks' biases drift apart: add up the counts of all ranks"),
+        (bias + rate * gap, words),
+        (bias + rate * gap / total.double().mean(), words),
+        (bias + rate * gap / total.sum(), words),
+        (bias + rate * floor, f"the mean is {total.double().mean():g}, no whole number: `counts.double().mean()`"),
+        (rate * step, "what the bias was is lost: add to it"),
+    ]  # fmt: skip
+    expect.equal(
+        got,
+        (bias + rate * step).to(bias.dtype),
+        tol=COUNTED,
+        what=f"rank {rank} of {len(world)}, the bias (all ranks' counts {total.tolist()})",
+        hints=[(wrong.to(bias.dtype), told) for wrong, told in hints],
+    )
 
 
 # ---- rows ----
@@ -419,115 +499,37 @@ def order_of(experts, count, priority, factor=None):
 
 
 def plan_case(m, count, k, factor, levels=0):
-    experts = torch.randn(m, count).topk(k).indices % (count - 1)  # the last expert gets nothing
+    experts = torch.randn(m, max(1, count - 1)).topk(k).indices  # the last expert gets nothing
     priority = torch.rand(m, k, **DOUBLE)
     priority = (priority * levels).round() / levels if levels else priority
     return experts, count, priority, factor
 
 
-class TestPlan(Exercise):
-    """Choices to rows: dropless, and with a capacity"""
-
-    name = "plan"
-    reference = "minitrain.parallel.expert.plain:plan"
-    hidden = HIDDEN
-
-    @check(points=4, title="dropless: every choice once, by expert, and the rows of each")
-    def test_dropless(self, submission):
-        cases = [plan_case(7, 5, 2, None), plan_case(9, 4, 3, None), plan_case(1, 3, 1, None)]
-        for case, (order, counts) in zip(cases, submission.run(probes.planned, cases)):
-            experts = case[0]
-            _, each = order_of(*case)
-            flat = experts.flatten()
-            whole(order, counts, case)
-            expect.that(
-                len(order) == len(flat),
-                f"{len(order)} rows for {len(flat)} choices: without a factor none is dropped",
-            )
-            expect.equal(counts.tolist(), each, what="rows of each expert")
-            expect.that(
-                sorted(order.tolist()) == list(range(len(flat))),
-                f"order {order.tolist()} does not have each choice once: it has the number of the choice "
-                "in each row, not the row of each choice",
-            )
-            by = flat[order].tolist()
-            expect.that(
-                by == sorted(by),
-                f"the experts of the rows are {by}: rows of one expert stand together, 0 first. "
-                "`order[i]` is the choice in row i",
-            )
-
-    @check(points=3, title="within an expert from high to low priority, equals in their order")
-    def test_order(self, submission):
-        cases = [plan_case(8, 4, 2, None), plan_case(20, 4, 2, None, levels=3)]
-        for case, (order, counts) in zip(cases, submission.run(probes.planned, cases)):
-            whole(order, counts, case)
-            experts, count, priority, _ = case
-            want, _ = order_of(*case)
-            plain, _ = order_of(experts, count, 0 * priority)
-            low, _ = order_of(experts, count, -priority)
-            words = "equal priorities: the earlier choice comes first, `stable=True` in both sorts"
-            ties = priority.unique().numel() < priority.numel()
-            hints = [
-                (plain, "that is in order of token: sort by priority first, then stably by expert"),
-                (low, "that is from low to high: `descending=True`"),
-            ]
-            same = [priority.flatten()[c].item() for c in order.tolist()]
-            if ties and same == [priority.flatten()[c].item() for c in want]:
-                hints.append((order.tolist(), words))
-            by = experts.flatten()[order].tolist()
-            expect.that(
-                by == sorted(by),
-                f"the experts of the rows are {by}: rows of one expert stand together. Sort twice, by priority and then "
-                "by expert: a number that mixes both can tie",
-            )
-            expect.equal(order.tolist(), want, what="the choice in each row", hints=hints)
-
-    @check(points=3, title="a capacity keeps the highest priority, ceil(factor·M·K/E) at most")
-    def test_capacity(self, submission):
-        cases = [plan_case(11, 4, 2, 1.0), plan_case(13, 5, 2, 1.25), plan_case(7, 4, 3, 0.5)]
-        for case, (order, counts) in zip(cases, submission.run(probes.planned, cases)):
-            experts, count, priority, factor = case
-            want, each = order_of(*case)
-            whole(order, counts, case, "counts are those of the *kept* rows: clamp them too")
-            most, limit = max(counts.tolist()), max(each)
-            exact = factor * experts.numel() / count
-            advice = {
-                math.floor(exact): "it is rounded up, not down",
-                math.ceil(factor * len(experts) / count): "M tokens make M·K choices",
-            }.get(most, "it is each expert's own: drop what lies over it, expert by expert")
-            expect.that(
-                most == limit,
-                f"the busiest expert keeps {most} rows; with a factor of {factor:g}, {experts.numel()} choices and "
-                f"{count} experts its capacity is ceil({exact:g}) = {math.ceil(exact)}: {advice}",
-            )
-            first, _ = order_of(experts, count, 0 * priority, factor)
-            hints = [(sorted(first), "the first tokens were kept: those of highest priority are")]
-            low, _ = order_of(experts, count, -priority, factor)
-            hints += [(sorted(low), "those of lowest priority were kept: sort from high to low")]
-            expect.equal(sorted(order.tolist()), sorted(want), what="choices kept", hints=hints)
-            expect.equal(order.tolist(), want, what="the choice in each row")
-
-    @check(points=2, title="kept and dropped add up: an expert's overflow costs no other expert")
-    def test_conserved(self, submission):
-        experts = torch.tensor([[0, 1], [0, 2], [0, 1], [0, 3], [0, 3], [0, 2]])
-        case = (experts, 4, torch.rand(6, 2, **DOUBLE), 1.0)
-        order, counts = submission.run(probes.planned, [case])[0]
-        whole(order, counts, case)
-        expect.equal(
-            counts.tolist(),
-            [3, 2, 2, 2],
-            what="rows of 4 experts of capacity 3 that 6, 2, 2 and 2 choices name",
-            hints=[([6, 2, 2, 2], "expert 0 has more than its capacity: drop its overflow")],
-        )
+def with_priority(case, change):
+    experts, count, priority, factor = case
+    return experts, count, change(priority), factor
 
 
-def whole(order, counts, case, advice="order has one entry a kept row"):
-    """Shapes, before anything is compared."""
-    _, count, _, _ = case
-    for name, t in (("order", order), ("counts", counts)):
+def plans(submission, cases, advice="order has one entry a kept row"):
+    """(case, order, counts) of each call in a row, whole and of the right shapes."""
+    calls = submission.run(in_turn, cases)
+    for case, call in zip(cases, calls):
         expect.that(
-            isinstance(t, torch.Tensor) and not t.is_floating_point() and t.dim() == 1,
+            isinstance(call["out"], (list, tuple)) and len(call["out"]) == 2,
+            f"got {expect.show(call['out'])}: return order and counts",
+        )
+        order, counts = call["out"]
+        whole(order, counts, case[1], advice)
+        yield case, order.long(), counts
+    expect.left_alone(calls, cases, ("experts", "count", "priority", "factor"))
+
+
+def whole(order, counts, count, advice):
+    """Shapes, before anything is compared."""
+    for name, t in (("order", order), ("counts", counts)):
+        numbers = isinstance(t, torch.Tensor) and (not t.is_floating_point() or t.numel() == 0)
+        expect.that(
+            numbers and t.dim() == 1,
             f"{name} is {expect.show(t)}: a tensor of whole numbers, of one dimension, is asked for",
         )
     expect.that(
@@ -540,23 +542,143 @@ def whole(order, counts, case, advice="order has one entry a kept row"):
     )
 
 
+def stand_together(experts, order):
+    by = experts.flatten()[order].tolist()
+    expect.that(
+        by == sorted(by),
+        f"the experts of the rows are {by}: rows of one expert stand together, 0 first. "
+        "`order[i]` is the choice in row i; sort by priority first, then stably by expert",
+    )
+
+
+class TestPlan(Exercise):
+    """Choices to rows: dropless, and with a capacity"""
+
+    name = "plan"
+    reference = "minitrain.parallel.expert.plain:plan"
+    hidden = HIDDEN
+
+    @check(points=4, title="dropless: every choice once, by expert, and the rows of each")
+    def test_dropless(self, submission):
+        cases = [plan_case(7, 5, 2, None), plan_case(9, 4, 3, None), plan_case(1, 3, 1, None)]
+        cases += [plan_case(7, 5, 2, None)[:3], plan_case(0, 4, 2, None), plan_case(3, 1, 1, None)]
+        for case, order, counts in plans(submission, cases):
+            experts = case[0]
+            _, each = order_of(*case)
+            flat = experts.flatten()
+            expect.that(
+                len(order) == len(flat),
+                f"{len(order)} rows for {len(flat)} choices: without a factor none is dropped",
+            )
+            expect.equal(counts.tolist(), each, what="rows of each expert")
+            expect.that(
+                sorted(order.tolist()) == list(range(len(flat))),
+                f"order {order.tolist()} does not have each choice once: it has the number of the choice "
+                "in each row, not the row of each choice",
+            )
+            stand_together(experts, order)
+
+    @check(points=3, title="within an expert from high to low priority, equals in their order")
+    def test_order(self, submission):
+        plain = [plan_case(8, 4, 2, None), plan_case(20, 4, 2, None, levels=3)]
+        changes = (torch.Tensor.float, lambda p: 20 * p - 10, lambda p: 10 ** (-30 * p))
+        cases = plain + [with_priority(plan_case(12, 4, 2, None), change) for change in changes]
+        for case, order, _ in plans(submission, cases):
+            stand_together(case[0], order)
+            want, _ = order_of(*case)
+            expect.equal(
+                order.tolist(), want, what="the choice in each row", hints=order_hints(case, order)
+            )
+
+    @check(points=3, title="a capacity keeps the highest priority, ceil(factor·M·K/E) at most")
+    def test_capacity(self, submission):
+        cases = [plan_case(11, 4, 2, 1.0), plan_case(13, 5, 2, 1.25), plan_case(7, 4, 3, 0.5)]
+        cases += [
+            plan_case(6, 4, 2, 4.0),
+            plan_case(12, 4, 2, 1.0, levels=2),
+            plan_case(0, 4, 2, 1.25),
+        ]
+        cases += [plan_case(6, 4, 2, 0.0)]
+        advice = "counts are those of the *kept* rows: clamp them too"
+        for (experts, count, priority, factor), order, counts in plans(submission, cases, advice):
+            want, each = order_of(experts, count, priority, factor)
+            most, limit = max(counts.tolist()), max(each)
+            exact = factor * experts.numel() / count
+            expect.that(
+                factor > 0 or most == 0,
+                f"a factor of 0.0 leaves room for nothing, {len(order)} rows were kept: only None drops nothing, "
+                "`factor is not None`",
+            )
+            told = {
+                math.floor(exact): "it is rounded up, not down",
+                math.ceil(factor * len(experts) / count): "M tokens make M·K choices",
+            }.get(most, "it is each expert's own: drop what lies over it, expert by expert")
+            expect.that(
+                most == limit,
+                f"the busiest expert keeps {most} rows; with a factor of {factor:g}, {experts.numel()} choices and "
+                f"{count} experts its capacity is ceil({exact:g}) = {math.ceil(exact)}: {told}",
+            )
+            first, _ = order_of(experts, count, 0 * priority, factor)
+            low, _ = order_of(experts, count, -priority, factor)
+            hints = [
+                (sorted(first), "the first tokens were kept: those of highest priority are"),
+                (sorted(low), "those of lowest priority were kept: sort from high to low"),
+            ]
+            expect.equal(sorted(order.tolist()), sorted(want), what="choices kept", hints=hints)
+            expect.equal(order.tolist(), want, what="the choice in each row")
+
+    @check(points=2, title="kept and dropped add up: an expert's overflow costs no other expert")
+    def test_conserved(self, submission):
+        experts = torch.tensor([[0, 1], [0, 2], [0, 1], [0, 3], [0, 3], [0, 2]])
+        cases = [(experts, 4, torch.rand(6, 2, **DOUBLE), 1.0)]
+        for _, _, counts in plans(submission, cases):
+            expect.equal(
+                counts.tolist(),
+                [3, 2, 2, 2],
+                what="rows of 4 experts of capacity 3 that 6, 2, 2 and 2 choices name",
+                hints=[([6, 2, 2, 2], "expert 0 has more than its capacity: drop its overflow")],
+            )
+
+
+def order_hints(case, order):
+    """Words for what is wrong with the order within an expert."""
+    experts, count, priority, _ = case
+    want, _ = order_of(experts, count, priority)
+    first, _ = order_of(experts, count, 0 * priority)
+    low, _ = order_of(experts, count, -priority)
+    hints = [
+        (first, "that is in order of token: sort by priority first, then stably by expert"),
+        (low, "that is from low to high: `descending=True`"),
+    ]
+    got, right = priority.flatten()[order].double(), priority.flatten()[want].double()
+    if torch.equal(got, right):
+        told = "equal priorities: the earlier choice comes first, `stable=True` in both sorts"
+        hints.insert(0, (order.tolist(), told))
+    elif got.shape == right.shape and (got - right).abs().max() < 1e-6:
+        told = (
+            "priorities that differ little are not in order: sort by the priority itself, which neither is "
+            "rounded nor mixed with the expert's number"
+        )
+        hints.append((order.tolist(), told))
+    return hints
+
+
 # ---- dispatch and combine ----
 
 
 def mix_case(m, count, k, factor):
+    """(x, weights, order, counts, matrices) of a call of `mix`, and the experts of each token."""
     x, matrices = torch.randn(m, 5, **DOUBLE), list(torch.randn(count, 5, 5, **DOUBLE))
     weights = torch.rand(m, k, **DOUBLE)
     weights = weights / weights.sum(1, keepdim=True)
     experts, _, priority, _ = plan_case(m, count, k, factor)
     order, counts = order_of(experts, count, priority, factor)
-    slope = torch.randn(m, 5, **DOUBLE)
-    case = (x, weights, torch.tensor(order), torch.tensor(counts), matrices, slope)
-    return case, experts
+    return (x, weights, torch.tensor(order).long(), torch.tensor(counts), matrices), experts
 
 
 def by_token(case, experts, how="after"):
     """Token by token, choice by choice."""
-    x, weights, order, _, matrices, _ = case
+    x, weights, order, _, matrices = case
     kept, k = set(order.tolist()), experts.shape[1]
     rows = []
     for t in range(len(x)):
@@ -581,7 +703,7 @@ def by_token(case, experts, how="after"):
 
 def added(case, tokens, places, residual=False):
     """Rows i of x[tokens[i]], weighed by weights[places[i]], added to y[tokens[i]]."""
-    x, weights, _, counts, matrices, _ = case
+    x, weights, _, counts, matrices = case
     answers = probes.Bank(matrices)(x[tokens], counts).detach()
     weighed = answers * weights.flatten()[places].unsqueeze(1)
     return (x if residual else 0 * x).index_add(0, tokens, weighed)
@@ -589,21 +711,45 @@ def added(case, tokens, places, residual=False):
 
 def one_answer(case, y):
     """Nothing is dropped, and each token has one of its answers where several are to be added?"""
-    x, weights, order, counts, matrices, _ = case
+    x, weights, order, counts, matrices = case
     if y.shape != x.shape or weights.shape[1] == 1 or len(order) < weights.numel():
         return False
     tokens = order // weights.shape[1]
-    weighed = probes.Bank(matrices)(x[tokens], counts).detach() * weights.flatten()[
-        order
-    ].unsqueeze(1)
+    answers = probes.Bank(matrices)(x[tokens], counts).detach()
+    weighed = answers * weights.flatten()[order].unsqueeze(1)
     same = [(weighed[tokens == t] - y[t]).abs().amax(1).min() < 1e-9 for t in tokens.unique()]
     return all(same)
 
 
+OUT_OF_BOUNDS = {
+    "out of bounds": "`order[i]` is the number of a choice: its token is `order[i] // K`",
+    "modified by an inplace": "an answer that the experts keep for their backward was changed: "
+    "`answers * weights`, not `answers *= weights`",
+}
+
+
 def mixes(submission, made):
-    words = "`order[i]` is the number of a choice: its token is `order[i] // K`"
-    with expect.because({"out of bounds": words}):
-        return submission.run(probes.mixed, [case for case, _ in made])
+    """(case, experts of each token, y, calls of the experts) of each call in a row."""
+    cases = [case for case, _ in made]
+    with expect.because(OUT_OF_BOUNDS):
+        calls = submission.run(probes.mixed, cases)
+    for (case, experts), call in zip(made, calls):
+        yield case, experts, call["out"]["y"], call["out"]["calls"]
+    expect.left_alone(calls, cases, ("x", "weights", "order", "counts"))
+
+
+def one_row_a_choice(case, calls):
+    """The experts were called once, with the rows that were chosen."""
+    kept = len(case[2])
+    expect.that(
+        len(calls) == 1,
+        f"experts was called {len(calls)} times for {kept} rows: once, with all rows, also where there is none",
+    )
+    expect.that(
+        len(calls[0][0]) == kept,
+        f"experts computed {len(calls[0][0])} rows for {kept} kept choices of {len(case[0])} tokens: only "
+        "what a token chose is computed, that is the point of a mixture",
+    )
 
 
 class TestMix(Exercise):
@@ -613,117 +759,84 @@ class TestMix(Exercise):
     reference = "minitrain.parallel.expert.plain:mix"
     hidden = HIDDEN
 
-    @check(points=4, title="each token's answers, weighed and added (float64, dropped ones too)")
+    @check(points=4, title="each token's answers, computed once, weighed and added (float64)")
     def test_value(self, submission):
-        made = [mix_case(7, 5, 2, None), mix_case(6, 4, 3, 0.5), mix_case(8, 4, 1, 0.5)]
-        for (case, experts), got in zip(made, mixes(submission, made)):
+        sizes = ((7, 5, 2, None), (6, 4, 3, 0.5), (8, 4, 1, 0.5), (7, 5, 2, None), (5, 4, 2, 0.0))
+        for case, experts, y, calls in mixes(submission, [mix_case(*size) for size in sizes]):
             m, k, order = len(case[0]), experts.shape[1], case[2]
             expect.that(
-                not one_answer(case, got["y"]),
+                not one_answer(case, y),
                 "each token has one of its answers only: `y[tokens] += …` writes the last one where a number comes "
                 "twice, `index_add` adds",
             )
-            expect.equal(
-                got["y"],
-                by_token(case, experts),
-                what=f"y of {len(case[0])} tokens, {experts.numel() - len(case[2])} choices dropped",
-                hints=[
-                    (
-                        by_token(case, experts, "before"),
-                        "the weights were multiplied before the experts, which are not linear: weigh the answers",
-                    ),
-                    (
-                        by_token(case, experts, "both"),
-                        "the weights were multiplied twice, before the experts and after: weigh the answers",
-                    ),
-                    (
-                        by_token(case, experts, "none"),
-                        "the answers were added without their weights",
-                    ),
-                    (
-                        by_token(case, experts, "renormalised"),
-                        "the weights of what was kept were divided by their sum: they stay as they are",
-                    ),
-                    (
-                        by_token(case, experts, "passed"),
-                        "a token whose choices were all dropped gets 0 here: the residual stream around the layer "
-                        "carries it on",
-                    ),
-                    (
-                        added(case, order // k, order, residual=True),
-                        "x was added: the residual stream goes around the layer, start from zeros",
-                    ),
-                    (
-                        added(case, order % m, order),
-                        "choice c belongs to token c // K: a token's choices are side by side",
-                    ),
-                    (
-                        added(case, order // k, torch.arange(len(order))),
-                        "row i has the weight of choice `order[i]`, not the i-th weight",
-                    ),
-                ],
-            )
+            hints = [
+                (by_token(case, experts, "before"), "the weights were multiplied before the experts, which are not linear: weigh the answers"),
+                (by_token(case, experts, "both"), "the weights were multiplied twice, before the experts and after: weigh the answers"),
+                (by_token(case, experts, "none"), "the answers were added without their weights"),
+                (by_token(case, experts, "renormalised"), "the weights of what was kept were divided by their sum: they stay as they are"),
+                (added(case, order // k, order, residual=True), "x was added: the residual stream goes around the layer, start from zeros"),
+                (by_token(case, experts, "passed"), "a token whose choices were all dropped gets 0 here: the residual stream around the "
+                 "layer carries it on"),
+                (added(case, order % m, order), "choice c belongs to token c // K: a token's choices are side by side"),
+                (added(case, order // k, torch.arange(len(order))), "row i has the weight of choice `order[i]`, not the i-th weight"),
+            ]  # fmt: skip
+            what = f"y of {m} tokens, {experts.numel() - len(order)} choices dropped"
+            expect.equal(y, by_token(case, experts), what=what, hints=hints)
+            one_row_a_choice(case, calls)
 
     @check(points=2, title="gradients of x and of the weights; a dropped choice has none")
     def test_gradient(self, submission):
-        made = [mix_case(7, 5, 2, 0.5)]
-        for (case, experts), got in zip(made, mixes(submission, made)):
-            x, weights, *rest, slope = case
-            x, weights = x.clone().requires_grad_(), weights.clone().requires_grad_()
-            y = by_token((x, weights, *rest, slope), experts)
-            want = torch.autograd.grad((y * slope).sum(), [x, weights])
-            for name, mine, theirs in zip(("x", "the weights"), got["grads"], want):
-                expect.that(
-                    got["y"].shape == x.shape,
-                    f"y is {expect.show(got['y'])} for x of {tuple(x.shape)}",
-                )
+        made = [mix_case(7, 5, 2, 0.5), mix_case(7, 5, 2, None)]
+        cases = [(*case, torch.randn(7, 5, **DOUBLE)) for case, _ in made]
+        with expect.because(OUT_OF_BOUNDS):
+            found = submission.run(probes.mixed_gradients, cases)
+        for (*case, slope), (_, experts), got in zip(cases, made, found):
+            leaves = [case[0].clone().requires_grad_(), case[1].clone().requires_grad_()]
+            y = by_token((*leaves, *case[2:]), experts)
+            wants = probes.gradients(y, slope, leaves)
+            for name, mine, want in zip(("x", "the weights"), got, wants):
                 expect.that(
                     mine is not None,
-                    f"{name} got no gradient: nothing on the way may be detached, the router learns by it",
+                    f"{name} got no gradient: nothing on the way may be detached, the router learns by it, and y has "
+                    "the shape of x",
                 )
-                expect.equal(mine, theirs, what=f"gradient of {name}")
+                expect.equal(mine, want, what=f"gradient of {name}")
 
     @check(points=2, title="the experts are called once, with one row for each kept choice")
     def test_rows(self, submission):
-        made = [mix_case(9, 4, 2, 0.5)]
-        for (case, _), got in zip(made, mixes(submission, made)):
-            calls, rows = got["calls"], len(case[2])
-            expect.that(
-                len(calls) == 1, f"experts was called {len(calls)} times: once, with all rows"
-            )
-            expect.that(
-                len(calls[0][0]) == rows,
-                f"experts computed {len(calls[0][0])} rows for {rows} kept choices of {len(case[0])} tokens: only "
-                "what a token chose is computed, that is the point of a mixture",
-            )
+        sizes = ((9, 4, 2, 0.5), (3, 6, 2, None), (4, 4, 2, 0.0))
+        for case, _, _, calls in mixes(submission, [mix_case(*size) for size in sizes]):
+            one_row_a_choice(case, calls)
 
 
 # ---- all-to-all ----
 
 
 def exchange_case(counts, width=3):
-    """counts of each rank's rows for each expert -> what each rank is given; and the experts."""
+    """counts of each rank's rows for each expert -> (rows, counts, slope, experts) of each rank."""
+    matrices = list(torch.randn(len(counts[0]), width, width, **DOUBLE))
     made = []
     for own in counts:
-        rows = torch.randn(sum(own), width, **DOUBLE)
-        made.append((rows, torch.tensor(own), torch.randn(sum(own), width, **DOUBLE)))
-    return made, list(torch.randn(len(counts[0]), width, width, **DOUBLE))
+        rows, slope = torch.randn(2, sum(own), width, **DOUBLE)
+        made.append((rows, torch.tensor(own), slope, matrices))
+    return made
 
 
-def all_here(made, matrices):
+def all_here(made):
     """(answers, gradients of rows) of each rank, and gradients of all experts, in one process."""
-    bank = probes.Bank(matrices)
-    leaves = [rows.clone().requires_grad_() for rows, _, _ in made]
-    ys = [bank(rows, counts) for rows, (_, counts, _) in zip(leaves, made)]
-    sum((y * slope).sum() for y, (_, _, slope) in zip(ys, made)).backward()
+    bank = probes.Bank(made[0][3])
+    leaves = [rows.clone().requires_grad_() for rows, *_ in made]
+    ys = [bank(rows, counts) for rows, (_, counts, *_) in zip(leaves, made)]
+    sum((y * slope).sum() for y, (_, _, slope, _) in zip(ys, made)).backward()
     return [y.detach() for y in ys], [r.grad for r in leaves], [m.grad for m in bank.matrices]
 
 
-def with_mistake(made, matrices, how):
+def with_mistake(made, how):
     """The answers of each rank, in one process, if what arrived is sorted and put back as `how` says."""
+    matrices = made[0][3]
     n, held = len(made), len(matrices) // len(made)
-    load = torch.stack([counts for _, counts, _ in made]).view(n, n, held)  # from, to, expert
-    blocks = [rows.split(load[source].sum(1).tolist()) for source, (rows, _, _) in enumerate(made)]
+    load = torch.stack([counts for _, counts, *_ in made]).view(n, n, held)  # from, to, expert
+    blocks = [rows.split(load[source].sum(1).tolist()) for source, (rows, *_) in enumerate(made)]
     home = [[] for _ in range(n)]
     for rank in range(n):
         arrived = torch.cat([blocks[source][rank] for source in range(n)])
@@ -745,11 +858,21 @@ EXCHANGE_MISTAKES = {
     "by order": "the right answers in the wrong order: `answers[order]` sorts a second time. To undo the sort take "
     "`answers[order.argsort()]`",
 }
-COUNTS = (
-    [[2, 1, 0, 3], [1, 0, 2, 2]],
-    [[1, 2, 0, 1, 0, 3], [0, 0, 0, 0, 2, 1], [2, 1, 3, 0, 1, 1]],
-    [[3, 0, 0, 0], [2, 1, 0, 0]],  # all to one rank: the other experts get nothing
-)
+# for each number of ranks calls in a row: the rows that each rank has for each expert
+COUNTS = {
+    2: (
+        [[2, 1, 0, 3], [1, 0, 2, 2]],
+        [[3, 0, 0, 0], [2, 1, 0, 0]],  # all to one rank: the other experts get nothing
+        [[1, 2, 0, 3, 1, 0, 2, 1], [0, 1, 2, 0, 3, 1, 0, 1]],  # four experts a rank
+        [[2, 3], [1, 0]],  # one
+        [[0, 0, 0, 0], [1, 2, 0, 1]],  # a rank without rows of its own
+    ),
+    3: (
+        [[1, 2, 0, 1, 0, 3], [0, 0, 0, 0, 2, 1], [2, 1, 3, 0, 1, 1]],
+        [[2, 0, 1], [0, 1, 1], [1, 2, 2]],
+    ),
+    1: ([[3, 0, 2]], [[1, 1]]),
+}
 
 
 LIKELY = {
@@ -769,9 +892,44 @@ LIKELY = {
 }
 
 
-def launched(submission, made, matrices):
+def exchanges(submission, ranks):
+    """(what each rank was given, what is known of it) of each call in a row."""
+    made = [exchange_case(counts) for counts in COUNTS[ranks]]
     with expect.because(LIKELY):
-        return submission.launch(probes.exchanged, made, matrices, ranks=len(made), timeout=5)
+        results = submission.launch(probes.exchanged, by_rank(made), ranks=ranks, timeout=5)
+    yield from zip(made, zip(*results))
+    for rank, found in enumerate(results):
+        given = [world[rank][:2] for world in made]
+        expect.left_alone(found, given, ("rows", "counts"), what=f"rank {rank}")
+
+
+def load_of(made):
+    """(N, N) rows: from a rank, to a rank."""
+    n = len(made)
+    return torch.stack([counts for _, counts, *_ in made]).view(n, n, -1).sum(2)
+
+
+def rows_travel(made, found):
+    """A row goes to the one rank that has its expert, and so does its gradient."""
+    load, row = load_of(made), made[0][0].shape[1] * 8
+    for rank, one in enumerate(found):
+        others = {kind for kind, *_ in one["forward"] + one["backward"]} - {"all_to_all"}
+        expect.that(
+            not others,
+            f"rank {rank} also used {sorted(others)}: counts and rows go by all-to-alls, each to the "
+            "one rank that needs it",
+        )
+        out = int(load[rank].sum() - load[rank, rank])
+        back = int(load[:, rank].sum() - load[rank, rank])
+        least = (out + back) * row
+        most = least + len(made[rank][1]) * 8
+        for way, add in (("forward", " and counts"), ("backward", "")):
+            sent, limit = sum(b for *_, b in one[way]), most if add else least
+            expect.that(
+                least <= sent <= limit,
+                f"rank {rank} of {len(made)} sent {sent} bytes {way}; {out} rows leave and {back} go home, of {row} "
+                f"bytes{add}: {least} to {limit}. A row goes to the one rank that has its expert",
+            )
 
 
 class TestExchange(Exercise):
@@ -781,108 +939,86 @@ class TestExchange(Exercise):
     reference = "minitrain.parallel.expert.plain:exchange"
     hidden = HIDDEN
 
-    @check(points=5, title="answers as if all experts were here (2 and 3 ranks, float64)")
+    @check(points=5, title="answers as if all experts were here, by all-to-alls (1 to 3 ranks)")
     def test_answers(self, submission):
-        for counts in COUNTS:
-            made, matrices = exchange_case(counts)
-            results = launched(submission, made, matrices)
-            want, _, _ = all_here(made, matrices)
-            mistaken = [
-                (with_mistake(made, matrices, how), told) for how, told in EXCHANGE_MISTAKES.items()
-            ]
-            for rank, (result, y) in enumerate(zip(results, want)):
-                expect.that(
-                    result["y"].shape == y.shape,
-                    f"rank {rank}: {tuple(result['y'].shape)} came home for rows of {tuple(y.shape)}",
-                )
-                words = f"the answers of rank {rank} of {len(made)}"
-                hints = [(y[rank], told) for y, told in mistaken]
-                expect.equal(result["y"], y, what=words, hints=hints)
+        for ranks in COUNTS:
+            for made, found in exchanges(submission, ranks):
+                want, _, _ = all_here(made)
+                mistaken = [(with_mistake(made, how), t) for how, t in EXCHANGE_MISTAKES.items()]
+                for rank, (one, y) in enumerate(zip(found, want)):
+                    expect.that(
+                        one["out"].shape == y.shape,
+                        f"rank {rank}: {tuple(one['out'].shape)} came home for rows of {tuple(y.shape)}",
+                    )
+                    words = f"the answers of rank {rank} of {ranks}, {len(made[0][1])} experts"
+                    hints = [(ys[rank], told) for ys, told in mistaken]
+                    expect.equal(one["out"], y, what=words, hints=hints)
+                rows_travel(made, found)
 
     @check(points=4, title="gradients of rows and experts: the sum over all ranks, nothing divided")
     def test_gradients(self, submission):
-        for counts in COUNTS[:2]:
-            made, matrices = exchange_case(counts)
-            results = launched(submission, made, matrices)
-            _, rows, experts = all_here(made, matrices)
-            n = len(made)
-            for rank, result in enumerate(results):
-                expect.that(
-                    result["rows"] is not None,
-                    f"rank {rank}: its rows got no gradient: `group.all_to_all` is none of autograd's, send rows "
-                    "with `all_to_all(rows, group, sent, got)`",
-                )
-                held = len(matrices) // n
-                for e, got in enumerate(result["experts"]):
-                    want = experts[rank * held + e]
-                    got = torch.zeros_like(want) if got is None else got
-                    words = "that is divided by the number of ranks: what came by the all-to-all is the whole sum already"
-                    expect.equal(
-                        got,
-                        want,
-                        what=f"rank {rank} of {n}, gradient of its expert {e}",
-                        hints=[
-                            (want / n, words),
-                            (want * n, f"that is {n} times too large: it is added up already"),
-                            (0 * want, "none came: experts learn from the rows of other ranks"),
-                        ],
+        for ranks in (2, 3):
+            for made, found in exchanges(submission, ranks):
+                _, rows, experts = all_here(made)
+                for rank, one in enumerate(found):
+                    expect.that(
+                        one["rows"] is not None,
+                        f"rank {rank}: its rows got no gradient: `group.all_to_all` is none of autograd's, send rows "
+                        "with `all_to_all(rows, group, sent, got)`",
                     )
-                expect.equal(result["rows"], rows[rank], what=f"rank {rank}, gradient of its rows")
+                    held = len(experts) // ranks
+                    own = experts[rank * held : (rank + 1) * held]
+                    for e, (got, want) in enumerate(zip(one["experts"], own)):
+                        told = "that is divided by the number of ranks: what came by the all-to-all is the whole sum already"
+                        hints = [
+                            (want / ranks, told),
+                            (
+                                want * ranks,
+                                f"that is {ranks} times too large: it is added up already",
+                            ),
+                            (0 * want, "none came: experts learn from the rows of other ranks"),
+                        ]
+                        got = torch.zeros_like(want) if got is None else got
+                        what = f"rank {rank} of {ranks}, gradient of its expert {e}"
+                        expect.equal(got, want, what=what, hints=hints)
+                    what = f"rank {rank} of {ranks}, gradient of its rows"
+                    expect.equal(one["rows"], rows[rank], what=what)
+                rows_travel(made, found)
 
     @check(points=3, title="three all-to-alls forward, two backward; a row goes to one rank only")
     def test_bytes(self, submission):
-        for counts in COUNTS[:2]:
-            made, matrices = exchange_case(counts)
-            n = len(made)
-            results = launched(submission, made, matrices)
-            load = torch.tensor(counts).view(n, n, -1).sum(2)  # from, to
-            for rank, result in enumerate(results):
-                kinds = [kind for kind, _ in result["forward"] + result["backward"]]
-                others = [kind for kind in kinds if kind != "all_to_all"]
-                expect.that(
-                    not others,
-                    f"rank {rank} also used {sorted(set(others))}: counts and rows go by all-to-alls, each to the "
-                    "one rank that needs it",
-                )
-                out = int(load[rank].sum() - load[rank, rank])
-                back = int(load[:, rank].sum() - load[rank, rank])
-                row = made[0][0].shape[1] * 8
-                sent = sum(b for _, b in result["forward"])
-                least = (out + back) * row
-                most = least + len(counts[0]) * 8
-                expect.that(
-                    least <= sent <= most,
-                    f"rank {rank} of {n} sent {sent} bytes forward; {out} rows leave and {back} answers go home, of "
-                    f"{row} bytes, and counts: {least} to {most}. A row goes to the one rank that has its expert",
-                )
-                expect.that(
-                    (len(result["forward"]), len(result["backward"])) == (3, 2),
-                    f"rank {rank}: {len(result['forward'])} all-to-alls forward and {len(result['backward'])} "
-                    "backward: counts, rows, answers; and the gradients of the last two",
-                )
+        for ranks in (2, 3):
+            for made, found in exchanges(submission, ranks):
+                rows_travel(made, found)
+                for rank, one in enumerate(found):
+                    times = len(one["forward"]), len(one["backward"])
+                    expect.that(
+                        times == (3, 2),
+                        f"rank {rank}: {times[0]} all-to-alls forward and {times[1]} "
+                        "backward: counts, rows, answers; and the gradients of the last two",
+                    )
 
     @check(points=2, title="each rank answers for its own experts, in one call, rows by expert")
     def test_calls(self, submission):
-        made, matrices = exchange_case(COUNTS[1])
-        results = launched(submission, made, matrices)
-        total = torch.tensor(COUNTS[1]).sum(0).view(len(made), -1)
-        for rank, result in enumerate(results):
-            sizes = [sizes for _, sizes in result["calls"]]
-            expect.that(
-                sizes == [total[rank].tolist()],
-                f"rank {rank}: experts was called with counts {sizes}, its experts get {total[rank].tolist()} rows "
-                "from all ranks: one call, rows of its first expert, then of the second",
-            )
-            blocks = [rows.split(counts.tolist()) for rows, counts, _ in made]  # by source, expert
-            parts = result["calls"][0][0].split(sizes[0])
-            for expert, part in enumerate(parts, start=rank * len(parts)):
-                want = torch.cat([own[expert] for own in blocks])
+        for made, found in exchanges(submission, 3):
+            total = torch.stack([counts for _, counts, *_ in made]).sum(0).view(3, -1)
+            blocks = [rows.split(counts.tolist()) for rows, counts, *_ in made]  # by source, expert
+            for rank, one in enumerate(found):
+                sizes = [sizes for _, sizes in one["calls"]]
                 expect.that(
-                    part.shape == want.shape
-                    and torch.equal(part[part[:, 0].argsort()], want[want[:, 0].argsort()]),
-                    f"rank {rank}: among the {len(part)} rows for expert {expert} are some of another expert: sort "
-                    "what arrived by expert",
+                    sizes == [total[rank].tolist()],
+                    f"rank {rank}: experts was called with counts {sizes}, its experts get {total[rank].tolist()} rows "
+                    "from all ranks: one call, rows of its first expert, then of the second",
                 )
+                parts = one["calls"][0][0].split(sizes[0])
+                for expert, part in enumerate(parts, start=rank * len(parts)):
+                    want = torch.cat([own[expert] for own in blocks])
+                    expect.that(
+                        part.shape == want.shape
+                        and torch.equal(part[part[:, 0].argsort()], want[want[:, 0].argsort()]),
+                        f"rank {rank}: among the {len(part)} rows for expert {expert} are some of another expert: sort "
+                        "what arrived by expert",
+                    )
 
 
 # ---- experiments ----

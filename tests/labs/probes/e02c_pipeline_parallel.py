@@ -16,32 +16,31 @@ from minitrain.data.loader import Batch
 from minitrain.parallel.pipeline.operations import Operation
 
 
-def splits_of(f, cases):
-    return [list(f(layers, stages)) for layers, stages in cases]
-
-
 def schedules_of(f, cases):
-    """Plain lists, whatever it made: the verdict is not computed here."""
-    found = []
-    for case in cases:
-        schedule = f(*case)
-        if not hasattr(schedule, "ranks"):
-            found.append(f"{type(schedule).__name__}")
-        else:
-            found.append([[tuple(op) for op in order] for order in schedule.ranks])
-    return found
+    """A dict a call: what it made, as plain lists, at once and after the last call."""
+    made = [(schedule, plain(schedule)) for schedule in (f(*case) for case in cases)]
+    return [{"out": first, "later": plain(schedule)} for schedule, first in made]
+
+
+def plain(schedule):
+    """The verdict is not computed here: a text where it is no Schedule."""
+    if not hasattr(schedule, "ranks"):
+        return type(schedule).__name__
+    orders = [[tuple(op) if isinstance(op, tuple) else (op,) for op in o] for o in schedule.ranks]
+    kind = (schedule.name, schedule.microbatches, schedule.chunks)
+    return {"kind": kind, "orders": orders}
 
 
 WIDTH, WORDS = 4, 7
 
 
 class Marked(torch.autograd.Function):
-    """Does nothing, and calls `note` when backward comes by."""
+    """The same x, and `note` is called when backward comes by."""
 
     @staticmethod
     def forward(ctx, x, note):
         ctx.note = note
-        return x.clone()
+        return x.view_as(x)
 
     @staticmethod
     def backward(ctx, gradient):
@@ -63,7 +62,7 @@ class Kept:
 class Toy(nn.Module):
     """One stage of three kinds of layers; it notes what it holds, and on a logical clock when."""
 
-    def __init__(self, index, stages, group=None, batches=()):
+    def __init__(self, index, stages, group=None):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(11 + index)
@@ -71,8 +70,13 @@ class Toy(nn.Module):
             self.layer = nn.Linear(WIDTH, WIDTH)
             self.head = nn.Linear(WIDTH, WORDS) if index == stages - 1 else None
         self.double()
-        self.device, self.group, self.batches = torch.device("cpu"), group, batches
-        self.saved, self.outs, self.peak, self.held = {}, [], 0, 0
+        self.device, self.group = torch.device("cpu"), group
+        self.begin([])
+
+    def begin(self, batches):
+        """A new step: of what was held before, nothing is counted."""
+        self.batches = batches
+        self.saved, self.passes, self.peak, self.held = {}, [], 0, 0
 
     def compute(self, x, batch):
         x = self.embed(batch.tokens) if self.embed is not None else x  # (B, T, D)
@@ -84,15 +88,19 @@ class Toy(nn.Module):
     def forward(self, x, batch):
         if self.group is None:
             return self.compute(x, batch)
+        if (x is None) != (self.embed is not None):
+            raise ValueError(f"stage: x is {type(x).__name__} on rank {self.group.rank}")
         i = self.number(batch)
         self.note(Operation("F", i), 1.0)
         counts = self.saved
         with saved_tensors_hooks(lambda t: Kept(t, counts, i), lambda kept: kept.tensor):
             out = self.compute(x, batch)
         self.group.trace.mark(Operation("F", i))
-        self.outs.append(weakref.ref(out))
+        # the last stage's x lives as long as its loss, which may be returned with its graph
+        held = (x, out) if self.embed is None and self.head is None else (out,)
+        self.passes.append([weakref.ref(tensor) for tensor in held])
         self.peak = max(self.peak, sum(count > 0 for count in counts.values()))
-        self.held = max(self.held, sum(ref() is not None for ref in self.outs))
+        self.held = max(self.held, sum(any(ref() is not None for ref in p) for p in self.passes))
         return out
 
     def message(self, batch):
@@ -118,16 +126,30 @@ def batches_of(data):
     return [Batch(tokens, targets, tokens, tokens) for tokens, targets in data]
 
 
-def ran(group, f, orders, data):
-    """One step of the learner's executor on a toy stage."""
-    batches = batches_of(data)
-    stage = Toy(group.rank, group.size, group, batches)
+def ran(group, f, steps):
+    """The learner's executor, step after step on one toy stage, whose gradients add up."""
+    stage = Toy(group.rank, group.size, group)
+    live = [step(group, f, stage, orders[group.rank], data) for orders, data in steps]
+    return [{**notes, "later": number_of(value)} for value, notes in live]
+
+
+def step(group, f, stage, order, data):
+    """What it returned, and what is to be known of it at once."""
+    order, batches = [Operation(*op) for op in order], batches_of(data)
+    stage.begin(batches)
     group.trace.mark("pipeline")
-    value = f(group, [Operation(*op) for op in orders[group.rank]], stage, batches)
-    return {
-        "gradients": {name: p.grad for name, p in stage.named_parameters()},
-        "loss": None if value is None else torch.as_tensor(value, dtype=torch.float64).detach(),
+    value = f(group, order, stage, batches)
+    return value, {
+        "out": number_of(value),
+        "given": ([tuple(op) for op in order], [(b.tokens, b.targets) for b in batches]),
+        "shares": False,
+        "gradients": {
+            n: None if p.grad is None else p.grad.clone() for n, p in stage.named_parameters()
+        },
         "peak": stage.peak,
         "held": stage.held,
-        "left": sum(ref() is not None for ref in stage.outs),
     }
+
+
+def number_of(value):
+    return None if value is None else torch.as_tensor(value, dtype=torch.float64).detach().clone()

@@ -1,57 +1,62 @@
 """The probes of lab e02d: what runs in the sandbox, beside a submission on expert parallelism.
 
 Nothing here knows what is expected: the verdicts, in test_e02d_expert_parallel.py, are made from
-what comes back.
+what comes back. Where gradients are asked for, all calls are made before the first backward.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
+
+from .in_turn import in_turn, storages
+
+
+def gradients(out, slope, leaves):
+    """Of Σ slope·out; None where nothing flows."""
+    if out.shape != slope.shape or not out.requires_grad:
+        return [None] * len(leaves)
+    slope = slope.to(out.dtype)
+    return list(torch.autograd.grad(out, leaves, slope, retain_graph=True, allow_unused=True))
 
 
 def routed(f, cases):
-    """(p, experts, weights), and the gradient of a sum over the weights, for each case."""
+    """The gradients of x and weight that come by the weights, and those that come by p."""
+    live = []
+    for x, weight, bias, k, *slopes in cases:
+        leaves = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+        p, experts, weights = f(*leaves, bias, k)
+        live.append((experts, [weights, p], slopes, leaves))
+    return [
+        {"experts": experts, "grads": [gradients(*one, leaves) for one in zip(outs, slopes)]}
+        for experts, outs, slopes, leaves in live
+    ]
+
+
+class Meter:
+    """What a rank sends: `sent()` lists (kind, payload, bytes on the wire) since the last time."""
+
+    def __init__(self, group):
+        self.ops = group.trace.ops
+        self.seen = len(self.ops)
+
+    def sent(self):
+        new, self.seen = self.ops[self.seen :], len(self.ops)
+        return [(op.kind, op.payload_bytes, op.sent_bytes) for op in new]
+
+
+def shares(group, f, calls):
+    """The gradient of this rank's share with respect to its p, and what was sent for it."""
+    meter, live = Meter(group), []
+    for p, experts in calls[group.rank]:
+        p = p.clone().requires_grad_()
+        share = f(group, p, experts.clone())
+        live.append((p, share, meter.sent()))
     found = []
-    for x, weight, bias, k, slope in cases:
-        weight, kept = weight.clone().requires_grad_(), bias.clone()
-        p, experts, weights = f(x, weight, kept, k)
-        grad = None
-        if weights.requires_grad:
-            (weights.double() * slope).sum().backward()
-            grad = weight.grad
-        plain = [t.detach() for t in (p, experts, weights)]
-        found.append({"out": plain, "grad": grad, "bias": kept.detach()})
-    return found
-
-
-def shares(group, f, made):
-    p, experts = made[group.rank]
-    p = p.clone().requires_grad_()
-    before = len(group.trace.ops)
-    share = f(group, p, experts.clone())
-    ops = group.trace.ops[before:]
-    if share.requires_grad:
-        share.backward()
-    return {
-        "share": share.detach(),
-        "grad": p.grad,
-        "sent": [(o.kind, o.payload_bytes) for o in ops],
-    }
-
-
-def updated(group, f, made, bias, rate):
-    own = bias.clone()
-    before = len(group.trace.ops)
-    answer = f(group, own, made[group.rank][1].clone(), rate)
-    kinds = [op.kind for op in group.trace.ops[before:]]
-    return {"bias": own, "answer": answer is None, "kinds": kinds}
-
-
-def planned(f, cases):
-    found = []
-    for experts, count, priority, factor in cases:
-        order, counts = f(experts.clone(), count, priority.clone(), factor)
-        found.append((order, counts))
+    for p, share, sent in live:
+        (grad,) = gradients(share, torch.ones_like(share), [p])
+        found.append({"grad": grad, "sent": sent + meter.sent()})
     return found
 
 
@@ -74,34 +79,44 @@ class Bank:
 
 
 def mixed(f, cases):
-    found = []
+    return in_turn(partial(answered, f), cases)
+
+
+def answered(f, x, weights, order, counts, matrices):
+    """y, and what the experts were given."""
+    bank = Bank(matrices)
+    return {"y": f(x, weights, order, counts, bank), "calls": bank.calls}
+
+
+def mixed_gradients(f, cases):
+    """The gradients of x and of the weights."""
+    live = []
     for x, weights, order, counts, matrices, slope in cases:
-        bank = Bank(matrices)
-        x, weights = x.clone().requires_grad_(), weights.clone().requires_grad_()
-        y = f(x, weights, order, counts, bank)
-        grads = [None, None]
-        if y.shape == x.shape and y.requires_grad:
-            grads = torch.autograd.grad((y * slope).sum(), [x, weights], allow_unused=True)
-        found.append({"y": y.detach(), "grads": list(grads), "calls": bank.calls})
-    return found
+        leaves = [x.clone().requires_grad_(), weights.clone().requires_grad_()]
+        live.append((f(*leaves, order, counts, Bank(matrices)), slope, leaves))
+    return [gradients(*one) for one in live]
 
 
-def exchanged(group, f, made, matrices):
+def exchanged(group, f, calls):
     """Answers, gradients and messages of one rank; the bank holds only its own experts."""
-    rows, counts, slope = made[group.rank]
-    held = len(counts) // group.size
-    bank = Bank(matrices[group.rank * held : (group.rank + 1) * held])
-    rows = rows.clone().requires_grad_()
-    before = len(group.trace.ops)
-    y = f(group, bank, rows, counts.clone())
-    middle = len(group.trace.ops)
-    (y * slope).sum().backward()
-    named = lambda ops: [(op.kind, op.sent_bytes) for op in ops]  # noqa: E731
-    return {
-        "y": y.detach(),
-        "rows": rows.grad,
-        "experts": [m.grad for m in bank.matrices],
-        "forward": named(group.trace.ops[before:middle]),
-        "backward": named(group.trace.ops[middle:]),
-        "calls": bank.calls,
-    }
+    meter, live = Meter(group), []
+    for rows, counts, slope, matrices in calls[group.rank]:
+        held = len(counts) // group.size
+        bank = Bank(matrices[group.rank * held : (group.rank + 1) * held])
+        rows, counts = rows.clone().requires_grad_(), counts.clone()
+        y = f(group, bank, rows, counts)
+        notes = {
+            "out": y.detach().clone(),
+            "given": (rows.detach().clone(), counts.clone()),
+            "shares": bool(storages(y) & storages([rows, counts])),
+            "forward": meter.sent(),
+        }
+        live.append((y, slope, rows, bank, notes))
+    return [went_back(meter, *one) for one in live]
+
+
+def went_back(meter, y, slope, rows, bank, notes):
+    """What is known of a call after its backward."""
+    grad, *grads = gradients(y, slope, [rows, *bank.matrices])
+    back = {"rows": grad, "experts": grads, "backward": meter.sent()}
+    return {**notes, **back, "later": y.detach(), "calls": bank.calls}
