@@ -106,9 +106,13 @@ class TestRingShift(Exercise):
         cases += [(3, (2, 1, 3), F32), (3, (0,)), (4, (3,), torch.bool)]
         return calls_of(submission, [one_each(*case) for case in cases])
 
-    @check(points=1, title="every rank holds what its left neighbour had (2 to 5 ranks, any shape)")
+    @check(
+        points=2,
+        title="every rank holds what its left neighbour had, any shape, and its own as it was",
+    )
     def test_values(self, submission):
-        for call in self.calls(submission):
+        calls = self.calls(submission)
+        for call in calls:
             x = [tensor for (tensor,) in call.given]
             for rank, row in enumerate(call.rows):
                 expect.equal(
@@ -126,6 +130,7 @@ class TestRingShift(Exercise):
                         ),
                     ],
                 )
+        left_alone(calls, "tensor")
 
     @check(points=4, title="one message to the right and one from the left")
     def test_messages(self, submission):
@@ -151,10 +156,6 @@ class TestRingShift(Exercise):
                     f"{call.given[rank][0].nbytes}: send the tensor as it is",
                 )
 
-    @check(points=1, title="the input is left as it was, the result is a new tensor in each call")
-    def test_input(self, submission):
-        left_alone(self.calls(submission), "tensor")
-
 
 class TestTreeBroadcast(Exercise):
     """Broadcast along a binomial tree"""
@@ -169,26 +170,30 @@ class TestTreeBroadcast(Exercise):
         cases += [(3, (0,), F64, 1)]
         return calls_of(submission, [one_each(*case) for case in cases])
 
-    @check(points=2, title="every rank ends with the root's values, whoever is the root")
+    @check(
+        points=3,
+        title="every rank ends with the root's values, whoever is the root, in a new tensor",
+    )
     def test_values(self, submission):
-        for call in self.calls(submission):
+        calls = self.calls(submission)
+        for call in calls:
             x, root = [given[0] for given in call.given], root_of(call)
+            from_0 = all(expect.difference(row["out"], x[0]) is None for row in call.rows)
+            words = f"all ranks have rank 0's values, but the root is {root}: count ranks from the root, (rank - root) % size"
             for rank, row in enumerate(call.rows):
                 expect.equal(
                     row["out"],
                     x[root],
                     what=f"rank {rank} of {call.ranks}, root {root}",
                     hints=[
-                        (
-                            x[0],
-                            f"those are rank 0's values, but the root is {root}: count ranks from the root, (rank - root) % size",
-                        ),
+                        *([(x[0], words)] if from_0 else []),
                         (
                             x[rank],
                             "the rank kept its own values: it never received, or returns the wrong tensor",
                         ),
                     ],
                 )
+        left_alone(calls, "tensor")
 
     @check(points=7, title="ceil(log2 N) rounds, not N - 1, and each rank receives once")
     def test_rounds(self, submission):
@@ -219,10 +224,6 @@ class TestTreeBroadcast(Exercise):
                 f"messages of {sorted(sizes)} bytes for a tensor of {call.given[0][0].nbytes}: "
                 "send the tensor as it is",
             )
-
-    @check(points=1, title="the input is left as it was, the result is a new tensor in each call")
-    def test_input(self, submission):
-        left_alone(self.calls(submission), "tensor")
 
 
 def root_of(call):
@@ -295,9 +296,10 @@ class TestRingReduceScatter(RingCheck, Exercise):
         cases += [(3, 0), (3, 1)]
         return calls_of(submission, [one_each(ranks, (n,), *dtype) for ranks, n, *dtype in cases])
 
-    @check(points=3, title="rank r ends with chunk r of the sum (2 to 5 ranks, any size)")
+    @check(points=4, title="rank r ends with chunk r of the sum, any size, and its input as it was")
     def test_values(self, submission):
-        for call in self.calls(submission):
+        calls = self.calls(submission)
+        for call in calls:
             x, ranks = [tensor for (tensor,) in call.given], call.ranks
             parts, total = [tensor.tensor_split(ranks) for tensor in x], sum(x)
             want = total.tensor_split(ranks)
@@ -331,6 +333,7 @@ class TestRingReduceScatter(RingCheck, Exercise):
                         ),
                     ],
                 )
+        left_alone(calls, "tensor")
 
     @check(points=8, title="N - 1 messages of one chunk each, to the right")
     def test_ring(self, submission):
@@ -340,10 +343,6 @@ class TestRingReduceScatter(RingCheck, Exercise):
             self.ring(call, laps=1, what="a reduce-scatter")
             chunks = call.given[0][0].tensor_split(call.ranks)
             self.one_chunk_each(call, first=1, sizes=[len(chunk) for chunk in chunks])
-
-    @check(points=1, title="the input is left as it was, the result is a new tensor in each call")
-    def test_input(self, submission):
-        left_alone(self.calls(submission), "tensor")
 
 
 class TestRingAllGather(RingCheck, Exercise):
@@ -466,9 +465,12 @@ class TestPairwiseAllToAll(Exercise):
             ],
         )
 
-    @check(points=2, title="chunk j of rank i becomes chunk i of rank j")
+    @check(
+        points=3, title="chunk j of rank i becomes chunk i of rank j; what is given stays as it was"
+    )
     def test_values(self, submission):
-        for call in self.calls(submission):
+        calls = self.calls(submission)
+        for call in calls:
             x, ranks = [chunks for (chunks,) in call.given], call.ranks
             for rank, row in enumerate(call.rows):
                 want = [x[source][rank] for source in range(ranks)]
@@ -487,6 +489,7 @@ class TestPairwiseAllToAll(Exercise):
                         (kept, "your own chunk is missing: copy it, it is not sent"),
                     ],
                 )
+        left_alone(calls, "chunks")
 
     @check(points=6, title="step by step: to rank + s, from rank - s, one chunk each")
     def test_messages(self, submission):
@@ -515,10 +518,6 @@ class TestPairwiseAllToAll(Exercise):
                     f"rank {rank} sent {bytes_sent} bytes, {enough} are enough: each peer gets its "
                     "own chunk only",
                 )
-
-    @check(points=1, title="the chunks are left as they were, the results are new in each call")
-    def test_input(self, submission):
-        left_alone(self.calls(submission), "chunks")
 
 
 class TestNaiveAllReduce(Exercise):
