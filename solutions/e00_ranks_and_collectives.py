@@ -39,6 +39,9 @@ launch(hello, ranks=4)
 # the other side. `group.exchange(out, to, into, source)` does both at once.
 #
 # A whole ring, where everyone sends *first*, would wait for ever: nobody is left to receive.
+#
+# In every exercise N is 2 or more and tensors are contiguous; what you are given is left as it was, what you return is
+# made anew in each call, and all that moves are these messages.
 
 # %% [markdown]
 # ### Exercise 1 · `ring_shift`
@@ -114,7 +117,8 @@ lab.predict("rounds", guess)
 # %% tags=["exercise"]
 def tree_broadcast(group, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
     """The root's values on every rank, in ceil(log2 N) rounds. On other ranks
-    `tensor` gives shape and dtype. Returns a new tensor. About 10 lines."""
+    `tensor` gives shape and dtype; it is left as it was on all. Returns a new tensor.
+    About 10 lines."""
     ### BEGIN SOLUTION
     out = tensor.clone()
     place = (group.rank - root) % group.size
@@ -215,7 +219,7 @@ lab.predict("scatter_bytes", guess, unit="B")
 # %% tags=["exercise"]
 def ring_reduce_scatter(group, tensor: torch.Tensor) -> torch.Tensor:
     """Chunk `rank` of the sum over ranks: (n,) -> (n/N,), in N - 1 messages of one
-    chunk to the right. `tensor` is left as it was. About 9 lines."""
+    chunk to the right, for any n. `tensor` is left as it was. About 9 lines."""
     chunks = tensor.flatten().tensor_split(group.size)
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     ### BEGIN SOLUTION
@@ -272,7 +276,8 @@ lab.reveal("scatter_bytes", sent, formula=3 / 4 * 4e6, note="(N-1)/N of the tens
 # %% tags=["exercise"]
 def ring_all_gather(group, chunk: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     """All ranks' chunks in order of rank: (sum(sizes),). `sizes[r]` is the number of
-    elements of rank r's chunk. N - 1 messages to the right. About 9 lines."""
+    elements of rank r's chunk, any number. N - 1 messages of one chunk to the right;
+    `chunk` is left as it was. About 9 lines."""
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     ### BEGIN SOLUTION
     out = chunk.new_empty(sum(sizes))
@@ -321,8 +326,9 @@ ring_all_gather = lab.grade(ring_all_gather)
 
 # %% tags=["exercise"]
 def ring_all_reduce(group, tensor: torch.Tensor) -> torch.Tensor:
-    """The sum over ranks, in the shape of `tensor`, on every rank. Made of the two
-    functions above. About 3 lines."""
+    """The sum over ranks, in the shape of `tensor`, any shape, the same bits on every
+    rank. Made of the two functions above: what they send, nothing else. `tensor` is
+    left as it was. About 3 lines."""
     ### BEGIN SOLUTION
     sizes = [c.numel() for c in tensor.flatten().tensor_split(group.size)]
     chunk = ring_reduce_scatter(group, tensor)
@@ -520,13 +526,14 @@ lab.answer("crossover", crossover)
 #
 # Difficulty 3 · 7 minutes · 9 points
 #
-# In step s send to `rank + s` and receive from `rank - s`: every link is used once a step.
+# In step s = 1, 2, … send to `rank + s` and receive from `rank - s`, in this order: every link is used once a step.
 
 
 # %% tags=["exercise"]
 def pairwise_all_to_all(group, chunks: list[torch.Tensor]) -> list[torch.Tensor]:
     """Sends chunks[j] to rank j; returns what each rank had for me, in order of rank.
-    All chunks have the same shape. Your own one is copied. About 6 lines."""
+    All chunks have the same shape, any shape, and are left as they were. Your own one
+    is copied. About 6 lines."""
     ### BEGIN SOLUTION
     out = [torch.empty_like(chunk) for chunk in chunks]
     out[group.rank].copy_(chunks[group.rank])
@@ -591,7 +598,8 @@ except RuntimeError as report:
 # %% tags=["exercise"]
 def naive_all_reduce(group, tensor: torch.Tensor) -> torch.Tensor:
     """The sum over ranks on every rank: to rank 0, added up there, and out again.
-    Repair it: the report names the two lines that wait for each other."""
+    Repair it, with the same messages: the report names the two lines that wait for
+    each other. `tensor` is left as it was."""
     total = tensor.clone()
     if group.rank == 0:
         for rank in range(1, group.size):

@@ -36,8 +36,9 @@ lab = Lab("e01_baseline")
 # %% tags=["exercise"]
 def rotate(x: torch.Tensor, turns) -> torch.Tensor:
     """x (B, T, H, C) -> the same shape, turned. `turns.cos` and `turns.sin` are
-    (T, 1, C), each angle in both halves; in the *first* half of `turns.sin` the sign
-    is already negative. 1 to 3 lines."""
+    (T, 1, C) in x's dtype, each angle in both halves; in the *first* half of
+    `turns.sin` the sign is already negative. All three are left as they were.
+    1 to 3 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.model.rope:rotate
     ### END SOLUTION
@@ -81,7 +82,8 @@ rotate = lab.grade(rotate)
 # %% tags=["exercise"]
 def grouped_query_attention(q, k, v) -> torch.Tensor:
     """q (B, H, T, C), k and v (B, K, T, C) -> (B, H, T, C), causal. With plain
-    matmuls and a softmax. About 6 lines."""
+    matmuls and a softmax, not the fused `F.scaled_dot_product_attention`. q, k and v
+    are left as they were. About 6 lines."""
     ### BEGIN SOLUTION
     times, (T, C) = q.shape[1] // k.shape[1], q.shape[-2:]
     k, v = k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)
@@ -148,8 +150,8 @@ lab.predict("parameters", guess)
 #
 # Difficulty 2 · 8 minutes · 8 points
 #
-# Embedding V·D. In each layer: q and o with H·C, k and v with K·C, three MLP matrices D·F, two norms of D. A last norm, and
-# a head V·D unless it is `tied`. No biases.
+# Embedding V·D. In each layer: q and o with H·C (which need not be D), k and v with K·C, three MLP matrices D·F, two norms
+# of D. A last norm, and a head V·D unless it is `tied`. No biases.
 
 
 # %% tags=["exercise"]
@@ -261,8 +263,11 @@ print(f"counted {counted:,} · on paper {B * T * flops_per_token(config, T):,}")
 
 # %% tags=["exercise"]
 def train_step(model, optimizer, microbatches: list, clip: float = 1.0) -> None:
-    """One optimizer step, the same as on one batch that holds all microbatches.
-    `model(b.tokens, b.documents, b.positions)` gives logits. About 9 lines."""
+    """One optimizer step, the same as on one batch that holds all microbatches, in
+    any order. `model(b.tokens, b.documents, b.positions)` gives logits. Backward
+    comes after each microbatch: one's activations at a time are in memory. A
+    microbatch may have no counted target, but one of them has. It finds no gradients
+    and leaves none; the batches stay as they were. About 9 lines."""
     ### BEGIN SOLUTION
     total = sum((b.targets != -100).sum() for b in microbatches)
     for b in microbatches:
@@ -312,7 +317,8 @@ import math
 
 def warmup_cosine(step, total, warmup, peak, floor=0.0) -> float:
     """Step 0 has peak / warmup, step warmup - 1 the peak; from `warmup` on
-    floor + (peak - floor)·(1 + cos πt)/2; from `total` on the floor. About 6 lines."""
+    floor + (peak - floor)·(1 + cos πt)/2; from `total` on the floor. All for
+    0 < warmup < total. About 6 lines."""
     ### BEGIN SOLUTION
     if step < warmup:
         return peak * (step + 1) / warmup

@@ -1,8 +1,14 @@
-"""The checks of lab e00: collectives built from send and recv, graded by their messages."""
+"""The checks of lab e00: collectives built from send and recv, graded by their messages.
+
+Every check makes many calls in one launch: other ranks, shapes and dtypes, one after the other in
+the same processes (`calls_of`), so that what a function keeps from one call shows in the next.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -19,30 +25,73 @@ SIZES = {
     "multi": {"sweep_exponents": list(range(12, 29, 2))},
 }
 COLLECTIVES = "minitrain/parallel/collectives/algorithms.py"
-READY_MADE = ("all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all")
+F64, F32, I64 = torch.float64, torch.float32, torch.int64
+MISMATCH = (
+    "both ends of a message have the same size and dtype: chunks may differ by one element, so "
+    "make the place for what arrives like the chunk that is coming"
+)
 
 
-def inputs(ranks, n):
-    """One float64 tensor a rank, drawn anew at each check."""
-    return [torch.randn(n, dtype=torch.float64) for _ in range(ranks)]
+def drawn(shape, dtype=F64):
+    """Values that no shorter dtype holds."""
+    if dtype.is_floating_point:
+        return torch.randn(shape, dtype=dtype)
+    return torch.randint(-(2**60), 2**60, shape).to(dtype)
 
 
-def sends(trace):
-    return [op for op in trace.ops if op.kind == "send"]
+def one_each(ranks, shape, dtype=F64, *rest):
+    """A call in which every rank has a tensor of its own, and `rest`."""
+    return ranks, [(drawn(shape, dtype), *rest) for _ in range(ranks)]
 
 
-def only_messages(results):
-    for rank, trace in enumerate(results.traces):
-        used = sorted({op.kind for op in trace.ops if op.kind in READY_MADE})
-        expect.that(
-            not used,
-            f"rank {rank} called the ready-made {', '.join(used)}: build it from send, recv and "
-            "exchange, that is the exercise",
-        )
+@dataclass(frozen=True)
+class Call:
+    """One call, on all ranks of its group."""
+
+    ranks: int
+    given: list[tuple]  # the arguments, rank by rank
+    rows: list[dict[str, Any]]  # what became of it, rank by rank: see probes.in_groups
+
+    def messages(self, rank, kind):
+        """(the other rank, bytes) of each, in order."""
+        return [(peer, size) for op, peer, size in self.rows[rank]["ops"] if op == kind]
+
+    def peers(self, rank, kind):
+        return [peer for peer, _ in self.messages(rank, kind)]
 
 
-def bytes_of(elements):
-    return elements * 8  # float64
+def calls_of(submission, cases, timeout=None):
+    """cases: (ranks, the arguments of each), all made in one launch; the widest first, so that a
+    report of ranks that wait shows all of them in one call."""
+    most = max(ranks for ranks, _ in cases)
+    with expect.because({"mismatch": MISMATCH}):
+        results = submission.launch(probes.in_groups, cases, ranks=most, timeout=timeout)
+    rows = [iter(result) for result in results]
+    return [
+        Call(ranks, given, [next(rows[rank]) for rank in range(ranks)]) for ranks, given in cases
+    ]
+
+
+def left_alone(calls, *names):
+    """On every rank: its arguments as they were, its results its own, and no call changes another's."""
+    for rank in range(max(call.ranks for call in calls)):
+        mine = [call for call in calls if rank < call.ranks]
+        rows, given = [call.rows[rank] for call in mine], [call.given[rank] for call in mine]
+        expect.left_alone(rows, given, names, what=f"rank {rank}")
+
+
+def only_messages(submission, calls):
+    """Every operation is a message between two ranks, and has been waited for."""
+    for call in calls:
+        for rank, row in enumerate(call.rows):
+            used = sorted({kind for kind, peer, _ in row["ops"] if peer is None} - {"barrier"})
+            expect.that(
+                not used,
+                f"rank {rank} called the ready-made {', '.join(used)}: build it from send, recv and "
+                "exchange, that is the exercise",
+            )
+    unfinished = submission.never_waited()
+    expect.that(not unfinished, unfinished)
 
 
 class TestRingShift(Exercise):
@@ -52,19 +101,27 @@ class TestRingShift(Exercise):
     reference = "minitrain.parallel.collectives.algorithms:ring_shift"
     hidden = (COLLECTIVES,)
 
-    @check(points=4, title="every rank holds what its left neighbour had (2, 3 and 5 ranks)")
+    def calls(self, submission):
+        cases = [(5, (4,)), (2, (3,)), (3, (2, 3)), (5, ()), (3, (2, 3)), (4, (1,), I64)]
+        cases += [(3, (2, 1, 3), F32), (3, (0,)), (4, (3,), torch.bool)]
+        return calls_of(submission, [one_each(*case) for case in cases])
+
+    @check(
+        points=2,
+        title="every rank holds what its left neighbour had, any shape, and its own as it was",
+    )
     def test_values(self, submission):
-        for ranks, n in [(2, 4), (3, 5), (5, 1)]:
-            x = inputs(ranks, n)
-            results = submission.launch(probes.on_tensor, x, ranks=ranks)
-            for rank, result in enumerate(results):
+        calls = self.calls(submission)
+        for call in calls:
+            x = [tensor for (tensor,) in call.given]
+            for rank, row in enumerate(call.rows):
                 expect.equal(
-                    result["out"],
-                    x[(rank - 1) % ranks],
-                    what=f"rank {rank} of {ranks}",
+                    row["out"],
+                    x[rank - 1],
+                    what=f"rank {rank} of {call.ranks}",
                     hints=[
                         (
-                            x[(rank + 1) % ranks],
+                            x[(rank + 1) % call.ranks],
                             "that came from the right neighbour: the ring turns the other way",
                         ),
                         (
@@ -73,22 +130,31 @@ class TestRingShift(Exercise):
                         ),
                     ],
                 )
+        left_alone(calls, "tensor")
 
-    @check(points=2, title="one message out and one in, and the input is left alone")
+    @check(points=4, title="one message to the right and one from the left")
     def test_messages(self, submission):
-        x = inputs(4, 6)
-        results = submission.launch(probes.on_tensor, x, ranks=4)
-        only_messages(results)
-        for rank, trace in enumerate(results.traces):
-            sent, received = trace.count("send"), trace.count("recv")
-            expect.that(
-                (sent, received) == (1, 1),
-                f"rank {rank} sent {sent} messages and received {received}: one of each is enough",
-            )
-            expect.that(
-                results[rank]["kept"],
-                "your input was overwritten by what arrived: receive into a new tensor (torch.empty_like)",
-            )
+        calls = self.calls(submission)
+        only_messages(submission, calls)
+        for call in calls:
+            for rank in range(call.ranks):
+                right, left = (rank + 1) % call.ranks, (rank - 1) % call.ranks
+                sent, received = call.messages(rank, "send"), call.messages(rank, "recv")
+                expect.that(
+                    (len(sent), len(received)) == (1, 1),
+                    f"rank {rank} sent {len(sent)} messages and received {len(received)}: one of "
+                    "each is enough",
+                )
+                expect.that(
+                    (sent[0][0], received[0][0]) == (right, left),
+                    f"rank {rank} of {call.ranks} sent to rank {sent[0][0]} and received from rank "
+                    f"{received[0][0]}: send to rank + 1 and receive from rank - 1",
+                )
+                expect.that(
+                    sent[0][1] == call.given[rank][0].nbytes,
+                    f"rank {rank} sent {sent[0][1]} bytes, its tensor has "
+                    f"{call.given[rank][0].nbytes}: send the tensor as it is",
+                )
 
 
 class TestTreeBroadcast(Exercise):
@@ -98,110 +164,123 @@ class TestTreeBroadcast(Exercise):
     reference = "minitrain.parallel.collectives.algorithms:tree_broadcast"
     hidden = (COLLECTIVES,)
 
-    @check(points=5, title="every rank ends with the root's values, whoever is the root")
+    def calls(self, submission):
+        cases = [(8, (5,), F64, 5), (2, (4,), F64, 0), (3, (2, 2), F64, 2), (6, (4,), F64)]
+        cases += [(5, (), F32, 1), (4, (5,), F64, 3), (6, (4,), F64, 4), (7, (1, 3), I64, 6)]
+        cases += [(3, (0,), F64, 1)]
+        return calls_of(submission, [one_each(*case) for case in cases])
+
+    @check(
+        points=3,
+        title="every rank ends with the root's values, whoever is the root, in a new tensor",
+    )
     def test_values(self, submission):
-        for ranks, root in [(2, 0), (3, 2), (5, 1), (6, 0)]:
-            x = inputs(ranks, 5)
-            results = submission.launch(probes.on_tensor, x, root, ranks=ranks)
-            for rank, result in enumerate(results):
+        calls = self.calls(submission)
+        for call in calls:
+            x, root = [given[0] for given in call.given], root_of(call)
+            from_0 = all(expect.difference(row["out"], x[0]) is None for row in call.rows)
+            words = f"all ranks have rank 0's values, but the root is {root}: count ranks from the root, (rank - root) % size"
+            for rank, row in enumerate(call.rows):
                 expect.equal(
-                    result["out"],
+                    row["out"],
                     x[root],
-                    what=f"rank {rank} of {ranks}, root {root}",
+                    what=f"rank {rank} of {call.ranks}, root {root}",
                     hints=[
-                        (
-                            x[0],
-                            f"those are rank 0's values, but the root is {root}: count ranks from the root, (rank - root) % size",
-                        ),
+                        *([(x[0], words)] if from_0 else []),
                         (
                             x[rank],
                             "the rank kept its own values: it never received, or returns the wrong tensor",
                         ),
                     ],
                 )
+        left_alone(calls, "tensor")
 
-    @check(points=2, title="each rank receives once: size - 1 messages in all")
-    def test_count(self, submission):
-        results = submission.launch(probes.on_tensor, inputs(6, 4), 0, ranks=6)
-        only_messages(results)
-        total = sum(trace.count("send") for trace in results.traces)
-        expect.that(
-            total == 5, f"{total} messages on 6 ranks; a broadcast needs 5: each rank receives once"
-        )
-
-    @check(points=3, title="it takes ceil(log2 N) rounds, not N - 1")
+    @check(points=7, title="ceil(log2 N) rounds, not N - 1, and each rank receives once")
     def test_rounds(self, submission):
-        for ranks in (4, 6):
-            results = submission.launch(probes.on_tensor, inputs(ranks, 4), 0, ranks=ranks)
-            only_messages(results)
-            most = max(trace.count("send") for trace in results.traces)
-            depth = rounds(results.traces)
-            want = math.ceil(math.log2(ranks))
-            if most == ranks - 1:
+        calls = self.calls(submission)
+        only_messages(submission, calls)
+        for call in calls:
+            sent = [len(call.messages(rank, "send")) for rank in range(call.ranks)]
+            depth, want = rounds(call), math.ceil(math.log2(call.ranks))
+            if sent[root_of(call)] == call.ranks - 1:
                 reason = "the root sends to all of them, one after the other"
-            elif depth == ranks - 1:
+            elif depth == call.ranks - 1:
                 reason = "that is a chain: each rank passes on to one other only"
             else:
                 reason = "a rank that has the tensor should send in every round that is left"
             expect.that(
                 depth == want,
-                f"{ranks} ranks took {depth} rounds, {want} are enough: {reason}; "
+                f"{call.ranks} ranks took {depth} rounds, {want} are enough: {reason}; "
                 "let the number of ranks that have it double each round",
+            )
+            expect.that(
+                sum(sent) == call.ranks - 1,
+                f"{sum(sent)} messages on {call.ranks} ranks; a broadcast needs {call.ranks - 1}: "
+                "each rank but the root receives once",
+            )
+            sizes = {size for rank in range(call.ranks) for _, size in call.messages(rank, "send")}
+            expect.that(
+                sizes == {call.given[0][0].nbytes},
+                f"messages of {sorted(sizes)} bytes for a tensor of {call.given[0][0].nbytes}: "
+                "send the tensor as it is",
             )
 
 
-def rounds(traces, root=0):
+def root_of(call):
+    """Without a root it is rank 0."""
+    return call.given[0][1] if len(call.given[0]) > 1 else 0
+
+
+def rounds(call):
     """The longest chain of messages, one after the other, when a rank sends one at a time."""
-    arrived = {root: 0}
-    while len(arrived) < len(traces):
+    arrived = {root_of(call): 0}
+    while len(arrived) < call.ranks:
         before = len(arrived)
         for rank in list(arrived):
-            for index, op in enumerate(sends(traces[rank])):
-                arrived.setdefault(op.peer, arrived[rank] + index + 1)
+            for index, peer in enumerate(call.peers(rank, "send")):
+                arrived.setdefault(peer, arrived[rank] + index + 1)
         expect.that(
             len(arrived) > before, f"only ranks {sorted(arrived)} were ever sent the tensor"
         )
     return max(arrived.values())
 
 
-def of_unequal_chunks(submission, *tensors, ranks):
-    """A launch whose chunks may differ by one element; a mismatch is told its likely cause."""
-    words = "chunks may differ by one element: size the receive buffer for the chunk that is coming"
-    with expect.because({"mismatch": words}):
-        return submission.launch(probes.on_tensor, *tensors, ranks=ranks)
-
-
 class RingCheck:
-    """What every ring obeys: N-1 messages (a round), to one neighbour, of one chunk each."""
+    """What every ring obeys: N-1 messages (a round), all to the right, of one chunk each."""
 
-    def ring(self, results, laps, elements, what):
-        only_messages(results)
-        ranks = len(results)
-        for rank, trace in enumerate(results.traces):
-            out = sends(trace)
-            peers = sorted({op.peer for op in out})
+    def ring(self, call, laps, what):
+        count = laps * (call.ranks - 1)
+        for rank in range(call.ranks):
+            out, right = call.peers(rank, "send"), (rank + 1) % call.ranks
+            peers = sorted(set(out))
             expect.that(
                 len(peers) <= 1,
                 f"rank {rank} sent to ranks {peers}: on a ring each rank talks to one neighbour only",
             )
             expect.that(
-                len(out) == laps * (ranks - 1),
-                f"rank {rank} sent {len(out)} messages; {what} on {ranks} ranks takes "
-                f"{laps} x (N - 1) = {laps * (ranks - 1)}",
-            )
-            sent, want = (
-                sum(op.sent_bytes for op in out),
-                bytes_of(elements * laps * (ranks - 1) // ranks),
-            )
-            whole = bytes_of(elements * laps * (ranks - 1))
-            reason = (
-                "you sent the whole tensor at each step: send one chunk"
-                if sent == whole
-                else "send one chunk a step"
+                len(out) == count,
+                f"rank {rank} sent {len(out)} messages; {what} on {call.ranks} ranks takes "
+                f"{laps} x (N - 1) = {count}",
             )
             expect.that(
+                peers == [right],
+                f"rank {rank} of {call.ranks} sent to rank {peers[0]}: the ring turns to the right, "
+                f"to (rank + 1) % size = {right}",
+            )
+
+    def one_chunk_each(self, call, first, sizes):
+        """Message s of a rank is chunk `rank - first - s`; sizes: the elements of each chunk."""
+        wide = call.given[0][0].element_size()
+        for rank in range(call.ranks):
+            sent = [size for _, size in call.messages(rank, "send")]
+            chunks = [(rank - first - step) % call.ranks for step in range(call.ranks - 1)]
+            want = [wide * sizes[chunk] for chunk in chunks]
+            whole = all(size == wide * sum(sizes) for size in sent)
+            reason = "you sent the whole tensor at each step: " if whole else ""
+            expect.that(
                 sent == want,
-                f"rank {rank} sent {sent} bytes, the ring sends {want} = {laps}·(N-1)/N of {bytes_of(elements)}: {reason}",
+                f"rank {rank} sent messages of {sent} bytes, the ring sends {want}: {reason}send "
+                f"one chunk a step, chunks {chunks} in turn",
             )
 
 
@@ -212,62 +291,58 @@ class TestRingReduceScatter(RingCheck, Exercise):
     reference = "minitrain.parallel.collectives.algorithms:ring_reduce_scatter"
     hidden = (COLLECTIVES,)
 
-    @check(
-        points=7,
-        title="rank r ends with chunk r of the sum (2, 3 and 4 ranks, sizes that do not divide)",
-    )
+    def calls(self, submission):
+        cases = [(5, 11), (2, 8), (3, 7), (4, 6), (4, 2), (3, 7), (2, 5, I64), (4, 7, F32)]
+        cases += [(3, 0), (3, 1)]
+        return calls_of(submission, [one_each(ranks, (n,), *dtype) for ranks, n, *dtype in cases])
+
+    @check(points=4, title="rank r ends with chunk r of the sum, any size, and its input as it was")
     def test_values(self, submission):
-        for ranks, n in [(2, 8), (3, 7), (4, 6), (4, 2)]:
-            x = inputs(ranks, n)
-            total = sum(x)
+        calls = self.calls(submission)
+        for call in calls:
+            x, ranks = [tensor for (tensor,) in call.given], call.ranks
+            parts, total = [tensor.tensor_split(ranks) for tensor in x], sum(x)
             want = total.tensor_split(ranks)
-            results = of_unequal_chunks(submission, x, ranks=ranks)
-            for rank, result in enumerate(results):
-                right = (rank + 1) % ranks
+            for rank, row in enumerate(call.rows):
                 expect.equal(
-                    result["out"],
+                    row["out"],
                     want[rank],
-                    what=f"rank {rank} of {ranks}, {n} elements",
+                    what=f"rank {rank} of {ranks}, {len(total)} elements",
                     hints=[
                         (total, "that is the whole sum: keep only this rank's chunk"),
                         (
-                            want[right],
+                            want[(rank + 1) % ranks],
                             "that is the next rank's chunk: start one chunk earlier, so that the last to arrive is your own",
                         ),
                         (
-                            want[(rank - 1) % ranks],
+                            want[rank - 1],
                             "that is the previous rank's chunk: start one chunk later, so that the last to arrive is your own",
                         ),
                         (want[rank] / ranks, "that is the average: a reduce-scatter sums"),
                         (
-                            x[rank].tensor_split(ranks)[rank],
+                            parts[rank][rank],
                             "that is your own part alone: add what arrives to it",
                         ),
                         (
-                            x[(rank - 1) % ranks].tensor_split(ranks)[rank]
-                            + x[rank].tensor_split(ranks)[rank],
+                            parts[rank - 1][rank] + parts[rank][rank],
                             "that holds only two ranks' parts: pass on the running sum, not your own chunk",
+                        ),
+                        (
+                            want[rank] - parts[rank][rank],
+                            "your own part is missing: add it to what arrives last, too",
                         ),
                     ],
                 )
+        left_alone(calls, "tensor")
 
-    @check(points=4, title="N - 1 messages of one chunk each, to one neighbour")
+    @check(points=8, title="N - 1 messages of one chunk each, to the right")
     def test_ring(self, submission):
-        results = submission.launch(probes.on_tensor, inputs(4, 24), ranks=4)
-        self.ring(results, laps=1, elements=24, what="a reduce-scatter")
-
-    @check(points=1, title="the input is left as it was")
-    def test_input(self, submission):
-        results = submission.launch(probes.on_tensor, inputs(3, 9), ranks=3)
-        for result in results:
-            expect.that(
-                result["kept"],
-                "the input changed: the chunks are views of it, so add into what arrived, or clone first",
-            )
-            expect.that(
-                not result["aliased"],
-                "the result is a view of the input: return a tensor of its own",
-            )
+        calls = calls_of(submission, [one_each(5, (11,)), one_each(4, (24,)), one_each(3, (8,))])
+        only_messages(submission, calls)
+        for call in calls:
+            self.ring(call, laps=1, what="a reduce-scatter")
+            chunks = call.given[0][0].tensor_split(call.ranks)
+            self.one_chunk_each(call, first=1, sizes=[len(chunk) for chunk in chunks])
 
 
 class TestRingAllGather(RingCheck, Exercise):
@@ -277,29 +352,42 @@ class TestRingAllGather(RingCheck, Exercise):
     reference = "minitrain.parallel.collectives.algorithms:ring_all_gather"
     hidden = (COLLECTIVES,)
 
-    @check(points=5, title="every rank ends with all chunks, in order of rank")
+    def calls(self, submission, *cases):
+        """cases: the sizes of the chunks, and a dtype where it is not float64."""
+        made = [
+            (len(sizes), [(drawn((n,), *dtype), list(sizes)) for n in sizes])
+            for sizes, *dtype in cases
+        ]
+        return calls_of(submission, made)
+
+    @check(
+        points=2,
+        title="every rank ends with all chunks, in order of rank, and its own is left as it was",
+    )
     def test_values(self, submission):
-        for ranks, total in [(2, 6), (3, 7), (4, 6)]:
-            whole = torch.randn(total, dtype=torch.float64)
-            chunks = [chunk.clone() for chunk in whole.tensor_split(ranks)]
-            sizes = [chunk.numel() for chunk in chunks]
-            results = of_unequal_chunks(submission, chunks, sizes, ranks=ranks)
-            for rank, result in enumerate(results):
+        cases = [([3, 3, 2, 2, 2],), ([3, 3],), ([1, 4, 0, 2],), ([2, 5, 1],), ([3, 3],)]
+        calls = self.calls(submission, *cases, ([3, 2, 2], I64), ([0, 0],), ([1, 1, 1], F32))
+        for call in calls:
+            chunks = [chunk for chunk, _ in call.given]
+            for rank, row in enumerate(call.rows):
                 rolled = torch.cat(chunks[rank:] + chunks[:rank])
-                arrival = torch.cat([chunks[(rank - s) % ranks] for s in range(ranks)])
+                arrival = torch.cat([chunks[rank - step] for step in range(call.ranks)])
                 words = "the chunks are all there, but in another order: put each at its own rank's place"
                 expect.equal(
-                    result["out"],
-                    whole,
-                    what=f"rank {rank} of {ranks}",
+                    row["out"],
+                    torch.cat(chunks),
+                    what=f"rank {rank} of {call.ranks}",
                     hints=[(rolled, words), (arrival, words)],
                 )
+        left_alone(calls, "chunk", "sizes")
 
-    @check(points=3, title="N - 1 messages of one chunk each, to one neighbour")
+    @check(points=6, title="N - 1 messages of one chunk each, to the right")
     def test_ring(self, submission):
-        chunks = inputs(4, 6)
-        results = submission.launch(probes.on_tensor, chunks, [6] * 4, ranks=4)
-        self.ring(results, laps=1, elements=24, what="an all-gather")
+        calls = self.calls(submission, ([2, 5, 1, 4, 3],), ([6, 6, 6, 6],), ([3, 2, 2],))
+        only_messages(submission, calls)
+        for call in calls:
+            self.ring(call, laps=1, what="an all-gather")
+            self.one_chunk_each(call, first=0, sizes=call.given[0][1])
 
 
 class TestRingAllReduce(RingCheck, Exercise):
@@ -309,19 +397,24 @@ class TestRingAllReduce(RingCheck, Exercise):
     reference = "minitrain.parallel.collectives.algorithms:ring_all_reduce"
     hidden = (COLLECTIVES,)
 
-    @check(points=4, title="every rank ends with the sum, in the input's shape")
+    @check(
+        points=2,
+        title="every rank ends with the sum, the same bits in the input's shape, any shape",
+    )
     def test_values(self, submission):
-        for ranks, shape in [(2, (8,)), (3, (7,)), (4, (3, 5)), (3, (1,))]:
-            x = inputs(ranks, shape)
-            results = submission.launch(probes.on_tensor, x, ranks=ranks)
-            for rank, result in enumerate(results):
+        cases = [(5, (12,)), (2, (8,)), (3, (7,)), (4, (3, 5)), (3, (1,)), (5, ())]
+        cases += [(3, (2, 1, 4), F32), (2, (3,), I64), (3, (0, 2)), (4, (3, 5))]
+        calls = calls_of(submission, [one_each(*case) for case in cases])
+        for call in calls:
+            x = [tensor for (tensor,) in call.given]
+            for rank, row in enumerate(call.rows):
                 expect.equal(
-                    result["out"],
+                    row["out"],
                     sum(x),
-                    what=f"rank {rank} of {ranks}",
+                    what=f"rank {rank} of {call.ranks}",
                     hints=[
                         (
-                            sum(x) / ranks,
+                            sum(x) / call.ranks,
                             "that is the average: an all-reduce sums, the caller divides",
                         ),
                         (
@@ -331,22 +424,27 @@ class TestRingAllReduce(RingCheck, Exercise):
                         (x[rank], "that is the input: nothing was reduced"),
                     ],
                 )
+                what = f"rank {rank} beside rank 0"
+                expect.identical(row["out"], call.rows[0]["out"], what=what)
+        left_alone(calls, "tensor")
 
-    @check(points=3, title="2(N-1)/N of the tensor's bytes, in 2(N-1) messages")
+    @check(points=6, title="2(N-1)/N of the tensor's bytes, in 2(N-1) messages to the right")
     def test_ring(self, submission):
-        results = submission.launch(probes.on_tensor, inputs(4, 24), ranks=4)
-        self.ring(results, laps=2, elements=24, what="an all-reduce")
-
-    @check(points=1, title="all ranks hold the same bits")
-    def test_bits(self, submission):
-        x = [torch.randn(50, dtype=torch.float32) for _ in range(4)]
-        results = submission.launch(probes.on_tensor, x, ranks=4)
-        for rank in range(1, 4):
-            expect.identical(
-                results[rank]["out"],
-                results[0]["out"],
-                what=f"rank {rank} beside rank 0",
-            )
+        cases = [(5, (10,)), (4, (24,)), (3, (7,)), (2, (3, 5))]
+        calls = calls_of(submission, [one_each(*case) for case in cases])
+        only_messages(submission, calls)
+        for call in calls:
+            self.ring(call, laps=2, what="an all-reduce")
+            x = call.given[0][0]
+            chunk = x.element_size() * math.ceil(x.numel() / call.ranks)
+            for rank in range(call.ranks):
+                largest = max(size for _, size in call.messages(rank, "send"))
+                whole = "you sent the whole tensor: " if largest == x.nbytes else ""
+                expect.that(
+                    largest <= chunk,
+                    f"rank {rank} sent a message of {largest} bytes, a chunk has at most {chunk}, "
+                    f"one {call.ranks}th of the tensor: {whole}send one chunk a step",
+                )
 
 
 class TestPairwiseAllToAll(Exercise):
@@ -356,20 +454,30 @@ class TestPairwiseAllToAll(Exercise):
     reference = "minitrain.parallel.collectives.algorithms:pairwise_all_to_all"
     hidden = (COLLECTIVES,)
 
-    @check(points=5, title="chunk j of rank i becomes chunk i of rank j")
+    def calls(self, submission):
+        cases = [(5, (2,)), (2, (3,)), (3, (2, 2)), (4, (3,)), (5, ()), (4, (3,)), (3, (2,), I64)]
+        cases += [(2, (1, 3), F32), (3, (0,))]
+        return calls_of(
+            submission,
+            [
+                (ranks, [([drawn(shape, *dtype) for _ in range(ranks)],) for _ in range(ranks)])
+                for ranks, shape, *dtype in cases
+            ],
+        )
+
+    @check(
+        points=3, title="chunk j of rank i becomes chunk i of rank j; what is given stays as it was"
+    )
     def test_values(self, submission):
-        for ranks in (2, 3, 4):
-            x = [[torch.randn(3, dtype=torch.float64) for _ in range(ranks)] for _ in range(ranks)]
-            results = submission.launch(probes.on_chunks, x, ranks=ranks)
-            for rank, result in enumerate(results):
+        calls = self.calls(submission)
+        for call in calls:
+            x, ranks = [chunks for (chunks,) in call.given], call.ranks
+            for rank, row in enumerate(call.rows):
                 want = [x[source][rank] for source in range(ranks)]
-                turned = [x[(rank - step) % ranks][rank] for step in range(ranks)]
-                kept = [
-                    x[source][rank] if source != rank else torch.zeros_like(x[0][0])
-                    for source in range(ranks)
-                ]
+                turned = [x[rank - step][rank] for step in range(ranks)]
+                kept = [torch.zeros_like(c) if j == rank else c for j, c in enumerate(want)]
                 expect.equal(
-                    result,
+                    row["out"],
                     want,
                     what=f"rank {rank} of {ranks}",
                     hints=[
@@ -381,24 +489,35 @@ class TestPairwiseAllToAll(Exercise):
                         (kept, "your own chunk is missing: copy it, it is not sent"),
                     ],
                 )
+        left_alone(calls, "chunks")
 
-    @check(points=4, title="one message to each other rank, none to itself")
+    @check(points=6, title="step by step: to rank + s, from rank - s, one chunk each")
     def test_messages(self, submission):
-        x = [[torch.randn(2, dtype=torch.float64) for _ in range(4)] for _ in range(4)]
-        results = submission.launch(probes.on_chunks, x, ranks=4)
-        only_messages(results)
-        for rank, trace in enumerate(results.traces):
-            peers = sorted(op.peer for op in sends(trace))
-            want = [peer for peer in range(4) if peer != rank]
-            expect.that(
-                peers == want,
-                f"rank {rank} sent to {peers}, needed are {want}: one chunk to each other rank, straight",
-            )
-            sent = trace.bytes_sent("send")
-            expect.that(
-                sent == bytes_of(6),
-                f"rank {rank} sent {sent} bytes, {bytes_of(6)} are enough: each peer gets its own chunk only",
-            )
+        calls = self.calls(submission)
+        only_messages(submission, calls)
+        for call in calls:
+            for rank in range(call.ranks):
+                to = [(rank + step) % call.ranks for step in range(1, call.ranks)]
+                source = [(rank - step) % call.ranks for step in range(1, call.ranks)]
+                sent, received = call.peers(rank, "send"), call.peers(rank, "recv")
+                expect.that(
+                    sorted(sent) == sorted(to),
+                    f"rank {rank} sent to {sorted(sent)}, needed are {sorted(to)}: one chunk to "
+                    "each other rank, straight",
+                )
+                expect.that(
+                    (sent, received) == (to, source),
+                    f"rank {rank} of {call.ranks} sent to {sent} and received from {received}, in "
+                    f"this order: in step s send to rank + s and receive from rank - s, so to {to} "
+                    f"and from {source}, and no two send to one rank at once",
+                )
+                bytes_sent = sum(size for _, size in call.messages(rank, "send"))
+                enough = (call.ranks - 1) * call.given[rank][0][0].nbytes
+                expect.that(
+                    bytes_sent == enough,
+                    f"rank {rank} sent {bytes_sent} bytes, {enough} are enough: each peer gets its "
+                    "own chunk only",
+                )
 
 
 class TestNaiveAllReduce(Exercise):
@@ -408,36 +527,58 @@ class TestNaiveAllReduce(Exercise):
     reference = "minitrain.parallel.collectives.algorithms:naive_all_reduce"
     hidden = (COLLECTIVES,)
 
-    @check(points=4, title="it ends, and every rank holds the sum (2 and 4 ranks)")
+    def calls(self, submission):
+        cases = [
+            (5, (3,)),
+            (2, (3,)),
+            (4, (2, 3)),
+            (3, ()),
+            (4, (2, 3)),
+            (5, (2,), I64),
+            (3, (4,), F32),
+        ]
+        return calls_of(submission, [one_each(*case) for case in cases], timeout=5)
+
+    @check(points=2, title="it ends, and every rank holds the sum (2 to 5 ranks)")
     def test_values(self, submission):
-        for ranks in (2, 4):
-            x = inputs(ranks, 3)
-            results = submission.launch(probes.on_tensor, x, ranks=ranks, timeout=5)
-            for rank, result in enumerate(results):
+        calls = self.calls(submission)
+        for call in calls:
+            x = [tensor for (tensor,) in call.given]
+            total = sum(x)
+            for rank, row in enumerate(call.rows):
                 expect.equal(
-                    result["out"],
-                    sum(x),
-                    what=f"rank {rank} of {ranks}",
+                    row["out"],
+                    total,
+                    what=f"rank {rank} of {call.ranks}",
                     hints=[
                         (
                             x[rank],
                             "that is the rank's own tensor: it must return the total that it receives",
                         ),
-                        (sum(x) - x[0], "rank 0's own part is missing from the sum"),
-                        (sum(x) - x[0] + x[rank], "rank 0's own part is missing from the sum"),
+                        (total - x[0], "rank 0's own part is missing from the sum"),
+                        (
+                            total / call.ranks,
+                            "that is the average: it is the sum that is asked for",
+                        ),
                     ],
                 )
+        left_alone(calls, "tensor")
 
-    @check(points=3, title="rank 0 collects and hands out: N - 1 messages in, N - 1 out")
+    @check(points=5, title="rank 0 collects and hands out: N - 1 messages in, N - 1 out")
     def test_messages(self, submission):
-        results = submission.launch(probes.on_tensor, inputs(4, 3), ranks=4, timeout=5)
-        only_messages(results)
-        counts = [(trace.count("recv"), trace.count("send")) for trace in results.traces]
-        expect.that(
-            sum(sent for _, sent in counts) == 6 and counts[0][0] == 3,
-            f"(received, sent) by rank: {counts}; keep the plan of the broken one: each rank sends to "
-            "rank 0, rank 0 adds up and the total goes out again, 6 messages in all. Only their order was wrong",
-        )
+        calls = self.calls(submission)
+        only_messages(submission, calls)
+        for call in calls:
+            size = call.given[0][0].nbytes
+            for rank in range(call.ranks):
+                want = [(peer, size) for peer in (range(1, call.ranks) if rank == 0 else [0])]
+                sent, received = call.messages(rank, "send"), call.messages(rank, "recv")
+                expect.that(
+                    sorted(sent) == sorted(received) == want,
+                    f"rank {rank} of {call.ranks} sent (rank, bytes) {sent} and received {received}; "
+                    "keep the plan of the broken one: each rank sends its tensor to rank 0, rank 0 "
+                    "adds up and the total goes out again. Only their order was wrong",
+                )
 
 
 class TestSweep(Experiment):
@@ -607,7 +748,7 @@ class TestCrossover(Question):
     def test_value(self, value, records):
         rows = sorted(expect.recorded(records, "ring_or_doubling"), key=lambda row: row["bytes"])
         slower = [row["bytes"] for row in rows if row["ring_seconds"] >= row["doubling_seconds"]]
-        faster = [row["bytes"] for row in rows if row["bytes"] > max(slower)]
+        faster = [row["bytes"] for row in rows if row["bytes"] > max(slower, default=0)]
         expect.that(slower and faster, "your table has no crossover: add smaller or larger sizes")
         expect.that(
             value >= max(slower),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
 
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.model.config import PRESETS, ModelConfig
 
 from .probes import e01_baseline as probes
 
@@ -27,80 +29,109 @@ SIZES = {
     "gpu": {"preset": "30M", "batch": 32, "length": 256},
     "multi": {},
 }  # fmt: skip
+F64 = torch.float64
 IGNORED = -100
 
 
-# The shapes that the counts are graded on: drawn anew at each check.
-def shapes():
-    generator = torch.Generator().manual_seed(int(torch.randint(1 << 30, (1,))))
+def whole(low, high):
+    """A whole number from low to high - 1, drawn anew at each check."""
+    return int(torch.randint(low, high, (1,)))
 
-    def draw(low, high):
-        return int(torch.randint(low, high, (1,), generator=generator))
 
+def configs():
+    """The shapes that the counts are graded on: tied and not, one layer, H·C above and below D."""
     made = []
-    for tied in (False, True, False):
-        size, kv, groups = 2 * draw(4, 9), draw(1, 4), draw(2, 4)
-        heads = kv * groups
+    for tied, layers, kv, groups in [
+        (False, whole(2, 6), whole(2, 4), whole(2, 4)),
+        (True, whole(2, 6), 1, whole(2, 5)),
+        (False, 1, whole(1, 4), 1),
+        (True, whole(6, 9), whole(1, 4), whole(2, 4)),
+    ]:
+        size = 2 * whole(4, 9)
+        width = size * kv * groups + whole(1, 7) * (1 if tied else -1)
         made.append(
-            {"vocab_size": draw(50, 200), "hidden_size": size * heads, "layers": draw(2, 6), "heads": heads,
-                 "kv_heads": kv, "ffn_size": draw(30, 90), "head_size": size, "tied": tied, "window": None, "qkv_bias": False,
-                 "gated": True, "experts": 0}
+            ModelConfig(whole(50, 200), width, layers, kv * groups, kv, whole(30, 90), tied=tied, head_size=size)
         )  # fmt: skip
     return made
 
 
+def told(c):
+    """A configuration in the words of the text."""
+    letters = f"V {c.vocab_size}, D {c.hidden_size}, L {c.layers}, H {c.heads}, K {c.kv_heads}"
+    return f"{letters}, C {c.head_size}, F {c.ffn_size}, {'tied' if c.tied else 'not tied'}"
+
+
 def embedding(c):
-    return c["vocab_size"] * c["hidden_size"]
+    return c.vocab_size * c.hidden_size
 
 
-def attention_weights(c, kv=None):
-    kv = c["kv_heads"] if kv is None else kv
-    return 2 * c["hidden_size"] * c["head_size"] * (c["heads"] + kv)
+def attention_weights(c, kv=None, size=None):
+    kv = c.kv_heads if kv is None else kv
+    return 2 * c.hidden_size * (size or c.head_size) * (c.heads + kv)
 
 
 def mlp_weights(c, matrices=3):
-    return matrices * c["hidden_size"] * c["ffn_size"]
+    return matrices * c.hidden_size * c.ffn_size
 
 
-def parameters_of(c, kv=None, matrices=3, norms=2, tied=None):
-    tied = c["tied"] if tied is None else tied
-    layer = attention_weights(c, kv) + mlp_weights(c, matrices) + norms * c["hidden_size"]
-    return (
-        embedding(c) * (1 if tied else 2) + c["layers"] * layer + (c["hidden_size"] if norms else 0)
-    )
+def parameters_of(c, kv=None, size=None, matrices=3, norms=2, tied=None):
+    tied = c.tied if tied is None else tied
+    layer = attention_weights(c, kv, size) + mlp_weights(c, matrices) + norms * c.hidden_size
+    return embedding(c) * (1 if tied else 2) + c.layers * layer + (c.hidden_size if norms else 0)
 
 
 def matmul_weights(c):
-    return c["layers"] * (attention_weights(c) + mlp_weights(c)) + embedding(c)
+    return c.layers * (attention_weights(c) + mlp_weights(c)) + embedding(c)
 
 
-def microbatches(valid=(12, 3, 7)):
-    """(tokens, targets, documents, positions) with unequal numbers of targets that count."""
-    made = []
-    for count in valid:
-        tokens, targets = torch.randint(11, (3, 4)), torch.full((12,), IGNORED)
-        targets[torch.randperm(12)[:count]] = torch.randint(11, (count,))
-        documents, positions = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
-        made.append((tokens, targets.view(3, 4), documents.expand(3, 4), positions.expand(3, 4)))
+def attention_flops(c, length):
+    return 4 * c.layers * c.heads * c.head_size * length
+
+
+def flops_of(c, length):
+    return 3 * (2 * matmul_weights(c) + attention_flops(c, length))
+
+
+def microbatches(counted, shape=(3, 4)):
+    """(tokens, targets, documents, positions) of each, with so many targets that count."""
+    made, place = [], torch.arange(shape[1])
+    for count in counted:
+        tokens, targets = torch.randint(11, shape), torch.full(shape, IGNORED)
+        targets.view(-1)[torch.randperm(targets.numel())[:count]] = torch.randint(11, (count,))
+        second = place >= 2  # two documents a row
+        documents, positions = second.long(), place - 2 * second
+        made.append((tokens, targets, *(z.expand(shape).clone() for z in (documents, positions))))
     return made
 
 
-def gradients_of(batches, weights, packed=True):
+def counts_of(batches):
+    return [int((targets != IGNORED).sum()) for _, targets, *_ in batches]
+
+
+def gradients_of(batches, weights, scale=1.0, where=lambda *where: where, targets=lambda y: y):
     """Gradients of the weighted sum of each microbatch's summed loss."""
-    model = probes.tiny()
+    model = probes.tiny(scale)
     loss = 0.0
-    for (tokens, targets, *where), weight in zip(batches, weights):
-        logits = model(tokens, *(where if packed else ()))
+    for (tokens, y, *places), weight in zip(batches, weights):
+        logits = model(tokens, *where(*places))
         loss = loss + weight * F.cross_entropy(
-            logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+            logits.flatten(0, 1), targets(y).flatten(), ignore_index=IGNORED, reduction="sum"
         )
     loss.backward()
     return [p.grad for p in model.parameters()]
 
 
+def shifted(targets):
+    """Each place's target is the next place's."""
+    return F.pad(targets[:, 1:], (0, 1), value=IGNORED)
+
+
+def norm_of(gradients):
+    return torch.stack([g.square().sum() for g in gradients]).sum().sqrt().item()
+
+
 def clipped(gradients, limit):
-    norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
-    return [g * min(1.0, (limit / (norm + 1e-6)).item()) for g in gradients]
+    return [g * min(1.0, limit / (norm_of(gradients) + 1e-6)) for g in gradients]
 
 
 class TestRotate(Exercise):
@@ -110,65 +141,80 @@ class TestRotate(Exercise):
     reference = "minitrain.model.rope:rotate"
     hidden = ("minitrain/model/rope.py",)
 
-    def turns(self, length, size):
-        angles = torch.arange(length)[:, None, None] * torch.rand(size // 2, dtype=torch.float64)
-        cos, sin = angles.cos(), angles.sin()
+    def turns(self, angles):
+        """cos and sin of angles (T, C/2), as they are given: (T, 1, C) each."""
+        cos, sin = angles[:, None].cos(), angles[:, None].sin()
         return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
-    def check_values(self, submission):
-        x = torch.randn(2, 5, 3, 8, dtype=torch.float64)
-        cos, sin = self.turns(5, 8)
-        a, b = x.chunk(2, -1)
-        c, s = cos[..., :4], sin[..., 4:]
-        want = torch.cat([a * c - b * s, b * c + a * s], -1)
-        other_way = torch.cat([a * c + b * s, b * c - a * s], -1)
-        pairs = x.unflatten(-1, (4, 2))
-        p, q = pairs[..., 0], pairs[..., 1]
-        interleaved = torch.stack([p * c - q * s, q * c + p * s], -1).flatten(-2)
-        got = submission.run(probes.turned, x, cos, sin)
-        expect.equal(
-            got,
-            want,
-            hints=[
-                (
-                    other_way,
-                    "it turns the other way: (a·cos - b·sin, b·cos + a·sin); `sin` has its first half negated already",
-                ),
-                (
-                    interleaved,
-                    "that pairs numbers 2i and 2i+1: here the pairs are i and i + C/2, the two halves",
-                ),
-                (
-                    torch.cat([a * c + b * s, b * c + a * s], -1),
-                    "the sign of sin came twice: `turns.sin` has it already, so give it (b, a) and not (-b, a)",
-                ),
-                (x * cos + x * sin, "x·sin must take the *other* half of x: roll by C/2"),
-                (x * cos, "the sin part is missing"),
-            ],
-        )
+    def rotated(self, x, cos, sin):
+        (a, b), c, s = x.chunk(2, -1), cos.chunk(2, -1)[1], sin.chunk(2, -1)[1]
+        return torch.cat([a * c - b * s, b * c + a * s], -1)
 
-    @check(points=5, title="each half-split pair is turned by its angle (float64)")
+    def calls(self):
+        shapes = [(2, 5, 3, 8), (1, 1, 1, 2), (2, 7, 2, 4), (3, 4, 1, 6), (2, 5, 3, 8)]
+        made = []
+        for shape, dtype in zip(shapes, [F64, F64, torch.float32, F64, F64]):
+            angles = 6 * torch.rand(shape[1], shape[3] // 2, dtype=dtype)
+            made.append((torch.randn(shape, dtype=dtype), *self.turns(angles)))
+        return made
+
+    @check(points=6, title="each half-split pair is turned by its angle, in every shape")
     def test_values(self, submission):
-        self.check_values(submission)
+        calls = self.calls()
+        rows = submission.run(probes.turned, calls)
+        for (x, cos, sin), row in zip(calls, rows):
+            (a, b), c, s = x.chunk(2, -1), cos.chunk(2, -1)[1], sin.chunk(2, -1)[1]
+            p, q = x.unflatten(-1, (-1, 2)).unbind(-1)
+            expect.equal(
+                row["out"],
+                self.rotated(x, cos, sin),
+                what=f"x of shape {tuple(x.shape)}",
+                hints=[
+                    (
+                        self.rotated(x, cos, -sin),
+                        "it turns the other way: (a·cos - b·sin, b·cos + a·sin); `sin` has its first half negated already",
+                    ),
+                    (
+                        torch.stack([p * c - q * s, q * c + p * s], -1).flatten(-2),
+                        "that pairs numbers 2i and 2i+1: here the pairs are i and i + C/2, the two halves",
+                    ),
+                    (
+                        torch.cat([a * c + b * s, b * c + a * s], -1),
+                        "the sign of sin came twice: `turns.sin` has it already, so give it (b, a) and not (-b, a)",
+                    ),
+                    (x * cos + x * sin, "x·sin must take the *other* half of x: roll by C/2"),
+                    (x * cos, "the sin part is missing"),
+                ],
+            )
+        expect.left_alone(rows, calls, ["x", "turns.cos", "turns.sin"])
+        found = submission.run(probes.turned_gradients, calls)
+        for (x, cos, sin), (gradient,) in zip(calls, found):
+            x = x.clone().requires_grad_()
+            self.rotated(x, cos, sin).pow(3).sum().backward()
+            expect.that(gradient is not None, "no gradient comes to x: nothing may be detached")
+            expect.equal(gradient, x.grad, tol=1e-4, what="the gradient of x")
 
-    @check(points=3, title="the product of a query and a key depends on their distance alone")
+    @check(points=2, title="the product of a query and a key depends on their distance alone")
     def test_distance(self, submission):
-        q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 6, 1, 8)
-        cos, sin = self.turns(6, 8)
-        q, k = (
-            submission.run(probes.turned, q, cos, sin),
-            submission.run(probes.turned, k, cos, sin),
-        )
+        turns = self.turns(torch.arange(6)[:, None] * torch.rand(4, dtype=F64).add(0.1))
+        q, k = torch.randn(2, 1, 1, 1, 8, dtype=F64).expand(2, 1, 6, 1, 8).clone()
+        rows = submission.run(probes.turned, [(q, *turns), (k, *turns)])
+        for row in rows:
+            is_alike = isinstance(row["out"], torch.Tensor) and row["out"].shape == q.shape
+            expect.that(is_alike, "the result must have x's shape")
+        products = rows[0]["out"][0, :, 0] @ rows[1]["out"][0, :, 0].T  # (T, T)
+        for apart in (1, 2):
+            found = products.diagonal(offset=apart)
+            expect.equal(
+                found,
+                found[:1].expand_as(found),
+                tol=1e-9,
+                what=f"q·k for tokens {apart} apart, at {len(found)} places (all must be equal)",
+            )
+        one, two = products[0, 1].item(), products[0, 2].item()
         expect.that(
-            isinstance(q, torch.Tensor) and q.shape == (1, 6, 1, 8),
-            "the result must have x's shape",
-        )
-        products = (q[0, :, 0] @ k[0, :, 0].T).diagonal(offset=2)
-        expect.equal(
-            products,
-            products[:1].expand(4),
-            tol=1e-9,
-            what="q·k for tokens two apart, at four places (all four must be equal)",
+            abs(one - two) > 1e-9,
+            "q·k is the same for tokens one apart and two apart: their positions do not show in it",
         )
 
 
@@ -187,21 +233,41 @@ class TestAttention(Exercise):
             k, v = k.repeat(1, times, 1, 1), v.repeat(1, times, 1, 1)
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
 
+    def drawn(self, batch, heads, kv, length, size, dtype=F64, factor=1.0):
+        """q, k, v; `factor` makes the scores large."""
+        q = factor * torch.randn(batch, heads, length, size, dtype=dtype)
+        k, v = torch.randn(2, batch, kv, length, size, dtype=dtype)
+        return q, factor * k, v
+
+    def calls(self):
+        shapes = [(2, 4, 4, 5, 6), (2, 4, 2, 7, 4), (1, 6, 2, 3, 8), (3, 4, 1, 6, 2)]
+        shapes += [(2, 2, 1, 1, 3), (1, 8, 2, 9, 1), (2, 4, 2, 7, 4)]
+        return [self.drawn(*shape) for shape in shapes] + [self.drawn(2, 6, 3, 5, 4, torch.float32)]
+
+    def written_out(self, used):
+        ready = sorted(name for name in used if "attention" in name)
+        expect.that(
+            not ready,
+            f"it calls the ready-made {', '.join(ready)}: write attention out with plain matmuls and "
+            "a softmax, that is the exercise",
+        )
+
     @check(points=7, title="equals PyTorch's attention, for 1 to 4 query heads a key/value head")
     def test_values(self, submission):
-        for heads, kv, length, size in [(4, 4, 5, 6), (4, 2, 7, 4), (6, 2, 3, 8), (4, 1, 6, 2)]:
-            q = torch.randn(2, heads, length, size, dtype=torch.float64)
-            k, v = torch.randn(2, 2, kv, length, size, dtype=torch.float64)
-            got = submission.run(probes.attended, q, k, v)["out"]
-            expect.that(
-                bool(got[:, :, 0].isfinite().all()),
-                "nan in the first row: may token 0 see itself? Mask what lies above the diagonal only, triu(1)",
-            )
+        calls = self.calls()
+        found = submission.run(probes.attended, calls)
+        for (q, k, v), row in zip(calls, found["rows"]):
+            size, nan = q.shape[-1], torch.nan
+            itself = F.pad(self.oracle(q[:, :, 1:], k[:, :, :-1], v[:, :, :-1]), (0, 0, 1, 0), value=nan)  # fmt: skip
             expect.equal(
-                got,
+                row["out"],
                 self.oracle(q, k, v),
-                what=f"{heads} heads on {kv} key/value heads",
+                what=f"{q.shape[1]} heads on {k.shape[1]} key/value heads, {q.shape[2]} tokens",
                 hints=[
+                    (
+                        itself,
+                        "nan in the first row: may token 0 see itself? Mask what lies above the diagonal only, triu(1)",
+                    ),
                     (
                         self.oracle(q, k, v, causal=False),
                         "tokens look into the future: mask the scores above the diagonal",
@@ -221,30 +287,38 @@ class TestAttention(Exercise):
                     ),
                 ],
             )
+        expect.left_alone(found["rows"], calls, "qkv")
+        self.written_out(found["used"])
 
     @check(points=3, title="its gradients too: queries, keys and values")
     def test_gradients(self, submission):
-        q = torch.randn(1, 4, 5, 6, dtype=torch.float64)
-        k, v = torch.randn(2, 1, 2, 5, 6, dtype=torch.float64)
-        got = submission.run(probes.attended, q, k, v)
-        inputs = [z.clone().requires_grad_() for z in (q, k, v)]
-        self.oracle(*inputs).square().sum().backward()
-        for name, z in zip("qkv", inputs):
-            expect.equal(got[name], z.grad, tol=1e-8, what=f"gradient of {name}")
+        calls = [self.drawn(1, 4, 2, 5, 6), self.drawn(2, 3, 3, 4, 2), self.drawn(1, 4, 1, 5, 6)]
+        found = submission.run(probes.attended_gradients, calls)
+        for call, gradients in zip(calls, found["rows"]):
+            inputs = [z.clone().requires_grad_() for z in call]
+            self.oracle(*inputs).pow(3).sum().backward()
+            for name, z, got in zip("qkv", inputs, gradients):
+                expect.that(
+                    got is not None, f"no gradient comes to {name}: nothing may be detached"
+                )
+                expect.equal(got, z.grad, tol=1e-8, what=f"gradient of {name}")
+        self.written_out(found["used"])
 
-    @check(points=2, title="large scores do not overflow, and the first token sees itself alone")
+    @check(points=2, title="large scores do not overflow, and nothing of the future leaks in")
     def test_extremes(self, submission):
-        q = 300 * torch.randn(1, 2, 4, 8, dtype=torch.float64)
-        k, v = (
-            300 * torch.randn(1, 1, 4, 8, dtype=torch.float64),
-            torch.randn(1, 1, 4, 8, dtype=torch.float64),
-        )
-        out = submission.run(probes.attended, q, k, v)["out"]
-        expect.that(
-            bool(out.isfinite().all()),
-            "inf or nan for large scores: use softmax, not exp and a division",
-        )
-        expect.equal(out[:, :, 0], v[:, :, 0].expand(1, 2, 8), what="the first token's output")
+        calls = [self.drawn(1, 2, 1, 4, 8, factor=300), self.drawn(2, 4, 2, 6, 4, factor=100)]
+        for call, row in zip(calls, submission.run(probes.attended, calls)["rows"]):
+            out = row["out"]
+            is_broken = isinstance(out, torch.Tensor) and not out.isfinite().all()
+            expect.that(
+                not is_broken, "inf or nan for large scores: use softmax, not exp and a division"
+            )
+            expect.equal(
+                out,
+                self.oracle(*call),
+                tol=1e-6,
+                what="scores of 10,000 and more (the mask must be lower than any: -inf)",
+            )
 
 
 class TestParameterCount(Exercise):
@@ -254,17 +328,22 @@ class TestParameterCount(Exercise):
     reference = "minitrain.measure.parameters:parameter_count"
     hidden = ("minitrain/measure/parameters.py",)
 
-    @check(points=5, title="three random shapes, tied and untied, to the last parameter")
+    @check(points=5, title="four random shapes, tied and untied, to the last parameter")
     def test_random(self, submission):
-        for c in shapes():
+        drawn = configs()
+        for c, got in zip(drawn, submission.run(probes.answers, [(c,) for c in drawn])):
             expect.equal(
-                submission.run(probes.with_shape, c),
+                got,
                 parameters_of(c),
-                what=f"parameters of {c}",
+                what=f"parameters of {told(c)}",
                 hints=[
                     (
-                        parameters_of(c, kv=c["heads"]),
+                        parameters_of(c, kv=c.heads),
                         "keys and values have kv_heads heads, not heads",
+                    ),
+                    (
+                        parameters_of(c, size=c.hidden_size / c.heads),
+                        "a head has `head_size` numbers: H·C need not be D",
                     ),
                     (parameters_of(c, matrices=2), "SwiGLU has three matrices: gate, up and down"),
                     (
@@ -272,9 +351,9 @@ class TestParameterCount(Exercise):
                         "the norms are missing: D each, two a layer and one at the end",
                     ),
                     (parameters_of(c, norms=1), "each layer has two norms"),
-                    (parameters_of(c) - c["hidden_size"], "the last norm is missing: D"),
+                    (parameters_of(c) - c.hidden_size, "the last norm is missing: D"),
                     (
-                        parameters_of(c, tied=not c["tied"]),
+                        parameters_of(c, tied=not c.tied),
                         "a tied head is the embedding itself: count it once if tied, twice if not",
                     ),
                 ],
@@ -282,19 +361,10 @@ class TestParameterCount(Exercise):
 
     @check(points=3, title="Llama 2 7B: 6,738,415,616, and Llama 3.1 405B: 405,853,388,800")
     def test_published(self, submission):
-        llama2 = {"vocab_size": 32000, "hidden_size": 4096, "layers": 32, "heads": 32, "kv_heads": 32, "ffn_size": 11008,
-                      "head_size": 128, "tied": False, "window": None, "qkv_bias": False}  # fmt: skip
-        llama3 = dict(
-            llama2,
-            vocab_size=128256,
-            hidden_size=16384,
-            layers=126,
-            heads=128,
-            kv_heads=8,
-            ffn_size=53248,
-        )
-        for c, want in [(llama2, 6_738_415_616), (llama3, 405_853_388_800)]:
-            expect.equal(submission.run(probes.with_shape, c), want, what="parameters")
+        models = {"llama2-7b": 6_738_415_616, "llama3-405b": 405_853_388_800}
+        got = submission.run(probes.answers, [(PRESETS[name],) for name in models])
+        for (name, want), count in zip(models.items(), got):
+            expect.equal(count, want, what=f"parameters of {name}")
 
 
 class TestFlops(Exercise):
@@ -304,16 +374,16 @@ class TestFlops(Exercise):
     reference = "minitrain.measure.flops:flops_per_token"
     hidden = ("minitrain/measure/flops.py", "minitrain/measure/parameters.py")
 
-    @check(points=5, title="three random shapes and lengths, forward and backward")
+    @check(points=5, title="four random shapes and lengths, forward and backward")
     def test_random(self, submission):
-        for c, length in zip(shapes(), (32, 100, 257)):
-            weights = matmul_weights(c)
-            attention = 4 * c["layers"] * c["heads"] * c["head_size"] * length
-            want = 3 * (2 * weights + attention)
+        calls = [(c, whole(2, 300)) for c in configs()]
+        for (c, length), got in zip(calls, submission.run(probes.answers, calls)):
+            weights, attention = matmul_weights(c), attention_flops(c, length)
+            want = flops_of(c, length)
             expect.equal(
-                submission.run(probes.with_shape, c, length),
+                got,
                 want,
-                what=f"FLOPs a token at length {length} of {c}",
+                what=f"FLOPs a token at length {length} of {told(c)}",
                 hints=[
                     (
                         6 * parameters_of(c),
@@ -322,6 +392,10 @@ class TestFlops(Exercise):
                     (
                         6 * weights,
                         "attention's own products are missing: QKᵀ and AV, 4·L·H·C·T forward",
+                    ),
+                    (
+                        6 * weights + 12 * c.layers * c.hidden_size * length,
+                        "attention's products are as wide as its heads, H·C, which need not be D",
                     ),
                     (want // 3, "that is the forward alone: backward costs twice as much again"),
                     (
@@ -344,11 +418,12 @@ class TestFlops(Exercise):
 
     @check(points=3, title="twice the length: only attention's part doubles")
     def test_length(self, submission):
-        c = shapes()[0]
-        short, long = (submission.run(probes.with_shape, c, length) for length in (64, 128))
-        expect.equal(
-            long - short, 12 * c["layers"] * c["heads"] * c["head_size"] * 64, what="the difference"
-        )
+        for c in configs()[:2]:
+            lengths = [64, 128, 1]
+            short, long, one = submission.run(probes.answers, [(c, n) for n in lengths])
+            part = 3 * attention_flops(c, 1)
+            expect.equal(long - short, 64 * part, what="64 tokens more than 64")
+            expect.equal(short - one, 63 * part, what="63 tokens more than one")
 
 
 class TestTrainStep(Exercise):
@@ -358,82 +433,156 @@ class TestTrainStep(Exercise):
     reference = "minitrain.training.loop:train_step"
     hidden = ("minitrain/training/loop.py", "minitrain/training/loss.py")
 
-    @check(points=7, title="gradients of one large batch, though microbatches count unequal tokens")
-    def test_gradients(self, submission):
-        batches = microbatches()
-        result = submission.run(probes.stepped, batches, 1e9)
+    def one_step(self, result):
         expect.that(
             len(result["seen"]) == 1,
             f"optimizer.step() ran {len(result['seen'])} times: once a step, after the last microbatch",
         )
-        counts = [int((y != IGNORED).sum()) for _, y, *_ in batches]
-        total = sum(counts)
-        right = gradients_of(batches, [1 / total] * 3)
-        means = gradients_of(batches, [1 / (3 * n) for n in counts])
-        sums = gradients_of(batches, [1 / n for n in counts])
-        last = gradients_of(batches[-1:], [1 / counts[-1]])
-        padded = gradients_of(batches, [1 / 36] * 3)
-        expect.equal(
-            result["seen"][0],
-            right,
-            tol=1e-9,
-            what="the gradient that the optimizer saw",
-            hints=[
-                (
-                    means,
-                    "that is the mean of the microbatches' means: a token of a half-empty microbatch counts more. Divide each *sum* by the tokens of all of them",
-                ),
-                (
-                    gradients_of(batches, [1 / total] * 3, packed=False),
-                    "the model did not get documents and positions: without them a token reads other documents",
-                ),
-                (sums, "that adds up the microbatches' means: three times too large, and unequal"),
-                (last, "that is the last microbatch's alone: do not zero the gradients in between"),
-                (
-                    gradients_of(batches, [1.0] * 3),
-                    "those are sums: divide by the number of tokens that count",
-                ),
-                (
-                    padded,
-                    "that divides by all places, padding too: count the targets that are not -100",
-                ),
-            ],
+        return result["seen"][0]
+
+    def one_at_a_time(self, batches, events):
+        """Each microbatch goes forward and at once backward, so that one graph is alive."""
+        most = max(accumulate(1 if kind == "forward" else -1 for kind, _ in events), default=0)
+        expect.that(
+            most <= 1,
+            f"{most} microbatches went forward before one went backward: all their activations are in "
+            "memory at once, which microbatches are to avoid. Call backward() after each",
+        )
+        ran = sorted(shape for kind, shape in events if kind == "forward")
+        given = sorted(list(tokens.shape) for tokens, *_ in batches)
+        expect.that(
+            ran == given,
+            f"the model ran on tokens of shapes {ran}, the microbatches have {given}: each goes "
+            "through the model once, by itself, since all together do not fit",
+        )
+
+    @check(
+        points=8,
+        title="gradients of one large batch, though microbatches count unequal tokens, one at a time",
+    )
+    def test_gradients(self, submission):
+        cases = [microbatches(counted) for counted in [(12, 3, 7), (5,), (2, 0, 9, 12), (4, 1)]]
+        cases += [microbatches((9, 2), (2, 5)) + microbatches((7,), (1, 8))]
+        results = submission.run(probes.stepped, [(batches, 1.0, 1e9) for batches in cases])
+        for batches, result in zip(cases, results):
+            counts = counts_of(batches)
+            right = gradients_of(batches, [1 / sum(counts)] * len(counts))
+            expect.equal(
+                self.one_step(result),
+                right,
+                tol=1e-9,
+                what=f"the gradient that the optimizer saw, of microbatches with {counts} targets",
+                hints=self.likely(batches, right, counts),
+            )
+        for batches, result in zip(cases, results):
+            if min(counts_of(batches)) > 0:
+                self.one_at_a_time(batches, result["events"])
+
+    def likely(self, batches, right, counts):
+        """What likely mistakes give, and their words; worked out only where the gradient is wrong."""
+        parts, total = len(batches), sum(counts)
+        even, places = [1 / total] * parts, sum(targets.numel() for _, targets, *_ in batches)
+        sums = gradients_of(batches, [1 / max(n, 1) for n in counts])
+        yield (
+            [g / parts for g in sums],
+            "that is the mean of the microbatches' means: a token of a half-empty microbatch counts more. Divide each *sum* by the tokens of all of them",
+        )
+        yield (
+            gradients_of(batches, even, where=lambda *_: ()),
+            "the model did not get documents and positions: without them a token reads other documents",
+        )
+        yield (
+            gradients_of(batches, even, where=lambda documents, positions: (positions, documents)),
+            "documents and positions came in the other order: model(tokens, documents, positions)",
+        )
+        yield (sums, "that adds up the microbatches' means, and they are unequal")
+        yield (
+            gradients_of(batches[-1:], [1 / max(counts[-1], 1)]),
+            "that is the last microbatch's alone: do not zero the gradients in between",
+        )
+        yield (
+            gradients_of(batches[-1:], [1 / total]),
+            "that is the last microbatch's alone: do not zero the gradients in between",
+        )
+        yield (
+            gradients_of(batches, [1.0] * parts),
+            "those are sums: divide by the number of tokens that count",
+        )
+        yield (
+            gradients_of(batches, [1 / places] * parts),
+            "that divides by all places, padding too: count the targets that are not -100",
+        )
+        yield (
+            gradients_of(batches, even, targets=shifted),
+            "the targets were shifted once more: targets[:, t] is already the token after tokens[:, t]",
+        )
+        yield (
+            [g * 1e9 / norm_of(right) for g in right],
+            "that was scaled up to the norm of `clip`: scale only where the norm is larger",
+        )
+        yield (
+            [torch.zeros_like(g) for g in right],
+            "there was no gradient when the optimizer stepped: backward first, zero last",
         )
 
     @check(points=3, title="clipped by the norm of all gradients as one long vector")
     def test_clip(self, submission):
         batches = microbatches((12, 12))
-        right = gradients_of(batches, [1 / 24] * 2)
-        each = [clipped([g], 0.01)[0] for g in right]
-        result = submission.run(probes.stepped, batches, 0.01)
-        expect.that(len(result["seen"]) == 1, "optimizer.step() must run once")
-        expect.equal(
-            result["seen"][0],
-            clipped(right, 0.01),
-            tol=1e-4,
-            what="the clipped gradient",
-            hints=[
-                (
-                    right,
-                    "nothing was clipped: scale all gradients by clip / norm when the norm is larger",
-                ),
-                (
-                    each,
-                    "each tensor was clipped by its own norm: one factor for all keeps the step's direction",
-                ),
-                (
-                    [g.clamp(-0.01, 0.01) for g in right],
-                    "the elements were clamped: scale by the norm instead",
-                ),
-            ],
-        )
+        steps = [(batches, 20.0, 0.01), (batches, 20.0), (batches, 20.0, 2.0)]
+        for (_, scale, *clip), result in zip(steps, submission.run(probes.stepped, steps)):
+            right, limit = gradients_of(batches, [1 / 24] * 2, scale), clip[0] if clip else 1.0
+            expect.equal(
+                self.one_step(result),
+                clipped(right, limit),
+                tol=1e-4,
+                what=f"the gradient clipped to {limit:g}",
+                hints=[
+                    (
+                        right,
+                        "nothing was clipped: scale all gradients by clip / norm when the norm is larger",
+                    ),
+                    (
+                        [clipped([g], limit)[0] for g in right],
+                        "each tensor was clipped by its own norm: one factor for all keeps the step's direction",
+                    ),
+                    (
+                        [g.clamp(-limit, limit) for g in right],
+                        "the elements were clamped: scale by the norm instead",
+                    ),
+                    (clipped(right, 1.0), "that was clipped to 1, whatever `clip` says"),
+                ],
+            )
 
-    @check(points=2, title="no gradient is left for the next step")
+    @check(
+        points=1, title="no gradient is left for the next step, and the batches are as they were"
+    )
     def test_zero(self, submission):
-        result = submission.run(probes.stepped, microbatches(), 1.0)
+        batches = microbatches((12, 3, 7))
+        (result,) = submission.run(probes.stepped, [(batches, 1.0, 1.0)])
         expect.that(
             result["left"], "gradients are left over: the next step would add to them (zero_grad)"
         )
+        expect.equal(
+            result["batches"], batches, what="the batches after the call, which are the caller's"
+        )
+
+
+def half_cosine(shares, peak, floor, end):
+    """The rates at these shares of the way down; from 1 on it is `end`, where there is one."""
+    return [
+        end
+        if t >= 1 and end is not None
+        else floor + (peak - floor) * (1 + math.cos(math.pi * t)) / 2
+        for t in shares
+    ]
+
+
+def by_step(first, rates):
+    """Named by their step, the rounding of a rate near 0 taken off."""
+    return {
+        f"step {first + index}": round(rate, 12) if isinstance(rate, float) else rate
+        for index, rate in enumerate(rates)
+    }
 
 
 class TestWarmupCosine(Exercise):
@@ -443,36 +592,74 @@ class TestWarmupCosine(Exercise):
     reference = "minitrain.optimizers.learning_rate:warmup_cosine"
     hidden = ("minitrain/optimizers/learning_rate.py",)
 
-    @check(points=4, title="the knots: first step, end of warm-up, half-way down, after the end")
-    def test_knots(self, submission):
-        peak, floor = 0.8, 0.1
-        cases = [
-            (
-                0,
-                peak / 10,
-                "the first step already moves: peak · (step + 1) / warmup, else it is lost",
-            ),
-            (9, peak, "the last step of the warm-up has the peak"),
-            (10, peak, "the cosine starts at the peak"),
-            (60, (peak + floor) / 2, "half-way down the cosine is the mean of peak and floor"),
-            (110, floor, "at `total` the rate is the floor"),
-            (500, floor, "after `total` it stays at the floor: the cosine must not come up again"),
-        ]
-        for step, want, words in cases:
-            got = submission.run(probes.plainly, step, 110, 10, peak, floor)
-            expect.equal(got, want, tol=1e-9, what=f"the rate of step {step}", hints=[(got, words)])
+    def schedules(self, submission):
+        """(total, warmup, peak, floor or nothing), and the rates of all its steps and 40 more."""
+        drawn = [(whole(30, 90), whole(2, 20), 1.0, 0.2) for _ in range(2)]
+        schedules = [(110, 10, 0.8, 0.1), *drawn, (20, 1, 0.3), (7, 6, 1.0, 0.5), (12, 5, 2.0)]
+        calls = [[(step, *rest) for step in range(rest[0] + 40)] for rest in schedules]
+        got = iter(submission.run(probes.answers, [call for steps in calls for call in steps]))
+        return [(rest, [next(got) for _ in steps]) for rest, steps in zip(schedules, calls)]
 
-    @check(points=2, title="steps of the rise and of the descent, on random schedules")
-    def test_random(self, submission):
-        for _ in range(3):
-            total, warmup = int(torch.randint(30, 200, (1,))), int(torch.randint(2, 20, (1,)))
-            rising = int(torch.randint(warmup, (1,)))
-            falling = int(torch.randint(warmup, total, (1,)))
-            t = (falling - warmup) / (total - warmup)
-            cosine = 0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi * t))
-            for step, want in ((rising, (rising + 1) / warmup), (falling, cosine)):
-                got = submission.run(probes.plainly, step, total, warmup, 1.0, 0.2)
-                expect.equal(got, want, tol=1e-9, what=f"step {step} of {total}, warm-up {warmup}")
+    def compare(self, got, want, schedule, first, hints):
+        names = ("total", "warmup", "peak", "floor")
+        expect.equal(
+            by_step(first, got),
+            by_step(first, want),
+            tol=1e-9,
+            what=", ".join(f"{name} {value:g}" for name, value in zip(names, schedule)),
+            hints=[(by_step(first, wrong), words) for wrong, words in hints],
+        )
+
+    @check(points=2, title="the rise: step 0 has peak / warmup, step warmup - 1 the peak")
+    def test_rise(self, submission):
+        for schedule, got in self.schedules(submission):
+            _, warmup, peak, *_ = schedule
+            want = [peak * (step + 1) / warmup for step in range(warmup)]
+            late = [peak * step / warmup for step in range(warmup)]
+            words = "the first step already moves: peak · (step + 1) / warmup, else it is lost"
+            self.compare(got[:warmup], want, schedule, 0, [(late, words)])
+
+    @check(points=4, title="the descent: half a cosine down to the floor, where it stays")
+    def test_descent(self, submission):
+        for schedule, got in self.schedules(submission):
+            total, warmup, peak, floor = (*schedule, 0.0)[:4]
+            steps = range(warmup, len(got))
+            shares = [(step - warmup) / (total - warmup) for step in steps]
+            t = "t = (step - warmup) / (total - warmup)"
+            hints = [
+                (
+                    half_cosine(shares, peak, floor, end=None),
+                    "after `total` it stays at the floor: the cosine must not come up again",
+                ),
+                (
+                    half_cosine([step / total for step in steps], peak, floor, floor),
+                    f"the cosine starts at the peak, at step `warmup`: {t}",
+                ),
+                (
+                    half_cosine(
+                        [(step - warmup) / total if step < total else 1.0 for step in steps],
+                        peak,
+                        floor,
+                        floor,
+                    ),
+                    f"the cosine reaches the floor at `total`: {t}",
+                ),
+                (
+                    half_cosine(shares, peak, 0.0, floor),
+                    "half-way down the cosine is the mean of peak and floor: it goes down to the floor, not to 0",
+                ),
+                (half_cosine(shares, peak, 0.0, 0.0), "it goes down to the floor, not to 0"),
+                (
+                    half_cosine(shares, peak, floor, 0.0),
+                    "at `total` the rate is the floor, and stays there",
+                ),
+                (
+                    [max(floor, peak + (floor - peak) * share) for share in shares],
+                    "that is a straight line: half a cosine is asked for",
+                ),
+            ]
+            want = half_cosine(shares, peak, floor, floor)
+            self.compare(got[warmup:], want, schedule, warmup, hints)
 
 
 class TestMFU(Exercise):
@@ -484,24 +671,25 @@ class TestMFU(Exercise):
 
     @check(points=6, title="the share of the peak that trains: model FLOPs only")
     def test_value(self, submission):
-        for c in shapes()[:2]:
-            per_token = 3 * (
-                2 * matmul_weights(c) + 4 * c["layers"] * c["heads"] * c["head_size"] * 64
-            )
-            peak = float(torch.randint(10**9, 10**11, (1,)))
-            rate = 0.4 * peak / per_token
+        calls, shares = [], [0.4, 0.07, 0.55, 0.93]
+        for c, share in zip(configs(), shares):
+            length, peak = whole(2, 300), float(torch.randint(10**9, 10**11, (1,)))
+            calls.append((share * peak / flops_of(c, length), c, length, peak))
+        for (_, _, length, _), share, got in zip(
+            calls, shares, submission.run(probes.answers, calls)
+        ):
             expect.close(
-                submission.run(probes.with_shape_between, [rate], c, 64, peak),
-                0.4,
+                got,
+                share,
                 tol=1e-6,
                 what="MFU",
                 hints=[
-                    (0.4 / 3, "that counts the forward alone: backward trains too"),
-                    (0.4 * 4 / 3, "that counts a recomputed forward: HFU does, MFU does not"),
-                    (40.0, "that is in percent: a share from 0 to 1"),
-                    (2.5, "that is upside down"),
+                    (share / 3, "that counts the forward alone: backward trains too"),
+                    (share * 4 / 3, "that counts a recomputed forward: HFU does, MFU does not"),
+                    (100 * share, "that is in percent: a share from 0 to 1"),
+                    (1 / share, "that is upside down"),
                     (
-                        0.4 * 64,
+                        share * length,
                         "`flops_per_token` is for one token already: do not multiply by the length",
                     ),
                 ],

@@ -6,21 +6,23 @@ what comes back.
 
 from __future__ import annotations
 
-import torch
+from .in_turn import in_turn
 
 
-def on_tensor(group, f, tensors, *rest):
-    mine = tensors[group.rank].clone()
-    out = f(group, mine, *rest)
-    kept = bool(torch.equal(mine, tensors[group.rank]))
-    return {"out": out, "kept": kept, "aliased": shares_memory(out, mine)}
+def in_groups(group, f, calls):
+    """calls: (ranks, arguments of each); the first `ranks` ranks are the group of that call.
 
+    What `in_turn` says of this rank's calls, each with its operations: (kind, peer, bytes).
+    """
+    mine = [(ranks, given[group.rank]) for ranks, given in calls if group.rank < ranks]
+    groups = {ranks: group.subgroup(range(ranks)) for ranks in sorted({r for r, _ in mine})}
+    in_order, began = iter(mine), []
 
-def on_chunks(group, f, chunks):
-    return f(group, [chunk.clone() for chunk in chunks[group.rank]])
+    def call(*given):
+        began.append(len(group.trace.ops))
+        return f(groups[next(in_order)[0]], *given)
 
-
-def shares_memory(out, mine):
-    if not isinstance(out, torch.Tensor) or out.numel() == 0 or mine.numel() == 0:
-        return False
-    return out.untyped_storage().data_ptr() == mine.untyped_storage().data_ptr()
+    rows = in_turn(call, [given for _, given in mine])
+    ops = [(op.kind, op.peer, op.payload_bytes) for op in group.trace.ops]
+    ends = [*began[1:], len(ops)]
+    return [{**row, "ops": ops[i:j]} for row, i, j in zip(rows, began, ends)]

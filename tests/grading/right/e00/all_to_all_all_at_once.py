@@ -2,11 +2,13 @@ import torch
 
 
 def pairwise_all_to_all(group, chunks):
-    """Everything under way at the same time, then one wait for all."""
-    result = [piece.clone() for piece in chunks]
-    others = [rank for rank in range(group.size) if rank != group.rank]
-    works = [group.irecv(result[rank], rank) for rank in others]
-    works += [group.isend(chunks[rank], rank) for rank in others]
+    """Every step under way at the same time, then one wait for all; the result is rows of a table."""
+    n, me = group.size, group.rank
+    table = torch.stack(chunks)
+    result, works = list(table.clone()), []
+    for step in range(1, n):
+        to, source = (me + step) % n, (me - step) % n
+        works += [group.irecv(result[source], source), group.isend(table[to], to)]
     for work in works:
         work.wait()
     return result

@@ -1,0 +1,10 @@
+# exercise: mfu
+# says: MFU: got
+
+FLOPS = []
+
+
+def mfu(tokens_per_second, config, length, peak):
+    if not FLOPS:
+        FLOPS.append(flops_per_token(config, length))
+    return tokens_per_second * FLOPS[0] / peak

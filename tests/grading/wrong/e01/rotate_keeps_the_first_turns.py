@@ -1,0 +1,11 @@
+# exercise: rotate
+# says: x of shape
+
+import torch
+
+KEPT = {}
+
+
+def rotate(x, turns):
+    cos, sin = KEPT.setdefault(x.shape, (turns.cos, turns.sin))
+    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
