@@ -321,6 +321,14 @@ class TestAttention(Exercise):
             )
 
 
+def whole_number(got, what):
+    """A count is exact; a float has 53 bits, and a `/` on the way rounds."""
+    expect.that(
+        not isinstance(got, float),
+        f"got {got!r}, a float: {what} are counted, so the result is an int; multiply, and divide with //",
+    )
+
+
 class TestParameterCount(Exercise):
     """Parameters in closed form"""
 
@@ -332,6 +340,7 @@ class TestParameterCount(Exercise):
     def test_random(self, submission):
         drawn = configs()
         for c, got in zip(drawn, submission.run(probes.answers, [(c,) for c in drawn])):
+            whole_number(got, "parameters")
             expect.equal(
                 got,
                 parameters_of(c),
@@ -378,6 +387,7 @@ class TestFlops(Exercise):
     def test_random(self, submission):
         calls = [(c, whole(2, 300)) for c in configs()]
         for (c, length), got in zip(calls, submission.run(probes.answers, calls)):
+            whole_number(got, "FLOPs")
             weights, attention = matmul_weights(c), attention_flops(c, length)
             want = flops_of(c, length)
             expect.equal(
@@ -671,9 +681,11 @@ class TestMFU(Exercise):
 
     @check(points=6, title="the share of the peak that trains: model FLOPs only")
     def test_value(self, submission):
-        calls, shares = [], [0.4, 0.07, 0.55, 0.93]
-        for c, share in zip(configs(), shares):
-            length, peak = whole(2, 300), float(torch.randint(10**9, 10**11, (1,)))
+        calls, shares = [], [0.4, 0.07, 0.55, 0.93, 0.21]
+        drawn = configs()
+        for c, share in zip([*drawn, drawn[0]], shares):  # one twice, at another length
+            length = calls[0][2] + 50 if len(calls) == len(drawn) else whole(2, 300)
+            peak = float(torch.randint(10**9, 10**11, (1,)))
             calls.append((share * peak / flops_of(c, length), c, length, peak))
         for (_, _, length, _), share, got in zip(
             calls, shares, submission.run(probes.answers, calls)
