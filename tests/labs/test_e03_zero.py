@@ -105,8 +105,8 @@ def same_on_all(results, ranks):
         for mine, first in zip(result["parameters"], results[0]["parameters"]):
             expect.that(
                 torch.equal(mine, first),
-                f"after {STEPS} steps rank {rank} of {ranks} has other parameters than rank 0: "
-                "each has moved only its own part; all_gather the shards into `full` after the step",
+                f"after {STEPS} steps rank {rank} of {ranks} has other parameters than rank 0, and all must have the "
+                "same: average the gradients before the update, all_gather the shards into `full` after it",
             )
 
 
@@ -141,6 +141,12 @@ def shares(case, ranks):
     """Elements of each unit's shard, and of the whole units with their padding."""
     own = [-(-(m * n + n) // ranks) for m, n in pairwise(case.widths)]
     return own, sum(own) * ranks
+
+
+def all_waited_for(submission):
+    """In the last launch."""
+    words = submission.never_waited()
+    expect.that(words is None, f"{words}; until then what it brings may not be there")
 
 
 def ring_bytes(case, ranks):
@@ -179,6 +185,7 @@ class TestZero1(Exercise):
                 for case, own in zip(CASES, result):
                     self.state_is_sharded(own["state"], case, rank, ranks)
                 self.sends_two_halves(trace, rank, ranks)
+            all_waited_for(submission)
 
     def nothing_left(self, result):
         expect.that(
@@ -263,6 +270,7 @@ class TestReduceUnit(Exercise):
                         where = f"{described(case, rank, ranks)}, after microbatch {number}"
                         self.holds_a_part(units, case, ranks, where)
                 self.sends_one_half(trace, rank, ranks)
+            all_waited_for(submission)
 
     def holds_a_part(self, units, case, ranks, where):
         own, _ = shares(case, ranks)
@@ -364,7 +372,7 @@ class TestShardedUnit(Exercise):
     reference = "minitrain.parallel.zero.plain:ShardedUnit"
     hidden = HIDDEN
 
-    @check(points=4, title="gather gives the parameters, and after an update the new ones")
+    @check(points=3, title="gather gives the parameters, and after an update the new ones")
     def test_values(self, submission):
         wanted = [probes.values(layer) for layer in self.layers()]
         for ranks in (2, 3):
@@ -399,7 +407,7 @@ class TestShardedUnit(Exercise):
             what=f"{where}: the gradient of a forward's input, from the parameters that its graph holds",
         )
 
-    @check(points=5, title="freed, it holds the shard alone; the parameters stay views of `full`")
+    @check(points=4, title="freed, it holds the shard alone; the parameters stay views of `full`")
     def test_bytes(self, submission):
         for ranks in (2, 3):
             for rank, units in enumerate(submission.launch(probes.gathered, ranks=ranks)):
@@ -413,6 +421,12 @@ class TestShardedUnit(Exercise):
                     )
                     for when in ("at first", "freed", "freed again"):
                         self.is_freed(result.get(when, 0), f"{where}, {when}")
+                    whole = least * ranks
+                    expect.that(
+                        result.get("gathered", whole) == whole,
+                        f"{where}: gathered, the storage of `full` has {result.get('gathered')} bytes, and needs {whole}: "
+                        "resize_(self.full.nbytes)",
+                    )
                     expect.that(result.get("same"), f"{where}: {STILL_VIEWS}")
 
     def is_freed(self, full, where):
@@ -422,7 +436,7 @@ class TestShardedUnit(Exercise):
             "forward holds the tensor: shrink it, full.untyped_storage().resize_(0)",
         )
 
-    @check(points=3, title="start_gather does not wait, gather does, and nothing is sent twice")
+    @check(points=5, title="start_gather does not wait, gather does, and nothing is sent twice")
     def test_start(self, submission):
         for rank, result in enumerate(submission.launch(probes.started, ranks=2)):
             self.is_freed(result["freed"], f"rank {rank}, freed")

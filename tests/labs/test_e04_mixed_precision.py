@@ -259,8 +259,8 @@ class TestLossScaler(Exercise):
         drawn = (torch.rand(len(flags)) < 0.8).tolist()
         cases = [
             ({"scale": 64.0, "growth": 4.0, "backoff": 0.25, "interval": 3}, flags),
-            ({"scale": 1024.0, "growth": 2.0, "backoff": 0.5, "interval": 1}, drawn),
-            ({"scale": 256.0, "growth": 8.0, "backoff": 0.5, "interval": 2}, drawn[::-1]),
+            ({"scale": 2.0**40, "growth": 2.0, "backoff": 0.5, "interval": 1}, drawn),
+            ({"scale": 1.0, "growth": 8.0, "backoff": 0.5, "interval": 2}, [False, *drawn[1:]]),
         ]
         for (options, flags), got in zip(cases, submission.run(probes.scales_after, cases)):
             self.moved(options, flags, got)

@@ -198,6 +198,7 @@ class Turns:
         """Where there are none, the unit's turns are over."""
         if not has_memory(self.layer):
             return False
+        self.note_bytes("gathered")
         self.out[when] = values(self.layer)
         return True
 
