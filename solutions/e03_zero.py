@@ -191,7 +191,8 @@ lab.reveal(
 # %% tags=["exercise"]
 def reduce_unit(unit) -> None:
     """Adds this rank's part (S/N,) of the averaged gradient to `unit.shard.grad` (None at
-    first) by one reduce-scatter; no parameter keeps a gradient, nor changes. About 6 lines."""
+    first), by one reduce-scatter; no parameter of the unit keeps a gradient, and none
+    changes. About 6 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.zero.plain:reduce_unit
     ### END SOLUTION
@@ -277,7 +278,8 @@ class ShardedUnit(FlatUnit):
         ### END SOLUTION
 
     def free(self) -> None:
-        """`full` has 0 bytes; nothing is still arriving in it. Sends nothing. 4 lines."""
+        """`full` has 0 bytes; nothing is still arriving in it. It sends nothing, freed
+        already or not. 4 lines."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.free
         ### END SOLUTION
