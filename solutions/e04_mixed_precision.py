@@ -274,7 +274,7 @@ MasterWeights = lab.grade(MasterWeights)
 # %% tags=["exercise"]
 def stochastic_round(x: torch.Tensor, generator=None) -> torch.Tensor:
     """x float32, any shape, unchanged -> a new bfloat16 tensor: one of x's two
-    neighbours, right in the mean, each drawn by itself; what BF16 has, inf and torch.nan
+    neighbours, right in the mean, each by itself; what BF16 has, inf and torch.nan
     stay. Draws from `generator`, or without one from torch's own. About 3 lines."""
     ### BEGIN SOLUTION
     noise = torch.randint(2**16, x.shape, dtype=torch.int32, generator=generator)
@@ -393,8 +393,8 @@ E4M3, E5M2, E2M1 = Form(3, -6, 448.0), Form(2, -14, 57344.0), Form(1, 0, 6.0)
 
 # %% tags=["exercise"]
 def round_to(x: torch.Tensor, form) -> torch.Tensor:
-    """The nearest number of `form` for each x, nan stays; x float32, any shape, unchanged
-    -> a new float32 tensor. (Another way to the same bits is as good.)
+    """The nearest number of `form` for each x, nan stays; x float32, any shape,
+    unchanged -> a new float32 tensor. (Another way to the same bits is as good.)
     1. Clamp to ±form.largest: beyond it, a bare cast differs from device to device.
     2. The step is 2^(e - m): 2^e the largest power of two that is not above |x|, e at
        least form.smallest_exponent.
@@ -445,10 +445,10 @@ round_to = lab.grade(round_to)
 
 # %% tags=["exercise"]
 def fake_quantize(x: torch.Tensor, form, tile=None, amax=None) -> torch.Tensor:
-    """x (R, K), finite, strided or not, unchanged -> a new tensor of what is left of it in
-    `form`, float32. `tile` (r, c), or None: all of x. r and c may not divide R and K:
-    pad with zeros, cut. `amax` (R/r, K/c), where it is given, stands for the tiles' own;
-    it is 0 only for a tile of zeros. About 10 lines."""
+    """x (R, K), finite, strided or not, unchanged -> a new tensor of what is left of it
+    in `form`, float32. `tile` (r, c), or None: all of x. r and c may not divide R and
+    K: pad with zeros, cut. `amax` (R/r, K/c), where it is given, stands for the tiles'
+    own; it is 0 only for a tile of zeros. About 10 lines."""
     ### BEGIN SOLUTION
     R, K = x.shape
     r, c = tile or (R, K)

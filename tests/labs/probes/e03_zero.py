@@ -204,7 +204,7 @@ class Turns:
 
 
 def gathered(group, f):
-    """Bytes and values of two units that are alive at once, through two turns."""
+    """Bytes and values of two units through two turns, alive together."""
     layers = [network(LARGE).layers[1], network(SMALL).layers[0]]
     turns = [Turns(layer, f(layer, group)) for layer in layers]
     for turn in turns:
