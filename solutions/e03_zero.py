@@ -53,7 +53,8 @@ def tokens_of(rank):
 # %% [markdown]
 # [`FlatUnit(module, group)`](../minitrain/parallel/zero/plain_unit.py) is given. It has `full`, (S,): the module's parameters
 # side by side, with zeros at the end; `shard`, (S/N,): this rank's part as an `nn.Parameter`, **a view of `full`**;
-# `parameters`: a list of the module's own, views too; and `whole_gradient()`: their gradients as a new tensor, (S,).
+# `parameters`: a list of the module's own, views too; and `whole_gradient()`: their gradients as a new tensor, (S,), zeros
+# where one has none.
 
 # %% tags=["nbval-check-output"]
 from minitrain.parallel.zero.plain_unit import FlatUnit
@@ -98,8 +99,8 @@ lab.predict("bytes_a_parameter", guess)
 # Difficulty 3 of 5 · 12 minutes · 12 points
 #
 # `unit.group.reduce_scatter(out, whole, op="avg")` fills `out` (S/N,) with this rank's part of the average of all `whole`
-# (S,), both of one dtype (the checks use float64). `unit.group.all_gather(full, part)` is the way back. The optimizer
-# reads `unit.shard.grad`.
+# (S,), both of one dtype (the checks use float64 and float32); without `op` it is the sum. `unit.group.all_gather(full,
+# part)` is the way back. The optimizer reads `unit.shard.grad`. Parameters and shards stay views of `full`.
 
 
 # %% tags=["exercise"]
@@ -190,7 +191,8 @@ lab.reveal(
 # %% tags=["exercise"]
 def reduce_unit(unit) -> None:
     """Adds this rank's part (S/N,) of the averaged gradient to `unit.shard.grad` (None at
-    first); no parameter of the unit keeps a gradient. About 6 lines."""
+    first), by one reduce-scatter; no parameter of the unit keeps a gradient, and none
+    changes. About 6 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.zero.plain:reduce_unit
     ### END SOLUTION
@@ -270,13 +272,14 @@ class ShardedUnit(FlatUnit):
         ### END SOLUTION
 
     def gather(self) -> None:
-        """`full` is there. 2 lines."""
+        """`full` is there: waits for it, whoever began. 2 lines."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.gather
         ### END SOLUTION
 
     def free(self) -> None:
-        """`full` has 0 bytes; nothing is still arriving in it. 4 lines."""
+        """`full` has 0 bytes; nothing is still arriving in it. It sends nothing, freed
+        already or not. 4 lines."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.free
         ### END SOLUTION
@@ -313,7 +316,7 @@ ShardedUnit = lab.grade(ShardedUnit)
 # network  |- gather 1 --|- gather 2 --|   |- gather 0 ---|- reduce 1 …
 # ```
 #
-# Two units are full at a time: this one and the next.
+# Two units are full at a time: this one and the next. So in every forward and backward, and in evaluation.
 
 # %% [markdown]
 # ### Exercise 4 · `Zero3`
@@ -465,8 +468,8 @@ def state_tensors(optimizer):
 # Difficulty 3 · 10 minutes · 10 points
 #
 # One optimizer a unit. For each: give its state memory (`resize_(t.nbytes)` of each storage, as in exercise 3), read it,
-# step, write it, free it. Take any key that is a unit's own, such as `f"unit-{i}"`. Before the first step there is no state,
-# and nothing to read.
+# step, write it, free it: one unit's state in memory at a time. Take any key that is a unit's own, such as `f"unit-{i}"`.
+# Before the first step, or the first gradient, there is no state, and nothing to read.
 
 
 # %% tags=["exercise"]

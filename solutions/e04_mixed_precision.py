@@ -129,8 +129,9 @@ lab.answer("smallest_scale", smallest_scale)
 # Difficulty 3 of 5 · 12 minutes · 14 points
 #
 # About 4,096, what the mean took away, was enough here; elsewhere nobody knows S. So: try. After an inf or nan in a
-# gradient, skip the step, halve S. After `interval` finite steps in a row double it, count anew. **All ranks must skip
-# together**, or their weights part.
+# gradient, skip the step, halve S (times `backoff`). After `interval` finite steps in a row double it (times `growth`),
+# count anew. **All ranks must skip together**, or their weights part. Whatever it finds, `unscale` divides every gradient
+# and sends its message.
 
 
 # %% tags=["exercise"]
@@ -144,8 +145,8 @@ class LossScaler:
     @torch.no_grad()
     def unscale(self, parameters, all_reduce=lambda tensor: tensor) -> bool:
         """Divides every gradient by `scale`, in place; True if all of them, on all
-        ranks, are finite. `all_reduce(tensor)` sums a tensor over ranks, in place:
-        one number, once a step."""
+        ranks, are finite. `parameters` may be a generator: go through it once.
+        `all_reduce(tensor)` sums a tensor over ranks, in place: one number a step."""
         ### BEGIN SOLUTION
         found = torch.zeros(())
         for p in parameters:
@@ -222,7 +223,8 @@ class MasterWeights:
     @torch.no_grad()
     def step(self) -> None:
         """Gradients to the masters, one step, weights from masters; never the other way
-        round. A weight without a gradient gives its master none, and no master keeps one."""
+        round. A weight without a gradient gives its master none, and no master keeps
+        one. The weights' own gradients stay as they are."""
         ### BEGIN SOLUTION
         for weight, master in zip(self.weights, self.masters):
             master.grad = None if weight.grad is None else weight.grad.float()
@@ -271,8 +273,9 @@ MasterWeights = lab.grade(MasterWeights)
 
 # %% tags=["exercise"]
 def stochastic_round(x: torch.Tensor, generator=None) -> torch.Tensor:
-    """x float32, any shape -> a new bfloat16 tensor: one of x's two neighbours, right in
-    the mean; what BF16 has, inf and nan stay. Draws from `generator`. About 3 lines."""
+    """x float32, any shape, unchanged -> a new bfloat16 tensor: one of x's two
+    neighbours, right in the mean, each by itself; what BF16 has, inf and torch.nan
+    stay. Draws from `generator`, or without one from torch's own. About 3 lines."""
     ### BEGIN SOLUTION
     noise = torch.randint(2**16, x.shape, dtype=torch.int32, generator=generator)
     bits = (x.view(torch.int32) + noise) & -(2**16)
@@ -390,7 +393,8 @@ E4M3, E5M2, E2M1 = Form(3, -6, 448.0), Form(2, -14, 57344.0), Form(1, 0, 6.0)
 
 # %% tags=["exercise"]
 def round_to(x: torch.Tensor, form) -> torch.Tensor:
-    """The nearest number of `form` for each x, nan stays; float32 -> float32.
+    """The nearest number of `form` for each x, nan stays; x float32, any shape,
+    unchanged -> a new float32 tensor. (Another way to the same bits is as good.)
     1. Clamp to ±form.largest: beyond it, a bare cast differs from device to device.
     2. The step is 2^(e - m): 2^e the largest power of two that is not above |x|, e at
        least form.smallest_exponent.
@@ -441,9 +445,10 @@ round_to = lab.grade(round_to)
 
 # %% tags=["exercise"]
 def fake_quantize(x: torch.Tensor, form, tile=None, amax=None) -> torch.Tensor:
-    """x (R, K) -> what is left of it in `form`, float32. `tile` (r, c), or None: all of
-    x. r and c may not divide R and K: pad with zeros, cut. `amax` (R/r, K/c), where it
-    is given, stands for the tiles' own. About 10 lines."""
+    """x (R, K), finite, strided or not, unchanged -> a new tensor of what is left of it
+    in `form`, float32. `tile` (r, c), or None: all of x. r and c may not divide R and
+    K: pad with zeros, cut. `amax` (R/r, K/c), where it is given, stands for the tiles'
+    own; it is 0 only for a tile of zeros. About 10 lines."""
     ### BEGIN SOLUTION
     R, K = x.shape
     r, c = tile or (R, K)
@@ -534,7 +539,7 @@ lab.experiment("outlier", outlier)
 #
 # Difficulty 3 · 8 minutes · 8 points
 #
-# Evaluation (`record=False`) scales in the same way, and notes nothing.
+# Evaluation (`record=False`) scales in the same way, and notes nothing. Zero counts as seen: it is a magnitude like others.
 
 
 # %% tags=["exercise"]

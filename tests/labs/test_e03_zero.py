@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.words import plural
 
 from .probes import e03_zero as probes
 
@@ -45,23 +47,53 @@ HIDDEN = (
     "minitrain/memory/optimizer_offload.py",
 )
 STEPS = 3
+NTH = ("the first", "the second")
+BIASLESS = 0  # the rank on which one parameter has no gradient
 
 
 # From here on, the grader's own process.
-def batches_of(ranks, steps=STEPS):
+CASES = (probes.LARGE, probes.SMALL)
+NUMBER_BYTES = {torch.float64: 8, torch.float32: 4}
+MOMENTS = {probes.ADAMW: 2, probes.SGD: 1}  # numbers of state for each of a shard
+NO_GRADIENT = {
+    "NoneType": f"(on rank {BIASLESS} one parameter was not used and has no gradient, `.grad` is None: "
+    "unit.whole_gradient() has zeros in its place)"
+}
+STILL_VIEWS = (
+    "the parameters are no views of `full` any more; do not make new tensors, "
+    "fill the memory that is there"
+)
+
+
+def batches_of(cases, ranks, steps=STEPS):
+    """Of each case, each step, each rank."""
     return [
-        [torch.randn(3, probes.WIDTHS[0], dtype=torch.float64) for _ in range(ranks)]
-        for _ in range(steps)
+        [[torch.randn(3, c.widths[0], dtype=c.dtype) for _ in range(ranks)] for _ in range(steps)]
+        for c in cases
     ]
 
 
-def one_process(batches, scale=1.0, only=None, keep=False):
+def described(case, rank, ranks):
+    units = len(case.widths) - 1
+    kind = str(case.dtype).removeprefix("torch.")
+    return f"rank {rank} of {ranks}, a model of {plural(units, 'unit')} in {kind}"
+
+
+def zero1_losses(model, rows, rank):
+    return [probes.squared_without_bias(model, rows, rank == BIASLESS)]
+
+
+def zero3_losses(model, rows, rank):
+    return [probes.squared(model, part) for part in probes.microbatches(rows)]
+
+
+def one_process(case, batches, losses, scale=1.0, keep=False):
     """Parameters after the steps on all ranks' batches; the arguments make likely mistakes."""
-    model = probes.network()
-    optimizer = probes.ADAMW(model.parameters())
+    model = probes.network(case)
+    optimizer = case.make(model.parameters())
     for step in batches:
-        chosen = step if only is None else [step[only]]
-        (scale * sum(probes.squared(model, x) for x in chosen) / len(chosen)).backward()
+        for rank, rows in enumerate(step):
+            (scale * sum(losses(model, rows, rank)) / len(step)).backward()
         optimizer.step()
         if not keep:
             optimizer.zero_grad()
@@ -73,16 +105,16 @@ def same_on_all(results, ranks):
         for mine, first in zip(result["parameters"], results[0]["parameters"]):
             expect.that(
                 torch.equal(mine, first),
-                f"after {STEPS} steps rank {rank} of {ranks} has other parameters than rank 0: "
-                "each has moved only its own part; all_gather the shards into `full` after the step",
+                f"after {STEPS} steps rank {rank} of {ranks} has other parameters than rank 0, and all must have the "
+                "same: average the gradients before the update, all_gather the shards into `full` after it",
             )
 
 
-def equal_parameters(results, batches):
-    ranks, want = len(results), one_process(batches)
-    wrong = {
+def equal_parameters(results, case, batches, losses):
+    """results[rank]: of one case."""
+    ranks = len(results)
+    mistakes = {
         "that is the step of the *sum* over ranks: average (op='avg')": {"scale": ranks},
-        "that is what one rank's own gradients give: they were never reduced": {"only": 0},
         "that is what gradients give that add up over the steps: forget them after each": {
             "keep": True
         },
@@ -90,25 +122,37 @@ def equal_parameters(results, batches):
             "scale": 1 / ranks
         },
     }
-    variants = [(one_process(batches, **how), words) for words, how in wrong.items()]
-    initial = (
-        probes.values(probes.network()),
-        "those are the initial parameters: nothing has moved them",
-    )
+    variants = [
+        (one_process(case, batches, losses, **how), words) for words, how in mistakes.items()
+    ]
+    initial = probes.values(probes.network(case))
+    variants.append((initial, "those are the initial parameters: nothing has moved them"))
+    want = one_process(case, batches, losses)
     for rank, result in enumerate(results):
         expect.equal(
             result["parameters"],
             want,
-            what=f"the parameters of rank {rank} of {ranks} after {STEPS} AdamW steps",
-            hints=[*variants, initial],
+            what=f"{described(case, rank, ranks)}: the parameters after {STEPS} steps",
+            hints=variants,
         )
 
 
-def shares(ranks):
+def shares(case, ranks):
     """Elements of each unit's shard, and of the whole units with their padding."""
-    sizes = [m * n + n for m, n in pairwise(probes.WIDTHS)]
-    own = [-(-size // ranks) for size in sizes]
+    own = [-(-(m * n + n) // ranks) for m, n in pairwise(case.widths)]
     return own, sum(own) * ranks
+
+
+def all_waited_for(submission):
+    """In the last launch."""
+    words = submission.never_waited()
+    expect.that(words is None, f"{words}; until then what it brings may not be there")
+
+
+def ring_bytes(case, ranks):
+    """(N-1)/N of the whole units: what a reduce-scatter or an all-gather of all of them sends."""
+    _, whole = shares(case, ranks)
+    return (ranks - 1) * NUMBER_BYTES[case.dtype] * whole // ranks
 
 
 class TestZero1(Exercise):
@@ -118,65 +162,74 @@ class TestZero1(Exercise):
     reference = "minitrain.parallel.zero.plain:Zero1"
     hidden = HIDDEN
 
-    @check(points=5, title="three AdamW steps equal one process (2 and 3 ranks, float64)")
+    @check(points=4, title="three steps equal one process (2 and 3 ranks, float64 and float32)")
     def test_parameters(self, submission):
         for ranks in (2, 3):
-            batches = batches_of(ranks)
-            results = submission.launch(probes.zero1_steps, batches, ranks=ranks)
-            same_on_all(results, ranks)
-            for result in results:
-                expect.that(
-                    result["left"] == 0,
-                    f"after step() {result['left']} parameters still have a gradient: the next backward "
-                    "would add to it. Set `.grad = None` on each",
+            batches = batches_of(CASES, ranks)
+            with expect.because(NO_GRADIENT):
+                results = submission.launch(
+                    probes.zero1_steps, CASES, batches, BIASLESS, ranks=ranks
                 )
-            equal_parameters(results, batches)
+            for case, steps, *own in zip(CASES, batches, *results):
+                same_on_all(own, ranks)
+                for result in own:
+                    self.nothing_left(result)
+                equal_parameters(own, case, steps, zero1_losses)
 
-    @check(points=4, title="a rank holds 1/N of the optimizer state")
-    def test_state(self, submission):
+    @check(points=8, title="1/N of the optimizer state, 2(N-1)/N of the parameters sent")
+    def test_sharded(self, submission):
         for ranks in (2, 3):
-            own, _ = shares(ranks)
-            for rank, result in enumerate(
-                submission.launch(probes.zero1_steps, batches_of(ranks), ranks=ranks)
-            ):
-                most = 16 * sum(own) + 8 * 2 * len(
-                    probes.WIDTHS
-                )  # two float64 an element; step counters
-                expect.that(
-                    result["state"] <= most,
-                    f"rank {rank} of {ranks} holds {result['state']} bytes of optimizer state, and its shards' "
-                    f"is {16 * sum(own)} (two moments of {sum(own)} elements): it is not sharded. Give "
-                    "`make` the shards, and nothing else",
-                )
-                expect.that(
-                    result["state"] >= 16 * sum(own),
-                    f"rank {rank} of {ranks} holds {result['state']} bytes of optimizer state; the two moments "
-                    f"of its {sum(own)} elements are {16 * sum(own)}: is a unit left out?",
-                )
+            batches = batches_of(CASES, ranks)
+            results = submission.launch(probes.zero1_steps, CASES, batches, ranks=ranks)
+            for rank, (result, trace) in enumerate(zip(results, results.traces)):
+                for case, own in zip(CASES, result):
+                    self.state_is_sharded(own["state"], case, rank, ranks)
+                self.sends_two_halves(trace, rank, ranks)
+            all_waited_for(submission)
 
-    @check(points=3, title="it sends 2(N-1)/N of the parameters: no all-reduce")
-    def test_sent(self, submission):
-        ranks = 3
-        results = submission.launch(probes.zero1_steps, batches_of(ranks), ranks=ranks)
-        _, whole = shares(ranks)
-        for rank, trace in enumerate(results.traces):
-            want = 2 * (ranks - 1) * 8 * whole // ranks * STEPS
-            kinds = sorted({op.kind for op in trace.ops})
-            sent = trace.bytes_sent()
-            words = (
-                "an all-reduce leaves every rank the whole sum, of which it needs 1/N: reduce_scatter"
-                if trace.count("all_reduce")
-                else "a reduce_scatter and an all_gather a unit"
-            )
-            expect.that(
-                trace.count("all_reduce") + trace.count("reduce_scatter") or not trace.count(),
-                f"rank {rank} sent {', '.join(kinds)} only: the gradients were never reduced",
-            )
-            expect.that(
-                sent == want,
-                f"rank {rank} sent {sent} bytes in {STEPS} steps by {', '.join(kinds)}; 2(N-1)/N of the gradients "
-                f"and parameters is {want}: {words}",
-            )
+    def nothing_left(self, result):
+        expect.that(
+            "parameter" not in result["left"],
+            "after step() parameters still have a gradient: the next backward would add to it. Set "
+            "`.grad = None` on each",
+        )
+        expect.that(
+            "shard" not in result["left"],
+            "after step() a shard still has its gradient: it takes memory during the next forward "
+            "and backward. Set `unit.shard.grad = None`, too",
+        )
+        expect.that(result["views"], f"after step() {STILL_VIEWS}: all_gather into `unit.full`")
+
+    def state_is_sharded(self, state, case, rank, ranks):
+        own, _ = shares(case, ranks)
+        least = MOMENTS[case.make] * NUMBER_BYTES[case.dtype] * sum(own)
+        counters = 8 * 2 * len(case.widths)
+        where = f"{described(case, rank, ranks)}: {state} bytes of optimizer state"
+        expect.that(
+            state <= least + counters,
+            f"{where}, and its shards' is {least}: it is not sharded. Give `make` the shards, and "
+            "nothing else",
+        )
+        expect.that(state >= least, f"{where}; its shards' is {least}: is a unit left out?")
+
+    def sends_two_halves(self, trace, rank, ranks):
+        want = 2 * STEPS * sum(ring_bytes(case, ranks) for case in CASES)
+        kinds = {op.kind for op in trace.ops}
+        expect.that(
+            kinds != {"all_gather"},
+            f"rank {rank} sent all_gather only: the gradients were never reduced",
+        )
+        words = (
+            "an all-reduce leaves every rank the whole sum, of which it needs 1/N: reduce_scatter"
+            if "all_reduce" in kinds
+            else "a reduce_scatter and an all_gather a unit"
+        )
+        expect.that(
+            trace.bytes_sent() == want and "all_reduce" not in kinds,
+            f"rank {rank} of {ranks} sent {trace.bytes_sent()} bytes in {STEPS} steps of two models by "
+            f"{', '.join(sorted(kinds)) or 'no message'}; 2(N-1)/N of the gradients and parameters is {want}: "
+            f"{words}",
+        )
 
 
 class TestReduceUnit(Exercise):
@@ -185,99 +238,129 @@ class TestReduceUnit(Exercise):
     name = "reduce_unit"
     reference = "minitrain.parallel.zero.plain:reduce_unit"
     hidden = HIDDEN
+    microbatches = 4  # three that add up, then all is forgotten, then one more
 
-    @check(points=4, title="shard.grad is this rank's part of the average; microbatches add up")
+    @check(points=3, title="shard.grad is this rank's part of the average; microbatches add up")
     def test_gradient(self, submission):
         for ranks in (2, 3):
-            for steps in (1, 2):
-                batches = batches_of(ranks, steps)
-                results = submission.launch(probes.reduced, batches, ranks=ranks)
-                self.equal_parts(results, batches)
+            batches = batches_of(CASES, ranks, self.microbatches)
+            with expect.because(NO_GRADIENT):
+                results = submission.launch(probes.reduced, CASES, batches, BIASLESS, ranks=ranks)
+            for case, steps, *own in zip(CASES, batches, *results):
+                for rank, result in enumerate(own):
+                    where = described(case, rank, ranks)
+                    untouched = probes.values(probes.network(case))
+                    expect.that(
+                        expect.difference(result["parameters"], untouched, 0.0) is None,
+                        f"{where}: the parameters themselves have changed, which only the update moves: "
+                        "reduce_scatter into a tensor of its own",
+                    )
+                    for number, units in enumerate(result["seen"], 1):
+                        since = steps[3:4] if number == self.microbatches else steps[:number]
+                        self.equal_parts(units, case, since, rank, where)
 
-    @check(points=4, title="nothing else is left: S/N elements a unit, in a memory of their own")
+    @check(points=7, title="one reduce-scatter a unit; S/N elements stay, in memory of their own")
     def test_held(self, submission):
-        ranks = 3
-        own, _ = shares(ranks)
-        for rank, units in enumerate(
-            submission.launch(probes.reduced, batches_of(ranks), ranks=ranks)
-        ):
-            for number, (unit, elements) in enumerate(zip(units, own)):
-                expect.that(
-                    unit["left"] == 0,
-                    f"rank {rank}, unit {number}: {unit['left']} parameters still have their whole gradient: "
-                    "set `parameter.grad = None`, or stage 2 saves nothing",
-                )
-                expect.that(
-                    unit["held"] == 8 * elements,
-                    f"rank {rank}, unit {number}: shard.grad keeps {unit['held']} bytes alive for {8 * elements}: "
-                    "a slice keeps the whole tensor behind it; reduce_scatter into a tensor of its own",
-                )
+        for ranks in (2, 3):
+            batches = batches_of(CASES, ranks, self.microbatches)
+            results = submission.launch(probes.reduced, CASES, batches, ranks=ranks)
+            for rank, (result, trace) in enumerate(zip(results, results.traces)):
+                for case, own in zip(CASES, result):
+                    for number, units in enumerate(own["seen"], 1):
+                        where = f"{described(case, rank, ranks)}, after microbatch {number}"
+                        self.holds_a_part(units, case, ranks, where)
+                self.sends_one_half(trace, rank, ranks)
+            all_waited_for(submission)
 
-    @check(points=2, title="one reduce-scatter a unit")
-    def test_messages(self, submission):
-        ranks = 3
-        results = submission.launch(probes.reduced, batches_of(ranks, 1), ranks=ranks)
-        _, whole = shares(ranks)
-        for rank, trace in enumerate(results.traces):
-            kinds = [op.kind for op in trace.ops]
+    def holds_a_part(self, units, case, ranks, where):
+        own, _ = shares(case, ranks)
+        for number, (unit, elements) in enumerate(zip(units, own)):
             expect.that(
-                kinds == ["reduce_scatter"] * 3,
-                f"rank {rank} made {', '.join(kinds) or 'no messages'} for three units: one reduce_scatter each. "
-                "An all-reduce sends twice as much and leaves the whole sum on each rank",
+                unit["left"] == 0,
+                f"{where}, unit {number}: its parameters still have their whole gradient: "
+                "set `parameter.grad = None` on each, or stage 2 saves nothing",
             )
-            want = (ranks - 1) * 8 * whole // ranks
+            least = NUMBER_BYTES[case.dtype] * elements
             expect.that(
-                trace.bytes_sent() == want,
-                f"rank {rank} sent {trace.bytes_sent()} bytes, (N-1)/N of the gradients is {want}",
+                unit["held"] == least,
+                f"{where}, unit {number}: shard.grad keeps {unit['held']} bytes alive for {least}: a slice keeps the "
+                "whole tensor behind it; reduce_scatter into a tensor of its own",
             )
 
-    def equal_parts(self, results, batches):
+    def sends_one_half(self, trace, rank, ranks):
+        units = sum(len(case.widths) - 1 for case in CASES) * self.microbatches
+        kinds = {op.kind for op in trace.ops}
+        expect.that(
+            kinds == {"reduce_scatter"} and trace.count() == units,
+            f"rank {rank} sent {plural(trace.count(), 'message')} ({', '.join(sorted(kinds)) or 'none'}) in {units} "
+            "calls: one reduce_scatter each. An all-reduce sends twice as much and leaves the whole sum on each rank",
+        )
+        want = self.microbatches * sum(ring_bytes(case, ranks) for case in CASES)
+        expect.that(
+            trace.bytes_sent() == want,
+            f"rank {rank} sent {trace.bytes_sent()} bytes, (N-1)/N of the gradients is {want}",
+        )
+
+    def equal_parts(self, units, case, batches, rank, where):
+        """batches: the microbatches since the shards' gradients were None."""
         ranks = len(batches[0])
-        sums = [
-            self.flat(batches, range(ranks), ranks),
-            self.flat(batches[-1:], range(ranks), ranks),
+        totals = [self.flat(case, [step], range(ranks), ranks) for step in batches]
+        alone = self.flat(case, batches, [rank], ranks)
+        for number, unit in enumerate(units):
+            parts = [total[number].chunk(ranks)[rank] / ranks for total in totals]
+            whole = sum(total[number] for total in totals)
+            expect.that(unit["gradient"] is not None, f"{where}, unit {number}: shard.grad is None")
+            expect.equal(
+                unit["gradient"],
+                sum(parts),
+                what=f"{where}, unit {number}: shard.grad (microbatches since it was None: {len(batches)})",
+                hints=[
+                    *self.mistakes_in_adding(parts),
+                    (ranks * sum(parts), "that is the sum over ranks: op='avg'"),
+                    (
+                        alone[number].chunk(ranks)[rank],
+                        "that is the rank's own gradient: it was never reduced",
+                    ),
+                    (
+                        whole.chunk(ranks)[0] / ranks,
+                        "that is rank 0's part: take that of group.rank",
+                    ),
+                    (whole / ranks, "that is the whole average: keep this rank's part of it"),
+                ],
+            )
+
+    def mistakes_in_adding(self, parts):
+        """Nothing where there is one part, and all would be the same."""
+        if len(parts) == 1:
+            return []
+        halved = parts[0]
+        for part in parts[1:]:
+            halved = (halved + part) / 2
+        mean = "that is a mean of the microbatches: their parts add up, nothing divides them here"
+        repeated = sum((len(parts) - place) * part for place, part in enumerate(parts))
+        return [
+            (
+                repeated,
+                "that has the earlier microbatches several times: their whole gradients were still there, and "
+                "were reduced again. Set `parameter.grad = None` on each",
+            ),
+            (parts[-1], "that is the last microbatch's alone: add to a shard.grad that is there"),
+            (sum(parts) / len(parts), mean),
+            (halved, mean),
         ]
-        for rank, units in enumerate(results):
-            alone = self.flat(batches, [rank], ranks)
-            for number, unit in enumerate(units):
-                total, last = (s[number] for s in sums)
-                part = total.chunk(ranks)[rank] / ranks
-                expect.that(
-                    unit["gradient"] is not None, f"rank {rank}, unit {number}: shard.grad is None"
-                )
-                expect.equal(
-                    unit["gradient"],
-                    part,
-                    what=f"rank {rank} of {ranks}, unit {number}, {len(batches)} microbatches: shard.grad",
-                    hints=[
-                        (part * ranks, "that is the sum over ranks: op='avg'"),
-                        (
-                            last.chunk(ranks)[rank] / ranks,
-                            "that is the last microbatch's alone: add to a shard.grad that is there",
-                        ),
-                        (
-                            alone[number].chunk(ranks)[rank],
-                            "that is the rank's own gradient: it was never reduced",
-                        ),
-                        (
-                            total.chunk(ranks)[0] / ranks,
-                            "that is rank 0's part: take that of group.rank",
-                        ),
-                        (total / ranks, "that is the whole average: keep this rank's part of it"),
-                    ],
-                )
 
     @staticmethod
-    def flat(batches, ranks, size):
+    def flat(case, batches, ranks, size):
         """The gradients of these ranks, summed over them and over microbatches, unit by unit."""
-        model = probes.network()
+        model = probes.network(case)
         for step in batches:
             for rank in ranks:
-                probes.squared(model, step[rank]).backward()
-        own, _ = shares(size)
+                probes.squared_without_bias(model, step[rank], rank == BIASLESS).backward()
+        own, _ = shares(case, size)
         out = []
         for layer, length in zip(model.layers, own):
-            flat = torch.cat([p.grad.flatten() for p in layer.parameters()])
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in layer.parameters()]
+            flat = torch.cat([gradient.flatten() for gradient in grads])
             out.append(F.pad(flat, (0, length * size - flat.numel())))
         return out
 
@@ -289,70 +372,97 @@ class TestShardedUnit(Exercise):
     reference = "minitrain.parallel.zero.plain:ShardedUnit"
     hidden = HIDDEN
 
-    @check(points=5, title="gather gives the parameters, and after an update the new ones")
+    @check(points=3, title="gather gives the parameters, and after an update the new ones")
     def test_values(self, submission):
-        want = probes.values(probes.network().layers[1])
+        wanted = [probes.values(layer) for layer in self.layers()]
         for ranks in (2, 3):
-            for rank, result in enumerate(submission.launch(probes.gathered, ranks=ranks)):
-                where = f"rank {rank} of {ranks}"
-                expect.that(
-                    "empty" not in result,
-                    f"{where}: after {result.get('empty')} the parameters have no memory: gather() must give `full` its "
-                    "bytes, and free() must make the next gather send again (self.work = None)",
-                )
-                expect.equal(result["values"], want, what=f"{where}: the parameters after gather()")
-                expect.equal(
-                    result["tripled"],
-                    [3 * w for w in want],
-                    what=f"{where}: every shard was tripled between free() and gather(); the parameters",
-                    hints=[
-                        (
-                            want,
-                            "those are the old ones: free() must make the next gather send again",
-                        )
-                    ],
-                )
+            for rank, units in enumerate(submission.launch(probes.gathered, ranks=ranks)):
+                for number, (result, want) in enumerate(zip(units, wanted)):
+                    where = (
+                        f"rank {rank} of {ranks}, {NTH[number]} of two units that are alive at once"
+                    )
+                    self.comes_back(result, want, where)
+
+    def layers(self):
+        """Of the two units in the probe."""
+        return probes.network(probes.LARGE).layers[1], probes.network(probes.SMALL).layers[0]
+
+    def comes_back(self, result, want, where):
+        expect.that(
+            "empty" not in result,
+            f"{where}: after {result.get('empty')} the parameters have no memory: gather() must give `full` its "
+            "bytes, and free() must make the next gather send again (self.work = None)",
+        )
+        expect.equal(result["values"], want, what=f"{where}: the parameters after gather()")
+        tripled = [3 * w for w in want]
+        expect.equal(
+            result["tripled"],
+            tripled,
+            what=f"{where}: every shard was tripled between free() and gather(); the parameters",
+            hints=[(want, "those are the old ones: free() must make the next gather send again")],
+        )
+        expect.equal(
+            result["gradient"],
+            tripled[0].sum(0, keepdim=True),
+            what=f"{where}: the gradient of a forward's input, from the parameters that its graph holds",
+        )
 
     @check(points=4, title="freed, it holds the shard alone; the parameters stay views of `full`")
     def test_bytes(self, submission):
         for ranks in (2, 3):
-            own, _ = shares(ranks)
-            for rank, result in enumerate(submission.launch(probes.gathered, ranks=ranks)):
-                expect.that(
-                    result["shard"] == 8 * own[1],
-                    f"rank {rank} of {ranks}: the shard keeps {result['shard']} bytes alive, not {8 * own[1]}",
-                )
-                for when in ("at first", "freed", "freed again"):
-                    if when not in result:
-                        continue
+            for rank, units in enumerate(submission.launch(probes.gathered, ranks=ranks)):
+                for number, (result, layer) in enumerate(zip(units, self.layers())):
+                    where = f"rank {rank} of {ranks}, {NTH[number]} of two units"
+                    elements = -(-sum(p.numel() for p in layer.parameters()) // ranks)
+                    least = NUMBER_BYTES[layer.weight.dtype] * elements
                     expect.that(
-                        result[when] == 0,
-                        f"rank {rank} of {ranks}, {when}: the storage of `full` has {result[when]} bytes. To drop a "
-                        "name frees nothing while the graph of a forward holds the tensor: shrink it, "
-                        "full.untyped_storage().resize_(0)",
+                        result["shard"] == least,
+                        f"{where}: the shard keeps {result['shard']} bytes alive, not {least}",
                     )
-                expect.that(
-                    result.get("same"),
-                    f"rank {rank} of {ranks}: the parameters are no views of `full` any more; do not make new "
-                    "tensors, give the old storage its bytes back",
-                )
+                    for when in ("at first", "freed", "freed again"):
+                        self.is_freed(result.get(when, 0), f"{where}, {when}")
+                    whole = least * ranks
+                    expect.that(
+                        result.get("gathered", whole) == whole,
+                        f"{where}: gathered, the storage of `full` has {result.get('gathered')} bytes, and needs {whole}: "
+                        "resize_(self.full.nbytes)",
+                    )
+                    expect.that(result.get("same"), f"{where}: {STILL_VIEWS}")
 
-    @check(points=3, title="start_gather does not wait, and a second one sends nothing")
+    def is_freed(self, full, where):
+        expect.that(
+            full == 0,
+            f"{where}: the storage of `full` has {full} bytes. To drop a name frees nothing while the graph of a "
+            "forward holds the tensor: shrink it, full.untyped_storage().resize_(0)",
+        )
+
+    @check(points=5, title="start_gather does not wait, gather does, and nothing is sent twice")
     def test_start(self, submission):
         for rank, result in enumerate(submission.launch(probes.started, ranks=2)):
+            self.is_freed(result["freed"], f"rank {rank}, freed")
             expect.that(
-                len(result["waited"]) > 0,
+                result["started"],
                 f"rank {rank}: start_gather() sent nothing, so nothing can be prefetched",
             )
             expect.that(
-                not any(result["waited"]),
+                not any(result["started"]),
                 f"rank {rank}: start_gather() waited for its message: issue it with async_op=True and keep the work; "
                 "gather() waits",
             )
             expect.that(
                 result["count"] == 1,
-                f"rank {rank}: two start_gather() and two gather() sent {result['count']} messages, expected 1: where "
-                "a work is there, nothing is to be sent",
+                f"rank {rank}: three start_gather() and two gather() without a free() sent {result['count']} messages, "
+                "expected 1: where a work is there, nothing is to be sent",
+            )
+            expect.that(
+                result["gathered"] and all(result["gathered"]),
+                f"rank {rank}: after start_gather() and gather() a message is still under way: gather() must wait for "
+                "it, whoever has begun it, or the unit computes with what has not arrived",
+            )
+            expect.that(
+                result["count after free"] == 1,
+                f"rank {rank}: two free() after that sent {result['count after free'] - 1} messages more: free() sends "
+                "nothing, whether `full` is there or not",
             )
 
     @check(points=2, title="free waits for what is still arriving")
@@ -363,8 +473,14 @@ class TestShardedUnit(Exercise):
         )
         with expect.because({"died": words}):
             results = submission.launch(probes.unused, ranks=2)
-        for rank, waited in enumerate(results):
-            expect.that(waited and all(waited), f"rank {rank}: {words}")
+        for rank, result in enumerate(results):
+            self.is_freed(result["freed"], f"rank {rank}, freed")
+            expect.that(result["waited"] and all(result["waited"]), f"rank {rank}: {words}")
+            expect.equal(
+                result["values"],
+                probes.values(self.layers()[0]),
+                what=f"rank {rank}: the parameters after start_gather(), free(), gather()",
+            )
 
 
 class TestZero3(Exercise):
@@ -373,81 +489,135 @@ class TestZero3(Exercise):
     name = "Zero3"
     reference = "minitrain.parallel.zero.plain:Zero3"
     hidden = HIDDEN
+    cases = (probes.LARGE, probes.ONE_UNIT, probes.FIVE_UNITS)
 
-    @check(points=4, title="three AdamW steps equal one process (2 and 3 ranks, float64)")
+    def results(self, submission, ranks):
+        """batches[case], and results[rank][case]."""
+        batches = batches_of(self.cases, ranks)
+        run = submission.launch(probes.zero3_steps, self.cases, batches, ranks=ranks, timeout=8)
+        return batches, run
+
+    @check(points=4, title="three steps equal one process (2 and 3 ranks, 1, 3 and 5 units)")
     def test_parameters(self, submission):
         for ranks in (2, 3):
-            batches = batches_of(ranks)
-            results = submission.launch(probes.zero3_steps, batches, ranks=ranks, timeout=8)
-            for result in results:
-                expect.that(
-                    result["left"] == 0,
-                    f"after backward {result['left']} parameters still have their whole gradient: "
-                    "reduce_unit(unit) when they are complete",
-                )
-                expect.that(
-                    result["after backward"] == 0,
-                    f"after backward {result['after backward']} units are still full: the next step would compute "
-                    "with their old parameters",
-                )
-            equal_parameters(results, batches)
+            batches, results = self.results(submission, ranks)
+            for case, steps, *own in zip(self.cases, batches, *results):
+                for result in own:
+                    for each in result["passes"]:
+                        self.nothing_left(each)
+                equal_parameters(own, case, steps, zero3_losses)
 
-    @check(points=5, title="the next unit is on its way before this one computes, both ways")
+    def nothing_left(self, each):
+        expect.that(
+            each["left"] == 0,
+            "after backward parameters still have their whole gradient: reduce_unit(unit) when they "
+            "are complete",
+        )
+        expect.that(
+            each["after backward"] == 0,
+            f"after {'backward' if each['training'] else 'a forward in evaluation'} "
+            f"{units_are(each['after backward'])} still full: the next step would compute "
+            "with their old parameters",
+        )
+
+    @check(points=8, title="one unit ahead, both ways, and two at a time at most")
     def test_prefetch(self, submission):
-        results = submission.launch(probes.zero3_steps, batches_of(2, 1), ranks=2, timeout=8)
+        _, results = self.results(submission, 2)
         for rank, result in enumerate(results):
-            lines = [tuple(line[:2]) for line in result["log"]]
-            last = len(probes.WIDTHS) - 2
-            pairs = [("forward", k, k + 1) for k in range(last)]
-            pairs += [("backward", k, k - 1) for k in range(last, 0, -1)]
-            for what, number, following in pairs:
-                now = lines.index((what, number))
-                begin = max((i for i in range(now) if lines[i] == ("free", following)), default=0)
-                before = lines[begin:now]
-                expect.that(
-                    ("start", following) in before,
-                    f"rank {rank}: when the {what} of unit {number} began, the gather of unit {following} was not "
-                    f"under way: start_gather() of the next in {what} order belongs into before_{what}",
-                )
-                expect.that(
-                    ("gather", following) not in before,
-                    f"rank {rank}: before the {what} of unit {number} it waited for unit {following}: nothing is hidden. "
-                    "start_gather() the next one, gather() only the one that computes now",
-                )
+            for case, own in zip(self.cases, result):
+                where = described(case, rank, 2)
+                for each in own["passes"]:
+                    self.keeps_the_order(each, len(case.widths) - 1, where)
 
-    @check(points=3, title="two units at a time at most, none between the passes")
-    def test_full(self, submission):
-        results = submission.launch(probes.zero3_steps, batches_of(2, 1), ranks=2, timeout=8)
-        for rank, result in enumerate(results):
-            for when in ("after forward", "after backward"):
-                expect.that(
-                    result[when] == 0,
-                    f"rank {rank}, {when}: {result[when]} units are still full. Each must be freed, and the last has "
-                    "no next one (units[-1] is the last, not nothing)",
-                )
-            for line in result["log"]:
-                expect.that(
-                    len(line) == 2 or line[2] <= 2,
-                    f"rank {rank}: at the {line[0]} of unit {line[1]} {line[-1]} units were full: this one and the "
-                    "next are two; free() each when its forward and its backward are done",
-                )
+    def keeps_the_order(self, each, units, where):
+        self.are_all_freed(each, "after forward", units, where)
+        self.is_one_ahead(each, units, where)
+        self.are_two_at_most(each, where)
+        self.are_all_freed(each, "after backward", units, where)
 
-    @check(points=2, title="a step sends 3(N-1)/N of the parameters")
+    def is_one_ahead(self, each, units, where):
+        lines = [tuple(line[:2]) for line in each["log"]]
+        pairs = [("forward", k, k + 1) for k in range(units)]
+        if each["training"]:
+            pairs += [("backward", k, k - 1) for k in reversed(range(units))]
+        for what, number, following in pairs:
+            now = lines.index((what, number))
+            expect.that(
+                ("gather", number) in since_free(lines, number, now),
+                f"{where}: the {what} of unit {number} began and nobody had waited for its parameters: start_gather() "
+                "only begins; gather() the unit that computes now",
+            )
+            if not 0 <= following < units:
+                continue
+            before = since_free(lines, following, now)
+            expect.that(
+                ("start", following) in before,
+                f"{where}: when the {what} of unit {number} began, the gather of unit {following} was not "
+                f"under way: start_gather() of the next in {what} order belongs into before_{what}",
+            )
+            expect.that(
+                ("gather", following) not in before,
+                f"{where}: before the {what} of unit {number} it waited for unit {following}: nothing is hidden. "
+                "start_gather() the next one, gather() only the one that computes now",
+            )
+
+    def are_two_at_most(self, each, where):
+        for line in each["log"]:
+            expect.that(
+                len(line) == 2 or line[2] <= 2,
+                f"{where}: at the {line[0]} of unit {line[1]} {line[-1]} units were full: this one and the "
+                "next are two; free() each when its forward and its backward are done",
+            )
+
+    def are_all_freed(self, each, when, units, where):
+        begun = [line[1] for line in each["log"] if line[0] == "start"]
+        has_wrapped = when == "after backward" and begun[-1:] == [units - 1]
+        words = " The first has none before it: units[-1] is the last, not nothing" * has_wrapped
+        expect.that(
+            each[when] == 0,
+            f"{where}, {when}: {units_are(each[when])} still full. Each must be freed when it has computed.{words}",
+        )
+
+    @check(points=2, title="forward and backward send 3(N-1)/N of the parameters, and no more")
     def test_sent(self, submission):
         ranks = 3
-        _, whole = shares(ranks)
-        results = submission.launch(probes.zero3_steps, batches_of(ranks), ranks=ranks, timeout=8)
+        _, results = self.results(submission, ranks)
         for rank, result in enumerate(results):
-            kinds = [kind for kind, _ in result["ops"]]
-            count = (kinds.count("all_gather"), kinds.count("reduce_scatter"))
-            expect.that(
-                count == (6, 3),
-                f"rank {rank} made {count[0]} all-gathers and {count[1]} reduce-scatters a step for three units: two "
-                "and one a unit",
-            )
-            sent = sum(size for _, size in result["ops"])
-            want = 3 * (ranks - 1) * 8 * whole // ranks
-            expect.that(sent == want, f"rank {rank} sent {sent} bytes a step, 3(N-1)/N is {want}")
+            for case, own in zip(self.cases, result):
+                units, where = len(case.widths) - 1, described(case, rank, ranks)
+                for each in own["passes"]:
+                    self.keeps_the_order(each, units, where)
+                    self.sends(each, case, where, ranks)
+
+    def sends(self, each, case, where, ranks):
+        units, is_training = len(case.widths) - 1, each["training"]
+        kinds = [kind for kind, _ in each["ops"]]
+        count = (kinds.count("all_gather"), kinds.count("reduce_scatter"))
+        name, words = (
+            ("a forward and backward", "two and one a unit")
+            if is_training
+            else ("a forward in evaluation", "one and none a unit")
+        )
+        expect.that(
+            count == ((2 * units, units) if is_training else (units, 0)),
+            f"{where}: {count[0]} all-gathers and {count[1]} reduce-scatters in {name}: {words}",
+        )
+        sent = sum(size for _, size in each["ops"])
+        want = (3 if is_training else 1) * ring_bytes(case, ranks)
+        expect.that(
+            sent == want,
+            f"{where}: {sent} bytes sent in {name}, {3 if is_training else 1}(N-1)/N is {want}",
+        )
+
+
+def units_are(count):
+    return f"{plural(count, 'unit')} {'is' if count == 1 else 'are'}"
+
+
+def since_free(lines, unit, now):
+    """What was called before line `now`, from when this unit was last freed."""
+    begin = max((i for i in range(now) if lines[i] == ("free", unit)), default=0)
+    return lines[begin:now]
 
 
 class TestOffloadedStep(Exercise):
@@ -456,77 +626,103 @@ class TestOffloadedStep(Exercise):
     name = "offloaded_step"
     reference = "minitrain.parallel.zero.plain:offloaded_step"
     hidden = HIDDEN
+    makes = (partial(torch.optim.AdamW, lr=1e-2), probes.SGD)
+    sizes = ((5, 9, 4), (6, 6))
 
     def results(self, submission):
-        gradients = [[torch.randn(n, dtype=torch.float64) for n in (5, 9, 4)] for _ in range(3)]
-        return gradients, submission.run(probes.offload_steps, gradients)
+        """shards[run], gradients[run][step]; one unit of the second run has none at first."""
+        shards = [[torch.randn(n, dtype=torch.float64) for n in own] for own in self.sizes]
+        gradients = [[[torch.randn_like(s) for s in own] for _ in range(STEPS)] for own in shards]
+        gradients[1][0][1] = None
+        run = submission.run(probes.offload_steps, self.makes, shards, gradients)
+        return shards, gradients, run
+
+    def stepped(self, make, shards, gradients, forgets=False):
+        """The shards after steps without a store; the argument makes a likely mistake."""
+        shards = [nn.Parameter(shard.clone()) for shard in shards]
+        optimizers = [make([shard]) for shard in shards]
+        for step in gradients:
+            if forgets:
+                optimizers = [make([shard]) for shard in shards]
+            for shard, gradient, optimizer in zip(shards, step, optimizers):
+                shard.grad = gradient
+                optimizer.step()
+        return [shard.detach() for shard in shards]
 
     @check(points=3, title="three steps move the shards as they would without a store")
     def test_shards(self, submission):
-        gradients, result = self.results(submission)
-        expect.that(
-            not result["problems"],
-            f"the store says: {'; '.join(dict.fromkeys(result['problems']))}. Give tensors their memory "
-            "(resize_(tensor.nbytes)) before the read, write them after the step, free them after the write",
-        )
-        want = [nn.Parameter(torch.ones(n, dtype=torch.float64)) for n in (5, 9, 4)]
-        fresh = [nn.Parameter(torch.ones(n, dtype=torch.float64)) for n in (5, 9, 4)]
-        optimizer = torch.optim.AdamW(want, lr=1e-2)
-        for step in gradients:
-            forgetful = torch.optim.AdamW(fresh, lr=1e-2)
-            for one, other, gradient in zip(want, fresh, step):
-                one.grad, other.grad = gradient, gradient
-            optimizer.step()
-            forgetful.step()
-        expect.equal(
-            result["shards"],
-            [w.detach() for w in want],
-            what="the shards after three steps",
-            hints=[
-                (
-                    [w.detach() for w in fresh],
-                    "that is AdamW whose state is new at every step: read it back",
-                ),
-            ],
-        )
+        shards, gradients, results = self.results(submission)
+        for make, own, steps, result in zip(self.makes, shards, gradients, results):
+            problems = "; ".join(dict.fromkeys(result["problems"]))
+            expect.that(
+                not problems,
+                f"the store says: {problems}. Give tensors their memory (resize_(tensor.nbytes)) before the read, "
+                "write them after the step, free them after the write",
+            )
+            forgetful = self.stepped(make, own, steps, forgets=True)
+            expect.equal(
+                result["shards"],
+                self.stepped(make, own, steps),
+                what=f"{make.func.__name__}, the {len(own)} shards after three steps",
+                hints=[
+                    (
+                        forgetful,
+                        f"that is {make.func.__name__} whose state is new at every step: read it back",
+                    )
+                ],
+            )
 
     @check(points=4, title="in memory: one unit's state at a time, and none after the step")
     def test_memory(self, submission):
-        _, result = self.results(submission)
+        _, _, results = self.results(submission)
+        for result in results:
+            for number, step in enumerate(result["steps"], 1):
+                self.one_at_a_time(number, step)
+
+    def one_at_a_time(self, number, step):
         expect.that(
-            not any(result["after"]),
-            f"after the step {result['after'][-1]} bytes of state are in memory: what is written must give "
+            step["left"] == 0,
+            f"after step {number} {step['left']} bytes of state are in memory: what is written must give "
             "its memory back, tensor.untyped_storage().resize_(0)",
         )
-        most = 2 * result["largest"]
-        worst = max(result["seen"], default=0)
-        expect.that(
-            worst <= most and worst < result["total"],
-            f"while an optimizer stepped {worst} bytes of state were in memory, of {result['total']} in all; the "
-            f"largest unit's is {result['largest']}: read, step, write and free unit by unit",
-        )
+        for place, (own, others) in enumerate(step["seen"]):
+            expect.that(
+                others == 0,
+                f"step {number}: while optimizer {place} stepped with {own} bytes of state, {others} bytes of others' "
+                "state were in memory: read, step, write and free unit by unit",
+            )
 
     @check(points=3, title="a step reads and writes each unit once, and commits at its end")
     def test_store(self, submission):
-        _, result = self.results(submission)
-        for number, calls in enumerate(result["calls"]):
-            writes = [key for what, key in calls if what == "write"]
-            reads = [key for what, key in calls if what == "read"]
-            expect.that(
-                len(writes) == len(set(writes)) == 3,
-                f"step {number} wrote {writes}: each of the three units once, under a key of its own",
-            )
-            wanted = 3 if number else 0
-            expect.that(
-                len(reads) == wanted and len(set(reads)) == wanted,
-                f"step {number} read {reads}: expected {wanted} reads. Nothing is in the store before the first step; "
-                "from then on, each unit once",
-            )
-            expect.that(
-                calls[-1][0] == "commit" and [c[0] for c in calls].count("commit") == 1,
-                f"step {number}: store.commit() belongs once, at the end, when all is written: until then "
-                "the state of the step before is the valid one",
-            )
+        _, gradients, results = self.results(submission)
+        for steps, result in zip(gradients, results):
+            had = 0  # units with a state
+            for number, step in enumerate(result["steps"], 1):
+                self.one_at_a_time(number, step)
+                has = sum(
+                    any(s[unit] is not None for s in steps[:number])
+                    for unit in range(len(steps[0]))
+                )
+                self.once_each(number, step["calls"], had, has)
+                had = has
+
+    def once_each(self, number, calls, had, has):
+        writes = [key for what, key in calls if what == "write"]
+        reads = [key for what, key in calls if what == "read"]
+        expect.that(
+            len(writes) == len(set(writes)) == has,
+            f"step {number} wrote {writes}: each of the {has} units with a state once, under a key of its own",
+        )
+        expect.that(
+            len(reads) == len(set(reads)) == had,
+            f"step {number} read {reads}: expected {had} reads. What has made no state yet has nothing in the store; "
+            "from then on, each unit once",
+        )
+        expect.that(
+            calls[-1][0] == "commit" and [c[0] for c in calls].count("commit") == 1,
+            f"step {number}: store.commit() belongs once, at the end, when all is written: until then "
+            "the state of the step before is the valid one",
+        )
 
 
 def row_of(table, column, value):

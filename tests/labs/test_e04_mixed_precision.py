@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -26,7 +28,8 @@ HIDDEN = (
     "minitrain/precision/low_bit_linear.py",
 )
 BF16 = torch.bfloat16
-
+DRAWN = ((1, 5), (1, 9), (4, 12), (1, 3))  # m, -e, its powers of two, what is missing above
+TURNED = "amax[i, j] is of the tile in row i, column j"
 
 FORMS = {
     "E4M3": probes.Form(3, -6, 448.0),
@@ -60,32 +63,67 @@ def nearest(x, form, ties="even"):
     return torch.where(x.isnan(), x, torch.copysign(value, x))
 
 
-def stepped(x, form, early=0, late=0):
+def stepped(x, form, early=0, late=0, whole=torch.round):
     """x in whole steps, not clamped; a mistake adds to the exponent, before or after its minimum."""
     exponent = torch.frexp(x).exponent - 1 + early
     exponent = exponent.clamp(min=form.smallest_exponent) + late
     step = torch.ldexp(torch.ones_like(x), exponent - form.mantissa_bits)
-    return (x / step).round() * step
+    return whole(x / step) * step
 
 
-def tiled(x, form, tile, amax=None, magnitude=True):
-    """Tile by tile, in a loop."""
+def drawn_form():
+    """A format that nobody can have in a table."""
+    m, depth, width, short = (int(torch.randint(*ends, ())) for ends in DRAWN)
+    return probes.Form(m, -depth, 2.0 ** (width - depth) * (2 - short / 2**m))
+
+
+def forms():
+    form = drawn_form()
+    name = f"m = {form.mantissa_bits}, from 2^{form.smallest_exponent}, largest {form.largest:g}"
+    return {**FORMS, name: form}
+
+
+def scales(x, form, tile, amax=None, magnitude=True):
+    """(R, K): each element's, tile by tile, in a loop."""
     rows, columns = tile or x.shape
-    result = torch.empty_like(x)
+    result = torch.ones_like(x)
     for i, r in enumerate(range(0, x.shape[0], rows)):
         for j, c in enumerate(range(0, x.shape[1], columns)):
             part = x[r : r + rows, c : c + columns]
             largest = (part.abs() if magnitude else part).max() if amax is None else amax[i, j]
-            scale = largest / form.largest if largest > 0 else torch.tensor(1.0)
-            result[r : r + rows, c : c + columns] = nearest(part / scale, form) * scale
+            if largest > 0:
+                result[r : r + rows, c : c + columns] = largest / form.largest
     return result
+
+
+def tiled(x, form, tile, amax=None, magnitude=True):
+    scale = scales(x, form, tile, amax, magnitude)
+    return nearest(x / scale, form) * scale
+
+
+def padded(x, tile, value=0.0):
+    edge = (0, -x.shape[1] % tile[1], 0, -x.shape[0] % tile[0])
+    return torch.nn.functional.pad(x, edge, value=value)
+
+
+def cut(result, x):
+    return result[: x.shape[0], : x.shape[1]]
 
 
 def reshaped(x, form, tile):
     """What `reshape(-1, r * c)` takes for tiles: r * c neighbours in memory."""
-    padded = torch.nn.functional.pad(x, (0, -x.shape[1] % tile[1], 0, -x.shape[0] % tile[0]))
-    flat = tiled(padded.reshape(-1, tile[0] * tile[1]), form, (1, tile[0] * tile[1]))
-    return flat.reshape(padded.shape)[: x.shape[0], : x.shape[1]]
+    full = padded(x, tile)
+    flat = tiled(full.reshape(-1, tile[0] * tile[1]), form, (1, tile[0] * tile[1]))
+    return cut(flat.reshape(full.shape), x)
+
+
+def whole_tiles_only(x, form, tile, edge):
+    """What is left where the tiles that stand over the edge are passed over."""
+    rows, columns = (size - size % side for size, side in zip(x.shape, tile))
+    result = edge.clone()
+    if rows and columns:
+        result[:rows, :columns] = tiled(x[:rows, :columns], form, tile)
+    return result
 
 
 class TestLossScaler(Exercise):
@@ -95,35 +133,63 @@ class TestLossScaler(Exercise):
     reference = "minitrain.precision.loss_scaling:LossScaler"
     hidden = HIDDEN
 
-    @check(points=4, title="every gradient is divided by the scale, in place (float32, float64)")
+    @check(points=4, title="every gradient is divided by the scale, in place, and none overlooked")
     def test_divides(self, submission):
-        for dtype, scale in [(torch.float64, 3.0), (torch.float32, 2.0**16)]:
-            given = [torch.randn(3, 5, dtype=dtype), None, torch.randn(7, dtype=dtype)]
-            got = submission.run(probes.unscaled, given, scale)
-            for place in (0, 2):
-                expect.equal(
-                    got["gradients"][place],
-                    given[place] / scale,
-                    what=f"gradient {place}, scale {scale:g}",
-                    hints=[
-                        (
-                            given[place],
-                            "that is as it was: divide in place, `p.grad /= self.scale`",
-                        ),
-                        (given[place] * scale, "that is multiplied: the loss was, so divide"),
-                        (given[place] / scale**2, "that is divided twice"),
-                    ],
-                )
-            expect.that(
-                all(got["in_place"]),
-                "`p.grad` is a new tensor: all gradients twice in memory, and who holds the old ones (a bucket of e02) "
-                "has them undivided. Divide in place, `p.grad /= self.scale`",
+        large = torch.full((4,), 3e38)
+        cases = [
+            ([torch.randn(3, 5).double(), None, torch.randn(7).double()], 3.0),
+            (
+                [torch.randn(()), torch.randn(2, 3, 4), None, torch.randn(0), torch.randn(7)],
+                2.0**16,
+            ),
+            ([torch.randn(5).half(), torch.randn(2, 2).bfloat16()], 8.0),
+            ([torch.tensor([1.0, torch.inf]), torch.randn(3), torch.randn(4)], 16.0),
+            ([large, large], 1.0),
+        ]
+        for (given, scale), got in zip(cases, submission.run(probes.unscaled, cases)):
+            self.divided(given, scale, got)
+            self.told(given, got)
+
+    def divided(self, given, scale, got):
+        for place, gradient in enumerate(given):
+            if gradient is None:
+                continue
+            expect.equal(
+                got["gradients"][place],
+                gradient / scale,
+                what=f"gradient {place} of {len(given)}, scale {scale:g}",
+                hints=[
+                    (gradient, "that is as it was: divide each in place, `p.grad /= self.scale`"),
+                    (gradient * scale, "that is multiplied: the loss was, so divide"),
+                    (gradient / scale**2, "that is divided twice"),
+                ],
             )
-            expect.that(
-                bool(got["finite"]),
-                "all gradients are finite, and unscale returned "
-                f"{got['finite']!r}: it returns True where all are finite",
-            )
+        expect.that(
+            all(got["in_place"]),
+            "`p.grad` is a new tensor: all gradients twice in memory, and who holds the old ones (a bucket of e02) "
+            "has them undivided. Divide in place, `p.grad /= self.scale`",
+        )
+
+    def told(self, given, got):
+        gradients = [gradient for gradient in given if gradient is not None]
+        are_finite = all(gradient.isfinite().all() for gradient in gradients)
+        largest = max(
+            (gradient.abs().max() for gradient in gradients if gradient.numel()), default=0
+        )
+        expect.that(
+            bool(got["finite"]) or not are_finite or largest < 1e38,
+            "gradients of 3e38 are finite, and unscale returned False: their sum or norm is inf, they are not. "
+            "Ask `isfinite()` of the numbers themselves",
+        )
+        expect.that(
+            bool(got["finite"]) or not are_finite,
+            f"all gradients are finite, and unscale returned {got['finite']!r}: it returns True where all are finite",
+        )
+        expect.that(
+            not got["finite"] or are_finite,
+            f"a gradient holds inf, and unscale returned {got['finite']!r}: look at every gradient, for inf and for "
+            "nan. (`parameters` can be gone through once: it is a generator)",
+        )
 
     @check(points=5, title="one rank's inf or nan is found by all ranks (2 and 3)")
     def test_agreed(self, submission):
@@ -136,6 +202,7 @@ class TestLossScaler(Exercise):
                 [[fine, bad]] * ranks,
                 [[fine, fine]] * ranks,
                 [[fine, fine]] * (ranks - 1) + [[fine, bad]],
+                [[None, fine]] + [[bad, None]] * (ranks - 1),
             ]
             answers = self.launch(submission, steps, ranks)
             poisoned = [bool(answer) for answer in answers[-1]]
@@ -166,6 +233,11 @@ class TestLossScaler(Exercise):
                     f"rank {rank}: only rank {ranks - 1} had {poison}, and this one returned True. One rank would "
                     "step, another not: add up over ranks what was found, before answering",
                 )
+                expect.that(
+                    not told[5],
+                    f"rank {rank}: the first gradient of every rank but rank 0, where it is None, held {poison}, and "
+                    "unscale returned True: add up over ranks what was found, before answering",
+                )
 
     @check(points=2, title="ranks agree in one message of one number, in every step")
     def test_message(self, submission):
@@ -183,37 +255,41 @@ class TestLossScaler(Exercise):
         points=3, title="the scale falls after an overflow and grows after `interval` good steps"
     )
     def test_update(self, submission):
-        options = {"scale": 64.0, "growth": 4.0, "backoff": 0.25, "interval": 3}
         flags = [True, True, False, True, True, True, True, True, True, False, False, True]
-        want = [64.0, 64.0, 16.0, 16.0, 16.0, 64.0, 64.0, 64.0, 256.0, 64.0, 16.0, 16.0]
-        never_reset = [64.0, 64.0, 16.0, 64.0]
-        got = submission.run(probes.scales_after, flags, options)
-        if got[:2] + got[3:4] == never_reset[:2] + never_reset[3:4]:
-            raise CheckFailed(
-                f"scales {got[:4]} after good, good, overflow, good: an overflow must set the count of "
-                "good steps back to 0, `interval` of them in a row are needed"
-            )
+        drawn = (torch.rand(len(flags)) < 0.8).tolist()
+        cases = [
+            ({"scale": 64.0, "growth": 4.0, "backoff": 0.25, "interval": 3}, flags),
+            ({"scale": 2.0**40, "growth": 2.0, "backoff": 0.5, "interval": 1}, drawn),
+            ({"scale": 1.0, "growth": 8.0, "backoff": 0.5, "interval": 2}, [False, *drawn[1:]]),
+        ]
+        for (options, flags), got in zip(cases, submission.run(probes.scales_after, cases)):
+            self.moved(options, flags, got)
+
+    def moved(self, options, flags, got):
+        told = ", ".join(f"{name} {value:g}" for name, value in options.items())
+        variant = partial(self.variant, flags, options)
         expect.equal(
             got,
-            want,
-            what="scales (at first 64; growth 4, backoff 0.25, interval 3) after "
+            variant(),
+            what=f"scales ({told}; three scalers are alive at once) after "
             + ", ".join("good" if flag else "overflow" for flag in flags),
             hints=[
-                ([64.0] * len(flags), "that never moves: change self.scale"),
                 (
-                    self.variant(flags, options, turned=True),
-                    "that grows after an overflow: the flag says *finite*",
+                    variant(resets=False),
+                    "an overflow must set the count of good steps back to 0, `interval` of them in a row are needed",
                 ),
+                ([options["scale"]] * len(flags), "that never moves: change self.scale"),
+                (variant(turned=True), "that grows after an overflow: the flag says *finite*"),
                 (
-                    self.variant(flags, options, keeps=True),
+                    variant(starts_anew=False),
                     "the count must start at 0 again when the scale has grown",
                 ),
                 (
-                    self.variant(flags, {**options, "interval": 4}),
+                    variant(interval=options["interval"] + 1),
                     "that grows a step late: after `interval` good steps, not after one more",
                 ),
                 (
-                    self.variant(flags, {**options, "growth": 2.0, "backoff": 0.5}),
+                    variant(growth=2.0, backoff=0.5),
                     "that is with 2 and 0.5: take self.growth and self.backoff",
                 ),
             ],
@@ -224,16 +300,17 @@ class TestLossScaler(Exercise):
         with expect.because({expect.HANGS: words}):
             return submission.launch(probes.agreed, steps, ranks=ranks, timeout=5)
 
-    def variant(self, flags, options, turned=False, keeps=False):
-        """The scales of a plausible mistake."""
+    def variant(self, flags, options, turned=False, starts_anew=True, resets=True, **other):
+        """The scales, or those of a plausible mistake."""
+        options = {**options, **other}
         scale, count, found = options["scale"], 0, []
         for flag in flags:
-            good = flag != turned
-            count = count + 1 if good else 0
-            if not good:
-                scale *= options["backoff"]
-            elif count >= options["interval"]:
-                scale, count = scale * options["growth"], count if keeps else 0
+            if flag == turned:
+                scale, count = scale * options["backoff"], 0 if resets else count
+            else:
+                count += 1
+                if count >= options["interval"]:
+                    scale, count = scale * options["growth"], 0 if starts_anew else count
             found.append(scale)
         return found
 
@@ -244,22 +321,33 @@ class TestMasterWeights(Exercise):
     name = "MasterWeights"
     reference = "minitrain.precision.master_weights:MasterWeights"
     hidden = HIDDEN
+    weights = (
+        "weight 0",
+        "weight 1",
+        "weight 2 (never a gradient)",
+        "weight 3 (no gradient from step 11 on)",
+        "weight 4 (its first gradient in step 11)",
+    )
 
     def case(self):
-        unused = torch.tensor([1.0, -2.0], dtype=BF16)  # where BF16 would see 30 decays of 1e-4
-        starts = [torch.randn(3, 5).to(BF16), torch.randn(7).to(BF16), unused]
-        steps = [[torch.randn(3, 5).to(BF16), torch.randn(7).to(BF16), None] for _ in range(30)]
+        """Starts, and gradients of 30 steps."""
+        starts = [torch.randn(shape).to(BF16) for shape in ((3, 5), (7,), (2,), (2, 1, 3), ())]
+        starts[2] = torch.tensor([1.0, -2.0], dtype=BF16)  # where BF16 would see 30 decays of 1e-4
+        steps = [[torch.randn_like(start) for start in starts] for _ in range(30)]
+        for number, gradients in enumerate(steps):
+            gradients[2] = None
+            gradients[3 if number >= 10 else 4] = None
         return starts, steps
 
-    def oracle(self, rule, starts, steps, read_back=False, zeros=False):
-        """The same in float32, rounded once; or masters read back from their weights, or given zeros."""
+    def oracle(self, rule, starts, steps, read_back=False, instead=lambda weight: None):
+        """The same in float32, rounded once; or masters read back from their weights, or given
+        something else for no gradient."""
         weights = [torch.nn.Parameter(start.float()) for start in starts]
-        groups = [{"params": weights[:1], "lr": 1e-2}, {"params": weights[1:], "lr": 1e-3}]
-        optimizer = probes.rules()[rule](groups, lr=1e-3)
+        optimizer = probes.optimizer_of(rule, weights)
         for gradients in steps:
             for weight, gradient in zip(weights, gradients):
-                missing = torch.zeros_like(weight) if zeros else None
-                weight.grad = missing if gradient is None else gradient.float()
+                weight.grad = instead(weight) if gradient is None else gradient.float()
+            probes.cool(optimizer)
             optimizer.step()
             if read_back:
                 for weight in weights:
@@ -268,41 +356,53 @@ class TestMasterWeights(Exercise):
 
     @check(points=4, title="after 30 steps each weight is the float32 optimizer's, rounded once")
     def test_weights(self, submission):
-        for rule in probes.rules():
-            starts, steps = self.case()
-            got = submission.run(probes.mastered, rule, starts, steps)["path"][-1]
-            want = self.oracle(rule, starts, steps)
-            stale = self.oracle(rule, starts, steps, read_back=True)
-            decayed = self.oracle(rule, starts, steps, zeros=True)
-            for place in range(3):
-                expect.identical(
-                    got[place],
-                    want[place],
-                    what=f"{rule}, weight {place}" + (" (without a gradient)" * (place == 2)),
-                    hints=[
-                        (starts[place], "it never moved: copy the master back into the weight"),
-                        (
-                            stale[place],
-                            "a master was read back from its rounded weight: small steps get lost. It is copied once, "
-                            "in __init__",
-                        ),
-                        (
-                            decayed[place],
-                            "its master was given a gradient of zeros, so it decayed: no gradient is None, and the "
-                            "optimizer passes over it",
-                        ),
-                    ],
-                )
+        cases = [(rule, *self.case()) for rule in probes.rules()]
+        for case, got in zip(cases, submission.run(probes.mastered, cases)):
+            expect.that(
+                got["gradients"],
+                "step() has changed a weight's gradient: it is the caller's. The master's is a float32 copy of it",
+            )
+            self.are_masters_rounded(got["weights"], *case)
+
+    def are_masters_rounded(self, got, rule, starts, steps):
+        want = self.oracle(rule, starts, steps)
+        stale = self.oracle(rule, starts, steps, read_back=True)
+        decayed = self.oracle(rule, starts, steps, instead=torch.zeros_like)
+        repeated = self.oracle(rule, starts, steps, instead=lambda weight: weight.grad)
+        for place, name in enumerate(self.weights):
+            expect.identical(
+                got[place],
+                want[place],
+                what=f"{rule} (one of two optimizers that are wrapped at once), {name}",
+                hints=[
+                    (starts[place], "it never moved: copy the master back into the weight"),
+                    (
+                        stale[place],
+                        "a master was read back from its rounded weight: small steps get lost. It is copied once, "
+                        "in __init__",
+                    ),
+                    (
+                        decayed[place],
+                        "its master was given a gradient of zeros, and so moved on: no gradient is None, and the "
+                        "optimizer passes over it",
+                    ),
+                    (
+                        repeated[place],
+                        "its master had the last gradient again: where the weight has none the master's is None",
+                    ),
+                ],
+            )
 
     @check(points=3, title="400 steps that BF16 cannot see add up")
     def test_small_steps(self, submission):
         starts = [torch.ones(3, dtype=BF16), torch.full((2,), 4.0, dtype=BF16)]
         steps = [[torch.full((3,), 1 / 64, dtype=BF16), torch.ones(2, dtype=BF16)]] * 400
-        got = submission.run(probes.mastered, "SGD with momentum", starts, steps)["path"][-1]
-        want = self.oracle("SGD with momentum", starts, steps)
+        case = ("SGD with momentum", starts, steps)
+        (got,) = submission.run(probes.mastered, [case])
+        want = self.oracle(*case)
         for place in range(2):
             expect.identical(
-                got[place],
+                got["weights"][place],
                 want[place],
                 what=f"weight {place}",
                 hints=[
@@ -318,12 +418,13 @@ class TestMasterWeights(Exercise):
         points=3, title="masters and moments are float32, 12 bytes a parameter, and no gradients"
     )
     def test_held(self, submission):
-        starts, steps = self.case()
-        steps = [[*gradients[:2], torch.ones(2, dtype=BF16)] for gradients in steps[:2]]
-        got = submission.run(probes.mastered, "AdamW", starts, steps)
+        starts = [torch.randn(n).to(BF16) for n in (15, 7, 2)]
+        steps = [[torch.randn_like(start) for start in starts] for _ in range(2)]
+        (got,) = submission.run(probes.mastered, [("AdamW", starts, steps)])
+        dtypes = [weight.dtype for weight in got["weights"]]
         expect.that(
-            got["dtypes"] == ["torch.bfloat16"] * 3,
-            f"the weights are {got['dtypes']}: the model's own parameters stay bfloat16",
+            set(dtypes) == {BF16},
+            f"the weights are {dtypes}: the model's own parameters stay bfloat16",
         )
         expect.that(
             [m[:2] for m in got["masters"]] == [["torch.float32", s.numel()] for s in starts],
@@ -353,12 +454,35 @@ class TestStochasticRound(Exercise):
     reference = "minitrain.precision.master_weights:stochastic_round"
     hidden = HIDDEN
 
-    @check(points=3, title="the mean of 20,000 roundings is the number itself")
+    def rounded(self, submission, calls):
+        """Results of calls in a row, and whether the global generator moved in each."""
+        got = submission.run(probes.rounded, calls)
+        for (x, *_), call in zip(calls, got["calls"]):
+            self.expect_kind(call["out"], x)
+        expect.left_alone(got["calls"], calls, ["x"])
+        return [call["out"] for call in got["calls"]], got["moved"]
+
+    @check(points=3, title="the mean of 20,000 roundings is the number itself, each by itself")
     def test_mean(self, submission):
         numbers = torch.tensor([1.001, 1.0068, -1.002, 3.14159, -0.3, 1e-5])
-        x = numbers.repeat(20000, 1)
-        result = submission.run(probes.rounded, x, 1)["result"]
-        self.expect_kind(result, x)
+        part = numbers.repeat(10000, 1)
+        half = torch.full((64, 64), 1 + 2.0**-8)
+        calls = [(part, None, None), (part, None, None), (half, "a", 5)]
+        (*halves, square), _ = self.rounded(submission, calls)
+        self.expect_mean(torch.cat(halves), numbers)
+        expect.that(
+            not torch.equal(*halves),
+            "twice without a generator, and 60,000 roundings are the same: without one, draw from torch's own, "
+            "which goes on from call to call",
+        )
+        expect.that(
+            (square != square[:1]).any() and (square != square[:, :1]).any(),
+            "numbers of one row, or of one column, were all rounded in the same way: draw for each number, with "
+            "noise of x's whole shape",
+        )
+
+    def expect_mean(self, result, numbers):
+        x = numbers.repeat(len(result), 1)
         below = (numbers.view(torch.int32) & -(2**16)).view(torch.float32)
         gap = torch.ldexp(torch.ones(6), torch.frexp(numbers).exponent - 8)
         part = (numbers - below).abs() / gap
@@ -373,58 +497,64 @@ class TestStochasticRound(Exercise):
         for value, got, wide in zip(numbers.tolist(), mean.tolist(), spread.tolist()):
             expect.that(
                 abs(got - value) <= 6 * wide,
-                f"the mean of 20,000 roundings of {value:.6g} is {got:.6g}, {abs(got - value) / wide:.0f} standard "
+                f"the mean of {len(x):,} roundings of {value:.6g} is {got:.6g}, {abs(got - value) / wide:.0f} standard "
                 "errors off: up with the probability of the part that is cut, which noise in *all* of the 16 bits "
                 "gives, and cut afterwards, not rounded again",
             )
 
-    @check(points=3, title="always a neighbour; what BF16 has, inf and nan stay")
+    @check(points=3, title="any shape; always a neighbour; what BF16 has, inf and nan stay")
     def test_neighbours(self, submission):
         x = torch.randn(3, 5, 7) * torch.logspace(-20, 20, 7)
-        low, gap = self.neighbours(x)
-        for seed in range(3):
-            got = submission.run(probes.rounded, x, seed)
-            result = got["result"]
-            self.expect_kind(result, x)
-            expect.that(
-                got["kept"],
-                "x itself has changed: `x.view(torch.int32)` is x's own memory. `bits + noise` is a new tensor, "
-                "`bits += noise` is not",
-            )
-            near = (result.float() == low) | (result.float() == gap)
-            place = int((~near).sum())
+        shapes = [
+            x,
+            x[0, 0, 3],
+            x[:0],
+            x[1, :, :1],
+            torch.tensor([1e-40, -1e-40]),
+        ]
+        calls = [(each, "a", 1) for each in shapes]
+        results, _ = self.rounded(submission, calls)
+        for each, result in zip(shapes, results):
+            low, high = self.neighbours(each)
+            near = (result.float() == low) | (result.float() == high)
             expect.that(
                 near.all(),
-                f"{place} of {x.numel()} results are neither of the two neighbours in BF16: noise under 2^16, and the "
-                "last 16 bits cleared before the cast, which would round once more",
+                f"{int((~near).sum())} of {x.numel()} results are neither of the two neighbours in BF16: noise under "
+                "2^16, and the last 16 bits cleared before the cast, which would round once more",
             )
-        whole = torch.randn(50).to(BF16).float()
-        special = torch.cat([whole, torch.tensor([0.0, torch.inf, -torch.inf, torch.nan])])
-        result = submission.run(probes.rounded, special, 0)["result"]
-        self.expect_kind(result, special)
-        expect.identical(
-            result[:51].float(), special[:51], what="numbers that BF16 has, which must stay"
-        )
-        expect.identical(
-            result[51:].float(),
-            special[51:],
-            what="inf, -inf and nan",
-            hints=[],
-        )
+        self.expect_kept(submission)
+
+    def expect_kept(self, submission):
+        """So many that noise of 2^16, one too much, is drawn for some."""
+        whole = torch.randn(2**20).to(BF16).float()
+        result = submission.run(probes.called, whole)
+        self.expect_kind(result, whole)
+        expect.identical(result.float(), whole, what="numbers that BF16 has, which must stay")
+        for value in (0.0, torch.inf, -torch.inf, torch.nan):
+            special = torch.full((50,), value)
+            result = submission.run(probes.called, special)
+            self.expect_kind(result, special)
+            expect.identical(result.float(), special, what=f"{value:g}, which must stay")
 
     @check(points=2, title="it draws from the generator that it is given, and from no other")
     def test_generator(self, submission):
         x = torch.randn(500)
-        one, same, other = (submission.run(probes.rounded, x, seed) for seed in (3, 3, 4))
+        calls = [(x, "a", 3), (x, "b", 3), (x, "c", 4), (x, "a", 3)]
+        (one, same, other, after), moved = self.rounded(submission, calls)
         expect.that(
-            one["untouched"],
+            not any(moved),
             "the global generator has moved: give `generator=generator` to what draws, or ranks and resumed runs "
             "round differently",
         )
-        expect.identical(one["result"], same["result"], what="twice with the same seed")
+        expect.identical(one, same, what="twice with the same seed")
         expect.that(
-            not torch.equal(one["result"], other["result"]),
+            not torch.equal(one, other),
             "two seeds gave the same 500 roundings: the noise must come from the generator",
+        )
+        expect.that(
+            not torch.equal(one, after),
+            "twice from one generator, and 500 roundings are the same: draw from the generator itself, which goes on, "
+            "not from a copy, and never set its seed",
         )
 
     def neighbours(self, x):
@@ -446,91 +576,107 @@ class TestRoundTo(Exercise):
     reference = "minitrain.precision.formats:round_to"
     hidden = HIDDEN
 
-    def compare(self, submission, cases, what, *more):
-        """cases: name of the format -> x. Bit for bit, with likely mistakes in words."""
-        given = [(x, FORMS[name]) for name, x in cases.items()]
-        results = submission.run(probes.called_for_each, given)
-        for (name, x), got in zip(cases.items(), results):
-            form = FORMS[name]
-            normal = torch.ldexp(
-                torch.ones_like(x), torch.frexp(x).exponent - 1 - form.mantissa_bits
-            )
-            clamped = x.clamp(-form.largest, form.largest)
-            normal = torch.where(normal > 0, (x / normal).round() * normal, 0.0)
-            expect.identical(
-                got,
-                nearest(x, form),
-                what=f"{name}, {what}",
-                hints=[
-                    (
-                        nearest(x, form, "away"),
-                        "ties go to the even neighbour: torch.round does so",
-                    ),
-                    (x, "that is x itself: nothing was rounded"),
-                    (
-                        normal.clamp(-form.largest, form.largest),
-                        "below the smallest normal number the steps must not shrink further: clamp the exponent",
-                    ),
-                    (
-                        stepped(clamped, form, early=1),
-                        "the steps are twice too wide: 2^e is not above |x|. (The exponent of `torch.frexp` counts "
-                        "from 1/2: it is e + 1)",
-                    ),
-                    (
-                        stepped(clamped, form, late=-1),
-                        "the steps are half as wide as they must be: 2^(e - m)",
-                    ),
-                    (
-                        stepped(x, form),
-                        "that is above the largest: clamp x to ±form.largest first",
-                    ),
-                    (
-                        stepped(x.clamp(max=form.largest), form),
-                        "below -largest too: clamp x to ±form.largest",
-                    ),
-                    *[(wrong(x, form), words) for wrong, words in more],
-                ],
-            )
+    def compare(self, submission, cases, what):
+        """cases: (name, form, x). Bit for bit, with likely mistakes in words."""
+        calls = [(x, astuple(form)) for _, form, x in cases]
+        results = submission.run(probes.in_formats, calls)
+        for (name, form, x), call in zip(cases, results):
+            self.is_nearest(call["out"], x, form, f"{name}, {what}")
+        expect.left_alone(results, calls, ["x"])
 
-    @check(points=4, title="every number of E4M3, E5M2, E2M1 and E3M2 stays, subnormal ones too")
+    def is_nearest(self, got, x, form, what):
+        normal = torch.ldexp(torch.ones_like(x), torch.frexp(x).exponent - 1 - form.mantissa_bits)
+        clamped = x.clamp(-form.largest, form.largest)
+        normal = torch.where(normal > 0, (x / normal).round() * normal, 0.0)
+        expect.identical(
+            got,
+            nearest(x, form),
+            what=what,
+            hints=[
+                (nearest(x, form, "away"), "ties go to the even neighbour: torch.round does so"),
+                (x, "that is x itself: nothing was rounded"),
+                (
+                    stepped(clamped, form, whole=torch.trunc),
+                    "that is cut, toward 0: x / step is rounded to the *nearest* whole number",
+                ),
+                (
+                    stepped(clamped, form, whole=torch.floor),
+                    "that is rounded down, always: x / step is rounded to the *nearest* whole number",
+                ),
+                (
+                    normal.clamp(-form.largest, form.largest),
+                    "below the smallest normal number the steps must not shrink further: clamp the exponent",
+                ),
+                (
+                    stepped(clamped, form, early=1),
+                    "the steps are twice too wide: 2^e is not above |x|. (The exponent of `torch.frexp` counts "
+                    "from 1/2: it is e + 1)",
+                ),
+                (
+                    stepped(clamped, form, late=-1),
+                    "the steps are half as wide as they must be: 2^(e - m)",
+                ),
+                (stepped(x, form), "that is above the largest: clamp x to ±form.largest first"),
+                (
+                    stepped(x.clamp(max=form.largest), form),
+                    "below -largest too: clamp x to ±form.largest",
+                ),
+                (
+                    torch.where(x.abs() > form.largest, torch.nan, nearest(x, form)),
+                    "too large is clamped, not nan",
+                ),
+                *[
+                    (
+                        nearest(x.nan_to_num(value, torch.inf, -torch.inf), form),
+                        f"nan stays nan: {words}",
+                    )
+                    for value, words in (
+                        (0.0, "it has become 0"),
+                        (form.largest, "it has become the largest number"),
+                        (-form.largest, "it has become the largest number below 0"),
+                    )
+                ],
+            ],
+        )
+
+    @check(points=4, title="every number of five formats stays, subnormal ones too")
     def test_codes(self, submission):
-        cases = {}
-        for name, form in FORMS.items():
+        cases = []
+        for name, form in forms().items():
             numbers = numbers_of(form)
-            cases[name] = torch.cat([numbers, -numbers[1:]])
+            cases.append((name, form, torch.cat([numbers, -numbers[1:]])))
         self.compare(submission, cases, "its own numbers")
 
     @check(points=4, title="a tie goes to the even neighbour, and just beside it to the nearer")
     def test_ties(self, submission):
-        ties, near = {}, {}
-        for name, form in FORMS.items():
+        ties, near = [], []
+        for name, form in forms().items():
             numbers = numbers_of(form)
             middle = (numbers[1:] + numbers[:-1]) / 2
             beside = [torch.nextafter(middle, torch.tensor(v)) for v in (0.0, torch.inf)]
-            ties[name], near[name] = torch.cat([middle, -middle]), torch.cat(beside)
+            ties.append((name, form, torch.cat([middle, -middle])))
+            near.append((name, form, torch.cat([*beside, *(-b for b in beside)])))
         self.compare(submission, ties, "numbers halfway between two of its own")
         self.compare(submission, near, "numbers just beside the middle of two of its own")
 
     @check(points=2, title="too large becomes the largest, never inf or nan; nan stays nan")
     def test_limits(self, submission):
-        cases = {}
-        for name, form in FORMS.items():
+        large, missing = [], []
+        for name, form in forms().items():
             big = form.largest * torch.tensor([1.01, 1.2, 2.0, 1e9, torch.inf])
-            cases[name] = torch.cat([big, -big, torch.tensor([torch.nan, 0.0])])
-        self.compare(
-            submission,
-            cases,
-            "numbers above its largest",
-            (
-                lambda x, form: torch.where(x.abs() > form.largest, torch.nan, x),
-                "too large is clamped, not nan",
-            ),
-        )
+            large.append((name, form, torch.cat([big, -big, torch.tensor([0.0, -0.0, 1e-40])])))
+            missing.append((name, form, torch.tensor([torch.nan, -torch.nan, 1.0])))
+        self.compare(submission, large, "numbers above its largest, and 0")
+        self.compare(submission, missing, "nan, nan and 1")
 
-    @check(points=2, title="2,000 numbers from 2^-30 to 2^20, bit for bit")
+    @check(points=2, title="2,000 numbers from 2^-30 to 2^20, bit for bit, in any shape")
     def test_random(self, submission):
         x = torch.randn(2000).sign() * torch.exp2(50 * torch.rand(2000) - 30)
-        self.compare(submission, {name: x.clone() for name in FORMS}, "numbers of all sizes")
+        cases = [(name, form, x.clone()) for name, form in forms().items()]
+        x = torch.randn(3, 5, 7)
+        shapes = [x, x[0, 0, 0], x[:0], x[0, 0, :1], 2 * x]
+        cases += [(f"E2M1, shape {tuple(s.shape)}", FORMS["E2M1"], s) for s in shapes]
+        self.compare(submission, cases, "numbers of all sizes")
 
 
 class TestFakeQuantize(Exercise):
@@ -540,111 +686,138 @@ class TestFakeQuantize(Exercise):
     reference = "minitrain.precision.blocks:fake_quantize"
     hidden = HIDDEN
 
+    def compare(self, submission, cases, hints):
+        """cases: (x, name of a form, tile, amax); hints(*case): those of one."""
+        calls = [(x, astuple(FORMS[name]), tile, amax) for x, name, tile, amax in cases]
+        results = submission.run(probes.quantized, calls)
+        for (x, name, tile, amax), call in zip(cases, results):
+            form = FORMS[name]
+            want, scale = tiled(x, form, tile, amax), scales(x, form, tile, amax)
+            tiles = "one scale" if tile is None else f"tiles of {tile}"
+            given = "" if amax is None else f", amax = {amax.tolist()}"
+            what = f"{tuple(x.shape)} in {name}, {tiles}{given}"
+            expect.equal(call["out"], want, what=what, hints=hints(x, form, tile, amax))
+            expect.equal(call["out"] / scale, want / scale, what=f"{what}, in units of the scale")
+        expect.left_alone(results, calls, ["x", "form", "tile", "amax"])
+
     @check(points=2, title="one scale for all: its largest number becomes the format's")
     def test_whole(self, submission):
-        cases = [((5, 7), "E4M3", 1e-3), ((3, 64), "E5M2", 1e-25), ((4, 9), "E2M1", 1.0)]
-        for shape, name, size in cases:
-            x, form = torch.randn(shape) * size, FORMS[name]
+        cases = []
+        for shape, name, size in [
+            ((5, 7), "E4M3", 1e-3),
+            ((3, 64), "E5M2", 1e-25),
+            ((4, 9), "E2M1", 1.0),
+            ((1, 3), "E3M2", 1e20),
+            ((4, 9), "E2M1", 30.0),
+        ]:
+            x = torch.randn(shape) * size
             x[0, 1] = -x.abs().max() * 2  # the largest magnitude is a negative number's
-            expect.equal(
-                submission.run(probes.called, x, form),
-                tiled(x, form, None),
-                what=f"{shape} in {name}, one scale",
-                hints=[
-                    (
-                        tiled(x, form, None, magnitude=False),
-                        "the largest *magnitude* sets the scale, of negative numbers too: `.abs()` first",
-                    ),
-                    (
-                        torch.zeros_like(x),
-                        f"all is 0: numbers near {size:g} need a scale of their size, however small; only a tile of "
-                        "zeros has scale 1",
-                    ),
-                    (
-                        nearest(x, form),
-                        "that is without a scale: divide by amax / form.largest first",
-                    ),
-                    (
-                        nearest(x * form.largest / x.abs().max(), form),
-                        "multiply by the scale again after rounding",
-                    ),
-                    (
-                        tiled(x, form, (1, shape[1])),
-                        "that is one scale a row: with tile=None there is one for all of x",
-                    ),
-                ],
-            )
+            cases.append((x, name, None, None))
+        cases += [(torch.tensor([[-0.7]]), "E2M1", None, None)]
+        self.compare(submission, cases, self.mistakes_of_one_scale)
+
+    def mistakes_of_one_scale(self, x, form, tile, amax):
+        return [
+            (
+                tiled(x, form, None, magnitude=False),
+                "the largest *magnitude* sets the scale, of negative numbers too: `.abs()` first",
+            ),
+            (
+                torch.zeros_like(x),
+                f"all is 0: numbers up to {x.abs().max():.0g} need a scale of their size, however small; only a "
+                "tile of zeros has scale 1",
+            ),
+            (nearest(x, form), "that is without a scale: divide by amax / form.largest first"),
+            (
+                nearest(x * form.largest / x.abs().max(), form),
+                "multiply by the scale again after rounding",
+            ),
+            (
+                tiled(x, form, (1, x.shape[1])),
+                "that is one scale a row: with tile=None there is one for all of x",
+            ),
+        ]
 
     @check(points=3, title="one scale a tile, also where tiles do not divide the matrix")
     def test_tiles(self, submission):
         zeros = torch.zeros(2, 8)
-        expect.equal(
-            submission.run(probes.called, zeros, FORMS["E4M3"], (1, 4)),
-            zeros,
-            what="a matrix of zeros",
-            hints=[(zeros / zeros, "0 / 0 is nan: a tile of zeros has scale 1")],
-        )
-        for shape, tile, name in [((4, 64), (1, 32), "E4M3"), ((6, 10), (4, 3), "E2M1")]:
-            x, form = torch.randn(shape) * torch.logspace(-2, 1, shape[1]), FORMS[name]
-            x[0, : tile[1]] = 0.0
-            expect.equal(
-                submission.run(probes.called, x, form, tile),
-                tiled(x, form, tile),
-                what=f"{shape} in {name}, tiles of {tile}",
-                hints=[
-                    (tiled(x, form, None), "that is one scale for all: one for each tile"),
-                    (
-                        tiled(x, form, tile[::-1]),
-                        "those are tiles of (c, r): r counts rows, c columns",
-                    ),
-                    (
-                        reshaped(x, form, tile),
-                        "`reshape(-1, r * c)` takes r * c neighbours of one row: a tile is r rows of c columns",
-                    ),
-                ],
-            )
+        self.compare(submission, [(zeros, "E4M3", (1, 4), None)], self.mistakes_of_zeros)
+        cases = []
+        for shape, tile, name in [
+            ((4, 64), (1, 32), "E4M3"),
+            ((6, 10), (4, 3), "E2M1"),
+            ((5, 8), (2, 4), "E3M2"),
+            ((4, 7), (2, 4), "E3M2"),
+            ((3, 5), (8, 32), "E2M1"),
+            ((6, 10), (4, 3), "E2M1"),
+        ]:
+            x = torch.randn(shape) * torch.logspace(-4, -1, shape[1])
+            cases.append((x, name, tile, None))
+        cases[0][0][0, :32] = 0.0
+        self.compare(submission, cases, self.mistakes_of_tiles)
+
+    def mistakes_of_zeros(self, x, form, tile, amax):
+        return [(x / 0, "0 / 0 is nan: a tile of zeros has scale 1")]
+
+    def mistakes_of_tiles(self, x, form, tile, amax):
+        over = "a tile may stand over the edge: pad with zeros, and cut the padding off at the end"
+        return [
+            (tiled(x, form, None), "that is one scale for all: one for each tile"),
+            (tiled(x, form, tile[::-1]), "those are tiles of (c, r): r counts rows, c columns"),
+            (
+                reshaped(x, form, tile),
+                "`reshape(-1, r * c)` takes r * c neighbours of one row: a tile is r rows of c columns",
+            ),
+            (
+                cut(tiled(padded(x, tile, 1.0), form, tile), x),
+                "the padding has set the scale of the last tiles: pad with zeros",
+            ),
+            (tiled(padded(x, tile), form, tile), "cut the padding off: [:R, :K]"),
+            (whole_tiles_only(x, form, tile, x), f"at the edge is x itself: {over}"),
+            (whole_tiles_only(x, form, tile, 0 * x), f"at the edge all is 0: {over}"),
+            (nearest(x, form), "that is without a scale: divide by amax / form.largest first"),
+        ]
 
     @check(points=2, title="an outlier in one tile changes no bit of another")
     def test_outlier(self, submission):
         x = torch.randn(4, 64)
+        row, column = int(torch.randint(4, ())), int(torch.randint(64, ()))
         planted = x.clone()
-        planted[1, 3] = 1e5
-        one, other = submission.run(
-            probes.called_for_each, [(v, FORMS["E4M3"], (1, 16)) for v in (x, planted)]
-        )
+        planted[row, column] = 1e5
+        calls = [(v, astuple(FORMS["E4M3"]), (1, 16)) for v in (x, planted)]
+        one, other = (call["out"] for call in submission.run(probes.in_formats, calls))
         elsewhere = torch.ones_like(x, dtype=torch.bool)
-        elsewhere[1, :16] = False
+        elsewhere[row, column // 16 * 16 : (column // 16 + 1) * 16] = False
         expect.that(
-            torch.equal(one[elsewhere], other[elsewhere]),
-            f"{int((one[elsewhere] != other[elsewhere]).sum())} numbers outside the outlier's tile changed: each "
-            "tile's scale comes from its own largest magnitude alone",
+            one is not None and torch.equal(one[elsewhere], other[elsewhere]),
+            "numbers outside the outlier's tile changed: each tile's scale comes from its own largest magnitude alone",
         )
+        rounded = tiled(x, FORMS["E4M3"], (1, 16))
+        expect.equal(one, rounded, what="(4, 64) in E4M3, tiles of (1, 16), without an outlier")
 
     @check(points=1, title="an amax that is given sets the scale: larger numbers are clamped")
     def test_given(self, submission):
-        x, form = torch.randn(4, 8), FORMS["E4M3"]
-        amax = torch.full((1, 1), 0.5)
-        expect.equal(
-            submission.run(probes.called, x, form, None, amax),
-            tiled(x, form, None, amax),
-            what="with amax = 0.5",
-            hints=[
-                (tiled(x, form, None), "that is scaled by x's own largest: take the given amax")
+        quarters = torch.tensor([[0.5, 2.0], [4.0, 1.0]])
+        zeros = torch.zeros(2, 3)
+        self.compare(
+            submission,
+            [
+                (torch.randn(4, 8), "E4M3", None, torch.full((1, 1), 0.5)),
+                (torch.randn(4, 8), "E4M3", (2, 4), quarters),
+                (torch.randn(3, 7), "E4M3", (2, 4), quarters),
+                (zeros, "E4M3", None, torch.zeros(1, 1)),
             ],
+            self.mistakes_of_the_given,
         )
-        amax = torch.tensor([[0.5, 2.0], [4.0, 1.0]])
-        expect.equal(
-            submission.run(probes.called, x, form, (2, 4), amax),
-            tiled(x, form, (2, 4), amax),
-            what="tiles of (2, 4) with amax = [[0.5, 2], [4, 1]]",
-            hints=[
-                (
-                    tiled(x, form, (2, 4)),
-                    "that is scaled by each tile's own largest: take the given amax",
-                ),
-                (tiled(x, form, (2, 4), amax.t()), "amax[i, j] is of the tile in row i, column j"),
-            ],
-        )
+
+    def mistakes_of_the_given(self, x, form, tile, amax):
+        words = "that is scaled by x's own largest: take the given amax"
+        turned = [] if tile is None else [(tiled(x, form, tile, amax.t()), TURNED)]
+        return [
+            (tiled(x, form, tile), words),
+            *turned,
+            *self.mistakes_of_zeros(x, form, tile, amax),
+        ]
 
 
 class TestAmaxHistory(Exercise):
@@ -654,27 +827,54 @@ class TestAmaxHistory(Exercise):
     reference = "minitrain.precision.delayed_scaling:AmaxHistory"
     hidden = HIDDEN
 
+    def played(self, submission, *cases):
+        """What came of each (length, events), all histories alive at once."""
+        return submission.run(probes.with_histories, cases)
+
     @check(points=3, title="it notes the largest of a step's microbatches")
     def test_microbatches(self, submission):
         events = [("amax", 0, now, True) for now in (3.0, 50.0, 7.0)]
-        got = submission.run(probes.with_history, 4, [*events, ("step",)])["past"][0, 0].item()
+        events += [("amax", 1, now) for now in (9.0, 0.0)]
+        events += [("step",), ("amax", 0, 2.0, True), ("amax", 1, 0.0), ("amax", 1, 4.0), ("step",)]
+        got, other = self.played(submission, (4, events), (2, [("amax", 0, 60.0, True), ("step",)]))
         expect.equal(
-            got,
+            got["past"][1, 0].item(),
             50.0,
             what="noted after microbatches of 3, 50 and 7",
             hints=[
                 (7.0, "that is the last microbatch's: 50 would be clamped. Keep the maximum"),
                 (3.0, "that is the first microbatch's: keep the maximum"),
-                (60.0, "that is the sum: keep the maximum"),
+                (60.0, "that is the sum, or of another history: keep the maximum, in self.seen"),
             ],
         )
+        expect.equal(
+            got["past"][0, 0].item(),
+            2.0,
+            what="noted in the next step, after a microbatch of 2",
+            hints=[(50.0, "that is still the last step's: what was seen is forgotten with a step")],
+        )
+        expect.equal(
+            got["past"][:, 1],
+            torch.tensor([4.0, 9.0, 0.0, 0.0]),
+            what="a column after microbatches of 9 and 0, and in the next step of 0 and 4",
+            hints=[
+                (
+                    torch.tensor([4.0, 0.0, 0.0, 0.0]),
+                    "0 has taken the place of 9: it is smaller, keep the maximum",
+                )
+            ],
+        )
+        want = torch.tensor([[60.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+        expect.equal(other["past"], want, what="a second history, which saw 60 in one step")
 
     @check(points=3, title="the scale is of the past, of its last H steps, or of now at first")
     def test_past(self, submission):
         events = []
         for now in (4.0, 9.0, 2.0, 1.0, 3.0):
             events += [("amax", 0, 100.0, True), ("amax", 2, now, True), ("step",)]
-        got = submission.run(probes.with_history, 2, events)
+        newest = [step for now in (4.0, 9.0, 2.0, 1.0) for step in (("amax", 1, now), ("step",))]
+        zeros = [step for now in (4.0, 0.0, 0.0, 5.0) for step in (("amax", 1, now), ("step",))]
+        got, of_one, of_zeros = self.played(submission, (2, events), (1, newest), (2, zeros))
         expect.equal(
             got["told"][1::2],
             [4.0, 4.0, 9.0, 9.0, 2.0],
@@ -691,18 +891,43 @@ class TestAmaxHistory(Exercise):
                 ([0.0, 4.0, 9.0, 9.0, 2.0], "a past of zeros is none: scale by `now`"),
             ],
         )
+        expect.equal(
+            of_one["told"],
+            [4.0, 4.0, 9.0, 2.0],
+            what="magnitudes to scale by, H = 1, weights of 4, 9, 2, 1",
+            hints=[
+                (wrong, "the oldest entry must go after H steps, here after one")
+                for wrong in ([4.0, 4.0, 9.0, 9.0], [4.0, 4.0, 4.0, 4.0])
+            ],
+        )
+        expect.equal(
+            of_zeros["told"],
+            [4.0, 4.0, 4.0, 5.0],
+            what="magnitudes to scale by, H = 2, weights of 4, 0, 0, 5",
+            hints=[
+                ([4.0, 4.0, 4.0, 0.0], "a past of zeros is none: scale by `now`"),
+                ([4.0, 4.0, 0.0, 5.0], "that is the newest alone: the largest of all H"),
+                ([4.0, 4.0, 4.0, 4.0], "0 was seen: it ran, and takes a row of the past"),
+            ],
+        )
+        expect.that(
+            got["kept"] and of_one["kept"] and of_zeros["kept"],
+            "a tensor that amax was given, or has returned, was changed by a later call: make new tensors, and "
+            "return none that is a part of `past`",
+        )
 
     @check(points=2, title="evaluation leaves no trace, and what did not run stays")
     def test_idle(self, submission):
-        events = [("amax", role, now, True) for role, now in enumerate((5.0, 6.0, 3.0))]
+        events = [("amax", 0, 77.0, False)]  # evaluation before any step
+        events += [("amax", role, now, True) for role, now in enumerate((5.0, 6.0, 3.0))]
         events += [("step",), ("amax", 0, 99.0, False), ("amax", 1, 7.0, True)]
         events += [("amax", 2, 0.0, True), ("step",)]  # a gradient of zeros ran, too
         events += [("step", [-1.0, 8.0, -1.0])]  # another rank saw column 1 alone
-        got = submission.run(probes.with_history, 3, events)
+        (got,) = self.played(submission, (3, events))
         past = got["past"]
         expect.that(
-            99.0 not in past[:, 0].tolist(),
-            f"column 0 is {past[:, 0].tolist()}: 99 was seen with record=False",
+            not {77.0, 99.0} & set(past[:, 0].tolist()),
+            f"column 0 is {past[:, 0].tolist()}: 77, and later 99, was seen with record=False",
         )
         expect.equal(
             past[:, 0],
@@ -723,7 +948,13 @@ class TestAmaxHistory(Exercise):
             ],
         )
         expect.equal(
-            got["told"][3],
+            got["told"][0],
+            77.0,
+            what="the magnitude to scale by in evaluation before any step, 77 now",
+            hints=[(0.0, "a past of zeros is none: scale by `now`, in evaluation too")],
+        )
+        expect.equal(
+            got["told"][4],
             5.0,
             what="the magnitude to scale by in evaluation (record=False), 5 in the past, 99 now",
             hints=[(99.0, "evaluation scales by the past, too: record=False says not to note")],

@@ -1,25 +1,39 @@
 """The probes of lab e03: what runs in the sandbox, beside a submission on ZeRO.
 
 Nothing here knows what is expected: the verdicts, in test_e03_zero.py, are made from
-what comes back.
+what comes back. Every probe has several models alive at once, of other sizes and dtypes, and goes
+from one to the next: what a submission keeps of one must not reach another.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from minitrain.measure.budget import memory_budget
 from minitrain.parallel.zero.plain_unit import FlatUnit
-
-WIDTHS = (5, 7, 3, 5)  # units of 42, 24 and 20 elements: not all are divisible by 3
 
 # A large eps, so that a gradient N times too large is not hidden by Adam's division.
 ADAMW = partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.1, eps=0.1)
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+class Case(NamedTuple):
+    """A model of linear layers, each of them a unit, and how it is trained."""
+
+    widths: tuple[int, ...]
+    dtype: torch.dtype = torch.float64
+    make: partial = ADAMW
+
+
+LARGE = Case((5, 7, 3, 5))  # units of 42, 24 and 20 elements: not all are divisible by 3
+SMALL = Case((1, 1, 4), torch.float32, SGD)  # 2 elements on 3 ranks: one rank has padding alone
+ONE_UNIT = Case((4, 3), torch.float32, SGD)
+FIVE_UNITS = Case((3, 4, 2, 5, 3, 4))
 
 
 class Seen(torch.autograd.Function):
@@ -36,19 +50,19 @@ class Seen(torch.autograd.Function):
         return gradient, None
 
 
-class Layer(nn.Linear):
+class Linear(nn.Linear):
     """Says in `log` when it computes; a freed parameter is told, not read."""
 
-    log, number, counts = None, 0, None
+    log, number, counts, uses_bias = None, 0, None, True
 
     def forward(self, x):
         self.note("forward")
-        return Seen.apply(F.linear(x, self.weight, self.bias), self)
+        return Seen.apply(F.linear(x, self.weight, self.bias if self.uses_bias else None), self)
 
     def note(self, what):
-        if not self.weight.untyped_storage().nbytes():
+        if not has_memory(self):
             raise RuntimeError(
-                f"the {what} of layer {self.number} begins and its parameters are freed: "
+                f"the {what} of unit {self.number} begins and its parameters are freed: "
                 "gather() them before"
             )
         if self.log is not None:
@@ -56,9 +70,9 @@ class Layer(nn.Linear):
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, widths):
         super().__init__()
-        self.layers = nn.ModuleList(Layer(m, n) for m, n in pairwise(WIDTHS))
+        self.layers = nn.ModuleList(Linear(m, n) for m, n in pairwise(widths))
 
     def forward(self, x):
         for layer in self.layers:
@@ -66,106 +80,193 @@ class Net(nn.Module):
         return x
 
 
-def network():
+def network(case=LARGE):
     """The same weights wherever it is made."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        return Net().double()
+        return Net(case.widths).to(case.dtype)
 
 
 def squared(model, x):
     return model(x).square().mean()
 
 
+def squared_without_bias(model, x, without_bias):
+    """Where the first bias is not used it has no gradient."""
+    model.layers[0].uses_bias = not without_bias
+    return squared(model, x)
+
+
 def values(model):
     return [p.detach().clone() for p in model.parameters()]
 
 
-def zero1_steps(group, f, batches):
-    """Parameters, bytes of optimizer state, and what was sent, after some steps."""
-    model = network()
-    units = [FlatUnit(layer, group) for layer in model.layers]
-    with memory_budget(10**9) as ledger:
-        optimizer = f(units, ADAMW)
-        for step in batches:
-            squared(model, step[group.rank]).backward()
-            optimizer.step()
-        state = ledger.now["optimizer"]
-    left = sum(p.grad is not None for p in model.parameters())
-    return {"parameters": values(model), "state": state, "left": left}
+def has_memory(layer):
+    return all(p.untyped_storage().nbytes() for p in layer.parameters())
 
 
-def reduced(group, f, batches):
-    """After one backward a step, without any optimizer between: microbatches add up."""
-    model = network()
-    units = [FlatUnit(layer, group) for layer in model.layers]
-    for step in batches:
-        squared(model, step[group.rank]).backward()
-        for unit in units:
-            f(unit)
+def are_views(unit):
+    """Whether the module's parameters lie in `full`."""
+    place = unit.full.untyped_storage().data_ptr()
+    return all(p.untyped_storage().data_ptr() == place for p in unit.module.parameters())
+
+
+def zero1_steps(group, f, cases, batches, biasless=None):
+    """batches[case][step][rank]. Of each model: parameters, state, and gradients that are left.
+
+    biasless: a rank that does not use the first bias.
+    """
+    models = [network(case) for case in cases]
+    units = [[FlatUnit(layer, group) for layer in model.layers] for model in models]
+    made = [[] for _ in cases]  # optimizers, as they were asked for
+    wrapped = [f(list(u), recording(case.make, m)) for u, case, m in zip(units, cases, made)]
+    left = [set() for _ in cases]
+    for steps in zip(*batches):
+        for number, step in enumerate(steps):
+            x, without_bias = step[group.rank], group.rank == biasless
+            squared_without_bias(models[number], x, without_bias).backward()
+            wrapped[number].step()
+            left[number] |= gradients_of(models[number], units[number])
     return [
         {
-            "gradient": unit.shard.grad,
-            "held": 0 if unit.shard.grad is None else unit.shard.grad.untyped_storage().nbytes(),
-            "left": sum(p.grad is not None for p in unit.parameters),
+            "parameters": values(model),
+            "state": held_bytes(optimizers),
+            "left": sorted(found),
+            "views": all(are_views(unit) for unit in own),
         }
-        for unit in units
+        for model, optimizers, found, own in zip(models, made, left, units)
     ]
 
 
+def recording(make, made):
+    def make_and_note(parameters):
+        made.append(make(parameters))
+        return made[-1]
+
+    return make_and_note
+
+
+def gradients_of(model, units):
+    """Whose gradients are there."""
+    found = {"parameter" for p in model.parameters() if p.grad is not None}
+    return found | {"shard" for unit in units if unit.shard.grad is not None}
+
+
+def reduced(group, f, cases, batches, biasless=None):
+    """batches[case][microbatch][rank]. What each left behind, unit by unit: no optimizer between,
+    and before the last one all is forgotten. biasless: as above."""
+    models = [network(case) for case in cases]
+    units = [[FlatUnit(layer, group) for layer in model.layers] for model in models]
+    seen = [[] for _ in cases]
+    for number, microbatches in enumerate(zip(*batches), 1):
+        for model, own, notes, step in zip(models, units, seen, microbatches):
+            if number == len(batches[0]):
+                for unit in own:
+                    unit.shard.grad = None
+            x, without_bias = step[group.rank], group.rank == biasless
+            squared_without_bias(model, x, without_bias).backward()
+            for unit in reversed(own):
+                f(unit)
+            notes.append([after_reduce(unit) for unit in own])
+    kept = [values(model) for model in models]
+    return [{"seen": notes, "parameters": now} for notes, now in zip(seen, kept)]
+
+
+def after_reduce(unit):
+    gradient = unit.shard.grad
+    return {
+        "gradient": None if gradient is None else gradient.clone(),
+        "held": 0 if gradient is None else gradient.untyped_storage().nbytes(),
+        "left": sum(p.grad is not None for p in unit.parameters),
+    }
+
+
+class Turns:
+    """A unit on its way through gather and free, with a graph that holds its parameters."""
+
+    def __init__(self, layer, unit):
+        self.layer, self.unit = layer, unit
+        full = getattr(unit, "full", None)
+        self.storage = full.untyped_storage() if isinstance(full, torch.Tensor) else None
+        self.out = {"shard": unit.shard.untyped_storage().nbytes()}
+        self.x = torch.ones(1, layer.in_features, dtype=layer.weight.dtype, requires_grad=True)
+
+    def note_bytes(self, when):
+        self.out[when] = -1 if self.storage is None else self.storage.nbytes()
+
+    def note_values(self, when):
+        """Where there are none, the unit's turns are over."""
+        if not has_memory(self.layer):
+            return False
+        self.note_bytes("gathered")
+        self.out[when] = values(self.layer)
+        return True
+
+
 def gathered(group, f):
-    """A unit's bytes and values through two turns of gather and free."""
-    layer = network().layers[1]
-    unit = f(layer, group)
-    full = getattr(unit, "full", None)
-    storage = full.untyped_storage() if isinstance(full, torch.Tensor) else None
-    size = lambda: storage.nbytes() if storage is not None else -1  # noqa: E731
-    out = {"at first": size(), "shard": unit.shard.untyped_storage().nbytes()}
-    unit.gather()
-    if not layer.weight.untyped_storage().nbytes():
-        return {**out, "empty": "gather()"}
-    out["values"] = values(layer)
-    y = layer(torch.ones(1, WIDTHS[1], dtype=torch.float64)).sum()  # its graph saves the weights
-    unit.free()
-    out["freed"] = size()
-    with torch.no_grad():
-        unit.shard.mul_(3.0)
-    unit.gather()
-    if not layer.weight.untyped_storage().nbytes():
-        return {**out, "empty": "free() and a second gather()"}
-    out["tripled"] = values(layer)
-    y.backward()
-    out["same"] = layer.weight.untyped_storage().nbytes() == size()
-    unit.free()
-    out["freed again"] = size()
-    return out
+    """Bytes and values of two units through two turns, alive together."""
+    layers = [network(LARGE).layers[1], network(SMALL).layers[0]]
+    turns = [Turns(layer, f(layer, group)) for layer in layers]
+    for turn in turns:
+        turn.note_bytes("at first")
+    for turn in turns:
+        turn.unit.gather()
+    if not all(turn.note_values("values") for turn in turns):
+        return [{**turn.out, "empty": "gather()"} for turn in turns]
+    outputs = [turn.layer(turn.x).sum() for turn in turns]
+    for turn in turns:
+        turn.unit.free()
+        turn.note_bytes("freed")
+        with torch.no_grad():
+            turn.unit.shard.mul_(3.0)
+    for turn in turns:
+        turn.unit.gather()
+    if not all(turn.note_values("tripled") for turn in turns):
+        return [{**turn.out, "empty": "free() and a second gather()"} for turn in turns]
+    for turn, y in zip(turns, outputs):
+        y.backward()
+        turn.out["gradient"] = turn.x.grad
+        turn.out["same"] = are_views(turn.unit)
+        turn.unit.free()
+        turn.note_bytes("freed again")
+    return [turn.out for turn in turns]
 
 
 def started(group, f):
-    """Twice begun, and twice waited for."""
+    """Twice begun, twice waited for, begun once more; then freed twice."""
     unit = f(network().layers[1], group)
     begin = len(group.trace.ops)
+    waited = lambda: [op.waited is not None for op in group.trace.ops[begin:]]  # noqa: E731
     unit.start_gather()
     unit.start_gather()
-    waited = [op.waited is not None for op in group.trace.ops[begin:]]
+    out = {"started": waited()}
     unit.gather()
+    out["gathered"] = waited()
     unit.gather()
-    count = len(group.trace.ops) - begin
+    unit.start_gather()
+    out["count"] = len(waited())
+    storage = unit.full.untyped_storage()
     unit.free()
-    return {"waited": waited, "count": count}
+    out["freed"] = storage.nbytes()
+    unit.free()
+    return {**out, "count after free": len(waited())}
 
 
 def unused(group, f):
-    """A gather that is begun, and freed before anybody needed it."""
-    unit = f(network().layers[1], group)
-    begin = len(group.trace.ops)
+    """A gather that is begun, and freed before anybody needed it; then one that is needed."""
+    layer = network().layers[1]
+    unit = f(layer, group)
+    begin, storage = len(group.trace.ops), unit.full.untyped_storage()
     unit.start_gather()
     unit.free()
-    return [op.waited is not None for op in group.trace.ops[begin:]]
+    out = {"waited": [op.waited is not None for op in group.trace.ops[begin:]]}
+    out["freed"] = storage.nbytes()
+    unit.gather()
+    return {**out, "values": values(layer) if has_memory(layer) else None}
 
 
-class LoggedUnit(FlatUnit):
-    """The course's own sharded unit; every call is a line of `log`."""
+class ShardedUnit(FlatUnit):
+    """The course's own; every call is a line of `log`."""
 
     def __init__(self, module, group, log):
         super().__init__(module, group)
@@ -191,62 +292,86 @@ class LoggedUnit(FlatUnit):
         self.work = None
         self.full.untyped_storage().resize_(0)
 
-    @property
-    def is_full(self):
-        return self.full.untyped_storage().nbytes() > 0
+
+class Zero3Run:
+    """One model of a case, its units in the hands of a submission."""
+
+    def __init__(self, group, f, case):
+        self.group, self.model, self.log = group, network(case), []
+        self.units = []
+        for number, layer in enumerate(self.model.layers):
+            layer.number, layer.log, layer.counts = number, self.log, self.count_full
+            self.units.append(ShardedUnit(layer, group, self.log))
+        f(list(self.units))
+        self.optimizer = case.make([unit.shard for unit in self.units])
+
+    def count_full(self):
+        return sum(unit.full.untyped_storage().nbytes() > 0 for unit in self.units)
+
+    def one_pass(self, x, training=True):
+        """What was called, held and sent while it computed."""
+        self.log.clear()
+        begin = len(self.group.trace.ops)
+        with torch.set_grad_enabled(training):
+            loss = squared(self.model, x)
+        found = {"training": training, "after forward": self.count_full()}
+        if training:
+            loss.backward()
+        found["after backward"] = self.count_full()
+        found["left"] = sum(p.grad is not None for p in self.model.parameters())
+        found["log"] = [list(line) for line in self.log]
+        ops = self.group.trace.ops[begin:]
+        return {**found, "ops": [[op.kind, op.sent_bytes] for op in ops]}
+
+    def step(self):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
 
-def zero3_steps(group, f, batches):
-    """Parameters after some steps, and the log of the second step, or of the last."""
-    model, log = network(), []
-    units = []
-    for number, layer in enumerate(model.layers):
-        layer.number, layer.log = number, log
-        units.append(LoggedUnit(layer, group, log))
-    for layer in model.layers:
-        layer.counts = lambda: sum(unit.is_full for unit in units)
-    f(units)
-    optimizer = ADAMW([unit.shard for unit in units])
-    for step in batches:
-        log.clear()
-        begin = len(group.trace.ops)
-        loss = squared(model, step[group.rank])
-        after_forward = sum(unit.is_full for unit in units)
-        loss.backward()
-        after_backward = sum(unit.is_full for unit in units)
-        left = sum(p.grad is not None for p in model.parameters())
-        optimizer.step()
-        optimizer.zero_grad()
-    ops = [(op.kind, op.sent_bytes) for op in group.trace.ops[begin:]]
-    for unit in units:
-        unit.gather()
-    return {
-        "parameters": values(model),
-        "log": [list(line) for line in log],
-        "after forward": after_forward,
-        "after backward": after_backward,
-        "left": left,
-        "ops": [list(op) for op in ops],
-    }
+def microbatches(x):
+    """Of a rank's rows in one step."""
+    return x.split(2)
 
 
-class Shelf:
-    """A store that keeps bytes, no tensors, and writes down who came."""
+def zero3_steps(group, f, cases, batches):
+    """batches[case][step][rank]: microbatches and an update; then an evaluation. All models take
+    their turns."""
+    runs = [Zero3Run(group, f, case) for case in cases]
+    passes = [[] for _ in cases]
+    for steps in zip(*batches):
+        for run, own, step in zip(runs, passes, steps):
+            own += [run.one_pass(part) for part in microbatches(step[group.rank])]
+            run.step()
+            own.append(run.one_pass(step[group.rank], training=False))
+    for run in runs:
+        for unit in run.units:
+            unit.gather()
+    return [{"parameters": values(run.model), "passes": own} for run, own in zip(runs, passes)]
+
+
+class Store:
+    """Keeps bytes, no tensors, and writes down who came; an empty list leaves no trace."""
 
     def __init__(self):
         self.kept, self.calls, self.problems = {}, [], []
 
     def write(self, key, tensors):
-        self.calls.append(["write", key])
-        if any(t.untyped_storage().nbytes() < t.nbytes for t in tensors):
+        tensors = list(tensors)
+        if not tensors:
+            return
+        self.calls.append(["write", str(key)])
+        if not all_in_memory(tensors):
             self.problems.append("freed before it was written")
         else:
             self.kept[key] = [t.clone().numpy().tobytes() for t in tensors]
 
     def read(self, key, into):
-        self.calls.append(["read", key])
+        into = list(into)
+        if not into:
+            return
+        self.calls.append(["read", str(key)])
         kept = self.kept.get(key)
-        if any(t.untyped_storage().nbytes() < t.nbytes for t in into):
+        if not all_in_memory(into):
             self.problems.append("read into tensors without memory")
         elif kept is None or [len(data) for data in kept] != [t.nbytes for t in into]:
             words = "was never written" if kept is None else "holds another unit's tensors"
@@ -262,18 +387,8 @@ class Shelf:
         self.calls.append(["commit", ""])
 
 
-class Counted(torch.optim.AdamW):
-    """Notes how much optimizer state is in memory, of all optimizers, at each of its steps."""
-
-    everyone, seen = (), ()
-
-    def step(self):
-        if any(t.untyped_storage().nbytes() < t.nbytes for t in held_by([self])):
-            raise RuntimeError(
-                "an optimizer steps while its state has no memory: read it back before step()"
-            )
-        super().step()
-        self.seen.append(held_bytes(self.everyone))
+def all_in_memory(tensors):
+    return all(t.untyped_storage().nbytes() >= t.nbytes for t in tensors)
 
 
 def held_by(optimizers):
@@ -284,28 +399,48 @@ def held_bytes(optimizers):
     return sum(t.untyped_storage().nbytes() for t in held_by(optimizers))
 
 
-def offload_steps(f, gradients):
-    """Three optimizers of shards of odd sizes, with their state in a store."""
-    shards = [nn.Parameter(torch.ones(n, dtype=torch.float64)) for n in (5, 9, 4)]
-    optimizers, seen, store = [Counted([s], lr=1e-2) for s in shards], [], Shelf()
-    for optimizer in optimizers:
-        optimizer.everyone, optimizer.seen = optimizers, seen
-    after, calls = [], []
-    for step in gradients:
-        begin = len(store.calls)
-        for shard, gradient in zip(shards, step):
-            shard.grad = gradient.clone()
-        f(optimizers, store)
-        after.append(held_bytes(optimizers))
-        calls.append(store.calls[begin:])
-    total = sum(t.nbytes for t in held_by(optimizers))
-    largest = max(sum(t.nbytes for t in held_by([o])) for o in optimizers)
-    return {
-        "shards": [s.detach() for s in shards],
-        "seen": seen,
-        "after": after,
-        "calls": calls,
-        "total": total,
-        "largest": largest,
-        "problems": store.problems,
-    }
+class OffloadRun:
+    """Optimizers of some shards, their store, and what was in memory at each of their steps."""
+
+    def __init__(self, make, shards):
+        self.shards = [nn.Parameter(shard.clone()) for shard in shards]
+        self.optimizers = [make([shard]) for shard in self.shards]
+        self.store, self.steps = Store(), []
+        for optimizer in self.optimizers:
+            optimizer.register_step_pre_hook(self.before)
+            optimizer.register_step_post_hook(self.after)
+
+    def before(self, optimizer, *_):
+        if not all_in_memory(held_by([optimizer])):
+            raise RuntimeError(
+                "an optimizer steps while its state has no memory: read it back before step()"
+            )
+
+    def after(self, optimizer, *_):
+        """Bytes of state of this one's, and of all others."""
+        others = [other for other in self.optimizers if other is not optimizer]
+        self.seen.append([held_bytes([optimizer]), held_bytes(others)])
+
+    def step(self, f, gradients):
+        self.seen, begin = [], len(self.store.calls)
+        for shard, gradient in zip(self.shards, gradients):
+            shard.grad = None if gradient is None else gradient.clone()
+        f(list(self.optimizers), self.store)
+        calls, left = self.store.calls[begin:], held_bytes(self.optimizers)
+        self.steps.append({"seen": self.seen, "left": left, "calls": calls})
+
+
+def offload_steps(f, makes, shards, gradients):
+    """gradients[run][step][unit]; the runs take their turns, each with a store of its own."""
+    runs = [OffloadRun(make, own) for make, own in zip(makes, shards)]
+    for steps in zip(*gradients):
+        for run, own in zip(runs, steps):
+            run.step(f, own)
+    return [
+        {
+            "shards": [shard.detach() for shard in run.shards],
+            "steps": run.steps,
+            "problems": run.store.problems,
+        }
+        for run in runs
+    ]

@@ -1,15 +1,18 @@
 """The probes of lab e04: what runs in the sandbox, beside a submission on mixed precision.
 
 Nothing here knows what is expected: the verdicts, in test_e04_mixed_precision.py, are made from
-what comes back.
+what comes back. Objects of several cases are alive at once, and take their turns.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 
 import torch
+
+from .in_turn import in_turn
 
 
 def parameters_of(gradients):
@@ -23,28 +26,40 @@ def parameters_of(gradients):
     return found
 
 
-def unscaled(f, gradients, scale):
-    """What one rank alone gets back."""
-    parameters = parameters_of(gradients)
-    before = [p.grad for p in parameters]
-    answer = f(scale=scale).unscale(parameters)
-    after = [p.grad for p in parameters]
-    in_place = [new is old or new.data_ptr() == old.data_ptr() for new, old in zip(after, before)]
-    return {"finite": answer, "gradients": after, "in_place": in_place}
+def unscaled(f, cases):
+    """cases: (gradients, scale); what one rank alone gets back, with a scaler for each."""
+    scalers = [f(scale=scale) for _, scale in cases]
+    found = []
+    for scaler, (gradients, _) in zip(scalers, cases):
+        parameters = parameters_of(gradients)
+        before = [p.grad for p in parameters]
+        answer = scaler.unscale(iter(parameters))
+        after = [p.grad for p in parameters]
+        in_place = [
+            new is old or new.data_ptr() == old.data_ptr() for new, old in zip(after, before)
+        ]
+        found.append({"finite": answer, "gradients": after, "in_place": in_place})
+    return found
 
 
 def agreed(group, f, steps):
     """steps[i][rank]: a list of gradients; each rank's answers."""
-    scaler = f(scale=8.0)
-    return [scaler.unscale(parameters_of(ranks[group.rank]), group.all_reduce) for ranks in steps]
+    scaler, answers = f(scale=8.0), []
+    for ranks in steps:
+        parameters = iter(parameters_of(ranks[group.rank]))
+        answers.append(scaler.unscale(parameters, group.all_reduce))
+    return answers
 
 
-def scales_after(f, flags, options):
-    """The scale after each update; the counter is the scaler's own affair."""
-    scaler, scales = f(**options), []
-    for finite in flags:
-        scaler.update(finite)
-        scales.append(float(scaler.scale))
+def scales_after(f, cases):
+    """cases: (options, flags), all of one length. The scale after each update; the counter is the
+    scaler's own affair."""
+    scalers = [f(**options) for options, _ in cases]
+    scales = [[] for _ in cases]
+    for flags in zip(*(flags for _, flags in cases)):
+        for scaler, found, finite in zip(scalers, scales, flags):
+            scaler.update(finite)
+            found.append(float(scaler.scale))
     return scales
 
 
@@ -55,60 +70,125 @@ def rules():
     }
 
 
-def mastered(f, rule, starts, steps):
-    """Weights after steps with these gradients, and what is held then."""
-    weights = [torch.nn.Parameter(start.clone()) for start in starts]
+def optimizer_of(rule, weights):
+    """Two groups of other rates."""
     groups = [{"params": weights[:1], "lr": 1e-2}, {"params": weights[1:], "lr": 1e-3}]
-    optimizer = rules()[rule](groups, lr=1e-3)
-    wrapped = f(optimizer)
-    path = []
-    for gradients in steps:
-        for weight, gradient in zip(weights, gradients):
+    return rules()[rule](groups, lr=1e-3)
+
+
+def cool(optimizer):
+    """As a schedule does before each step."""
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.98
+
+
+class MasteredRun:
+    """Weights and their optimizer, in the hands of a submission."""
+
+    def __init__(self, f, rule, starts):
+        self.weights = [torch.nn.Parameter(start.clone()) for start in starts]
+        self.optimizer = optimizer_of(rule, self.weights)
+        self.wrapped = f(self.optimizer)
+        self.are_gradients_kept = True
+
+    def step(self, gradients):
+        for weight, gradient in zip(self.weights, gradients):
             weight.grad = None if gradient is None else gradient.clone()
-        wrapped.step()
-        path.append([weight.detach().clone() for weight in weights])
-    state = [v for s in optimizer.state.values() for v in s.values()]
-    wide = [v for v in state if isinstance(v, torch.Tensor) and v.numel() > 1]
-    masters = list(wrapped.masters)
-    return {
-        "path": path,
-        "dtypes": [str(weight.dtype) for weight in weights],
-        "masters": [[str(m.dtype), m.numel(), m.grad is None] for m in masters],
-        "state": [str(v.dtype) for v in wide],
-        "state_bytes": sum(v.nbytes for v in wide),
-    }
+        cool(self.wrapped)
+        self.wrapped.step()
+        for weight, gradient in zip(self.weights, gradients):
+            is_kept = weight.grad is None or torch.equal(weight.grad, gradient)
+            self.are_gradients_kept &= is_kept
+
+    def result(self):
+        state = [v for s in self.optimizer.state.values() for v in s.values()]
+        moments = [v for v in state if isinstance(v, torch.Tensor) and v.numel() > 1]
+        return {
+            "weights": [weight.detach() for weight in self.weights],
+            "masters": [[str(m.dtype), m.numel(), m.grad is None] for m in self.wrapped.masters],
+            "state": [str(v.dtype) for v in moments],
+            "state_bytes": sum(v.nbytes for v in moments),
+            "gradients": self.are_gradients_kept,
+        }
 
 
-def rounded(f, x, seed):
-    """One rounding, and whether it left the global generator alone."""
-    before, bits = torch.get_rng_state(), x.view(torch.int32).clone()
-    result = f(x, torch.Generator().manual_seed(seed))
-    return {
-        "result": result,
-        "untouched": torch.equal(before, torch.get_rng_state()),
-        "kept": torch.equal(bits, x.view(torch.int32)),
-    }
+def mastered(f, cases):
+    """cases: (rule, starts, steps), steps of one length: what is there after them."""
+    runs = [MasteredRun(f, rule, starts) for rule, starts, _ in cases]
+    for steps in zip(*(steps for *_, steps in cases)):
+        for run, gradients in zip(runs, steps):
+            run.step(gradients)
+    return [run.result() for run in runs]
+
+
+def rounded(f, calls):
+    """calls: (x, the name of a generator, its seed), or (x, None, None); and whether the global
+    generator has moved in each."""
+    generators, moved = {}, []
+
+    def one(x, name, seed):
+        before = torch.get_rng_state()
+        if name is not None and name not in generators:
+            generators[name] = torch.Generator().manual_seed(seed)
+        result = f(x) if name is None else f(x, generators[name])
+        moved.append(not torch.equal(before, torch.get_rng_state()))
+        return result
+
+    return {"calls": in_turn(one, calls), "moved": moved}
+
+
+def in_formats(f, calls):
+    """calls: (x, the numbers of a format, …)."""
+    return in_turn(lambda x, form, *more: f(x, Form(*form), *more), calls)
+
+
+def quantized(f, calls):
+    """The same; every second matrix lies column by column in memory, as a transposed one does."""
+    laid = [
+        (x.t().contiguous().t() if number % 2 else x, *more)
+        for number, (x, *more) in enumerate(calls)
+    ]
+    return in_formats(f, laid)
 
 
 def called(f, *arguments):
     return f(*arguments)
 
 
-def called_for_each(f, cases):
-    return [f(*arguments) for arguments in cases]
+class HistoryRun:
+    """Plays events on a history, one by one."""
 
+    def __init__(self, f, length):
+        self.history, self.told, self.noted = f(length, torch.device("cpu")), [], []
 
-def with_history(f, length, events):
-    """Plays events on a history; what `amax` returned, and `past` at the end."""
-    history, told = f(length, torch.device("cpu")), []
-    for kind, *rest in events:
+    def play(self, kind, *rest):
         if kind == "amax":
-            role, now, record = rest
-            told.append(float(history.amax(role, torch.tensor(now), record)))
+            role, now, *record = rest
+            now = torch.tensor(now)
+            told = self.history.amax(role, now, *record)
+            self.told.append((told, float(told)))
+            self.noted.append((now, float(now)))
         else:
-            seen = history.take_seen()
-            history.roll(torch.maximum(seen, torch.tensor(rest[0])) if rest else seen)
-    return {"told": told, "past": history.past.clone()}
+            seen = self.history.take_seen()
+            self.history.roll(torch.maximum(seen, torch.tensor(rest[0])) if rest else seen)
+
+    def result(self):
+        return {
+            "told": [number for _, number in self.told],
+            "kept": all(float(tensor) == number for tensor, number in [*self.told, *self.noted]),
+            "past": self.history.past.clone(),
+        }
+
+
+def with_histories(f, cases):
+    """cases: (length, events). What `amax` returned, whether it and its input stayed so, and
+    `past` at the end."""
+    runs = [HistoryRun(f, length) for length, _ in cases]
+    for events in zip_longest(*(events for _, events in cases)):
+        for run, event in zip(runs, events):
+            if event is not None:
+                run.play(*event)
+    return [run.result() for run in runs]
 
 
 @dataclass(frozen=True)
