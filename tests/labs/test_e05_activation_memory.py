@@ -83,7 +83,7 @@ def is_repeated(ways, uses=1):
     )
     expect.that(
         calls == want,
-        f"the function ran with recording {calls}, expected {want}: for each use once forward, once in backward",
+        f"the function ran with recording {calls}, expected {want}: for each use once forward, once in backward. What a use needs later stays on its own ctx",
     )
 
 
