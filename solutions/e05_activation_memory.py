@@ -78,13 +78,16 @@ lab.reveal("block_bytes", block_bytes, note="two layers' bytes less one layer's"
 # Inside `forward` autograd records nothing: return the result, hold the inputs by `ctx.save_for_backward`. `backward`
 # detaches them, repeats the function with recording, and runs *its* backward.
 #
-# Dropout must drop the same elements again: replay the generator's state, and leave it afterwards as you found it.
+# Dropout must drop the same elements again: forward draws as the function does; backward replays the generator's state,
+# and leaves it afterwards as it found it. Several functions may wait for their backward at once, and a ready-made checkpoint
+# (`torch.utils.checkpoint`) is not the exercise.
 
 
 # %% tags=["exercise"]
 class Checkpoint(torch.autograd.Function):
     """`Checkpoint.apply(function, *inputs)` gives `function(*inputs)`, one tensor, and
-    keeps the inputs only. About 9 lines of yours."""
+    keeps the inputs only: tensors, left as they were; integers and masks among them
+    have no gradient. About 9 lines of yours."""
 
     @staticmethod
     def forward(ctx, function, *inputs):
@@ -224,7 +227,8 @@ for name, kernel in [("fused", attention), ("written out", attention_naive)]:
 # %% tags=["exercise"]
 def keep(op: torch._ops.OpOverload) -> bool:
     """Whether to keep an operation's result: products with weights (mm, addmm) and
-    fused attention; not bmm, nor anything cheap. About 2 lines."""
+    fused attention, of any machine; no other product (bmm), nor anything cheap. About
+    2 lines."""
     ### BEGIN SOLUTION
     name = op.overloadpacket.__name__
     return name in ("mm", "addmm") or name.startswith("_scaled_dot_product_")
@@ -333,8 +337,8 @@ print(Layer(input_bytes=1, saved_bytes=21, cost=1))
 
 # %% tags=["exercise"]
 def plan_peak(plan: list[Segment], layers: list) -> float:
-    """The most bytes held at once. Layers have `input_bytes`, and `saved_bytes` (the
-    input included). About 8 lines."""
+    """The most bytes held at once; a plan has one segment or more. Each layer has its own
+    `input_bytes`, and `saved_bytes` (the input included). About 8 lines."""
     ### BEGIN SOLUTION
     held = peak = 0
     for start, stop, mode in plan:
@@ -449,7 +453,7 @@ lab.answer("blocks_a_segment", blocks_a_segment)
 #
 # Repeat as little as a budget allows. `best[i]` has partial plans of the first i layers, as `(cost, held, plan)`. Extend
 # each by every next segment whose backward fits: repeated ones of any length, kept ones of one layer. Go on from
-# `unbeaten(best[i])` only.
+# `unbeaten(best[i])` only: all partial plans of 24 layers are too many.
 
 
 # %% tags=["exercise"]
@@ -463,8 +467,8 @@ def unbeaten(partials: list[tuple]) -> list[tuple]:
 
 
 def optimal_plan(layers: list, budget_bytes: float) -> list[Segment]:
-    """The plan whose repeated layers' `cost` is least, of those that fit; ValueError if
-    none does. About 15 lines."""
+    """The plan whose repeated layers' `cost` is least, of those that fit (of several,
+    any); ValueError if none does. About 15 lines."""
     ### BEGIN SOLUTION
     best = [[(0, 0, [])], *([] for _ in layers)]
     for start in range(len(layers)):
@@ -646,8 +650,10 @@ def tiles(places, size):
         yield slice(start, min(start + size, places.stop))
 
 
-# the keys of 300 that queries 128 … 255 may read at all
+# Mask(0): query and key 0 stand at the same place, so a token reads itself and all before
+# the keys of 300 that queries 128 … 255 may read at all, and those with a window of 100
 print(Mask(0).keys(slice(128, 256), 300))
+print(Mask(0, window=100).keys(slice(128, 256), 300))
 # which of keys 2 and 3 queries 2 and 3 may read: True where they may; None where all do
 print(Mask(0).tile(slice(2, 4), slice(2, 4), "cpu"))
 print(Mask(0).tile(slice(2, 4), slice(0, 2), "cpu"))
@@ -660,13 +666,15 @@ print(Mask(0).tile(slice(2, 4), slice(0, 2), "cpu"))
 # A tile of queries, divided by √C, begins with `total` 0, `top` -inf, `mass` 0. For each tile of keys: scores, -inf where
 # unreadable; the `new` maximum; `weights = exp(scores - new)`; shrink `mass` and `total` by `exp(top - new)`, then add.
 #
-# At the end `out = total / mass`, `lse = top + log(mass)`.
+# At the end `out = total / mass`, `lse = top + log(mass)`. Plain products of tiles, not `F.scaled_dot_product_attention`; each
+# tile of scores is made once.
 
 
 # %% tags=["exercise"]
 def tiled_forward(q, k, v, mask: Mask) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax attention, causal: q, k, v (B, H, L, C) -> out (B, H, L, C) and the
-    log-sum-exp of each row's scores (B, H, L). About 16 lines."""
+    """Softmax attention: q, k, v (B, H, L, C), left as they are, -> out (B, H, L, C) and
+    the log-sum-exp of each row's scores (B, H, L), in q's dtype. A query reads what
+    `mask` says: all before it, or a window of that. About 16 lines."""
     ### BEGIN SOLUTION
     out, lse = torch.empty_like(q), torch.empty_like(q[..., 0])
     for rows in tiles(range(q.shape[2]), ROWS):
@@ -723,12 +731,14 @@ tiled_forward = lab.grade(tiled_forward)
 #
 # Difficulty 4 · 12 minutes · 10 points
 #
-# The same two loops. Use `lse` and `delta` as they come: in e02e · Context parallel they count keys that other ranks hold.
+# The same two loops, each tile of weights made once. Use `lse` and `delta` as they come: in e02e · Context parallel they
+# count keys that other ranks hold.
 
 
 # %% tags=["exercise"]
 def tiled_backward(q, k, v, d_out, lse, delta, mask: Mask) -> tuple[torch.Tensor, ...]:
-    """dq, dk, dv, shaped as q, k, v, by tiles: the formulas above. About 15 lines."""
+    """dq, dk, dv, new tensors shaped as q, k, v, by tiles: the formulas above. What is
+    given stays as it is. About 15 lines."""
     ### BEGIN SOLUTION
     dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     scale = q.shape[-1] ** -0.5

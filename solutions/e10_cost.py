@@ -39,7 +39,8 @@ mixtral = Model(
 # Difficulty 2 of 5 · 10 minutes · 8 points
 #
 # A layer: q, o are h x h; k, v h x `kv_heads · head_size`; the MLP has 3 matrices h x f (2 if not `gated`); two norms.
-# In `moe_layers` a router h x E and E experts of `moe_ffn` replace the MLP. Then a norm, embedding, head.
+# In `moe_layers` a router h x E and E experts of `moe_ffn`, besides the shared ones, replace the MLP; an expert has as many
+# matrices. Then a norm, embedding, head, each a table of its own. The model has `head_size` and `moe_layers` too.
 
 
 # %% tags=["exercise"]
@@ -72,7 +73,7 @@ weights = lab.grade(weights)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Attention is `2 · h · head_size · (heads + kv_heads)`: q and o, k and v. One expert is `3 · h · moe_ffn`.
+# Attention is `2 · h · head_size · (heads + kv_heads)`: q and o, k and v. One expert is `3 · h · moe_ffn`, without a gate `2 · …`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -167,7 +168,8 @@ lab.predict("chips", guess)
 def state_bytes(
     parameters: float, zero: int, ranks: int, per: tuple[int, int, int] = (2, 4, 12)
 ) -> tuple[float, float, float]:
-    """Bytes on one rank of (weights, gradients, optimizer). About 3 lines."""
+    """Bytes on one rank of (weights, gradients, optimizer), which have `per` bytes a
+    parameter. About 3 lines."""
     ### BEGIN SOLUTION
     shards = [ranks if zero >= stage else 1 for stage in (3, 2, 1)]
     return tuple(parameters * size / n for size, n in zip(per, shards))
@@ -204,12 +206,12 @@ lab.reveal("chips", held / 80e9, note=f"{show.bytes_text(held)} before any activ
 # Difficulty 4 · 15 minutes · 10 points
 #
 # Per token and layer forward keeps, in bytes: `full`: 2h. Else **whole** 8h (not fused: 10h, dropout's masks), which `sp`
-# divides by t; and **split** by t always: 4·head_size·(heads + kv_heads), MLP 6f (no gate: 4f), and 4·heads if fused,
-# else scores 5·heads·seq/cp, which `selective` drops.
+# divides by t; and **split** by t always: 4·head_size·(heads + kv_heads), MLP 6f (no gate: 4f; the model is dense), and if
+# fused 4·heads, else the scores, 5·heads·seq/cp, which `selective` drops and nothing else. Fused is `plan.modern`.
 
 # %% [markdown]
 # Then count the layers alive on the first pipeline rank. Of 1F1B it holds min(p, m) microbatches of l/p layers: p cancels.
-# Interleaved: l·(1 + (p-1)/(p·v)). m is `run.microbatches`.
+# Interleaved, of 2p microbatches or more: l·(1 + (p-1)/(p·v)). m is `run.microbatches`.
 
 
 # %% tags=["exercise"]
@@ -355,14 +357,15 @@ lab.predict("error", guess, unit="%")
 # Difficulty 4 · 15 minutes · 13 points
 #
 # A pass is a forward's worth: 3 a step, 4 with `full`. A rank runs `microbatches · layers / pp` layers a pass.
-# Tensor ranks all-reduce 2·tokens·h bytes, twice a layer: forward, backward (once, though two passes), and again if
-# recomputed.
+# Tensor ranks, which are neighbours, all-reduce 2·tokens·h bytes, twice a layer: forward, backward (once, though two
+# passes), and again if `full` recomputes.
 
 # %% [markdown]
 # Given: `elementwise_seconds(run)`, of a layer's forward, one microbatch; `fabric.seconds("all_reduce", nbytes, ranks,
-# stride)`. Data ranks stand tp apart and all-reduce 4 bytes of each of their N/(t·p) gradients. ZeRO-3: each microbatch
-# two `all_gather` of 2 bytes, one `reduce_scatter` of 4; only what exceeds matmul + elementwise shows. The bubble:
-# (p-1)/(v·m) of matmul + elementwise + tensor.
+# stride)`, 0 for one rank. The dp · cp data ranks stand tp apart and all-reduce 4 bytes of each of their N/(t·p) gradients,
+# which all shows. ZeRO-3 in its place: each microbatch two `all_gather` of 2 bytes of each of the N/(t·p), one
+# `reduce_scatter` of 4; of this only what exceeds matmul + elementwise shows. The bubble: (p-1)/(v·m) of matmul +
+# elementwise + tensor.
 
 # %% tags=["exercise"]
 from minitrain.planning.step.layer_times import elementwise_seconds
@@ -545,8 +548,9 @@ def best_plans(
 ) -> list[Run]:
     """The fastest runs that fit, fastest first. tp of 1 2 4 8 dividing heads, pp of 1 2 4
     8 16 dividing layers, dp the rest, dp · micro_batch dividing batch, zero 1 or 3 (no 3 with pp > 1),
-    recompute none or full, micro_batch 1 2 4, sp where tp > 1. Fits: memory_of(run) is at most 92% of
-    chip.memory. Only what fits is timed. About 13 lines."""
+    recompute none or full, micro_batch 1 2 4, sp where tp > 1, the rest as Plan() has it. Fits:
+    memory_of(run) is at most 92% of chip.memory. Each run is asked for its memory once, and what fits, only
+    that, timed once. Of equally fast ones any. About 13 lines."""
     ### BEGIN SOLUTION
     fitting = []
     sizes = (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 3), ("none", "full"), (1, 2, 4)
@@ -685,8 +689,8 @@ lab.experiment("clouds", clouds)
 
 # %% tags=["exercise"]
 def pareto(choices: list) -> list:
-    """Those that no other beats, fastest first. A choice has .days and .usd; of two that
-    are equal, one is enough. About 5 lines."""
+    """Those that no other beats, fastest first; `choices`, perhaps empty, stays as it is.
+    A choice has .days and .usd; of two that are equal, one is enough. About 5 lines."""
     ### BEGIN SOLUTION
     front = []
     for choice in sorted(choices, key=lambda c: (c.days, c.usd)):

@@ -53,6 +53,11 @@ def test_a_view_sends_its_own_elements_only():
     assert torch.equal(plain_data.unpack(packed)["part"], column)
 
 
+def test_one_element_may_have_any_stride():
+    one = torch.ones(1, 3, 1).transpose(1, 2)[..., :1]
+    assert torch.equal(plain_data.unpack(plain_data.pack(one)), one)
+
+
 def test_not_a_number_and_infinity():
     back = plain_data.unpack(
         plain_data.pack([math.nan, math.inf, -math.inf, np.float32(0.5), torch.bfloat16])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
+from random import randint
+
 import torch
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.lab.failures import CheckFailed, SubmissionFailed
+from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.measure.flops import counted_flops
 from minitrain.measure.memory import MemoryLedger
+from minitrain.memory.placement import Layer, optimal_plan
 
 from .probes import e05_activation_memory as probes
 
@@ -30,6 +34,7 @@ SELECTIVE = ("minitrain/memory/selective.py",)
 PLACEMENT = ("minitrain/memory/placement.py",)
 TILED = ("minitrain/model/attention/tiled.py",)
 MOMENT = 2.0  # seconds for what the course does in a hundredth
+LONG = 18  # layers, of which there are 100 million plans
 
 
 LIKELY = {
@@ -44,8 +49,42 @@ LIKELY = {
 }
 
 
-def pairs_of(*shapes):
-    return [(torch.randn(shape, dtype=torch.float64), torch.rand(shape, dtype=torch.float64) + 0.5) for shape in shapes]  # fmt: skip
+def some_inputs(*shape):
+    """x, y > 0, and the gradient of a result."""
+    draw = lambda: torch.randn(shape, dtype=torch.float64)  # noqa: E731
+    return draw(), draw().abs() + 0.5, draw()
+
+
+RESULTS = {"out": "the output", "other": "the output of the second use"}
+GRADIENTS = {
+    "x": "the gradient of x",
+    "y": "the gradient of y",
+    "weights": "the gradient of the weights",
+    "others": "the gradient of the second function's weights",
+}
+
+
+def is_repeated(ways, uses=1):
+    """The technique itself: a node of the learner's, whose function runs once each way."""
+    expect.that(
+        ways["node"] == ways["own"],
+        f"the result's node is {ways['node'] or 'missing'}, not {ways['own']}: write forward and backward, and let "
+        "Checkpoint.apply make the node; a ready-made checkpoint is not the exercise",
+    )
+    expect.that(
+        "torch.utils.checkpoint" not in ways["callers"],
+        "the function is run by torch.utils.checkpoint: a ready-made checkpoint is not the exercise, call it yourself",
+    )
+    calls, want = ways["calls"], [False] * uses + [True] * uses
+    expect.that(
+        not any(calls[:uses]) and len(calls) > uses,
+        f"used {uses} x, the function ran {len(calls)} time(s), recorded: {calls}. The first time nothing "
+        "may be recorded, or all activations are kept after all; backward runs it again",
+    )
+    expect.that(
+        calls == want,
+        f"the function ran with recording {calls}, expected {want}: for each use once forward, once in backward. What a use needs later stays on its own ctx",
+    )
 
 
 class TestCheckpoint(Exercise):
@@ -55,21 +94,28 @@ class TestCheckpoint(Exercise):
     reference = "minitrain.memory.recompute:_Reentrant"
     hidden = RECOMPUTE
 
-    @check(points=4, title="output and every gradient equal the plain function's (float64)")
+    def applied(self, submission, dropout, *shape):
+        """(got, want): of functions used three times, all forwards before any backward."""
+        given = some_inputs(*shape)
+        with expect.because(LIKELY):
+            got = submission.run(probes.applied, *given, dropout)
+        for function, uses in (("one", 2), ("two", 1)):
+            is_repeated(got[function], uses)
+        expect.left_alone([got], [given], ["x", "y", "gradient"])
+        return got, probes.applied(None, *given, dropout)
+
+    @check(points=4, title="output and every gradient equal the plain functions' (float64)")
     def test_gradients(self, submission):
-        for x, y in pairs_of((3, 6), (2, 5, 6)):
-            with expect.because(LIKELY):
-                got = submission.run(probes.applied, x, y, 0.0)
-            want = probes.applied(None, x, y, 0.0)
-            for what in ("out", "x", "y", "weights"):
-                lost = "a gradient of None: return x.grad for each input"
-                if what == "weights":
+        for shape in ((3, 6), (2, 5, 6)):
+            got, want = self.applied(submission, 0.0, *shape)
+            for what, name in {**RESULTS, **GRADIENTS}.items():
+                lost = f"{name} is None: return x.grad for each input"
+                if what in ("weights", "others"):
                     lost = (
                         "the parameters inside the function got no gradient: torch.autograd.backward(out, gradient) "
                         "reaches all that the repetition used, torch.autograd.grad only what it is asked for"
                     )
                 expect.that(got[what] is not None, lost)
-                name = "the output" if what == "out" else f"the gradient of {what}"
                 expect.equal(
                     got[what],
                     want[what],
@@ -83,16 +129,18 @@ class TestCheckpoint(Exercise):
         title="dropout drops the same elements again, bit for bit; the generator goes on as before",
     )
     def test_random_numbers(self, submission):
-        ((x, y),) = pairs_of((4, 6))
-        with expect.because(LIKELY):
-            got = submission.run(probes.applied, x, y, 0.5)
-        want = probes.applied(None, x, y, 0.5)
-        expect.identical(got["out"], want["out"], what="the output with dropout")
-        for what in ("x", "y", "weights"):
-            expect.that(got[what] is not None, f"the gradient of {what} is None")
+        got, want = self.applied(submission, 0.5, 4, 6)
+        for what, name in RESULTS.items():
+            expect.identical(
+                got[what],
+                want[what],
+                what=f"{name} with dropout: forward draws as the function does",
+            )
+        for what, name in GRADIENTS.items():
+            expect.that(got[what] is not None, f"{name} is None")
             if not torch.equal(got[what], want[what]):
                 raise CheckFailed(
-                    f"with dropout, the gradient of {what} differs: the repetition dropped other elements. Keep "
+                    f"with dropout, {name} differs: the repetition dropped other elements. Keep "
                     "torch.get_rng_state() in forward, set it before you repeat"
                 )
         expect.identical(
@@ -107,23 +155,10 @@ class TestCheckpoint(Exercise):
         title="only the inputs are saved, and the function runs twice: without and with recording",
     )
     def test_mechanism(self, submission):
-        ((x, y),) = pairs_of((64, 6))
+        x, y, _ = some_inputs(64, 6)
         with expect.because(LIKELY):
             found = submission.run(probes.what_it_saves, x, y)
-        expect.that(
-            found["name"] == found["own"],
-            f"the result's node is {found['name'] or 'missing'}, not {found['own']}: write forward and backward, and let "
-            "Checkpoint.apply make the node; a ready-made checkpoint is not the exercise",
-        )
-        expect.that(
-            found["calls"][0] is False and len(found["calls"]) > 1,
-            f"the function ran {len(found['calls'])} time(s), recorded: {found['calls']}. The first time nothing "
-            "may be recorded, or all activations are kept after all; backward runs it again",
-        )
-        expect.that(
-            found["calls"] == [False, True],
-            f"the function ran with recording {found['calls']}, expected [False, True]: once forward, once in backward",
-        )
+        is_repeated(found)
         want = x.nbytes + y.nbytes
         expect.that(
             found["saved"] == want,
@@ -135,14 +170,14 @@ class TestCheckpoint(Exercise):
             f"after forward {found['held']} bytes more are held, the result has {found['out']}: something else is kept",
         )
 
-    @check(points=2, title="an input without gradient, such as integers")
+    @check(points=2, title="inputs without gradient, such as integers and a mask")
     def test_integers(self, submission):
-        table, places = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 3, 3])
+        given = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 3, 3]), torch.tensor([True, False, True])  # fmt: skip
         with expect.because(LIKELY):
-            got = submission.run(probes.looked_up, table, places)
+            got = submission.run(probes.looked_up, *given)
         expect.equal(
             got,
-            probes.looked_up(None, table, places),
+            probes.looked_up(None, *given),
             what="the gradient of a table that was looked up",
         )
 
@@ -168,6 +203,7 @@ def block_run(policy, kernel, how="selective"):
     return saved - less, flops - fewer
 
 
+@cache
 def operations_in_a_block():
     """The names of all the operations that a policy is asked for, by either attention."""
     from minitrain.model.attention.grouped_query import attention, attention_naive
@@ -182,6 +218,16 @@ def name_of(op):
     return f"{op.overloadpacket.__name__}.{op._overloadname}"
 
 
+ELSEWHERE = (  # operations of other models, and other machines' kernels
+    "addmm.default",
+    "baddbmm.default",
+    *(
+        f"_scaled_dot_product_{kernel}.default"
+        for kernel in ("flash_attention", "efficient_attention", "cudnn_attention")
+    ),
+)
+
+
 class TestKeep(Exercise):
     """Keep what is dear: a policy"""
 
@@ -190,7 +236,7 @@ class TestKeep(Exercise):
     hidden = SELECTIVE
 
     def answers(self, submission):
-        names = sorted({*operations_in_a_block(), "addmm.default"})
+        names = sorted({*operations_in_a_block(), *ELSEWHERE})
         answers = submission.run(probes.asked, names)
         for name, answer in answers.items():
             expect.that(
@@ -214,14 +260,21 @@ class TestKeep(Exercise):
         good = ("mm.", "addmm.", "_scaled_dot", "bmm.")
         return [n for n, yes in answers.items() if yes and not n.startswith(good)]
 
-    @check(points=3, title="no matmul runs twice: the FLOPs are those of no recomputation")
+    def keeps_products(self, answers):
+        """Without which nothing else says anything of a policy."""
+        expect.that(
+            answers["mm.default"], "mm, a linear layer, is repeated: keep products with weights"
+        )
+
+    @check(points=2, title="no matmul runs twice: the FLOPs are those of no recomputation")
     def test_flops(self, submission):
         from minitrain.model.attention.grouped_query import attention
 
         answers = self.answers(submission)
         _, flops = self.measured(answers, attention)
         _, plain = block_run(None, attention, "none")
-        dropped = [n for n in answers if n.startswith(("mm.", "_scaled_dot")) and not answers[n]]
+        kernels = [name for name in answers if name.startswith("_scaled_dot")]
+        dropped = [name for name in ("mm.default", *kernels) if not answers[name]]
         expect.that(
             flops == plain,
             f"a block's forward and backward take {flops} FLOPs, {plain} without recomputation: keep {', '.join(dropped)}",
@@ -230,29 +283,39 @@ class TestKeep(Exercise):
             answers["addmm.default"],
             "addmm.default is a linear layer with a bias (Qwen2 has some): keep it too",
         )
+        expect.that(
+            not dropped,
+            f"on another machine the fused kernel is {', '.join(dropped)}: keep whatever begins with "
+            "`_scaled_dot_product_`",
+        )
 
     @check(points=3, title="a block saves 2 D + 2 HC + 2 KC + 2 F numbers and H a token, no more")
     def test_bytes(self, submission):
         from minitrain.model.attention.grouped_query import attention
 
         answers = self.answers(submission)
+        self.keeps_products(answers)
         saved, _ = self.measured(answers, attention)
         want = 2 * 32 * 4 * (2 * 24 + 2 * 24 + 2 * 12 + 2 * 40 + 2)
         kept = ", ".join(self.needless(answers)[:6])
         words = f"keep fewer: {kept} cost next to nothing to repeat"
         expect.that(saved <= want, f"a block saves {saved} bytes, {want} are enough: {words}")
 
-    @check(points=2, title="attention written out: the T x T products are repeated")
+    @check(points=3, title="attention written out: the T x T products are repeated")
     def test_scores(self, submission):
         from minitrain.model.attention.grouped_query import attention_naive
 
         answers = self.answers(submission)
+        self.keeps_products(answers)
+        words = 'the product of two activations, is not to be kept ("mm" is a part of "bmm": compare whole names)'
+        for name in ("bmm.default", "baddbmm.default"):
+            expect.that(not answers[name], f"{name}, {words}")
         saved, _ = self.measured(answers, attention_naive)
         least, _ = block_run(lambda op: op.overloadpacket.__name__ == "mm", attention_naive)
         expect.that(
             saved <= least,
-            f"with attention written out a block saves {saved} bytes, {least} without the T x T scores: bmm, the "
-            'product of two activations, is not to be kept ("mm" is a part of "bmm": compare whole names)',
+            f"with attention written out a block saves {saved} bytes, {least} with the products of weights alone: "
+            f"keep fewer, {', '.join(self.needless(answers)[:6])} cost next to nothing to repeat",
         )
 
 
@@ -315,8 +378,14 @@ def every_plan(start, count):
 
 def some_layers(count):
     """(input, saved, cost), all different."""
-    draw = lambda low, high: int(torch.randint(low, high, (1,)))  # noqa: E731
-    return [(i := draw(1, 9), i + draw(0, 30), draw(1, 20)) for _ in range(count)]
+    return [(i := randint(1, 8), i + randint(0, 29), randint(1, 19)) for _ in range(count)]
+
+
+def some_plan(count):
+    """Any segments, repeated or kept, of one layer or several."""
+    ends = [stop for stop in range(1, count) if torch.rand(()) < 0.5]
+    modes = ["full" if torch.rand(()) < 0.6 else "none" for _ in range(len(ends) + 1)]
+    return list(zip([0, *ends], [*ends, count], modes))
 
 
 class TestPlanPeak(Exercise):
@@ -326,45 +395,58 @@ class TestPlanPeak(Exercise):
     reference = "minitrain.memory.placement:plan_peak"
     hidden = PLACEMENT
 
-    def equal(self, submission, plan, layers):
-        got = submission.run(probes.peak_by, plan, layers)
+    def equal(self, submission, calls):
+        found = submission.run(probes.peaks_by, calls)
+        expect.left_alone(found, calls, ["plan", "layers"])
+        for (plan, layers), call in zip(calls, found):
+            expect.equal(
+                call["out"],
+                float(peak_of(plan, layers)),
+                what=f"the peak of {plan} for layers (input, saved, cost) {layers}",
+                hints=self.hints(plan, layers),
+            )
+
+    @staticmethod
+    def hints(plan, layers):
         moments = [sum(s for _, s, _ in layers[a:b]) for a, b, _ in plan]
         leaves = [held_after([segment], layers) for segment in plan]
         behind = max(sum(leaves[: n + 1]) + moments[n] for n in range(len(plan)))
-        expect.equal(
-            float(got),
-            float(peak_of(plan, layers)),
-            what=f"the peak of {plan} for layers (input, saved, cost) {layers}",
-            hints=[
-                (float(held_after(plan, layers)), "that is what forward leaves behind: while a repeated segment's own "
-                 "backward runs, all that its layers save is there for a moment"),
-                (float(behind), "a segment's `saved_bytes` include its input: look for the peak before `held` grows, when the ones behind it are gone"),
-                (float(held_after(plan, layers) + max(moments)), "that is everything left behind plus the largest "
-                 "segment: at a segment's backward the ones behind it are gone"),
-                (float(max(moments)), "that is the largest segment alone: those before it hold their inputs"),
-                (float(peak_of(plan, layers, every_input=True)), "a repeated segment holds its first input only, not one a layer"),
-                (float(sum(s for _, s, _ in layers)), "that is as if every layer were kept"),
-            ],
-        )  # fmt: skip
+        values = [
+            (held_after(plan, layers), "that is what forward leaves behind: while a repeated segment's own "
+             "backward runs, all that its layers save is there for a moment"),
+            (behind, "a segment's `saved_bytes` include its input: look for the peak before `held` grows, when the ones behind it are gone"),
+            (held_after(plan, layers) + max(moments), "that is everything left behind plus the largest "
+             "segment: at a segment's backward the ones behind it are gone"),
+            (max(moments), "that is the largest segment alone: those before it hold their inputs"),
+            (peak_of(plan, layers, every_input=True), "a repeated segment holds its first input only, not one a layer"),
+            (sum(s for _, s, _ in layers), "that is as if every layer were kept"),
+            (peak_of(plan, layers[:1] * len(layers)), "that is as if every layer were like the first: each has its own bytes"),
+            (peak_of(plan, layers[-1:] * len(layers)), "that is as if every layer were like the last: each has its own bytes"),
+        ]  # fmt: skip
+        return [(float(value), words) for value, words in values]
 
-    @check(points=4, title="uniform plans: all kept, each repeated, segments of two")
+    @check(points=4, title="uniform plans: all kept, each repeated, segments of two; one layer")
     def test_uniform(self, submission):
         layers = [(2, 30, 1)] * 6
-        for plan in (
+        plans = [
             [(i, i + 1, "none") for i in range(6)],
             [(i, i + 1, "full") for i in range(6)],
             [(i, i + 2, "full") for i in range(0, 6, 2)],
-        ):
-            self.equal(submission, plan, layers)
+            [(0, 6, "none")],
+        ]
+        one = [([(0, 1, mode)], [(3, 7, 1)]) for mode in ("none", "full")]
+        self.equal(submission, [*((plan, layers) for plan in plans), *one])
 
     @check(points=4, title="mixed plans of unequal layers")
     def test_mixed(self, submission):
-        for plan in (
+        plans = [
             [(0, 2, "full"), (2, 3, "none"), (3, 6, "full")],
             [(0, 1, "none"), (1, 5, "full"), (5, 6, "none")],
             [(0, 4, "full"), (4, 5, "full"), (5, 6, "none")],
-        ):
-            self.equal(submission, plan, some_layers(6))
+            [(0, 3, "none"), (3, 6, "full")],
+        ]
+        drawn = [(some_plan(count), some_layers(count)) for count in (2, 5, 7, 8, 9, 12)]
+        self.equal(submission, [*((plan, some_layers(6)) for plan in plans), *drawn])
 
 
 class TestSegments(Experiment):
@@ -413,6 +495,24 @@ class TestBlocksASegment(Question):
         )
 
 
+def is_plan(plan, layers):
+    """Triples that run each layer once, in order."""
+    for segment in plan:
+        start, stop, mode = segment if len(segment) == 3 else (None, None, None)
+        expect.that(
+            isinstance(start, int) and isinstance(stop, int) and mode in ("none", "full"),
+            f'a segment of the plan is {segment}: Segment(start, stop, "none" or "full") is asked for',
+        )
+    covered = [i for start, stop, _ in plan for i in range(start, stop)]
+    expect.that(
+        covered == list(range(len(layers))),
+        f"the plan {plan} runs layers {covered} of {len(layers)}: each once, in order",
+    )
+
+
+EQUAL = ([(1, 21, 10)] * 24, 24 * 21 // 2)  # layers, and a budget of half of what they save
+
+
 class TestOptimalPlan(Exercise):
     """The best plan for a budget"""
 
@@ -420,68 +520,77 @@ class TestOptimalPlan(Exercise):
     reference = "minitrain.memory.placement:optimal_plan"
     hidden = PLACEMENT
 
-    def plan(self, submission, layers, budget):
-        plan = submission.run(probes.planned_by, layers, budget)
-        expect.that(plan is not None, f"a plan of {layers} fits {budget} bytes, and it was refused")
-        covered = [i for a, b, _ in plan for i in range(a, b)]
-        expect.that(
-            covered == list(range(len(layers))),
-            f"the plan {plan} runs layers {covered} of {len(layers)}: each once, in order",
-        )
-        return plan
+    def plans(self, submission, calls, **limit):
+        """Of calls (layers, budget) that a plan fits: what came for each."""
+        found = submission.run(probes.planned_by, calls, **limit)
+        expect.left_alone(found, calls, ["layers"])
+        for (layers, budget), call in zip(calls, found):
+            expect.that(
+                call["out"] is not None,
+                f"a plan of {layers} fits {budget} bytes, and it was refused",
+            )
+            is_plan(call["out"], layers)
+        return [(*given, call["out"]) for given, call in zip(calls, found)]
+
+    def long_plans(self, submission, calls):
+        words = f"{len(calls[0][0])} layers took too long: keep only `unbeaten(best[i])`, or the plans double with each layer"
+        with expect.because({("timeout", "memory"): words}):
+            return self.plans(submission, calls, timeout=MOMENT)
 
     def budgets(self, layers):
         """From what just fits to what holds everything."""
         peaks = sorted({peak_of(plan, layers) for plan in every_plan(0, len(layers))})
         return [peaks[0], peaks[len(peaks) // 4], peaks[len(peaks) // 2], peaks[-1]]
 
-    @check(points=3, title="the plan fits its budget, down to the least that any plan needs")
+    def calls(self, counts):
+        chains = [some_layers(count) for count in counts]
+        return [(layers, budget) for layers in chains for budget in self.budgets(layers)]
+
+    @check(points=2, title="the plan fits its budget, down to the least that any plan needs")
     def test_fits(self, submission):
-        for count in (3, 5):
-            layers = some_layers(count)
-            for budget in self.budgets(layers):
-                plan = self.plan(submission, layers, budget)
-                peak = peak_of(plan, layers)
-                expect.that(
-                    peak <= budget,
-                    f"the plan {plan} peaks at {peak} bytes, the budget is {budget}: a repeated segment needs room for all "
-                    "that its layers save, besides what is held before it",
-                )
+        calls = self.calls((3, 5, 4, 3))
+        for layers, budget, plan in self.plans(submission, calls):
+            peak, alike = peak_of(plan, layers), peak_of(plan, layers[:1] * len(layers))
+            words = (
+                "it would fit if every layer were like the first: each has its own bytes"
+                if alike <= budget
+                else "a repeated segment needs room for all that its layers save, besides what is held before it"
+            )
+            expect.that(
+                peak <= budget,
+                f"layers (input, saved, cost) {layers}: the plan {plan} peaks at {peak} bytes, the budget is {budget}: {words}",
+            )
 
     @check(points=4, title="no plan that fits repeats less (against every plan there is)")
     def test_cheapest(self, submission):
-        planted = [
-            (1, 7, 7),
-            (1, 2, 2),
-            (1, 4, 4),
-            (1, 2, 9),
-        ]  # in 12 bytes, fewest is not cheapest
-        drawn = [some_layers(count) for count in (1, 4, 5)]
-        for layers in (planted, *drawn):
-            for budget in [12] if layers is planted else self.budgets(layers):
-                plan = self.plan(submission, layers, budget)
-                every = every_plan(0, len(layers))
-                fitting = [p for p in every if peak_of(p, layers) <= budget]
-                best = min(fitting, key=lambda p: cost_of(p, layers))
-                expect.that(
-                    cost_of(plan, layers) <= cost_of(best, layers),
-                    f"layers (input, saved, cost) {layers}, budget {budget}: the plan {plan} repeats "
-                    f"{cost_of(plan, layers)}, {best} only {cost_of(best, layers)}. Weigh every next segment, repeated "
-                    "ones of any length and kept single layers, by the layers' cost",
-                )
+        fewest_is_not_cheapest = ([(1, 7, 7), (1, 2, 2), (1, 4, 4), (1, 2, 9)], 12)
+        calls = [fewest_is_not_cheapest, *self.calls((1, 4, 5, 5, 4))]
+        for layers, budget, plan in self.plans(submission, calls):
+            fitting = [p for p in every_plan(0, len(layers)) if peak_of(p, layers) <= budget]
+            self.repeats_no_more(
+                layers, budget, plan, min(fitting, key=lambda p: cost_of(p, layers))
+            )
+        layers = [(1, 1 + randint(0, 5), randint(1, 4)) for _ in range(LONG)]
+        budget = sum(saved for _, saved, _ in layers) // 2
+        ((*_, plan),) = self.long_plans(submission, [(layers, budget)])
+        best = optimal_plan([Layer(*layer) for layer in layers], budget)
+        best = [(segment.start, segment.stop, segment.mode) for segment in best]
+        self.repeats_no_more(layers, budget, plan, best)
 
-    @check(points=2, title="24 layers in a moment: beaten partial plans are dropped")
+    @staticmethod
+    def repeats_no_more(layers, budget, plan, best):
+        expect.that(
+            cost_of(plan, layers) <= cost_of(best, layers),
+            f"layers (input, saved, cost) {layers}, budget {budget}: the plan {plan} repeats "
+            f"{cost_of(plan, layers)}, {best} only {cost_of(best, layers)}. Weigh every next segment, repeated "
+            "ones of any length and kept single layers, by the layers' cost",
+        )
+
+    @check(points=3, title="24 layers in a moment: beaten partial plans are dropped")
     def test_many(self, submission):
-        layers = [(1, 21, 10)] * 24
-        words = "24 equal layers took too long: keep only `unbeaten(best[i])`, or the plans double with each layer"
-        with expect.because({("timeout", "memory"): words}):
-            plan = submission.run(probes.planned_by, layers, 24 * 21 // 2, timeout=MOMENT)
-        expect.that(
-            plan is not None, "24 equal layers fit half of their bytes, and the plan was refused"
-        )
-        expect.that(
-            peak_of(plan, layers) <= 252, f"the plan peaks at {peak_of(plan, layers)} bytes of 252"
-        )
+        ((layers, budget, plan),) = self.long_plans(submission, [EQUAL])
+        peak = peak_of(plan, layers)
+        expect.that(peak <= budget, f"the plan peaks at {peak} bytes of {budget}")
         expect.that(
             cost_of(plan, layers) == 130,
             f"the plan repeats {cost_of(plan, layers)}, 130 are enough",
@@ -489,15 +598,16 @@ class TestOptimalPlan(Exercise):
 
     @check(points=1, title="a budget that nothing fits: ValueError")
     def test_refuses(self, submission):
-        try:
-            plan = submission.run(probes.planned_by, [(2, 10, 1)] * 3, 9)
-        except SubmissionFailed as failure:
-            if failure.kind != "exception":
-                raise
-            plan = str(failure)
-        expect.that(
-            plan is None, f"9 bytes for layers that save 10 each gave {plan}: raise ValueError"
-        )
+        chains = [some_layers(count) for count in (2, 4, 5)]
+        calls = [
+            ([(2, 10, 1)] * 3, 9),
+            *((layers, self.budgets(layers)[0] - 1) for layers in chains),
+        ]
+        for (layers, budget), call in zip(calls, submission.run(probes.planned_by, calls)):
+            expect.that(
+                call["out"] is None,
+                f"{budget} bytes for layers (input, saved, cost) {layers} gave {call['out']}: raise ValueError",
+            )
 
 
 class TestTradeoff(Experiment):
@@ -586,31 +696,51 @@ class TestSpared(Question):
         )
 
 
-def full_attention(q, k, v, lse=None):
+def out_of_reach(length, window=None):
+    """(L, L) bool: keys after the query, or further back than the window."""
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    return (distance < 0) | (distance >= (window or length))
+
+
+def full_attention(q, k, v, lse=None, window=None):
     """(output, log-sum-exp, weights), all keys at once."""
     scores = q @ k.mT / q.shape[-1] ** 0.5
-    length = q.shape[2]
-    ahead = torch.ones(length, length, dtype=torch.bool).triu(1)
-    scores = scores.masked_fill(ahead, -torch.inf)
+    scores = scores.masked_fill(out_of_reach(q.shape[2], window), -torch.inf)
     lse = scores.logsumexp(dim=-1) if lse is None else lse
     weights = (scores - lse[..., None]).exp()
     return weights @ v, lse, weights
 
 
-def drawn(batch, heads, length, size, count=3, scale=1.0):
-    return [
-        scale * torch.randn(batch, heads, length, size, dtype=torch.float64) for _ in range(count)
-    ]
+def drawn(batch, heads, length, size, count=3, dtype=torch.float64):
+    return [torch.randn(batch, heads, length, size, dtype=dtype) for _ in range(count)]
 
 
-SHAPES = [(2, 3, 5, 4), (1, 2, 300, 6), (1, 1, 700, 2)]
+def in_heads(calls):
+    """With the tensors as the probe is given them, (B, L, H, …)."""
+    return [(*(z.transpose(1, 2).contiguous() for z in call[:-1]), call[-1]) for call in calls]
+
+
+WINDOWED = "mask.tile says what may be read, here less than all before"
+
+# B, H, L, C, and a window; the lengths around those of one tile and two
+SHAPES = [
+    ((2, 3, 5, 4), None),
+    ((1, 2, 300, 6), None),
+    ((2, 1, 129, 1), None),
+    ((1, 2, 256, 4), None),
+    ((1, 1, 400, 2), None),
+    ((2, 2, 300, 4), 40),
+    ((1, 1, 400, 2), 200),
+]
+ALONE = [((1, 1, 1, 3), None), ((1, 2, 30, 2), 1)]  # a row reads one key: its weight is 1
 WEIGHED = (768, 1536)  # tokens: tiles of 128 are a small part of either square
+BRIEFLY = (384, 768)  # where the largest tensor alone is looked at
 
 
-def holds_no_square(submission, backward):
-    """Twice the length: tiles stay as they are, and the peak grows like q."""
-    one, two = WEIGHED
-    short, long = (submission.run(probes.weighed, length, backward) for length in WEIGHED)
+def in_tiles(submission, backward, lengths=WEIGHED):
+    """What `probes.weighed` found of both lengths: no ready-made kernel, no tensor that grows with L."""
+    one, two = lengths
+    short, long = submission.run(probes.weighed, lengths, backward)
     for found in (short, long):
         ready = [name for name in found["names"] if "scaled_dot_product" in name]
         expect.that(not ready, f"{ready} is PyTorch's own kernel: write the tiles yourself")
@@ -625,10 +755,44 @@ def holds_no_square(submission, backward):
         f"the largest tensor has {short['largest']} numbers for {one} tokens and {long['largest']} for {two}: a tile's "
         "queries meet all keys at once. Cut the keys too, and go on from tile to tile",
     )
+    return short, long
+
+
+def holds_no_square(submission, backward):
+    """Twice the length: tiles stay as they are, and the peak grows like q."""
+    one, two = WEIGHED
+    short, long = in_tiles(submission, backward)
     expect.that(
         long["peak"] < 2.6 * short["peak"],
         f"the peak is {short['peak']} bytes for {one} tokens and {long['peak']} for {two}: it grows as L², though no "
         "tensor does. Do not collect the tiles: each is gone when the next one comes",
+    )
+
+
+def makes_once(submission, backward, products):
+    """64 tokens are a single tile, of which nothing is made a second time."""
+    (tile,) = submission.run(probes.flops_of, [(64, 8, None)], backward)
+    made = tile / (2 * 8 * 64**2)
+    expect.that(
+        made < products + 0.5,
+        f"one tile of 64 tokens takes {made:.1f} products, {products} are enough: make its scores once, and go on from them",
+    )
+
+
+def reads_what_it_may(submission, backward, products):
+    """Of 1024 tokens a half is readable, with a window a twelfth."""
+    size, length, window = 8, 1024, 80
+    calls = [(length, size, None), (length, size, window)]
+    causal, near = submission.run(probes.flops_of, calls, backward)
+    full = products * 2 * size * length**2
+    expect.that(
+        causal < 0.75 * full,
+        f"{causal} FLOPs for {length} tokens, {full} read every key: go through mask.keys(rows, L) only",
+    )
+    expect.that(
+        near < 0.4 * full,
+        f"{near} FLOPs for {length} tokens with a window of {window}, {full} read every key: mask.keys(rows, L) begins "
+        "later, too",
     )
 
 
@@ -639,77 +803,96 @@ class TestTiledForward(Exercise):
     reference = "minitrain.model.attention.tiled:tiled_forward"
     hidden = TILED
 
-    @check(points=4, title="the output is softmax attention's, for any length (float64)")
+    def attended(self, submission, calls):
+        """(q, k, v, window, out, lse) of each call."""
+        given = in_heads(calls)
+        found = submission.run(probes.attended, given)
+        for call in found:
+            is_pair = isinstance(call["out"], (tuple, list)) and len(call["out"]) == 2
+            expect.that(is_pair, "return two tensors: out, lse")
+        expect.left_alone(found, calls, ["q", "k", "v"])
+        return [(*call, *made["out"]) for call, made in zip(calls, found)]
+
+    @check(points=3, title="in tiles, the output is softmax attention's for any length and mask")
     def test_output(self, submission):
-        for shape in SHAPES:
-            q, k, v = drawn(*shape)
-            want, _, _ = full_attention(q, k, v)
-            got = submission.run(probes.attended, q, k, v)
-            expect.that(
-                isinstance(got, (tuple, list)) and len(got) == 2, "return two tensors: out, lse"
-            )
-            scores = q @ k.mT / shape[-1] ** 0.5
+        in_tiles(submission, backward=False, lengths=BRIEFLY)
+        makes_once(submission, backward=False, products=2)
+        calls = [(*drawn(*shape), window) for shape, window in [*SHAPES, *ALONE]]
+        single = tuple(drawn(1, 2, 150, 8, dtype=torch.float32))
+        for q, k, v, window, out, _ in self.attended(submission, [*calls, (*single, None)]):
+            want, _, weights = full_attention(q, k, v, window=window)
+            if window:
+                expect.that(
+                    not (isinstance(out, torch.Tensor) and out.isnan().any()),
+                    f"with a window of {window} there is a NaN: where a row may read nothing of a tile, top and new are "
+                    "both -inf, and so is no difference of the two",
+                )
             expect.equal(
-                got[0],
+                out,
                 want,
-                what=f"the output for q of {shape}",
-                hints=[
-                    (full_attention(q * shape[-1] ** 0.5, k, v)[0], "that is without the division by √C"),
-                    (scores.softmax(-1) @ v, "every token reads the ones after it too: use mask.tile"),
-                    (scores.tril().softmax(-1) @ v, "what may not be read must have a score of -inf, not 0"),
-                    (want * weights_mass(q, k), "`total` was never divided by `mass`"),
-                    (never_shrunk(q, k, v), "a tile was summed under a smaller maximum than the next: shrink `total` by exp(top - new), as `mass`"),
-                    (last_tile(q, k, v), "only the last tile of keys counts: shrink and add, do not overwrite"),
-                ],
+                what=f"the output for q of {tuple(q.shape)}" + (f", window {window}" if window else ""),
+                hints=self.hints(q, k, v, want, weights),
             )  # fmt: skip
 
-    @check(points=2, title="the log-sum-exp of each row; scores of a thousand do not overflow")
+    @staticmethod
+    def hints(q, k, v, want, weights):
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        yield full_attention(q * q.shape[-1] ** 0.5, k, v)[0], "that is without the division by √C"
+        yield scores.softmax(-1) @ v, "every token reads the ones after it too: use mask.tile"
+        yield full_attention(q, k, v)[0], f"that is without the window: {WINDOWED}"
+        yield scores.tril().softmax(-1) @ v, "what may not be read must have a score of -inf, not 0"
+        yield want / weights.amax(-1, keepdim=True), "`total` was never divided by `mass`"
+        yield (
+            never_shrunk(q, k, v),
+            "a tile was summed under a smaller maximum than the next: shrink `total` by exp(top - new), as `mass`",
+        )
+        yield (
+            last_tile(q, k, v),
+            "only the last tile of keys counts: shrink and add, do not overwrite",
+        )
+
+    @check(points=1, title="the log-sum-exp of each row; scores of thousands do not overflow")
     def test_lse(self, submission):
         q, k, v = drawn(1, 2, 300, 4)
-        for scale in (1.0, 600.0):
-            want, lse, _ = full_attention(scale * q, k, v)
-            out, got = submission.run(probes.attended, scale * q, k, v)
+        large = 30 + 30 * torch.rand(1, 2, 300, 4, dtype=torch.float64)
+        calls = [(q, k, v, None), (large, large, v, None), (-large, large, v, None), (q, k, v, 50)]
+        for q, k, v, window, out, got in self.attended(submission, calls):
+            want, lse, _ = full_attention(q, k, v, window=window)
+            finite = all(isinstance(z, torch.Tensor) and z.isfinite().all() for z in (out, got))
+            words = "take the greatest score off before exp"
+            if lse.max() < -700:
+                words += ": here all are negative, so it begins at -inf, not at 0"
             expect.that(
-                bool(torch.isfinite(got).all() and torch.isfinite(out).all()),
-                f"with scores up to {lse.abs().max():.0f} the result is not finite: take the greatest score off before exp",
+                finite, f"with scores around {lse.mean():.0f} the result is not finite: {words}"
             )
             expect.equal(
                 got,
                 lse,
                 what="the log-sum-exp",
-                hints=[(lse.exp(), "that is the sum itself: its logarithm is asked for")],
-            )
+                hints=[
+                    (lse.exp(), "that is the sum itself: its logarithm is asked for"),
+                    (full_attention(q, k, v)[1], f"that is without the window: {WINDOWED}"),
+                ],
+            )  # fmt: skip
             expect.equal(out, want, what="the output")
 
     @check(
-        points=3,
+        points=4,
         title="no L x L tensor, and a peak that grows with L: largest tensor and peak bytes at 768 and 1536",
     )
     def test_memory(self, submission):
         holds_no_square(submission, backward=False)
 
-    @check(points=1, title="tiles above the diagonal cost nothing")
+    @check(points=2, title="two products a tile; what no query may read costs nothing")
     def test_flops(self, submission):
-        length = WEIGHED[-1]
-        flops, full = submission.run(probes.flops_of, length, False), 4 * length**2 * 2
-        expect.that(
-            flops < 0.75 * full,
-            f"{flops} FLOPs for {length} tokens, {full} read every key: go through mask.keys(rows, L) only",
-        )
-
-
-def weights_mass(q, k):
-    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(
-        torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1), -torch.inf
-    )
-    return (scores - scores.amax(-1, keepdim=True)).exp().sum(-1, keepdim=True)
+        makes_once(submission, backward=False, products=2)
+        reads_what_it_may(submission, backward=False, products=2)
 
 
 def never_shrunk(q, k, v, columns=128):
     """What comes out where `mass` is shrunk and `total` is not."""
     length, short = q.shape[2], -q.shape[2] % columns
-    ahead = torch.ones(length, length, dtype=torch.bool).triu(1)
-    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(ahead, -torch.inf)
+    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(out_of_reach(length), -torch.inf)
     padded = nn.functional.pad(scores, (0, short), value=-torch.inf)
     tops = padded.unflatten(-1, (-1, columns)).amax(-1).cummax(-1).values  # (B, H, L, tiles)
     weights = (scores - tops.repeat_interleave(columns, dim=-1)[..., :length]).exp()
@@ -733,45 +916,76 @@ class TestTiledBackward(Exercise):
     reference = "minitrain.model.attention.tiled:tiled_backward"
     hidden = TILED
 
-    def gradients(self, q, k, v, d_out, lse, delta, future=False):
+    def gradients(self, q, k, v, d_out, lse, delta, window=None, future=False):
         """dq, dk, dv by the full softmax; with `future` of tokens that read those after them too."""
         scale = q.shape[-1] ** -0.5
-        weights = full_attention(q, k, v, lse)[2]
+        weights = full_attention(q, k, v, lse, window)[2]
         if future:
             weights = (q @ k.mT * scale - lse[..., None]).exp()
         d_scores = weights * (d_out @ v.mT - delta[..., None])
         return d_scores @ k * scale, d_scores.mT @ q * scale, weights.mT @ d_out
 
-    @check(points=5, title="dq, dk and dv equal autograd's through the full softmax (float64)")
+    def pulled_back(self, submission, calls):
+        """(q, k, v, d_out, lse, delta, window, the three gradients) of each call."""
+        found = submission.run(probes.attended, in_heads(calls))
+        for call in found:
+            is_triple = isinstance(call["out"], (tuple, list)) and len(call["out"]) == 3
+            expect.that(is_triple, "return three tensors: dq, dk, dv")
+        expect.left_alone(found, calls, ["q", "k", "v", "d_out", "lse", "delta"])
+        return [(*call, made["out"]) for call, made in zip(calls, found)]
+
+    def some_calls(self):
+        """With the lse and delta of forward; the last ones in float32, and of scores so large that
+        exp(score - lse) overflows where a key may not be read."""
+        for shape, window in SHAPES:
+            yield self.some_call(*drawn(*shape, count=4), window)
+        yield self.some_call(*drawn(1, 2, 150, 8, count=4, dtype=torch.float32), None)
+        q, *rest = drawn(1, 2, 140, 4, count=4)
+        yield self.some_call(900 * q, *rest, None)
+
+    def some_call(self, q, k, v, d_out, window):
+        out, lse, _ = full_attention(q, k, v, window=window)
+        return q, k, v, d_out, lse, (d_out * out).sum(-1), window
+
+    @check(points=3, title="in tiles, dq, dk and dv equal autograd's through the full softmax")
     def test_gradients(self, submission):
-        for shape in SHAPES:
-            q, k, v, d_out = drawn(*shape, count=4)
+        in_tiles(submission, backward=True, lengths=BRIEFLY)
+        for *given, window, got in self.pulled_back(submission, list(self.some_calls())):
+            q, k, v, d_out, *_ = given
             leaves = [z.clone().requires_grad_() for z in (q, k, v)]
-            out, lse, weights = full_attention(*leaves)
-            want = torch.autograd.grad(out, leaves, d_out)
-            out, lse, weights = (z.detach() for z in (out, lse, weights))
-            delta = (d_out * out).sum(-1)
-            got = submission.run(probes.pulled_back, q, k, v, d_out, lse, delta)
-            expect.that(
-                isinstance(got, (tuple, list)) and len(got) == 3, "return three tensors: dq, dk, dv"
-            )
-            root = shape[-1] ** 0.5
-            plain = self.gradients(q, k, v, d_out, lse, 0 * delta)
-            ahead = self.gradients(q, k, v, d_out, lse, delta, future=True)
-            cases = zip(("dq", "dk", "dv"), got, want, plain, ahead)
-            for name, mine, theirs, without, unmasked in cases:
+            want = torch.autograd.grad(full_attention(*leaves, window=window)[0], leaves, d_out)
+            for name, mine, theirs in zip(("dq", "dk", "dv"), got, want):
+                expect.that(
+                    not (isinstance(mine, torch.Tensor) and mine.isnan().any()),
+                    f"{name} has a NaN: exp(score - lse) of a key that may not be read can be inf, and inf * 0 is NaN. "
+                    "Make it 0 by masked_fill, or its score -inf before exp",
+                )
                 expect.equal(
                     mine,
                     theirs,
-                    what=f"{name} for q of {shape}",
-                    hints=[
-                        (theirs * root, "that is √C too large: the scores were divided by √C, so is this gradient"),
-                        (theirs / root, "that is √C too small: it was divided twice"),
-                        (unmasked, "a key that may not be read has a weight too: make it 0, by mask.tile"),
-                        (without, "`delta` is missing: softmax's derivative takes it off the whole row"),
-                        (last_rows(name, q, k, v, d_out, lse, delta), "only the last tile is in it: add up with +="),
-                    ],
+                    what=f"{name} for q of {tuple(q.shape)}" + (f", window {window}" if window else ""),
+                    hints=self.hints(name, theirs, given, window),
                 )  # fmt: skip
+
+    def hints(self, name, want, given, window):
+        root, part = given[0].shape[-1] ** 0.5, ("dq", "dk", "dv").index(name)
+        *others, delta = given
+        made = lambda *arguments, **ways: self.gradients(*arguments, **ways)[part]  # noqa: E731
+        yield (
+            want * root,
+            "that is √C too large: the scores were divided by √C, so is this gradient",
+        )
+        yield want / root, "that is √C too small: it was divided twice"
+        yield (
+            made(*given, future=True),
+            "a key that may not be read has a weight too: make it 0, by mask.tile",
+        )
+        yield made(*given), f"that is without the window: {WINDOWED}"
+        yield (
+            made(*others, 0 * delta, window),
+            "`delta` is missing: softmax's derivative takes it off the whole row",
+        )
+        yield last_rows(name, *given), "only the last tile is in it: add up with +="
 
     @check(
         points=2,
@@ -781,10 +995,8 @@ class TestTiledBackward(Exercise):
         q, k, v, d_out = drawn(1, 2, 200, 4, count=4)
         lse = full_attention(q, k, v)[1] + 0.7
         delta = torch.randn(1, 2, 200, dtype=torch.float64)
-        got = submission.run(probes.pulled_back, q, k, v, d_out, lse, delta)
-        for name, mine, theirs in zip(
-            ("dq", "dk", "dv"), got, self.gradients(q, k, v, d_out, lse, delta)
-        ):
+        ((*given, _, got),) = self.pulled_back(submission, [(q, k, v, d_out, lse, delta, None)])
+        for name, mine, theirs in zip(("dq", "dk", "dv"), got, self.gradients(*given)):
             expect.equal(
                 mine,
                 theirs,
@@ -793,21 +1005,16 @@ class TestTiledBackward(Exercise):
             )
 
     @check(
-        points=2,
+        points=3,
         title="no L x L tensor, and a peak that grows with L: largest tensor and peak bytes at 768 and 1536",
     )
     def test_memory(self, submission):
         holds_no_square(submission, backward=True)
 
-    @check(points=1, title="five products a tile, none above the diagonal")
+    @check(points=2, title="five products a tile; what no query may read costs nothing")
     def test_flops(self, submission):
-        length = WEIGHED[-1]
-        flops, full = submission.run(probes.flops_of, length, True), 10 * length**2 * 2
-        expect.that(
-            flops < 0.75 * full,
-            f"{flops} FLOPs for {length} tokens, five products of every pair are {full}: go through mask.keys(rows, L) only, "
-            "and make the scores once",
-        )
+        makes_once(submission, backward=True, products=5)
+        reads_what_it_may(submission, backward=True, products=5)
 
 
 def last_rows(name, q, k, v, d_out, lse, delta, size=128):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from dataclasses import replace
-from itertools import pairwise, product
+from dataclasses import asdict, astuple, dataclass, field, replace
+from itertools import product
 
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
@@ -45,7 +45,7 @@ TABLES = ("Korthikanti table 5", "SC21 table 1", "Llama 3 405B table 4", "MPT be
 # What the checks are made of.
 def dense(gated=True) -> Model:
     heads = random.choice([16, 24, 32, 40, 64])
-    hidden = 128 * heads
+    hidden = random.choice([64, 80, 128]) * heads
     ffn = random.choice([11008, 14336, 28672]) if gated else 4 * hidden
     return Model(
         layers=random.choice([16, 32, 48, 80]),
@@ -58,14 +58,14 @@ def dense(gated=True) -> Model:
     )
 
 
-def mixture() -> Model:
+def mixture(gated=True) -> Model:
     return replace(
-        dense(),
+        dense(gated),
         experts=random.choice([8, 16, 64]),
-        experts_per_token=random.choice([2, 4]),
+        experts_per_token=random.choice([1, 2, 4]),
         moe_ffn=random.choice([1408, 2048]),
-        shared_experts=1,
-        dense_layers=random.choice([1, 2, 3]),
+        shared_experts=random.choice([0, 1, 2]),
+        dense_layers=random.choice([0, 1, 3]),
     )
 
 
@@ -79,8 +79,37 @@ def in_words(run: Run) -> str:
     kind = "gated" if run.model.gated else "GPT"
     return (
         f"{kind}, {run.model.layers} layers, tp {p.tp}, sp {int(p.sp)}, pp {p.pp}, vpp {p.vpp}, "
-        f"dp {p.dp}, {run.microbatches} microbatches, recompute {p.recompute}, {p.software}"
+        f"dp {p.dp}, cp {p.cp}, ZeRO {p.zero}, {run.microbatches} microbatches of {p.micro_batch}, "
+        f"recompute {p.recompute}, {p.software}, {p.precision}, {run.chip.name}"
     )
+
+
+def results(submission, calls) -> list:
+    """What the calls in a row gave; none may change another's."""
+    found = submission.run(probes.called_each, calls)
+    expect.left_alone(found, calls, [])
+    return [call["out"] for call in found]
+
+
+def of_models(submission, calls, words) -> list:
+    """As `results`, of exercises that return two numbers."""
+    found = results(submission, calls)
+    for got in found:
+        expect.that(
+            isinstance(got, (tuple, list)) and len(got) == 2, f"got {got!r}: return {words}"
+        )
+    return found
+
+
+def held_weights(m: Model) -> int:
+    """All parameters of the lab's model: without biases, its head a table of its own."""
+    mlp = (m.layers - m.moe_layers) * parameters.mlp_weights(m, m.ffn)
+    expert = parameters.mlp_weights(m, m.moe_ffn)
+    experts = m.moe_layers * (m.experts + m.shared_experts) * expert
+    routers = m.moe_layers * parameters.router_weights(m)
+    attention = m.layers * parameters.attention_weights(m)
+    norms = (2 * m.layers + 1) * m.hidden
+    return attention + mlp + experts + routers + norms + 2 * m.hidden * m.vocab
 
 
 class TestWeights(Exercise):
@@ -90,22 +119,29 @@ class TestWeights(Exercise):
     reference = "minitrain.planning.closed_forms:weights"
     hidden = HIDDEN
 
+    def counts(self, submission, *models):
+        words = "(all parameters, those that multiply one token)"
+        found = of_models(submission, [(m,) for m in models], words)
+        return [(m, *got) for m, got in zip(models, found)]
+
     @check(points=3, title="all parameters of a dense model, as its checkpoint has them")
     def test_total(self, submission):
-        for _ in range(2):
-            m = dense()
-            h, layers = m.hidden, m.layers
-            want = parameters.parameter_count(m, 0)
+        for m, got, _ in self.counts(submission, dense(), dense(), dense(gated=False)):
+            h, layers, want = m.hidden, m.layers, held_weights(m)
             full_kv = layers * 2 * h * (h - m.kv_heads * m.head_size)
-            got = submission.run(probes.called, m)[0]
+            mlp = [(want + layers * h * m.ffn, "without a gate an MLP has two matrices")]
+            if m.gated:
+                mlp = [
+                    (want + full_kv, "k and v have kv_heads heads, not heads: h · head_size · kv"),
+                    (want - layers * h * m.ffn, "a gated MLP has three matrices: gate, up, down"),
+                ]
             expect.equal(
                 got,
                 want,
                 tol=1e-12,
                 what=f"all parameters of {m}",
                 hints=[
-                    (want + full_kv, "k and v have kv_heads heads, not heads: h · head_size · kv"),
-                    (want - layers * h * m.ffn, "a gated MLP has three matrices: gate, up, down"),
+                    *mlp,
                     (want - h * m.vocab, "embedding and head are two tables here (not tied)"),
                     (want - h * (2 * layers + 1), "the norms are missing: two a layer, one at the end"),
                     (want - h, "the last norm, after all layers, is missing"),
@@ -117,11 +153,11 @@ class TestWeights(Exercise):
         points=2, title="those that multiply a token: no embedding, no norms; GPT has two matrices"
     )
     def test_active(self, submission):
-        for m in (dense(), dense(gated=False)):
+        for m, _, got in self.counts(submission, dense(), dense(gated=False), dense()):
             want = parameters.matmul_parameters(m)
             table, norms = m.hidden * m.vocab, m.hidden * (2 * m.layers + 1)
             expect.close(
-                submission.run(probes.called, m)[1],
+                got,
                 want,
                 tol=1e-9,
                 what=f"weights that multiply one token of {'a gated model' if m.gated else 'GPT'}",
@@ -134,37 +170,46 @@ class TestWeights(Exercise):
                 ],
             )  # fmt: skip
 
-    @check(points=3, title="a mixture: all experts are held, a few multiply a token")
+    @check(points=3, title="mixtures: all experts are held, a few multiply a token")
     def test_mixture(self, submission):
-        m = mixture()
-        one = parameters.mlp_weights(m, m.moe_ffn)
-        total, active = parameters.parameter_count(m, 0), parameters.matmul_parameters(m)
-        router, idle = m.moe_layers * m.hidden * m.experts, m.experts - m.experts_per_token
-        got = submission.run(probes.called, m)
-        no_dense = m.dense_layers * (parameters.mlp_weights(m, m.ffn))
-        expect.equal(
-            got[0],
-            total,
-            tol=1e-12,
-            what=f"all parameters of {m}",
-            hints=[
-                (total - m.moe_layers * idle * one, "that counts the experts of one token: all are held"),
-                (total - router, "the router of a layer, hidden x experts, is missing"),
-                (total - m.moe_layers * one, "shared experts are missing: every token passes them"),
-                (total - no_dense, "the first dense_layers have an MLP of ffn"),
-            ],
-        )  # fmt: skip
-        expect.equal(
-            got[1],
-            active,
-            tol=1e-12,
-            what="weights of the mixture that multiply one token",
-            hints=[
-                (active + m.moe_layers * idle * one, "that is all experts: a token meets experts_per_token"),
-                (active - router, "the router multiplies every token: hidden x experts a layer"),
-                (active - m.moe_layers * one, "shared experts are missing: every token passes them"),
-            ],
-        )  # fmt: skip
+        models = [
+            replace(mixture(), shared_experts=1, dense_layers=2),
+            replace(mixture(), shared_experts=2),
+            mixture(),
+            mixture(gated=False),
+        ]
+        for m, held, met in self.counts(submission, *models):
+            one = parameters.mlp_weights(m, m.moe_ffn)
+            total, active = held_weights(m), parameters.matmul_parameters(m)
+            router, idle = m.moe_layers * m.hidden * m.experts, m.experts - m.experts_per_token
+            no_dense = m.dense_layers * parameters.mlp_weights(m, m.ffn)
+            shared = m.moe_layers * m.shared_experts * one
+            third = m.moe_layers * m.hidden * m.moe_ffn * (0 if m.gated else 1)
+            expect.equal(
+                held,
+                total,
+                tol=1e-12,
+                what=f"all parameters of {m}",
+                hints=[
+                    (total - m.moe_layers * idle * one, "that counts the experts of one token: all are held"),
+                    (total - router, "the router of a layer, hidden x experts, is missing"),
+                    (total - shared, "shared experts are missing: every token passes them"),
+                    (total - no_dense, "the first dense_layers have an MLP of ffn"),
+                    (total + third * (m.experts + m.shared_experts), "without a gate an expert has two matrices, as the MLP"),
+                ],
+            )  # fmt: skip
+            expect.equal(
+                met,
+                active,
+                tol=1e-12,
+                what=f"weights that multiply one token of {m}",
+                hints=[
+                    (active + m.moe_layers * idle * one, "that is all experts: a token meets experts_per_token"),
+                    (active - router, "the router multiplies every token: hidden x experts a layer"),
+                    (active - shared, "shared experts are missing: every token passes them"),
+                    (active + third * (m.experts_per_token + m.shared_experts), "without a gate an expert has two matrices, as the MLP"),
+                ],
+            )  # fmt: skip
 
 
 class TestStepFlops(Exercise):
@@ -174,14 +219,22 @@ class TestStepFlops(Exercise):
     reference = "minitrain.planning.closed_forms:step_flops"
     hidden = HIDDEN
 
-    @check(points=4, title="6 N D and attention's 12 l h s D")
+    def counts(self, submission, runs):
+        words = "(the model's FLOPs, the hardware's)"
+        return zip(runs, of_models(submission, [(run,) for run in runs], words))
+
+    @check(points=4, title="6 N D and attention's 12 l h s D, however the step is cut")
     def test_model(self, submission):
-        for model in (dense(), mixture()):
-            run = run_of(model, dp=4, micro_batch=2)
-            want = workload.model_flops(run)
+        cut = {"tp": 2, "pp": 2, "cp": 2, "recompute": "full"}
+        runs = [
+            run_of(dense(), dp=4, micro_batch=2),
+            run_of(mixture(), dp=2, seq=4096),
+            run_of(dense(), dp=2, microbatches=8, **cut),
+        ]
+        for run, (got, _) in self.counts(submission, runs):
+            model, want = run.model, workload.model_flops(run)
             scores = 3 * run.tokens * flops.attention_flops_per_token(model, run.seq)
-            total = parameters.parameter_count(model, 0)
-            got = submission.run(probes.called, run)[0]
+            embedding = held_weights(model) - parameters.matmul_parameters(model)
             expect.close(
                 got,
                 want,
@@ -195,19 +248,28 @@ class TestStepFlops(Exercise):
                     (want / run.tokens, "that is one token's: a step has global_batch · seq"),
                     (want / run.gpus, "that is one chip's: the whole step is asked for"),
                     (want / 2, "a multiply-add is two FLOPs"),
-                    (want + 6 * run.tokens * (total - parameters.matmul_parameters(model)), "N counts what multiplies a token, the second that `weights` gives"),
+                    (want + 6 * run.tokens * embedding, "N counts what multiplies a token, the second that `weights` gives"),
+                    (workload.hardware_flops(run), "that is with what is repeated: the hardware's, the second number"),
                 ],
             )  # fmt: skip
 
     @check(points=4, title="with what none, selective and full recomputation repeat")
     def test_hardware(self, submission):
-        for recompute, software in product(("none", "selective", "full"), ("2022", "fused")):
-            run = run_of(dense(gated=False), recompute=recompute, software=software, dp=2)
+        ways = product(("none", "selective", "full"), ("2022", "fused", "eager"))
+        models = [dense(gated=False), dense(), mixture()]
+        runs = [
+            run_of(model, recompute=recompute, software=software, dp=2)
+            for (recompute, software), model in zip(ways, models * 3)
+        ]
+        random.shuffle(models)
+        runs += [run_of(model, recompute="full", dp=2) for model in models]
+        for run, (_, got) in self.counts(submission, runs):
             want, model = workload.hardware_flops(run), workload.model_flops(run)
             scores = run.tokens * flops.attention_flops_per_token(run.model, run.seq)
             head = 2 * run.tokens * parameters.head_weights(run.model)
+            recompute, software = run.plan.recompute, run.plan.software
             expect.close(
-                submission.run(probes.called, run)[1],
+                got,
                 want,
                 tol=1e-6,
                 what=f"the hardware's FLOPs, recompute {recompute}, software {software}",
@@ -228,12 +290,20 @@ class TestStateBytes(Exercise):
     reference = "minitrain.planning.step.memory:state_bytes"
     hidden = HIDDEN
 
+    def sizes(self, submission, calls):
+        """Three numbers for each call."""
+        found = results(submission, calls)
+        for got in found:
+            is_three = isinstance(got, (tuple, list)) and len(got) == 3
+            expect.that(is_three, f"got {got!r}: return (weights, gradients, optimizer)")
+        return found
+
     @check(points=3, title="ZeRO's table 1, all 54 cells, to their printed digits")
     def test_published(self, submission):
         rows = read_table(data_dir() / "published_runs.csv")
         rows = [row for row in rows if row["metric"] == "state_gb"]
         calls = [(number(r, "parameters"), int(r["zero"]), int(r["dp"]), (2, 2, 12)) for r in rows]
-        for row, sizes in zip(rows, submission.run(probes.called_each, calls)):
+        for row, sizes in zip(rows, self.sizes(submission, calls)):
             got, printed = sum(sizes) / 1e9, number(row, "published")
             digit = 10 ** -len(f"{printed:g}".partition(".")[2])
             expect.that(
@@ -244,23 +314,31 @@ class TestStateBytes(Exercise):
 
     @check(points=4, title="each of the three, sharded from its own stage on")
     def test_each(self, submission):
-        n, ranks = random.randrange(10**9, 10**11, 64), random.choice([3, 8, 64])
-        for stage in range(4):
-            want = list(memory.state_bytes(n, stage, ranks, (2, 4, 12)))
+        draw = lambda: (random.randrange(10**9, 10**11, 64), random.choice([3, 8, 64]))  # noqa: E731
+        calls = [
+            (n, stage, ranks) for stage in range(4) for n, ranks in [draw()]
+        ]  # the usual `per`
+        calls += [
+            (*call, per) for call, per in zip(calls, [(2, 2, 12), (4, 4, 8), (1, 2, 8), (2, 4, 6)])
+        ]
+        calls += [(draw()[0], 3, 1)]
+        for call, got in zip(calls, self.sizes(submission, calls)):
+            n, stage, ranks, (w, g, o) = *call[:3], (*call, (2, 4, 12))[3]
+            want = list(memory.state_bytes(n, stage, ranks, (w, g, o)))
             weights, gradients, optimizer = want
-            got = list(submission.run(probes.called, n, stage, ranks, (2, 4, 12)))
             expect.close(
-                got,
+                list(got),
                 want,
                 tol=1e-9,
-                what=f"(weights, gradients, optimizer) of {n} parameters, stage {stage} of {ranks} ranks",
+                what=f"(weights, gradients, optimizer) of {n} parameters, stage {stage} of {ranks} ranks, per {(w, g, o)}",
                 hints=[
-                    ([2 * n, 4 * n, 12 * n], "nothing is sharded here"),
-                    ([x * n / (ranks if stage else 1) for x in (2, 4, 12)], "stage 1 shards the optimizer alone, 2 also the gradients: both leave the weights whole"),
-                    (memory.state_bytes(n, stage, ranks, (2, 2, 12)), "gradients have the bytes that `per` says, here 4"),
+                    ([w * n, g * n, o * n], "nothing is sharded here"),
+                    ([x * n / (ranks if stage else 1) for x in (w, g, o)], "stage 1 shards the optimizer alone, 2 also the gradients: both leave the weights whole"),
+                    (list(memory.state_bytes(n, stage, ranks, (w, 2, o))), f"gradients have the bytes that `per` says, here {g}"),
                     ([optimizer, gradients, weights], "in the order weights, gradients, optimizer"),
-                    (list(memory.state_bytes(n, stage, ranks, (2, 4, 8))), "the optimizer has 12: FP32 weights, and two moments"),
-                    ([w / n for w in want], "that is of one parameter"),
+                    (list(memory.state_bytes(n, stage, ranks, (w, g, 8))), f"the optimizer has {o}: the third that `per` says"),
+                    (list(memory.state_bytes(n, stage, ranks)), "those are the usual bytes: `per` says others here"),
+                    ([x / n for x in want], "that is of one parameter"),
                 ],
             )  # fmt: skip
 
@@ -272,22 +350,30 @@ class TestActivationBytes(Exercise):
     reference = "minitrain.planning.closed_forms:activation_bytes"
     hidden = HIDDEN
 
-    @check(points=5, title="one layer: gated or not, fused or not, cut by tp, by sp, recomputed")
+    @check(
+        points=5, title="one layer: gated or not, fused or not, cut by tp, sp and cp, recomputed"
+    )
     def test_layer(self, submission):
         runs = []
         for gated, sp, recompute in product((1, 0), (0, 1), ("none", "selective", "full")):
-            for software in ("fused", "2022"):
-                plan = {"tp": 4, "sp": bool(sp), "recompute": recompute, "software": software}
+            for software, cp in (("fused", 1), ("2022", 1), ("2022", 2), ("eager", 2)):
+                plan = {
+                    "tp": random.choice([2, 4]),
+                    "sp": bool(sp),
+                    "cp": cp,
+                    "recompute": recompute,
+                }
                 model = replace(dense(bool(gated)), layers=1)
-                runs.append(run_of(model, micro_batch=2, microbatches=1, **plan))
-        for run, got in zip(runs, submission.run(probes.called_each, [(run,) for run in runs])):
+                sizes = {"micro_batch": random.choice([2, 3]), "seq": random.choice([1024, 2048])}
+                runs.append(run_of(model, microbatches=1, software=software, **plan, **sizes))
+        for run, got in zip(runs, results(submission, [(run,) for run in runs])):
             self.compare(run, got)
 
     def compare(self, run, got):
         want = closed_forms.activation_bytes(run)
         tokens, m, t = run.local_tokens, run.model, run.plan.tp
         kept = tokens * m.layers
-        scores = kept * 5 * m.heads * run.seq / t
+        scores = kept * 5 * m.heads * run.seq / run.plan.cp / t
         whole = kept * (8 if run.plan.modern else 10) * m.hidden
         sharp = replace(run, plan=replace(run.plan, sp=not run.plan.sp))
         one = replace(
@@ -295,14 +381,18 @@ class TestActivationBytes(Exercise):
             plan=replace(run.plan, micro_batch=1),
             global_batch=run.global_batch // run.plan.micro_batch,
         )
+        if run.plan.modern or run.plan.recompute != "none":
+            more = "the scores are counted where attention is fused or recomputed: it keeps none"
+        else:  # only with cp 2 are they once more
+            more = "a rank has seq / cp of the keys at a time: the scores are 5 · heads · seq / cp"
         expect.close(
             got,
             want,
             tol=1e-6,
             what=f"activations of the first pipeline rank: {in_words(run)}",
             hints=[
-                (want + scores, "the scores are counted where attention is fused or recomputed: it keeps none"),
-                (want - scores, "the scores, 5 · heads · seq / t a token, are missing"),
+                (want + scores, more),
+                (want - scores, "the scores, 5 · heads · seq / (cp · t) a token, are missing"),
                 (want + whole * (1 - 1 / t), "with sp the norms' and dropouts' tensors are cut by tp too"),
                 (want - whole * (1 - 1 / t), "without sp the norms' and dropouts' tensors are whole on each tensor rank"),
                 (want - whole / t, "the inputs of norms, attention and MLP are missing: (8 or 10) h"),
@@ -314,51 +404,62 @@ class TestActivationBytes(Exercise):
 
     @check(points=3, title="the layers alive at once: of 1F1B p microbatches, interleaved more")
     def test_alive(self, submission):
-        for pp, vpp, microbatches in ((1, 1, 8), (4, 1, 16), (8, 1, 4), (4, 2, 16), (8, 2, 32)):
-            schedule = "interleaved" if vpp > 1 else "1f1b"
-            plan = {"tp": 2, "pp": pp, "vpp": vpp, "schedule": schedule}
-            run = run_of(dense(), microbatches=microbatches, **plan)
-            want = closed_forms.activation_bytes(run)
-            layer = memory.layer_activations(run)
-            layers = run.model.layers
-            expect.close(
-                submission.run(probes.called, run),
-                want,
-                tol=1e-6,
-                what=f"activations of the first pipeline rank: {in_words(run)}",
-                hints=[
-                    (layer, "that is one layer's: count the layers that are alive"),
-                    (layer * layers / pp, "that is one microbatch in flight: the first rank of 1F1B holds min(p, m)"),
-                    (layer * layers / pp * microbatches, "all m microbatches alive is GPipe: 1F1B holds min(p, m)"),
-                    (layer * layers * pp, "a rank has layers / p of them, p microbatches deep: p cancels"),
-                    (layer * layers, "interleaved holds more: layers · (1 + (p-1)/(p v))" if vpp > 1 else "with fewer microbatches than stages only m are in flight: min(p, m)"),
-                ],
-            )  # fmt: skip
+        runs = []
+        for pp, vpp, microbatches in ((1, 1, 8), (4, 1, 16), (8, 1, 4), (2, 1, 1), (4, 2, 16), (8, 2, 32), (2, 4, 4)):  # fmt: skip
+            for recompute in ("none", "full"):
+                schedule = "interleaved" if vpp > 1 else "1f1b"
+                plan = {"tp": 2, "pp": pp, "vpp": vpp, "schedule": schedule, "recompute": recompute}
+                runs.append(run_of(dense(), microbatches=microbatches, **plan))
+        for run, got in zip(runs, results(submission, [(run,) for run in runs])):
+            self.compare_alive(run, got)
+
+    def compare_alive(self, run, got):
+        pp, vpp, layers = run.plan.pp, run.plan.vpp, run.model.layers
+        layer = memory.layer_activations(run)
+        if vpp > 1:
+            words = "interleaved holds more: layers · (1 + (p-1)/(p v))"
+        else:
+            words = "with fewer microbatches than stages only m are in flight: min(p, m)"
+        expect.close(
+            got,
+            closed_forms.activation_bytes(run),
+            tol=1e-6,
+            what=f"activations of the first pipeline rank: {in_words(run)}",
+            hints=[
+                (layer, "that is one layer's: count the layers that are alive"),
+                (layer * layers / pp, "that is one microbatch in flight: the first rank of 1F1B holds min(p, m)"),
+                (layer * layers / pp * run.microbatches, "all m microbatches alive is GPipe: 1F1B holds min(p, m)"),
+                (layer * layers * pp, "a rank has layers / p of them, p microbatches deep: p cancels"),
+                (layer * layers, words),
+            ],
+        )  # fmt: skip
 
     @check(points=2, title="the eight sizes of Korthikanti's figure 1")
     def test_published(self, submission):
         rows = read_table(data_dir() / "published_runs.csv")
         rows = [row for row in rows if row["metric"] == "activation_gib"]
-        found = submission.run(
-            probes.called_each, [(replace(run_from_row(row), name="run"),) for row in rows]
+        calls = [(replace(run_from_row(row), name="run"),) for row in rows]
+        for row, got in zip(rows, results(submission, calls)):
+            what, want = f"bytes of {row['name']}", GIB * number(row, "published")
+            expect.close(got, want, tol=1e-3, what=what)
+
+
+PARTS = ("matmul", "elementwise", "tensor", "bubble", "data")
+
+
+def parts_of(submission, calls) -> list[dict]:
+    """The seconds by part, of calls (run, fabric)."""
+    found = results(submission, calls)
+    for got in found:
+        expect.that(
+            isinstance(got, dict) and set(got) == set(PARTS),
+            f"got {sorted(got) if isinstance(got, dict) else got!r}: a dictionary of the seconds "
+            f"{', '.join(PARTS)} is asked for",
         )
-        for row, got in zip(rows, found):
-            want = number(row, "published")
-            expect.close(got / GIB, want, tol=1e-3, what=f"GiB of {row['name']}")
-
-
-def parts_of(submission, run, fabric) -> dict:
-    return checked_parts(submission.run(probes.called, run, fabric))
-
-
-def checked_parts(got) -> dict:
-    names = ["matmul", "elementwise", "tensor", "bubble", "data"]
-    expect.that(
-        isinstance(got, dict) and sorted(got) == sorted(names),
-        f"got {sorted(got) if isinstance(got, dict) else got!r}: a dictionary of the seconds "
-        f"{', '.join(names)} is asked for",
-    )
-    return got
+        for part, seconds in got.items():
+            is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+            expect.that(is_number, f"{part} is {seconds!r}: a number of seconds is asked for")
+    return found
 
 
 class TestStepParts(Exercise):
@@ -368,37 +469,58 @@ class TestStepParts(Exercise):
     reference = "minitrain.planning.closed_forms:step_parts"
     hidden = HIDDEN
 
+    def parts(self, submission, runs, fabric=None):
+        """(run, its fabric, what came, what is expected) of each run."""
+        calls = [(run, fabric or fabric_of(run.chip, 8)) for run in runs]
+        wants = [closed_forms.step_parts(*call) for call in calls]
+        return [(*c, got, want) for c, got, want in zip(calls, parts_of(submission, calls), wants)]
+
     @check(points=3, title="compute: matmuls at the rates that are held, memory-bound kernels")
     def test_compute(self, submission):
-        for recompute, chip in product(("none", "full"), ("H100-SXM-80GB", "A100-SXM-80GB")):
-            run = run_of(dense(), chip, recompute=recompute, dp=2, micro_batch=2, microbatches=4)
-            got = parts_of(submission, run, IDEAL)
-            want = closed_forms.step_parts(run, IDEAL)
-            held = run.chip.constants
-            passes = 4 if recompute == "full" else 3
-            near = want["matmul"]
+        h100, a100 = "H100-SXM-80GB", "A100-SXM-80GB"
+        runs = [
+            run_of(dense(), chip, recompute=recompute, dp=2, micro_batch=2, microbatches=4)
+            for recompute, chip in product(("none", "full", "selective"), (h100, a100))
+        ]
+        runs += [
+            run_of(mixture(), h100, tp=4, pp=2, recompute="full", microbatches=8),
+            run_of(dense(gated=False), "A100-SXM-40GB", cp=2, tp=2, software="eager"),
+            run_of(dense(gated=False), a100, seq=1024, tp=2, software="2022"),
+            run_of(dense(), h100, dp=2, precision="fp8", microbatches=2),
+        ]
+        for run, _, got, want in self.parts(submission, runs, IDEAL):
+            held, chip, plan = run.chip.constants, run.chip, run.plan
+            passes = 4 if plan.recompute == "full" else 3
+            near, kernels = want["matmul"], want["elementwise"]
+            scores = run.tokens * flops.attention_flops_per_token(run.model, run.seq) * passes
+            rate = run.gpus * chip.peak(plan.precision)
+            alike = scores * (1 / held.matmul - 1 / held.attention) / rate
             expect.close(
                 got["matmul"],
                 near,
-                tol=0.05,
-                what=f"matmul seconds on {chip}, recompute {recompute}",
+                tol=1e-6,
+                what=f"matmul seconds: {in_words(run)}",
                 hints=[
+                    (workload.model_flops(run) * passes / 3 / rate, "that is at the chip's peak: matmuls hold chip.constants.matmul of it"),
                     (near * held.matmul, "that is at the chip's peak: matmuls hold chip.constants.matmul of it"),
+                    (near + alike, "the scores run at another rate than the other matmuls: chip.constants.attention"),
+                    (near - scores / rate / held.attention, "attention's scores are missing"),
                     (near / passes, "that is forward alone: a backward takes two forwards"),
-                    (near * 3 / 4, "full recomputation runs forward again: four passes, not three"),
+                    (near * 3 / 4 if passes == 4 else near * 4 / 3, "three passes, and a fourth where `full` recomputation runs forward again: four passes, not three"),
                     (near * run.gpus, "the chips share the work: divide by run.gpus"),
                     (near / run.microbatches, "that is one microbatch: a step has run.microbatches"),
+                    (near * chip.peak(plan.precision) / chip.peak("bf16"), "the peak is that of plan.precision"),
                 ],
             )  # fmt: skip
-            kernels = want["elementwise"]
             expect.close(
                 got["elementwise"],
                 kernels,
-                tol=0.01,
-                what=f"elementwise seconds on {chip}, recompute {recompute}",
+                tol=1e-6,
+                what=f"elementwise seconds: {in_words(run)}",
                 hints=[
                     (kernels / run.microbatches, "that is one microbatch: a step has run.microbatches"),
-                    (kernels / run.model.layers, "that is one layer: a rank has layers / pp"),
+                    (kernels / run.model.layers * plan.pp, "that is one layer: a rank has layers / pp"),
+                    (kernels * plan.pp, "a rank runs layers / pp of the layers"),
                     (kernels / passes, "that is forward alone: a backward takes two forwards"),
                     (kernels * 3 / 4, "full recomputation runs forward again: four passes, not three"),
                 ],
@@ -406,119 +528,137 @@ class TestStepParts(Exercise):
 
     @check(points=2, title="tensor parallelism: two all-reduces a layer and pass, exposed")
     def test_tensor(self, submission):
-        for recompute in ("full", "none"):
-            run = run_of(dense(), recompute=recompute, tp=8, pp=2, sp=True)
-            fabric = fabric_of(run.chip, 8)
-            want = closed_forms.step_parts(run, fabric)["tensor"]
-            forward = want / (3 if recompute == "full" else 2)
+        cuts = [{"tp": 8, "pp": 2, "sp": True}, {"tp": 4, "pp": 1, "cp": 2, "dp": 2}]
+        runs = [
+            run_of(dense(), recompute=recompute, micro_batch=2, **cut)
+            for recompute, cut in product(("full", "none", "selective"), cuts)
+        ]
+        runs += [run_of(dense()), run_of(dense(), dp=8), run_of(dense(), cp=8)]
+        for run, _, got, parts in self.parts(submission, runs):
+            want, plan = parts["tensor"], run.plan
+            if plan.tp == 1:
+                words = f"tp is 1, so nothing is all-reduced, but tensor is {got['tensor']:.3g}"
+                expect.that(got["tensor"] == 0, words)
+                continue
+            forward = want / (3 if plan.recompute == "full" else 2)
             expect.close(
-                parts_of(submission, run, fabric)["tensor"],
+                got["tensor"],
                 want,
-                tol=0.02,
-                what=f"seconds of tensor-parallel all-reduces, recompute {recompute}, pp 2",
+                tol=1e-6,
+                what=f"seconds of tensor-parallel all-reduces: {in_words(run)}",
                 hints=[
                     (forward, "that is forward's: backward has as many, and recomputation again"),
                     (2 * forward, "recomputed layers are all-reduced again: six a layer, not four"),
                     (want / 2, "two all-reduces a layer in each pass: after attention and after the MLP"),
-                    (want * 2, "a rank runs layers / pp of the layers"),
+                    (want * plan.pp, "a rank runs layers / pp of the layers"),
                     (want / run.microbatches, "that is one microbatch: a step has run.microbatches"),
                     (want * 1.5, "backward all-reduces as often as forward: 2, not 4 a layer"),
+                    (want * 4 / 3, "backward all-reduces as often as forward: 2, not 4 a layer"),
                 ],
             )  # fmt: skip
-        for run in (run_of(dense()), run_of(dense(), dp=8)):
-            alone = parts_of(submission, run, fabric_of(run.chip, 8))["tensor"]
-            expect.that(
-                alone == 0, f"tp is 1, so nothing is all-reduced, but tensor is {alone:.3g}"
-            )
 
     @check(points=2, title="the bubble: (p-1)/(v m) of what a rank computes and waits for")
     def test_bubble(self, submission):
-        for pp, vpp in ((1, 1), (8, 1), (8, 2)):
+        runs = []
+        for pp, vpp, microbatches in ((1, 1, 16), (8, 1, 16), (8, 2, 16), (4, 1, 6)):
             schedule = "interleaved" if vpp > 1 else "1f1b"
-            run = run_of(replace(dense(), layers=48), tp=2, pp=pp, vpp=vpp, schedule=schedule)
-            got = parts_of(submission, run, fabric_of(run.chip, 8))
-            busy = got["matmul"] + got["elementwise"] + got["tensor"]
+            plan = {"tp": 2, "pp": pp, "vpp": vpp, "schedule": schedule}
+            runs.append(run_of(replace(dense(), layers=48), microbatches=microbatches, **plan))
+        for run, _, got, _ in self.parts(submission, runs):
+            pp, vpp, busy = run.plan.pp, run.plan.vpp, sum(got[part] for part in PARTS[:3])
+            expect.that(busy > 0, "matmul, elementwise and tensor are 0, so there is no bubble")
             share = (pp - 1) / (vpp * run.microbatches)
+            computed = got["matmul"] + got["elementwise"]
             expect.close(
                 got["bubble"] / busy,
                 share,
-                tol=0.01,
+                tol=1e-6,
                 what=f"bubble / (matmul + elementwise + tensor), pp {pp}, vpp {vpp}, m {run.microbatches}",
                 hints=[
                     (share * vpp, "v chunks a rank make the bubble v times smaller"),
                     ((pp - 1) / (run.microbatches + pp - 1), "(p-1)/(m+p-1) is its share of the whole step; of the work it is (p-1)/m"),
                     (share * got["matmul"] / busy, "a rank that waits in a collective is no further: the bubble scales with all three"),
-                    (share * (got["matmul"] + got["elementwise"]) / busy, "a rank that waits in a collective is no further: the bubble scales with all three"),
+                    (share * computed / busy, "a rank that waits in a collective is no further: the bubble scales with all three"),
                     (pp / (vpp * run.microbatches), "p - 1 passes fill and drain the pipeline, not p"),
                 ],
             )  # fmt: skip
 
-    @check(
-        points=2, title="data parallelism: one all-reduce of FP32 gradients, none to see in ZeRO-3"
-    )
+    @check(points=2, title="data parallelism: one all-reduce of FP32 gradients, below ZeRO-3")
     def test_data(self, submission):
-        run = run_of(dense(), tp=4, pp=2, dp=16)
-        fabric = fabric_of(run.chip, 8)
-        n, d = closed_forms.weights(run.model)[0], run.plan.dp
-        at = lambda nbytes, stride=4: fabric.seconds("all_reduce", nbytes, d, stride=stride)  # noqa: E731
-        expect.close(
-            parts_of(submission, run, fabric)["data"],
-            at(4 * n / 8),
-            tol=0.02,
-            what="seconds of the gradients' all-reduce, tp 4, pp 2, dp 16",
-            hints=[
-                (at(2 * n / 8), "gradients add up in FP32: 4 bytes each"),
-                (at(4 * n), "a rank holds N / (tp · pp) of the parameters"),
-                (at(4 * n / 4), "a rank holds N / (tp · pp) of the parameters"),
-                (at(4 * n / 8, 1), "data ranks stand tp apart: give stride=plan.tp, or they seem to share a node"),
-                (at(4 * n / 8) * run.microbatches, "once a step, not once a microbatch"),
-            ],
-        )  # fmt: skip
+        cuts = [
+            {"tp": 4, "pp": 2, "dp": 16},
+            {"tp": 2, "pp": 1, "dp": 4, "cp": 4, "zero": 1},
+            {"dp": 8, "zero": 2},
+            {"tp": 4},
+        ]
+        runs = [run_of(model, **cut) for cut in cuts for model in (dense(), mixture())]
+        for run, fabric, got, want in self.parts(submission, runs):
+            plan, n = run.plan, held_weights(run.model)
+            owned, ranks = n / (plan.tp * plan.pp), plan.dp * plan.cp
+            at = lambda size, ranks=ranks, stride=plan.tp: fabric.seconds("all_reduce", size, ranks, stride=stride)  # noqa: E731, B023 # fmt: skip
+            expect.close(
+                got["data"],
+                want["data"],
+                tol=1e-6,
+                what=f"seconds of the gradients' all-reduce: {in_words(run)}",
+                hints=[
+                    (at(2 * owned), "gradients add up in FP32: 4 bytes each"),
+                    (at(4 * n), "a rank holds N / (tp · pp) of the parameters"),
+                    (at(4 * n / plan.tp), "a rank holds N / (tp · pp) of the parameters"),
+                    (at(4 * owned, ranks=plan.dp), "with context parallelism dp · cp ranks have the same weights"),
+                    (at(4 * owned, stride=1), "data ranks stand tp apart: give stride=plan.tp, or they seem to share a node"),
+                    (at(4 * owned) * run.microbatches, "once a step, not once a microbatch"),
+                    (max(0.0, at(4 * owned) - got["matmul"] - got["elementwise"]), "only ZeRO-3's traffic hides beside the computation: this one is seen in full"),
+                ],
+            )  # fmt: skip
 
     @check(
         points=2,
         title="ZeRO-3: gathers twice, scatters once a microbatch; what is not hidden shows",
     )
     def test_sharded(self, submission):
-        run = run_of(dense(), dp=16, zero=3, microbatches=4)
-        fabric = fabric_of(run.chip, 8)
-        slow = replace(fabric, between=replace(fabric.between, bandwidth=1e9))
-        want = closed_forms.step_parts(run, slow)
-        n, work = closed_forms.weights(run.model)[0], want["matmul"] + want["elementwise"]
+        cuts = [{"dp": 16}, {"dp": 4, "tp": 4}, {"dp": 4, "cp": 2}, {"dp": 8, "tp": 2, "recompute": "full"}]  # fmt: skip
+        runs = [run_of(dense(), zero=3, microbatches=4, **cut) for cut in cuts]
+        fabric = fabric_of(runs[0].chip, 8)
+        slow = replace(fabric, between=replace(fabric.between, bandwidth=1e8))
+        for run, _, got, want in self.parts(submission, runs, replace(slow, per_node=2)):
+            self.compare_sharded(run, replace(slow, per_node=2), got, want)
+        for _, _, got, _ in self.parts(submission, runs, IDEAL):
+            words = f"on an ideal network all is hidden: 0 is exposed, not {got['data']:.3g}"
+            expect.that(got["data"] == 0, words)
+
+    def compare_sharded(self, run, fabric, got, want):
+        plan, work = run.plan, want["matmul"] + want["elementwise"]
+        owned, ranks = held_weights(run.model) / plan.tp, plan.dp * plan.cp
         gather, scatter = (
-            slow.seconds(kind, size * n, 16)
+            fabric.seconds(kind, size * owned, ranks, stride=plan.tp)
             for kind, size in (("all_gather", 2), ("reduce_scatter", 4))
         )
         expect.close(
-            parts_of(submission, run, slow)["data"],
+            got["data"],
             want["data"],
-            tol=0.05,
-            what="exposed seconds of ZeRO-3's traffic, slow network",
+            tol=1e-6,
+            what=f"exposed seconds of ZeRO-3's traffic, slow network: {in_words(run)}",
             hints=[
                 (want["data"] + work, "what travels beside matmul and elementwise is hidden: take those off"),
+                (want["data"] - want["tensor"], "only matmul and elementwise hide it, not the time that is waited in collectives"),
                 (4 * (gather + scatter) - work, "weights are gathered twice, for forward and for backward"),
                 (2 * gather + scatter - work, "each microbatch gathers again: times run.microbatches"),
-                (slow.seconds("all_reduce", 4 * n, 16), "that is stage 1's all-reduce: ZeRO-3 gathers weights and scatters gradients"),
+                (fabric.seconds("all_reduce", 4 * owned, ranks, stride=plan.tp), "that is stage 1's all-reduce: ZeRO-3 gathers weights and scatters gradients"),
                 (0.0, "only what fits beside the computation is hidden, not all of it"),
             ],
         )  # fmt: skip
-        hidden = parts_of(submission, run, IDEAL)["data"]
-        expect.that(
-            hidden == 0, f"on an ideal network all is hidden: 0 is exposed, not {hidden:.3g}"
-        )
 
     @check(points=2, title="published steps: within 10% in the mean, MPT's within 14%")
     def test_published(self, submission):
-        for table, most in zip(TABLES, (0.10, 0.10, 0.10, 0.14)):
-            rows = [r for r in published_steps(table) if r.run.plan.precision != "fp8"]
-            rows = rows if len(rows) < 20 else random.sample(rows, 20)
-            calls = [
-                (replace(r.run, name="run"), fabric_of(r.run.chip, r.run.per_node)) for r in rows
-            ]
-            found = submission.run(probes.called_each, calls)
-            errors = [
-                sum(checked_parts(got).values()) / r.seconds - 1 for got, r in zip(found, rows)
-            ]
+        drawn = []
+        for table in TABLES:
+            rows = [row for row in published_steps(table) if row.run.plan.precision != "fp8"]
+            drawn.append(rows if len(rows) < 20 else random.sample(rows, 20))
+        runs = [replace(row.run, name="run") for rows in drawn for row in rows]
+        found = iter(parts_of(submission, [(r, fabric_of(r.chip, r.per_node)) for r in runs]))
+        for table, rows, most in zip(TABLES, drawn, (0.10, 0.10, 0.10, 0.14)):
+            errors = [sum(next(found).values()) / row.seconds - 1 for row in rows]
             mean = sum(map(abs, errors)) / len(errors)
             bias = sum(errors) / len(errors)
             expect.that(
@@ -553,6 +693,41 @@ def why_illegal(plan, model, gpus, batch) -> str:
     return "it is none of the values that the docstring names"
 
 
+@dataclass(frozen=True)
+class Search:
+    """What best_plans is given, but for the two functions, which are drawn by `seed`."""
+
+    model: Model
+    chip: str
+    gpus: int
+    seq: int
+    batch: int
+    best: tuple[int, ...] = ()  # () is the default, 5
+    heavy: float = 1.0  # a factor on what every plan needs
+    seed: int = field(default_factory=lambda: random.randrange(10**9))
+
+    @property
+    def sent(self) -> tuple:
+        given = (self.model, find_chip(self.chip), self.gpus, self.seq, self.batch)
+        return given, self.seed, self.heavy, self.best
+
+    def legal(self) -> set[tuple]:
+        return expected_plans(self.model, self.gpus, self.batch)
+
+    def fitting(self) -> set[tuple]:
+        size = find_chip(self.chip).memory
+        most = 0.92 * size
+        return {
+            p for p in self.legal() if self.heavy * probes.memory_by(self.seed, p, size) <= most
+        }
+
+    def seconds(self, plans) -> list[float]:
+        return [probes.seconds_by(self.seed, plan) for plan in plans]
+
+    def __str__(self) -> str:
+        return f"{self.gpus} {self.chip}, a batch of {self.batch} sequences"
+
+
 class TestBestPlans(Exercise):
     """Every legal plan, the fitting ones, the fastest"""
 
@@ -560,81 +735,119 @@ class TestBestPlans(Exercise):
     reference = "minitrain.planning.closed_forms:best_plans"
     hidden = HIDDEN
 
-    def search(self, submission, best=5):
-        """A cluster on which some rules bite; random memory and time for each plan."""
-        model = replace(dense(), layers=random.choice([28, 36]), heads=20, kv_heads=4, hidden=2560)
-        chip, gpus, batch = find_chip("H100-SXM-80GB"), 72, 144
-        plans = sorted(expected_plans(model, gpus, batch))
-        memories = {plan: random.uniform(0.3, 0.9) * chip.memory for plan in plans}
-        for plan in random.sample(plans, len(plans) // 3):  # a half of these fit by a hair, too
-            memories[plan] = random.uniform(*random.choice([(0.93, 1), (1, 1.5)])) * chip.memory
-        seconds = {plan: random.uniform(1, 9) for plan in plans}
-        given = (model, chip, gpus, 2048, batch, memories, seconds, best)
-        return plans, memories, seconds, given, submission.run(probes.searched, *given)
+    def searches(self, submission):
+        """Clusters on which some rules bite, one after the other."""
+        layers = random.choice([28, 36])
+        odd = replace(dense(), layers=layers, heads=20, kv_heads=4, hidden=2560)
+        searches = [
+            Search(odd, "H100-SXM-80GB", 72, 2048, 144),
+            Search(replace(dense(), layers=32), "A100-SXM-40GB", 64, 4096, 96, best=(1,)),
+            Search(odd, "A100-SXM-80GB", 72, 1024, 144, best=(3,)),
+            Search(odd, "H100-SXM-80GB", 2, 1024, 2, best=(1000,)),
+            Search(odd, "H100-SXM-80GB", 72, 2048, 144, heavy=100.0),
+        ]
+        found = submission.run(probes.searched, [search.sent for search in searches])
+        return [
+            (search, {key: as_tuples(rows) for key, rows in got.items()})
+            for search, got in zip(searches, found)
+        ]
 
     @check(points=3, title="all legal plans and no other are asked for their memory, once each")
     def test_legal(self, submission):
-        plans, _, _, (model, _, gpus, seq, batch, *_), got = self.search(submission)
-        asked = Counter(tuple(row[:6]) for row in got["asked"])
-        for plan in asked:
+        for search, got in self.searches(submission):
+            plans, asked = search.legal(), Counter(got["asked"])
+            for plan in asked:
+                expect.that(
+                    plan in plans,
+                    f"{search}: tp {plan[0]}, pp {plan[1]}, dp {plan[2]}, ZeRO {plan[3]}, {plan[4]}, micro_batch {plan[5]}: "
+                    f"{why_illegal(plan, search.model, search.gpus, search.batch)}",
+                )
+            missing = sorted(plans - set(asked))
             expect.that(
-                plan in plans,
-                f"tp {plan[0]}, pp {plan[1]}, dp {plan[2]}, ZeRO {plan[3]}, {plan[4]}: "
-                f"{why_illegal(plan, model, gpus, batch)}",
+                not missing,
+                f"{search}: {len(missing)} of {len(plans)} legal plans were never looked at, (tp, pp, dp, zero, "
+                f"recompute, micro_batch) = {missing[:1]} for one; every plan's memory is asked for, in each search",
             )
-        missing = [plan for plan in plans if plan not in asked]
+            twice = [plan for plan, times in asked.items() if times > 1]
+            expect.that(not twice, f"{len(twice)} plans were asked for their memory more than once")
+            for plan, run in zip(got["asked"], got["rest"]):
+                self.is_as_given(search, plan, *run)
+
+    def is_as_given(self, search, plan, sp, seq, batch, chip, model, others):
+        """What of a run is not a matter of choice."""
+        expect.that(sp == (plan[0] > 1), f"tp {plan[0]} with sp {sp}: sp wherever tp is over 1")
+        given = [search.seq, search.batch, search.chip]
         expect.that(
-            not missing,
-            f"{len(missing)} of {len(plans)} legal plans were never looked at, (tp, pp, dp, zero, "
-            f"recompute, micro_batch) = {missing[:1]} for one; every plan's memory is asked for",
+            [seq, batch, chip] == given,
+            f"a run of seq, batch, chip {[seq, batch, chip]}, not {given}",
         )
-        twice = [plan for plan, times in asked.items() if times > 1]
-        expect.that(not twice, f"{len(twice)} plans were asked for their memory more than once")
-        for row in got["asked"]:
-            expect.that(
-                row[6] == (row[0] > 1), f"tp {row[0]} with sp {row[6]}: sp wherever tp is over 1"
-            )
-            expect.that(
-                row[7:] == [seq, batch], f"a run of seq, batch {row[7:]}, not {[seq, batch]}"
-            )
+        expect.that(
+            list(model) == list(astuple(search.model)), "a run of another model than the given"
+        )
+        usual = {name: value for name, value in asdict(Plan()).items() if name in others}
+        changed = [name for name in usual if others[name] != usual[name]]
+        expect.that(
+            not changed, f"{changed[:1]} of the plan is not asked for: leave it as Plan() has it"
+        )
 
     @check(points=3, title="pruned by memory: what does not fit is never timed")
     def test_pruned(self, submission):
-        plans, memories, _, (_, chip, *_), got = self.search(submission)
-        limit = 0.92 * chip.memory
-        fitting = {plan for plan in plans if memories[plan] <= limit}
-        timed = {tuple(plan) for plan in got["timed"]}
-        over = sorted(timed - fitting)
-        expect.that(
-            not over,
-            f"{len(over)} plans over 92% of the memory were timed: filter by memory_of first, it is "
-            "the cheap one, and leave room for what the formula does not know",
-        )
-        expect.that(
-            timed == fitting,
-            f"{len(timed)} plans were timed, {len(fitting)} fit: every one that fits in 0.92 · "
-            "chip.memory is a candidate",
-        )
+        for search, got in self.searches(submission):
+            fitting, timed = search.fitting(), Counter(got["timed"])
+            strange = sorted(set(timed) - set(got["asked"]))
+            expect.that(
+                not strange,
+                f"{search}: {len(strange)} plans were timed whose memory this search did not ask for: make the list of "
+                "those that fit anew in each call",
+            )
+            over = sorted(set(timed) - fitting)
+            expect.that(
+                not over,
+                f"{search}: {len(over)} plans over 92% of the memory were timed: filter by memory_of first, it is "
+                "the cheap one, and leave room for what the formula does not know",
+            )
+            expect.that(
+                set(timed) == fitting,
+                f"{search}: {len(timed)} plans were timed, {len(fitting)} fit: every one that fits in 0.92 · "
+                "chip.memory is a candidate",
+            )
+            twice = [plan for plan, times in timed.items() if times > 1]
+            expect.that(not twice, f"{len(twice)} plans were timed more than once")
 
-    @check(points=2, title="the fastest first, `best` of them")
+    @check(points=2, title="the fastest first, `best` of them; of equal ones any")
     def test_ranked(self, submission):
-        for best in (1, 5):
-            plans, memories, seconds, (_, chip, *_), got = self.search(submission, best)
-            fitting = [plan for plan in plans if memories[plan] <= 0.92 * chip.memory]
-            want = sorted(fitting, key=seconds.get)[:best]
-            found = [tuple(plan) for plan in got["found"]]
+        for search, got in self.searches(submission):
+            fitting, found = search.fitting(), got["found"]
+            (best,) = search.best or (5,)
+            want, seconds = sorted(search.seconds(fitting)), search.seconds(found)
             words = "fastest first, by seconds_of"
-            if len(found) != len(want):
-                words = f"{len(found)} came back, best={best} are asked for"
-            elif found == sorted(fitting, key=seconds.get, reverse=True)[:best]:
-                words = "those are the slowest: sort by seconds, ascending"
-            elif set(found) - set(fitting):
+            if set(found) - fitting:
                 words = "a plan that does not fit came back"
-            expect.that(found == want, f"got {found[:2]}…: {words}")
+            elif len(found) != len(want[:best]):
+                words = f"{len(found)} came back, best={best} of the {len(fitting)} that fit are asked for"
+            elif len(set(found)) < len(found):
+                words = "a plan came back twice"
+            elif want[:best] != want[::-1][:best] and seconds == want[::-1][:best]:
+                words = "those are the slowest: sort by seconds, ascending"
+            is_right = (
+                seconds == want[:best] and set(found) <= fitting and len(set(found)) == len(found)
+            )
+            expect.that(is_right, f"{search}: got {found[:2]}…: {words}")
+
+
+def as_tuples(rows) -> list[tuple]:
+    return [tuple(row) for row in rows]
 
 
 # Whatever is drawn beside them: two on the front, and each has one that ties with it and is beaten.
 TRADES = [(0, 30), (0, 31), (30, 0), (31, 0)]
+
+
+def on_a_front(count) -> list[tuple]:
+    """(days, dollars), of which none beats another."""
+    days = sorted(random.sample(range(10 * count), count))
+    usd = sorted(random.sample(range(10 * count), count), reverse=True)
+    return list(zip(days, usd))
 
 
 class TestPareto(Exercise):
@@ -644,16 +857,26 @@ class TestPareto(Exercise):
     reference = "minitrain.planning.money.cost:pareto"
     hidden = HIDDEN
 
+    def fronts(self, submission, *choices, **limit):
+        """(points, those that came back, as tuples) of each list of choices."""
+        found = submission.run(probes.fronts_of, list(choices), **limit)
+        expect.left_alone(found, [(points,) for points in map(as_lists, choices)], ["choices"])
+        return [(points, as_tuples(call["out"])) for points, call in zip(choices, found)]
+
     @check(points=3, title="exactly those that no other beats in both days and dollars")
     def test_front(self, submission):
-        for size in (1, 7, 60):
+        lists = [on_a_front(30), [(3, 4)], [(3, 4), (3, 4)], [(2, 5), (1, 5)], [(1, 6), (1, 5)]]
+        for size in (7, 60, 60):
             points = [(random.randrange(1, 20), random.randrange(1, 20)) for _ in range(size)]
-            points += TRADES if size > 1 else []
+            points += [*TRADES, *points[:3]]  # some twice
             random.shuffle(points)
-            got = {tuple(point) for point in submission.run(probes.front_of, points)}
-            best = {p for p in points if not any(beats(q, p) for q in points)}
+            lists.append(points)
+        lists.append([(days / 7 - 5, -usd / 3) for days, usd in lists[-1]])
+        for points, kept in self.fronts(submission, *lists):
+            got, best = set(kept), {p for p in points if not any(beats(q, p) for q in points)}
             for point in sorted(got - best):
-                other = next(q for q in points if beats(q, point))
+                other = next((q for q in points if beats(q, point)), None)
+                expect.that(other, f"{point} (days, dollars) is on your front, and was not among the choices of this call")  # fmt: skip
                 expect.that(
                     False,
                     f"{point} (days, dollars) is on your front, but {other} is at least as good in "
@@ -666,26 +889,32 @@ class TestPareto(Exercise):
                 "every trade, not the one cheapest or fastest choice",
             )
 
-    @check(points=1, title="fastest first")
+    @check(points=1, title="fastest first; of no choice none")
     def test_order(self, submission):
         points = [(random.uniform(1, 100), random.uniform(1, 100)) for _ in range(40)]
-        points += TRADES
-        days = [point[0] for point in submission.run(probes.front_of, points)]
+        scattered = random.sample(front := on_a_front(20), len(front))
+        for _, kept in self.fronts(submission, [*points, *TRADES], scattered, []):
+            days = [point[0] for point in kept]
+            expect.that(
+                days == sorted(days), "the front goes from the fastest to the cheapest: by days"
+            )
+
+    @check(points=2, title="12,000 choices, most on the front: sorted once, swept once")
+    def test_sweep(self, submission):
+        front = on_a_front(10_000)
+        beaten = [(days + 1, usd + 1) for days, usd in random.sample(front, 2_000)]
+        points = random.sample([*front, *beaten], 12_000)
+        words = "every choice against every other, or against all kept so far, is n²: sort by days, then one sweep that keeps what is cheaper than all before"
+        with expect.because({"timeout": words}):
+            ((_, kept),) = self.fronts(submission, points, timeout=3)
         expect.that(
-            days == sorted(days), "the front goes from the fastest to the cheapest: by days"
+            set(kept) == set(front),
+            f"{len(set(kept))} of 12,000 choices came back, {len(front)} are on the front",
         )
 
-    @check(points=2, title="20,000 choices: sorted once, swept once")
-    def test_sweep(self, submission):
-        points = [(random.random(), random.random()) for _ in range(20_000)]
-        words = "every choice against every other is n²: sort by days, then one sweep that keeps what is cheaper than all before"
-        with expect.because({"timeout": words}):
-            got = submission.run(probes.front_of, points, timeout=3)
-        kept = sorted(map(tuple, got))
-        expect.that(
-            all(a[1] > b[1] for a, b in pairwise(kept)) and kept,
-            "on a front each slower choice is cheaper than the one before",
-        )
+
+def as_lists(points) -> list[list]:
+    return [list(point) for point in points]
 
 
 def beats(one, other) -> bool:

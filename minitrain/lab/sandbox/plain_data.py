@@ -108,7 +108,8 @@ def _encode_tensor(tensor: Tensor, blobs: list[bytes]) -> list[Any]:
         raise PlainDataError(
             f"a {tensor.layout} tensor of {name} on {tensor.device} cannot be sent"
         )
-    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    flat = plain.clone(memory_format=torch.contiguous_format).reshape(-1)  # stride 1, even of one
     raw = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
     return [name, list(tensor.shape), *_append(raw, blobs)]
 

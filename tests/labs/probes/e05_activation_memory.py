@@ -6,6 +6,8 @@ what comes back.
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -15,43 +17,69 @@ from minitrain.measure.flops import counted_flops
 from minitrain.measure.memory import MemoryLedger
 from minitrain.model.attention.mask import Mask
 
+from .in_turn import in_turn
+
 
 class Layers(nn.Module):
-    """Four matrices with dropout in between; notes when it runs, and whether it is recorded."""
+    """Four matrices with dropout in between; notes when it runs: whether it is recorded, and the
+    modules that called it."""
 
-    def __init__(self, dropout):
+    def __init__(self, dropout, size=1.0):
         super().__init__()
-        weights = torch.linspace(-1, 1, 4 * 36, dtype=torch.float64).view(4, 6, 6)
-        self.weights, self.dropout, self.calls = nn.Parameter(weights), dropout, []
+        weights = torch.linspace(-size, size, 4 * 36, dtype=torch.float64).view(4, 6, 6)
+        self.weights, self.dropout = nn.Parameter(weights), dropout
+        self.calls, self.callers = [], set()
 
     def forward(self, x, y):
         self.calls.append(torch.is_grad_enabled())
+        self.callers |= modules_above(inspect.currentframe())
         for weight in self.weights:
             x = nn.functional.dropout(torch.tanh(x @ weight), self.dropout)
         return x * y
 
 
-def applied(f, x, y, dropout):
-    """Two checkpointed functions in a row; `f` None is the plain one."""
-    layers = Layers(dropout)
-    call = layers if f is None else lambda *inputs: f.apply(layers, *inputs)
+def modules_above(frame):
+    """Of a frame and all that called it."""
+    return set() if frame is None else {frame.f_globals["__name__"], *modules_above(frame.f_back)}
+
+
+def ways_of(f, layers, result):
+    """How the layers were run, and the node that their result hangs on."""
+    node = "" if result.grad_fn is None else type(result.grad_fn).__name__
+    own = "" if f is None else f"{f.__name__}Backward"
+    return {"calls": layers.calls, "callers": sorted(layers.callers), "node": node, "own": own}
+
+
+def applied(f, x, y, d_out, dropout):
+    """One function on another's result, and once more on other inputs before the backward of either;
+    `f` None is the plain functions. The generator moves on in between."""
+    one, two = Layers(dropout), Layers(dropout, 0.5)
+    call = (lambda function, *inputs: function(*inputs)) if f is None else f.apply
     x, y = (z.clone().requires_grad_() for z in (x, y))
+    d_out = d_out.clone()
     torch.manual_seed(11)
-    out = call(call(x, y), y)
-    out.square().sum().backward()
+    out = call(two.forward, call(one.forward, x, y), y)
+    first = out.detach().clone()
+    other = call(one.forward, y, y)
+    torch.rand(3)
+    for result in (out, other):
+        result.backward(d_out)
     after = torch.rand(3, dtype=torch.float64)
-    return {"out": out.detach(), "x": x.grad, "y": y.grad, "weights": layers.weights.grad,
-            "after": after, "calls": layers.calls}  # fmt: skip
+    gradients = {"x": x.grad, "y": y.grad, "weights": one.weights.grad, "others": two.weights.grad}
+    return {"out": first, "later": out.detach(), "other": other.detach(), "after": after,
+            "given": [x.detach(), y.detach(), d_out], "shares": False, **gradients,
+            "one": ways_of(f, one, other), "two": ways_of(f, two, out)}  # fmt: skip
 
 
-def looked_up(f, table, places):
-    """A function that also takes integers, which have no gradient."""
+def looked_up(f, table, places, seen):
+    """A function that also takes integers and a mask, which have no gradient."""
     table = table.clone().requires_grad_()
-    if f is None:
-        out = table[places].tanh()
-    else:
-        out = f.apply(lambda table, places: table[places].tanh(), table, places)
-    out.square().sum().backward()
+
+    def look_up(table, places, seen):
+        return table[places].tanh() * seen[:, None]
+
+    call = look_up if f is None else lambda *inputs: f.apply(look_up, *inputs)
+    call(table, places, seen).square().sum().backward()
     return table.grad
 
 
@@ -69,10 +97,9 @@ def what_it_saves(f, x, y):
         before = ledger.now_bytes
         out = f.apply(layers, x, y)
         held = ledger.now_bytes - before
-    name = "" if out.grad_fn is None else type(out.grad_fn).__name__
     out.sum().backward()
-    return {"saved": sum(saved.values()), "held": held, "out": out.nbytes,
-            "calls": layers.calls, "name": name, "own": f"{f.__name__}Backward"}  # fmt: skip
+    ways = ways_of(f, layers, out)
+    return {"saved": sum(saved.values()), "held": held, "out": out.nbytes, **ways}
 
 
 def asked(f, names):
@@ -84,43 +111,53 @@ def asked(f, names):
     return answers
 
 
-class Chained:
-    """A layer in numbers, and a segment, as the course's placement reads them."""
+class Layer(tuple):
+    """A layer in numbers (input_bytes, saved_bytes, cost), as the course's placement reads it."""
 
     spared_cost, selective_bytes, selective_cost = 0, float("inf"), 0
+    input_bytes = property(lambda self: self[0])
+    saved_bytes = property(lambda self: self[1])
+    cost = property(lambda self: self[2])
 
-    def __init__(self, input_bytes, saved_bytes, cost):
-        self.input_bytes, self.saved_bytes, self.cost = input_bytes, saved_bytes, cost
 
-
-class Piece(tuple):
+class Segment(tuple):
     start = property(lambda self: self[0])
     stop = property(lambda self: self[1])
     mode = property(lambda self: self[2])
 
 
-def peak_by(f, plan, layers):
-    return f([Piece(segment) for segment in plan], [Chained(*layer) for layer in layers])
+def peaks_by(f, calls):
+    """calls: (plan, layers), as plain triples."""
+    return in_turn(f, [([*map(Segment, plan)], [*map(Layer, layers)]) for plan, layers in calls])
 
 
-def planned_by(f, layers, budget):
-    """The plan as plain triples; None where it was refused."""
-    try:
-        return [tuple(segment) if isinstance(segment, tuple) else (segment.start, segment.stop, segment.mode)
-                for segment in f([Chained(*layer) for layer in layers], budget)]  # fmt: skip
-    except ValueError:
-        return None
+def planned_by(f, calls):
+    """calls: (layers, budget), layers as plain triples; out: the plan, so too, or None if refused."""
+
+    def planned(layers, budget):
+        try:
+            return list(map(triple, f(layers, budget)))
+        except ValueError:
+            return None
+
+    return in_turn(planned, [([*map(Layer, layers)], budget) for layers, budget in calls])
 
 
-def attended(f, q, k, v):
-    return f(q, k, v, Mask(0))
+def triple(segment):
+    return tuple(segment) if isinstance(segment, tuple) else (segment.start, segment.stop, segment.mode)  # fmt: skip
 
 
-def pulled_back(f, *tensors):
-    return f(*tensors, Mask(0))
+def attended(f, calls):
+    """calls: tensors (B, L, H, …) and a window; f gets (B, H, L, …), views as a model's heads are."""
+
+    def masked(*arguments):
+        *tensors, window = arguments
+        return f(*tensors, Mask(0, window))
+
+    return in_turn(masked, [(*(z.transpose(1, 2) for z in call[:-1]), call[-1]) for call in calls])
 
 
-class Sizes(TorchDispatchMode):
+class Operations(TorchDispatchMode):
     """The largest tensor that an operation makes, and the operations' names."""
 
     def __init__(self):
@@ -143,14 +180,21 @@ def given_to(backward, length, size=2):
     return (q, k, v, *rest) if backward else (q, k, v)
 
 
-def flops_of(f, length, backward):
-    given = given_to(backward, length)
-    return counted_flops(lambda: f(*given, Mask(0)))
+def flops_of(f, calls, backward):
+    """calls: (tokens, head size, window)."""
+
+    def counted(length, size, window):
+        return counted_flops(lambda: f(*given_to(backward, length, size), Mask(0, window)))
+
+    return [counted(*call) for call in calls]
 
 
-def weighed(f, length, backward):
-    """Largest tensor, bytes at the peak beside what is given, operations."""
-    given = given_to(backward, length)
+def weighed(f, lengths, backward):
+    """For each length the largest tensor, bytes at the peak beside what is given, operations."""
+    return [weighed_once(f, given_to(backward, length)) for length in lengths]
+
+
+def weighed_once(f, given):
     with MemoryLedger(nn.ParameterList(), device="cpu") as ledger:
         for tensor in given:
             tensor.mul_(1)
@@ -158,6 +202,6 @@ def weighed(f, length, backward):
         ledger.reset_peak()
         f(*given, Mask(0))
         peak = ledger.peak_bytes - before
-    with Sizes() as sizes:
+    with Operations() as operations:
         f(*given, Mask(0))
-    return {"largest": sizes.largest, "peak": peak, "names": sorted(sizes.names)}
+    return {"largest": operations.largest, "peak": peak, "names": sorted(operations.names)}

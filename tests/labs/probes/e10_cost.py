@@ -6,39 +6,84 @@ what comes back.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import random
+from dataclasses import asdict, astuple, dataclass
 
-
-def called(f, *arguments):
-    return f(*arguments)
+from .in_turn import in_turn
 
 
 def called_each(f, calls):
-    return [f(*arguments) for arguments in calls]
+    """Calls in a row: what each gave, and that again after the last one."""
+
+    def plainly(*arguments):
+        out = f(*arguments)
+        return tuple(out) if isinstance(out, tuple) else out
+
+    found = in_turn(plainly, calls)
+    return [{"out": c["out"], "later": c["later"], "given": [], "shares": False} for c in found]
 
 
-def searched(f, model, chip, gpus, seq, batch, memories, seconds, best):
-    """The plans that come back, and which were asked for their memory and for their time."""
-    asked, timed = [], []
+SHARES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.9199, 0.92, 0.9201, 0.94, 0.97, 1.0, 1.01, 1.5)
+CUT = ("tp", "pp", "dp", "zero", "recompute", "micro_batch")
 
-    def plain(run):
-        plan = run.plan
-        cut = [plan.tp, plan.pp, plan.dp, plan.zero, plan.recompute, plan.micro_batch]
-        return [*cut, plan.sp]
+
+def memory_by(seed, cut, chip_bytes):
+    """What a plan is said to need: any share of the chip, always the same for the same plan."""
+    return random.Random(f"{seed} memory {tuple(cut)}").choice(SHARES) * chip_bytes
+
+
+def seconds_by(seed, cut):
+    """So its seconds, of which several plans may have the same."""
+    return random.Random(f"{seed} seconds {tuple(cut)}").randint(8, 60) / 8
+
+
+def cut_of(run):
+    return [getattr(run.plan, name) for name in CUT]
+
+
+def searched(f, searches):
+    """Searches in a row: the plans that come back, and what was asked for memory and time."""
+    return [search(f, *each) for each in searches]
+
+
+def search(f, given, seed, heavy, best):
+    """given: model, chip, gpus, seq, batch; heavy: a factor on all memory; best: [] is the default."""
+    asked, timed, rest = [], [], []
 
     def memory_of(run):
-        asked.append([*plain(run), run.seq, run.global_batch])
-        return memories.get(tuple(plain(run)[:6]), 0.0)
+        asked.append(cut_of(run))
+        rest.append([run.plan.sp, run.seq, run.global_batch, run.chip.name, list(astuple(run.model)),
+                     {k: v for k, v in asdict(run.plan).items() if k not in (*CUT, "sp")}])  # fmt: skip
+        return heavy * memory_by(seed, cut_of(run), run.chip.memory)
 
     def seconds_of(run):
-        timed.append(plain(run)[:6])
-        return seconds.get(tuple(plain(run)[:6]), 1.0)
+        timed.append(cut_of(run))
+        return seconds_by(seed, cut_of(run))
 
-    found = f(model, chip, gpus, seq, batch, memory_of, seconds_of, best)
-    return {"found": [plain(run)[:6] for run in found], "asked": asked, "timed": timed}
+    found = [cut_of(run) for run in f(*given, memory_of, seconds_of, *best)]
+    return {"found": found, "asked": asked, "rest": rest, "timed": timed}
 
 
-def front_of(f, points):
-    """The kept points; what f is given has .days and .usd."""
-    choices = [SimpleNamespace(label=str(i), days=d, usd=u) for i, (d, u) in enumerate(points)]
-    return [[choice.days, choice.usd] for choice in f(choices)]
+@dataclass(frozen=True)
+class Choice:
+    label: str
+    days: float
+    usd: float
+
+
+def fronts_of(f, fronts):
+    """Calls in a row, of choices as (days, dollars); whatever comes back is written so again."""
+    calls = [([Choice(str(i), *point) for i, point in enumerate(points)],) for points in fronts]
+    return [
+        {
+            "out": points_of(call["out"]),
+            "later": points_of(call["later"]),
+            "given": [points_of(call["given"][0])],
+            "shares": False,
+        }
+        for call in in_turn(f, calls)
+    ]
+
+
+def points_of(choices):
+    return [[choice.days, choice.usd] for choice in choices]

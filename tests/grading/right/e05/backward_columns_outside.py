@@ -15,6 +15,8 @@ def tiled_backward(q, k, v, d_out, lse, delta, mask):
             scores = q[:, :, rows] @ keys.mT / root
             readable = mask.tile(rows, columns, q.device)
             if readable is not None:
+                if not readable.any():
+                    continue
                 scores = scores.masked_fill(~readable, float("-inf"))
             weights = torch.exp(scores - lse[:, :, rows].unsqueeze(-1))
             d_scores = d_out[:, :, rows] @ values.mT

@@ -1,23 +1,26 @@
 import torch
 
 
-def tiled_forward(q, k, v, mask, step=64):
+def tiled_forward(q, k, v, mask, step=128):
     """Each tile as an attention of its own; two are merged by their log-sum-exps."""
     length, outs, lses = q.shape[2], [], []
     for start in range(0, length, step):
-        stop = min(start + step, length)
-        out, lse = torch.zeros_like(q[:, :, start:stop]), None
-        for left in range(0, stop, step):
-            right = min(left + step, stop)
-            scores = q[:, :, start:stop] @ k[:, :, left:right].transpose(-1, -2)
-            scores = scores * q.shape[-1] ** -0.5
-            i, j = torch.arange(start, stop)[:, None], torch.arange(left, right)
-            scores = scores.where(j <= i, float("-inf"))
+        rows = slice(start, min(start + step, length))
+        out = torch.zeros_like(q[:, :, rows])
+        lse = torch.full_like(out[..., 0], float("-inf"))
+        keys = mask.keys(rows, length)
+        for left in reversed(range(keys.start, keys.stop, step)):
+            columns = slice(left, min(left + step, keys.stop))
+            scores = q[:, :, rows] @ k[:, :, columns].transpose(-1, -2) * q.shape[-1] ** -0.5
+            readable = mask.tile(rows, columns, q.device)
+            if readable is not None:
+                scores = scores.where(readable, float("-inf"))
             part = scores.logsumexp(-1)
-            mine = scores.softmax(-1) @ v[:, :, left:right]
-            both = part if lse is None else torch.logaddexp(lse, part)
-            old = 0 if lse is None else (lse - both).exp()[..., None] * out
-            out, lse = old + (part - both).exp()[..., None] * mine, both
+            mine = (scores.softmax(-1) @ v[:, :, columns]).nan_to_num()
+            both = torch.logaddexp(lse, part)
+            base = both.masked_fill(both.isneginf(), 0)  # rows that have read nothing yet
+            out = (lse - base).exp()[..., None] * out + (part - base).exp()[..., None] * mine
+            lse = both
         outs.append(out)
         lses.append(lse)
     return torch.cat(outs, 2), torch.cat(lses, 2)
