@@ -82,12 +82,12 @@ def sent_since(group, begin):
 
 def averaged(group, f, calls):
     """f(group, model, *rest) after a plain backward, call after call. A call: width, dtype, rest,
-    and each rank's batch and path."""
+    each rank's batch and path, and whether the frozen parameter has a gradient from before."""
     spare, done = displaced(group), []
     for call in calls:
         model = network(call["width"], call["dtype"])
         frozen = model.layers[2].bias
-        frozen.grad = torch.full_like(frozen, group.rank)
+        frozen.grad = torch.full_like(frozen, group.rank) if call["old"] else None
         path = call["paths"][group.rank]
         squared(model, call["batches"][group.rank], path=path).backward()
         begin, weights = len(group.trace.ops), copied(dict(model.named_parameters()))

@@ -86,7 +86,20 @@ def unfolded(x, group):
     return torch.cat([x.neg_(), x])
 
 
-PAIRS = {"sum": (same, summed), "gather": (gathered, sum_sliced), "fold": (folded, unfolded)}
+def doubled(x, group):
+    return x.mul_(2)
+
+
+def turned(x, group):
+    return x.neg_()
+
+
+PAIRS = {
+    "sum": (same, summed),
+    "turn": (doubled, turned),
+    "gather": (gathered, sum_sliced),
+    "fold": (folded, unfolded),
+}
 
 
 def pairs(group, f, calls):
