@@ -65,15 +65,15 @@ lab.predict("step_bytes", guess, unit="B")
 #
 # Difficulty 2 of 5 · 8 minutes · 12 points
 #
-# After backward, average every gradient: `group.all_reduce(tensor, op="avg")` works in place. A parameter that this rank
-# did not use has `grad is None`; the others still wait for its part. A *tied* parameter, one tensor under two names
-# (embedding and head), is sent once.
+# After backward, average every gradient: `group.all_reduce(tensor, op="avg")` works in place (without `op` it sums). A
+# parameter that this rank did not use has `grad is None`; the others still wait for its part. A *tied* parameter, one
+# tensor under two names (embedding and head), is sent once; a frozen one (`requires_grad` is False) is left alone.
 
 
 # %% tags=["exercise"]
 def all_reduce_gradients(group, model: torch.nn.Module) -> None:
-    """Averages the gradients over ranks, in place: one all-reduce for each trainable
-    parameter, in the same order on every rank. About 5 lines."""
+    """Leaves the average over ranks in every `.grad`: one all-reduce for each trainable
+    parameter, in one order on all ranks. Any model, any number of calls. About 5 lines."""
     ### BEGIN SOLUTION
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -148,7 +148,8 @@ lab.reveal(
 # Difficulty 3 · 12 minutes · 16 points
 #
 # Walk the trainable parameters **in reverse**: backward makes the last layer's gradient first. Fill a bucket until the
-# next one does not fit; then join, average, and copy the pieces back.
+# next one does not fit, and never go back to it; then join, average, and copy the pieces back (`.grad` may be a view of
+# what was joined). Buckets are sent in the order in which they were filled; all parameters have one dtype.
 
 
 # %% tags=["exercise"]
@@ -262,6 +263,8 @@ class Wrapper(torch.nn.Module):
 # (`async_op=True`), keep the work; stop when all are sent. In line, because ranks must send in one order.
 #
 # `finish`: take what is missing, send the rest, wait, and reset: no works, every `missing` full.
+#
+# Inside `no_sync` nothing is sent; what added up there is in `.grad`, and goes out with the next backward.
 
 
 # %% tags=["exercise"]
@@ -344,16 +347,17 @@ DDP = lab.grade(DDP)
 #
 # Difficulty 2 · 6 minutes · 12 points
 #
-# All but the last microbatch run inside `ddp.no_sync()`, forward included. Each loss is divided by M. The caller runs
-# `ddp.finish()`.
+# All but the last microbatch run inside `ddp.no_sync()`, forward and backward, one after another: only one graph is in
+# memory at a time. The M microbatches, a list or a tuple, are equally large; each loss is divided by M, before its
+# backward. The caller runs `ddp.finish()`.
 
 # %% tags=["exercise"]
 from contextlib import nullcontext
 
 
 def accumulate(ddp, microbatches: list[torch.Tensor], loss_of) -> torch.Tensor:
-    """Forward and backward of `loss_of(ddp, microbatch)` for each; gradients as of one
-    large batch, synchronized once. Returns the mean loss. About 8 lines."""
+    """Forward and backward of `loss_of(ddp, microbatch)` for each, in order; gradients as
+    of one large batch, synchronized once. Returns the mean loss, detached. About 8 lines."""
     ### BEGIN SOLUTION
     total = 0.0
     for index, microbatch in enumerate(microbatches):

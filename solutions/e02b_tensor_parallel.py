@@ -59,8 +59,8 @@ print("the gradient that backward gave:", x.grad.item())
 # Difficulty 2 of 5 · 8 minutes · 10 points
 #
 # Two Functions: the first does `there` forward and `back` backward, the second the other way round; return the `.apply`
-# of each. `there(x)` and `back(x)` return a tensor, and may work **in place**, as `group.all_reduce` does: neither x nor
-# the gradient is yours to change.
+# of each. `there(x)` and `back(x)` return a tensor, perhaps of another shape, and may work **in place**, as
+# `group.all_reduce` does: neither x nor the gradient is yours to change. Several pairs may be in use at the same time.
 
 
 # %% tags=["exercise"]
@@ -196,8 +196,9 @@ lab.predict("layer_traffic", guess)
 #
 # Difficulty 2 · 8 minutes · 12 points
 #
-# x goes in through `enter` and the output out through `leave`: here `copy` and `reduce`. `silu(gate)·up`, then `down`, then
-# the bias, which every rank holds whole: **once**.
+# x goes in through `enter` and the output out through `leave`: here `copy` and `reduce`, later others, with which x and the
+# output have fewer tokens than what is in between. `silu(gate)·up`, then `down`, then the bias, which every rank holds
+# whole: **once**. Here and below inputs stay as they were.
 
 # %% tags=["exercise"]
 from torch.nn.functional import scaled_dot_product_attention, silu
@@ -245,7 +246,7 @@ parallel_mlp = lab.grade(parallel_mlp)
 # Difficulty 2 · 8 minutes · 8 points
 #
 # Causal, each rank on its own heads of `w.head_size` numbers: `scaled_dot_product_attention(q, k, v, is_causal=True)`
-# wants (B, heads, T, C).
+# wants (B, heads, T, C). `enter` and `leave` as above.
 
 
 # %% tags=["exercise"]
@@ -329,8 +330,8 @@ print("output and gradients of x, norm, bias equal one process:", same)
 #
 # Difficulty 4 · 12 minutes · 12 points
 #
-# The whole half of a layer: x plus the MLP of x's norm, `rms_norm(x, weight, 1e-6)`. Norm on T/N tokens, gather, MLP,
-# scatter, bias on T/N tokens.
+# The whole half of a layer: x plus the MLP of x's norm, `rms_norm(x, weight, 1e-6)`. Norm on T/N tokens, gather once, MLP,
+# scatter, bias on T/N tokens. The gradients of norm and bias may travel as one message or two.
 
 
 # %% tags=["exercise"]
@@ -376,8 +377,8 @@ sequence_mlp = lab.grade(sequence_mlp)
 #
 # Difficulty 2 · 6 minutes · 8 points
 #
-# Rank r has rows r·V/N to (r+1)·V/N. A token that is elsewhere must not be looked up here: mind that Python takes a
-# negative index from the end.
+# Rank r has rows r·V/N to (r+1)·V/N, not counting the last; N divides V. A token that is elsewhere adds zeros here: mind
+# that Python takes a negative index from the end. `tokens` are the caller's: `-=` would change them.
 
 
 # %% tags=["exercise"]
@@ -425,7 +426,8 @@ embed = lab.grade(embed)
 # Difficulty 4 · 12 minutes · 10 points
 #
 # `tp.max(x)` is the largest over ranks, element by element, and has no gradient (m cancels, it needs none). Backward comes
-# by itself, from `tp.reduce`.
+# by itself, from `tp.reduce`, and sends nothing. No rank makes a tensor of n·V numbers; of (n, V/N) it may, and the two
+# sums may be one message. `logits` and `targets` stay as they were.
 
 
 # %% tags=["exercise"]

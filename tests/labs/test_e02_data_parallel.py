@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate as running
+
 import torch
 
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.words import plural
 
 from .probes import e02_data_parallel as probes
 
@@ -30,65 +33,155 @@ SIZES = {
 DDP_FILE = "minitrain/parallel/ddp.py"
 
 
-def batches_of(ranks, rows=3):
-    return [torch.randn(rows, probes.WIDTH, dtype=torch.float64) for _ in range(ranks)]
+def call(ranks, *rest, width=6, dtype=torch.float64, paths=None, old=False):
+    """A call of probes.averaged: a batch of its own for each rank; old: the frozen parameter has a
+    gradient from before."""
+    batches = [torch.randn(3, width, dtype=dtype) for _ in range(ranks)]
+    paths = paths or [probes.WHOLE_PATH] * ranks
+    return {"width": width, "dtype": dtype, "batches": batches, "paths": paths, "rest": rest,
+            "old": old}  # fmt: skip
 
 
-def one_process(batches, sides=None):
-    """Gradients of the mean over all ranks' batches, and each rank's own."""
-    own = []
-    for index, batch in enumerate(batches):
-        model = probes.network()
-        probes.squared(model, batch, with_side=sides is None or sides[index]).backward()
-        own.append({n: torch.zeros_like(p) if p.grad is None else p.grad
-                    for n, p in model.named_parameters() if p.requires_grad})  # fmt: skip
-    mean = {name: sum(g[name] for g in own) / len(own) for name in own[0]}
-    return mean, own
+def trainable(width, dtype=torch.float64):
+    """(name, bytes) of each, tied ones once, in order of registration."""
+    named = probes.network(width, dtype).named_parameters()
+    return [(name, p.nbytes) for name, p in named if p.requires_grad]
 
 
-def equal_gradients(results, batches, sides=None):
-    mean, own = one_process(batches, sides)
-    ranks = len(batches)
-    weights = {n: p.detach() for n, p in probes.network().named_parameters() if p.requires_grad}
+def gradients_of(width, dtype, batches, paths):
+    """Of the sum of these batches' losses, in one process; zeros for what no path uses."""
+    model = probes.network(width, dtype)
+    for batch, path in zip(batches, paths):
+        probes.squared(model, batch, path=path).backward()
+    return {n: torch.zeros_like(p) if p.grad is None else p.grad
+            for n, p in model.named_parameters() if p.requires_grad}  # fmt: skip
+
+
+def own_gradients(made):
+    """Each rank's, before any is averaged."""
+    width, dtype = made["width"], made["dtype"]
+    pairs = zip(made["batches"], made["paths"])
+    return [gradients_of(width, dtype, [batch], [path]) for batch, path in pairs]
+
+
+def mean_of(own):
+    return {name: sum(g[name] for g in own) / len(own) for name in own[0]}
+
+
+def mixed_up(got, mean, name):
+    """Whether gradients of one shape have gone to one another: only their sum is right."""
+    alike = [other for other in mean if mean[other].shape == mean[name].shape]
+    if not all(isinstance(got.get(other), torch.Tensor) for other in alike):
+        return False
+    total, want = sum(got[other] for other in alike), sum(mean[other] for other in alike)
+    return len(alike) > 1 and expect.difference(total, want) is None
+
+
+MIXED = (
+    "gradients of different parameters were averaged with each other: all ranks must send in one "
+    "order, whatever each of them used"
+)
+
+
+def equal_gradients(results, own, where=""):
+    """Every rank's gradients are the mean of all ranks' own."""
+    mean, ranks = mean_of(own), len(own)
+    weights = dict(probes.network(len(mean["layers.0.bias"])).named_parameters())
     for rank, got in enumerate(results):
         for name, want in mean.items():
             expect.that(
                 got.get(name) is not None,
-                f"rank {rank}, {name}: its gradient is None. A parameter that this rank did not use "
+                f"{where}rank {rank}, {name}: its gradient is None. A parameter that this rank did not use "
                 "counts as zero in the average; the other ranks have a part of it",
             )
-            expect.equal(
-                got[name],
-                want,
-                what=f"rank {rank} of {ranks}, gradient of {name}",
-                hints=[
-                    (want * ranks, "that is the sum over ranks: divide by the number of ranks"),
-                    (
-                        own[rank][name],
-                        "that is the rank's own gradient: it was never averaged with the others', "
-                        "or the average was not copied back into `.grad`",
-                    ),
-                    (
-                        own[rank][name] / ranks,
-                        "that is the rank's own gradient, divided: it was never added to the others'",
-                    ),
-                    (
-                        want / ranks,
-                        "that is divided by the number of ranks twice (op='avg' divides already)",
-                    ),
-                    (
-                        weights[name],
-                        "those are the weights: a hook is handed the *parameter*, its gradient is parameter.grad",
-                    ),
-                ],
-            )
+            if expect.difference(got[name], want) is None:
+                continue
+            hints = [
+                (want * ranks, "that is the sum over ranks: divide by the number of ranks"),
+                (
+                    own[rank][name],
+                    "that is the rank's own gradient: it was never averaged with the others', "
+                    "or the average was not copied back into `.grad`",
+                ),
+                (
+                    own[rank][name] / ranks,
+                    "that is the rank's own gradient, divided: it was never added to the others'",
+                ),
+                (
+                    want / ranks,
+                    "that is divided by the number of ranks twice (op='avg' divides already)",
+                ),
+                (
+                    weights[name].detach().to(want.dtype),
+                    "those are the weights: a hook is handed the *parameter*, its gradient is parameter.grad",
+                ),
+            ]
+            if mixed_up(got, mean, name):
+                hints.append((got[name], MIXED))
+            what = f"{where}rank {rank} of {ranks}, gradient of {name}"
+            expect.equal(got[name], want, what=what, hints=hints)
 
 
-def launch_unused(submission, probe, batches, *rest):
-    """A launch in which only rank 0 has every gradient; a hang is told its likely cause."""
-    words = "a rank without this gradient must contribute zeros"
-    with expect.because({(*expect.HANGS, "NoneType"): words}):
-        return submission.launch(probe, batches, *rest, ranks=len(batches), timeout=8)
+def averaged(submission, calls):
+    """results[rank][number of the call]; a hang is told its likely cause."""
+    ranks = len(calls[0]["batches"])
+    words = "all ranks must make the same all-reduces in the same order, whatever each of them used"
+    missing = "a frozen parameter has no gradient: leave out what does not require one"
+    if any(path != probes.WHOLE_PATH for made in calls for path in made["paths"]):
+        missing = "a rank without this gradient must contribute zeros"
+        words += f": {missing}"
+    with expect.because({expect.HANGS: words, "NoneType": missing}):
+        return submission.launch(probes.averaged, calls, ranks=ranks, timeout=8)
+
+
+def right_averages(results, calls):
+    """Values of every call, and nothing touched but the gradients."""
+    for number, made in enumerate(calls):
+        own = own_gradients(made)
+        found = [result[number] for result in results]
+        where = "" if number == 0 else "called again, for another model: "
+        equal_gradients([one["gradients"] for one in found], own, where)
+        for rank, one in enumerate(found):
+            nothing_else_changed(one, rank, made["old"])
+
+
+def nothing_else_changed(one, rank, old):
+    for name, before in one["weights"].items():
+        expect.that(
+            torch.equal(one["weights after"][name], before),
+            f"rank {rank}: the weights of {name} were changed: only the gradients are averaged",
+        )
+    expect.that(
+        not old or (one["frozen"] is not None and bool((one["frozen"] == rank).all())),
+        f"rank {rank}: the `.grad` of a frozen parameter was changed: leave out what does not require a gradient",
+    )
+    for name, before in one["gradients"].items():
+        expect.that(
+            expect.difference(one["later"][name], before, 0.0) is None,
+            f"rank {rank}: a later call, for another model, changed the gradients of this one: "
+            "keep no buffer from call to call",
+        )
+
+
+def listed(sent):
+    return ", ".join(f"{kind} of {nbytes} bytes" for kind, nbytes in sent) or "nothing"
+
+
+def only_all_reduces(sent, rank):
+    """Their bytes, one after the other."""
+    other = [op for op in sent if op[0] != "all_reduce"]
+    expect.that(
+        not other,
+        f"rank {rank} sent by other ways than all-reduce: {listed(other)}. Gradients are averaged by "
+        "group.all_reduce alone",
+    )
+    return [nbytes for _, nbytes in sent]
+
+
+# Paths of the ranks through the layers: some left out on some ranks, one on all; other orders.
+SOME = [probes.WHOLE_PATH, (0, 1, 3, 4), (4, 2, 1)]
+NOBODY_USES_3 = [(0, 1, 2, 4), (2, 1, 4), (4, 2, 1, 0)]
+OTHER_ORDERS = [probes.WHOLE_PATH, probes.WHOLE_PATH[::-1], (2, 0, 4, 1, 3)]
 
 
 class TestAllReduceGradients(Exercise):
@@ -98,38 +191,57 @@ class TestAllReduceGradients(Exercise):
     reference = "minitrain.parallel.ddp:all_reduce_gradients"
     hidden = (DDP_FILE,)
 
-    @check(
-        points=6,
-        title="every gradient equals one process on the joined batch (2 and 3 ranks, float64)",
-    )
+    @staticmethod
+    def one_each(results, calls):
+        for number, made in enumerate(calls):
+            want = [nbytes for _, nbytes in trainable(made["width"], made["dtype"])]
+            for rank, result in enumerate(results):
+                sizes = only_all_reduces(result[number]["sent"], rank)
+                expect.that(
+                    len(sizes) == len(want),
+                    f"rank {rank} made {plural(len(sizes), 'all-reduce')} for {len(want)} trainable parameters: "
+                    "one each, none for frozen ones, and model.parameters() names a tied one once",
+                )
+                expect.that(
+                    sorted(sizes) == sorted(want),
+                    f"rank {rank} made all-reduces of {sizes} bytes, the gradients have {want}: "
+                    "send each one as it is",
+                )
+
+    @check(points=4, title="every gradient equals one process on the joined batch (2 and 3 ranks)")
     def test_gradients(self, submission):
         for ranks in (2, 3):
-            batches = batches_of(ranks)
-            equal_gradients(submission.launch(probes.after_backward, batches, ranks=ranks), batches)
+            calls = [call(ranks), call(ranks, width=4), call(ranks, dtype=torch.float32)]
+            right_averages(averaged(submission, calls), calls)
 
-    @check(points=3, title="one all-reduce for each trainable parameter, tied ones once")
+    @check(points=5, title="one all-reduce for each trainable parameter, tied ones once")
     def test_messages(self, submission):
-        results = submission.launch(probes.after_backward, batches_of(2), ranks=2)
-        names = probes.gradients(probes.network())
-        sizes = {n: p.nbytes for n, p in probes.network().named_parameters() if p.requires_grad}
-        for rank, trace in enumerate(results.traces):
-            ops = trace.select("all_reduce")
-            expect.that(
-                len(ops) == len(names),
-                f"rank {rank} made {len(ops)} all-reduces for {len(names)} trainable parameters: one each, "
-                "none for frozen ones, and model.parameters() names a tied one once",
-            )
-            sent = sum(op.payload_bytes for op in ops)
-            expect.that(
-                sent == sum(sizes.values()),
-                f"{sent} bytes were reduced, the gradients have {sum(sizes.values())}",
-            )
+        calls = [call(2), call(2, width=5, dtype=torch.float32, old=True)]
+        results = averaged(submission, calls)
+        self.one_each(results, calls)
+        right_averages(results, calls)
 
-    @check(points=3, title="a parameter that only one rank used does not hang the others")
+    @check(points=3, title="a parameter that not every rank used is sent as zeros, in its place")
     def test_unused(self, submission):
-        batches = batches_of(3)
-        results = launch_unused(submission, probes.some_unused, batches)
-        equal_gradients(results, batches, sides=[True, False, False])
+        calls = [call(3, paths=SOME), call(3, paths=NOBODY_USES_3), call(3, paths=OTHER_ORDERS)]
+        results = averaged(submission, calls)
+        right_averages(results, calls)
+        self.one_each(results, calls)
+
+
+def filled(sizes, limit):
+    """Items of (name, bytes) in buckets, each filled until the next item does not fit."""
+    buckets, room = [], 0
+    for name, nbytes in sizes:
+        if nbytes > room or not buckets:
+            buckets, room = [*buckets, []], limit
+        buckets[-1].append((name, nbytes))
+        room -= nbytes
+    return buckets
+
+
+def bytes_of(buckets):
+    return [sum(nbytes for _, nbytes in bucket) for bucket in buckets]
 
 
 class TestBucketed(Exercise):
@@ -139,62 +251,201 @@ class TestBucketed(Exercise):
     reference = "minitrain.parallel.ddp:all_reduce_gradients_bucketed"
     hidden = (DDP_FILE,)
 
-    @check(points=6, title="every gradient equals one process, for buckets of any size")
-    def test_gradients(self, submission):
-        for ranks, nbytes in [(2, 1), (2, 400), (3, 10**6)]:
-            batches = batches_of(ranks)
-            results = submission.launch(probes.after_backward, batches, nbytes, ranks=ranks)
-            equal_gradients(results, batches)
+    @staticmethod
+    def calls(ranks, paths=None):
+        """Limits from a bucket a parameter to one for all; two that the first bucket just fits,
+        and just does not."""
+        plain = [nbytes for _, nbytes in trainable(6)][::-1]
+        exact = list(running(plain))[int(torch.randint(2, 6, ()))]
+        limits = [1, exact, exact - 1, int(torch.randint(300, 900, ())), 10**6]
+        calls = [call(ranks, limit, paths=paths) for limit in limits]
+        small = call(ranks, int(torch.randint(100, 300, ())), width=4, dtype=torch.float32)
+        return [*calls, small]
 
-    @check(points=4, title="as few all-reduces as the bucket size allows")
+    @staticmethod
+    def well_filled(results, calls, in_order=True):
+        """The bytes of every message are those of the buckets, from the last parameter on."""
+        for number, made in enumerate(calls):
+            (limit,) = made["rest"]
+            sizes = trainable(made["width"], made["dtype"])
+            want, forward = (bytes_of(filled(way, limit)) for way in (sizes[::-1], sizes))
+            for rank, result in enumerate(results):
+                got = only_all_reduces(result[number]["sent"], rank)
+                if not in_order and got in (want[::-1], forward, forward[::-1]):
+                    continue
+                TestBucketed.of_the_right_size(got, want, limit, sizes)
+                expect.that(
+                    got == want,
+                    f"with buckets of {limit} bytes the all-reduces were of {got} bytes; from the last parameter "
+                    f"to the first, each bucket filled until the next does not fit, they are {want}: walk "
+                    "reversed(parameters), and send the buckets in that order",
+                )
+
+    @staticmethod
+    def of_the_right_size(got, want, limit, sizes):
+        largest = max(limit, *(nbytes for _, nbytes in sizes))
+        expect.that(
+            max(got, default=0) <= largest,
+            f"a bucket of {max(got, default=0)} bytes was sent, the limit is {limit}: start a new one before it overflows",
+        )
+        expect.that(
+            len(got) == len(want),
+            f"buckets of {limit} bytes for gradients of {sum(b for _, b in sizes)} bytes: {len(got)} "
+            f"all-reduces, expected {len(want)}. Fill a bucket until the next gradient does not fit; "
+            "a gradient larger than a bucket gets one to itself",
+        )
+
+    @check(points=5, title="every gradient equals one process, for buckets of any size")
+    def test_gradients(self, submission):
+        for ranks in (2, 3):
+            calls = self.calls(ranks)
+            right_averages(averaged(submission, calls), calls)
+
+    @check(points=5, title="as few all-reduces as the bucket size allows")
     def test_count(self, submission):
-        parameters = [p for p in probes.network().parameters() if p.requires_grad]
-        total = sum(p.nbytes for p in parameters)
-        for nbytes, least, most in [
-            (10**6, 1, 1),
-            (600, 2, 4),
-            (1, len(parameters), len(parameters)),
-        ]:
-            results = submission.launch(probes.after_backward, batches_of(2), nbytes, ranks=2)
-            ops = results.traces[0].select("all_reduce")
-            expect.that(
-                least <= len(ops) <= most,
-                f"buckets of {nbytes} bytes for {total} bytes in {len(parameters)} parameters: {len(ops)} "
-                f"all-reduces, expected {least} to {most}. Fill a bucket until the next gradient does not fit; "
-                "a gradient larger than a bucket gets one to itself",
-            )
-            largest = max(op.payload_bytes for op in ops)
-            expect.that(
-                largest <= max(nbytes, *(p.nbytes for p in parameters)),
-                f"a bucket of {largest} bytes was sent, the limit is {nbytes}: start a new one before it overflows",
-            )
+        calls = self.calls(2)
+        self.well_filled(averaged(submission, calls), calls, in_order=False)
 
     @check(points=3, title="the first bucket holds the last parameters: backward makes those first")
     def test_order(self, submission):
-        parameters = [p for p in probes.network().parameters() if p.requires_grad]
-        results = submission.launch(probes.after_backward, batches_of(2), 1, ranks=2)
-        sizes = [op.payload_bytes for op in results.traces[0].select("all_reduce")]
+        calls = self.calls(2)
+        self.well_filled(averaged(submission, calls), calls)
+
+    @check(points=3, title="a parameter that not every rank used counts as zero")
+    def test_unused(self, submission):
+        calls = [*self.calls(2, SOME[1:]), call(2, 400, paths=NOBODY_USES_3[:2], old=True)]
+        results = averaged(submission, calls)
+        right_averages(results, calls)
+        self.well_filled(results, calls, in_order=False)
+
+
+# ---- DDP ----
+
+
+def step(ranks, width, paths=None, set_to_none=True):
+    """A step of probes.wrapped; paths: each rank's, one a microbatch."""
+    paths = paths or [[probes.WHOLE_PATH]] * ranks
+    batches = [[torch.randn(3, width, dtype=torch.float64) for _ in own] for own in paths]
+    return {"batches": batches, "paths": paths, "set_to_none": set_to_none}
+
+
+def one_path(paths):
+    return [[path] for path in paths]
+
+
+def own_of_step(width, made):
+    pairs = zip(made["batches"], made["paths"])
+    return [gradients_of(width, torch.float64, *pair) for pair in pairs]
+
+
+def is_complete(name, path, place):
+    """Whether a parameter's gradient is, when backward stands above path[place]."""
+    if not name.startswith("layers"):
+        return True
+    users = {0, 1} if name == "layers.0.weight" else {int(name.split(".")[1])}
+    uses = [where for where, index in enumerate(path) if index in users]
+    return bool(uses) and min(uses) > place
+
+
+def full_in_line(buckets, path, place):
+    """How many buckets are full then, with all that stand before them."""
+    full = [all(is_complete(name, path, place) for name, _ in bucket) for bucket in buckets]
+    return full.index(False) if False in full else len(full)
+
+
+def on_their_way(found, buckets, path, rank):
+    """Each bucket was issued when it and all before it were full, and nobody waited for it."""
+    total = len(buckets)
+    for place in (*reversed(range(len(path))), -1):
+        issued, waited = found["seen"].get("returned" if place < 0 else place, (0, 0))
+        full = full_in_line(buckets, path, place)
+        when = "when backward returned" if place < 0 else "while backward still had layers to go"
         expect.that(
-            sizes == [p.nbytes for p in reversed(parameters)],
-            f"with a bucket a parameter the bytes were {sizes}, in reverse order of registration they are "
-            f"{[p.nbytes for p in reversed(parameters)]}: walk reversed(parameters)",
+            place < 0 or not waited,
+            f"rank {rank} waited in the hook for its first all-reduce: backward stood still meanwhile, so nothing "
+            "is hidden. Issue it with async_op=True, and wait in finish()",
+        )
+        expect.that(
+            issued >= full,
+            f"rank {rank}: {full} of {total} buckets were full {when}, and {issued} sent: "
+            + ("nothing is overlapped. " if issued == 0 else "")
+            + "Send a bucket in the hook that fills it, not in finish()",
+        )
+        expect.that(
+            issued <= full,
+            f"rank {rank}: {full} of {total} buckets were full and next in line {when}, and {plural(issued, 'all-reduce')} "
+            "sent: one for one bucket, when it is full and all before it are sent",
         )
 
-    @check(points=3, title="a parameter that only one rank used counts as zero")
-    def test_unused(self, submission):
-        batches = batches_of(2)
-        results = launch_unused(submission, probes.some_unused, batches, 400)
-        equal_gradients(results, batches, sides=[True, False])
+
+def sent_once(found, buckets, rank):
+    sizes, want = only_all_reduces(found["sent"], rank), bytes_of(buckets)
+    expect.that(
+        len(sizes) == len(want),
+        f"rank {rank} made {plural(len(sizes), 'all-reduce')} in a step for {plural(len(want), 'bucket')}: send each once, when it is full",
+    )
+    expect.that(
+        sizes == want,
+        f"rank {rank} sent {sizes} bytes, the buckets in line have {want}: all ranks send in the order of self.buckets",
+    )
 
 
-def all_waited(results):
-    """The results, of ranks that waited for everything that they began."""
+def overlapped(results, plan, number=0):
+    """The mechanism, in every step of the plan."""
+    buckets = filled(trainable(plan["width"])[::-1], plan["bucket_bytes"])
+    for rank, result in enumerate(results):
+        for made, found in zip(plan["steps"], result[number]):
+            on_their_way(found, buckets, made["paths"][rank][-1], rank)
+            sent_once(found, buckets, rank)
+
+
+def wrapped(submission, plans, ranks):
+    """results[rank][plan][step] of ranks that waited for everything that they began."""
+    words = "all ranks must issue every bucket, in one line; what is missing when finish() comes counts as zero"
+    without = "derive the class from Wrapper: it has no_sync"
+    with expect.because({expect.HANGS: words, "attribute 'no_sync'": without}):
+        results = submission.launch(probes.wrapped, plans, ranks=ranks, timeout=8)
     for rank, trace in enumerate(results.traces):
         expect.that(
             all(op.waited is not None for op in trace.select("all_reduce")),
             f"rank {rank}: a work was never waited for: call `work.wait()` in finish()",
         )
+    for rank, result in enumerate(results):
+        expect.that(
+            all(found["all waited"] for steps in result for found in steps),
+            f"rank {rank}: finish() returned before all works had been waited for: the gradients may not have arrived",
+        )
     return results
+
+
+def plan_of(width, bucket_bytes, *steps):
+    return {"width": width, "bucket_bytes": bucket_bytes, "steps": steps}
+
+
+def right_steps(results, plans):
+    for number, plan in enumerate(plans):
+        for index, made in enumerate(plan["steps"]):
+            own = own_of_step(plan["width"], made)
+            gradients = [result[number][index]["gradients"] for result in results]
+            try:
+                equal_gradients(gradients, own)
+            except CheckFailed as failure:
+                raise CheckFailed(f"{failure}{after_the_first(index, made)}") from None
+
+
+def after_the_first(index, made):
+    """What is different in a step that fails when the first one was right."""
+    if index == 0:
+        return ""
+    if not made["set_to_none"]:
+        return (
+            "\nThis step followed zero_grad(set_to_none=False), and those before it were right: "
+            "`.grad` may still be a view of the buffer when backward begins"
+        )
+    return (
+        "\nThe first step is right, this one is not: finish() must end by emptying the works and "
+        "refilling each `missing`"
+    )
 
 
 class TestDDP(Exercise):
@@ -204,63 +455,84 @@ class TestDDP(Exercise):
     reference = "minitrain.parallel.ddp:DDP"
     hidden = (DDP_FILE,)
 
-    @check(points=6, title="every gradient equals one process, in the second step too")
+    @check(points=4, title="every gradient equals one process, step after step, of two models")
     def test_gradients(self, submission):
-        for ranks, nbytes in [(2, 400), (3, 1)]:
-            batches = batches_of(ranks)
-            results = submission.launch(probes.wrapped, batches, nbytes, ranks=ranks, timeout=8)
-            all_waited(results)
-            equal_gradients([r["first"] for r in results], batches)
-            try:
-                equal_gradients([r["gradients"] for r in results], batches)
-            except CheckFailed as failure:
-                raise CheckFailed(
-                    f"the first step is right, the second is not: {failure}\n"
-                    "finish() must end by emptying the works and refilling each `missing`"
-                ) from None
+        for ranks in (2, 3):
+            plans = [
+                plan_of(width, limit, *(step(ranks, width, set_to_none=way) for way in (True, True, False)))
+                for width, limit in ((6, 400), (4, 1))
+            ]  # fmt: skip
+            right_steps(wrapped(submission, plans, ranks), plans)
 
-    @check(points=6, title="a full bucket is sent while backward still computes")
+    @check(points=7, title="every full bucket is sent, once, while backward still computes")
     def test_overlap(self, submission):
-        results = submission.launch(probes.stamped, batches_of(2), ranks=2, timeout=8)
-        for rank, result in enumerate(results):
-            expect.that(
-                len(result["issued"]) == 2,
-                f"rank {rank} issued {len(result['issued'])} all-reduces for two buckets",
-            )
-            expect.that(
-                result["issued"][0] < result["halfway"],
-                f"rank {rank} issued its first all-reduce only after the lower layer's backward had begun: nothing is "
-                "overlapped. Send a bucket in the hook that fills it, not in finish()",
-            )
+        limit = int(torch.randint(300, 700, ()))
+        plans = [
+            plan_of(width, nbytes, step(2, width), step(2, width))
+            for width, nbytes in ((6, limit), (6, 10**6), (4, 1))
+        ]
+        results = wrapped(submission, plans, 2)
+        for number, plan in enumerate(plans):
+            overlapped(results, plan, number)
 
-    @check(points=4, title="one asynchronous all-reduce a bucket, in the same order on all ranks")
-    def test_messages(self, submission):
-        results = submission.launch(probes.wrapped, batches_of(2), 10**6, ranks=2, timeout=8)
-        for rank, result in enumerate(results):
-            count = result["kinds"].count("all_reduce")
-            expect.that(
-                count == 1,
-                f"rank {rank} made {count} all-reduces for one bucket: send it once, when it is full",
-            )
-        results = submission.launch(probes.stamped, batches_of(2), ranks=2, timeout=8)
-        for rank, result in enumerate(all_waited(results)):
-            expect.that(result["waited"], f"rank {rank} made no all-reduce")
-            expect.that(
-                result["waited"][0] > result["halfway"],
-                f"rank {rank} waited in the hook for its first all-reduce: backward stood still meanwhile, so nothing "
-                "is hidden. Issue it with async_op=True, and wait in finish()",
-            )
-        traces = submission.launch(probes.wrapped, batches_of(2), 1, ranks=2, timeout=8).traces
-        orders = [[op.payload_bytes for op in trace.select("all_reduce")] for trace in traces]
-        expect.that(orders[0] == orders[1], f"the ranks sent buckets in different orders: {orders}")
-
-    @check(
-        points=4, title="a layer that only rank 0 used does not hang the others, nor mix up buckets"
-    )
+    @check(points=6, title="ranks that use other layers, in another order, send in one line")
     def test_unused(self, submission):
-        batches = batches_of(3)
-        results = all_waited(launch_unused(submission, probes.wrapped, batches, 1, "some"))
-        equal_gradients([r["gradients"] for r in results], batches, sides=[True, False, False])
+        for ranks, limit in ((3, 1), (2, 400)):
+            orders = (one_path(paths[:ranks]) for paths in (SOME, NOBODY_USES_3, OTHER_ORDERS))
+            plan = plan_of(6, limit, step(ranks, 6), *(step(ranks, 6, paths) for paths in orders))
+            results = wrapped(submission, [plan], ranks)
+            right_steps(results, [plan])
+            overlapped(results, plan)
+
+    @check(points=3, title="inside no_sync gradients add up, and nothing is sent")
+    def test_no_sync(self, submission):
+        whole, short = probes.WHOLE_PATH, (0, 1, 3)
+        plan = plan_of(
+            6,
+            400,
+            step(2, 6, [[whole, whole, short], [short, whole, whole]]),
+            step(2, 6, [[whole, short], [whole, whole]]),
+            step(2, 6),
+        )
+        results = wrapped(submission, [plan], 2)
+        for rank, result in enumerate(results):
+            for found in result[0]:
+                sent = found["seen"]["accumulated"][0]
+                expect.that(
+                    sent == 0,
+                    f"rank {rank} made {plural(sent, 'all-reduce')} inside `with ddp.no_sync():`, where gradients only "
+                    "add up: the hook does nothing while self.synchronize is False",
+                )
+        self.nothing_dropped(results, plan)
+        right_steps(results, [plan])
+        overlapped(results, plan)
+
+    @staticmethod
+    def nothing_dropped(results, plan):
+        """What the first microbatches left is sent too."""
+        for index, made in enumerate(plan["steps"]):
+            right, last = own_of_step(6, made), own_of_step(6, last_of(made))
+            used = [
+                {name: whole * bool(alone[name].any()) for name, whole in own.items()}
+                for own, alone in zip(right, last)
+            ]
+            right, wrong = mean_of(right), [mean_of(last), mean_of(used)]
+            for rank, result in enumerate(results):
+                for name, got in result[0][index]["gradients"].items():
+                    expect.that(
+                        expect.difference(got, right[name]) is None
+                        or all(expect.difference(got, way[name]) for way in wrong),
+                        f"rank {rank}, gradient of {name}: a part of it is missing. What was added up inside "
+                        "no_sync is in `.grad`, and is sent with it",
+                    )
+
+
+def last_of(made):
+    """The step without the microbatches inside no_sync."""
+    return {key: [own[-1:] for own in made[key]] for key in ("batches", "paths")}
+
+
+# ---- accumulation ----
 
 
 class TestAccumulate(Exercise):
@@ -270,58 +542,134 @@ class TestAccumulate(Exercise):
     reference = "minitrain.parallel.ddp:accumulate"
     hidden = (DDP_FILE,)
 
-    @check(points=6, title="the gradients are those of one large batch")
-    def test_gradients(self, submission):
-        batches = batches_of(4)
-        got = submission.run(probes.accumulated, batches)["gradients"]
-        mean, own = one_process(batches)
-        for name, want in mean.items():
-            expect.equal(
-                got[name],
-                want,
-                what=f"gradient of {name}",
-                hints=[
-                    (
-                        want * 4,
-                        "that is 4 times too large: divide each loss by the number of microbatches",
-                    ),
-                    (
-                        own[-1][name],
-                        "that is the last microbatch's alone: gradients must add up, do not zero them in between",
-                    ),
-                    (
-                        own[-1][name] / 4,
-                        "that is the last microbatch's alone: gradients must add up, do not zero them in between",
-                    ),
-                ],
-            )
+    @staticmethod
+    def calls(*counts):
+        """That many microbatches in each call."""
+        width = probes.network().head.in_features
+        return [[torch.randn(3 + m, width, dtype=torch.float64) for _ in range(m)] for m in counts]
 
-    @check(points=4, title="only the last of the microbatches synchronizes")
-    def test_sync(self, submission):
-        for count in (1, 4):
-            log = submission.run(probes.accumulated, batches_of(count))["log"]
-            want = [False] * (count - 1) + [True]
-            expect.that(
-                log == want,
-                f"{count} microbatches synchronized {log}, expected {want}: all but the last run inside ddp.no_sync(), "
-                "and forward must be inside too",
-            )
-
-    @check(points=2, title="it returns the mean loss")
-    def test_loss(self, submission):
-        batches = batches_of(3)
-        got = submission.run(probes.accumulated, batches)["loss"]
-        with torch.no_grad():
-            losses = [probes.squared(probes.network(), batch) for batch in batches]
-        expect.equal(
-            got if isinstance(got, torch.Tensor) else torch.tensor(got, dtype=torch.float64),
-            sum(losses) / 3,
-            what="the loss",
-            hints=[
-                (sum(losses), "that is the sum: return the mean"),
-                (losses[-1], "that is the last one's"),
-            ],
+    @staticmethod
+    def accumulated(submission, calls):
+        words = (
+            "the microbatches may come as a list or a tuple, as `chunk` makes it: do not change it"
         )
+        with expect.because({"'tuple'": words}):
+            return submission.run(probes.accumulated, calls)
+
+    @check(points=3, title="the gradients are those of one large batch")
+    def test_gradients(self, submission):
+        calls = self.calls(4, 3, 1)
+        calls[1] = tuple(calls[1])
+        for microbatches, found in zip(calls, self.accumulated(submission, calls)):
+            before, after = found["length"]
+            expect.that(
+                before == after,
+                f"{before} microbatches were given, and {after} are left: the list is the caller's",
+            )
+            self.equal_mean(found, microbatches)
+
+    @staticmethod
+    def equal_mean(found, microbatches):
+        many, whole = len(microbatches), [probes.WHOLE_PATH]
+        own = [gradients_of(6, torch.float64, [m], whole) for m in microbatches]
+        alone = "that is the last microbatch's alone: gradients must add up, do not zero them in between"
+        for name, want in mean_of(own).items():
+            hints = [
+                (
+                    want * many,
+                    f"that is {many} times too large: divide each loss by the number of microbatches",
+                ),
+                (own[-1][name], alone),
+                (own[-1][name] / many, alone),
+            ]
+            what = f"microbatches: {many}, gradient of {name}"
+            expect.equal(found["gradients"][name], want, what=what, hints=hints)
+            if found["sent"][name] is not None:
+                hints = [
+                    (
+                        want * many,
+                        "it was divided after backward: DDP's hooks had sent it by then. Divide each loss "
+                        "by the number of microbatches before backward",
+                    )
+                ]
+                what = f"gradient of {name}, as it was when the hook sent it"
+                expect.equal(found["sent"][name], want, what=what, hints=hints)
+
+    @check(points=8, title="one after another; only the last of the microbatches synchronizes")
+    def test_sync(self, submission):
+        calls = self.calls(1, 4, 2)
+        for microbatches, found in zip(calls, self.accumulated(submission, calls)):
+            log, many = found["log"], len(microbatches)
+            expect.that(
+                not any("finish" in entry for entry in log),
+                "ddp.finish() was called: the caller does that",
+            )
+            self.one_after_another(log, many)
+            self.only_the_last(log, many)
+
+    @staticmethod
+    def one_after_another(log, many):
+        forwards = [entry for entry in log if "forward" in entry]
+        order = [entry["forward"] for entry in forwards]
+        expect.that(
+            len(order) == many and None not in order,
+            f"{many} microbatches, and {len(order)} forwards through ddp, of microbatches {order}: call "
+            "loss_of(ddp, microbatch) once for each",
+        )
+        expect.that(
+            order == list(range(many)),
+            f"the microbatches came in the order {order}: take them as they are given, the last one synchronizes",
+        )
+        expect.that(
+            not any(entry["alive"] for entry in forwards),
+            "when a forward began, the graph of the one before was still in memory: run each microbatch's "
+            "backward right after its forward, and let it free the graph",
+        )
+        backwards = [entry["backward"] for entry in log if "backward" in entry]
+        expect.that(
+            backwards == list(range(many)),
+            f"{many} microbatches, and backward ran for {backwards}: once for each",
+        )
+
+    @staticmethod
+    def only_the_last(log, many):
+        want = [False] * (many - 1) + [True]
+        for way, words in (
+            (
+                "forward",
+                "all but the last run inside ddp.no_sync(), and forward must be inside too",
+            ),
+            ("backward", "all but the last run inside ddp.no_sync(), backward too: its hooks send"),
+        ):
+            sends = [entry["sends"] for entry in log if way in entry]
+            expect.that(
+                sends == want,
+                f"{many} microbatches synchronized {sends} in {way}, expected {want}: {words}",
+            )
+
+    @check(points=1, title="it returns the mean loss, without a graph")
+    def test_loss(self, submission):
+        calls = self.calls(3, 4, 1)
+        for microbatches, found in zip(calls, self.accumulated(submission, calls)):
+            got = found["loss"]
+            with torch.no_grad():
+                losses = [probes.squared(probes.network(), batch) for batch in microbatches]
+            total, many = sum(losses), len(losses)
+            expect.equal(
+                got if isinstance(got, torch.Tensor) or got is None else torch.tensor(got, dtype=torch.float64),
+                total / many,
+                what="the loss",
+                hints=[
+                    (total, "that is the sum: return the mean"),
+                    (losses[-1], "that is the last one's"),
+                    (losses[-1] / many, "that is the last one's, divided"),
+                    (total / many**2, "that is divided by the number of microbatches twice"),
+                ],
+            )  # fmt: skip
+            expect.that(
+                not found["has graph"],
+                "the loss still has a graph, though backward is over: add up loss.detach()",
+            )
 
 
 class TestMeasured(Experiment):

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.measure.traffic import ring_bytes
+from minitrain.words import plural
 
 from .probes import e02b_tensor_parallel as probes
 
@@ -39,65 +40,112 @@ HIDDEN = tuple(
 )
 
 
+ROWS, COLUMNS = ("q", "k", "v", "gate", "up"), ("o", "down")
+MLP, ATTENTION = ("gate", "up", "down", "bias"), ("q", "k", "v", "o")
+
+
 # What one process does with the whole layer.
-def layer(*names):
-    """Random matrices of a layer, by name."""
-    shapes = {
-        "norm": (probes.WIDTH,), "bias": (probes.WIDTH,), "gate": (probes.FEATURES, probes.WIDTH), "up": (probes.FEATURES, probes.WIDTH),
-        "down": (probes.WIDTH, probes.FEATURES), "q": (probes.WIDTH, probes.WIDTH), "k": (probes.WIDTH, probes.WIDTH), "v": (probes.WIDTH, probes.WIDTH),
-        "o": (probes.WIDTH, probes.WIDTH),
-    }  # fmt: skip
-    return {name: torch.randn(shapes[name], dtype=torch.float64) for name in names}
+def case(names, batch=3, length=6, width=12, features=18, head_size=2, dtype=torch.float64,
+         is_split=False):  # fmt: skip
+    """Random x, dy and matrices; 2 and 3 ranks must divide what is cut."""
+    shapes = dict.fromkeys("qkvo", (width, width)) | {"norm": (width,), "bias": (width,)}
+    shapes |= dict.fromkeys(("gate", "up"), (features, width)) | {"down": (width, features)}
+    x, dy = torch.randn(2, batch, length, width, dtype=dtype)
+    whole = {name: torch.randn(shapes[name], dtype=dtype) for name in names}
+    return {"x": x, "dy": dy, "whole": whole, "head_size": head_size, "is_split": is_split}
 
 
-def stream(length):
-    return torch.randn(2, probes.BATCH, length, probes.WIDTH, dtype=torch.float64)  # x and dy
+def cases(names, ranks):
+    """Other shapes, head sizes, a dtype."""
+    return [
+        case(names, length=5),
+        case(names, batch=1, length=1, head_size=12 // ranks),
+        case(names, batch=2, length=7, width=24, features=6, head_size=4),
+        case(names, length=4, dtype=torch.float32),
+    ]
 
 
-def whole_mlp(x, w):
-    return (F.silu(x @ w.gate.T) * (x @ w.up.T)) @ w.down.T + w.bias
+def whole_mlp(x, w, head_size=None):
+    return (F.silu(x @ w["gate"].T) * (x @ w["up"].T)) @ w["down"].T + w["bias"]
 
 
-def whole_attention(x, w):
+def whole_attention(x, w, head_size):
     q, k, v = (
-        (x @ m.T).unflatten(-1, (-1, probes.HEAD_SIZE)).transpose(1, 2) for m in (w.q, w.k, w.v)
+        (x @ w[name].T).unflatten(-1, (-1, head_size)).transpose(1, 2) for name in "qkv"
     )  # (B, H, T, C)
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return out.transpose(1, 2).flatten(2) @ w.o.T
+    return out.transpose(1, 2).flatten(2) @ w["o"].T
 
 
-def whole_sequence_mlp(x, w):
-    return x + whole_mlp(F.rms_norm(x, (probes.WIDTH,), w.norm, 1e-6), w)
+def whole_sequence_mlp(x, w, head_size=None):
+    return x + whole_mlp(F.rms_norm(x, x.shape[-1:], w["norm"], 1e-6), w)
 
 
-def one_process(f, whole, x, dy):
-    w, x = probes.cut(whole, 0, 1), x.clone().requires_grad_()
-    y = f(x, w)
-    y.backward(dy)
-    return y.detach(), {"x": x.grad, **{name: getattr(w, name).grad for name in whole}}
+def one_process(f, made, **other):
+    """The output, and the gradients of x and of every matrix; other: matrices to exchange."""
+    w = {n: m.clone().requires_grad_() for n, m in {**made["whole"], **other}.items()}
+    x = made["x"].clone().requires_grad_()
+    y = f(x, w, made["head_size"])
+    y.backward(made["dy"])
+    return y.detach(), {"x": x.grad, **{name: matrix.grad for name, matrix in w.items()}}
 
 
-def sliced(name, gradient, rank, size):
-    """The slice of a whole gradient that this rank must have."""
-    dim = 0 if name in probes.ROWS else 1 if name in probes.COLUMNS else None
-    return gradient if dim is None else gradient.chunk(size, dim)[rank]
+def sliced(name, matrix, rank, size):
+    """The slice of a whole matrix, or of its gradient, that this rank has: rows of what makes
+    features, columns of what reads them."""
+    dim = 0 if name in ROWS else 1 if name in COLUMNS else None
+    return matrix if dim is None else matrix.chunk(size, dim)[rank]
+
+
+def slices(whole, rank, size):
+    """This rank's, as leaves."""
+    return {n: sliced(n, m, rank, size).clone().requires_grad_() for n, m in whole.items()}
+
+
+def tokens_of(x, rank, size, is_split=True):
+    return x.chunk(size, 1)[rank].clone() if is_split else x.clone()
+
+
+def given_to(rank, size, made):
+    """x, the slices of the matrices, and dy of one rank."""
+    x, dy = (tokens_of(made[key], rank, size, made["is_split"]) for key in ("x", "dy"))
+    return x.requires_grad_(), slices(made["whole"], rank, size), dy
+
+
+def launched(submission, probe, made, ranks, rest, watched=False):
+    """results[rank][case]; rest(case): what is given beside x, w, dy."""
+    calls = [[(*given_to(r, ranks, one), *rest(one)) for one in made] for r in range(ranks)]
+    return in_turn(submission, probe, calls, ["x", "w", "dy"] if watched else [])
+
+
+def in_turn(submission, probe, calls, watched=()):
+    """results[rank][call] of calls[rank]; watched: names of arguments, if they must be as they were."""
+    results = submission.launch(probe, calls, ranks=len(calls))
+    for rank, (result, given) in enumerate(zip(results, calls) if watched else ()):
+        expect.left_alone(result, given, watched, what=f"rank {rank} of {len(calls)}")
+    return [[call["out"] for call in result] for result in results]
+
+
+def blocks(submission, made, ranks, watched=False):
+    def rest(one):
+        return one["head_size"], one["is_split"]
+
+    return launched(submission, probes.blocks, made, ranks, rest, watched)
 
 
 def equal_gradients(results, want):
     """Every gradient on every rank is its slice of one process's."""
     size = len(results)
-    for rank, result in enumerate(results):
-        for name, whole in want.items():
+    for name, whole in want.items():
+        got = [result["gradients"][name] for result in results]
+        expect.that(all(g is not None for g in got), f"the gradient of {name} is None: is it used?")
+        for rank in range(size):
             mine = sliced(name, whole, rank, size)
-            got = [r["gradients"][name] for r in results]
-            expect.that(
-                all(g is not None for g in got), f"the gradient of {name} is None: is it used?"
-            )
             known = [(mine * size, f"that is {size} times too large: it was summed once too often")]
             if name in PARTS and _same(sum(got), whole):
                 known.append((got[rank], PARTS[name]))
             what = f"rank {rank} of {size}, gradient of {name}"
-            expect.equal(result["gradients"][name], mine, what=what, hints=known)
+            expect.equal(got[rank], mine, what=what, hints=known)
 
 
 PART = "that is this rank's part of it, and the ranks' parts add up to the gradient: "
@@ -106,11 +154,23 @@ PARTS = {"x": PART + "let x enter first", "norm": OWN_TOKENS, "bias": OWN_TOKENS
 
 
 def _same(a, b):
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+    return a.shape == b.shape and expect.difference(a, b) is None
 
 
 def messages(ops):
     return ", ".join(f"{kind} of {nbytes} bytes" for kind, nbytes in ops) or "none"
+
+
+SEVERAL = (
+    "one pair alone was right. This is several at once, and two of them change the shape: each needs "
+    "its own `there` and `back`, and what these return is the result"
+)
+OF_PAIR = {
+    "sum": "",
+    "turn": ", of a second pair",
+    "gather": ", of a pair that changes the shape",
+    "fold": ", of a pair that changes the shape",
+}
 
 
 class TestConjugates(Exercise):
@@ -120,33 +180,76 @@ class TestConjugates(Exercise):
     reference = "minitrain.parallel.tensor.plain:conjugates"
     hidden = HIDDEN
 
-    @check(points=4, title="values and gradients of both operators (2 and 3 ranks, float64)")
+    F64, F32 = torch.float64, torch.float32
+    SHAPES = (((5, 3), F64), ((), F64), ((2, 3, 2), F32), ((5, 3), F64))
+    ALIKE, EVERY = ("sum", "turn"), ("sum", "turn", "gather", "fold")
+
+    @classmethod
+    def calls(cls, ranks, names):
+        """Of each pair both operators, several times: (pair, which, xs, dys), a tensor a rank."""
+
+        def draw(shape, dtype=torch.float64):
+            return torch.randn(ranks, *shape, dtype=dtype)
+
+        calls = [
+            (name, which, draw(shape, dtype), draw(shape, dtype))
+            for name in names
+            if name in cls.ALIKE
+            for shape, dtype in cls.SHAPES
+            for which in (0, 1)
+        ]
+        shapes = {"gather": ((2, 3, 4), (2, 3 * ranks, 4)), "fold": ((4, 3), (2, 3))}
+        for name, (one, other) in shapes.items():
+            if name in names:
+                calls += [(name, 0, draw(one), draw(other)), (name, 1, draw(other), draw(one))]
+        return calls
+
+    @staticmethod
+    def applied(name, which, tensors):
+        """What the first (0) or second (1) operator's function makes of every rank's tensor."""
+        does = {
+            "sum": (lambda: tensors, lambda: tensors.sum(0).expand_as(tensors)),
+            "turn": (lambda: 2 * tensors, lambda: -tensors),
+            "gather": (
+                lambda: torch.cat(list(tensors), 1).expand(len(tensors), -1, -1, -1),
+                lambda: torch.stack(tensors.sum(0).chunk(len(tensors), 1)),
+            ),
+            "fold": (
+                lambda: 3 * sum(tensors.chunk(2, 1)),
+                lambda: -torch.cat([tensors, tensors], 1),
+            ),
+        }
+        return does[name][which]()
+
+    def launched(self, submission, ranks, names):
+        """(what it is, the call, what came of it, rank), for every rank and call."""
+        calls = self.calls(ranks, names)
+        with expect.because({"": SEVERAL} if names == self.EVERY else {}):
+            results = submission.launch(probes.pairs, calls, ranks=ranks)
+        for rank, result in enumerate(results):
+            for made, got in zip(calls, result):
+                kind, where = "first" if made[1] == 0 else "second", OF_PAIR[made[0]]
+                yield f"rank {rank} of {ranks}, {kind} operator{where}", made, got, rank
+
+    @check(points=4, title="values and gradients of both operators, of several pairs at once")
     def test_values(self, submission):
-        for ranks in (2, 3):
-            x, dy = torch.randn(2, ranks, 5, 3, dtype=torch.float64)
-            for rank, got in enumerate(submission.launch(probes.pairs, x, dy, ranks=ranks)):
-                for name, y, dx in (
-                    ("first", x[rank], dy.sum(0)),
-                    ("second", x.sum(0), dy[rank]),
-                ):
-                    self.compare(
-                        f"rank {rank} of {ranks}, {name} operator", got[name], y, dx, x, dy
-                    )
+        for ranks, names in ((2, ("sum",)), (3, self.EVERY)):
+            for what, (name, which, x, dy), got, rank in self.launched(submission, ranks, names):
+                y, dx = self.applied(name, which, x)[rank], self.applied(name, 1 - which, dy)[rank]
+                hinted = (x, dy) if name == "sum" else (x[:0], dy[:0])
+                self.compare(what, got, y, dx, *hinted)
 
     @staticmethod
     def compare(what, got, y, dx, x, dy):
-        ranks = len(x)
+        ranks = max(len(x), 1)
         expect.equal(
-            got["y"],
+            got["out"],
             y,
             what=f"{what}, forward",
             hints=[
                 (x.sum(0), "that is the sum: the first one's forward is `there`"),
                 (x.sum(0) / ranks, "that is the average: hand on what `back` gives"),
-                *[
-                    (x[r], "nothing was summed: the second one's forward is `back`")
-                    for r in range(ranks)
-                ],
+                *[(own, "nothing was summed: the second one's forward is `back`") for own in x],
             ],
         )
         expect.that(
@@ -168,61 +271,89 @@ class TestConjugates(Exercise):
                     "that is divided by the number of ranks: the operators only do `there` and `back`",
                 ),
                 *[
-                    (dy[r], "nothing was summed: the first one's backward is `back`")
-                    for r in range(ranks)
+                    (own, "nothing was summed: the first one's backward is `back`")
+                    for own in dy
                 ],
             ],
-        )
+        )  # fmt: skip
 
     @check(points=3, title="neither x nor the gradient that comes back is overwritten")
     def test_unchanged(self, submission):
-        x = torch.randn(2, 4, dtype=torch.float64)
-        for found in submission.launch(probes.unchanged, x, ranks=2):
-            for name, (x_kept, dy_kept) in zip(("first", "second"), found):
-                expect.that(
-                    x_kept,
-                    f"the {name} operator wrote over its argument: an all-reduce works in place, "
-                    "hand it x.clone()",
-                )
-                expect.that(
-                    dy_kept,
-                    f"the {name} operator's backward wrote over the gradient it was given, which "
-                    "another branch may still need: hand it dy.clone()",
-                )
+        for what, (_, _, x, dy), got, rank in self.launched(submission, 2, self.ALIKE):
+            expect.that(
+                torch.equal(got["x"], x[rank]),
+                f"{what}: it wrote over its argument. `there` and `back` may work in place, as an all-reduce "
+                "does: hand it x.clone()",
+            )
+            expect.that(
+                torch.equal(got["dy"], dy[rank]),
+                f"{what}: its backward wrote over the gradient it was given, which another branch may "
+                "still need: hand it dy.clone()",
+            )
+            expect.that(
+                _same(got["y"], got["out"]),
+                f"{what}: what it had returned was changed by a later call or backward: return a tensor of its own",
+            )
 
-    @check(points=3, title="one message each: first in backward, second in forward")
+    @check(points=3, title="`there` one way, `back` the other, once each and nothing more")
     def test_messages(self, submission):
-        x, dy = torch.randn(2, 2, 3, dtype=torch.float64)
-        for got in submission.launch(probes.pairs, x, dy, ranks=2):
-            for name, want in (("first", (0, 1)), ("second", (1, 0))):
-                found = got[name]["forward"], got[name]["backward"]
+        for what, (_, which, _, _), got, _ in self.launched(submission, 2, self.ALIKE):
+            want = [["there"], ["back"]] if which == 0 else [["back"], ["there"]]
+            found = [got["forward"], got["backward"]]
+            expect.that(
+                found == want,
+                f"{what}: forward called {self.named(found[0])} and backward {self.named(found[1])}, "
+                f"expected {self.named(want[0])} and {self.named(want[1])}: each is a message, so nothing more",
+            )
+
+    @staticmethod
+    def named(called):
+        return " and ".join(f"`{name}`" for name in called) or "nothing"
+
+
+def block_messages(results, made, name):
+    """One all-reduce of B·T·D forward, and one backward."""
+    for number, one in enumerate(made):
+        payload = one["x"].nbytes
+        for rank, result in enumerate(results):
+            for way in ("forward", "backward"):
+                ops = result[number][way]
+                many = (
+                    "x enters once, and all matrices read that one copy"
+                    if way == "backward"
+                    else "sum once, after the last matrix"
+                )
                 expect.that(
-                    found == want,
-                    f"the {name} operator sent {found[0]} messages forward and {found[1]} backward, "
-                    f"expected {want[0]} and {want[1]}: `there` one way, `back` the other, nothing more",
+                    [kind for kind, _ in ops] == ["all_reduce"],
+                    f"rank {rank}, {way}: {plural(len(ops), 'message')} ({messages(ops)}), expected one all-reduce: "
+                    f"{many}",
+                )
+                expect.that(
+                    ops[0][1] == payload,
+                    f"rank {rank}, {way}: an all-reduce of {ops[0][1]} bytes, expected {payload}, which "
+                    f"is B·T·D: {name} sends the stream, never its features",
                 )
 
 
-def block_messages(results, payload, name):
-    """One all-reduce of B·T·D forward, and one backward."""
-    for rank, got in enumerate(results):
-        for way in ("forward", "backward"):
-            ops = got[way]
-            many = (
-                "x enters once, and all matrices read that one copy"
-                if way == "backward"
-                else "sum once, after the last matrix"
-            )
-            expect.that(
-                [kind for kind, _ in ops] == ["all_reduce"],
-                f"rank {rank}, {way}: {len(ops)} messages ({messages(ops)}), expected one all-reduce: "
-                f"{many}",
-            )
-            expect.that(
-                ops[0][1] == payload,
-                f"rank {rank}, {way}: an all-reduce of {ops[0][1]} bytes, expected {payload}, which "
-                f"is B·T·D: {name} sends the stream, never its features",
-            )
+def right_gradients(results, made, f):
+    """Of several tokens: with one, nothing but rounding reaches q and k."""
+    for number, one in enumerate(made):
+        if one["x"].shape[1] == 1:
+            continue
+        _, want = one_process(f, one)
+        equal_gradients([result[number] for result in results], want)
+
+
+def right_on_split_tokens(submission, names, f):
+    """The output where `enter` gathers the tokens and `leave` sums and cuts them."""
+    ranks, made = 2, [case(names, is_split=True)]
+    words = "here x has T/N tokens: `enter` gathers them, `leave` cuts again; read the shape after x entered"
+    with expect.because({"": words}):
+        results = blocks(submission, made, ranks)
+    want, _ = one_process(f, made[0])
+    for rank, result in enumerate(results):
+        what = f"rank {rank} of {ranks}, with `tp.all_gather` and `tp.reduce_scatter`, the output"
+        expect.equal(result[0]["y"], tokens_of(want, rank, ranks), what=what)
 
 
 class TestParallelMLP(Exercise):
@@ -232,53 +363,51 @@ class TestParallelMLP(Exercise):
     reference = "minitrain.parallel.tensor.plain:parallel_mlp"
     hidden = HIDDEN
 
-    @check(points=4, title="the output equals one process (2 and 3 ranks, float64)")
+    @check(points=4, title="the output equals one process (2 and 3 ranks, several shapes)")
     def test_output(self, submission):
         for ranks in (2, 3):
-            (x, dy), whole = stream(5), layer("gate", "up", "down", "bias")
-            want, _ = one_process(whole_mlp, whole, x, dy)
-            bare = want - whole["bias"]
-            exchanged, _ = one_process(
-                whole_mlp, {**whole, "gate": whole["up"], "up": whole["gate"]}, x, dy
-            )
-            parts = [
-                whole_mlp(x, probes.cut({**whole, "bias": 0 * whole["bias"]}, rank, ranks)).detach()
-                for rank in range(ranks)
-            ]
-            for rank, got in enumerate(submission.launch(probes.block, whole, x, dy, ranks=ranks)):
-                expect.equal(
-                    got["y"],
-                    want,
-                    what=f"rank {rank} of {ranks}, the output",
-                    hints=[
-                        (
-                            bare + ranks * whole["bias"],
-                            f"the bias is in it {ranks} times, once a rank: add it after the sum",
-                        ),
-                        (bare, "the bias is missing"),
-                        (exchanged, "silu is of gate, not of up"),
-                        (
-                            parts[rank] + whole["bias"],
-                            "that is this rank's part: it leaves through `leave`, which sums",
-                        ),
-                        (
-                            parts[rank],
-                            "that is this rank's part: it leaves through `leave`, which sums",
-                        ),
-                    ],
-                )
+            made = cases(MLP, ranks)
+            results = blocks(submission, made, ranks, watched=True)
+            for number, one in enumerate(made):
+                want, _ = one_process(whole_mlp, one)
+                for rank, result in enumerate(results):
+                    hints = self.mistakes(one, want, rank, ranks)
+                    what = f"rank {rank} of {ranks}, the output"
+                    expect.equal(result[number]["y"], want, what=what, hints=hints)
+        right_on_split_tokens(submission, MLP, whole_mlp)
 
-    @check(points=4, title="every gradient equals its slice of one process's")
+    @staticmethod
+    def mistakes(one, want, rank, ranks):
+        """Likely wrong outputs, in words."""
+        whole = one["whole"]
+        bare = want - whole["bias"]
+        exchanged, _ = one_process(whole_mlp, one, gate=whole["up"], up=whole["gate"])
+        mine = {n: sliced(n, matrix, rank, ranks) for n, matrix in whole.items()}
+        part = whole_mlp(one["x"], mine)
+        leaves = "that is this rank's part: it leaves through `leave`, which sums"
+        return [
+            (
+                bare + ranks * whole["bias"],
+                f"the bias is in it {ranks} times, once a rank: add it after the sum",
+            ),
+            (bare, "the bias is missing"),
+            (exchanged, "silu is of gate, not of up"),
+            (part, leaves),
+            (part - whole["bias"], leaves),
+        ]
+
+    @check(points=4, title="every gradient equals its slice of one process's, for those messages")
     def test_gradients(self, submission):
         for ranks in (2, 3):
-            (x, dy), whole = stream(5), layer("gate", "up", "down", "bias")
-            _, want = one_process(whole_mlp, whole, x, dy)
-            equal_gradients(submission.launch(probes.block, whole, x, dy, ranks=ranks), want)
+            made = cases(MLP, ranks)
+            results = blocks(submission, made, ranks)
+            right_gradients(results, made, whole_mlp)
+            block_messages(results, made, "the MLP")
 
     @check(points=4, title="one all-reduce of B·T·D forward, one backward")
     def test_messages(self, submission):
-        (x, dy), whole = stream(4), layer("gate", "up", "down", "bias")
-        block_messages(submission.launch(probes.block, whole, x, dy, ranks=2), x.nbytes, "the MLP")
+        made = cases(MLP, 2)
+        block_messages(blocks(submission, made, 2), made, "the MLP")
 
 
 ORDER = "the features were split as (c h): heads stand one after the other, (h c)"
@@ -291,21 +420,27 @@ class TestParallelAttention(Exercise):
     reference = "minitrain.parallel.tensor.plain:parallel_attention"
     hidden = HIDDEN
 
-    @check(points=3, title="the output equals one process (2 and 3 ranks, float64)")
+    @check(points=2, title="the output equals one process (2 and 3 ranks, several shapes)")
     def test_output(self, submission):
         for ranks in (2, 3):
-            (x, dy), whole = stream(5), layer("q", "k", "v", "o")
-            want, _ = one_process(whole_attention, whole, x, dy)
-            hints = self.mistakes(x, whole, ranks)
-            for rank, got in enumerate(submission.launch(probes.block, whole, x, dy, ranks=ranks)):
-                what = f"rank {rank} of {ranks}, the output"
-                expect.equal(got["y"], want, what=what, hints=hints)
+            made = cases(ATTENTION, ranks)
+            results = blocks(submission, made, ranks, watched=True)
+            for number, one in enumerate(made):
+                want, _ = one_process(whole_attention, one)
+                hints = self.mistakes(one, ranks)
+                for rank, result in enumerate(results):
+                    what = f"rank {rank} of {ranks}, the output"
+                    expect.equal(result[number]["y"], want, what=what, hints=hints)
+        right_on_split_tokens(submission, ATTENTION, whole_attention)
 
     @staticmethod
-    def mistakes(x, whole, ranks):
+    def mistakes(one, ranks):
         """Likely wrong outputs, in words."""
-        found = []
-        slices = [probes.cut(whole, rank, ranks) for rank in range(ranks)]
+        found, x, size = [], one["x"], one["head_size"]
+        parts = [
+            {name: sliced(name, matrix, rank, ranks) for name, matrix in one["whole"].items()}
+            for rank in range(ranks)
+        ]
         words = {
             "one head": "that is one head of all this rank's features: it has width / head_size heads",
             "later": "tokens read later tokens: attention is causal (is_causal=True)",
@@ -315,42 +450,37 @@ class TestParallelAttention(Exercise):
         }
         for kind, text in words.items():
             out = 0
-            for w in slices:
-                split = [x @ m.T for m in (w.q, w.k, w.v)]
+            for w in parts:
+                split = [x @ w[name].T for name in "qkv"]
                 if kind == "one head":
                     q, k, v = (z[:, None] for z in split)
                 elif kind.startswith("order"):
-                    q, k, v = (
-                        z.unflatten(-1, (probes.HEAD_SIZE, -1)).permute(0, 3, 1, 2) for z in split
-                    )
+                    q, k, v = (z.unflatten(-1, (size, -1)).permute(0, 3, 1, 2) for z in split)
                 elif kind == "layout":
-                    q, k, v = (z.unflatten(-1, (-1, probes.HEAD_SIZE)) for z in split)
+                    q, k, v = (z.unflatten(-1, (-1, size)) for z in split)
                 else:
-                    q, k, v = (
-                        z.unflatten(-1, (-1, probes.HEAD_SIZE)).transpose(1, 2) for z in split
-                    )
+                    q, k, v = (z.unflatten(-1, (-1, size)).transpose(1, 2) for z in split)
                 read = F.scaled_dot_product_attention(q, k, v, is_causal=kind != "later")
                 dims = {"order, joined alike": (0, 2, 3, 1), "layout": (0, 1, 2, 3)}
                 joined = read.permute(dims.get(kind, (0, 2, 1, 3))).flatten(2)
-                out = out + joined @ w.o.T
-            found.append((out.detach(), text))
-        for w in slices:
+                out = out + joined @ w["o"].T
+            found.append((out, text))
+        for w in parts:
             words = "that is this rank's heads alone: they leave through `leave`, which sums"
-            found.append((whole_attention(x, w).detach(), words))
+            found.append((whole_attention(x, w, size), words))
         return found
 
-    @check(points=2, title="every gradient equals its slice of one process's")
+    @check(points=3, title="every gradient equals its slice of one process's, for those messages")
     def test_gradients(self, submission):
-        (x, dy), whole = stream(5), layer("q", "k", "v", "o")
-        _, want = one_process(whole_attention, whole, x, dy)
-        equal_gradients(submission.launch(probes.block, whole, x, dy, ranks=3), want)
+        made = cases(ATTENTION, 3)
+        results = blocks(submission, made, 3)
+        right_gradients(results, made, whole_attention)
+        block_messages(results, made, "attention")
 
     @check(points=3, title="one all-reduce of B·T·D forward, one backward")
     def test_messages(self, submission):
-        (x, dy), whole = stream(4), layer("q", "k", "v", "o")
-        block_messages(
-            submission.launch(probes.block, whole, x, dy, ranks=2), x.nbytes, "attention"
-        )
+        made = cases(ATTENTION, 2)
+        block_messages(blocks(submission, made, 2), made, "attention")
 
 
 class TestSequenceMLP(Exercise):
@@ -360,76 +490,118 @@ class TestSequenceMLP(Exercise):
     reference = "minitrain.parallel.tensor.plain:sequence_mlp"
     hidden = HIDDEN
 
-    @check(points=4, title="each rank's tokens equal one process's (2 and 3 ranks, float64)")
+    NAMES = ("norm", *MLP)
+
+    @classmethod
+    def cases(cls, ranks):
+        """Other shapes, one token a rank, a dtype; and a stream so small that the norm's 1e-6 counts."""
+        made = [
+            case(cls.NAMES, is_split=True),
+            case(cls.NAMES, batch=1, length=ranks, width=24, features=6, is_split=True),
+            case(cls.NAMES, batch=2, length=2 * ranks, dtype=torch.float32, is_split=True),
+            case(cls.NAMES, batch=2, is_split=True),
+        ]
+        made[-1]["x"] *= 1e-3
+        return made
+
+    @staticmethod
+    def launched(submission, made, ranks, watched=False):
+        return launched(submission, probes.split_blocks, made, ranks, lambda one: (), watched)
+
+    @check(points=4, title="each rank's tokens equal one process's (2 and 3 ranks, several shapes)")
     def test_output(self, submission):
         for ranks in (2, 3):
-            (x, dy), whole = stream(6), layer("norm", "gate", "up", "down", "bias")
-            want, _ = one_process(whole_sequence_mlp, whole, x, dy)
-            bare = want - whole["bias"]
-            for rank, got in enumerate(
-                submission.launch(probes.split_block, whole, x, dy, ranks=ranks)
-            ):
-                mine = want.chunk(ranks, 1)[rank]
-                own = x.chunk(ranks, 1)[rank]
-                expect.equal(
-                    got["y"],
-                    mine,
-                    what=f"rank {rank} of {ranks}, the output",
-                    hints=[
-                        (want, "that is all tokens: end with `tp.reduce_scatter`, which keeps T/N"),
-                        (mine - own, "the stream itself is missing: the MLP is added to x"),
-                        (
-                            (bare + ranks * whole["bias"]).chunk(ranks, 1)[rank],
-                            f"the bias is in it {ranks} times: add it after the reduce-scatter",
-                        ),
-                        (bare.chunk(ranks, 1)[rank], "the bias is missing"),
-                    ],
-                )
+            made = self.cases(ranks)
+            results = self.launched(submission, made, ranks, watched=True)
+            for number, one in enumerate(made):
+                want, _ = one_process(whole_sequence_mlp, one)
+                for rank, result in enumerate(results):
+                    expect.equal(
+                        result[number]["y"],
+                        tokens_of(want, rank, ranks),
+                        what=f"rank {rank} of {ranks}, the output",
+                        hints=self.mistakes(one, want, rank, ranks),
+                    )
 
-    @check(points=4, title="every gradient is right, also of norm and bias")
+    @staticmethod
+    def mistakes(one, want, rank, ranks):
+        """Likely wrong outputs, in words."""
+        bias = one["whole"]["bias"]
+        mine, own = (tokens_of(whole, rank, ranks) for whole in (want, one["x"]))
+        return [
+            (want, "that is all tokens: end with `tp.reduce_scatter`, which keeps T/N"),
+            (mine - own, "the stream itself is missing: the MLP is added to x"),
+            (
+                mine + (ranks - 1) * bias,
+                f"the bias is in it {ranks} times: add it after the reduce-scatter",
+            ),
+            (mine - bias, "the bias is missing"),
+        ]
+
+    @check(points=4, title="every gradient is right, also of norm and bias, for those messages")
     def test_gradients(self, submission):
         for ranks in (2, 3):
-            (x, dy), whole = stream(6), layer("norm", "gate", "up", "down", "bias")
-            _, want = one_process(whole_sequence_mlp, whole, x, dy)
-            results = submission.launch(probes.split_block, whole, x, dy, ranks=ranks)
-            dx = want.pop("x")
-            for rank, got in enumerate(results):
-                expect.that(
-                    got["gradients"]["x"] is not None,
-                    f"rank {rank}: no gradient reached x; the output must have x's shape, T/N tokens",
-                )
-                what = f"rank {rank} of {ranks}, gradient of x"
-                expect.equal(got["gradients"]["x"], dx.chunk(ranks, 1)[rank], what=what)
-            equal_gradients(results, want)
+            made = self.cases(ranks)
+            results = self.launched(submission, made, ranks)
+            for number, one in enumerate(made):
+                _, want = one_process(whole_sequence_mlp, one)
+                found = [result[number] for result in results]
+                self.equal_in_x(found, want.pop("x"))
+                equal_gradients(found, want)
+            self.few_messages(results, made)
+            self.little_kept(results)
 
-    @check(points=2, title="one all-gather and one reduce-scatter forward, the same backward")
-    def test_messages(self, submission):
-        (x, dy), whole = stream(4), layer("norm", "gate", "up", "down", "bias")
-        for rank, got in enumerate(submission.launch(probes.split_block, whole, x, dy, ranks=2)):
-            for way in ("forward", "backward"):
-                ops = [op for op in got[way] if op[1] >= x.nbytes // 2]
-                small = sum(nbytes for op, nbytes in got[way] if nbytes < x.nbytes // 2)
-                kinds = sorted(kind for kind, _ in ops)
-                expect.that(
-                    kinds == ["all_gather", "reduce_scatter"]
-                    and all(n == x.nbytes for _, n in ops),
-                    f"rank {rank}, {way}: {messages(ops)}; expected one all-gather and one "
-                    f"reduce-scatter of {x.nbytes} bytes, B·T·D. Gather the norm's output once, "
-                    "for gate and up; an all-reduce sends as much and leaves every rank all tokens",
-                )
-                expect.that(
-                    small <= 2 * probes.WIDTH * 8,
-                    f"rank {rank}, {way}: {small} bytes beside those; norm and bias have "
-                    f"{2 * probes.WIDTH * 8}, and only their gradients are summed",
-                )
-
-    @check(points=2, title="the norm works on T/N tokens: one tensor of all tokens is kept")
-    def test_memory(self, submission):
-        (x, dy), whole = stream(6), layer("norm", "gate", "up", "down", "bias")
-        for rank, got in enumerate(submission.launch(probes.split_block, whole, x, dy, ranks=2)):
+    @staticmethod
+    def equal_in_x(found, dx):
+        for rank, got in enumerate(found):
             expect.that(
-                got["whole_kept"] <= 1,
-                f"rank {rank} keeps {got['whole_kept']} tensors of all B·T·D for backward, one is "
+                got["gradients"]["x"] is not None,
+                f"rank {rank}: no gradient reached x; the output must have x's shape, T/N tokens",
+            )
+            what = f"rank {rank} of {len(found)}, gradient of x"
+            expect.equal(got["gradients"]["x"], tokens_of(dx, rank, len(found)), what=what)
+
+    @check(
+        points=4,
+        title="one all-gather and one reduce-scatter each way; one tensor of all tokens is kept",
+    )
+    def test_messages(self, submission):
+        made = self.cases(2)
+        results = self.launched(submission, made, 2)
+        self.few_messages(results, made)
+        self.little_kept(results)
+
+    @staticmethod
+    def few_messages(results, made):
+        for number, one in enumerate(made):
+            payload, small = one["x"].nbytes, 2 * one["whole"]["norm"].nbytes
+            for rank, result in enumerate(results):
+                for way in ("forward", "backward"):
+                    found = list(result[number][way])
+                    sums = [op for op in found if op[0] == "all_reduce" and op[1] <= small]
+                    ops = [op for op in found if op not in sums]
+                    kinds = sorted(kind for kind, _ in ops)
+                    expect.that(
+                        kinds == ["all_gather", "reduce_scatter"]
+                        and all(n == payload for _, n in ops),
+                        f"rank {rank}, {way}: {messages(ops)}; expected one all-gather and one "
+                        f"reduce-scatter of {payload} bytes, B·T·D. Gather the norm's output once, "
+                        "for gate and up; an all-reduce sends as much and leaves every rank all tokens",
+                    )
+                    sent = sum(nbytes for _, nbytes in sums)
+                    expect.that(
+                        sent <= (small if way == "backward" else 0),
+                        f"rank {rank}, {way}: {sent} bytes beside those; norm and bias have "
+                        f"{small}, and only their gradients are summed",
+                    )
+
+    @staticmethod
+    def little_kept(results):
+        for rank, result in enumerate(results):
+            kept = result[0]["whole_kept"]
+            expect.that(
+                kept <= 1,
+                f"rank {rank} keeps {kept} tensors of all B·T·D for backward, one is "
                 "enough: normalise this rank's tokens first, then gather",
             )
 
@@ -442,82 +614,117 @@ class TestEmbed(Exercise):
     hidden = HIDDEN
 
     @staticmethod
-    def inputs(ranks, rows):
-        """Every token of the vocabulary at least once, in a random order."""
-        tokens = torch.randperm(3 * ranks * rows).view(3, -1) % (ranks * rows)
-        whole = torch.randn(ranks * rows, 4, dtype=torch.float64)
-        return tokens, whole, torch.randn(*tokens.shape, 4, dtype=torch.float64)
-
-    @check(points=3, title="every rank has every token's row (2 and 3 ranks, float64)")
-    def test_rows(self, submission):
-        for ranks, rows in ((2, 5), (3, 7)):
-            tokens, whole, dy = self.inputs(ranks, rows)
-            want = F.embedding(tokens, whole)
-            clamped, wrapped, own = self.mistakes(tokens, whole, ranks)
-            for rank, got in enumerate(
-                submission.launch(probes.look_up, tokens, whole, dy, ranks=ranks)
-            ):
-                expect.equal(
-                    got["y"],
-                    want,
-                    what=f"rank {rank} of {ranks}, the rows",
-                    hints=[
-                        (
-                            clamped,
-                            "a rank without the token's row added another one's: it adds zeros",
-                        ),
-                        (
-                            wrapped,
-                            "a rank without the token's row added another one's: it adds zeros",
-                        ),
-                        (own[rank], "that is this rank's part: `tp.reduce` adds up the ranks'"),
-                        (
-                            want.masked_fill((tokens % rows == rows - 1)[..., None], 0),
-                            "the last row of each rank is missing: elsewhere is len(weight) and more",
-                        ),
-                    ],
-                )
+    def cases(ranks):
+        """(tokens, weight, dy): every token of the vocabulary; one row a rank; a single token, so
+        that the other ranks have none; float32."""
+        made = []
+        for rows, length, width, dtype in (
+            (5, 9, 4, torch.float64),
+            (1, 4, 3, torch.float64),
+            (7, 1, 4, torch.float64),
+            (4, 3, 6, torch.float32),
+        ):
+            words = ranks * rows
+            tokens = torch.randint(words, (3, length))
+            if length == 9:
+                tokens = torch.randperm(3 * words).view(3, -1) % words
+            if length == 1:
+                tokens = tokens[:1]
+            whole = torch.randn(words, width, dtype=dtype)
+            made.append((tokens, whole, torch.randn(*tokens.shape, width, dtype=dtype)))
+        return made
 
     @staticmethod
-    def mistakes(tokens, whole, ranks):
-        """Rows when nothing is masked (clamped, or row 0), and each rank's own part."""
-        rows = len(whole) // ranks
-        places = [tokens - rank * rows for rank in range(ranks)]
-        slices = whole.chunk(ranks)
-        inside = [((p >= 0) & (p < rows))[..., None] for p in places]
-        clamped = [w[p.clamp(0, rows - 1)] for w, p in zip(slices, places)]
-        first = [w[p.where(i[..., 0], 0)] for w, p, i in zip(slices, places, inside)]
-        own = [c * i for c, i in zip(clamped, inside)]
-        return sum(clamped), sum(first), own
+    def launched(submission, made, ranks, watched=()):
+        """results[rank][case]."""
+        calls = [
+            [
+                (tokens, whole.chunk(ranks)[rank].clone().requires_grad_(), dy)
+                for tokens, whole, dy in made
+            ]
+            for rank in range(ranks)
+        ]
+        return in_turn(submission, probes.look_ups, calls, watched)
 
-    @check(points=2, title="each rank's rows get their gradient, and no other")
+    @check(points=2, title="every rank has every token's row (2 and 3 ranks, several shapes)")
+    def test_rows(self, submission):
+        for ranks in (2, 3):
+            made = self.cases(ranks)
+            results = self.launched(submission, made, ranks, ["tokens", "weight", "dy"])
+            for number, (tokens, whole, _) in enumerate(made):
+                for rank, result in enumerate(results):
+                    expect.equal(
+                        result[number]["y"],
+                        F.embedding(tokens, whole),
+                        what=f"rank {rank} of {ranks}, the rows",
+                        hints=self.mistakes(tokens, whole, rank, ranks),
+                    )
+
+    @staticmethod
+    def mistakes(tokens, whole, rank, ranks):
+        """Rows when nothing is masked (clamped, or row 0), or the last one is, or nothing summed."""
+        rows = len(whole) // ranks
+        places = [tokens - r * rows for r in range(ranks)]
+        parts = whole.chunk(ranks)
+        inside = [((p >= 0) & (p < rows))[..., None] for p in places]
+        clamped = [w[p.clamp(0, rows - 1)] for w, p in zip(parts, places)]
+        first = [w[p.where(i[..., 0], 0)] for w, p, i in zip(parts, places, inside)]
+        is_last = (tokens % rows == rows - 1)[..., None]
+        added = "a rank without the token's row added another one's: it adds zeros"
+        return [
+            (sum(clamped), added),
+            (sum(first), added),
+            (
+                clamped[rank] * inside[rank],
+                "that is this rank's part: `tp.reduce` adds up the ranks'",
+            ),
+            (
+                F.embedding(tokens, whole).masked_fill(is_last, 0),
+                "the last row of each rank is missing: elsewhere is len(weight) and more",
+            ),
+        ]
+
+    @check(points=3, title="each rank's rows get their gradient, and no other, for that message")
     def test_gradients(self, submission):
-        tokens, whole, dy = self.inputs(3, 4)
-        leaf = whole.clone().requires_grad_()
-        F.embedding(tokens, leaf).backward(dy)
-        for rank, got in enumerate(submission.launch(probes.look_up, tokens, whole, dy, ranks=3)):
-            mine = leaf.grad.chunk(3)[rank]
-            expect.that(
-                got["dw"] is not None, f"rank {rank}: no gradient reached the embedding's rows"
-            )
-            expect.equal(
-                got["dw"],
-                mine,
-                what=f"rank {rank}, gradient of its rows",
-                hints=[(mine * 3, "that is 3 times too large: reduce hands the gradient on, once")],
-            )
+        made = self.cases(3)
+        results = self.launched(submission, made, 3)
+        for number, (tokens, whole, dy) in enumerate(made):
+            leaf = whole.clone().requires_grad_()
+            F.embedding(tokens, leaf).backward(dy)
+            for rank, result in enumerate(results):
+                got, mine = result[number]["dw"], leaf.grad.chunk(3)[rank]
+                expect.that(
+                    got is not None, f"rank {rank}: no gradient reached the embedding's rows"
+                )
+                expect.equal(
+                    got,
+                    mine,
+                    what=f"rank {rank}, gradient of its rows",
+                    hints=[
+                        (mine * 3, "that is 3 times too large: reduce hands the gradient on, once")
+                    ],
+                )
+        self.one_message(results, made)
 
     @check(points=3, title="one all-reduce of B·T·D, whatever the vocabulary")
     def test_messages(self, submission):
-        tokens, whole, dy = self.inputs(2, 30)
-        tokens, dy = tokens[:, :3], dy[:, :3].contiguous()
-        for rank, got in enumerate(submission.launch(probes.look_up, tokens, whole, dy, ranks=2)):
-            expect.that(
-                got["forward"] == [("all_reduce", dy.nbytes)] and got["backward"] == 0,
-                f"rank {rank} sent {messages(got['forward'])} forward and {got['backward']} messages "
-                f"backward, expected one all-reduce of {dy.nbytes} bytes, B·T·D: the matrix stays "
-                f"where it is ({whole.nbytes} bytes), and the gradient of a sum is everybody's",
-            )
+        made = self.cases(2)
+        self.one_message(self.launched(submission, made, 2), made)
+
+    @staticmethod
+    def one_message(results, made):
+        for number, (_, whole, dy) in enumerate(made):
+            for rank, result in enumerate(results):
+                forward, backward = result[number]["forward"], result[number]["backward"]
+                expect.that(
+                    forward == [("all_reduce", dy.nbytes)] and not backward,
+                    f"rank {rank} sent {messages(forward)} forward and {messages(backward)} "
+                    f"backward, expected one all-reduce of {dy.nbytes} bytes, B·T·D: the matrix stays "
+                    f"where it is ({whole.nbytes} bytes), and the gradient of a sum is everybody's",
+                )
+
+
+WIDE = 100  # columns from which on the logits are much more than a few numbers a token
 
 
 class TestVocabularyLoss(Exercise):
@@ -528,26 +735,53 @@ class TestVocabularyLoss(Exercise):
     hidden = HIDDEN
 
     @staticmethod
-    def inputs(ranks, tokens, width, scale=1.0):
-        logits = scale * torch.randn(tokens, ranks * width, dtype=torch.float64)
-        return logits, torch.randint(ranks * width, (tokens,))
+    def cases(ranks):
+        """(logits, targets): small ones and near 1000, all far below zero, one rank's far above the
+        others', a single token, one column a rank, float32, a wide vocabulary."""
+        made = []
+        for tokens, width, scale, shift in (
+            (11, 5, 1.0, 0.0),
+            (11, 7, 400.0, 0.0),
+            (4, 6, 1.0, -1000.0),
+            (5, 3, 1.0, 300.0),
+            (1, 4, 1.0, 0.0),
+            (6, 1, 2.0, 0.0),
+            (6, 200, 1.0, 0.0),
+        ):
+            logits = scale * torch.randn(tokens, ranks * width, dtype=torch.float64)
+            logits += shift if shift < 0 else shift * torch.arange(ranks).repeat_interleave(width)
+            made.append((logits, torch.randint(ranks * width, (tokens,))))
+        return [*made, (made[0][0].float(), made[0][1])]
+
+    @staticmethod
+    def launched(submission, made, ranks, watched=()):
+        """results[rank][case]."""
+        calls = [
+            [
+                (logits.chunk(ranks, -1)[rank].clone().requires_grad_(), targets)
+                for logits, targets in made
+            ]
+            for rank in range(ranks)
+        ]
+        return in_turn(submission, probes.losses, calls, watched)
 
     @check(points=3, title="the loss equals one process, also of logits near 1000")
     def test_loss(self, submission):
-        for ranks, width, scale in ((2, 5, 1.0), (3, 7, 400.0)):
-            logits, targets = self.inputs(ranks, 11, width, scale)
-            want = F.cross_entropy(logits, targets)
-            for rank, got in enumerate(
-                submission.launch(probes.loss_of, logits, targets, ranks=ranks)
-            ):
-                expect.that(
-                    bool(got["loss"].isfinite().all()),
-                    f"got {got['loss']}: exp of a large logit overflows: take each token's maximum "
-                    "over all ranks off first",
-                )
-                hints = self.mistakes(logits, targets, ranks, rank)
-                what = f"rank {rank} of {ranks}, the loss"
-                expect.equal(got["loss"], want, what=what, hints=hints)
+        for ranks in (2, 3):
+            made = self.cases(ranks)
+            results = self.launched(submission, made, ranks, ["logits", "targets"])
+            for number, (logits, targets) in enumerate(made):
+                want = F.cross_entropy(logits, targets)
+                for rank, result in enumerate(results):
+                    got = result[number]["loss"]
+                    expect.that(
+                        bool(got.isfinite().all()),
+                        f"got {expect.show(got)}: exp of a large logit overflows, and all of small ones are 0: take "
+                        "each token's maximum over all ranks off first",
+                    )
+                    hints = self.mistakes(logits, targets, ranks, rank)
+                    what = f"rank {rank} of {ranks}, the loss"
+                    expect.equal(got, want, what=what, hints=hints)
 
     @staticmethod
     def mistakes(logits, targets, ranks, rank):
@@ -589,57 +823,79 @@ class TestVocabularyLoss(Exercise):
             ((log_sums - picked(lambda p, i: p.where(i, 0))).mean(), unmasked),
         ]
 
-    @check(points=3, title="the gradient is softmax minus one-hot, over n")
+    @check(points=3, title="the gradient is softmax minus one-hot, over n, for those few numbers")
     def test_gradients(self, submission):
-        logits, targets = self.inputs(3, 11, 5)
-        leaf = logits.clone().requires_grad_()
-        F.cross_entropy(leaf, targets).backward()
-        softmax = logits.softmax(-1) / 11
-        for rank, got in enumerate(submission.launch(probes.loss_of, logits, targets, ranks=3)):
-            mine = leaf.grad.chunk(3, -1)[rank]
-            expect.that(
-                got["dlogits"] is not None,
-                f"rank {rank}: no gradient reached the logits; group operations cut it off, "
-                "`tp.reduce` hands it on",
-            )
-            expect.equal(
-                got["dlogits"],
-                mine,
-                what=f"rank {rank}, gradient of its logits",
-                hints=[
-                    (mine * 3, "that is 3 times too large: it was summed once too often"),
-                    (
-                        softmax.chunk(3, -1)[rank],
-                        "that is the softmax: the target's logit has lost its gradient",
-                    ),
-                    (
-                        mine - softmax.chunk(3, -1)[rank],
-                        "that is the target's share: the log-sum has lost its gradient",
-                    ),
-                ],
-            )
+        made = self.cases(3)
+        results = self.launched(submission, made, 3)
+        for number, (logits, targets) in enumerate(made):
+            leaf = logits.clone().requires_grad_()
+            F.cross_entropy(leaf, targets).backward()
+            softmax = logits.softmax(-1) / len(targets)
+            for rank, result in enumerate(results):
+                mine, soft = (whole.chunk(3, -1)[rank] for whole in (leaf.grad, softmax))
+                got = result[number]["dlogits"]
+                expect.that(
+                    got is not None,
+                    f"rank {rank}: no gradient reached the logits; group operations cut it off, "
+                    "`tp.reduce` hands it on",
+                )
+                expect.equal(
+                    got,
+                    mine,
+                    what=f"rank {rank}, gradient of its logits",
+                    hints=[
+                        (mine * 3, "that is 3 times too large: it was summed once too often"),
+                        (soft, "that is the softmax: the target's logit has lost its gradient"),
+                        (
+                            mine - soft,
+                            "that is the target's share: the log-sum has lost its gradient",
+                        ),
+                    ],
+                )
+        self.few_numbers(results, made)
+        self.nothing_whole(results, made)
 
     @check(points=2, title="a few numbers a token are sent, not logits")
     def test_bytes(self, submission):
-        tokens, ranks = 6, 2
-        logits, targets = self.inputs(ranks, tokens, 200)
-        for rank, got in enumerate(submission.launch(probes.loss_of, logits, targets, ranks=ranks)):
-            numbers = got["payload"] / 8 / tokens
-            expect.that(
-                numbers <= 4 * ranks,
-                f"rank {rank} took part in messages of {numbers:.0f} numbers a token; three are "
-                "enough: the maximum, the sum of exponentials, the target's logit. The logits stay",
-            )
+        made = self.cases(2)
+        self.few_numbers(self.launched(submission, made, 2), made)
 
     @check(points=2, title="no tensor of n·V is ever made")
     def test_memory(self, submission):
-        logits, targets = self.inputs(2, 6, 200)
-        for rank, got in enumerate(submission.launch(probes.loss_of, logits, targets, ranks=2)):
-            expect.that(
-                got["largest"] < logits.numel(),
-                f"rank {rank} made a tensor of {got['largest']} numbers: the whole logits have "
-                f"{logits.numel()}, and a rank's own are {logits.numel() // 2}",
-            )
+        made = self.cases(2)
+        self.nothing_whole(self.launched(submission, made, 2), made)
+
+    @staticmethod
+    def few_numbers(results, made):
+        """As many for every vocabulary; backward sends nothing."""
+        for number, (logits, targets) in enumerate(made):
+            for rank, result in enumerate(results):
+                sent = sum(nbytes for _, nbytes in result[number]["forward"])
+                numbers = sent / logits.element_size() / len(targets)
+                expect.that(
+                    numbers <= 4 * len(results),
+                    f"rank {rank} took part in messages of {numbers:.0f} numbers a token; three are "
+                    "enough: the maximum, the sum of exponentials, the target's logit. The logits stay",
+                )
+                expect.that(
+                    not result[number]["backward"],
+                    f"rank {rank} sent {messages(result[number]['backward'])} in backward, expected nothing: "
+                    "the gradient of a sum is everybody's already",
+                )
+
+    @staticmethod
+    def nothing_whole(results, made):
+        """Of a wide vocabulary, where a few numbers a token are far less."""
+        for number, (logits, _) in enumerate(made):
+            if logits.shape[-1] < WIDE:
+                continue
+            for rank, result in enumerate(results):
+                largest = result[number]["largest"]
+                expect.that(
+                    largest < logits.numel(),
+                    f"rank {rank} made a tensor of {largest} numbers: the whole logits have "
+                    f"{logits.numel()}, and a rank's own are {logits.numel() // len(results)}",
+                )
 
 
 # ---- experiments ----

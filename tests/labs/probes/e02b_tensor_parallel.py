@@ -6,15 +6,14 @@ what comes back.
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-ROWS, COLUMNS = ("q", "k", "v", "gate", "up"), ("o", "down")
-
-BATCH, WIDTH, FEATURES, HEAD_SIZE = 3, 12, 18, 2  # 2 and 3 ranks divide what must be divided
+from .in_turn import fresh, in_turn
 
 
 class Sum(torch.autograd.Function):
@@ -67,102 +66,132 @@ def operators(group):
     )
 
 
-def applied(f, group):
-    """The two operators that conjugates makes of (same, all-reduce)."""
-    operators = f(lambda z: z, group.all_reduce)
-    if any(isinstance(operator, type) for operator in operators):
-        raise TypeError("conjugates returned a class: return First.apply and Second.apply")
-    return operators
+def noted(does, name, group, log):
+    """A function of one tensor that also notes when it is called."""
+
+    def apply(x):
+        log.append(name)
+        return does(x, group)
+
+    return apply
 
 
-def pairs(group, f, x, dy):
-    """Both operators of (same, all-reduce): values, gradients, messages, what was overwritten."""
-    first, second = applied(f, group)
-    out = {}
-    for name, operator in (("first", first), ("second", second)):
-        mine = x[group.rank].clone().requires_grad_()
-        before = group.trace.count("all_reduce")
-        y = operator(mine * 1.0)
-        forward = group.trace.count("all_reduce") - before
-        value = y.detach().clone()
-        if y.requires_grad:
-            y.backward(dy[group.rank].clone())
-        backward = group.trace.count("all_reduce") - before - forward
-        out[name] = {"y": value, "dx": mine.grad, "forward": forward, "backward": backward}
-    return out
+def folded(x, group):
+    """In place, and half as long: no message."""
+    first, second = x.mul_(3).chunk(2)
+    return first + second
 
 
-def unchanged(group, f, x):
-    """Whether what went in, and the gradient that came back, are still what they were."""
-    first, second = applied(f, group)
-    out = []
-    for operator in (first, second):
-        mine, dy = x[group.rank].clone(), x[group.rank] + 1
-        leaf = mine.requires_grad_()
-        y = operator(leaf)
-        intact = torch.equal(leaf.detach(), x[group.rank])
-        if y.requires_grad:
-            y.backward(dy)
-        out.append((intact, torch.equal(dy, x[group.rank] + 1)))
-    return out
+def unfolded(x, group):
+    return torch.cat([x.neg_(), x])
 
 
-def cut(whole, rank, size):
-    """This rank's slices of a layer, as leaves: rows of what makes features, columns of what reads
-    them."""
-    w = SimpleNamespace(head_size=HEAD_SIZE)
-    for name, matrix in whole.items():
-        dim = 0 if name in ROWS else 1 if name in COLUMNS else None
-        part = matrix if dim is None else matrix.chunk(size, dim)[rank]
-        setattr(w, name, part.clone().requires_grad_())
-    return w
+def doubled(x, group):
+    return x.mul_(2)
 
 
-def block(group, f, whole, x, dy):
-    """parallel_mlp or parallel_attention, with copy and reduce, and what was sent when."""
-    tp, w = operators(group), cut(whole, group.rank, group.size)
-    x = x.clone().requires_grad_()
-    y = f(x, w, tp.copy, tp.reduce)
-    forward = [(op.kind, op.payload_bytes) for op in group.trace.ops]
-    value = y.detach().clone()
-    y.backward(dy)
-    backward = [(op.kind, op.payload_bytes) for op in group.trace.ops[len(forward) :]]
-    gradients = {"x": x.grad, **{name: getattr(w, name).grad for name in whole}}
-    return {"y": value, "gradients": gradients, "forward": forward, "backward": backward}
+def turned(x, group):
+    return x.neg_()
 
 
-def split_block(group, f, whole, x, dy):
-    """sequence_mlp on this rank's tokens; also how many tensors of all tokens autograd keeps."""
-    tp, w = operators(group), cut(whole, group.rank, group.size)
-    mine = x.chunk(group.size, 1)[group.rank].clone().requires_grad_()
-    kept = {}
+PAIRS = {
+    "sum": (same, summed),
+    "turn": (doubled, turned),
+    "gather": (gathered, sum_sliced),
+    "fold": (folded, unfolded),
+}
+
+
+def pairs(group, f, calls):
+    """Operators of some pairs, all made before any is used, and all forwards before a backward.
+
+    A call: the pair's name, 0 or 1 for its first or second operator, and each rank's x and dy.
+    """
+    log, made, live = [], {}, []
+    for name in dict.fromkeys(call[0] for call in calls):
+        there, back = PAIRS[name]
+        made[name] = f(noted(there, "there", group, log), noted(back, "back", group, log))
+        if any(isinstance(operator, type) for operator in made[name]):
+            raise TypeError("conjugates returned a class: return First.apply and Second.apply")
+    for name, which, xs, dys in calls:
+        x, dy = fresh(xs[group.rank]).requires_grad_(), fresh(dys[group.rank])
+        log.clear()
+        y = made[name][which](x)
+        live.append({"x": x, "dy": dy, "y": y, "forward": list(log), "out": fresh(y)})
+    for call in live:
+        log.clear()
+        if call["y"].requires_grad and call["y"].shape == call["dy"].shape:
+            call["y"].backward(call["dy"])
+        call["backward"] = list(log)
+    return [
+        {**call, "x": fresh(call["x"]).detach(), "dx": call["x"].grad, "y": call["y"].detach()}
+        for call in live
+    ]
+
+
+def since(group, begin):
+    return [(op.kind, op.payload_bytes) for op in group.trace.ops[begin:]]
+
+
+def backward(y, dy):
+    if y.requires_grad and y.shape == dy.shape:
+        y.backward(dy)
+
+
+def blocks(group, f, calls):
+    """parallel_mlp or parallel_attention, call after call, on calls[rank]."""
+    return in_turn(partial(block, group, f), calls[group.rank])
+
+
+def block(group, f, x, w, dy, head_size, is_split):
+    """On whole tokens with copy and reduce, or on this rank's; and what was sent when."""
+    tp, begin = operators(group), len(group.trace.ops)
+    ways = (tp.all_gather, tp.reduce_scatter) if is_split else (tp.copy, tp.reduce)
+    y = f(x, SimpleNamespace(head_size=head_size, **w), *ways)
+    forward = since(group, begin)
+    backward(y, dy)
+    return {"y": y.detach(), "gradients": gradients(x, w), "forward": forward,
+            "backward": since(group, begin)[len(forward) :]}  # fmt: skip
+
+
+def gradients(x, w):
+    return {"x": x.grad, **{name: matrix.grad for name, matrix in w.items()}}
+
+
+def split_blocks(group, f, calls):
+    """sequence_mlp, call after call, on calls[rank]."""
+    return in_turn(partial(split_block, group, f), calls[group.rank])
+
+
+def split_block(group, f, x, w, dy):
+    """On this rank's tokens; also how many tensors of all tokens autograd keeps."""
+    tp, begin, kept = operators(group), len(group.trace.ops), set()
 
     def pack(tensor):
-        if tensor.numel() == x.numel():
-            kept[tensor.untyped_storage().data_ptr()] = True
+        if tensor.numel() == x.numel() * group.size:
+            kept.add(tensor.untyped_storage().data_ptr())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        y = f(mine, w, tp)
-    forward = [(op.kind, op.payload_bytes) for op in group.trace.ops]
-    value = y.detach().clone()
-    if y.shape == mine.shape:
-        y.backward(dy.chunk(group.size, 1)[group.rank])
-    backward = [(op.kind, op.payload_bytes) for op in group.trace.ops[len(forward) :]]
-    gradients = {"x": mine.grad, **{name: getattr(w, name).grad for name in whole}}
-    return {"y": value, "gradients": gradients, "forward": forward, "backward": backward,
-            "whole_kept": len(kept)}  # fmt: skip
+        y = f(x, SimpleNamespace(**w), tp)
+    forward = since(group, begin)
+    backward(y, dy)
+    return {"y": y.detach(), "gradients": gradients(x, w), "forward": forward,
+            "backward": since(group, begin)[len(forward) :], "whole_kept": len(kept)}  # fmt: skip
 
 
-def look_up(group, f, tokens, whole, dy):
-    """embed, forward and backward, with the messages."""
-    weight = whole.chunk(group.size)[group.rank].clone().requires_grad_()
+def look_ups(group, f, calls):
+    """embed, call after call, on calls[rank]."""
+    return in_turn(partial(look_up, group, f), calls[group.rank])
+
+
+def look_up(group, f, tokens, weight, dy):
+    begin = len(group.trace.ops)
     y = f(tokens, weight, operators(group))
-    forward = [(op.kind, op.payload_bytes) for op in group.trace.ops]
-    value = y.detach().clone()
-    y.backward(dy)
-    backward = len(group.trace.ops) - len(forward)
-    return {"y": value, "dw": weight.grad, "forward": forward, "backward": backward}
+    forward = since(group, begin)
+    backward(y, dy)
+    return {"y": y.detach(), "dw": weight.grad, "forward": forward,
+            "backward": since(group, begin)[len(forward) :]}  # fmt: skip
 
 
 class Largest(TorchDispatchMode):
@@ -179,13 +208,18 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def loss_of(group, f, whole, targets):
-    """vocabulary_loss, its gradient, bytes, and the largest tensor that it made."""
-    logits = whole.chunk(group.size, -1)[group.rank].clone().requires_grad_()
+def losses(group, f, calls):
+    """vocabulary_loss, call after call, on calls[rank]."""
+    return in_turn(partial(loss_of, group, f), calls[group.rank])
+
+
+def loss_of(group, f, logits, targets):
+    """Its gradient, what was sent, and the largest tensor that it made."""
+    begin = len(group.trace.ops)
     with Largest() as seen:
         loss = f(logits, targets, operators(group))
-        forward = sum(op.payload_bytes for op in group.trace.ops)
-        value = loss.detach().clone()
+        forward = since(group, begin)
         if loss.dim() == 0 and loss.requires_grad:
             loss.backward()
-    return {"loss": value, "dlogits": logits.grad, "payload": forward, "largest": seen.elements}
+    return {"loss": loss.detach(), "dlogits": logits.grad, "forward": forward,
+            "backward": since(group, begin)[len(forward) :], "largest": seen.elements}  # fmt: skip

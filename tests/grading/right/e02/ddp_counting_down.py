@@ -1,3 +1,5 @@
+from contextlib import contextmanager
+
 import torch
 
 
@@ -6,7 +8,7 @@ class DDP(torch.nn.Module):
 
     def __init__(self, model, group, bucket_bytes=25 * 2**20):
         super().__init__()
-        self.model, self.group = model, group
+        self.model, self.group, self.sends = model, group, True
         self.plan, size = [[]], 0
         for p in reversed(list(model.parameters())):
             if not p.requires_grad:
@@ -22,9 +24,16 @@ class DDP(torch.nn.Module):
     def start_over(self):
         self.here, self.sent = set(), []
 
+    @contextmanager
+    def no_sync(self):
+        self.sends = False
+        yield
+        self.sends = True
+
     def arrived(self, p):
-        self.here.add(p)
-        self.advance()
+        if self.sends:
+            self.here.add(p)
+            self.advance()
 
     def advance(self, everything=False):
         for bucket in self.plan[len(self.sent) :]:

@@ -1,5 +1,5 @@
 # exercise: DDP
-# says: for one bucket
+# says: waited in the hook
 
 import torch
 
