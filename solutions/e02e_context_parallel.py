@@ -50,14 +50,14 @@ def attend(q, k, v, offset):
 # Two sets together weigh `both = log(exp(lse) + exp(new_lse))`; each `out` counts with its share `exp(lse - both)`.
 #
 # Scores of 1,000 exist, exp(1000) does not: `torch.logaddexp` knows how. A row that read nothing has `lse = -inf`, out 0;
-# two of them give 0 and -inf, not NaN. `merge` may write into its arguments, which nobody reads again; every other function
-# of this lab leaves its own as they were.
+# two of them give 0 and -inf, not NaN.
 
 
 # %% tags=["exercise"]
 def merge(out, lse, new_out, new_lse) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention to two sets of keys -> to both; out (B, H, T, C), lse (B, H, T), all of
-    one dtype. About 5 lines."""
+    one dtype. It may write into its arguments; no other function of this lab may.
+    About 5 lines."""
     ### BEGIN SOLUTION
     both = torch.logaddexp(lse, new_lse)
     base = both.masked_fill(both == -torch.inf, 0)
