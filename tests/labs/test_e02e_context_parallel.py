@@ -736,7 +736,7 @@ class TestUlysses(Exercise):
     reference = "minitrain.parallel.context.plain:ulysses"
     hidden = HIDDEN
     cases: ClassVar = {  # ranks: tokens, heads, key heads, in a row
-        2: ((14, 8, 4), (4, 2, 1), (6, 4, 4)),
+        2: ((14, 12, 2), (4, 2, 1), (6, 4, 4)),
         3: ((15, 6, 3), (3, 6, 1)),
         4: ((8, 8, 2), (12, 4, 1), (8, 8, 8)),
         1: ((5, 4, 2),),
