@@ -202,7 +202,7 @@ lab.reveal(
 # %% tags=["exercise"]
 def copies(layout, mesh) -> int:
     """How many ranks hold the same elements of a parameter; `layout.split` and
-    `layout.partial` are sets of axes, "pp" is in one of them. About 5 lines."""
+    `layout.partial` are frozensets of axes, "pp" is in one of them. About 5 lines."""
     ### BEGIN SOLUTION
     count = 2 if "pp" in layout.partial else 1
     for axis in mesh.axes:

@@ -179,11 +179,15 @@ class TestMerge(Exercise):
     @check(points=2, title="scores of 1,000 do not overflow, whatever the other rows have")
     def test_large(self, submission):
         cases = []
-        for levels, steps in (((1000, 1000), (1, -1)), ((-1000, -1000), (1, -1)),
-                              ((1000, -1000, 3), (1, 1, 1)), ((1000, -1000, 0), (-2000, 2000, 900))):  # fmt: skip
-            lse, step = torch.tensor([levels, steps], dtype=torch.float64).view(2, 1, 1, -1)
-            out, new_out = torch.randn(2, 1, 1, len(levels), SIZE, dtype=torch.float64)
-            cases.append((out, lse, new_out, lse + step))
+        for levels in (  # lse and new_lse of each row
+            ((1000, 1000), (1001, 999)),
+            ((-1000, -1000), (-999, -1001)),
+            ((1000, -1000, 3), (1001, -999, 4)),
+            ((1000, -1000, 0), (-1000, 1000, 900)),
+        ):
+            lse, new_lse = torch.tensor(levels, dtype=torch.float64).view(2, 1, 1, -1)
+            out, new_out = torch.randn(2, *lse.shape, SIZE, dtype=torch.float64)
+            cases.append((out, lse, new_out, new_lse))
         for case, (found, both) in zip(cases, self.merged(submission, cases)[0]):
             out, lse, new_out, new_lse = case
             levels = f"with lse of {expect.show(lse.flatten().tolist())}"
@@ -349,8 +353,9 @@ class TestZigzag(Exercise):
 
     def cut(self, submission):
         """(tokens, ranks) and what each gave, in one process, chunks of one token among them."""
-        sizes = ((3, 4), (2, 5), (1, 3), (8, 7), (5, 1), (3, 2), (2, 5))
-        cases = [(2 * size * (chunk + randrange(3) * (chunk > 1)), size) for size, chunk in sizes]
+        both = 12 * randrange(1, 4)  # one text over 3 ranks, and over 2
+        sizes = ((2, randrange(2, 9)), (1, randrange(2, 9)), (8, randrange(2, 9)), (5, 1), (3, 2))
+        cases = [(both, 3), (both, 2), *((2 * size * chunk, size) for size, chunk in sizes)]
         calls = submission.run(probes.in_turn, cases)
         expect.left_alone(calls, cases, [])
         return [
