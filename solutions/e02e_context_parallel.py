@@ -55,7 +55,8 @@ def attend(q, k, v, offset):
 
 # %% tags=["exercise"]
 def merge(out, lse, new_out, new_lse) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention to two sets of keys -> to both; out (B, H, T, C), lse (B, H, T).
+    """Attention to two sets of keys -> to both; out (B, H, T, C), lse (B, H, T), all of
+    one dtype. It may write into its arguments; no other function of this lab may.
     About 5 lines."""
     ### BEGIN SOLUTION
     both = torch.logaddexp(lse, new_lse)
@@ -110,8 +111,9 @@ def pass_on(group, tensor):
 def around(group, block: torch.Tensor):
     """A generator of (owner, block), N times: this rank's own, then the left neighbour's, …
 
-    Call `pass_on` *before* a block is yielded, and its result when the caller comes back
-    for the next. The last block goes no further: N-1 messages. About 5 lines."""
+    Each arrives from the left and goes on to the right, N-1 messages: the last block goes
+    no further. Call `pass_on` *before* a block is yielded, and its result when the caller
+    comes back for the next. About 5 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.collectives.overlapped:around
     ### END SOLUTION
@@ -206,8 +208,9 @@ zigzag = lab.grade(zigzag)
 #
 # Difficulty 4 · 10 minutes · 12 points
 #
-# For each block that comes `around`, for each of its `halves` with yours: `attend(q, k, v, offset)` of those rows and keys,
-# merged into those rows. Where `offset < 0` every key comes after every query: compute **nothing**.
+# For each block as it comes `around`, for each of its `halves` with yours: `attend(q, k, v, offset)` of those rows and keys,
+# merged into those rows, while the next block travels. Where `offset < 0` every key comes after every query: compute
+# **nothing**.
 
 
 # %%
@@ -229,7 +232,8 @@ def nothing_read(q):
 # %% tags=["exercise"]
 def ring_forward(group, places, q, kv) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, H, T/N, C), kv (2, B, K, T/N, C), this rank's -> out, in q's dtype, and
-    lse (B, H, T/N). About 8 lines."""
+    lse (B, H, T/N), in that of nothing_read. `places` (N, T/N): any two runs of tokens a
+    rank. About 8 lines."""
     ### BEGIN SOLUTION
     out, lse = nothing_read(q)
     for owner, (k, v) in around(group, kv):
@@ -334,9 +338,11 @@ def ring_backward(group, kv, gradients) -> tuple[torch.Tensor, torch.Tensor]:
         link      |  own kv  | kv of r-1 | dkv of r-1 | dkv of r-2 |
         compute   | own part | for r-1   |  for r-2   |
 
-    `gradients(owner, block)` gives dq of this block and this rank's part of its dkv. The
+    `gradients(owner, block)`, called once as each block comes `around`, gives dq of this
+    block and this rank's part of its dkv, both yours, in the dtypes of the results. The
     own part waits at home. To every other add what came from the left, if anything did
-    yet, and `pass_on` the sum: N-1 messages. About 11 lines."""
+    yet, and `pass_on` the sum: N-1 messages. Each travels while the next block is
+    computed: wait for it only to add. One rank alone sends nothing. About 11 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.context.plain:ring_backward
     ### END SOLUTION
@@ -436,8 +442,9 @@ def ulysses(q, k, v, size: int, exchange) -> torch.Tensor:
     """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C), on N = size ranks.
 
     `exchange` is a differentiable all-to-all: (N, …) in, piece r for rank r; (N, …) out,
-    piece r from rank r. Rank r takes heads r·H/N to (r+1)·H/N; tokens are in the text's
-    order. N divides K, or K divides N; ValueError if N does not divide H. About 13 lines."""
+    piece r from rank r; of q, k and v together or one by one. Rank r takes heads r·H/N to
+    (r+1)·H/N; tokens are in the text's order. N divides K, or K divides N. A ValueError,
+    before anything is sent, if N does not divide H. About 13 lines."""
     ### BEGIN SOLUTION
     if q.shape[1] % size:
         raise ValueError(f"{q.shape[1]} heads cannot be shared by {size} ranks")

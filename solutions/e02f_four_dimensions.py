@@ -55,7 +55,8 @@ class Mesh:
         ### END SOLUTION
 
     def ranks(self, axes, rank: int) -> list[int]:
-        """The ranks that differ from `rank` along `axes` only (one name, or several)."""
+        """The ranks that differ from `rank` along `axes` only: one name, or a list or
+        tuple of several, of one, or of none, which leaves the rank itself."""
         ### BEGIN SOLUTION
         axes = [axes] if isinstance(axes, str) else axes
         fixed, here = set(self.axes) - set(axes), self.coordinates(rank)
@@ -201,7 +202,7 @@ lab.reveal(
 # %% tags=["exercise"]
 def copies(layout, mesh) -> int:
     """How many ranks hold the same elements of a parameter; `layout.split` and
-    `layout.partial` are sets of axes. About 5 lines."""
+    `layout.partial` are frozensets of axes, "pp" is in one of them. About 5 lines."""
     ### BEGIN SOLUTION
     count = 2 if "pp" in layout.partial else 1
     for axis in mesh.axes:
@@ -250,7 +251,9 @@ copies = lab.grade(copies)
 # %% tags=["exercise"]
 def gradient_norm(parameters, lines) -> torch.Tensor:
     """Length of the whole gradient, a float64 scalar, equal on all ranks. `parameters` are
-    this rank's, and it sends one number, no gradients. About 6 lines."""
+    this rank's, a list, and it sends one number, no gradients, also where it has none.
+    Gradients may be float16: square in float64. They stay as they are, None stays None.
+    About 6 lines."""
     ### BEGIN SOLUTION
     square = torch.zeros((), dtype=torch.float64)
     for p in parameters:
@@ -466,7 +469,8 @@ show.bars(
 
 # %% tags=["exercise"]
 def bytes_between(mesh, sent: dict, ranks_per_node: int) -> float:
-    """Bytes that leave their node, of all ranks and all axes of `sent`. About 7 lines."""
+    """Bytes that leave their node, of all ranks and all axes of `sent`, which may lack some
+    of the mesh's. About 7 lines."""
     ### BEGIN SOLUTION
     total = 0
     for axis, nbytes in sent.items():
@@ -511,8 +515,8 @@ bytes_between = lab.grade(bytes_between)
 
 # %% tags=["exercise"]
 def place(sizes: dict, sent: dict, ranks_per_node: int) -> Mesh:
-    """The `Mesh` of these sizes whose order of axes sends the least between nodes. About 3
-    lines; `itertools.permutations` helps."""
+    """The `Mesh` of these sizes whose order of axes sends the least between nodes; any, if
+    several do. About 3 lines; `itertools.permutations` helps."""
     ### BEGIN SOLUTION
     from itertools import permutations
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from random import randrange
+from typing import ClassVar
+
 import torch
 
 from minitrain.lab.failures import CheckFailed
@@ -49,6 +52,34 @@ def alone(call):
         ) from None
 
 
+def on_ranks(submission, probe, calls, ranks):
+    """What `probe` gives, call by call: [(the ranks' arguments, the ranks' results), …]."""
+
+    def launch():
+        return submission.launch(probe, calls, ranks=ranks, timeout=10)
+
+    results = alone(launch) if ranks == 1 else launch()
+    return list(zip(zip(*calls), zip(*results)))
+
+
+def to_the_right(ops, rank, ranks, instead):
+    """Messages from neighbour to neighbour, and nothing else; instead: what others mean."""
+    others = {kind for kind, *_ in ops} - {"send", "recv"}
+    expect.that(not others, f"it used {', '.join(sorted(others))}: {instead}")
+    for kind, way, word in (("send", 1, "sent to"), ("recv", -1, "received from")):
+        peers = sorted({peer for name, _, peer, _ in ops if name == kind})
+        expect.that(
+            peers in ([], [(rank + way) % ranks]),
+            f"rank {rank} of {ranks} {word} rank {' and '.join(map(str, peers))}: a rank of a ring "
+            "sends to its right neighbour, rank + 1, and receives from its left one, rank - 1",
+        )
+
+
+def all_waited(submission):
+    never = submission.never_waited()
+    expect.that(never is None, f"{never}, or the result of pass_on")
+
+
 # What one process does.
 def attend(q, k, v, readable=None):
     """(B, H, I, C), (B, K, J, C) -> out (B, H, I, C), lse (B, H, I), all keys or those readable."""
@@ -64,10 +95,10 @@ def causal(q, k, v):
     return attend(q, k, v, torch.ones(length, length).tril().bool())
 
 
-def inputs(length, heads, kv_heads, dtype=torch.float64):
+def inputs(length, heads, kv_heads, dtype=torch.float64, batch=BATCH):
     """q, k, v, and a gradient of the output."""
     counts = (heads, kv_heads, kv_heads, heads)
-    return [torch.randn(BATCH, n, length, SIZE, dtype=torch.float64).to(dtype) for n in counts]
+    return [torch.randn(batch, n, length, SIZE, dtype=torch.float64).to(dtype) for n in counts]
 
 
 def zigzag_of(length, size):
@@ -77,9 +108,13 @@ def zigzag_of(length, size):
 
 
 def places_of(order, length, size):
+    """(N, T/N), two runs a rank; "drawn": any two, in any order."""
     if order == "zigzag":
         return zigzag_of(length, size)[0]
-    return torch.arange(length).view(size, -1)
+    chunks = torch.arange(length).view(2 * size, -1)
+    if order == "drawn":
+        chunks = chunks[torch.randperm(2 * size)]
+    return chunks.reshape(size, -1)
 
 
 class TestMerge(Exercise):
@@ -89,21 +124,34 @@ class TestMerge(Exercise):
     reference = "minitrain.parallel.context.plain:merge"
     hidden = HIDDEN
 
-    @check(points=4, title="attention to two sets of keys is attention to both (float64)")
+    def merged(self, submission, cases):
+        """(out, lse) of each case, and all that in_turn tells."""
+        calls = submission.run(probes.in_turn, cases)
+        return [pair_of(call["out"]) for call in calls], calls
+
+    @check(points=4, title="attention to two sets of keys is attention to both, of any shape")
     def test_union(self, submission):
         cases, wants = [], []
-        for cut in (2, 5):
-            q, k, v, _ = inputs(7, 4, 2)
-            first, second = (attend(q, k[:, :, s], v[:, :, s]) for s in (slice(cut), slice(cut, 7)))
+        for cut, length, heads, batch, dtype in (
+            (2, 7, 4, BATCH, torch.float64),
+            (5, 7, 4, BATCH, torch.float64),
+            (1, 2, 2, 1, torch.float64),
+            (3, 9, 2, 3, torch.float32),
+        ):
+            q, k, v, _ = inputs(length, heads, 2, dtype, batch)
+            first, second = (
+                attend(q, k[:, :, s], v[:, :, s]) for s in (slice(cut), slice(cut, None))
+            )
             cases.append((*first, *second))
             wants.append(attend(q, k, v))
-        for case, want, got in zip(cases, wants, submission.run(probes.calls, cases)):
+        merged, calls = self.merged(submission, cases)
+        expect.left_alone(calls, cases, [], own=False)  # it may write into its arguments
+        for case, want, got in zip(cases, wants, merged):
             out, lse, new_out, new_lse = case
             part = (lse / (lse + new_lse))[..., None]
             soft = torch.sigmoid(lse - new_lse)[..., None]
-            out_got, lse_got = pair_of(got)
             expect.equal(
-                out_got,
+                got[0],
                 want[0],
                 what="out",
                 hints=[
@@ -116,7 +164,7 @@ class TestMerge(Exercise):
                 ],
             )  # fmt: skip
             expect.equal(
-                lse_got,
+                got[1],
                 want[1],
                 what="lse",
                 hints=[
@@ -128,48 +176,64 @@ class TestMerge(Exercise):
                 ],
             )  # fmt: skip
 
-    @check(points=2, title="scores of 1,000 do not overflow")
+    @check(points=2, title="scores of 1,000 do not overflow, whatever the other rows have")
     def test_large(self, submission):
-        out, new_out = torch.randn(2, 1, 2, 3, SIZE, dtype=torch.float64)
-        cases = []  # each with tensors of its own, as merge may write into them
-        for level in (1000.0, -1000.0):
-            lse = torch.full((1, 2, 3), level, dtype=torch.float64)
-            cases.append((out.clone(), lse, new_out.clone(), lse + 1))
-        share = torch.sigmoid(torch.tensor(-1.0, dtype=torch.float64))
-        for case, got in zip(cases, submission.run(probes.calls, cases)):
-            found, both = pair_of(got)
+        cases = []
+        for levels in (  # lse and new_lse of each row
+            ((1000, 1000), (1001, 999)),
+            ((-1000, -1000), (-999, -1001)),
+            ((1000, -1000, 3), (1001, -999, 4)),
+            ((1000, -1000, 0), (-1000, 1000, 900)),
+        ):
+            lse, new_lse = torch.tensor(levels, dtype=torch.float64).view(2, 1, 1, -1)
+            out, new_out = torch.randn(2, *lse.shape, SIZE, dtype=torch.float64)
+            cases.append((out, lse, new_out, new_lse))
+        for case, (found, both) in zip(cases, self.merged(submission, cases)[0]):
+            out, lse, new_out, new_lse = case
+            levels = f"with lse of {expect.show(lse.flatten().tolist())}"
+            levels += f" and {expect.show(new_lse.flatten().tolist())}"
+            bad = ~found.isfinite().all(-1) | ~found.any(-1)
             expect.that(
-                found.isfinite().all() and found.any(),
-                f"with lse of {case[1][0, 0, 0]:g} it gave {found.flatten()[0]}: exp of it is inf or "
-                "0. Take the difference to `both` first, then exp",
+                not bad.any(),
+                f"{levels} it gave {found[bad].flatten()[:1].tolist()}: exp of it is inf or 0. Take the "
+                "difference to `both` first, row by row, then exp",
             )
-            expect.equal(found, out * share + new_out * (1 - share), what="out of large scores")
+            share = torch.sigmoid(lse - new_lse)[..., None]
+            new_share = torch.sigmoid(new_lse - lse)[..., None]
+            what = f"{levels}: out"
+            expect.equal(found, out * share + new_out * new_share, what=what)
             expect.that(
                 both.isfinite().all(),
-                f"with lse of {case[1][0, 0, 0]:g} the new one is {both.flatten()[0]}: "
+                f"{levels} the new one is {both[~both.isfinite()][:1].tolist()}: "
                 "torch.logaddexp takes the larger one out before exp",
             )
-            expect.equal(both, case[3] - share.log() - 1, what="lse of large scores")
+            expect.equal(both, torch.logaddexp(lse, new_lse), what=f"{levels}: lse")
 
     @check(points=2, title="rows that read nothing: weight 0, and 0 with -inf where both are such")
     def test_nothing(self, submission):
-        out, new_out = torch.randn(2, 1, 1, 3, SIZE, dtype=torch.float64)
-        lse = torch.tensor([-torch.inf, 0.5, -torch.inf], dtype=torch.float64).view(1, 1, 3)
-        new_lse = torch.tensor([0.5, -torch.inf, -torch.inf], dtype=torch.float64).view(1, 1, 3)
-        out = out.masked_fill(lse[..., None] == -torch.inf, 0)
-        new_out = new_out.masked_fill(new_lse[..., None] == -torch.inf, 0)
-        found, both = pair_of(submission.run(probes.calls, [(out, lse, new_out, new_lse)])[0])
-        expect.that(
-            not found.isnan().any() and not both.isnan().any(),
-            "NaN where neither set was read: -inf - -inf is NaN. Where `both` is -inf take the "
-            "difference to 0 instead",
-        )
-        expect.equal(found, out + new_out, what="out of rows that one set, or none, was read by")
-        expect.equal(both, torch.maximum(lse, new_lse), what="lse of such rows")
+        cases = []
+        for dtype, level in ((torch.float64, 0.5), (torch.float32, -20.0), (torch.float64, 1000.0)):
+            out, new_out = torch.randn(2, 1, 1, 3, SIZE, dtype=torch.float64).to(dtype)
+            lse = torch.tensor([-torch.inf, level, -torch.inf], dtype=dtype).view(1, 1, 3)
+            new_lse = torch.tensor([level, -torch.inf, -torch.inf], dtype=dtype).view(1, 1, 3)
+            out = out.masked_fill(lse[..., None] == -torch.inf, 0)
+            new_out = new_out.masked_fill(new_lse[..., None] == -torch.inf, 0)
+            cases.append((out, lse, new_out, new_lse))
+        for case, (found, both) in zip(cases, self.merged(submission, cases)[0]):
+            out, lse, new_out, new_lse = case
+            expect.that(
+                not found.isnan().any() and not both.isnan().any(),
+                "NaN where neither set was read: -inf - -inf is NaN. Where `both` is -inf take the "
+                "difference to 0 instead",
+            )
+            expect.equal(
+                found, out + new_out, what="out of rows that one set, or none, was read by"
+            )
+            expect.equal(both, torch.maximum(lse, new_lse), what="lse of such rows")
 
 
-def pair_of(got):
-    words = "return two tensors, out and lse"
+def pair_of(got, names="out and lse"):
+    words = f"return two tensors, {names}"
     expect.that(isinstance(got, (tuple, list)) and len(got) == 2, words)
     expect.that(all(isinstance(z, torch.Tensor) for z in got), words)
     return got
@@ -181,84 +245,103 @@ class TestAround(Exercise):
     name = "around"
     reference = "minitrain.parallel.collectives.overlapped:around"
     hidden = HIDDEN
+    instead = (
+        "then a rank holds N blocks at once. In a ring it holds two, one here and one on its way"
+    )
 
-    def walked(self, submission, ranks):
-        blocks = torch.randn(ranks, 2, 3, dtype=torch.float64)
+    def walked(self, submission, ranks, shapes):
+        """Calls in a row; shapes: (shape, dtype) of each block that a call sends round."""
+        blocks = [
+            [torch.randn(ranks, *shape, dtype=torch.float64).to(dtype) for shape, dtype in call]
+            for call in shapes
+        ]
+        calls = [[tuple(ring[rank] for ring in call) for call in blocks] for rank in range(ranks)]
+        return on_ranks(submission, probes.walk, calls, ranks)
 
-        def call():
-            return submission.launch(probes.walk, blocks, ranks=ranks, timeout=6)
-
-        return blocks, alone(call) if ranks == 1 else call()
-
-    @check(points=4, title="own block first, then the left neighbour's, … (1, 2 and 3 ranks)")
+    @check(points=3, title="own block first, then the left neighbour's, … (1, 2 and 4 ranks)")
     def test_blocks(self, submission):
-        for ranks in (3, 2, 1):
-            blocks, results = self.walked(submission, ranks)
-            for rank, got in enumerate(results):
-                owners = [owner for owner, *_ in got["seen"]]
-                want = [(rank - step) % ranks for step in range(ranks)]
-                words = (
-                    "blocks travel to the right, so the next one is the left neighbour's: "
-                    "(rank - step) % N"
-                )
-                if len(owners) != ranks:
-                    words = "yield N times, the own block among them"
-                expect.that(
-                    owners == want,
-                    f"rank {rank} of {ranks}: owners {owners}, expected {want}: {words}",
-                )
-                for owner, block, *_ in got["seen"]:
-                    whose = [r for r in range(ranks) if torch.equal(block, blocks[r])]
-                    expect.that(
-                        whose == [owner],
-                        f"rank {rank} of {ranks}: the block said to be of rank {owner} is that of "
-                        f"{whose or 'nobody'}: name and block must go together",
-                    )
+        shapes = (
+            [((2, 3), torch.float64)],
+            [((5,), torch.float32)],
+            [((), torch.float64), ((1, 3, 2), torch.bfloat16)],  # two rings at a time
+        )
+        for ranks in (4, 2, 1):
+            for given, results in self.walked(submission, ranks, shapes):
+                for rank, (mine, call) in enumerate(zip(given, results)):
+                    for ring in range(len(mine)):
+                        steps = [pairs[ring] for pairs, *_ in call["out"]["seen"]]
+                        self.judge(steps, [every[ring] for every in given], rank, ranks)
+                    expect.left_alone([call], [mine], ["block"] * len(mine), what=f"rank {rank}")
 
-    @check(points=3, title="N-1 messages of one block, and no other")
+    def judge(self, steps, blocks, rank, ranks):
+        """What one ring yielded: pairs of an owner and its block, in their order."""
+        is_pairs = all(isinstance(step, (tuple, list)) and len(step) == 2 for step in steps)
+        steps = [step for step in steps if step is not None]  # shorter than the ring beside it
+        expect.that(is_pairs or len(steps) < ranks, "yield pairs: the owner's rank, and its block")
+        owners = [owner for owner, _ in steps]
+        words = (
+            "blocks travel to the right, so the next one is the left neighbour's: (rank - step) % N"
+        )
+        if len(owners) != ranks:
+            words = "yield N times, the own block among them"
+        expect.that(
+            owners == [(rank - step) % ranks for step in range(ranks)],
+            f"rank {rank} of {ranks}: owners {owners}, expected "
+            f"{[(rank - step) % ranks for step in range(ranks)]}: {words}",
+        )
+        for owner, block in steps:
+            whose = [r for r in range(ranks) if expect.difference(block, blocks[r], 0.0) is None]
+            words = "nobody's: yield each one as it came, and once it is here"
+            if whose:
+                words = f"rank {whose[0]}'s: name and block must go together, in every call anew"
+            expect.that(
+                whose == [owner],
+                f"rank {rank} of {ranks}: the block said to be of rank {owner} is {words}",
+            )
+
+    @check(points=4, title="N-1 messages of one block, to the right, and no other")
     def test_messages(self, submission):
-        for ranks in (3, 1):
-            blocks, results = self.walked(submission, ranks)
-            for rank, got in enumerate(results):
-                others = {kind for kind, _ in got["ops"]} - {"send", "recv"}
-                expect.that(
-                    not others,
-                    f"it used {', '.join(sorted(others))}: then a rank holds N blocks at once. In a "
-                    "ring it holds two, one here and one on its way",
-                )
-                sends = [nbytes for kind, nbytes in got["ops"] if kind == "send"]
-                expect.that(
-                    sends == [blocks[0].nbytes] * (ranks - 1),
-                    f"rank {rank} of {ranks} sent {plural(len(sends), 'message')}, expected "
-                    f"{ranks - 1}, each of one block: the last one has been everywhere, it goes no "
-                    "further",
-                )
+        shapes = ([((2, 3), torch.float64)], [((7,), torch.float32)])
+        for ranks in (4, 1):
+            for given, results in self.walked(submission, ranks, shapes):
+                for rank, call in enumerate(results):
+                    ops = call["out"]["ops"]
+                    sends = [nbytes for kind, nbytes, *_ in ops if kind == "send"]
+                    words = "the last one has been everywhere, it goes no further"
+                    to_the_right(ops, rank, ranks, self.instead)
+                    expect.that(
+                        sends == [given[0][0].nbytes] * (ranks - 1),
+                        f"rank {rank} of {ranks} sent {plural(len(sends), 'message')} of {sends} "
+                        f"bytes, expected {ranks - 1}, each of one block, {given[0][0].nbytes} "
+                        f"bytes{': ' + words if len(sends) == ranks else ''}",
+                    )
+            all_waited(submission)
 
     @check(points=3, title="the next block is under way while the caller has this one")
     def test_overlap(self, submission):
-        _, results = self.walked(submission, 3)
-        for rank, got in enumerate(results):
-            for step, (_, _, sends, waited) in enumerate(got["seen"]):
-                want = min(step + 1, 2)
-                words = (
-                    "call pass_on before the yield, or nothing travels while the caller computes"
-                )
-                if sends > want:
-                    words = (
-                        "yield each block as soon as it is here, before the one after it is sent"
+        ranks = 4
+        for _, results in self.walked(submission, ranks, [[((2, 3), torch.float64)]] * 2):
+            for rank, call in enumerate(results):
+                to_the_right(call["out"]["ops"], rank, ranks, self.instead)
+                for step, (_, sends, waited) in enumerate(call["out"]["seen"]):
+                    where = f"rank {rank}, at yield {step + 1} of {ranks}"
+                    want = min(step + 1, ranks - 1)
+                    words = "call pass_on before the yield, or nothing travels while the caller computes"
+                    if sends > want:
+                        words = "yield each block as soon as it is here, before the one after it is sent"
+                    if sends == ranks:
+                        words = "the last block has been everywhere, it goes no further"
+                    expect.that(
+                        sends == want,
+                        f"{where}: {sends} blocks had been sent off, expected {want}: {words}",
                     )
-                if step == 2 and sends == 3:
-                    words = "the last block has been everywhere, it goes no further"
-                expect.that(
-                    sends == want,
-                    f"rank {rank}, at yield {step + 1} of 3: {sends} blocks had been sent off, "
-                    f"expected {want}: {words}",
-                )
-                expect.that(
-                    waited <= step,
-                    f"rank {rank}, at yield {step + 1} of 3: it had waited for {waited} blocks already, "
-                    f"needed are {step}: call the result of pass_on after the yield",
-                )
+                    words = "call the result of pass_on after the yield"
+                    if waited < step:
+                        words = "before that what is yielded may not have come yet"
+                    expect.that(
+                        waited == step,
+                        f"{where}: it had waited for {waited} blocks, needed are {step}: {words}",
+                    )
 
 
 class TestZigzag(Exercise):
@@ -267,16 +350,26 @@ class TestZigzag(Exercise):
     name = "zigzag"
     reference = "minitrain.parallel.context.plain:zigzag"
     hidden = HIDDEN
-    cases = ((24, 3), (20, 2), (6, 1), (112, 8))
 
-    @check(points=4, title="places: chunks r and 2N-1-r of 2N (1, 2, 3 and 8 ranks)")
+    def cut(self, submission):
+        """(tokens, ranks) and what each gave, in one process, chunks of one token among them."""
+        both = 12 * randrange(1, 4)  # one text over 3 ranks, and over 2
+        sizes = ((2, randrange(2, 9)), (1, randrange(2, 9)), (8, randrange(2, 9)), (5, 1), (3, 2))
+        cases = [(both, 3), (both, 2), *((2 * size * chunk, size) for size, chunk in sizes)]
+        calls = submission.run(probes.in_turn, cases)
+        expect.left_alone(calls, cases, [])
+        return [
+            (*case, *pair_of(call["out"], "places and inverse")) for case, call in zip(cases, calls)
+        ]
+
+    @check(points=4, title="places: chunks r and 2N-1-r of 2N (1 to 8 ranks)")
     def test_places(self, submission):
-        for (length, size), got in zip(self.cases, submission.run(probes.calls, self.cases)):
+        for length, size, got, _ in self.cut(submission):
             want, _ = zigzag_of(length, size)
             chunks = torch.arange(length).view(2 * size, -1)
             early, late = chunks[:size], chunks[size:]
             expect.equal(
-                pair_of(got)[0],
+                got,
                 want,
                 what=f"places of {length} tokens on {plural(size, 'rank')}",
                 hints=[
@@ -295,8 +388,7 @@ class TestZigzag(Exercise):
 
     @check(points=2, title="inverse: all ranks' tokens, in the order of the text")
     def test_inverse(self, submission):
-        for (length, size), got in zip(self.cases, submission.run(probes.calls, self.cases)):
-            own, inverse = pair_of(got)
+        for length, size, own, inverse in self.cut(submission):
             places, want = zigzag_of(length, size)
             if is_order(own, length):  # another order than asked for has its own inverse
                 places, want = own, own.flatten().argsort()
@@ -313,7 +405,7 @@ class TestZigzag(Exercise):
 
     @check(points=2, title="a length that 2N does not divide raises a ValueError")
     def test_refuses(self, submission):
-        cases = ((25, 3), (9, 1), (30, 4), (4, 4))
+        cases = ((25, 3), (9, 1), (30, 4), (4, 4), (12, 4), (3, 8))
         for (length, size), got in zip(cases, submission.run(probes.refusals, cases)):
             expect.that(
                 got == "ValueError",
@@ -351,89 +443,126 @@ class TestRingForward(Exercise):
     name = "ring_forward"
     reference = "minitrain.parallel.context.plain:ring_forward"
     hidden = HIDDEN
+    instead = "blocks come `around`, one after another: a rank holds two at once, not all of them"
 
-    def rung(self, submission, order, length, ranks, given):
-        places = places_of(order, length, ranks)
-        q, k, v, _ = given
-        results = submission.launch(probes.ring, places, q, k, v, ranks=ranks, timeout=10)
-        return zip(results, places)
+    def rung(self, submission, ranks, cases):
+        """Calls in a row; cases: an order of the tokens, and q, k, v of the whole text."""
+        orders = [places_of(order, given[0].shape[2], ranks) for order, given in cases]
+        calls = [
+            [
+                (places, q[:, :, places[rank]], torch.stack((k, v))[:, :, :, places[rank]])
+                for places, (_, (q, k, v, *_)) in zip(orders, cases)
+            ]
+            for rank in range(ranks)
+        ]
+        for (order, given), places, (arguments, results) in zip(
+            cases, orders, on_ranks(submission, probes.ring, calls, ranks)
+        ):
+            for rank, (mine, call) in enumerate(zip(arguments, results)):
+                what = f"{order} order, rank {rank} of {ranks}"
+                yield what, given, places, rank, call["out"] | {"call": call, "mine": mine}
 
-    @check(points=5, title="out and lse equal one process, both orders (2 and 3 ranks, float64)")
+    def is_ring(self, what, places, rank, got):
+        """Blocks go to the right, and each is computed with while the next one travels."""
+        ranks, half = len(places), places.shape[1] // 2
+        to_the_right(got["ops"], rank, ranks, self.instead)
+        first = places[:, ::half]  # of each run
+        steps = [(min(step + 1, ranks - 1), step) for step in range(ranks)]
+        needed = {
+            pair for pair in steps if first[rank].max() >= first[(rank - pair[1]) % ranks].min()
+        }
+        words = "compute with each block inside the loop over `around`, while the next one travels"
+        if got["steps"][:1] == steps[-1:] != steps[:1]:
+            words = f"all {ranks} blocks were here before the first was read: {words}"
+        expect.that(
+            needed <= set(got["steps"]) <= set(steps),
+            f"{what}: (sent off, waited for) was {got['steps']} as it computed, expected {steps}, "
+            f"block by block: {words}",
+        )
+
+    @check(points=3, title="out and lse equal one process, in any order of two runs (1 to 3 ranks)")
     def test_values(self, submission):
-        for order, length, ranks in (("zigzag", 18, 3), ("contiguous", 18, 3), ("zigzag", 20, 2)):
-            given = inputs(length, 6, 3)
-            want, lse = causal(*given[:3])
-            unmasked, _ = attend(*given[:3])
-            half = torch.arange(length) // (length // (2 * ranks))  # of each token
-            earlier = attend(*given[:3], half[:, None] > half)[0].nan_to_num(0)
-            places = places_of(order, length, ranks)
-            for rank, (got, mine) in enumerate(self.rung(submission, order, length, ranks, given)):
-                q, k, v = (z[:, :, mine] for z in given[:3])
-                early = mine[:, None] >= mine
-                what = f"{order}, rank {rank} of {ranks}"
+        orders = {
+            3: (("zigzag", 18, 6, 3), ("contiguous", 12, 4, 4), ("drawn", 18, 4, 1)),
+            2: (("zigzag", 20, 6, 3), ("drawn", 4, 2, 2)),
+            1: (("zigzag", 8, 2, 1),),
+        }
+        for ranks, cases in orders.items():
+            given = [(order, inputs(*sizes)) for order, *sizes in cases]
+            for what, (q, k, v, _), places, rank, got in self.rung(submission, ranks, given):
+                expect.left_alone([got["call"]], [got["mine"]], ["places", "q", "kv"], what=what)
+                out, lse = pair_of(got["got"])
+                want, want_lse = causal(q, k, v)
+                length, mine = q.shape[2], places[rank]
+                half = torch.arange(length) // (length // (2 * ranks))  # of each token
+                earlier = attend(q, k, v, half[:, None] > half)[0].nan_to_num(0)
+                own = attend(*(z[:, :, mine] for z in (q, k, v)), mine[:, None] >= mine)[0]
                 hints = [
-                    (unmasked[:, :, mine], "that reads later keys, too: give attend the offset of "
-                     "the two halves, it masks what comes later"),
-                    (attend(q, k, v, early)[0], "that is this rank's own keys alone: each block that "
-                     "comes around must be merged"),
+                    (attend(q, k, v)[0][:, :, mine], "that reads later keys, too: give attend the "
+                     "offset of the two halves, it masks what comes later"),
+                    (own, "that is this rank's own keys alone: each block that comes around must be "
+                     "merged"),
                     (earlier[:, :, mine], "the blocks on the diagonal are missing: at offset 0 query "
                      "i reads keys 0 to i"),
-                    (found_last(places, rank, *given[:3]), "that is what was found last: merge it "
+                    (found_last(places, rank, q, k, v), "that is what was found last: merge it "
                      "with what these rows had found before"),
                 ]  # fmt: skip
-                expect.equal(got["out"], want[:, :, mine], what=f"{what}, out", hints=hints)
-                expect.equal(got["lse"], lse[:, :, mine], what=f"{what}, lse")
+                expect.equal(out, want[:, :, mine], what=f"{what}, out", hints=hints)
+                expect.equal(lse, want_lse[:, :, mine], what=f"{what}, lse")
 
-    @check(points=3, title="half-blocks that the causal mask empties are never computed")
+    @check(points=4, title="half-blocks that the causal mask empties are never computed")
     def test_skips(self, submission):
-        for order in ("zigzag", "contiguous"):
-            length, ranks = 24, 3
-            given = inputs(length, 4, 2)
-            one = 4 * BATCH * 4 * SIZE * (length // (2 * ranks)) ** 2  # FLOPs of a half-block
-            for rank, (got, _) in enumerate(self.rung(submission, order, length, ranks, given)):
-                want = 2 * ranks + 1 if order == "zigzag" else 4 * rank + 3
-                computed = got["flops"] / one
+        cases = [(order, inputs(24, 4, 2)) for order in ("zigzag", "contiguous", "drawn")]
+        for what, (q, *_), places, rank, got in self.rung(submission, 3, cases):
+            self.is_ring(what, places, rank, got)
+            half = places.shape[1] // 2
+            one = 4 * BATCH * q.shape[1] * SIZE * half**2  # FLOPs of a half-block
+            runs = places[rank].view(2, half)[:, 0] // half  # which of the text's 2N
+            computed, want = got["flops"] / one, int(runs.sum()) + 2
+            words = "skip those with offset < 0, all of whose keys come after all of their queries"
+            if computed > 4 * len(places):
                 words = (
-                    "skip those with offset < 0, all of whose keys come after all of their queries"
+                    f"a rank has {4 * len(places)} in all. An offset is that of two halves: "
+                    "attend to q[:, :, rows] and k[:, :, keys], not to the whole block each time"
                 )
-                if computed > 4 * ranks:
-                    words = (
-                        f"a rank has {4 * ranks} in all. An offset is that of two halves: "
-                        "attend to q[:, :, rows] and k[:, :, keys], not to the whole block each time"
-                    )
-                expect.that(
-                    computed <= 1.02 * want,
-                    f"{order}, rank {rank} of {ranks} computed {computed:.3g} half-blocks, {want} "
-                    f"hold anything that may be read: {words}",
-                )
-
-    @check(points=2, title="N-1 messages of K key and value heads, not H")
-    def test_bytes(self, submission):
-        length, ranks = 24, 3
-        given = inputs(length, 6, 2)
-        want = 2 * given[1].nbytes // ranks
-        for rank, (got, _) in enumerate(self.rung(submission, "zigzag", length, ranks, given)):
-            others = {kind for kind, _ in got["ops"]} - {"send", "recv"}
             expect.that(
-                not others,
-                f"it used {', '.join(sorted(others))}: blocks come `around`, one after another",
+                computed <= 1.02 * want,
+                f"{what} computed {computed:.3g} half-blocks, {want} hold anything that may be "
+                f"read: {words}",
             )
-            sends = [nbytes for kind, nbytes in got["ops"] if kind == "send"]
+
+    @check(points=4, title="N-1 messages of K heads, each on its way while the rank computes")
+    def test_messages(self, submission):
+        ranks = 3
+        cases = [("zigzag", inputs(24, 6, 2)), ("zigzag", inputs(12, 4, 4, torch.float32))]
+        for what, (_, k, *_), places, rank, got in self.rung(submission, ranks, cases):
+            self.is_ring(what, places, rank, got)
+            want = 2 * k.nbytes // ranks
+            sends = [nbytes for kind, nbytes, *_ in got["ops"] if kind == "send"]
             words = f"expected {ranks - 1} of {want}, this rank's keys and values"
             if sends and sends[0] == 3 * want:
                 words += ": they were repeated for the query heads *before* they travelled"
             expect.that(
-                sends == [want] * (ranks - 1),
-                f"rank {rank} sent messages of {sends} bytes: {words}",
+                sends == [want] * (ranks - 1), f"{what} sent messages of {sends} bytes: {words}"
             )
+        all_waited(submission)
 
-    @check(points=2, title="bfloat16: parts are merged in float32, and rounded once")
+    @check(points=1, title="large scores; bfloat16: parts are merged in float32, and rounded once")
     def test_rounding(self, submission):
-        length, ranks = 96, 3
-        given = inputs(length, 4, 2, torch.bfloat16)
-        want, _ = causal(*(z.double() for z in given[:3]))
-        for rank, (got, mine) in enumerate(self.rung(submission, "zigzag", length, ranks, given)):
-            out, exact = got["out"], want[:, :, mine]
+        ranks = 3
+        q, k, v, _ = inputs(12, 2, 2)
+        large = [("zigzag", (40 * q.abs(), sign * 40 * k.abs(), v)) for sign in (1, -1)]
+        given = inputs(96, 4, 2, torch.bfloat16)
+        for what, (q, k, v, *_), places, rank, got in self.rung(
+            submission, ranks, [*large, ("zigzag", given)]
+        ):
+            out, lse = pair_of(got["got"])
+            exact, exact_lse = causal(*(z.double() for z in (q, k, v)))
+            exact, exact_lse = exact[:, :, places[rank]], exact_lse[:, :, places[rank]]
+            if q.dtype == torch.float64:
+                expect.equal(out, exact, what=f"{what}, out of scores of {exact_lse.mean():.0f}")
+                expect.equal(lse, exact_lse, what=f"{what}, lse of such scores")
+                continue
             expect.that(
                 out.dtype == torch.bfloat16,
                 f"out is {out.dtype}: give it back in q's dtype, bfloat16",
@@ -450,6 +579,9 @@ class TestRingForward(Exercise):
                 f"rank {rank}: an error of {ulps:.2f} half-units in the last place of bfloat16, 1 is "
                 "what rounding once costs: begin with nothing_read(q), in float32, and round at the end",
             )
+            expect.equal(
+                lse, exact_lse.float(), what=f"{what}, lse, in float32 for a q in bfloat16"
+            )
 
 
 class TestRingBackward(Exercise):
@@ -458,99 +590,140 @@ class TestRingBackward(Exercise):
     name = "ring_backward"
     reference = "minitrain.parallel.context.plain:ring_backward"
     hidden = HIDDEN
+    instead = (
+        "then a rank holds the gradients of all N blocks. Let each go on with its block, by pass_on"
+    )
 
     def rung(self, submission, ranks):
-        kv = torch.randn(ranks, 2, 1, 2, 3, SIZE, dtype=torch.float32)
-        parts = torch.randn(ranks, ranks, 2, 1, 2, 3, SIZE, dtype=torch.float64)
-        dq = torch.randn(ranks, ranks, 1, 4, 3, SIZE, dtype=torch.float64)
+        """Calls in a row: kv of all ranks, parts[rank, owner], and each rank's result."""
+        kvs, factors = [], []
+        for length, kv_heads, narrow, wide in (
+            (3, 2, torch.float32, torch.float64),
+            (4, 1, torch.bfloat16, torch.float32),
+        ):
+            shape = (ranks, 2, 1, kv_heads, length, SIZE)
+            kvs.append(torch.randn(shape).to(narrow))
+            factors.append(torch.randn(shape, dtype=wide))
+        calls = [[(kv[r], factor[r]) for kv, factor in zip(kvs, factors)] for r in range(ranks)]
+        for kv, factor, (given, results) in zip(
+            kvs, factors, on_ranks(submission, probes.back, calls, ranks)
+        ):
+            found = [
+                call["out"] | {"call": call, "mine": mine} for mine, call in zip(given, results)
+            ]
+            yield kv, factor[:, None] * kv, found
 
-        def call():
-            return submission.launch(probes.back, kv, parts, dq, ranks=ranks, timeout=8)
+    def asks_in_turn(self, kv, rank, got):
+        """`gradients` is asked once for each block, as it comes around."""
+        ranks, what = len(kv), f"rank {rank} of {len(kv)}"
+        owners = [owner for owner, *_ in got["log"]]
+        expect.that(
+            owners == [(rank - step) % ranks for step in range(ranks)],
+            f"{what}: `gradients` was asked for the blocks of ranks {owners}: once for each, as they "
+            "come around",
+        )
+        for owner, block, *_ in got["log"]:
+            is_right = torch.equal(block, kv[owner])
+            expect.that(is_right, f"{what}: gradients({owner}, …) got another rank's block")
 
-        return kv, parts, dq, alone(call) if ranks == 1 else call()
+    def is_ring(self, kv, parts, rank, got):
+        """Blocks and gradients go to the right, each while the next block is computed with."""
+        ranks = len(kv)
+        self.asks_in_turn(kv, rank, got)
+        to_the_right(got["ops"], rank, ranks, self.instead)
+        sends = [nbytes for kind, nbytes, *_ in got["ops"] if kind == "send"]
+        counts = sends.count(kv[0].nbytes), sends.count(parts[0, 0].nbytes)
+        words = "as many as kv's"
+        if counts[1] == ranks:
+            words = "the own part needs not travel, it waits at home for the others"
+        expect.that(
+            counts == (ranks - 1, ranks - 1) and len(sends) == sum(counts),
+            f"rank {rank} of {ranks} sent {plural(counts[0], 'message')} of kv's size and {counts[1]} "
+            f"of its gradient's, {len(sends)} in all; expected {ranks - 1} of each, in the dtype that "
+            f"`gradients` gives: {words}",
+        )
+        for step, (*_, blocks, _) in enumerate(got["log"]):
+            due = min(step + 1, ranks - 1), step
+            expect.that(
+                blocks == due,
+                f"rank {rank}, step {step}: {plural(blocks[0], 'block')} of keys had been sent off and "
+                f"{blocks[1]} waited for, expected {due[0]} and {due[1]}: call `gradients` inside the "
+                "loop over `around`, while the next block travels",
+            )
 
-    @check(points=5, title="dq of all blocks, and all ranks' parts of the own dkv (1 to 4 ranks)")
+    @check(points=3, title="dq of all blocks, and all ranks' parts of the own dkv (1 to 4 ranks)")
     def test_values(self, submission):
         for ranks in (4, 3, 2, 1):
-            _, parts, dq, results = self.rung(submission, ranks)
-            for rank, got in enumerate(results):
-                what = f"rank {rank} of {ranks}"
-                for owner, is_right, *_ in got["log"]:
-                    expect.that(is_right, f"{what}: gradients({owner}, …) got another rank's block")
-                expect.equal(
-                    got["dq"],
-                    dq[rank].sum(0),
-                    what=f"{what}, dq",
-                    hints=[(dq[rank, owner], "that is of one block: they add up") for owner in range(ranks)],
-                )  # fmt: skip
-                own, want = parts[rank, rank], parts[:, rank].sum(0)
-                left = (rank - 1) % ranks  # sent on in each step: its parts, for all other owners
-                passed = own + parts[left].sum(0) - parts[left, left]
-                expect.equal(
-                    got["dkv"],
-                    want,
-                    what=f"{what}, dkv",
-                    hints=[
-                        (own, "that is this rank's own part: the others' queries read these keys, too"),
-                        (want - own, "this rank's own part is missing, which waited at home"),
-                        (want + own, "this rank's own part is in it twice"),
-                        (parts[rank].sum(0), "that adds this rank's parts for *all* owners: each "
-                         "belongs to one of them, and travels there"),
-                        (passed, "that adds all that the left neighbour computed to the own part: "
-                         "what arrives is the next block's, add it to this rank's part of that and "
-                         "pass both on"),
-                        (parts.sum((0, 1)), "that adds all parts of all blocks: a part belongs to "
-                         "its block's owner alone"),
-                        *[(parts[:, other].sum(0), f"that is the gradient of rank {other}'s block: it "
-                           "is not home yet") for other in range(ranks)],
-                        *[(own + parts[other, rank], f"only the part of rank {other} came: add the sum "
-                           "that came from the left to the own part, and pass both on")
-                          for other in range(ranks)],
-                    ],
-                )  # fmt: skip
+            for kv, parts, results in self.rung(submission, ranks):
+                for rank, got in enumerate(results):
+                    self.judge(kv, parts, rank, got)
 
-    @check(points=3, title="N-1 messages of kv and N-1 of its gradient")
+    def judge(self, kv, parts, rank, got):
+        ranks, dq = len(parts), parts[rank].sum(1)  # (N, B, K, T/N, C), a rank's from each block
+        what, (got_dq, got_dkv) = f"rank {rank} of {ranks}", pair_of(got["got"], "dq and dkv")
+        self.asks_in_turn(kv, rank, got)
+        expect.left_alone([got["call"]], [got["mine"]], ["kv"], what=what)
+        expect.equal(
+            got_dq,
+            dq.sum(0),
+            what=f"{what}, dq",
+            hints=[(dq[owner], "that is of one block: they add up") for owner in range(ranks)],
+        )
+        own, want = parts[rank, rank], parts[:, rank].sum(0)
+        left = (rank - 1) % ranks  # sent on in each step: its parts, for all other owners
+        passed = own + parts[left].sum(0) - parts[left, left]
+        expect.equal(
+            got_dkv,
+            want,
+            what=f"{what}, dkv",
+            hints=[
+                (own, "that is this rank's own part: the others' queries read these keys, too"),
+                (want - own, "this rank's own part is missing, which waited at home"),
+                (want + own, "this rank's own part is in it twice"),
+                (parts[rank].sum(0), "that adds this rank's parts for *all* owners: each "
+                 "belongs to one of them, and travels there"),
+                (passed, "that adds all that the left neighbour computed to the own part: "
+                 "what arrives is the next block's, add it to this rank's part of that and "
+                 "pass both on"),
+                (parts.sum((0, 1)), "that adds all parts of all blocks: a part belongs to "
+                 "its block's owner alone"),
+                *[(parts[:, other].sum(0), f"that is the gradient of rank {other}'s block: it "
+                   "is not home yet") for other in range(ranks)],
+                *[(own + parts[other, rank], f"only the part of rank {other} came: add the sum "
+                   "that came from the left to the own part, and pass both on")
+                  for other in range(ranks)],
+            ],
+        )  # fmt: skip
+
+    @check(points=4, title="N-1 messages of kv and N-1 of its gradient, to the right")
     def test_messages(self, submission):
-        for ranks in (3, 1):
-            kv, parts, _, results = self.rung(submission, ranks)
-            for rank, got in enumerate(results):
-                others = {kind for kind, _ in got["ops"]} - {"send", "recv"}
-                expect.that(
-                    not others,
-                    f"it used {', '.join(sorted(others))}: then a rank holds the gradients of all N "
-                    "blocks. Let each go on with its block, by pass_on",
-                )
-                sends = [nbytes for kind, nbytes in got["ops"] if kind == "send"]
-                counts = sends.count(kv[0].nbytes), sends.count(parts[0, 0].nbytes)
-                words = "as many as kv's"
-                if counts[1] == ranks:
-                    words = "the own part needs not travel, it waits at home for the others"
-                expect.that(
-                    counts == (ranks - 1, ranks - 1) and len(sends) == sum(counts),
-                    f"rank {rank} of {ranks} sent kv {counts[0]} times and its gradient {counts[1]} "
-                    f"times, {len(sends)} messages in all; expected {ranks - 1} of each, in the dtype "
-                    f"that `gradients` gives: {words}",
-                )
+        for ranks in (4, 1):
+            for kv, parts, results in self.rung(submission, ranks):
+                for rank, got in enumerate(results):
+                    self.is_ring(kv, parts, rank, got)
+            all_waited(submission)
 
-    @check(points=2, title="a gradient travels while the next block is computed")
+    @check(points=3, title="a gradient travels while the next block is computed")
     def test_overlap(self, submission):
-        _, _, _, results = self.rung(submission, 4)
-        for rank, got in enumerate(results):
-            for step, (_, _, sends, waited) in enumerate(got["log"]):
-                due = max(0, step - 1)
-                words = "pass one on as soon as this rank's part is in it"
-                if sends > due:
-                    words = "the own part waits at home, it is never passed on"
-                expect.that(
-                    sends == due,
-                    f"rank {rank}, step {step}: {plural(sends, 'gradient')} had been sent off before "
-                    f"this block was computed, expected {due}: {words}",
-                )
-                expect.that(
-                    waited <= max(0, step - 2),
-                    f"rank {rank}, step {step}: it had already waited for gradient {waited}. Keep what "
-                    "pass_on returned, and call it when the next part is there to be added",
-                )
+        ranks = 4
+        for kv, parts, results in self.rung(submission, ranks):
+            for rank, got in enumerate(results):
+                self.is_ring(kv, parts, rank, got)
+                for step, (*_, (sends, waited)) in enumerate(got["log"]):
+                    due, where = max(0, step - 1), f"rank {rank}, step {step}"
+                    words = "pass one on as soon as this rank's part is in it"
+                    if sends > due:
+                        words = "the own part waits at home, it is never passed on"
+                    expect.that(
+                        sends == due,
+                        f"{where}: {plural(sends, 'gradient')} had been sent off before "
+                        f"this block was computed, expected {due}: {words}",
+                    )
+                    expect.that(
+                        waited <= max(0, step - 2),
+                        f"{where}: it had already waited for gradient {waited}. Keep what "
+                        "pass_on returned, and call it when the next part is there to be added",
+                    )
 
 
 def heads_dealt(ranks, q, k, v):
@@ -567,17 +740,29 @@ class TestUlysses(Exercise):
     name = "ulysses"
     reference = "minitrain.parallel.context.plain:ulysses"
     hidden = HIDDEN
-    cases = ((2, 14, 8, 4), (3, 15, 6, 3), (4, 8, 8, 2))  # ranks, tokens, heads, key heads
+    cases: ClassVar = {  # ranks: tokens, heads, key heads, in a row
+        2: ((14, 12, 2), (4, 2, 1), (6, 4, 4)),
+        3: ((15, 6, 3), (3, 6, 1)),
+        4: ((8, 8, 2), (12, 4, 1), (8, 8, 8)),
+        1: ((5, 4, 2),),
+    }
 
-    def exchanged(self, submission, cases):
-        for ranks, length, heads, kv_heads in cases:
-            given = inputs(length, heads, kv_heads)
-            results = submission.launch(probes.heads_for_tokens, *given, ranks=ranks, timeout=10)
-            yield f"{heads} heads, {kv_heads} key heads, {ranks} ranks", given, ranks, results
+    def exchanged(self, submission, sizes):
+        for ranks in sizes:
+            wholes = [inputs(*case) for case in self.cases[ranks]]
+            wholes.append([z.float() for z in inputs(2 * ranks, ranks, ranks, batch=1)])
+            parts = [
+                [[z.chunk(ranks, 2)[r] for z in whole] for whole in wholes] for r in range(ranks)
+            ]
+            calls = on_ranks(submission, probes.heads_for_tokens, parts, ranks)
+            for (q, k, v, d_out), (given, results) in zip(wholes, calls):
+                what = f"{q.shape[1]} heads, {k.shape[1]} key heads, {plural(ranks, 'rank')}"
+                found = [call | {"mine": mine} for mine, call in zip(given, results)]
+                yield what, (q, k, v, d_out), ranks, found
 
-    @check(points=5, title="equals one process: key heads more, as many and fewer than ranks")
+    @check(points=3, title="equals one process: key heads more, as many and fewer than ranks")
     def test_values(self, submission):
-        for what, (q, k, v, _), ranks, results in self.exchanged(submission, self.cases):
+        for what, (q, k, v, _), ranks, results in self.exchanged(submission, (2, 3, 4, 1)):
             whole, _ = causal(q, k, v)
             want = whole.chunk(ranks, 2)
             copies = max(1, ranks // k.shape[1])
@@ -590,12 +775,14 @@ class TestUlysses(Exercise):
             back = torch.arange(q.shape[1]).view(ranks, -1).T.flatten()
             returned = whole[:, :, mixed.argsort()].chunk(ranks, 2)
             for rank, got in enumerate(results):
+                where = f"{what}, rank {rank}"
+                expect.left_alone([got], [got["mine"]], ["q", "k", "v"], ranks > 1, where)
                 mine = want[rank]
                 local = causal(*(z.chunk(ranks, 2)[rank] for z in (q, k, v)))[0]
                 expect.equal(
                     got["out"],
                     mine,
-                    what=f"{what}, rank {rank}",
+                    what=where,
                     hints=[
                         (other[rank], "query heads read the wrong key heads: copies stand side by "
                          "side, 0 0 1 1 (repeat_interleave), not 0 1 0 1 (repeat)"),
@@ -612,49 +799,53 @@ class TestUlysses(Exercise):
                     ],
                 )  # fmt: skip
 
-    @check(points=2, title="every gradient equals one process")
+    @check(points=3, title="every gradient equals one process, of calls whose backward comes later")
     def test_gradients(self, submission):
-        for what, given, ranks, results in self.exchanged(submission, self.cases[::2]):
-            leaves = [z.clone().requires_grad_() for z in given[:3]]
-            causal(*leaves)[0].backward(given[3])
+        for what, (q, k, v, d_out), ranks, results in self.exchanged(submission, (2, 4)):
+            leaves = [z.clone().requires_grad_() for z in (q, k, v)]
+            causal(*leaves)[0].backward(d_out)
             for rank, got in enumerate(results):
+                self.is_ulysses(what, q, k, ranks, rank, got["ops"])
                 for name, leaf, gradient in zip("qkv", leaves, got["gradients"]):
                     want = leaf.grad.chunk(ranks, 2)[rank]
                     expect.equal(gradient, want, what=f"{what}, rank {rank}, gradient of {name}")
 
-    @check(points=3, title="bytes: (N-1)/N · B·T/N·C · (2H + 2·max(K, N)) numbers")
+    @check(points=5, title="bytes: (N-1)/N · B·T/N·C · (2H + 2·max(K, N)) numbers")
     def test_bytes(self, submission):
-        for what, (q, k, *_), ranks, results in self.exchanged(submission, self.cases[::2]):
-            heads, kv_heads, length = q.shape[1], k.shape[1], q.shape[2]
-            head = 8 * BATCH * SIZE * (length // ranks)  # bytes of one head's T/N tokens
-            carried = 2 * heads + 2 * max(kv_heads, ranks)
+        for what, (q, k, *_), ranks, results in self.exchanged(submission, (2, 3, 4)):
             for rank, got in enumerate(results):
-                expect.that(
-                    got["kinds"] == ["all_to_all"],
-                    f"{what}: it used {', '.join(got['kinds']) or 'no message'}: only `exchange` is "
-                    "needed, on the way there and on the way back",
-                )
-                words = "one way for q, k and v, one back for the answers"
-                if got["sent"] == 4 * heads * head * (ranks - 1) // ranks:
-                    words = (
-                        "keys and values were repeated for all H query heads before they travelled"
-                    )
-                if got["sent"] == 2 * heads * head * (ranks - 1) // ranks:
-                    words = (
-                        "no key or value travelled; where K > N, size // K is 0, and 1 is needed"
-                    )
-                expect.that(
-                    got["sent"] == carried * head * (ranks - 1) // ranks,
-                    f"{what}: rank {rank} sent {got['sent'] / head:.4g} heads of T/N tokens, expected "
-                    f"{carried * (ranks - 1) / ranks:.4g}: {words}",
-                )
+                self.is_ulysses(what, q, k, ranks, rank, got["ops"])
 
-    @check(
-        points=2, title="ranks that do not divide the heads: a ValueError, before anything is sent"
-    )
+    def is_ulysses(self, what, q, k, ranks, rank, ops):
+        """Each rank gets its heads' tokens, and no more."""
+        kinds = sorted({kind for kind, *_ in ops})
+        expect.that(
+            kinds == ["all_to_all"],
+            f"{what}: it used {', '.join(kinds) or 'no message'}: only `exchange` is needed, on the "
+            "way there and on the way back",
+        )
+        heads, kv_heads = q.shape[1], k.shape[1]
+        head = q[:, 0].nbytes // ranks  # bytes of one head's T/N tokens
+        sent = sum(nbytes for *_, nbytes in ops) / head
+        want = (2 * heads + 2 * max(kv_heads, ranks)) * (ranks - 1) / ranks
+        hints = {
+            (heads + 2 * kv_heads) * (ranks - 1): "that gathers all heads on every rank: a rank "
+            "needs all tokens of H/N heads",
+            2 * heads * (ranks - 1) / ranks: "no key or value travelled; where K > N, size // K is "
+            "0, and 1 is needed",
+            4 * heads * (ranks - 1) / ranks: "keys and values were repeated for all H query heads "
+            "before they travelled",
+        }
+        expect.that(
+            abs(sent - want) < 1e-6,
+            f"{what}: rank {rank} sent {sent:.4g} heads of T/N tokens, expected {want:.4g}: "
+            f"{hints.get(sent, 'one way for q, k and v, one back for the answers')}",
+        )
+
+    @check(points=1, title="ranks that do not divide the heads: a ValueError, and nothing is sent")
     def test_refuses(self, submission):
         q, k, v, _ = inputs(5, 6, 2)
-        cases = [(q, k, v, 4, None), (q, k, v, 12, None)]
+        cases = [(q, k, v, size, None) for size in (4, 5, 12)]
         for case, got in zip(cases, submission.run(probes.refusals, cases)):
             expect.that(
                 got == "ValueError",

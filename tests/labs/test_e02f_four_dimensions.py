@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 from itertools import permutations
 
 import torch
 
-from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.parallel.layout import layout_of
@@ -50,6 +50,15 @@ SHAPES = (
 )
 
 
+def shapes():
+    """Those, and some that are drawn: of two to five axes, some of size 1."""
+    drawn = []
+    for number in (2, 3, 4, 5):
+        names = random.sample(["pp", "dp", "ep", "cp", "tp"], number)
+        drawn.append({name: random.choice((1, 2, 2, 3)) for name in names} | {names[0]: 2})
+    return [*SHAPES, *drawn]
+
+
 class TestMesh(Exercise):
     """Ranks to coordinates and lines"""
 
@@ -57,61 +66,75 @@ class TestMesh(Exercise):
     reference = "minitrain.parallel.mesh:Mesh"
     hidden = FILES
 
+    def asked(self, submission, method, sizes, calls, names):
+        """(mesh, arguments, what it gave) of each call, which come in any order."""
+        calls = random.sample(calls, len(calls))
+        found = submission.run(probes.on_meshes, sizes, method, calls)
+        expect.left_alone(found, calls, ["mesh", *names], what=f"`{method}`")
+        meshes = [probes.Grid(**each) for each in sizes]
+        return [(meshes[n], given, call["out"]) for (n, *given), call in zip(calls, found)]
+
     @check(points=6, title="coordinates of every rank: the last axis varies fastest")
     def test_coordinates(self, submission):
-        for sizes, found in zip(SHAPES, submission.run(probes.places_of, SHAPES)):
-            mesh = probes.Grid(**sizes)
-            backwards = probes.Grid(**dict(reversed(sizes.items())))
-            every = range(mesh.number)
-            first_fastest = [dict(backwards.coordinates(rank)) for rank in every]
-            got = [dict(pairs) for pairs in found]
-            want = [mesh.coordinates(rank) for rank in every]
-            if got != want and got == first_fastest:
-                raise CheckFailed(
-                    f"{mesh}: rank 1 is {got[1]}, as if the first axis varied fastest. The last one does: "
-                    f"take the digits off from the last axis on, rank 1 is {want[1]}"
-                )
-            for rank in every:
-                expect.equal(got[rank], want[rank], what=f"{mesh}, coordinates of rank {rank}")
-                names = [axis for axis, _ in found[rank]]
-                expect.that(
-                    names == list(mesh.axes),
-                    f"{mesh}: coordinates come in the order {names}; in the mesh's order they are {list(mesh.axes)}",
-                )
+        sizes = shapes()
+        calls = [(n, r) for n, each in enumerate(sizes) for r in range(math.prod(each.values()))]
+        for mesh, (rank,), got in self.asked(submission, "coordinates", sizes, calls, ["rank"]):
+            want = mesh.coordinates(rank)
+            what = f"{mesh}, coordinates of rank {rank}"
+            backwards = probes.Grid(**dict(reversed(list(zip(mesh.axes, mesh.shape)))))
+            words = (
+                "as if the first axis varied fastest. The last one does: take the digits off from the "
+                "last axis on"
+            )
+            expect.equal(got, want, what=what, hints=[(backwards.coordinates(rank), words)])
+            expect.that(
+                list(got) == list(mesh.axes),
+                f"{what} come in the order {list(got)}; in the mesh's order they are "
+                f"{list(mesh.axes)}",
+            )
 
     @check(points=5, title="a line: who differs along one axis only, itself among them")
     def test_lines(self, submission):
-        self.along(submission, [(a,) for sizes in SHAPES for a in sizes], one=True)
+        sizes = shapes()
+        self.along(submission, sizes, [(n, axis) for n, each in enumerate(sizes) for axis in each])
 
-    @check(points=3, title="a plane, along several axes named in any order")
+    @check(points=3, title="a plane, along several axes named in any order, or none")
     def test_planes(self, submission):
-        self.along(submission, [("dp", "tp"), ("tp", "pp"), ("tp", "dp", "pp"), ("tp", "ep")])
+        sizes, named = shapes(), [(0, ("dp", "tp")), (1, ("tp", "pp")), (3, ["tp", "dp", "ep"])]
+        for n, each in enumerate(sizes):
+            names = [random.sample(list(each), number) for number in range(len(each) + 1)]
+            named += [(n, random.choice((list, tuple))(some)) for some in names]
+        self.along(submission, sizes, named)
 
-    def along(self, submission, named, one=False):
-        calls = [
-            (sizes, axes[0] if one else axes, rank)
-            for sizes in SHAPES
-            for axes in dict.fromkeys(named)
-            if set(axes) <= set(sizes)
-            for rank in range(math.prod(sizes.values()))
-        ]
-        for (sizes, axes, rank), got in zip(calls, submission.run(probes.lines_of, calls)):
-            mesh = probes.Grid(**sizes)
-            want = mesh.ranks(axes, rank)
-            others = [axis for axis in mesh.axes if axis not in ([axes] if one else axes)]
+    def along(self, submission, sizes, named):
+        numbers = [math.prod(each.values()) for each in sizes]
+        some = [random.sample(range(number), min(number, 12)) for number in numbers]
+        calls = [(n, axes, rank) for n, axes in named for rank in some[n]]
+        for mesh, (axes, rank), got in self.asked(
+            submission, "ranks", sizes, calls, ["axes", "rank"]
+        ):
+            want, what = mesh.ranks(axes, rank), f"{mesh}, along {axes} from rank {rank}"
+            others = [a for a in mesh.axes if a not in ([axes] if isinstance(axes, str) else axes)]
             hints = [
                 ([r for r in want if r != rank], "the rank itself is a member of its line"),
                 (
                     mesh.ranks(others, rank),
-                    "those share the coordinates along these axes; their line differs along them and shares "
-                    "all others",
+                    "those share the coordinates along these axes; their line differs along them and "
+                    "shares all others",
+                ),
+                *(
+                    (mesh.ranks(a, rank), f"that is along {a} alone")
+                    for a in axes
+                    if a in mesh.axes
                 ),
             ]
+            is_list = isinstance(got, (list, tuple))
+            expect.that(is_list, f"{what}: got {expect.show(got)}; return a list of ranks")
             expect.that(
                 got == want or sorted(got) != want,
-                f"{mesh}, along {axes} from rank {rank}: {got} are the right ones, in order of rank, please",
+                f"{what}: {got} are the right ones, in order of rank, please",
             )
-            expect.equal(got, want, what=f"{mesh}, along {axes} from rank {rank}", hints=hints)
+            expect.equal(got, want, what=what, hints=hints)
 
 
 # ---- copies ----
@@ -124,12 +147,18 @@ LAYOUTS = (
     ("the tied table", "tp", "dp pp"),
     ("a tied table, whole", "", "dp pp"),
 )
-BIG = (
-    {"pp": 4, "dp": 3, "ep": 2, "cp": 1, "tp": 5},
-    {"pp": 2, "dp": 2, "ep": 1, "cp": 1, "tp": 2},
-    {"dp": 2, "tp": 4},
-    {"pp": 3, "cp": 2},
-)
+
+
+def large_meshes():
+    """With axes of different primes, so that no product is another's."""
+    a, b, c, d = random.sample((2, 3, 5, 7), 4)
+    return (
+        {"pp": 4, "dp": a, "ep": b, "cp": c, "tp": d},
+        {"pp": 2, "dp": b, "ep": 1, "cp": 1, "tp": a},
+        {"dp": a, "tp": c},
+        {"tp": b, "dp": d, "pp": 1},
+        {"pp": 3, "cp": d},
+    )
 
 
 def copies(split, partial, mesh):
@@ -148,10 +177,9 @@ class TestCopies(Exercise):
     def judge(self, submission, tied):
         cases = [
             (words, split.split(), partial.split(), sizes)
-            for sizes in BIG
+            for sizes in large_meshes()
             for words, split, partial in LAYOUTS
-            if ("pp" in partial.split()) == tied and "tp" not in {*split.split()} - {*sizes}
-            if not tied or "pp" in sizes
+            if ("pp" in partial.split()) == tied and (not tied or sizes.get("pp", 1) > 1)
         ]
         found = submission.run(probes.copies_of, [case[1:] for case in cases])
         for (words, split, partial, sizes), got in zip(cases, found):
@@ -194,28 +222,35 @@ MESHES = (
     {"dp": 4},
     {"dp": 2, "tp": 2},
 )
+NARROW = {
+    **dict.fromkeys(("norm", "bias", "gain"), torch.float32),
+    **dict.fromkeys(("matrix", "table"), torch.float16),
+    "expert": torch.bfloat16,
+}
 
 
-def wholes(sizes):
+def wholes(sizes, without=lambda name, stage: False, scale=1.0, dtypes=None):
     """{(name, stage): the whole gradient}; a table has one for both stages that hold it."""
     mesh, found = probes.all_axes(sizes), {}
-    for i, (name, _, _, where) in enumerate(probes.PARTS):
+    for i, (name, shape, _, _, where) in enumerate(probes.PARTS):
         for stage in probes.stages_of(where, mesh):
-            made = torch.randn(12, 3, dtype=torch.float64) * (1 + i)
-            found[name, stage] = found[name, 0] if where == "ends" and stage else made
+            made = scale * torch.randn(shape, dtype=torch.float64) * (1 + i)
+            made = made.to((dtypes or {}).get(name, torch.float64))
+            if not without(name, stage):
+                found[name, stage] = found[name, 0] if where == "ends" and stage else made
     return found
 
 
 def squares(sizes, gradients):
     """{words: sum of squares} as each mistake counts them; "" is the right one."""
     mesh = probes.all_axes(sizes)
-    seen = {(name, stage): g for (name, stage), g in gradients.items()}
     pp, size = mesh["pp"], mesh.number
     found = dict.fromkeys(("", "copies", "table", "stages", "mean", "experts"), 0.0)
-    for name, split, _partial, where in probes.PARTS:
-        ends = probes.stages_of(where, mesh)
-        for stage in ends:
-            whole = seen[name, stage].square().sum().item()
+    for name, _shape, split, _partial, where in probes.PARTS:
+        for stage in probes.stages_of(where, mesh):
+            if (name, stage) not in gradients:
+                continue
+            whole = gradients[name, stage].double().square().sum().item()
             once = 0 if where == "ends" and stage else 1
             held = copies(split.split(), [], mesh)
             found[""] += once * whole
@@ -239,19 +274,25 @@ NORM_HINTS = {
 }
 
 
+def gradients_of(mesh, rank, gradients):
+    """{name: this rank's part}"""
+    return probes.gradients_on(mesh, mesh.coordinates(rank), gradients)
+
+
 def of_ranks(mesh, gradients):
     """Each rank's own sums: of squares, of squares over their copies, and what mistakes add up."""
     found = {"own": [], "shared": [], "inside": [], "lengths": []}
     for rank in range(mesh.number):
-        layouts = [
-            (p.grad, copies(layout_of(p).split, layout_of(p).partial, mesh))
-            for p in probes.model_on(mesh, mesh.coordinates(rank), gradients)
-            if p.grad is not None
+        model = probes.model_on(mesh, mesh.coordinates(rank), {})
+        held = [
+            (g.double(), copies(layout_of(model[name]).split, layout_of(model[name]).partial, mesh))
+            for name, g in gradients_of(mesh, rank, gradients).items()
         ]
-        found["own"].append(sum(g.square().sum() for g, _ in layouts))
-        found["shared"].append(sum(g.square().sum() / c for g, c in layouts))
-        found["inside"].append(sum((g / c).square().sum() for g, c in layouts))
-        found["lengths"].append(sum(g.norm() / c for g, c in layouts))
+        zero = torch.zeros((), dtype=torch.float64)
+        found["own"].append(sum((g.square().sum() for g, _ in held), zero))
+        found["shared"].append(sum((g.square().sum() / c for g, c in held), zero))
+        found["inside"].append(sum(((g / c).square().sum() for g, c in held), zero))
+        found["lengths"].append(sum((g.norm() / c for g, c in held), zero))
     return found
 
 
@@ -271,45 +312,64 @@ def rank_hints(mesh, rank, parts):
     ]  # fmt: skip
 
 
-def launched(submission, sizes, gradients, limit=None):
+def launched(submission, sizes, steps, dtypes=None):
+    """(the mesh, each step's (gradients, limit, walked once?) and the ranks' results)."""
     mesh = probes.all_axes(sizes)
-    results = submission.launch(probes.ran, sizes, gradients, limit, ranks=mesh.number, timeout=10)
-    for rank, result in enumerate(results):
-        expect.that(result["kind"] != "NoneType", f"rank {rank} returned None: return the norm")
+    results = submission.launch(
+        probes.ran, sizes, dtypes or {}, steps, ranks=mesh.number, timeout=10
+    )
+    for rank, result in enumerate(result for each in zip(*results) for result in each):
+        words = f"rank {rank % mesh.number} returned"
+        expect.that(result["kind"] != "NoneType", f"{words} None: return the norm")
         expect.that(
             result["kind"] == "torch.float64",
-            f"rank {rank} returned a {result['kind']}: the norm is a scalar tensor of float64, in which "
+            f"{words} a {result['kind']}: the norm is a scalar tensor of float64, in which "
             "millions of squares keep their digits",
         )
-    return mesh, results
+        shape = tuple(result["value"].shape)
+        expect.that(result["value"].numel() == 1, f"{words} a tensor of shape {shape}")
+    return mesh, list(zip(steps, zip(*results)))
 
 
 def norm_is(mesh, sizes, gradients, results):
     right, *wrong = squares(sizes, gradients).items()
     want = torch.tensor(right[1], dtype=torch.float64).sqrt()
-    values = [result["value"] for result in results]
     parts = of_ranks(mesh, gradients)
-    for rank, value in enumerate(values):
-        expect.that(
-            value.numel() == 1, f"rank {rank} returned a tensor of shape {tuple(value.shape)}"
-        )
+    is_narrow = any(g.dtype != torch.float64 for g in gradients.values())
+    for rank, result in enumerate(results):
         hints = [
             *rank_hints(mesh, rank, parts),
             (want.square(), "that is the square: the root is missing"),
             *((torch.tensor(s, dtype=torch.float64).sqrt(), NORM_HINTS[k]) for k, s in wrong),
         ]
-        got, what = value.view(()), f"{mesh}, the norm on rank {rank}"
-        if 1e-10 < (got / want - 1).abs() < 1e-5:
+        got, what = result["value"].view(()), f"{mesh}, the norm on rank {rank}"
+        if 1e-10 < (got / want - 1).abs() < (1e-2 if is_narrow else 1e-5):
             hints.append((got, "nearly: add the squares up in float64, `p.grad.double()`"))
+        if is_narrow and not got.isfinite():
+            hints.append((got, "squares of narrow dtypes overflow: square `p.grad.double()`"))
         expect.equal(got, want, what=what, hints=hints)
 
 
-def model_gradients(mesh, rank, gradients):
-    return [
-        p.grad
-        for p in probes.model_on(mesh, mesh.coordinates(rank), gradients)
-        if p.grad is not None
-    ]
+def pairs(mesh, rank, gradients, result):
+    """(name, gradient before, and after) of what has one on this rank."""
+    before = gradients_of(mesh, rank, gradients)
+    lost = sorted(set(before) - set(result["gradients"]))
+    expect.that(not lost, f"rank {rank}: the gradient of {', '.join(lost)} is None afterwards")
+    return [(name, whole, result["gradients"][name]) for name, whole in before.items()]
+
+
+def weights_stayed(rank, result):
+    words = f"rank {rank}: the weights changed. Only their `.grad` is asked about"
+    expect.that(result["weights"], words)
+
+
+def nothing_stayed(mesh, rank, gradients, result):
+    new = sorted(set(result["gradients"]) - set(gradients_of(mesh, rank, gradients)))
+    expect.that(
+        not new,
+        f"rank {rank}: a parameter whose `.grad` was None ({', '.join(new)}) has one afterwards: "
+        "leave it None",
+    )
 
 
 class TestNorm(Exercise):
@@ -319,31 +379,49 @@ class TestNorm(Exercise):
     reference = "minitrain.parallel.hybrid.gradients:gradient_norm"
     hidden = FILES
 
-    @check(points=4, title="copies and slices: equals one process (dp = tp = 2)")
+    @check(points=4, title="copies and slices: equals one process, step after step (dp = tp = 2)")
     def test_data(self, submission):
-        sizes = MESHES[3]
-        gradients = wholes(sizes)
-        mesh, results = launched(submission, sizes, gradients)
-        norm_is(mesh, sizes, gradients, results)
+        sizes, first = MESHES[3], wholes(MESHES[3])
+        some = wholes(sizes, lambda name, stage: name in ("matrix", "gain"))
+        steps = [(gradients, None, False) for gradients in (first, some, first)]
+        mesh, found = launched(submission, sizes, steps)
+        for (gradients, *_), results in found:
+            norm_is(mesh, sizes, gradients, results)
 
     @check(
-        points=4, title="stages, slices, experts, a tied table: every element once (6 and 8 ranks)"
+        points=4, title="stages, slices, experts, a tied table: every element once (4 to 8 ranks)"
     )
     def test_once(self, submission):
-        for sizes in MESHES[:2]:
-            gradients = wholes(sizes)
-            mesh, results = launched(submission, sizes, gradients)
-            norm_is(mesh, sizes, gradients, results)
+        def of_stage_1(name, stage):
+            return stage == 1 or name == "table"
+
+        for sizes, others, dtypes in (
+            (MESHES[0], [wholes(MESHES[0], of_stage_1)], {}),
+            (MESHES[1], [], {}),
+            (MESHES[3], [], NARROW),
+        ):
+            scale = 300.0 if dtypes else 1.0
+            every = [wholes(sizes, scale=scale, dtypes=dtypes), *others]
+            mesh, found = launched(submission, sizes, [(g, None, False) for g in every], dtypes)
+            for (gradients, *_), results in found:
+                for rank, result in enumerate(results):
+                    little(mesh, rank, result["ops"])
+                norm_is(mesh, sizes, gradients, results)
 
     @check(points=4, title="a number travels, no gradients; and they stay as they were")
     def test_sent(self, submission):
         sizes = MESHES[1]
-        gradients = wholes(sizes)
-        mesh, results = launched(submission, sizes, gradients)
-        for rank, result in enumerate(results):
-            little(mesh, rank, result["ops"])
-            for got, want in zip(result["gradients"], model_gradients(mesh, rank, gradients)):
-                expect.identical(got, want, what=f"a gradient on rank {rank}, after the norm")
+        mesh, found = launched(submission, sizes, [(wholes(sizes), None, False)])
+        for (gradients, *_), results in found:
+            for rank, result in enumerate(results):
+                little(mesh, rank, result["ops"])
+                shape = tuple(result["value"].shape)
+                expect.that(shape == (), f"the norm is a scalar, got a tensor of shape {shape}")
+                weights_stayed(rank, result)
+                nothing_stayed(mesh, rank, gradients, result)
+                for name, whole, got in pairs(mesh, rank, gradients, result):
+                    what = f"the gradient of {name} on rank {rank}, after the norm"
+                    expect.identical(got, whole, what=what)
 
 
 def little(mesh, rank, ops):
@@ -367,72 +445,102 @@ class TestClip(Exercise):
     reference = "minitrain.parallel.hybrid.gradients:clip_on_mesh"
     hidden = FILES
 
-    @check(points=5, title="one factor on all ranks, so that the whole is as long as the limit")
+    @check(points=6, title="one factor on all ranks, so that the whole is as long as the limit")
     def test_clips(self, submission):
-        sizes, limit = MESHES[0], 0.5
-        gradients = wholes(sizes)
-        mesh, results = launched(submission, sizes, gradients, limit)
-        norm = squares(sizes, gradients)[""] ** 0.5
-        for rank, result in enumerate(results):
-            expect.that(
-                result["weights"],
-                f"rank {rank}: the weights changed. Clipping scales their `.grad`",
-            )
-            expect.that(
-                result["in_place"],
-                f"rank {rank}: a `.grad` is another tensor than before. In place, please: whoever "
-                "holds the old one, a bucket for example, would see nothing clipped",
-            )
-            before = model_gradients(mesh, rank, gradients)
-            mine = sum(g.square().sum() for g in before).item() ** 0.5
-            for got, whole in zip(result["gradients"], before):
-                expect.equal(
-                    got,
-                    whole * limit / (norm + 1e-6),
-                    what=f"{mesh}, a gradient on rank {rank} after clipping to {limit}, the norm being {norm:.4g}",
-                    hints=[
-                        (whole, "nothing was clipped. `parameters` can be walked once: make a list of it first"),
-                        (whole * limit / mine, "that is clipped by this rank's own norm: ranks clip by different factors, and train apart"),
-                        (whole * limit / (mine + 1e-6), "that is clipped by this rank's own norm: ranks clip by different factors, and train apart"),
-                        (whole.clamp(-limit, limit), "that clips each number: one factor for the whole keeps the direction"),
-                        (whole * limit / whole.norm(), "that clips each parameter by its own norm"),
-                        (whole * limit / (whole.norm() + 1e-6), "that clips each parameter by its own norm"),
-                        (whole * limit / norm, "nearly: limit / (norm + 1e-6), so that ours is PyTorch's to the last digit"),
-                        (whole / (norm + 1e-6), "the factor is limit / norm, not 1 / norm"),
-                        (whole * norm / limit, "turn the factor round: limit / norm"),
-                    ],
-                )  # fmt: skip
-            little(mesh, rank, result["ops"])
-            words = f"rank {rank}: what it returned, the norm before clipping"
-            hints = [(limit, "that is the norm after it")]
-            expect.equal(result["value"].item(), norm, tol=1e-9, what=words, hints=hints)
+        some = wholes(MESHES[0], lambda name, stage: name == "matrix")
+        steps = [
+            (wholes(MESHES[0]), random.randrange(5, 15) / 16, False),
+            (wholes(MESHES[0]), random.randrange(32, 80) / 16, True),
+            (some, random.randrange(5, 15) / 16, True),
+        ]
+        self.judge(submission, MESHES[0], steps, {})
+        narrow = wholes(MESHES[3], scale=300.0, dtypes=NARROW)
+        self.judge(submission, MESHES[3], [(narrow, 200.0, False)], NARROW)
 
-    @check(points=3, title="what is shorter than the limit stays as it is")
+    def judge(self, submission, sizes, steps, dtypes):
+        mesh, found = launched(submission, sizes, steps, dtypes)
+        for (gradients, limit, once), results in found:
+            norm = squares(sizes, gradients)[""] ** 0.5
+            for rank, result in enumerate(results):
+                weights_stayed(rank, result)
+                triples = pairs(mesh, rank, gradients, result)
+                expect.that(
+                    result["in_place"],
+                    f"rank {rank}: a `.grad` is another tensor than before. In place, please: whoever "
+                    "holds the old one, a bucket for example, would see nothing clipped",
+                )
+                mine = sum(whole.double().square().sum() for _, whole, _ in triples).item() ** 0.5
+                for name, whole, got in triples:
+                    what = f"{mesh}, the gradient of {name} on rank {rank} after clipping to {limit:.4g}, the norm being {norm:.4g}"
+                    self.is_clipped(got, whole, limit, norm, mine, once, what)
+                little(mesh, rank, result["ops"])
+                returned_the_norm(rank, result, norm, limit)
+
+    def is_clipped(self, got, whole, limit, norm, mine, once, what):
+        words = "nothing was clipped. Multiply every `.grad` by limit / (norm + 1e-6)"
+        if once:
+            words = "nothing was clipped. `parameters` can be walked once: make a list of it first"
+        foreign = "that is clipped by this rank's own norm: ranks clip by different factors, and train apart"
+        wide = whole.double()
+        hints = [
+            (wide, words),
+            (wide * limit / mine, foreign),
+            (wide * limit / (mine + 1e-6), foreign),
+            (wide.clamp(-limit, limit), "that clips each number: one factor for the whole keeps the direction"),
+            (wide * limit / wide.norm(), "that clips each parameter by its own norm"),
+            (wide * limit / (wide.norm() + 1e-6), "that clips each parameter by its own norm"),
+            (wide * limit / norm, "nearly: limit / (norm + 1e-6), so that ours is PyTorch's to the last digit"),
+            (wide / (norm + 1e-6), "the factor is limit / norm, not 1 / norm"),
+            (wide * norm / limit, "turn the factor round: limit / norm"),
+        ]  # fmt: skip
+        want = (wide * (limit / (norm + 1e-6))).to(whole.dtype)
+        hints = [(value.to(whole.dtype), words) for value, words in hints]
+        expect.equal(got, want, what=what, hints=hints)
+
+    @check(
+        points=2, title="what is shorter than the limit stays as it is, and its norm is returned"
+    )
     def test_short(self, submission):
         sizes = MESHES[2]
-        gradients = wholes(sizes)
-        mesh, results = launched(submission, sizes, gradients, 1e4)
-        for rank, result in enumerate(results):
-            for got, want in zip(result["gradients"], model_gradients(mesh, rank, gradients)):
-                expect.that(
-                    torch.equal(got, want),
-                    f"rank {rank}: the norm is below the limit of 10,000, and the gradients changed. Clipping only "
-                    "shortens: a factor above 1 is none",
-                )
+        nothing = {key: torch.zeros_like(whole) for key, whole in wholes(sizes).items()}
+        steps = [(wholes(sizes), 1e4, True), (nothing, 1.0, False)]
+        mesh, found = launched(submission, sizes, steps)
+        for (gradients, limit, _), results in found:
+            norm = squares(sizes, gradients)[""] ** 0.5
+            for rank, result in enumerate(results):
+                little(mesh, rank, result["ops"])
+                nothing_stayed(mesh, rank, gradients, result)
+                for _, whole, got in pairs(mesh, rank, gradients, result):
+                    expect.that(
+                        expect.difference(got, whole, 0.0) is None,
+                        f"rank {rank}: the norm is below the limit of {limit:,.0f}, and the gradients "
+                        "changed. Clipping only shortens: a factor above 1 is none",
+                    )
+                returned_the_norm(rank, result, norm, limit)
+
+
+def returned_the_norm(rank, result, norm, limit):
+    what = f"rank {rank}: what it returned, the norm before clipping"
+    hints = [(limit, "that is the norm after it" if limit < norm else "that is the limit")]
+    is_narrow = any(g.dtype != torch.float64 for g in result["gradients"].values())
+    tol = 1e-6 if is_narrow else 1e-9
+    expect.equal(result["value"].item(), norm, tol=tol, what=what, hints=hints)
 
 
 # ---- placement ----
 
-EDGES = (
-    ({"dp": 3, "tp": 4}, {"dp": 7, "tp": 2}, 6),
-    ({"dp": 2, "tp": 4}, {"dp": 3, "tp": 5}, 4),
-    ({"tp": 4, "dp": 2}, {"dp": 3, "tp": 5}, 4),
-    ({"pp": 2, "dp": 1, "tp": 6}, {"pp": 1, "dp": 10, "tp": 100}, 4),
-    ({"dp": 2, "tp": 4}, {"dp": 3, "tp": 5}, 1),
-    ({"dp": 8}, {"dp": 9}, 8),
-    ({"tp": 2, "pp": 2, "ep": 1, "dp": 2}, {"dp": 3, "pp": 5}, 2),  # nothing along tp
+EDGES = (  # the mesh, the axes that send, ranks a node
+    ({"dp": 3, "tp": 4}, "dp tp", 6),
+    ({"dp": 2, "tp": 4}, "dp tp", 4),
+    ({"tp": 4, "dp": 2}, "dp tp", 4),
+    ({"pp": 2, "dp": 1, "tp": 6}, "pp dp tp", 4),
+    ({"dp": 2, "tp": 4}, "tp dp", 1),
+    ({"dp": 8}, "dp", 8),
+    ({"tp": 2, "pp": 2, "ep": 1, "dp": 2}, "dp pp", 2),  # nothing along tp
+    ({"dp": 3, "cp": 2, "tp": 2}, "tp cp dp", 5),  # the last node is not full
+    ({"ep": 2, "pp": 3}, "ep pp", 16),
 )
-CHOICES = (
+CHOICES = (  # sizes, bytes, ranks a node
     ({"dp": 2, "tp": 4}, {"dp": 50, "tp": 3}, 2),
     ({"tp": 2, "pp": 2, "dp": 2}, {"tp": 900, "pp": 30, "dp": 60}, 4),
     ({"a": 8, "b": 2}, {"a": 10, "b": 9}, 4),
@@ -444,11 +552,11 @@ CHOICES = (
 def crossing(mesh, sent, per_node, ring=True, each=lambda rank, per_node: rank // per_node):
     total = 0
     for axis, nbytes in sent.items():
+        stride = math.prod(mesh.shape[mesh.axes.index(axis) + 1 :])  # from a rank to its next
         for rank in range(mesh.number):
-            line = mesh.ranks(axis, rank)
-            place = line.index(rank) + 1
-            if ring or place < len(line):
-                after = line[place % len(line)]
+            place = rank // stride % mesh[axis] + 1
+            after = rank + stride * (1 if place < mesh[axis] else 1 - mesh[axis])
+            if ring or place < mesh[axis]:
                 total += nbytes * (each(after, per_node) != each(rank, per_node))
     return total
 
@@ -468,10 +576,17 @@ class TestBytes(Exercise):
     def test_more(self, submission):
         self.judge(submission, EDGES[3:])
 
-    def judge(self, submission, cases):
-        for case, got in zip(cases, submission.run(probes.counted, cases)):
+    def judge(self, submission, edges):
+        """The bytes are drawn, and no whole numbers."""
+        cases = [
+            (sizes, {axis: random.randrange(4, 400) / 4 for axis in axes.split()}, per_node)
+            for sizes, axes, per_node in edges
+        ]
+        calls = submission.run(probes.counted, cases)
+        expect.left_alone(calls, cases, ["mesh", "sent", "ranks_per_node"])
+        for case, call in zip(cases, calls):
             sizes, sent, per_node = case
-            mesh = probes.Grid(**sizes)
+            got, mesh = call["out"], probes.Grid(**sizes)
             want = crossing(mesh, sent, per_node)
             inside = sum(sent[a] * mesh.number for a in sent if mesh[a] > 1) - want
             lines = crossing(mesh, sent, per_node, ring=False)
@@ -512,6 +627,29 @@ class TestBytes(Exercise):
             )  # fmt: skip
 
 
+def orders_of(sizes):
+    return [probes.Grid(**dict(order)) for order in permutations(sizes.items())]
+
+
+def by_rule(sizes, sent):
+    """The chattiest axis last."""
+    return probes.Grid(**{a: sizes[a] for a in sorted(sizes, key=lambda a: sent.get(a, 0))})
+
+
+def hard_choice(number):
+    """Drawn until neither the order given, nor the chattiest last, nor the longest last is best."""
+    while True:
+        names = random.sample(["pp", "dp", "ep", "cp", "tp"], number)
+        sizes = {name: random.choice((2, 3, 4) if number < 4 else (2, 2, 3)) for name in names}
+        sent = {name: random.randrange(1, 100) for name in names}
+        given = probes.Grid(**sizes)
+        rules = given, by_rule(sizes, sent), by_rule(sizes, sizes)
+        per_node = random.choice((2, 3, 4, 6))
+        least = min(crossing(mesh, sent, per_node) for mesh in orders_of(sizes))
+        if given.number <= 24 and all(crossing(m, sent, per_node) > least for m in rules):
+            return sizes, sent, per_node
+
+
 class TestPlace(Exercise):
     """The order of the axes"""
 
@@ -525,11 +663,21 @@ class TestPlace(Exercise):
 
     @check(points=5, title="counted, not guessed: where no rule of thumb is right")
     def test_counts(self, submission):
-        self.judge(submission, CHOICES[2:])
+        silent = ({"tp": 2, "cp": 1, "dp": 4}, {"dp": 5, "tp": 6}, 4)  # nothing along cp
+        hard = [hard_choice(number) for number in (3, 3, 3, 4)]
+        self.judge(submission, [*CHOICES[2:], *hard])
+        self.judge(submission, [silent, ({"dp": 6}, {"dp": 4}, 4)])
 
-    def judge(self, submission, cases):
-        for (sizes, sent, per_node), got in zip(cases, submission.run(probes.chosen, cases)):
-            words = f"sizes {sizes}, sent {sent}, nodes of {per_node}"
+    def judge(self, submission, choices):
+        factor = random.randrange(1, 50)
+        cases = [
+            (sizes, {axis: factor * nbytes for axis, nbytes in sent.items()}, per_node)
+            for sizes, sent, per_node in choices
+        ]
+        calls = submission.run(probes.chosen, cases)
+        expect.left_alone(calls, cases, ["sizes", "sent", "ranks_per_node"])
+        for (sizes, sent, per_node), call in zip(cases, calls):
+            got, words = call["out"], f"sizes {sizes}, sent {sent}, nodes of {per_node}"
             expect.that(
                 isinstance(got, list),
                 f"{words}: got a {got}; return the Mesh itself, of the best order",
@@ -539,10 +687,8 @@ class TestPlace(Exercise):
                 dict(zip(*got)) == sizes,
                 f"{words}: got {mesh}; every axis keeps its own size, only their order changes",
             )
-            every = [probes.Grid(**dict(order)) for order in permutations(sizes.items())]
-            costs = [crossing(each, sent, per_node) for each in every]
-            mine = crossing(mesh, sent, per_node)
-            rule = probes.Grid(**{a: sizes[a] for a in sorted(sizes, key=sent.get)})
+            costs = [crossing(each, sent, per_node) for each in orders_of(sizes)]
+            mine, rule = crossing(mesh, sent, per_node), by_rule(sizes, sent)
             advice = "try every order, and keep the one that bytes_between says is least"
             if mine == max(costs) > min(costs):
                 advice = f"no order sends more. {advice[0].upper()}{advice[1:]}"

@@ -91,7 +91,9 @@ def gradient_norm(parameters: Iterable[nn.Parameter], axes: AxisGroups) -> Tenso
             layout = layout_of(parameter)
             part = layout.slice
             own = parameter.grad if part is None else part.counted(parameter.grad)
-            square += torch.linalg.vector_norm(own).double() ** 2 / copies(layout, axes.mesh)
+            exact = torch.promote_types(own.dtype, torch.float32)  # float16's squares overflow
+            length = torch.linalg.vector_norm(own, dtype=exact).double()
+            square += length**2 / copies(layout, axes.mesh)
     return axes.world.all_reduce(square).sqrt()
 
 

@@ -13,6 +13,8 @@ from torch import nn
 
 from minitrain.parallel.layout import Layout, lay_out
 
+from .in_turn import in_turn
+
 
 class Grid:
     """A mesh of the grader's own."""
@@ -43,6 +45,12 @@ class Grid:
             if all(where[other][a] == here[a] for a in self.axes if a not in axes)
         ]
 
+    def group(self, group, axes):
+        return group.split(self.ranks(axes, group.rank)[0])
+
+    def check(self, ranks):
+        assert self.number == ranks, f"{self} on {ranks} ranks"
+
     def __repr__(self):
         return f"Mesh({', '.join(f'{a}={n}' for a, n in zip(self.axes, self.shape))})"
 
@@ -52,35 +60,29 @@ class Lines:
 
     def __init__(self, mesh, world):
         self.mesh, self.world, self.here = mesh, world, mesh.coordinates(world.rank)
-        self.groups = {a: world.split(mesh.ranks(a, world.rank)[0]) for a in mesh.axes}
+        self.groups = {a: mesh.group(world, a) for a in mesh.axes}
 
     def __getitem__(self, axis):
         return self.groups[axis]
 
 
-def places_of(f, shapes):
-    """Each rank's coordinates, as pairs in their order."""
-    return [
-        [list(f(**sizes).coordinates(rank).items()) for rank in range(math.prod(sizes.values()))]
-        for sizes in shapes
-    ]
-
-
-def lines_of(f, calls):
-    return [list(f(**sizes).ranks(axes, rank)) for sizes, axes, rank in calls]
+def on_meshes(f, shapes, method, calls):
+    """A method of several meshes, all alive; calls: (which of them, its arguments), in turn."""
+    meshes = [f(**sizes) for sizes in shapes]
+    return in_turn(lambda which, *given: getattr(meshes[which], method)(*given), calls)
 
 
 def copies_of(f, cases):
     return [f(Layout(frozenset(s), frozenset(p)), Grid(**sizes)) for s, p, sizes in cases]
 
 
-PARTS = (  # name, split, partial, on which stages: all of them (None) or these
-    ("norm", "", "dp ep", None),
-    ("matrix", "tp", "dp", None),
-    ("expert", "ep tp", "dp", None),
-    ("bias", "", "dp", None),
-    ("table", "tp", "dp pp", "ends"),
-    ("first", "", "dp", (0,)),
+PARTS = (  # name, shape, split, partial, on which stages: all of them (None) or these
+    ("norm", (12,), "", "dp ep", None),
+    ("matrix", (12, 3), "tp", "dp", None),
+    ("expert", (12, 3, 2), "ep tp", "dp", None),
+    ("bias", (12,), "", "dp", None),
+    ("table", (12, 3), "tp", "dp pp", "ends"),
+    ("gain", (), "", "dp", (0,)),
 )
 
 
@@ -97,55 +99,70 @@ def share_of(whole, split, mesh, here):
     for axis in split.split():
         if axis != "pp":
             place, parts = place * mesh[axis] + here[axis], parts * mesh[axis]
-    return whole.chunk(parts)[place].clone()
+    return whole.clone() if parts == 1 else whole.chunk(parts)[place].clone()
 
 
-def model_on(mesh, here, gradients):
-    """This rank's parameters with their gradients, and one that has none."""
-    stage, found = here["pp"], []
-    for name, split, partial, where in PARTS:
+def model_on(mesh, here, dtypes):
+    """This rank's parameters, by name; "frozen" never has a gradient."""
+    stage, found = here["pp"], {}
+    for name, shape, split, partial, where in PARTS:
         if stage in stages_of(where, mesh):
-            part = share_of(gradients[name, stage], split, mesh, here)
-            p = nn.Parameter(torch.ones_like(part))
-            p.grad = part
+            whole = torch.ones(shape, dtype=dtypes.get(name, torch.float64))
+            p = found[name] = nn.Parameter(share_of(whole, split, mesh, here))
             one_stage = len(stages_of(where, mesh)) == 1 or where is None
             lay_out(p, split=f"{split} pp" if one_stage else split)
             lay_out(p, partial=partial.replace("pp", "") if one_stage else partial)
-            found.append(p)
-    return [*found, nn.Parameter(torch.zeros(3, dtype=torch.float64))]
+        if name == "norm":  # in the middle
+            found["frozen"] = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    return found
+
+
+def gradients_on(mesh, here, wholes):
+    """{name: this rank's part of its gradient}; wholes: by name and stage, where there is one."""
+    parts = {name: split for name, _, split, *_ in PARTS}
+    mine = {name: whole for (name, stage), whole in wholes.items() if stage == here["pp"]}
+    return {name: share_of(whole, parts[name], mesh, here) for name, whole in mine.items()}
 
 
 def all_axes(sizes):
     return Grid(**({"pp": 1, "dp": 1, "ep": 1, "cp": 1, "tp": 1} | sizes))
 
 
-def ran(group, f, sizes, gradients, limit):
-    """The norm, or with a limit the clipping; what it returned, the gradients, what it sent."""
+def ran(group, f, sizes, dtypes, steps):
+    """Steps of one model, in turn: (whole gradients, a limit where it clips, once to be walked?)"""
     mesh = all_axes(sizes)
     lines = Lines(mesh, group)
-    parameters = model_on(mesh, lines.here, gradients)
-    group.trace.ops.clear()
-    given, old = iter(parameters), [p.grad for p in parameters]
-    value = f(given, lines) if limit is None else f(given, limit, lines)
-    ops = [(op.kind, op.payload_bytes) for op in group.trace.ops]
+    parameters = model_on(mesh, lines.here, dtypes)
+    return [stepped(group, f, lines, parameters, *step) for step in steps]
+
+
+def stepped(group, f, lines, parameters, wholes, limit, once):
+    """What it returned, the gradients and weights, and what it sent."""
+    mine, start = gradients_on(lines.mesh, lines.here, wholes), len(group.trace.ops)
+    for name, p in parameters.items():
+        p.grad = mine.get(name)
+    given, arguments = list(parameters.values()), [lines] if limit is None else [limit, lines]
+    value = f(iter(given) if once else given, *arguments)
+    is_tensor, named = isinstance(value, torch.Tensor), parameters.items()
     return {
-        "kind": str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__,
-        "value": value.detach().double().clone() if isinstance(value, torch.Tensor) else None,
-        "gradients": [p.grad for p in parameters[:-1]],
-        "in_place": all(p.grad is g for p, g in zip(parameters, old)),
-        "weights": all(torch.equal(p, torch.ones_like(p)) for p in parameters[:-1]),
-        "ops": ops,
+        "kind": str(value.dtype) if is_tensor else type(value).__name__,
+        "value": value.detach().clone() if is_tensor else None,
+        "gradients": {name: p.grad.clone() for name, p in named if p.grad is not None},
+        "in_place": all(parameters[name].grad is given for name, given in mine.items()),
+        "weights": all(bool((p == (name != "frozen")).all()) for name, p in named),
+        "ops": [(op.kind, op.payload_bytes) for op in group.trace.ops[start:]],
     }
 
 
 def counted(f, cases):
-    return [f(Grid(**sizes), sent, per_node) for sizes, sent, per_node in cases]
+    return in_turn(lambda sizes, sent, per_node: f(Grid(**sizes), sent, per_node), cases)
 
 
 def chosen(f, cases):
-    found = []
-    for case in cases:
-        mesh = f(*case)
-        is_mesh = hasattr(mesh, "axes") and hasattr(mesh, "shape")
-        found.append([list(mesh.axes), list(mesh.shape)] if is_mesh else type(mesh).__name__)
-    return found
+    return in_turn(lambda *case: described(f(*case)), cases)
+
+
+def described(mesh):
+    """Axes and sizes of a mesh, or the name of what is none."""
+    is_mesh = hasattr(mesh, "axes") and hasattr(mesh, "shape")
+    return [list(mesh.axes), list(mesh.shape)] if is_mesh else type(mesh).__name__

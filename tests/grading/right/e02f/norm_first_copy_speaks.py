@@ -11,7 +11,7 @@ def gradient_norm(parameters, lines):
         if p.grad is not None and all(
             lines.here[a] == 0 for a in lines.mesh.axes if a not in split
         ):
-            squares.append(p.grad.norm() ** 2)
+            squares.append(p.grad.double().norm() ** 2)
     square = torch.stack(squares).sum()
     for axis in lines.mesh.axes:
         square = lines[axis].all_reduce(square)
