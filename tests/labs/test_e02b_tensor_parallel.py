@@ -281,9 +281,9 @@ class TestConjugates(Exercise):
     def test_unchanged(self, submission):
         for what, (_, _, x, dy), got, rank in self.launched(submission, 2, self.ALIKE):
             expect.that(
-                torch.equal(got["x"], x[rank]),
+                torch.equal(got["x"], x[rank]) and torch.equal(got["plain"], x[rank]),
                 f"{what}: it wrote over its argument. `there` and `back` may work in place, as an all-reduce "
-                "does: hand it x.clone()",
+                "does: hand it x.clone(), also where x needs no gradient",
             )
             expect.that(
                 torch.equal(got["dy"], dy[rank]),

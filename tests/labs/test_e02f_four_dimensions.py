@@ -47,6 +47,8 @@ SHAPES = (
     {"pp": 2, "dp": 3, "tp": 2},
     {"tp": 3},
     {"pp": 2, "dp": 1, "ep": 2, "cp": 1, "tp": 2},
+    {"pp": 2, "ep": 4},  # the first one's sizes under other names
+    {"p": 2, "pp": 3, "ppp": 2},
 )
 
 
@@ -453,6 +455,8 @@ class TestClip(Exercise):
             (wholes(MESHES[0]), random.randrange(32, 80) / 16, True),
             (some, random.randrange(5, 15) / 16, True),
         ]
+        whole = wholes(MESHES[0])  # its norm a hair below the limit: the factor is below 1
+        steps.append((whole, squares(MESHES[0], whole)[""] ** 0.5 + 4e-7, False))
         self.judge(submission, MESHES[0], steps, {})
         narrow = wholes(MESHES[3], scale=300.0, dtypes=NARROW)
         self.judge(submission, MESHES[3], [(narrow, 200.0, False)], NARROW)
@@ -481,6 +485,8 @@ class TestClip(Exercise):
         if once:
             words = "nothing was clipped. `parameters` can be walked once: make a list of it first"
         foreign = "that is clipped by this rank's own norm: ranks clip by different factors, and train apart"
+        if norm <= limit:
+            words = "the factor decides, limit / (norm + 1e-6), also where the norm is a hair below the limit"
         wide = whole.double()
         hints = [
             (wide, words),

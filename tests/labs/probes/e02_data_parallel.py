@@ -82,10 +82,12 @@ def sent_since(group, begin):
 
 def averaged(group, f, calls):
     """f(group, model, *rest) after a plain backward, call after call. A call: width, dtype, rest,
-    each rank's batch and path, and whether the frozen parameter has a gradient from before."""
+    each rank's batch and path, whether the frozen parameter has a gradient from before, and
+    whether it is `again` for the model of the call before."""
     spare, done = displaced(group), []
     for call in calls:
-        model = network(call["width"], call["dtype"])
+        model = done[-1][0] if call["again"] else network(call["width"], call["dtype"])
+        model.zero_grad()
         frozen = model.layers[2].bias
         frozen.grad = torch.full_like(frozen, group.rank) if call["old"] else None
         path = call["paths"][group.rank]
@@ -189,9 +191,14 @@ class Recorder(nn.Module):
 
     def forward(self, x):
         alive = sum(kept() is not None for kept in self.kept)
-        which = next((i for i, m in enumerate(self.microbatches) if torch.equal(x, m)), None)
+        which = self.place_of(x, next_one=sum("forward" in entry for entry in self.log))
         self.log.append({"forward": which, "sends": self.sends, "alive": alive})
         return Passing.apply(self.module(x), self.backward_begins, which)
+
+    def place_of(self, x, next_one):
+        """Which microbatch x is; one may be there twice, and then it is the next in turn."""
+        places = [i for i, m in enumerate(self.microbatches) if torch.equal(x, m)]
+        return next_one if next_one in places else places[0] if places else None
 
     def backward_begins(self, which):
         self.log.append({"backward": which, "sends": self.sends})

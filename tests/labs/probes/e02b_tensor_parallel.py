@@ -123,6 +123,9 @@ def pairs(group, f, calls):
         if call["y"].requires_grad and call["y"].shape == call["dy"].shape:
             call["y"].backward(call["dy"])
         call["backward"] = list(log)
+    for (name, which, xs, _), call in zip(calls, live):
+        call["plain"] = fresh(xs[group.rank])  # as in inference
+        made[name][which](call["plain"])
     return [
         {**call, "x": fresh(call["x"]).detach(), "dx": call["x"].grad, "y": call["y"].detach()}
         for call in live
