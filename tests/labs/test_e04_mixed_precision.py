@@ -713,11 +713,17 @@ class TestFakeQuantize(Exercise):
             x = torch.randn(shape) * size
             x[0, 1] = -x.abs().max() * 2  # the largest magnitude is a negative number's
             cases.append((x, name, None, None))
-        cases += [(torch.tensor([[-0.7]]), "E2M1", None, None)]
+        tiny = torch.randn(4, 6) * 1e-37  # 1 / scale is no float32 here, the scale is
+        tiny[1, 2] = 0.0
+        cases += [(tiny, "E4M3", None, None), (torch.tensor([[-0.7]]), "E2M1", None, None)]
         self.compare(submission, cases, self.mistakes_of_one_scale)
 
     def mistakes_of_one_scale(self, x, form, tile, amax):
         return [
+            (
+                torch.where(x == 0, torch.nan, x.sign() * x.abs().max()),
+                "the reciprocal of a small scale is infinite: divide by amax / form.largest itself",
+            ),
             (
                 tiled(x, form, None, magnitude=False),
                 "the largest *magnitude* sets the scale, of negative numbers too: `.abs()` first",
@@ -874,7 +880,22 @@ class TestAmaxHistory(Exercise):
             events += [("amax", 0, 100.0, True), ("amax", 2, now, True), ("step",)]
         newest = [step for now in (4.0, 9.0, 2.0, 1.0) for step in (("amax", 1, now), ("step",))]
         zeros = [step for now in (4.0, 0.0, 0.0, 5.0) for step in (("amax", 1, now), ("step",))]
-        got, of_one, of_zeros = self.played(submission, (2, events), (1, newest), (2, zeros))
+        late = [("amax", 0, 7.0), ("step",), ("amax", 2, 3.0), ("step",), ("amax", 2, 5.0)]
+        got, of_one, of_zeros, of_late = self.played(
+            submission, (2, events), (1, newest), (2, zeros), (2, late)
+        )
+        expect.equal(
+            of_late["told"],
+            [7.0, 3.0, 3.0],
+            what="magnitudes to scale by: activations of 7, a step, gradients of 3, a step, and of 5",
+            hints=[
+                (
+                    [7.0, 0.0, 3.0],
+                    "each role has a past of its own: that of gradients is still all 0 when they first "
+                    "run, whatever the others have seen",
+                )
+            ],
+        )
         expect.equal(
             got["told"][1::2],
             [4.0, 4.0, 9.0, 9.0, 2.0],

@@ -7,6 +7,7 @@ from one to the next: what a submission keeps of one must not reach another.
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -30,7 +31,7 @@ class Case(NamedTuple):
     make: partial = ADAMW
 
 
-LARGE = Case((5, 7, 3, 5))  # units of 42, 24 and 20 elements: not all are divisible by 3
+LARGE = Case((5, 7, 5, 7))  # units of 42, 40 and 42 elements: shards of equal size, and padding
 SMALL = Case((1, 1, 4), torch.float32, SGD)  # 2 elements on 3 ranks: one rank has padding alone
 ONE_UNIT = Case((4, 3), torch.float32, SGD)
 FIVE_UNITS = Case((3, 4, 2, 5, 3, 4))
@@ -157,6 +158,7 @@ def reduced(group, f, cases, batches, biasless=None):
     and before the last one all is forgotten. biasless: as above."""
     models = [network(case) for case in cases]
     units = [[FlatUnit(layer, group) for layer in model.layers] for model in models]
+    wholes = [watched(unit) for own in units for unit in own]
     seen = [[] for _ in cases]
     for number, microbatches in enumerate(zip(*batches), 1):
         for model, own, notes, step in zip(models, units, seen, microbatches):
@@ -167,14 +169,29 @@ def reduced(group, f, cases, batches, biasless=None):
             squared_without_bias(model, x, without_bias).backward()
             for unit in reversed(own):
                 f(unit)
-            notes.append([after_reduce(unit) for unit in own])
+            notes.append([after_reduce(unit, wholes) for unit in own])
     kept = [values(model) for model in models]
     return [{"seen": notes, "parameters": now} for notes, now in zip(seen, kept)]
 
 
-def after_reduce(unit):
+def watched(unit):
+    """(the unit, references that keep nothing alive to the whole gradients that it gives out)."""
+    make, given = unit.whole_gradient, []
+
+    def whole_gradient():
+        whole = make()
+        given.append(weakref.ref(whole))
+        return whole
+
+    unit.whole_gradient = whole_gradient
+    return unit, given
+
+
+def after_reduce(unit, wholes):
     gradient = unit.shard.grad
+    (given,) = [given for other, given in wholes if other is unit]
     return {
+        "whole": any(whole() is not None for whole in given),
         "gradient": None if gradient is None else gradient.clone(),
         "held": 0 if gradient is None else gradient.untyped_storage().nbytes(),
         "left": sum(p.grad is not None for p in unit.parameters),
