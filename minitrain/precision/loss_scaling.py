@@ -49,10 +49,12 @@ class LossScaler:
 
         `all_reduce` sums over ranks, in place: a rank may hold the only gradients with an inf.
         """
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        torch._foreach_mul_(gradients, 1.0 / self.scale)
-        sums = torch.stack([gradient.sum() for gradient in gradients])  # an inf or a nan stays one
-        found = (~sums.isfinite()).any().float()
+        parameters = list(parameters)
+        found = parameters[0].new_zeros((), dtype=torch.float32)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(1.0 / self.scale)
+                found += (~parameter.grad.isfinite()).any()  # a sum of finite ones may overflow
         all_reduce(found)
         return found.item() == 0
 

@@ -49,6 +49,21 @@ def test_the_scale_follows_torchs_grad_scaler():
         optimizer.zero_grad()
 
 
+def test_finite_gradients_are_finite_though_their_sum_is_not():
+    weights = [
+        nn.Parameter(torch.zeros(4)),
+        nn.Parameter(torch.zeros(2, 2)),
+        nn.Parameter(torch.zeros(())),
+    ]
+    weights[0].grad = torch.full((4,), 3e38)
+    weights[1].grad = torch.full((2, 2), -3e38)  # the last one has none
+    scaler = LossScaler(scale=1.0)
+    assert scaler.unscale(iter(weights)) is True
+    assert scaler.unscale(weights[2:]) is True, "a rank without gradients takes part"
+    weights[1].grad[0, 1] = float("nan")
+    assert scaler.unscale(weights) is False
+
+
 def test_defaults_are_torchs():
     torchs = torch.amp.GradScaler("cpu")
     torchs.scale(torch.ones(1))
