@@ -48,7 +48,7 @@ SHAPES = (
     {"tp": 3},
     {"pp": 2, "dp": 1, "ep": 2, "cp": 1, "tp": 2},
     {"pp": 2, "ep": 4},  # the first one's sizes under other names
-    {"p": 2, "pp": 3, "ppp": 2},
+    {"dp": 2, "edp": 3, "tp": 2},  # one name inside another
 )
 
 

@@ -885,18 +885,6 @@ class TestAmaxHistory(Exercise):
             submission, (2, events), (1, newest), (2, zeros), (2, late)
         )
         expect.equal(
-            of_late["told"],
-            [7.0, 3.0, 3.0],
-            what="magnitudes to scale by: activations of 7, a step, gradients of 3, a step, and of 5",
-            hints=[
-                (
-                    [7.0, 0.0, 3.0],
-                    "each role has a past of its own: that of gradients is still all 0 when they first "
-                    "run, whatever the others have seen",
-                )
-            ],
-        )
-        expect.equal(
             got["told"][1::2],
             [4.0, 4.0, 9.0, 9.0, 2.0],
             what="magnitudes to scale by, H = 2, gradients of 4, 9, 2, 1, 3, activations of 100",
@@ -929,6 +917,18 @@ class TestAmaxHistory(Exercise):
                 ([4.0, 4.0, 4.0, 0.0], "a past of zeros is none: scale by `now`"),
                 ([4.0, 4.0, 0.0, 5.0], "that is the newest alone: the largest of all H"),
                 ([4.0, 4.0, 4.0, 4.0], "0 was seen: it ran, and takes a row of the past"),
+            ],
+        )
+        expect.equal(
+            of_late["told"],
+            [7.0, 3.0, 3.0],
+            what="magnitudes to scale by: activations of 7, a step, gradients of 3, a step, and of 5",
+            hints=[
+                (
+                    [7.0, 0.0, 3.0],
+                    "each role has a past of its own: that of gradients is still all 0 when they first "
+                    "run, whatever the others have seen",
+                )
             ],
         )
         expect.that(
