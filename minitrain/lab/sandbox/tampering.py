@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
@@ -22,7 +22,6 @@ import torch.nn.functional as F
 
 from minitrain.lab.sandbox import plain_data, request
 from minitrain.measure import traffic
-from minitrain.measure.traffic import Op, Trace
 from minitrain.network import logical_clock
 from minitrain.ranks import flight_recorder, group, work
 from minitrain.ranks.group import Group
@@ -87,59 +86,18 @@ def _code(value: Any) -> Any:
 
 
 class GroupSnapshot:
-    """A rank's group as it was, with a clock that keeps a second record of what it does."""
+    """A rank's group as it was; what it sends the relay notes (relay.py)."""
 
     def __init__(self, group: Group) -> None:
-        self.group, self.trace, self.clock = group, group.trace, RecordingClock(group.trace)
-        group.use(self.clock)
+        self.group = group
         self.parts = {n: v for n, v in vars(group).items() if not isinstance(v, (int, float))}
-        self.ops = group.trace.ops
+        self.trace, self.records = group.trace, dict(vars(group.trace))
 
     def changed(self) -> list[str]:
-        """Methods shadowed on the instance, parts exchanged, records changed."""
+        """Methods shadowed on the instance, parts and records exchanged."""
         now = vars(self.group)
         found = {name for name in now if hasattr(type(self.group), name)}
         found |= {name for name, part in self.parts.items() if now.get(name) is not part}
-        if self.trace.clock is not self.clock:
-            found.add("trace.clock")
-        if self.trace.ops is not self.ops or not self.clock.agrees(self.ops):
-            found.add("trace.ops")
+        records = vars(self.trace)
+        found |= {f"trace.{name}" for name, v in self.records.items() if records.get(name) is not v}
         return sorted(f"group.{name}" for name in found)
-
-
-Note = tuple[Any, ...]
-
-
-class RecordingClock:
-    """A `Clock` that passes every call on and keeps a note of each operation that was issued."""
-
-    def __init__(self, trace: Trace) -> None:
-        assert trace.clock is not None, "a rank's own trace has a clock"
-        self.clock, self.emulated, self.trace = trace.clock, trace.clock.emulated, trace
-        self.notes: list[Note] = [_note(op) for op in trace.ops]
-
-    def agrees(self, ops: Sequence[Op]) -> bool:
-        """Whether these are the operations that were issued, in order and unchanged."""
-        return [_note(op) for op in ops] == self.notes
-
-    def now(self) -> float:
-        return self.clock.now()
-
-    def issue(self, op: Op, process_group: Any) -> None:
-        if self.trace.ops and self.trace.ops[-1] is op:  # a group's own bookkeeping is not recorded
-            self.notes.append(_note(op))
-        self.clock.issue(op, process_group)
-
-    def wait(self, op: Op) -> None:
-        self.clock.wait(op)
-
-    def done(self, op: Op) -> None:
-        self.clock.done(op)
-
-    def resume(self) -> None:
-        self.clock.resume()
-
-
-def _note(op: Op) -> Note:
-    """What is settled when an operation is issued; its times come later."""
-    return (op.kind, op.payload_bytes, op.sent_bytes, op.ranks, op.peer)
