@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from minitrain.lab.sandbox.meddling import is_by_submission, refuse_signals, words_for
+
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 DESTROYING = {
     *("os.remove", "os.rmdir", "os.rename", "os.truncate", "os.chmod", "os.chown", "os.link"),
@@ -42,11 +44,12 @@ class AuditHook:
         self, denied: Sequence[str], writable: Sequence[str], hidden: dict[str, str]
     ) -> None:
         self.denied = [os.path.realpath(path) for path in denied]
-        self.writable = [os.path.realpath(path) for path in writable] + ["/dev/null", "/dev/shm"]
+        self.writable = [os.path.realpath(path) for path in writable] + ["/dev/null"]
         self.hidden = hidden
         self.protected = {os.getppid(), 0, 1, -1}
         self.loading = True  # a demo cell may import the reference to compare: that is no attack
         self.violations: list[str] = []
+        self.looking = False  # at frames itself, of which there is an event too
         self.rules: dict[str, Callable[..., None]] = {
             "open": self.on_open,
             "import": self.on_import,
@@ -62,6 +65,7 @@ class AuditHook:
     def install(self) -> None:
         """For the life of this process: there is no way to take an audit hook out again."""
         sys.addaudithook(self)
+        refuse_signals(self.refuse)
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         rule = self.rules.get(event)
@@ -71,6 +75,19 @@ class AuditHook:
             self.refuse(f"starts another process ({event})")
         elif event in LOW_LEVEL:
             self.refuse(f"calls into C libraries ({event})")
+        else:
+            self.on_any(event, arguments)
+
+    def on_any(self, event: str, arguments: tuple[Any, ...]) -> None:
+        words = None if self.looking else words_for(event, arguments)
+        if words is not None:
+            self.looking = True
+            try:
+                is_refused = is_by_submission(sys._getframe(2))
+            finally:
+                self.looking = False
+            if is_refused:
+                self.refuse(f"{words} ({event})")
 
     def refuse(self, what: str) -> None:
         self.violations.append(what)
@@ -85,7 +102,7 @@ class AuditHook:
 
     def on_read(self, path: Any = None, *rest: Any) -> None:
         real = _real(path)
-        if real and _inside(real, self.denied):
+        if real and _inside(real, self.denied) and not _inside(real, self.writable):
             self.refuse(f"reads {_tail(real)}, which is hidden")
 
     def on_write(self, path: Any = None, *rest: Any) -> None:
@@ -111,6 +128,7 @@ class AuditHook:
     def on_socket(self, _: Any, family: int, *rest: Any) -> None:
         if family in INTERNET or family == -1:
             self.refuse("opens a network socket")
+        self.refuse("opens a socket")
 
 
 def _real(path: Any) -> str | None:

@@ -22,6 +22,7 @@ import secrets
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import cloudpickle
@@ -39,6 +40,7 @@ from minitrain.lab.sandbox.request import (
     framed,
     unframed,
 )
+from minitrain.lab.sandbox.seccomp import forbid_other_ways
 from minitrain.lab.sandbox.wire import Marks
 from minitrain.ranks.errors import DeadlineError, DeadlockError, MismatchError, RankDied, RankError
 from minitrain.ranks.group import Group
@@ -147,10 +149,12 @@ def _launched(request: Request, private: tuple[int, ...]) -> bytes:
 
 def _on_rank(group: Group, request: Request, private: tuple[int, ...]) -> bytes:
     _withdraw(private)
+    denied = [*request.denied, tempfile.gettempdir()]  # no rank reads what another one writes
     tempfile.tempdir = tempfile.mkdtemp()
     os.chdir(tempfile.tempdir)
     group.trace.marks = Marks(group.process_group)
-    return call_probe(request, (group,))
+    forbid_other_ways()
+    return call_probe(replace(request, denied=denied), (group,))
 
 
 def _withdraw(private: tuple[int, ...]) -> None:
@@ -180,6 +184,7 @@ def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
     groups = [tampering.GroupSnapshot(group) for group in context]
     hook = AuditHook(request.denied, [tempfile.gettempdir()], request.hidden)
     hook.install()
+    _hide_ourselves()
     submission, problems = loader.load(request.solution, request.name)
     hook.loading = False
     try:
@@ -189,6 +194,14 @@ def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
         raise
     tampered = tampering.changed(meters) + [name for group in groups for name in group.changed()]
     return Returned(value, tampered, hook.violations).pack()
+
+
+def _hide_ourselves() -> None:
+    """What the submission imports of the sandbox is a copy, which it may patch as it likes."""
+    package = sys.modules[__package__ or ""]
+    for name in [name for name in sys.modules if name.startswith(f"{package.__name__}.")]:
+        del sys.modules[name]
+        vars(package).pop(name.rpartition(".")[2], None)
 
 
 def failure(error: BaseException, files: set[str]) -> tuple[str, str]:
