@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minitrain.lab.sandbox.meddling import is_by_submission, refuse_signals, words_for
+from minitrain.lab.sandbox.meddling import TAKEN_AWAY, is_by_submission, take_away, words_for
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 DESTROYING = {
@@ -60,12 +60,13 @@ class AuditHook:
             "os.scandir": self.on_read,
             **dict.fromkeys(DESTROYING, self.on_write),
             "os.mkdir": self.on_mkdir,
+            TAKEN_AWAY: self.refuse,
         }
 
     def install(self) -> None:
         """For the life of this process: there is no way to take an audit hook out again."""
         sys.addaudithook(self)
-        refuse_signals(self.refuse)
+        take_away()
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         rule = self.rules.get(event)

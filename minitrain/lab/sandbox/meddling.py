@@ -9,15 +9,17 @@ wall inside a process, and what must not be bent at all is measured outside it (
 from __future__ import annotations
 
 import _signal
+import _thread
 import collections
 import enum
 import logging
 import signal
 import sysconfig
+import threading
 import typing
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch.library
 import typing_extensions
@@ -41,8 +43,14 @@ EVENTS = {
     **dict.fromkeys(("sys._getframe", "sys._current_frames", "sys._current_exceptions"), LOOKS),
     **dict.fromkeys(("gc.get_objects", "gc.get_referrers", "gc.get_referents"), LOOKS),
     **dict.fromkeys(("sys.settrace", "sys.setprofile", "sys.addaudithook"), LOOKS),
-    **dict.fromkeys(("_thread.start_new_thread", "_thread.start_joinable_thread"), THREADS),
 }
+TAKEN = [
+    *((owner, "signal", SIGNALS) for owner in (signal, _signal)),
+    *((_thread, name, THREADS) for name in ("start_new_thread", "start_new")),
+    *((threading, "_start_new_thread", THREADS), (threading, "_start_joinable_thread", THREADS)),
+    (_thread, "start_joinable_thread", THREADS),
+]
+TAKEN_AWAY = "minitrain.taken_away"
 READ = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
 WRITTEN = {"__code__", "__defaults__", "__kwdefaults__"}
 
@@ -77,10 +85,18 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def refuse_signals(refuse: Any) -> None:
-    """No audit event tells of a handler that is set: the function that sets one is taken away."""
+def take_away() -> None:
+    """What sets a signal handler or starts a thread, of which no audit event tells everywhere.
 
-    def refused(*_: Any) -> NoReturn:
-        refuse(SIGNALS)
+    In its place comes what raises an event of ours, and so knows nothing of who listens.
+    """
+    for owner, name, words in TAKEN:
+        if hasattr(owner, name):
+            setattr(owner, name, _telling(words))
 
-    signal.signal = _signal.signal = refused  # type: ignore[assignment]
+
+def _telling(words: str) -> Any:
+    def refused(*_: Any, **__: Any) -> None:
+        sys.audit(TAKEN_AWAY, words)
+
+    return refused
