@@ -14,6 +14,7 @@ import collections
 import enum
 import logging
 import signal
+import sys
 import sysconfig
 import threading
 import typing
