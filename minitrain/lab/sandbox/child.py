@@ -199,9 +199,9 @@ def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
 def _hide_ourselves() -> None:
     """What the submission imports of the sandbox is a copy, which it may patch as it likes."""
     package = sys.modules[__package__ or ""]
-    for name in [name for name in sys.modules if name.startswith(f"{package.__name__}.")]:
-        del sys.modules[name]
-        vars(package).pop(name.rpartition(".")[2], None)
+    for name in list(vars(package)):
+        if sys.modules.pop(f"{package.__name__}.{name}", None) is not None:
+            delattr(package, name)
 
 
 def failure(error: BaseException, files: set[str]) -> tuple[str, str]:

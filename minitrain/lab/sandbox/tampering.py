@@ -89,7 +89,9 @@ def _meters() -> Iterator[tuple[str, Any]]:
 
 def _methods(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, type):
-        yield from ((f"{value.__name__}.{name}", method) for name, method in vars(value).items())
+        for name, method in vars(value).items():
+            if name != "__slotnames__":  # which the first copy of an object leaves on its class
+                yield f"{value.__name__}.{name}", method
 
 
 def _same(before: Snapshot, now: Snapshot, name: str) -> bool:
