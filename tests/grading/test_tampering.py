@@ -31,8 +31,8 @@ def test_every_function_and_method_of_ours_is_watched(module):
     for value in own:
         assert f"{module.__name__}.{value.__name__}" in watched
         if isinstance(value, type):
-            own = vars(value).keys() - {"__slotnames__"}
-            assert {f"{value.__name__}.{method}" for method in own} <= watched.keys()
+            methods = vars(value).keys() - {"__slotnames__"}
+            assert {f"{value.__name__}.{method}" for method in methods} <= watched.keys()
 
 
 def test_a_copy_of_one_of_our_objects_changes_nothing():
