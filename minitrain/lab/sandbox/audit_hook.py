@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minitrain.lab.sandbox.meddling import TAKEN_AWAY, is_by_submission, take_away, words_for
-
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 DESTROYING = {
     *("os.remove", "os.rmdir", "os.rename", "os.truncate", "os.chmod", "os.chown", "os.link"),
@@ -49,7 +47,6 @@ class AuditHook:
         self.protected = {os.getppid(), 0, 1, -1}
         self.loading = True  # a demo cell may import the reference to compare: that is no attack
         self.violations: list[str] = []
-        self.looking = False  # at frames itself, of which there is an event too
         self.rules: dict[str, Callable[..., None]] = {
             "open": self.on_open,
             "import": self.on_import,
@@ -60,13 +57,11 @@ class AuditHook:
             "os.scandir": self.on_read,
             **dict.fromkeys(DESTROYING, self.on_write),
             "os.mkdir": self.on_mkdir,
-            TAKEN_AWAY: self.refuse,
         }
 
     def install(self) -> None:
         """For the life of this process: there is no way to take an audit hook out again."""
         sys.addaudithook(self)
-        take_away()
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         rule = self.rules.get(event)
@@ -76,19 +71,6 @@ class AuditHook:
             self.refuse(f"starts another process ({event})")
         elif event in LOW_LEVEL:
             self.refuse(f"calls into C libraries ({event})")
-        else:
-            self.on_any(event, arguments)
-
-    def on_any(self, event: str, arguments: tuple[Any, ...]) -> None:
-        words = None if self.looking else words_for(event, arguments)
-        if words is not None:
-            self.looking = True
-            try:
-                is_refused = is_by_submission(sys._getframe(2))
-            finally:
-                self.looking = False
-            if is_refused:
-                self.refuse(f"{words} ({event})")
 
     def refuse(self, what: str) -> None:
         self.violations.append(what)

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from minitrain.lab.sandbox import limits, loader, plain_data, tampering
+from minitrain.lab.sandbox import limits, loader, meddling, plain_data, tampering
 from minitrain.lab.sandbox.audit_hook import NOT_ALLOWED, AuditHook, Forbidden
 from minitrain.lab.sandbox.plain_data import PlainDataError
 from minitrain.lab.sandbox.relay import Relay, differs
@@ -184,6 +184,7 @@ def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
     groups = [tampering.GroupSnapshot(group) for group in context]
     hook = AuditHook(request.denied, [tempfile.gettempdir()], request.hidden)
     hook.install()
+    meddling.install(hook.refuse)
     _hide_ourselves()
     submission, problems = loader.load(request.solution, request.name)
     hook.loading = False

@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import threading
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -86,18 +86,31 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def take_away() -> None:
-    """What sets a signal handler or starts a thread, of which no audit event tells everywhere.
+def install(refuse: Callable[[str], None]) -> None:
+    """For the life of this process. `refuse(words)` notes what was asked, and raises.
 
-    In its place comes what raises an event of ours, and so knows nothing of who listens.
+    The hook is a function that nothing names: a method could be found, by its class, and replaced.
+    For the same reason what is taken away leaves nothing of this module behind.
     """
+    is_looking = False
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal is_looking
+        if event == TAKEN_AWAY:
+            refuse(arguments[0])
+        words = None if is_looking else words_for(event, arguments)
+        if words is None:
+            return
+        is_looking = True  # at frames itself, of which there is an event too
+        try:
+            is_refused = is_by_submission(sys._getframe(1))
+        finally:
+            is_looking = False
+        if is_refused:
+            refuse(f"{words} ({event})")
+
+    sys.addaudithook(hook)
     for owner, name, words in TAKEN:
         if hasattr(owner, name):
-            setattr(owner, name, _telling(words))
-
-
-def _telling(words: str) -> Any:
-    def refused(*_: Any, **__: Any) -> None:
-        sys.audit(TAKEN_AWAY, words)
-
-    return refused
+            names = {"audit": sys.audit, "event": TAKEN_AWAY, "words": words}
+            setattr(owner, name, eval("lambda *_, **__: audit(event, words)", names))
