@@ -79,7 +79,7 @@ class LogicalClock:
     def issue(self, op: Op, process_group: Any) -> None:
         op.issued = self.now()
         self.computing = False
-        members = dist.get_process_group_ranks(process_group)
+        members = op.members
         if op.kind == "send":
             entry = self._send(op, process_group, members)
         elif op.kind == "recv":

@@ -35,7 +35,8 @@ from minitrain.ranks.errors import (
 )
 from minitrain.ranks.flight_recorder import COMPUTING, STARTING, FlightRecorder, stuck
 from minitrain.ranks.hang_report import dump_stacks, report
-from minitrain.ranks.process import Failure, Task, end_group, run_rank
+from minitrain.ranks.payload import plain_loads
+from minitrain.ranks.process import Carrier, Failure, Task, end_group, run_rank
 
 PRELOADED = [
     "torch",
@@ -76,8 +77,15 @@ def short_paths() -> Iterator[None]:
 class Crew:
     """`finished`, `failed` and `died` say what became of each rank; the others still run."""
 
-    def __init__(self, task: Task, folder: Path, start_method: str | None, quiet: bool) -> None:
-        self.count, self.folder, self.quiet = task.ranks, folder, quiet
+    def __init__(
+        self,
+        task: Task,
+        folder: Path,
+        start_method: str | None,
+        quiet: bool,
+        carrier: Carrier | None = None,
+    ) -> None:
+        self.count, self.folder, self.quiet, self.carrier = task.ranks, folder, quiet, carrier
         self.recorder = FlightRecorder.create(folder / "flight-recorder", task.ranks)
         (folder / "task").write_bytes(pickle.dumps(task))
         self.processes: list[Any] = []
@@ -101,11 +109,16 @@ class Crew:
             for rank, (_, theirs) in enumerate(pipes):
                 others = [end for pipe in pipes for end in pipe if end is not theirs]
                 args = (theirs, str(self.folder), rank)
-                target, args = (run_rank, (*args, others)) if forked else (enter, (home(), *args))
+                if forked:
+                    target, args = run_rank, (*args, others, self.carrier)
+                else:
+                    target, args = enter, (home(), *args)
                 process = self._context.Process(target=target, args=args)
                 self.processes.append(process)
                 with short_paths():
                     process.start()
+        if self.carrier is not None:
+            self.carrier.start()
 
     @property
     def ended(self) -> set[int]:
@@ -175,7 +188,7 @@ class Crew:
         try:
             if connection is None or not connection.poll():
                 return False
-            kind, *content = connection.recv()
+            kind, *content = plain_loads(connection.recv_bytes())
         except (EOFError, OSError):
             self.connections.pop(rank).close()
             return False
@@ -184,7 +197,7 @@ class Crew:
         elif kind == "finished":
             self.finished[rank] = tuple(content)
         else:
-            self.failed[rank] = content[0]
+            self.failed[rank] = Failure(**content[0])
             self.events.append(rank)
         return True
 

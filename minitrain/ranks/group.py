@@ -201,7 +201,7 @@ class Group:
         place, members = list(ranks).index(self.rank), [self.ranks[r] for r in ranks]
         self._made[tuple(members)] += 1
         name = f"{self.name}/{members}#{self._made[tuple(members)]}"  # the same on every member
-        process_group = new_process_group(members, name)
+        process_group = new_process_group(self.process_group, members, name)
         return Group(process_group, members, place, self.device, self.trace, self.recorder, name)
 
     # ---- what they share ----

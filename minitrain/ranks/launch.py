@@ -35,8 +35,8 @@ from minitrain.network.fabric import Fabric, find_fabric
 from minitrain.ranks import in_place
 from minitrain.ranks.crew import Crew, context, short_paths, supervise
 from minitrain.ranks.errors import RanksInterrupted
-from minitrain.ranks.payload import pack_call
-from minitrain.ranks.process import Task
+from minitrain.ranks.payload import pack_call, plain_loads
+from minitrain.ranks.process import Carrier, Task
 from minitrain.ranks.source import cells
 
 MOST_RANKS = 64
@@ -71,6 +71,7 @@ def launch(
     fabric: str | Fabric | None = None,
     start_method: str | None = None,
     quiet: bool = False,
+    carrier: Carrier | None = None,
 ) -> Results:
     """Calls `fn(group, *args)` on `ranks` processes and returns their results as plain CPU data.
 
@@ -78,6 +79,7 @@ def launch(
     operation waits longer than 10 minutes: the one limit under torchrun, where no one looks on.
     fabric: the name of an emulated network, or a Fabric; then the clock of each rank is logical.
     start_method: "fork" is faster, for a parent that has never run an operation of torch.
+    carrier: of the messages, in place of torch; with it, and "fork", a result is plain values.
     What a cell's `fn` needs goes along: of the cell's globals those that it, or a function that it
     calls, mentions by name; what is looked up at run time (`globals()["x"]`, `eval`) stays behind.
     Rank r starts with the random seed r, and with as many threads as there are cores / ranks.
@@ -96,7 +98,7 @@ def launch(
     )
     _check_memory(ranks)
     folder = Path(tempfile.mkdtemp(prefix="minitrain-"))
-    crew = Crew(task, folder, start_method, quiet)
+    crew = Crew(task, folder, start_method, quiet, carrier)
     begun = time.perf_counter()
     try:
         crew.start()
@@ -108,7 +110,8 @@ def launch(
         shutil.rmtree(folder, ignore_errors=True)
     seconds = time.perf_counter() - begun
     finished = [crew.finished[rank] for rank in range(ranks)]
-    answers = [(pickle.loads(data), trace, clock) for data, trace, clock in finished]
+    loads = pickle.loads if carrier is None else plain_loads
+    answers = [(loads(data), trace, clock) for data, trace, clock in finished]
     return _results(answers, seconds, emulated)
 
 

@@ -48,6 +48,16 @@ def dumps(value: Any) -> bytes:
     return buffer.getvalue()
 
 
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} where plain values are sent")
+
+
+def plain_loads(data: bytes) -> Any:
+    """What was pickled of plain values; nothing that a pickle could name is imported or called."""
+    return _PlainUnpickler(io.BytesIO(data)).load()
+
+
 def pack_call(fn: Callable, args: tuple, fabric: Any = None) -> bytes:
     """`(fn, args, fabric)` for `pickle.loads` in a rank; InputError names what cannot travel."""
     with modules_by_value(_strangers(fn, *args)):

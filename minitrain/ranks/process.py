@@ -22,11 +22,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -71,6 +71,17 @@ class Failure:
     is_input_error: bool = False
 
 
+class Carrier(Protocol):
+    """What carries the messages of a launch in place of torch's process groups, where it is forked.
+
+    `end(rank)`, in the rank's own process, is used as torch's ProcessGroup is; `start()` is called
+    in the launching process when all ranks are forked.
+    """
+
+    def end(self, rank: int) -> Any: ...
+    def start(self) -> None: ...
+
+
 class SharedPipe:
     """The pipe to the launching process, for all threads of a rank: a print comes from any."""
 
@@ -105,7 +116,13 @@ class LineStream(io.TextIOBase):
             self.write("\n")
 
 
-def run_rank(connection: Connection, folder: str, rank: int, inherited: Iterable = ()) -> None:
+def run_rank(
+    connection: Connection,
+    folder: str,
+    rank: int,
+    inherited: Iterable = (),
+    carrier: Carrier | None = None,
+) -> None:
     """The target of a rank's process; returns only by the end of the process."""
     gc.freeze()  # else a collection would copy every page that is shared with the server
     for other in inherited:  # with fork, the other ranks' pipes came along
@@ -121,7 +138,7 @@ def run_rank(connection: Connection, folder: str, rank: int, inherited: Iterable
         watch = partial(_watch, connection, signals, recorder, folder, rank)
         threading.Thread(target=watch, daemon=True).start()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            answer = _answer(task, folder, rank, recorder)
+            answer = _answer(task, folder, rank, recorder, carrier)
             out.close()
             err.close()
         pipe.send(*answer)
@@ -129,10 +146,13 @@ def run_rank(connection: Connection, folder: str, rank: int, inherited: Iterable
             threading.Event().wait()
 
 
-def _answer(task: Task, folder: str, rank: int, recorder: FlightRecorder) -> tuple:
+def _answer(
+    task: Task, folder: str, rank: int, recorder: FlightRecorder, carrier: Carrier | None
+) -> tuple:
+    """Plain values, of which the launching process need not know any class."""
     try:
         _prepare(task, rank)
-        group = _join(task, folder, rank, recorder)
+        group = _join(task, folder, rank, recorder, carrier)
         fn, args, fabric = pickle.loads(task.call)
         if fabric is not None:
             group.use(LogicalClock(fabric, group.ranks[group.rank]))
@@ -145,7 +165,7 @@ def _answer(task: Task, folder: str, rank: int, recorder: FlightRecorder) -> tup
                 thread.join()
         return "finished", _packed(result), group.trace.as_dict(), seconds
     except BaseException as error:
-        return "failed", failure(error)
+        return "failed", asdict(failure(error))
 
 
 def _first_line(fn: Any) -> str:
@@ -222,8 +242,12 @@ def _prepare(task: Task, rank: int) -> None:
     seed_generators(rank)  # ranks differ, so a forgotten broadcast shows
 
 
-def _join(task: Task, folder: str, rank: int, recorder: FlightRecorder) -> Group:
-    """Meets the other ranks through a file, over the loopback interface."""
+def _join(
+    task: Task, folder: str, rank: int, recorder: FlightRecorder, carrier: Carrier | None
+) -> Group:
+    """Meets the other ranks through a file, over the loopback interface, or by the carrier."""
+    if carrier is not None:
+        return Group(carrier.end(rank), range(task.ranks), rank, recorder=recorder)
     loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     if loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = loopback[0]

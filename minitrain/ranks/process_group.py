@@ -11,14 +11,23 @@ from __future__ import annotations
 import atexit
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 PATIENCE_SECONDS = 600.0  # that an operation waits for the other ranks: NCCL's own default
 
-gather_flat = dist.ProcessGroup._allgather_base  # (group, output (N·n,), input (n,))
-reduce_scatter_flat = dist.ProcessGroup._reduce_scatter_base  # (…, output, input, options)
+
+def gather_flat(process_group: Any, output: Tensor, input: Tensor) -> Any:
+    """input (n,) of every rank to output (N·n,); torch's handle of the work."""
+    return process_group._allgather_base(output, input)
+
+
+def reduce_scatter_flat(process_group: Any, output: Tensor, input: Tensor, options: Any) -> Any:
+    """This rank's output (n,) of the sum of all inputs (N·n,); torch's handle of the work."""
+    return process_group._reduce_scatter_base(output, input, options)
 
 
 def meet(
@@ -37,8 +46,13 @@ def meet(
     return c10d._get_default_group()
 
 
-def new_process_group(members: Sequence[int], name: str) -> dist.ProcessGroup:
-    """torch's group of the world's ranks `members`, in that order, known to all of torch."""
+def new_process_group(parent: Any, members: Sequence[int], name: str) -> Any:
+    """torch's group of the world's ranks `members`, in that order, known to all of torch.
+
+    Where `parent` is none of torch's but a carrier's (process.py), it is the carrier's.
+    """
+    if not isinstance(parent, dist.ProcessGroup):
+        return parent.subgroup(members, name)
     everyone = c10d._get_default_group()
     backend, store = c10d._world.pg_map[everyone]
     place = list(members).index(everyone.rank())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,17 @@ import pytest
 from minitrain.lab.failures import NotAttempted
 from minitrain.lab.grading.attempt import attempt_of
 from minitrain.lab.grading.checks import Exercise
+from minitrain.lab.grading.course import LabChecks, load_lab, pickled_reference
 from minitrain.lab.grading.grade import CheckResult, grade_submission, run_checks
 from minitrain.lab.grading.submission import Submission
+from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.lab.sandbox.sandbox import Sandbox
 
 from .bank import Specimen, bank
 
-SPECIMENS = bank(Path(__file__).parent / "hostile")
+ALL = bank(Path(__file__).parent / "hostile")
+SPECIMENS = [specimen for specimen in ALL if specimen.path.parent.name == "hostile"]
+ON_LABS = [specimen for specimen in ALL if specimen not in SPECIMENS]  # `hostile/e02`: on that lab
 
 # These are also held where the kernel has no walls: by the audit hook, the limits and the watch.
 HELD_WITHOUT_BUBBLEWRAP = [
@@ -68,10 +73,41 @@ def test_also_without_bubblewrap(specimen, tiny, honest, open_sandbox):
     holds(specimen, tiny, honest, open_sandbox)
 
 
+@pytest.fixture(scope="module")
+def lab_sandbox() -> Iterator[Callable[[LabChecks], Sandbox]]:
+    """Of a lab; one at a time, the specimens come lab by lab."""
+    made: dict[str, Sandbox] = {}
+
+    def of(lab: LabChecks) -> Sandbox:
+        if lab.name not in made:
+            for old in list(made):
+                made.pop(old).close()
+            made[lab.name] = Sandbox(lab.hidden, PATIENT)
+        return made[lab.name]
+
+    yield of
+    for sandbox in made.values():
+        sandbox.close()
+
+
+@pytest.mark.parametrize("specimen", ON_LABS, ids=lambda s: f"{s.number}-{s.name}")
+def test_points_of_a_lab_need_its_technique(specimen, lab_sandbox):
+    """The attack's own words are said, and no check passes that the attack was made for."""
+    lab = load_lab(specimen.lab)
+    exercises = [item for item in lab.items if item.kind == "exercise"]
+    ours = {e.name: pickled_reference(e) for e in exercises if e.name != specimen.exercise}
+    item = lab.find("exercise", specimen.exercise)
+    attempt = attempt_of(item, specimen.submission(), ours, lab_sandbox(lab))
+    results = run_checks(item, {"submission": attempt})
+    said = "\n".join(result.message for result in results)
+    assert not specimen.missing(said), f"not said: {specimen.missing(said)}, but: {said}"
+    assert sum(r.points for r in results) <= sum(r.max_points for r in results) / 3, results
+
+
 def test_every_attack_that_is_known_is_in_the_bank():
     names = {specimen.name for specimen in SPECIMENS}
     assert set(HELD_WITHOUT_BUBBLEWRAP) <= names
-    assert all(specimen.exercise and specimen.says for specimen in SPECIMENS)
+    assert all(specimen.exercise and specimen.says for specimen in ALL)
 
 
 def test_the_rest_of_the_same_file_keeps_its_points(tiny, honest, sandbox):

@@ -42,7 +42,7 @@ class AuditHook:
         self, denied: Sequence[str], writable: Sequence[str], hidden: dict[str, str]
     ) -> None:
         self.denied = [os.path.realpath(path) for path in denied]
-        self.writable = [os.path.realpath(path) for path in writable] + ["/dev/null", "/dev/shm"]
+        self.writable = [os.path.realpath(path) for path in writable] + ["/dev/null"]
         self.hidden = hidden
         self.protected = {os.getppid(), 0, 1, -1}
         self.loading = True  # a demo cell may import the reference to compare: that is no attack
@@ -85,7 +85,7 @@ class AuditHook:
 
     def on_read(self, path: Any = None, *rest: Any) -> None:
         real = _real(path)
-        if real and _inside(real, self.denied):
+        if real and _inside(real, self.denied) and not _inside(real, self.writable):
             self.refuse(f"reads {_tail(real)}, which is hidden")
 
     def on_write(self, path: Any = None, *rest: Any) -> None:
@@ -111,6 +111,7 @@ class AuditHook:
     def on_socket(self, _: Any, family: int, *rest: Any) -> None:
         if family in INTERNET or family == -1:
             self.refuse("opens a network socket")
+        self.refuse("opens a socket")
 
 
 def _real(path: Any) -> str | None:

@@ -1,8 +1,15 @@
-"""One run of a submission, in a process that was forked for it and ends with it.
+"""One run: a child that keeps the meter and the way back, and the forks of it that do the work.
 
-In order: files and limits, the probe and its arguments (the grader's own, so they may be
-unpickled), the snapshot of what measures and the audit hook, the submission, the probe. What it
-returns goes back in one frame (request.py); the exit status is the zygote's to tell.
+The child never runs a line of the submission. It holds what no submission may have, the descriptor
+of the reply and the number that marks it; each process that it forks closes the first and has never
+seen the second, and cannot look into the child's memory (not "dumpable").
+
+    child ─ files, limits ─┬─ a call: one fork ────────┬─ reads the nonce, sends the reply
+                           └─ a launch: ranks, relay ──┘
+
+In such a fork, in order: the probe and its arguments (the grader's own, so they may be unpickled),
+the snapshot of what measures and the audit hook, the submission, the probe. What it returns goes
+back in one frame (request.py).
 """
 
 from __future__ import annotations
@@ -10,35 +17,52 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import os
+import pickle
+import secrets
+import signal
 import sys
 import tempfile
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import cloudpickle
 
-from minitrain.lab.sandbox import limits, loader, tampering
+from minitrain.lab.sandbox import limits, loader, meddling, plain_data, tampering
 from minitrain.lab.sandbox.audit_hook import NOT_ALLOWED, AuditHook, Forbidden
 from minitrain.lab.sandbox.plain_data import PlainDataError
-from minitrain.lab.sandbox.request import Reply, Request, Returned
+from minitrain.lab.sandbox.relay import Relay, differs
+from minitrain.lab.sandbox.request import (
+    INTRUDED,
+    NONCE_BYTES,
+    Reply,
+    Request,
+    Returned,
+    framed,
+    unframed,
+)
+from minitrain.lab.sandbox.seccomp import forbid_other_ways
+from minitrain.lab.sandbox.wire import Marks
 from minitrain.ranks.errors import DeadlineError, DeadlockError, MismatchError, RankDied, RankError
 from minitrain.ranks.group import Group
 from minitrain.ranks.launch import launch
 
 PR_SET_DUMPABLE = 4
+PAST_THE_GROUP = (
+    "it talks past the group's meter: torch.distributed has no process group on ranks that are "
+    "graded, so that nothing is sent unseen; use `group`"
+)
 
 
 def main(request_fd: int, reply_fd: int, output_fd: int, folder: str) -> NoReturn:
     """Reads the request, runs it, writes the reply, and leaves without any clean-up of Python's."""
     os.setsid()
-    if sys.platform == "linux":
-        prctl(PR_SET_DUMPABLE, 1)  # the zygote's own protection, which a fork inherits
-    with os.fdopen(request_fd, "rb") as file:
-        request = Request.unpack(file.read())
+    size = os.fstat(request_fd).st_size - NONCE_BYTES
+    request = Request.unpack(os.pread(request_fd, size, 0))
     _own_files(output_fd, folder)
     limits.apply(request.limits)
-    reply = _run(request, reply_fd)
+    body = _run(request, (request_fd, reply_fd))
     sys.stdout.flush()
-    _write(reply_fd, reply.pack(request.nonce))
+    _write(reply_fd, framed(body, os.pread(request_fd, NONCE_BYTES, size)))
     os._exit(0)
 
 
@@ -59,41 +83,98 @@ def _own_files(output_fd: int, folder: str) -> None:
     os.environ.update(dict.fromkeys(limits.FOLDERS, tempfile.tempdir))
 
 
-def _run(request: Request, reply_fd: int) -> Reply:
-    """In this process, or on ranks that it launches; whatever is raised becomes the failure."""
+def _run(request: Request, private: tuple[int, ...]) -> bytes:
+    """In a fork, or on ranks: a packed `Reply`; what keeps them from answering is its failure."""
     loader.remember(request.solution)
     try:
-        if request.ranks:
-            return _launched(request, reply_fd)
-        faulthandler.dump_traceback_later(max(request.seconds - 0.3, 0.1))
-        return Reply([call_probe(request, ())])
+        return _launched(request, private) if request.ranks else _called(request, private)
+    except (PlainDataError, pickle.UnpicklingError):
+        kind, words = "tampered", INTRUDED
     except BaseException as error:
-        return Reply(failure=failure(error, set(request.solution.lines)))
+        kind, words = failure(error, set(request.solution.lines))
+    return plain_data.pack(vars(Reply(failure=(kind, words))))
 
 
-def _launched(request: Request, reply_fd: int) -> Reply:
+def _called(request: Request, private: tuple[int, ...]) -> bytes:
+    """The probe in a fork of this process, and what that sends: its reply, marked as its own."""
+    ours, theirs = os.pipe()
+    mark = secrets.token_bytes(NONCE_BYTES)
+    pid = os.fork()
+    if pid == 0:
+        _withdraw((*private, ours))
+        faulthandler.dump_traceback_later(max(request.seconds - 0.3, 0.1))
+        try:
+            reply = Reply([call_probe(request, ())])
+        except BaseException as error:
+            reply = Reply(failure=failure(error, set(request.solution.lines)))
+        sys.stdout.flush()
+        _write(theirs, reply.pack(mark))
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as file:
+        data = file.read(request.limits.reply_bytes + 2 * NONCE_BYTES)
+    if len(data) > request.limits.reply_bytes:
+        return plain_data.pack(vars(Reply(failure=("output", request.limits.too_large))))
+    status = os.waitpid(pid, 0)[1]
+    if data and not status:
+        return unframed(data, mark)
+    return plain_data.pack(vars(Reply(failure=("died", _how_it_died(status)))))
+
+
+def _launched(request: Request, private: tuple[int, ...]) -> bytes:
     """The probe on every rank; each packs its own result: no object of theirs comes here."""
+    relay = Relay(request.ranks)
     results = launch(
         _on_rank,
         request,
-        reply_fd,
+        private,
         ranks=request.ranks,
         timeout=request.seconds,
         fabric=None if request.fabric is None else cloudpickle.loads(request.fabric),
         start_method="fork",
+        carrier=relay,
     )
-    return Reply(
+    relay.finish()
+    differences = map(differs, relay.notes, results.traces)
+    reply = Reply(
         list(results),
         traces=[trace.as_dict() for trace in results.traces],
         seconds=results.seconds,
         emulated_seconds=results.emulated_seconds,
         fabric=results.fabric,
+        past_the_meter=next(filter(None, differences), None),
     )
+    return plain_data.pack(vars(reply))
 
 
-def _on_rank(group: Group, request: Request, reply_fd: int) -> bytes:
-    os.close(reply_fd)
-    return call_probe(request, (group,))
+def _on_rank(group: Group, request: Request, private: tuple[int, ...]) -> bytes:
+    _withdraw(private)
+    denied = [*request.denied, tempfile.gettempdir()]  # no rank reads what another one writes
+    tempfile.tempdir = tempfile.mkdtemp()
+    os.chdir(tempfile.tempdir)
+    group.trace.marks = Marks(group.process_group)
+    forbid_other_ways()
+    return call_probe(replace(request, denied=denied), (group,))
+
+
+def _withdraw(private: tuple[int, ...]) -> None:
+    """A fork gives up what is the child's, and may be looked into again, as by the watch."""
+    for fd in private:
+        os.close(fd)
+    if sys.platform == "linux":
+        prctl(PR_SET_DUMPABLE, 1)
+
+
+def _how_it_died(status: int) -> str:
+    """`status` as os.waitpid gives it."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        causes = {signal.SIGXCPU: "out of CPU time", signal.SIGXFSZ: "it wrote too large a file"}
+        name = causes.get(number) or signal.Signals(number).name
+        return f"its process was killed ({name})"
+    code = os.WEXITSTATUS(status)
+    left = f"ended with exit code {code}" if code else "left"
+    return f"its process {left} without a result, as os._exit does"
 
 
 def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
@@ -103,6 +184,8 @@ def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
     groups = [tampering.GroupSnapshot(group) for group in context]
     hook = AuditHook(request.denied, [tempfile.gettempdir()], request.hidden)
     hook.install()
+    meddling.install(hook.refuse)
+    _hide_ourselves()
     submission, problems = loader.load(request.solution, request.name)
     hook.loading = False
     try:
@@ -114,11 +197,21 @@ def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
     return Returned(value, tampered, hook.violations).pack()
 
 
+def _hide_ourselves() -> None:
+    """What the submission imports of the sandbox is a copy, which it may patch as it likes."""
+    package = sys.modules[__package__ or ""]
+    for name in list(vars(package)):
+        if sys.modules.pop(f"{package.__name__}.{name}", None) is not None:
+            delattr(package, name)
+
+
 def failure(error: BaseException, files: set[str]) -> tuple[str, str]:
     """Kind and words for an exception that ended the run; `files` are the submission's own."""
     if isinstance(error, RankError):
         return _rank_failure(error)
     words, where = loader.describe(error), loader.locate(error, files)
+    if "process group has not been initialized" in words:
+        return "tampered", PAST_THE_GROUP + where
     if isinstance(error, SystemExit):
         left = f"it calls sys.exit({error.code!r}){where}"
         return "died", f"{left}: a function returns its result instead"
@@ -137,6 +230,8 @@ def _rank_failure(error: RankError) -> tuple[str, str]:
         DeadlineError: "timeout",
     }
     known = [kind for cls, kind in kinds.items() if isinstance(error, cls)]
+    if "process group has not been initialized" in str(error):
+        return "tampered", f"{PAST_THE_GROUP}\n{error}"
     text = str(error).replace(DeadlineError.ADVICE, "your loop may never end")  # not theirs to set
     return known[0] if known else _kind(error, text), text
 

@@ -30,6 +30,10 @@ class Limits:
     output_bytes: int = 4 * 2**20
     reply_bytes: int = 256 * 2**20
 
+    @property
+    def too_large(self) -> str:
+        return f"what it returns is larger than {self.reply_bytes / 2**20:.0f} MB"
+
     def fitted(self) -> Limits:
         """The same for this machine: never more than half of its memory."""
         half = psutil.virtual_memory().total // 2

@@ -22,8 +22,10 @@ from minitrain.lab.sandbox.loader import Solution
 from minitrain.lab.sandbox.plain_data import PlainDataError
 
 REPORT_SECONDS = 2.5  # that `launch` may take after its deadline to say who hangs where
+NONCE_BYTES = 16
 FRAME = struct.Struct("<4s16sQ")  # mark, the run's own number, length of the body
 MARK = b"MTR1"
+INTRUDED = "it wrote on the channel that belongs to the grader"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Request:
     limits    of memory, processes, files, output               limits.py, watch.py, verdict.py
     hidden    modules that may not be imported -> their file    audit_hook.py
     denied    files and folders that may not be read            audit_hook.py
-    nonce     16 bytes that only this run knows                 the reply's frame, verdict.py
+    nonce     16 bytes that no process of the run may know      the reply's frame, verdict.py
     """
 
     solution: Solution
@@ -54,7 +56,7 @@ class Request:
     limits: Limits = field(default_factory=Limits)
     hidden: dict[str, str] = field(default_factory=dict)
     denied: Sequence[str] = ()
-    nonce: bytes = bytes(16)
+    nonce: bytes = bytes(NONCE_BYTES)
 
     @property
     def patience(self) -> float:
@@ -62,10 +64,12 @@ class Request:
         return self.seconds + (REPORT_SECONDS if self.ranks else 0.0)
 
     def pack(self) -> bytes:
-        return plain_data.pack(asdict(self))
+        """The nonce comes last, for the child to read when the submission's process has ended."""
+        return plain_data.pack({**asdict(self), "nonce": bytes(NONCE_BYTES)}) + self.nonce
 
     @classmethod
     def unpack(cls, data: bytes) -> Request:
+        """Of all but the nonce."""
         fields = plain_data.unpack(data)
         parts = {"solution": Solution.of(fields["solution"]), "limits": Limits(**fields["limits"])}
         return cls(**{**fields, **parts})
@@ -96,19 +100,28 @@ class Reply:
     seconds: float = 0.0
     emulated_seconds: float | None = None
     fabric: str | None = None
+    past_the_meter: str | None = None  # what a rank's trace says otherwise than the relay
 
     def pack(self, nonce: bytes) -> bytes:
         """One frame, marked as this run's."""
-        body = plain_data.pack(vars(self))
-        return FRAME.pack(MARK, nonce, len(body)) + body
+        return framed(plain_data.pack(vars(self)), nonce)
 
     @classmethod
     def unpack(cls, data: bytes, nonce: bytes) -> Reply:
         """Of exactly one whole frame of this run; PlainDataError for anything else."""
         try:
-            mark, number, length = FRAME.unpack_from(data)
-            if (mark, number, len(data)) != (MARK, nonce, FRAME.size + length):
-                raise PlainDataError("not the one frame of this run")
-            return cls(**plain_data.unpack(data[FRAME.size :]))
-        except (struct.error, TypeError) as error:
+            return cls(**plain_data.unpack(unframed(data, nonce)))
+        except TypeError as error:
             raise PlainDataError("no reply") from error
+
+
+def framed(body: bytes, nonce: bytes) -> bytes:
+    return FRAME.pack(MARK, nonce, len(body)) + body
+
+
+def unframed(data: bytes, nonce: bytes) -> bytes:
+    """The body of exactly one whole frame with that nonce; PlainDataError for anything else."""
+    head = data[: FRAME.size]
+    if head != FRAME.pack(MARK, nonce, max(0, len(data) - FRAME.size)):
+        raise PlainDataError("not the one frame of this run")
+    return data[FRAME.size :]

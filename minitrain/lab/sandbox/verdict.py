@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from dataclasses import replace
 
 from minitrain.lab.failures import NotAttempted, SubmissionFailed
 from minitrain.lab.sandbox import plain_data
 from minitrain.lab.sandbox.limits import Limits
 from minitrain.lab.sandbox.plain_data import PlainDataError
-from minitrain.lab.sandbox.request import Reply, Request, Returned
+from minitrain.lab.sandbox.request import INTRUDED, Reply, Request, Returned
 from minitrain.lab.sandbox.watch import Ending
 
 MB, GB = 2**20, 2**30
@@ -33,7 +32,7 @@ def reply_of(ending: Ending, request: Request) -> Reply:
         if reply.failure is not None:
             raise _failure(*reply.failure)
         ranks = [Returned(**plain_data.unpack(result)) for result in reply.results]
-        _check_conduct(ranks)
+        _check_conduct(ranks, reply.past_the_meter)
     except (PlainDataError, TypeError, ValueError) as error:
         words = "its result is not as the grader's probe sends it"
         raise SubmissionFailed("tampered", words) from error
@@ -49,7 +48,7 @@ def _check_ending(ending: Ending, request: Request) -> None:
         raise SubmissionFailed(KINDS.get(ending.cause, ending.cause), words)
     assert ending.status is not None, "a run without a cause has ended"
     if ending.status != 0:
-        raise SubmissionFailed("died", _how_it_died(ending.status))
+        raise SubmissionFailed("died", _no_result(request.limits)["died"])
 
 
 def _no_result(limits: Limits) -> dict[str, str]:
@@ -59,19 +58,16 @@ def _no_result(limits: Limits) -> dict[str, str]:
         "processes": f"it started more than {limits.processes} processes",
         "output": f"it printed more than {limits.output_bytes / MB:.0f} MB",
         "disk": f"it wrote more than {limits.disk_bytes / MB:.0f} MB of files",
-        "reply": f"what it returns is larger than {limits.reply_bytes / MB:.0f} MB",
+        "reply": limits.too_large,
         "died": "it ended the process that grades it: does it call os.kill?",
     }
 
 
 def _sent(data: bytes, nonce: bytes) -> Reply:
-    if not data:
-        raise SubmissionFailed("died", "it left without a result, as os._exit does")
     try:
         return Reply.unpack(data, nonce)
     except PlainDataError as error:
-        words = "it wrote on the channel that belongs to the grader"
-        raise SubmissionFailed("tampered", words) from error
+        raise SubmissionFailed("tampered", INTRUDED) from error
 
 
 def _failure(kind: str, message: str) -> SubmissionFailed | NotAttempted:
@@ -80,14 +76,16 @@ def _failure(kind: str, message: str) -> SubmissionFailed | NotAttempted:
     return SubmissionFailed(str(kind), str(message))
 
 
-def _check_conduct(ranks: list[Returned]) -> None:
-    """On no rank a meter was bent, or something done that is forbidden."""
+def _check_conduct(ranks: list[Returned], past_the_meter: str | None) -> None:
+    """On no rank a meter was bent or passed by, or something done that is forbidden."""
     tampered = sorted({str(name) for rank in ranks for name in rank.tampered})
     if tampered:
         raise SubmissionFailed("tampered", f"it has tampered with {', '.join(tampered[:5])}")
     forbidden = sorted({str(act) for rank in ranks for act in rank.forbidden})
     if forbidden:
         raise SubmissionFailed("forbidden", f"not allowed: it {', '.join(forbidden[:5])}")
+    if past_the_meter is not None:
+        raise SubmissionFailed("tampered", str(past_the_meter))
 
 
 def _slow(ending: Ending, request: Request) -> str:
@@ -102,14 +100,3 @@ def _slow(ending: Ending, request: Request) -> str:
     file, line, function = own[0]
     text = "".join(lines[file][int(line) - 1 : int(line)]).strip()
     return f"{words} It was at {os.path.basename(file)}, line {line}, in {function}: `{text}`"
-
-
-def _how_it_died(status: int) -> str:
-    """`status` as os.waitpid gives it."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        causes = {signal.SIGXCPU: "out of CPU time", signal.SIGXFSZ: "it wrote too large a file"}
-        name = causes.get(number) or signal.Signals(number).name
-        return f"its process was killed ({name})"
-    code = os.WEXITSTATUS(status)
-    return f"its process ended with exit code {code} and no result, as os._exit does"

@@ -1,5 +1,5 @@
 # exercise: chunk_sizes
-# says: not finished
+# says: sets a handler of signals
 
 import signal
 

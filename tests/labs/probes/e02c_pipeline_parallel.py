@@ -113,7 +113,7 @@ class Toy(nn.Module):
     def note(self, operation, seconds):
         self.group.trace.mark(operation)
         if self.group.clock.emulated:
-            self.group.clock.clock.advance(seconds)  # behind the grader's witness
+            self.group.clock.advance(seconds)
 
     def begins(self, batch):
         return lambda: self.group and self.note(Operation("B", self.number(batch)), 2.0)

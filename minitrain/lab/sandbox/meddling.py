@@ -1,0 +1,116 @@
+"""What a submission may not ask of the interpreter that it shares with its probe.
+
+A probe's notes lie in its frame, and its modes hold in its thread: so frames, the collector's lists
+of objects, trace functions, other code for a function, signal handlers (which are given a frame)
+and new threads are refused where the submission is among the callers. This deters. Python has no
+wall inside a process, and what must not be bent at all is measured outside it (relay.py).
+"""
+
+from __future__ import annotations
+
+import _signal
+import _thread
+import collections
+import enum
+import logging
+import signal
+import sys
+import sysconfig
+import threading
+import typing
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import torch.library
+import typing_extensions
+
+from minitrain.ranks import source
+from minitrain.ranks.source import CHECKER, PACKAGE, STANDARD_LIBRARY
+
+LIBRARIES = tuple(sysconfig.get_path(key) for key in ("purelib", "platlib"))
+TRUSTED = (PACKAGE, STANDARD_LIBRARY, *LIBRARIES, "<frozen ")
+# They look at a frame, as for the name of its module, and hand it to nobody.
+READERS = {
+    module.__file__
+    for module in (collections, enum, logging, source, torch.library, typing, typing_extensions)
+}
+READERS |= {f"<frozen importlib.{name}>" for name in ("_bootstrap", "_bootstrap_external")}
+LOOKS = "looks into the frames or objects of what calls it"
+THREADS = "starts a thread, where nothing that it does is measured: use async_op=True to overlap"
+CODE = "puts other code into a function"
+SIGNALS = "sets a handler of signals"
+EVENTS = {
+    **dict.fromkeys(("sys._getframe", "sys._current_frames", "sys._current_exceptions"), LOOKS),
+    **dict.fromkeys(("gc.get_objects", "gc.get_referrers", "gc.get_referents"), LOOKS),
+    **dict.fromkeys(("sys.settrace", "sys.setprofile", "sys.addaudithook"), LOOKS),
+}
+TAKEN = [
+    *((owner, "signal", SIGNALS) for owner in (signal, _signal)),
+    *((_thread, name, THREADS) for name in ("start_new_thread", "start_new")),
+    *((threading, "_start_new_thread", THREADS), (threading, "_start_joinable_thread", THREADS)),
+    (_thread, "start_joinable_thread", THREADS),
+]
+TAKEN_AWAY = "minitrain.taken_away"
+READ = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
+WRITTEN = {"__code__", "__defaults__", "__kwdefaults__"}
+
+
+def words_for(event: str, arguments: tuple[Any, ...]) -> str | None:
+    """What an audit event is, if it may be meddling."""
+    if event == "object.__getattr__":
+        return LOOKS if arguments[1] in READ else None
+    if event == "object.__setattr__":
+        return CODE if arguments[1] in WRITTEN else None
+    if event in ("compile", "code.__new__"):
+        return CODE if is_trusted(str(arguments[1])) else None  # would pass for a library's
+    return EVENTS.get(event)
+
+
+def is_by_submission(frame: FrameType | None) -> bool:
+    """Whether the submission is among the callers, and none that may is the one who asks."""
+    if frame is not None and frame.f_code is logging.currentframe.__code__:
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename in READERS:
+        return False
+    return any(not is_trusted(caller.f_code.co_filename) for caller in _outward(frame))
+
+
+def is_trusted(file: str) -> bool:
+    return file.startswith(TRUSTED) or file == CHECKER
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def install(refuse: Callable[[str], None]) -> None:
+    """For the life of this process. `refuse(words)` notes what was asked, and raises.
+
+    The hook is a function that nothing names: a method could be found, by its class, and replaced.
+    For the same reason what is taken away leaves nothing of this module behind.
+    """
+    is_looking = False
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal is_looking
+        if event == TAKEN_AWAY:
+            refuse(arguments[0])
+        words = None if is_looking else words_for(event, arguments)
+        if words is None:
+            return
+        is_looking = True  # at frames itself, of which there is an event too
+        try:
+            is_refused = is_by_submission(sys._getframe(1))
+        finally:
+            is_looking = False
+        if is_refused:
+            refuse(f"{words} ({event})")
+
+    sys.addaudithook(hook)
+    for owner, name, words in TAKEN:
+        if hasattr(owner, name):
+            names = {"audit": sys.audit, "event": TAKEN_AWAY, "words": words}
+            setattr(owner, name, eval("lambda *_, **__: audit(event, words)", names))
