@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.lab.grading.classroom import Grade, _alone, as_csv, grade_folder, read_rows
+from minitrain.lab.grading.classroom import _alone, grade_folder
 from minitrain.lab.grading.collect import find_lab, find_submissions
+from minitrain.lab.grading.rows import Grade, as_csv, read_rows
 from minitrain.lab.grading.submission import read_submission
 
 
@@ -65,7 +66,7 @@ def test_a_class_is_graded_and_only_the_new_is_graded_again(folder, course, tmp_
     }
     assert "is not a notebook" in rows["dan"].error and "which lab" in rows["eve"].error
     assert "grading: 100%" in capfd.readouterr().err
-    with path.open() as file:
+    with path.open(encoding="utf-8-sig") as file:
         assert [row["student"] for row in csv.DictReader(file)] == [
             "ada",
             "bob",
@@ -112,7 +113,7 @@ class Deadly:
 
 
 def test_a_process_that_dies_costs_its_own_row():
-    row = _alone(multiprocessing.get_context("forkserver"), set(), Deadly(), "", None)
+    row = _alone(multiprocessing.get_context("forkserver"), {}, Deadly(), "", None)
     assert (row.student, row.score) == ("ada", "0") and "ended with exit code 3" in row.error
 
 
@@ -135,7 +136,7 @@ def test_a_csv_of_something_else_is_left_alone(folder, course, tmp_path):
 
 
 def test_no_cell_is_a_formula(tmp_path):
-    row = Grade("=cmd()", "t00_tiny", "1", "2", "", "+1 | a", "f.ipynb", "x")
+    row = Grade("=cmd()", "t00_tiny", "1", "2", "", "+1 | a", "", "f.ipynb", "x")
     (tmp_path / "g.csv").write_text(as_csv([row]))
     (read,) = read_rows(tmp_path / "g.csv")
     assert read.student == "'=cmd()" and read.remarks == "'+1 | a" and read.score == "1"
