@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import multiprocessing
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.lab.grading.classroom import _alone, grade_folder
+from minitrain.lab.grading.classroom import _alone, _mark, grade_folder
 from minitrain.lab.grading.collect import Entry, find_lab, find_submissions
 from minitrain.lab.grading.grade import CheckResult, Report
 from minitrain.lab.grading.rows import Grade, as_csv, finished, graded, read_rows
@@ -67,7 +68,8 @@ def test_a_class_is_graded_and_only_the_new_is_graded_again(folder, course, tmp_
         "eve": "0",
     }
     assert "is not a notebook" in rows["dan"].error and "which lab" in rows["eve"].error
-    assert "grading: 100%" in capfd.readouterr().err
+    bar = capfd.readouterr().err
+    assert "grading: 100%" in bar and re.search(r"s/file, \w+ (t00)?", bar), "those under way"
     with path.open(encoding="utf-8-sig") as file:
         assert [row["student"] for row in csv.DictReader(file)] == [
             "ada",
@@ -135,6 +137,18 @@ def test_a_csv_of_something_else_is_left_alone(folder, course, tmp_path):
     with pytest.raises(InputError, match="is not a table of grades"):
         grade_folder(folder, path, 1, course)
     assert path.read_text() == "name,age\nada,36\n"
+
+
+def test_a_row_depends_on_what_runs_beside_the_submission_too(complete, course, tmp_path):
+    root = shutil.copytree(course, tmp_path / "course")
+    entry = Entry("ada", "t00_tiny", complete("t00_tiny.ipynb"))
+    before = _mark(entry, root)
+    probes = root / "tests" / "labs" / "probes"
+    probes.mkdir()
+    (probes / "t01_other.py").write_text("x = 1\n")
+    assert _mark(entry, root) == before
+    (probes / "t00_tiny.py").write_text("x = 1\n")
+    assert _mark(entry, root) != before
 
 
 def test_no_cell_is_a_formula(tmp_path):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 
 import pytest
 
 from minitrain.__main__ import main
+from minitrain.commands.grade import _jobs
 from minitrain.lab.grading.rows import read_rows
 from minitrain.paths import course_root
 
@@ -64,6 +66,14 @@ def test_gradescope_takes_each_lab_once_and_says_so_before_it_grades(run, tmp_pa
     twice = [f"labs/{LAB}.ipynb"] * 2
     code, _, err = run(*twice, "--gradescope", tmp_path / "results.json")
     assert code == 2 and "give each lab once" in err and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("cores", "gigabytes", "jobs"), [(2, 24, 2), (64, 32, 8), (4, 2, 1)])
+def test_there_are_no_more_processes_than_memory_has_room_for(monkeypatch, cores, gigabytes, jobs):
+    memory = SimpleNamespace(total=gigabytes * 2**30)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert _jobs() == jobs
 
 
 def test_a_class_ends_with_its_means_and_its_doubts(run, tmp_path):
