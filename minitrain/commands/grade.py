@@ -13,9 +13,11 @@ import typer
 from minitrain.commands.kinds import NEW_FILE, Argument, Kind, Option, named, whole
 from minitrain.errors import InputError
 from minitrain.paths import course_root, write_atomically
+from minitrain.words import plural
 
 if TYPE_CHECKING:
     from minitrain.lab.grading.grade import Report
+    from minitrain.lab.grading.submission import Submission
 
 
 def read_submission_path(text: str) -> Path:
@@ -46,15 +48,29 @@ def grade(
     csv: Annotated[
         Path | None, Option(NEW_FILE, "grade a folder in parallel; a row a student and lab")
     ] = None,
-    jobs: Annotated[int, Option(whole(1, 1024), "parallel processes for --csv")] = (
-        os.cpu_count() or 1
-    ),
+    jobs: Annotated[
+        int | None,
+        Option(whole(1, 1024), "parallel processes for --csv", "one a core that has 4 GB"),
+    ] = None,
+    withhold_doubtful: Annotated[
+        bool,
+        typer.Option(
+            "--withhold-doubtful",
+            help="no points for recorded tables that are copied or invented, nor for the answers "
+            "read off them; without it they are remarked upon",
+        ),
+    ] = False,
 ) -> None:
     """Grade submissions in the sandbox, as text or for other tools."""
     if csv is not None:
-        _class(submissions, csv, jobs)
+        _class(submissions, csv, jobs or _jobs(), withhold_doubtful)
         return
-    reports, refused = _reports(_files(submissions))
+    found, refused = _read(_files(submissions))
+    if gradescope is not None and len({name for _, name in found}) < len(found):
+        raise InputError("--gradescope adds up the labs of one student: give each lab once")
+    reports = [(submission.path, _report(submission, name)) for submission, name in found]
+    if withhold_doubtful:
+        reports = [(path, report.withheld()) for path, report in reports]
     _warn()
     _write(reports, as_json, junit, gradescope)
     if refused:
@@ -80,26 +96,24 @@ def _files(paths: list[Path]) -> list[Path]:
     return found
 
 
-def _reports(paths: list[Path]) -> tuple[list[tuple[Path, Report]], list[str]]:
-    """Of each file that is a submission; and what is wrong with the others, a sentence each."""
-    reports, refused = [], []
-    for path in paths:
-        try:
-            reports.append((path, _report(path)))
-        except InputError as error:
-            refused.append(str(error))
-    if not reports:
-        raise InputError("\n".join(refused))
-    return reports, refused
-
-
-def _report(path: Path) -> Report:
+def _read(paths: list[Path]) -> tuple[list[tuple[Submission, str]], list[str]]:
+    """The submissions, each with its lab; and what is wrong with the others, a sentence each."""
     from minitrain.lab.grading.collect import find_lab
     from minitrain.lab.grading.submission import read_submission
 
-    submission = read_submission(path)
-    name = find_lab(submission)
+    found, refused = [], []
+    for path in paths:
+        try:
+            submission = read_submission(path)
+            found.append((submission, find_lab(submission)))
+        except InputError as error:
+            refused.append(str(error))
+    if not found:
+        raise InputError("\n".join(refused))
+    return found, refused
 
+
+def _report(submission: Submission, name: str) -> Report:
     from minitrain.lab.grading.course import load_lab
     from minitrain.lab.grading.grade import grade_submission, warm
     from minitrain.lab.sandbox.limits import PATIENT
@@ -118,8 +132,6 @@ def _write(
     from minitrain.lab.grading import reports as forms
 
     plain = [report for _, report in reports]
-    if gradescope is not None and len({report.lab for report in plain}) < len(plain):
-        raise InputError("--gradescope adds up the labs of one student: give each lab once")
     if junit is not None:
         write_atomically(junit, forms.as_junit(plain))
     if gradescope is not None:
@@ -131,15 +143,28 @@ def _write(
         forms.print_text(report, f"{report.lab}: {path}")
 
 
-def _class(paths: list[Path], csv: Path, jobs: int) -> None:
+def _jobs() -> int:
+    """A process a core, each with the memory that a submission may take."""
+    import psutil
+
+    memory = psutil.virtual_memory().total // (4 * 2**30)
+    return max(1, min(os.cpu_count() or 1, memory))
+
+
+def _class(paths: list[Path], csv: Path, jobs: int, withhold: bool) -> None:
     if len(paths) != 1 or not paths[0].is_dir():
         raise InputError("--csv grades one folder of submissions: give that folder alone")
 
     from minitrain.lab.grading.classroom import grade_folder  # torch: seconds
+    from minitrain.lab.grading.summary import print_summary
 
-    rows = grade_folder(paths[0], csv, jobs)
+    rows = grade_folder(paths[0], csv, jobs, withhold=withhold)
     _warn()
+    print_summary(rows)
     failed = [row for row in rows if row.error]
     print(f"{csv}: {len(rows)} rows, {len(failed)} of them with an error")
     for row in failed:
-        print(f"  {row.file}: {row.error}")
+        print(f"  {row.student}: {row.error}")
+    doubtful = sum(bool(row.doubts) for row in rows)
+    if doubtful:
+        print(f"  {plural(doubtful, 'row')} with something to ask about: see the column doubts")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import csv
 import multiprocessing
 import os
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.lab.grading.classroom import Grade, _alone, as_csv, grade_folder, read_rows
-from minitrain.lab.grading.collect import find_lab, find_submissions
+from minitrain.lab.grading.classroom import _alone, _mark, grade_folder
+from minitrain.lab.grading.collect import Entry, find_lab, find_submissions
+from minitrain.lab.grading.grade import CheckResult, Report
+from minitrain.lab.grading.rows import Grade, as_csv, finished, graded, read_rows
 from minitrain.lab.grading.submission import read_submission
 
 
@@ -64,8 +68,9 @@ def test_a_class_is_graded_and_only_the_new_is_graded_again(folder, course, tmp_
         "eve": "0",
     }
     assert "is not a notebook" in rows["dan"].error and "which lab" in rows["eve"].error
-    assert "grading: 100%" in capfd.readouterr().err
-    with path.open() as file:
+    bar = capfd.readouterr().err
+    assert "grading: 100%" in bar and re.search(r"s/file, \w+ (t00)?", bar), "those under way"
+    with path.open(encoding="utf-8-sig") as file:
         assert [row["student"] for row in csv.DictReader(file)] == [
             "ada",
             "bob",
@@ -112,7 +117,7 @@ class Deadly:
 
 
 def test_a_process_that_dies_costs_its_own_row():
-    row = _alone(multiprocessing.get_context("forkserver"), set(), Deadly(), "", None)
+    row = _alone(multiprocessing.get_context("forkserver"), {}, Deadly(), "", None)
     assert (row.student, row.score) == ("ada", "0") and "ended with exit code 3" in row.error
 
 
@@ -134,8 +139,121 @@ def test_a_csv_of_something_else_is_left_alone(folder, course, tmp_path):
     assert path.read_text() == "name,age\nada,36\n"
 
 
+def test_a_row_depends_on_what_runs_beside_the_submission_too(complete, course, tmp_path):
+    root = shutil.copytree(course, tmp_path / "course")
+    entry = Entry("ada", "t00_tiny", complete("t00_tiny.ipynb"))
+    before = _mark(entry, root)
+    probes = root / "tests" / "labs" / "probes"
+    probes.mkdir()
+    (probes / "t01_other.py").write_text("x = 1\n")
+    assert _mark(entry, root) == before
+    (probes / "t00_tiny.py").write_text("x = 1\n")
+    assert _mark(entry, root) != before
+
+
 def test_no_cell_is_a_formula(tmp_path):
-    row = Grade("=cmd()", "t00_tiny", "1", "2", "", "+1 | a", "f.ipynb", "x")
+    row = Grade("=cmd()", "t00_tiny", "1", "2", "", "+1 | a", "", "f.ipynb", "x")
     (tmp_path / "g.csv").write_text(as_csv([row]))
     (read,) = read_rows(tmp_path / "g.csv")
     assert read.student == "'=cmd()" and read.remarks == "'+1 | a" and read.score == "1"
+
+
+def test_a_row_is_one_line_whatever_a_student_is_called(complete, course, tmp_path):
+    """And of what a spreadsheet saves, rows that it has damaged are graded again."""
+    work = complete("class/ada/t00_tiny.ipynb")
+    odd = tmp_path / "class" / "m\n;=1+1\r\x1b[31mü"
+    odd.mkdir()
+    shutil.copy(work, odd)
+    path = tmp_path / "grades.csv"
+    rows = grade_folder(tmp_path / "class", path, 2, course)
+    assert [row.student for row in rows] == ["ada", "m ;=1+1[31mü"]
+    assert path.read_bytes().startswith(b"\xef\xbb\xbfstudent,"), "Excel reads UTF-8 by this mark"
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 3
+    path.write_text(path.read_text(encoding="utf-8").replace('""points""', "points", 1))
+    assert [row.graded_from != "" for row in read_rows(path)] == [False, True]
+    assert grade_folder(tmp_path / "class", path, 2, course) == rows
+
+
+def test_every_students_folder_has_a_row(complete, course, tmp_path):
+    """One that is a link, one without a notebook, and one with hundreds."""
+    complete("class/ada/t00_tiny.ipynb")
+    folder = tmp_path / "class"
+    (folder / "bob").symlink_to(folder / "ada")
+    (folder / "cyd").mkdir()
+    (folder / "cyd" / "t00_tiny.docx").write_text("mine")
+    (folder / "dan").mkdir()
+    for number in range(101):
+        (folder / "dan" / f"t00_tiny-{number}.ipynb").touch()
+    (folder / ".git").mkdir()
+    rows = {row.student: row for row in grade_folder(folder, tmp_path / "g.csv", 1, course)}
+    assert sorted(rows) == ["ada", "bob", "cyd", "dan"] and rows["ada"].score == "7"
+    assert "bob is a link" in rows["bob"].error
+    assert "cyd holds no notebook" in rows["cyd"].error
+    assert "there are 101 files of dan, more than 100" in rows["dan"].error
+
+
+def test_a_name_behind_the_labs_is_a_students_too(complete, course, tmp_path):
+    complete("class/t00_tiny_ada.ipynb")
+    (entry,) = find_submissions(tmp_path / "class", course)
+    assert entry.student == "ada"
+
+
+KILL = "\n    import os\n    os.kill(os.getpid(), 9)"
+HOG = "\n    x = []\n    while True: x.append(bytearray(2**26))"
+SAY = "\n    raise ValueError('[/b]' + chr(0xd800) + '\\x1b[31m' + 'x' * 10**6)"
+EXIT = "\n    import os\n    os._exit(0)"
+
+
+def test_a_hostile_few_cost_the_others_nothing(complete, notebook, course, tmp_path):
+    """Eight honest students among four who attack: right rows, in order, the same bytes twice."""
+    honest = [f"s{number}" for number in range(8)]
+    for number, name in enumerate(honest):
+        path = complete(f"class/{name}/t00_tiny.ipynb")
+        if number % 4 == 1:
+            path.write_text(path.read_text().replace("elements // ranks +", "elements // ranks -"))
+    for name, body in {"a_kill": KILL, "m_hog": HOG, "x_say": SAY, "z_exit": EXIT}.items():
+        cells = [
+            (f"def {f}(*args):{body}", ["exercise"], []) for f in ("chunk_sizes", "sum_over_ranks")
+        ]
+        notebook(f"class/{name}/t00_tiny.ipynb", cells)
+    for name in ("typer.py", "torch.py", "sitecustomize.py"):
+        (tmp_path / "class" / "x_say" / name).write_text("raise SystemExit('theirs')")
+    csv_path = tmp_path / "grades.csv"
+    rows = {row.student: row for row in grade_folder(tmp_path / "class", csv_path, 2, course)}
+    assert list(rows) == ["a_kill", "m_hog", *honest, "x_say", "z_exit"]
+    assert [rows[name].score for name in honest] == ["7", "6", "7", "7", "7", "6", "7", "7"]
+    said = {name: row.remarks for name, row in rows.items() if name not in honest}
+    assert all(rows[name].score == "0" for name in said)
+    assert "SIGKILL" in said["a_kill"] and "of memory" in said["m_hog"]
+    assert "ValueError: [/b][31mxxx" in said["x_say"] and "os._exit" in said["z_exit"]
+    before = csv_path.read_bytes()
+    grade_folder(tmp_path / "class", csv_path, 2, course)
+    assert csv_path.read_bytes() == before
+
+
+def test_classmates_with_the_same_numbers_are_both_named_and_may_lose_the_points(tmp_path):
+    """Each time anew, since it depends on the others."""
+    lab = "e03_zero"
+    checks = (
+        CheckResult("steps", "a", 6.0, 6.0, "passed"),
+        CheckResult("f", "b", 4.0, 4.0, "passed"),
+    )
+    own = {"ada": ["1", "2", "3", "4"], "bob": ["2", "3", "4"], "eve": ["5", "6", "7"]}
+    rows = [
+        graded(
+            Entry(name, lab, Path(f"{name}.ipynb")),
+            Report(lab, checks, sources={"steps": ["steps"]}, prints={"steps": prints}),
+            "x",
+        )
+        for name, prints in own.items()
+    ]
+    ada, bob, eve = finished(rows)
+    assert ada.doubts == "steps: the same measured numbers as bob" and ada.score == "10"
+    assert bob.doubts == "steps: the same measured numbers as ada" and eve.doubts == ""
+    assert [row.score for row in finished(rows, withhold=True)] == ["4", "4", "10"]
+    assert finished(rows, withhold=True)[0].doubts.endswith("| withheld: 6 points")
+    (tmp_path / "g.csv").write_text(as_csv(finished(rows, withhold=True)))
+    assert finished(read_rows(tmp_path / "g.csv")) == [ada, bob, eve], "nothing adds up"
+    assert [row.doubts for row in finished([rows[0], rows[2]])] == ["", ""], "bob's is gone"
+    twice = finished([rows[0], replace(rows[0], file="again.ipynb")])
+    assert {row.doubts for row in twice} == {"one of 2 files of this student for one lab"}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 
 import pytest
 
 from minitrain.__main__ import main
+from minitrain.commands.grade import _jobs
+from minitrain.lab.grading.rows import read_rows
 from minitrain.paths import course_root
 
 LAB = "e00_ranks_and_collectives"
@@ -57,8 +60,34 @@ def test_bad_input_is_one_sentence_and_exit_code_2(run, arguments, words):
     assert words in err and err.startswith("error: ") and len(err.strip().splitlines()) == 1
 
 
-def test_gradescope_takes_each_lab_once(run, tmp_path):
+def test_gradescope_takes_each_lab_once_and_says_so_before_it_grades(run, tmp_path, monkeypatch):
     """It adds up all points: one notebook handed in twice would count twice."""
+    monkeypatch.setattr("minitrain.lab.grading.grade.warm", lambda *_: pytest.fail("it grades"))
     twice = [f"labs/{LAB}.ipynb"] * 2
     code, _, err = run(*twice, "--gradescope", tmp_path / "results.json")
     assert code == 2 and "give each lab once" in err and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("cores", "gigabytes", "jobs"), [(2, 24, 2), (64, 32, 8), (4, 2, 1)])
+def test_there_are_no_more_processes_than_memory_has_room_for(monkeypatch, cores, gigabytes, jobs):
+    memory = SimpleNamespace(total=gigabytes * 2**30)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert _jobs() == jobs
+
+
+def test_a_class_ends_with_its_means_and_its_doubts(run, tmp_path):
+    """Two students who hand in the solution's tables, and no exercise."""
+    for name in ("ada", "bob"):
+        (tmp_path / name).mkdir()
+        copied = json.loads((course_root() / "solutions" / f"{LAB}.ipynb").read_text())
+        for cell in copied["cells"]:
+            cell["source"] = ""
+        (tmp_path / name / f"{LAB}.ipynb").write_text(json.dumps(copied))
+    table = tmp_path / "grades.csv"
+    code, out, _ = run(tmp_path, "--csv", table, "--withhold-doubtful", "--jobs", "2")
+    rows = {row.student: row for row in read_rows(table)}
+    assert code == 0 and f"{LAB}: 2 files, mean 40.0 of 100" in out
+    assert "2 rows with something to ask about" in out
+    assert "as bob" in rows["ada"].doubts and "recorded in solutions/" in rows["ada"].doubts
+    assert rows["ada"].score == rows["bob"].score == "5" and "withheld: 35" in rows["ada"].doubts

@@ -12,7 +12,7 @@ import torch
 from minitrain.errors import InputError
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.attempt import Attempt
+from minitrain.lab.grading.attempt import Attempt, Spent
 from minitrain.lab.grading.checks import Exercise, Question, check, checks_of
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.grading.grade import (
@@ -55,7 +55,7 @@ def test_a_complete_notebook_has_full_marks(tiny, sandbox, complete):
     report = grade_submission(read_submission(complete()), tiny, sandbox)
     assert (report.score, report.max_score) == (7, 7), report
     assert report.warning is None or "bubblewrap" in report.warning
-    assert set(report.as_dict()) == {"lab", "score", "max_score", "warning", "checks"}
+    assert set(report.as_dict()) == {"lab", "score", "max_score", "warning", "doubts", "checks"}
 
 
 def test_a_mistake_is_told_in_words(grade):
@@ -360,6 +360,24 @@ class TestLimits:
             SubmissionFailed, match="not run: the checks before it took all of the 30 s"
         ):
             attempt.run(lambda f: f())
+
+    def test_a_file_that_hangs_does_not_hold_up_a_class(self, sandbox):
+        """Its later exercises wait less once three runs have hung, and all share five minutes."""
+        spent = Spent()
+        first, second = (Attempt(sandbox, Solution(()), name, spent) for name in "fg")
+        assert second._seconds(None) == sandbox.limits.seconds
+        spent.hangs = 3
+        assert second._seconds(None) == sandbox.limits.after_hang
+        spent.seconds = 301.0
+        with pytest.raises(SubmissionFailed, match="the exercises before it took all of the 300 s"):
+            first._seconds(None)
+
+    def test_each_hang_is_counted(self, tiny, sandbox):
+        hanging = Solution((Cell("a", "def f():\n    while True:\n        pass\n", True),))
+        attempt = Attempt(sandbox, hanging, "f", Spent())
+        with pytest.raises(SubmissionFailed, match="not finished"):
+            attempt.run(lambda f: f(), timeout=0.5)
+        assert attempt.spent.hangs == 1 and attempt.spent.seconds >= 0.5
 
     def test_a_sandbox_that_was_killed_comes_back(self, tiny, honest):
         with Sandbox(tiny.hidden) as own:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from minitrain.lab.grading import reports
+from minitrain.lab.grading.collect import Entry
 from minitrain.lab.grading.grade import CheckResult, Report
+from minitrain.lab.grading.rows import failed, finished, graded
+from minitrain.lab.grading.summary import summary
 from minitrain.paths import write_atomically
 
 REPORT = Report(
@@ -66,6 +71,56 @@ def test_gradescope_has_a_test_a_check():
     assert plain["tests"][0] | {"output": ""} == plain["tests"][0]
     assert {test["status"] for test in plain["tests"]} == {"passed", "failed"}
     assert all(test["score"] <= test["max_score"] for test in plain["tests"])
+
+
+DOUBTFUL = replace(
+    REPORT,
+    checks=(*REPORT.checks, CheckResult("scaling", "grows", 0.0, 1.0, "withheld", "withheld: why")),
+    warning="not isolated",
+    doubts={"scaling": "all 5 numbers are equal"},
+)
+
+
+def test_every_form_says_what_to_ask_about_and_that_it_was_not_isolated():
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(reports.text(DOUBTFUL, "t00_tiny: ada.ipynb"))
+    *_, doubt, warning = console.export_text().strip().splitlines()
+    assert doubt.strip() == "ask about scaling: all 5 numbers are equal"
+    assert warning.strip() == "warning: not isolated"
+
+    plain = json.loads(reports.as_json([DOUBTFUL]))
+    assert plain["doubts"] == DOUBTFUL.doubts and plain["warning"] == "not isolated"
+
+    (suite,) = ET.fromstring(reports.as_junit([DOUBTFUL]))
+    notes = [(note.get("name"), note.get("value")) for note in suite.find("properties")]
+    ask = ("ask about", "scaling: all 5 numbers are equal")
+    assert notes == [("warning", "not isolated"), ask]
+    assert suite.get("skipped") == "3" and suite.findall("testcase")[-1].find("skipped") is not None
+
+    plain = json.loads(reports.as_gradescope([DOUBTFUL]))
+    assert plain["output"] == "warning: not isolated\n"
+    *shown, told = plain["tests"]
+    assert told["visibility"] == "hidden" and told["output"] == ask[1] and told["max_score"] == 0
+    assert all(ask[1] not in json.dumps(test) for test in shown), "the student is not accused"
+
+
+def test_the_row_of_a_class_says_it_too():
+    entry = Entry("ada", "t00_tiny", Path("ada.ipynb"))
+    (row,) = finished([graded(entry, DOUBTFUL, "x")])
+    assert row.doubts == "scaling: all 5 numbers are equal"
+    assert row.remarks.startswith("not isolated") and row.score == "1.5"
+
+
+def test_a_class_at_a_glance():
+    entry, done = Entry("ada", "t00_tiny", Path("ada.ipynb")), replace(REPORT.checks[1], points=1.0)
+    better = replace(REPORT, checks=(REPORT.checks[0], done, *REPORT.checks[2:]))
+    rows = finished([graded(entry, report, "x") for report in (REPORT, better)])
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(summary([*rows, failed(entry, "is a link", "")]))
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert lines[0] == ["t00_tiny:", "2", "files,", "mean", "2.0", "of", "7.5"]
+    assert ["double", "2.0", "2.5", "1", "0", "0.5", "lost"] in lines
+    assert ["ring", "0.0", "4", "0", "2", "4.0", "lost"] in lines
 
 
 def test_a_file_is_replaced_at_once(tmp_path, monkeypatch):

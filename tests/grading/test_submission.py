@@ -107,3 +107,10 @@ def test_a_missing_file_gets_one_sentence(tmp_path):
 def test_a_file_is_read_without_torch():
     code = "import sys, minitrain.lab.grading.collect; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_json_of_millions_of_values_is_refused_before_it_is_parsed(tmp_path):
+    """60 MB of `{},` would be gigabytes of objects."""
+    path = written(tmp_path, '{"cells": [' + "{}," * 1_100_000 + "{}]}", "bomb.ipynb")
+    with pytest.raises(InputError, match="2 million values, more than 2"):
+        read_submission(path)

@@ -21,6 +21,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -42,15 +43,28 @@ from minitrain.ranks.payload import Pickler, modules_by_value
 from minitrain.ranks.source import CHECKER, cell_name, is_own
 
 LEAST = 0.3  # seconds in which no run can be judged
+SUBMISSION_SECONDS = 300.0  # of all exercises of a file together; an honest lab takes a fifth
+HANGS = 3  # runs of a file that may wait as long as an honest one under load
 OURS = ("minitrain", "__main__", "__mp_main__")
 LIBRARIES = tuple(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+@dataclass
+class Spent:
+    """What the exercises of one file have taken so far, so that none holds up a class."""
+
+    seconds: float = 0.0
+    hangs: int = 0
 
 
 class Attempt:
     """Runs the object called `name` of a solution, within the time that its exercise has."""
 
-    def __init__(self, sandbox: Sandbox, solution: Solution, name: str) -> None:
+    def __init__(
+        self, sandbox: Sandbox, solution: Solution, name: str, spent: Spent | None = None
+    ) -> None:
         self.sandbox, self.solution, self.name = sandbox, solution, name
+        self.spent = spent or Spent()
         self.traces: list[Trace] = []  # of the last launch
         self.used_seconds = 0.0
         self.has_hung = False
@@ -102,10 +116,13 @@ class Attempt:
         try:
             return self.sandbox.run(request)
         except SubmissionFailed:
-            self.has_hung |= time.monotonic() - began >= request.seconds
+            if time.monotonic() - began >= request.seconds:
+                self.has_hung = True
+                self.spent.hangs += 1
             raise
         finally:
             self.used_seconds += time.monotonic() - began
+            self.spent.seconds += time.monotonic() - began
 
     def _seconds(self, timeout: float | None) -> float:
         """The deadline of the next run: short once it has hung, within the exercise's own."""
@@ -114,7 +131,11 @@ class Attempt:
         if left < LEAST:
             words = f"not run: the checks before it took all of the {limits.exercise_seconds:g} s"
             raise SubmissionFailed("timeout", words)
-        usual = limits.after_hang if self.has_hung else (timeout or limits.seconds)
+        if self.spent.seconds > SUBMISSION_SECONDS:
+            words = f"not run: the exercises before it took all of the {SUBMISSION_SECONDS:g} s"
+            raise SubmissionFailed("timeout", words)
+        hangs = self.has_hung or self.spent.hangs >= HANGS
+        usual = limits.after_hang if hangs else (timeout or limits.seconds)
         return min(usual, left)
 
     def never_waited(self) -> str | None:
@@ -128,7 +149,11 @@ class Attempt:
 
 
 def attempt_of(
-    item: type[Exercise], submission: Submission, substitutes: dict[str, bytes], sandbox: Sandbox
+    item: type[Exercise],
+    submission: Submission,
+    substitutes: dict[str, bytes],
+    sandbox: Sandbox,
+    spent: Spent | None = None,
 ) -> Attempt:
     """One exercise of a file; what is plainly not there, or still the stub, is NotAttempted.
 
@@ -139,7 +164,7 @@ def attempt_of(
     if submission.is_stub(item.name):
         raise NotAttempted("not filled in yet")
     solution = Solution(submission.cells, substitutes=dict(substitutes))
-    return Attempt(sandbox, solution, item.name)
+    return Attempt(sandbox, solution, item.name, spent)
 
 
 def live_attempt(submitted: Any, item: type[Exercise], lab: LabChecks, sandbox: Sandbox) -> Attempt:

@@ -7,6 +7,7 @@ No torch here, so that a wrong path is told at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from minitrain.errors import InputError, unknown_name
@@ -14,15 +15,17 @@ from minitrain.lab.grading.submission import Submission
 from minitrain.paths import course_root
 
 SKIPPED = {".ipynb_checkpoints", "__pycache__", "feedback"}
+MOST_FILES = 100  # of one student: twelve labs, and each several times
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file that belongs to a student and a lab."""
+    """A file that belongs to a student and a lab; `refused` says why it is not even read."""
 
     student: str
     lab: str
     path: Path
+    refused: str = ""
 
 
 def checks_folder(root: Path | None = None) -> Path:
@@ -72,9 +75,36 @@ def find_submissions(folder: Path, root: Path | None = None) -> list[Entry]:
     return entries
 
 
+def find_class(folder: Path, root: Path | None = None) -> list[Entry]:
+    """The submissions, and one entry for each student's folder that is none."""
+    entries = find_submissions(folder, root)
+    files = {entry.student for entry in entries}
+    found = []
+    for student, those in groupby(sorted(entries, key=_student), _student):
+        few = list(those)
+        if len(few) > MOST_FILES and student:
+            words = f"there are {len(few)} files of {student}, more than {MOST_FILES}"
+            few = [Entry(student, "", folder / student, f"{words}: hand in each lab once")]
+        found += few
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in files and _may_be_a_students(path.name):
+            words = "is a link" if path.is_symlink() else "holds no notebook"
+            found.append(Entry(path.name, "", path, f"{path} {words}: hand in the notebook itself"))
+    return sorted(found, key=lambda entry: entry.path)
+
+
+def _student(entry: Entry) -> str:
+    return entry.student
+
+
+def _may_be_a_students(name: str) -> bool:
+    return name not in SKIPPED and not name.startswith(".")
+
+
 def _entry(path: Path, folder: Path, root: Path | None) -> Entry:
     parts = path.relative_to(folder).parts
     lab = _lab_in_name(path.stem, root) or ""
     if len(parts) > 1:
         return Entry(parts[0], lab, path)
-    return Entry(path.stem.partition(lab)[0].rstrip("_- ") if lab else path.stem, lab, path)
+    before, _, after = path.stem.partition(lab) if lab else (path.stem, "", "")
+    return Entry(before.strip("_- ") or after.strip("_- "), lab, path)

@@ -15,20 +15,22 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NoReturn
 
 from minitrain.generators import generator_states, restore_generators, seed_generators
 from minitrain.lab.failures import CheckFailed, NotAttempted
-from minitrain.lab.grading.attempt import attempt_of, live_attempt
+from minitrain.lab.grading.attempt import Spent, attempt_of, live_attempt
 from minitrain.lab.grading.checks import Check, Exercise, Graded, Question, Row, checks_of
 from minitrain.lab.grading.course import LabChecks, lab_of, pickled_reference
+from minitrain.lab.grading.doubts import doubts_of, prints_of
 from minitrain.lab.grading.expect import Word
 from minitrain.lab.grading.submission import Submission
 from minitrain.lab.sandbox.limits import Limits
 from minitrain.lab.sandbox.sandbox import Sandbox
+from minitrain.paths import course_root
 from minitrain.words import printable
 
 JUDGING_SECONDS = 10.0  # for a check to read what a learner may have invented, of any size
@@ -37,7 +39,7 @@ Records = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """`status` is passed, failed, error (of the check itself) or not attempted.
+    """`status` is passed, failed, error (of the check itself), not attempted or withheld.
 
     The message quotes what a submission wrote: `printable`, wherever it goes from here.
     """
@@ -55,11 +57,18 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Report:
-    """A graded lab; `warning` says what an instructor must know of how it was graded."""
+    """A graded lab; `warning` says what an instructor must know of how it was graded.
+
+    doubts: what to ask about an experiment's table. sources: the tables that an experiment or a
+    question was graded from. prints: by which a copy of a table is found (`doubts.py`).
+    """
 
     lab: str
     checks: tuple[CheckResult, ...]
     warning: str | None = None
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    prints: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def score(self) -> float:
@@ -73,7 +82,21 @@ class Report:
         """What `--json` prints."""
         scores = {"lab": self.lab, "score": self.score, "max_score": self.max_score}
         checks = [asdict(result) for result in self.checks]
-        return {**scores, "warning": self.warning, "checks": checks}
+        return {**scores, "warning": self.warning, "doubts": dict(self.doubts), "checks": checks}
+
+    def withheld(self) -> Report:
+        """The same without the points of doubtful tables, nor of the answers read off them."""
+        return replace(self, checks=tuple(map(self._without_doubt, self.checks)))
+
+    def _without_doubt(self, result: CheckResult) -> CheckResult:
+        words = [self.doubts[name] for name in self.doubtful(result.exercise)]
+        if not words or not result.points:
+            return result
+        return replace(result, points=0.0, status="withheld", message=f"withheld: {words[0]}")
+
+    def doubtful(self, item: str) -> list[str]:
+        """The tables behind an experiment or a question that are in doubt."""
+        return [name for name in self.sources.get(item, ()) if name in self.doubts]
 
 
 def warm(lab: LabChecks, limits: Limits | None = None) -> Sandbox:
@@ -101,19 +124,41 @@ def grade_submission(submission: Submission, lab: LabChecks, sandbox: Sandbox) -
     """Every exercise, experiment and question of a lab, from a file."""
     results: list[CheckResult] = []
     substitutes: dict[str, bytes] = {}
+    sources: dict[str, list[str]] = {}
+    recorded, spent = tables_of(submission), Spent()
     for item in lab.items:
         try:
             if issubclass(item, Exercise):
-                fixtures = {"submission": attempt_of(item, submission, substitutes, sandbox)}
-                graded = run_checks(item, fixtures)
+                attempt = attempt_of(item, submission, substitutes, sandbox, spent)
+                graded = run_checks(item, {"submission": attempt})
             else:
-                graded = grade_recorded(item, payload_of(item, submission), tables_of(submission))
+                tables = Tables(recorded, used={item.name} & set(recorded))
+                graded = grade_recorded(item, payload_of(item, submission), tables)
+                sources[item.name] = sorted(tables.used)
         except NotAttempted as reason:
             graded = _all(item, "not attempted", str(reason))
         if issubclass(item, Exercise) and any(result.status != "passed" for result in graded):
             substitutes[item.name] = pickled_reference(item)
         results += graded
-    return Report(lab.name, tuple(results), sandbox.warning)
+    doubts = doubts_of(recorded, lab.name, course_root() / "solutions")
+    prints = prints_of(recorded, lab.name)
+    return Report(lab.name, tuple(results), sandbox.warning, doubts, sources, prints)
+
+
+class Tables(dict):
+    """Recorded tables by name; `used` are those that were asked for."""
+
+    def __init__(self, tables: Mapping[str, list[Row]], used: Iterable[str] = ()) -> None:
+        super().__init__(tables)
+        self.used = set(used)
+
+    def __getitem__(self, name: str) -> list[Row]:
+        self.used.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.used.add(name)
+        return super().get(name, default)
 
 
 def payload_of(item: type[Graded], submission: Submission) -> Any:
@@ -127,12 +172,16 @@ def payload_of(item: type[Graded], submission: Submission) -> Any:
 
 def tables_of(submission: Submission) -> dict[str, list[Row]]:
     """All tables that the notebook recorded, by name."""
-    return {name: _rows(table) for name, table in submission.recorded.get("experiment", {}).items()}
+    return tables_from(submission.recorded.get("experiment", {}))
+
+
+def tables_from(records: Records) -> dict[str, list[Row]]:
+    return {name: _rows(table) for name, table in records.items()}
 
 
 def grade_recorded(item: type[Graded], payload: Any, records: Records) -> list[CheckResult]:
     """An experiment or a question, from what the learner's own run recorded."""
-    tables = {name: _rows(table) for name, table in records.items()}
+    tables = records if isinstance(records, Tables) else tables_from(records)
     if item.kind == "question":
         return run_checks(item, {"value": _answer(payload), "records": tables})
     rows = _rows(payload)

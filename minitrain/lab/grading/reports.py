@@ -6,6 +6,7 @@ import json
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -20,6 +21,7 @@ SIGNS = {
     "failed": ("fail", "red"),
     "error": ("error", "red"),
     "not attempted": ("to do", "yellow"),
+    "withheld": ("held", "yellow"),
 }
 
 
@@ -45,9 +47,15 @@ def text(report: Report, title: str) -> RenderableType:
         previous = result
     total = score_text(report.score, report.max_score)
     lines = [Text(total, style="bold")]
+    lines += [Text(f"ask about {line}", style="yellow") for line in doubt_lines(report)]
     if report.warning:
         lines.append(Text(f"warning: {report.warning}", style="red"))
     return Group(table, *(Padding(line, (0, 1)) for line in lines))
+
+
+def doubt_lines(report: Report) -> list[str]:
+    """A line for each table that an instructor should ask about."""
+    return [f"{name}: {words}" for name, words in report.doubts.items()]
 
 
 def print_text(report: Report, title: str) -> None:
@@ -69,7 +77,7 @@ def as_json(reports: Sequence[Report]) -> str:
 
 
 def as_junit(reports: Sequence[Report]) -> str:
-    """A testsuite a lab, a testcase a check; a check that was not attempted is skipped."""
+    """A testsuite a lab, a testcase a check; one not attempted, or withheld, is skipped."""
     root = ET.Element("testsuites")
     for report in reports:
         found = Counter(result.status for result in report.checks)
@@ -78,12 +86,14 @@ def as_junit(reports: Sequence[Report]) -> str:
             "tests": str(len(report.checks)),
             "failures": str(found["failed"]),
             "errors": str(found["error"]),
-            "skipped": str(found["not attempted"]),
+            "skipped": str(found["not attempted"] + found["withheld"]),
         }
         suite = ET.SubElement(root, "testsuite", attributes)
-        if report.warning:
-            warning = {"name": "warning", "value": report.warning}
-            ET.SubElement(ET.SubElement(suite, "properties"), "property", warning)
+        notes = [("warning", report.warning)] if report.warning else []
+        notes += [("ask about", line) for line in doubt_lines(report)]
+        properties = ET.SubElement(suite, "properties") if notes else suite
+        for name, value in notes:
+            ET.SubElement(properties, "property", {"name": name, "value": value})
         for result in report.checks:
             _testcase(suite, report.lab, result)
     return ET.tostring(root, encoding="unicode", xml_declaration=True)
@@ -92,7 +102,9 @@ def as_junit(reports: Sequence[Report]) -> str:
 def _testcase(suite: ET.Element, lab: str, result: CheckResult) -> None:
     name = f"{result.check} ({plural(result.max_points, 'point')})"
     case = ET.SubElement(suite, "testcase", {"classname": f"{lab}.{result.exercise}", "name": name})
-    tags = {"failed": "failure", "error": "error", "not attempted": "skipped"}
+    tags = {
+        "failed": "failure", "error": "error", "not attempted": "skipped", "withheld": "skipped",
+    }  # fmt: skip
     if result.status in tags:
         failure = ET.SubElement(case, tags[result.status])
         failure.text = result.message
@@ -100,7 +112,7 @@ def _testcase(suite: ET.Element, lab: str, result: CheckResult) -> None:
 
 
 def as_gradescope(reports: Sequence[Report]) -> str:
-    """Gradescope's results.json: a test a check, shown to the student."""
+    """Gradescope's results.json: a test a check, shown to the student; doubts to instructors."""
     tests = [
         {
             "name": f"{result.exercise}: {result.check}",
@@ -114,7 +126,15 @@ def as_gradescope(reports: Sequence[Report]) -> str:
         for report in reports
         for result in report.checks
     ]
+    tests += [_hidden(line) for report in reports for line in doubt_lines(report)]
     score = sum(report.score for report in reports)
     warnings = {f"warning: {report.warning}\n" for report in reports if report.warning}
     whole = {"score": score, "output": "".join(warnings), "output_format": "text"}
     return json.dumps({**whole, "tests": tests}, indent=1)
+
+
+def _hidden(line: str) -> dict[str, Any]:
+    """A test worth nothing that only instructors see."""
+    points = {"score": 0, "max_score": 0}
+    words = {"name": "ask about", "output": line, "output_format": "text"}
+    return {**words, **points, "visibility": "hidden"}

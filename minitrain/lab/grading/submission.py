@@ -24,6 +24,7 @@ from minitrain.lab.sandbox.loader import Cell, bound
 RECORDED = "application/vnd.minitrain+json"  # the MIME type of what a notebook recorded
 MAX_BYTES = 64 * 2**20
 MAX_CELLS = 2000
+MAX_VALUES = 2 * 10**6  # of JSON; as Python's objects each takes a hundred bytes and more
 LAB_CALL = re.compile(r"""\bLab\(\s*["']([\w-]+)["']""")
 STUB = "# YOUR CODE HERE\n..."  # what a lab has in place of a solution
 UNFILLED = re.compile(r"\n".join(rf"^ *{re.escape(line)} *$" for line in STUB.split("\n")), re.M)
@@ -75,6 +76,16 @@ def check_cells(path: Path, count: int) -> None:
         raise InputError(f"{path} has {count} cells, more than {MAX_CELLS}: hand in the lab itself")
 
 
+def check_values(path: Path, text: str) -> None:
+    """InputError for JSON of more values than memory has room for, before it is parsed."""
+    count = sum(map(text.count, ",[{"))  # some of them within strings
+    if count > MAX_VALUES:
+        raise InputError(
+            f"{path} has {count / 1e6:.0f} million values, more than {MAX_VALUES / 1e6:.0f}: "
+            "clear the outputs of the large cells and save it again"
+        )
+
+
 def handed_in(path: Path) -> bytes:
     """A file's bytes; InputError for a link, which may lead to another's work, for a folder or a
     pipe of that name, and for a file of more than MAX_BYTES, all before any of it is read."""
@@ -104,6 +115,8 @@ def _no_link(path: str, flags: int) -> int:
 
 
 def _read_notebook(path: Path, text: str) -> Submission:
+    check_values(path, text)
+
     import nbformat  # here, because it costs a second that a lab's first line need not wait
 
     try:

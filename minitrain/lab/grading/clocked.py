@@ -1,0 +1,24 @@
+"""Which columns of the labs' experiments a clock fills, so that no two runs agree in all digits.
+
+All others (bytes, messages, losses of a seeded run, the emulated seconds of a planned step) are the
+same for everybody who did the work, and say nothing of where a table comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+STEP = ("backward_seconds", "exposed_seconds", "hidden_seconds", "step_seconds")
+
+CLOCKED: dict[str, dict[str, Sequence[str]]] = {
+    "e00_ranks_and_collectives": {
+        "sweep": ("seconds",),
+        "prediction": ("measured", "predicted"),  # the latter by the fit of one's own sweep
+        "ring_or_doubling": ("doubling_seconds", "ring_seconds"),
+    },
+    "e01_baseline": {"training": ("seconds",), "throughput": ("mfu", "tokens_per_second")},
+    "e02_data_parallel": {"measured": STEP, "overlap": STEP, "scaling": STEP},
+    "e03_zero": {"steps": ("spread_seconds", "step_seconds")},
+    "e04_mixed_precision": {"formats": ("tokens_per_second",)},
+    "e05_activation_memory": {"tradeoff": ("step_seconds",)},
+}

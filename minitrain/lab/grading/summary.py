@@ -1,0 +1,53 @@
+"""A class at a glance: of each lab and exercise the mean, and where most points are lost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import mean
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+
+from minitrain.lab.grading.rows import Grade, points_of
+from minitrain.words import plural, points_text
+
+MOST_LOST = 3  # items of a lab that are pointed at
+
+
+def print_summary(rows: Sequence[Grade]) -> None:
+    """To the terminal, as wide as it is; nothing where nothing was graded."""
+    Console(soft_wrap=False).print(summary(rows))
+
+
+def summary(rows: Sequence[Grade]) -> RenderableType:
+    """A table a lab, in the lab's own order, of all rows that have points."""
+    labs: dict[str, list[dict[str, list[float]]]] = defaultdict(list)
+    for row in rows:
+        if row.details:
+            labs[row.lab].append(points_of(row))
+    return Group(*(_of_lab(lab, labs[lab]) for lab in sorted(labs)))
+
+
+def _of_lab(lab: str, graded: Sequence[dict[str, list[float]]]) -> Table:
+    most = sum(of for _, of in graded[0].values())
+    score = mean(sum(got for got, _ in points.values()) for points in graded)
+    title = f"{lab}: {plural(len(graded), 'file')}, mean {score:.1f} of {points_text(most)}"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("exercise")
+    for name in ("mean", "of", "all points", "none"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    lost = {name: mean(_lost(points[name]) for points in graded) for name in graded[0]}
+    worst = sorted(lost, key=lambda name: -lost[name])[:MOST_LOST]
+    for name, (_, of) in graded[0].items():
+        got = [points[name][0] for points in graded]
+        counts = (sum(x == of for x in got), sum(x == 0 for x in got))
+        note = f"{lost[name]:.1f} lost" if name in worst and lost[name] else ""
+        table.add_row(name, f"{mean(got):.1f}", points_text(of), *map(str, counts), note)
+    return table
+
+
+def _lost(points: list[float]) -> float:
+    got, of = points
+    return of - got

@@ -1,0 +1,142 @@
+"""Which recorded tables an instructor is told to ask about, and which never."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from minitrain.lab.grading.clocked import CLOCKED
+from minitrain.lab.grading.course import load_lab
+from minitrain.lab.grading.doubts import copies, doubts_of, impossible, prints_of
+from minitrain.lab.grading.grade import CheckResult, Report, grade_submission
+from minitrain.lab.grading.submission import Submission, read_submission
+from minitrain.paths import course_root
+
+SOLUTIONS = course_root() / "solutions"
+LABS = sorted(path.stem for path in SOLUTIONS.glob("e*.ipynb"))
+SIZES = [4096, 16384, 65536, 262144, 1048576]
+Rows = list[dict[str, Any]]
+
+
+def recorded(lab: str) -> dict[str, Rows]:
+    return read_submission(SOLUTIONS / f"{lab}.ipynb").recorded.get("experiment", {})
+
+
+def measured_anew(lab: str) -> dict[str, Rows]:
+    """As on another machine: other times, and every other number the same."""
+    tables = recorded(lab)
+    for name, columns in CLOCKED.get(lab, {}).items():
+        for row in tables[name]:
+            row.update({c: row[c] * random.uniform(0.5, 2) for c in columns})
+    return tables
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_who_measured_alone_is_not_asked(lab):
+    ada, bob = measured_anew(lab), measured_anew(lab)
+    assert doubts_of(ada, lab, SOLUTIONS) == {}
+    assert not any(copies({n: prints_of(t, lab) for n, t in zip("ab", (ada, bob))}).values())
+
+
+@pytest.mark.parametrize("lab", sorted(CLOCKED))
+def test_a_copy_of_the_solutions_is_named(lab):
+    found = doubts_of(recorded(lab), lab, SOLUTIONS)
+    assert set(found) == set(CLOCKED[lab])
+    assert all("those recorded in solutions/" in words for words in found.values())
+
+
+@pytest.mark.parametrize("lab", sorted(CLOCKED))
+def test_the_clocked_columns_are_those_of_the_labs(lab):
+    tables = recorded(lab)
+    for name, columns in CLOCKED[lab].items():
+        assert all(set(columns) <= set(row) for row in tables[name])
+
+
+def test_a_copy_in_part_is_one_too():
+    lab, mine = "e00_ranks_and_collectives", measured_anew("e00_ranks_and_collectives")
+    mine["ring_or_doubling"][:3] = recorded(lab)["ring_or_doubling"][:3]
+    assert set(doubts_of(mine, lab, SOLUTIONS)) == {"ring_or_doubling"}
+
+
+def test_without_solutions_nothing_is_compared(tmp_path):
+    lab = "e00_ranks_and_collectives"
+    assert doubts_of(recorded(lab), lab, tmp_path) == {}
+
+
+def test_classmates_with_one_table_are_both_named():
+    lab = "e03_zero"
+    ada, eve = measured_anew(lab), measured_anew(lab)
+    bob = {name: list(reversed(rows)) for name, rows in ada.items()}
+    prints = {n: prints_of(t, lab) for n, t in {"ada": ada, "bob": bob, "eve": eve}.items()}
+    assert copies(prints) == {"ada": {"steps": ["bob"]}, "bob": {"steps": ["ada"]}, "eve": {}}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (lambda size: size / 1e9, "exact multiples of one"),
+        (lambda size: 1.2345678e-3, "are equal"),
+        (lambda size: 1.2345678e-4 + size / 3.1e9, "exactly on a line over bytes"),
+        (lambda size: float(f"{1e-4 + size / 3.1e9:.2g}"), "3 digits or fewer"),
+        (lambda size: 0, "nothing but zeros"),
+        (lambda size: 0.001, "3 digits or fewer"),
+    ],
+)
+def test_numbers_that_no_clock_gives(seconds: Callable[[int], float], words):
+    table = [{"bytes": size, "seconds": seconds(size)} for size in SIZES]
+    (found,) = impossible(table, ["seconds"])
+    assert found.startswith("seconds: ") and words in found
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        [],
+        [{}],
+        [{"seconds": "fast"}, {"seconds": None}, {"seconds": True}],
+        [{"seconds": float("nan")}, {"seconds": float("inf")}, {"seconds": 10**400}],
+        [{"seconds": [1]}, {"bytes": {}, "seconds": 0.123456789}],
+    ],
+)
+def test_what_is_no_number_is_left_to_the_checks(table):
+    assert impossible(table, ["seconds"]) == []
+    doubts_of({"sweep": table}, "e00_ranks_and_collectives", SOLUTIONS)
+    prints_of({"sweep": table}, "e00_ranks_and_collectives")
+
+
+def test_invented_tables_of_any_size_are_judged_at_once():
+    table = [{f"c{n}_{k}": k for k in range(30)} | {"seconds": n**0.5} for n in range(10_000)]
+    assert impossible(table, ["seconds"]) == []
+
+
+class NoSandbox:
+    """For a submission with nothing to run."""
+
+    warning = None
+
+
+@pytest.fixture
+def report() -> Report:
+    """Of a notebook with a table copied from the solutions, its answers, and no exercise."""
+    lab = "e00_ranks_and_collectives"
+    read = read_submission(SOLUTIONS / f"{lab}.ipynb")
+    only = Submission(read.path, (), lab, read.recorded)
+    return grade_submission(only, load_lab(lab), NoSandbox())
+
+
+def test_points_are_withheld_with_those_of_the_answers_read_off(report):
+    before, after = ({r.exercise: r for r in rep.checks} for rep in (report, report.withheld()))
+    assert set(report.doubts) == {"sweep", "prediction", "ring_or_doubling"}
+    for name in ("sweep", "prediction", "ring_or_doubling", "half_size", "crossover"):
+        assert before[name].points > 0 and after[name].points == 0
+        assert after[name].status == "withheld" and "those recorded in" in after[name].message
+    assert after["bytes_per_rank"] == before["bytes_per_rank"], "it is read off no table"
+
+
+def test_without_doubt_nothing_is_withheld():
+    checks = (CheckResult("sweep", "a", 1.0, 1.0, "passed"),)
+    plain = Report("e00", checks, None, {"other": "words"}, {"sweep": ["sweep"]})
+    assert plain.withheld() == plain
