@@ -165,7 +165,13 @@ class TestTreeBroadcast(Exercise):
     hidden = (COLLECTIVES,)
 
     def calls(self, submission):
-        cases = [(8, (5,), F64, 5), (2, (4,), F64, 0), (3, (2, 2), F64, 2), (6, (4,), F64)]
+        cases = [
+            (9, (2,), F64, 4),
+            (8, (5,), F64, 5),
+            (2, (4,), F64, 0),
+            (3, (2, 2), F64, 2),
+            (6, (4,), F64),
+        ]
         cases += [(5, (), F32, 1), (4, (5,), F64, 3), (6, (4,), F64, 4), (7, (1, 3), I64, 6)]
         cases += [(3, (0,), F64, 1)]
         return calls_of(submission, [one_each(*case) for case in cases])
@@ -534,7 +540,7 @@ class TestNaiveAllReduce(Exercise):
             (4, (2, 3)),
             (3, ()),
             (4, (2, 3)),
-            (5, (2,), I64),
+            (5, (2,), torch.int32),
             (3, (4,), F32),
         ]
         return calls_of(submission, [one_each(*case) for case in cases], timeout=5)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.model.config import PRESETS, ModelConfig
+from minitrain.words import plural
 
 from .probes import e01_baseline as probes
 
@@ -242,7 +243,9 @@ class TestAttention(Exercise):
     def calls(self):
         shapes = [(2, 4, 4, 5, 6), (2, 4, 2, 7, 4), (1, 6, 2, 3, 8), (3, 4, 1, 6, 2)]
         shapes += [(2, 2, 1, 1, 3), (1, 8, 2, 9, 1), (2, 4, 2, 7, 4)]
-        return [self.drawn(*shape) for shape in shapes] + [self.drawn(2, 6, 3, 5, 4, torch.float32)]
+        made = [self.drawn(*shape) for shape in shapes]
+        made[1][0][:, :, 1] = made[1][1][:, :, 2] = 0  # a query and a key of zeros: scores of 0
+        return [*made, self.drawn(2, 6, 3, 5, 4, torch.float32)]
 
     def written_out(self, used):
         ready = sorted(name for name in used if "attention" in name)
@@ -487,6 +490,12 @@ class TestTrainStep(Exercise):
         for batches, result in zip(cases, results):
             if min(counts_of(batches)) > 0:
                 self.one_at_a_time(batches, result["events"])
+                expect.that(
+                    result["alive"] == 0,
+                    f"when a microbatch went forward, {plural(result['alive'], 'tensor')} of the ones before were still kept "
+                    "for a backward: let each backward free its graph (no retain_graph), and keep no loss "
+                    "that has one",
+                )
 
     def likely(self, batches, right, counts):
         """What likely mistakes give, and their words; worked out only where the gradient is wrong."""

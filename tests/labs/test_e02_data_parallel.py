@@ -258,7 +258,10 @@ class TestBucketed(Exercise):
         and just does not."""
         plain = [nbytes for _, nbytes in trainable(6)][::-1]
         exact = list(running(plain))[int(torch.randint(2, 6, ()))]
-        limits = [1, exact, exact - 1, int(torch.randint(300, 900, ())), 10**6]
+        between = int(
+            torch.randint(56, 90, ())
+        )  # small ones fit, large ones have one to themselves
+        limits = [1, between, exact, exact - 1, int(torch.randint(300, 900, ())), 10**6]
         calls = [call(ranks, limit, paths=paths) for limit in limits]
         calls.append(call(ranks, exact, paths=paths, again=True))
         small = call(ranks, int(torch.randint(100, 300, ())), width=4, dtype=torch.float32)

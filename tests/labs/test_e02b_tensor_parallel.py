@@ -123,6 +123,11 @@ def in_turn(submission, probe, calls, watched=()):
     results = submission.launch(probe, calls, ranks=len(calls))
     for rank, (result, given) in enumerate(zip(results, calls) if watched else ()):
         expect.left_alone(result, given, watched, what=f"rank {rank} of {len(calls)}")
+        expect.that(
+            all(call["out"].get("as given", True) for call in result),
+            f"rank {rank} of {len(calls)}: an attribute of `w` was set. It is the caller's, whose matrices "
+            "change at the next step: keep what you make in names of your own",
+        )
     return [[call["out"] for call in result] for result in results]
 
 

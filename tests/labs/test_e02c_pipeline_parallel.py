@@ -209,7 +209,7 @@ def pairs():
     """(p, m): fewer microbatches than ranks, as many, more; one microbatch; one rank."""
     p = drawn(3, 6)
     more = [(p, p), (p, p + drawn(1, 8)), (2, drawn(3, 7)), (p, 1), (1, drawn(2, 5))]
-    return [(p, drawn(2, p - 1)), *more]
+    return [(p, drawn(2, p - 1)), (6, 3), *more]
 
 
 class TestGPipe(Exercise):
@@ -525,7 +525,7 @@ def triples():
     """(p, m, v): as many microbatches as ranks and more, one chunk, one rank; ahead up to m·v."""
     p, v = drawn(2, 5), drawn(2, 4)
     more = [(p, p, v), (p, p * drawn(2, 3), v), (p, p * drawn(2, 3), 1), (1, drawn(2, 4), v)]
-    return [(4, 4, 2), (8, 8, 2), *more]
+    return [(4, 4, 2), (8, 8, 2), (2, 4, 4), *more]
 
 
 class TestInterleaved(Exercise):

@@ -48,6 +48,7 @@ SHAPES = (
     {"tp": 3},
     {"pp": 2, "dp": 1, "ep": 2, "cp": 1, "tp": 2},
     {"pp": 2, "ep": 4},  # the first one's sizes under other names
+    {"dp": 4, "tp": 2},  # and its names with other sizes
     {"dp": 2, "edp": 3, "tp": 2},  # one name inside another
 )
 
@@ -457,6 +458,7 @@ class TestClip(Exercise):
         ]
         whole = wholes(MESHES[0])  # its norm a hair below the limit: the factor is below 1
         steps.append((whole, squares(MESHES[0], whole)[""] ** 0.5 + 4e-7, False))
+        steps.append((wholes(MESHES[0]), 0.0, False))  # a limit as good as any
         self.judge(submission, MESHES[0], steps, {})
         narrow = wholes(MESHES[3], scale=300.0, dtypes=NARROW)
         self.judge(submission, MESHES[3], [(narrow, 200.0, False)], NARROW)

@@ -6,10 +6,12 @@ what comes back. All calls of a check are made in one process.
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from .in_turn import fresh, in_turn
@@ -74,12 +76,17 @@ class Tiny(nn.Module):
         self.embed = nn.Embedding(11, 6)
         self.head = nn.Linear(6, 11)
         self.scale, self.events = scale, []
+        self.kept = []  # references to what autograd keeps, which keep nothing alive
+
+    alive = 0  # tensors of earlier microbatches in memory when one began, at most
 
     def forward(self, tokens, documents=None, positions=None):
+        before = list(self.kept)
         is_packed = documents is not None and positions is not None
         place = (documents + 2 * positions)[..., None] if is_packed else 0
         logits = self.scale * self.head(torch.tanh(self.embed(tokens) + 0.1 * place))
         self.events.append(("forward", list(tokens.shape)))
+        self.alive = max(self.alive, sum(kept() is not None for kept in before))
         if logits.requires_grad:
             logits.register_hook(lambda _: self.events.append(("backward", list(tokens.shape))))
         return logits
@@ -91,15 +98,24 @@ def tiny(scale=1.0):
         return Tiny(scale).double()
 
 
+class Kept:
+    """What autograd keeps of a tensor for backward, for as long as it keeps it."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
 class Spy(torch.optim.SGD):
-    """Keeps the gradients that step() saw; none is zero."""
+    """Keeps the gradients that step() saw; none is zero. It has a group for each two parameters."""
 
     def __init__(self, parameters):
-        super().__init__(parameters, lr=0.1)
+        parameters = list(parameters)
+        pairs = [parameters[i : i + 2] for i in range(0, len(parameters), 2)]
+        super().__init__([{"params": pair} for pair in pairs], lr=0.1)
         self.seen = []
 
     def step(self, closure=None):
-        parameters = self.param_groups[0]["params"]
+        parameters = [p for group in self.param_groups for p in group["params"]]
         self.seen.append(
             [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
         )
@@ -117,7 +133,20 @@ def one_step(f, batches, scale, *clip):
     optimizer = Spy(model.parameters())
     names = ("tokens", "targets", "documents", "positions")
     made = [SimpleNamespace(**dict(zip(names, fresh(batch)))) for batch in batches]
-    f(model, optimizer, made, *clip)
+
+    def pack(tensor):
+        kept = Kept(tensor)
+        model.kept.append(weakref.ref(kept))
+        return kept
+
+    with saved_tensors_hooks(pack, lambda kept: kept.tensor):
+        f(model, optimizer, made, *clip)
     left = [p.grad is None or not p.grad.any() for p in model.parameters()]
     after = [tuple(getattr(batch, name, None) for name in names) for batch in made]
-    return {"seen": optimizer.seen, "left": all(left), "events": model.events, "batches": after}
+    return {
+        "alive": model.alive,
+        "seen": optimizer.seen,
+        "left": all(left),
+        "events": model.events,
+        "batches": after,
+    }

@@ -150,11 +150,18 @@ def block(group, f, x, w, dy, head_size, is_split):
     """On whole tokens with copy and reduce, or on this rank's; and what was sent when."""
     tp, begin = operators(group), len(group.trace.ops)
     ways = (tp.all_gather, tp.reduce_scatter) if is_split else (tp.copy, tp.reduce)
-    y = f(x, SimpleNamespace(head_size=head_size, **w), *ways)
+    weights = SimpleNamespace(head_size=head_size, **w)
+    y = f(x, weights, *ways)
     forward = since(group, begin)
     backward(y, dy)
-    return {"y": y.detach(), "gradients": gradients(x, w), "forward": forward,
+    return {"as given": as_given(weights, head_size=head_size, **w), "y": y.detach(), "gradients": gradients(x, w), "forward": forward,
             "backward": since(group, begin)[len(forward) :]}  # fmt: skip
+
+
+def as_given(weights, **before):
+    """Whether it holds the same tensors under the same names, and no others."""
+    now = vars(weights)
+    return now.keys() == before.keys() and all(now[name] is before[name] for name in before)
 
 
 def gradients(x, w):
@@ -176,10 +183,11 @@ def split_block(group, f, x, w, dy):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        y = f(x, SimpleNamespace(**w), tp)
+        weights = SimpleNamespace(**w)
+        y = f(x, weights, tp)
     forward = since(group, begin)
     backward(y, dy)
-    return {"y": y.detach(), "gradients": gradients(x, w), "forward": forward,
+    return {"as given": as_given(weights, **w), "y": y.detach(), "gradients": gradients(x, w), "forward": forward,
             "backward": since(group, begin)[len(forward) :], "whole_kept": len(kept)}  # fmt: skip
 
 
