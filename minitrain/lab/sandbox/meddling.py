@@ -35,7 +35,10 @@ READERS = {
     module.__file__
     for module in (collections, enum, logging, source, torch.library, typing, typing_extensions)
 }
-READERS |= {f"<frozen importlib.{name}>" for name in ("_bootstrap", "_bootstrap_external")}
+READERS |= {
+    CHECKER,
+    *(f"<frozen importlib.{name}>" for name in ("_bootstrap", "_bootstrap_external")),
+}
 LOOKS = "looks into the frames or objects of what calls it"
 THREADS = "starts a thread, where nothing that it does is measured: use async_op=True to overlap"
 CODE = "puts other code into a function"

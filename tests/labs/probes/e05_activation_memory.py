@@ -6,7 +6,7 @@ what comes back.
 
 from __future__ import annotations
 
-import inspect
+import sys
 
 import torch
 from torch import nn
@@ -32,7 +32,7 @@ class Layers(nn.Module):
 
     def forward(self, x, y):
         self.calls.append(torch.is_grad_enabled())
-        self.callers |= modules_above(inspect.currentframe())
+        self.callers |= modules_above(sys._getframe())
         for weight in self.weights:
             x = nn.functional.dropout(torch.tanh(x @ weight), self.dropout)
         return x * y
