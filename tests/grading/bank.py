@@ -2,7 +2,8 @@
 
 `wrong/`: plausible mistakes, each loses points and is told its words. `right/`: other correct
 solutions, full marks on every exercise that they define. `hostile/`: attacks, each costs its own
-points. What a submission does not define comes from the course.
+points. `blind/`: wrong and right ones by readers who had the notebooks alone, and saw no check; as
+they were handed in. What a submission does not define comes from the course.
 
 A mistake of a few lines is an edit of the course's own solution, in `wrong/e02.diff` for lab e02:
 

@@ -27,6 +27,7 @@ from .bank import Specimen, bank
 
 HERE = Path(__file__).parent
 WRONG, RIGHT = bank(HERE / "wrong"), bank(HERE / "right")
+BLIND = HERE / "blind"  # by readers of the notebooks alone
 
 Grade = Callable[[Specimen, str], Iterator[CheckResult]]
 
@@ -77,7 +78,12 @@ def named(specimen: Specimen) -> str:
     return f"{specimen.number}-{specimen.name}"
 
 
-@pytest.mark.parametrize("specimen", WRONG, ids=named)
+def and_blind(own: list[Specimen], kind: str) -> list[Any]:
+    """With those of `blind/`, which take `make test-full`."""
+    return [*own, *(pytest.param(s, marks=pytest.mark.full) for s in bank(BLIND / kind))]
+
+
+@pytest.mark.parametrize("specimen", and_blind(WRONG, "wrong"), ids=named)
 def test_a_wrong_one_fails_with_its_own_words(specimen: Specimen, graded: Grade):
     assert specimen.exercise and specimen.says, (
         f"{named(specimen)} needs a head: see tests/grading/bank.py"
@@ -91,7 +97,7 @@ def test_a_wrong_one_fails_with_its_own_words(specimen: Specimen, graded: Grade)
     pytest.fail(f"not said: {specimen.missing(said)}; said: {said or 'nothing'}")
 
 
-@pytest.mark.parametrize("specimen", RIGHT, ids=named)
+@pytest.mark.parametrize("specimen", and_blind(RIGHT, "right"), ids=named)
 def test_a_right_one_gets_full_marks(specimen: Specimen, graded: Grade):
     lab, submission = load_lab(specimen.lab), specimen.submission()
     defined = [

@@ -106,10 +106,11 @@ def has_memory(layer):
     return all(p.untyped_storage().nbytes() for p in layer.parameters())
 
 
-def are_views(unit):
-    """Whether the module's parameters lie in `full`."""
+def are_views(unit, *also):
+    """Whether the module's parameters lie in `full`, and these too."""
     place = unit.full.untyped_storage().data_ptr()
-    return all(p.untyped_storage().data_ptr() == place for p in unit.module.parameters())
+    tensors = [*unit.module.parameters(), *also]
+    return all(t.untyped_storage().data_ptr() == place for t in tensors)
 
 
 def zero1_steps(group, f, cases, batches, biasless=None):
@@ -133,7 +134,7 @@ def zero1_steps(group, f, cases, batches, biasless=None):
             "parameters": values(model),
             "state": held_bytes(optimizers),
             "left": sorted(found),
-            "views": all(are_views(unit) for unit in own),
+            "views": all(are_views(unit, unit.shard) for unit in own),
         }
         for model, optimizers, found, own in zip(models, made, left, units)
     ]
