@@ -24,7 +24,9 @@ SIZES = {
     "gpu": {},
     "multi": {"sweep_exponents": list(range(12, 29, 2))},
 }
-COLLECTIVES = "minitrain/parallel/collectives/algorithms.py"
+COLLECTIVES = tuple(
+    f"minitrain/parallel/collectives/{name}.py" for name in ("algorithms", "overlapped")
+)
 F64, F32, I64 = torch.float64, torch.float32, torch.int64
 MISMATCH = (
     "both ends of a message have the same size and dtype: chunks may differ by one element, so "
@@ -99,7 +101,7 @@ class TestRingShift(Exercise):
 
     name = "ring_shift"
     reference = "minitrain.parallel.collectives.algorithms:ring_shift"
-    hidden = (COLLECTIVES,)
+    hidden = COLLECTIVES
 
     def calls(self, submission):
         cases = [(5, (4,)), (2, (3,)), (3, (2, 3)), (5, ()), (3, (2, 3)), (4, (1,), I64)]
@@ -162,7 +164,7 @@ class TestTreeBroadcast(Exercise):
 
     name = "tree_broadcast"
     reference = "minitrain.parallel.collectives.algorithms:tree_broadcast"
-    hidden = (COLLECTIVES,)
+    hidden = COLLECTIVES
 
     def calls(self, submission):
         cases = [
@@ -295,7 +297,7 @@ class TestRingReduceScatter(RingCheck, Exercise):
 
     name = "ring_reduce_scatter"
     reference = "minitrain.parallel.collectives.algorithms:ring_reduce_scatter"
-    hidden = (COLLECTIVES,)
+    hidden = COLLECTIVES
 
     def calls(self, submission):
         cases = [(5, 11), (2, 8), (3, 7), (4, 6), (4, 2), (3, 7), (2, 5, I64), (4, 7, F32)]
@@ -356,7 +358,7 @@ class TestRingAllGather(RingCheck, Exercise):
 
     name = "ring_all_gather"
     reference = "minitrain.parallel.collectives.algorithms:ring_all_gather"
-    hidden = (COLLECTIVES,)
+    hidden = COLLECTIVES
 
     def calls(self, submission, *cases):
         """cases: the sizes of the chunks, and a dtype where it is not float64."""
@@ -401,7 +403,7 @@ class TestRingAllReduce(RingCheck, Exercise):
 
     name = "ring_all_reduce"
     reference = "minitrain.parallel.collectives.algorithms:ring_all_reduce"
-    hidden = (COLLECTIVES,)
+    hidden = COLLECTIVES
 
     @check(
         points=2,
@@ -458,7 +460,7 @@ class TestPairwiseAllToAll(Exercise):
 
     name = "pairwise_all_to_all"
     reference = "minitrain.parallel.collectives.algorithms:pairwise_all_to_all"
-    hidden = (COLLECTIVES,)
+    hidden = COLLECTIVES
 
     def calls(self, submission):
         cases = [(5, (2,)), (2, (3,)), (3, (2, 2)), (4, (3,)), (5, ()), (4, (3,)), (3, (2,), I64)]
@@ -531,7 +533,7 @@ class TestNaiveAllReduce(Exercise):
 
     name = "naive_all_reduce"
     reference = "minitrain.parallel.collectives.algorithms:naive_all_reduce"
-    hidden = (COLLECTIVES,)
+    hidden = COLLECTIVES
 
     def calls(self, submission):
         cases = [

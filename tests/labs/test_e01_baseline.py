@@ -224,7 +224,9 @@ class TestAttention(Exercise):
 
     name = "grouped_query_attention"
     reference = "minitrain.model.attention.grouped_query:attention_naive"
-    hidden = ("minitrain/model/attention/grouped_query.py",)
+    hidden = tuple(
+        f"minitrain/model/attention/{name}.py" for name in ("grouped_query", "tiled", "triton")
+    )
 
     def oracle(self, q, k, v, causal=True, repeat="interleave", scale=None):
         times = q.shape[1] // k.shape[1]

@@ -170,7 +170,8 @@ def _how_it_died(status: int) -> str:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         causes = {signal.SIGXCPU: "out of CPU time", signal.SIGXFSZ: "it wrote too large a file"}
-        name = causes.get(number) or signal.Signals(number).name
+        known = {one.value: one.name for one in signal.Signals}  # real-time signals have no name
+        name = causes.get(number) or known.get(number, f"signal {number}")
         return f"its process was killed ({name})"
     code = os.WEXITSTATUS(status)
     left = f"ended with exit code {code}" if code else "left"

@@ -70,12 +70,12 @@ def test_check_tells_drift_and_broken_rules(course, capsys):
     notebook = read_master(target)
     write(for_learners(notebook), target.lab), write(notebook, target.solution)
     assert _report_drift([target]) == 0
-    text = target.master.read_text().replace("A running sum", "word " * 60 + "A running sum")
+    text = target.master.read_text().replace("A running sum", "word " * 130 + "A running sum")
     target.master.write_text(text)
     notebook = read_master(target)
     write(for_learners(notebook), target.lab), write(notebook, target.solution)
     assert _report_drift([target]) == 1
-    assert "a prose cell has at most 60" in capsys.readouterr().out
+    assert "a prose cell has at most 130" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ def code(source: str, *tags: str):
     return new_code_cell(source, metadata={"tags": list(tags)})
 
 
-LONG = "word " * 61
+LONG = "word " * 131
 LINES = "\n".join(f"x{i} = {i}" for i in range(21))
 
 
 @pytest.mark.parametrize(
     "cell, said",
     [
-        (new_markdown_cell(LONG), "cell 2 has 61 words"),
+        (new_markdown_cell(LONG), "cell 2 has 131 words"),
         (new_markdown_cell("word " * 131, metadata={"tags": ["hint"]}), "cell 2 has 131 words"),
         (
             new_markdown_cell("<details><summary>a</summary>\ntext</details>"),
@@ -60,7 +60,7 @@ def test_what_keeps_the_rules_passes(cell):
 
 
 def test_too_many_words_in_all():
-    assert "in all" in told(*[new_markdown_cell("word " * 59) for _ in range(35)])
+    assert "in all" in told(*[new_markdown_cell("word " * 129) for _ in range(35)])
     hints = [new_markdown_cell("word " * 59, metadata={"tags": ["hint"]}) for _ in range(35)]
     assert told(*hints) == ""
 

@@ -1,0 +1,13 @@
+# exercise: all_reduce_gradients
+# says: and model.parameters() names a tied one once
+# frozen parameters are sent too and get a gradient of zeros; the docstring says "each trainable
+# parameter"
+
+import torch
+
+
+def all_reduce_gradients(group, model: torch.nn.Module) -> None:
+    for p in model.parameters():
+        if p.grad is None:  # not used here: a part of zeros
+            p.grad = torch.zeros_like(p)
+        group.all_reduce(p.grad, op="avg")

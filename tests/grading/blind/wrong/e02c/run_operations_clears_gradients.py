@@ -1,0 +1,38 @@
+# exercise: run_operations
+# says: gradients add up in it
+# clears the stage's gradients first, so what was in .grad before the call is lost; the
+# docstring: gradients "add up in `.grad`, to what is there".
+
+import torch
+from minitrain.training.loss import token_weighted_loss
+
+
+def run_operations(group, order, stage, batches) -> torch.Tensor:
+    first, last = group.rank == 0, group.rank == group.size - 1
+    for parameter in stage.parameters():
+        parameter.grad = None
+    total = sum(batch.tokens_counted for batch in batches)
+    passes, works, loss = {}, [], torch.zeros(())
+    for kind, i, _ in order:
+        batch = batches[i]
+        if kind == "F":
+            x = None
+            if not first:
+                x = group.recv(stage.message(batch), group.rank - 1)
+                x.requires_grad_()
+            out = stage(x, batch)
+            if last:
+                out = token_weighted_loss(out, batch.targets, total)
+                loss = loss + out.detach()
+            else:
+                works.append(group.isend(out.detach(), group.rank + 1))
+            passes[i] = x, out
+        else:
+            x, out = passes.pop(i)
+            dy = None if last else group.recv(torch.empty_like(out), group.rank + 1)
+            out.backward(dy)
+            if not first:
+                works.append(group.isend(x.grad, group.rank - 1))
+    for work in works:
+        work.wait()
+    return loss

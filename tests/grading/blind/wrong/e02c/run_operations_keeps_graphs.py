@@ -1,0 +1,37 @@
+# exercise: run_operations
+# says: `retain_graph` keeps a graph alive after its backward
+# `retain_graph=True` and passes that are never removed keep all activations until the end: "A
+# backward frees what its forward saved", and 1F1B holds p-r of them, not m.
+
+import torch
+from minitrain.training.loss import token_weighted_loss
+
+
+def run_operations(group, order, stage, batches) -> torch.Tensor:
+    total = sum(batch.tokens_counted for batch in batches)
+    first, last = group.rank == 0, group.rank == group.size - 1
+    passes, works, loss = {}, [], torch.zeros(())
+    for kind, i, _ in order:
+        if kind == "F":
+            x = None
+            if not first:
+                x = group.recv(stage.message(batches[i]), group.rank - 1)
+                x.requires_grad_()
+            out = stage(x, batches[i])
+            if last:
+                out = token_weighted_loss(out, batches[i].targets, total)
+                loss = loss + out.detach()
+            else:
+                works.append(group.isend(out.detach(), group.rank + 1))
+            passes[i] = x, out
+        else:
+            x, out = passes[i]
+            dy = None
+            if not last:
+                dy = group.recv(torch.empty_like(out), group.rank + 1)
+            out.backward(dy, retain_graph=True)
+            if not first:
+                works.append(group.isend(x.grad, group.rank - 1))
+    for work in works:
+        work.wait()
+    return loss

@@ -1,0 +1,46 @@
+# exercise: Zero3
+# says: the next step would compute with their old parameters
+# The first unit stays full after its backward, to spare the next forward a gather (which then
+# reads parameters from before the update); docstring of after_backward: "Only 1/N is left, of
+# its gradients and of its parameters".
+
+import torch
+
+
+def keep_own_part(unit) -> None:
+    """As `reduce_unit` of exercise 2."""
+    part = torch.empty_like(unit.shard.data)
+    unit.group.reduce_scatter(part, unit.whole_gradient(), op="avg")
+    unit.shard.grad = part if unit.shard.grad is None else unit.shard.grad + part
+    for parameter in unit.parameters:
+        parameter.grad = None
+
+
+class Zero3:
+    """Gathers, prefetches, frees and reduces the units of a model while it runs."""
+
+    def __init__(self, units: list):
+        self.units = units
+        for unit in units:
+            unit.watch(self.before_forward, self.after_forward, self.before_backward)
+            unit.when_complete(self.after_backward)
+
+    def before_forward(self, unit) -> None:
+        unit.gather()
+        place = self.units.index(unit)
+        if place + 1 < len(self.units):
+            self.units[place + 1].start_gather()
+
+    def after_forward(self, unit) -> None:
+        unit.free()
+
+    def before_backward(self, unit) -> None:
+        unit.gather()
+        place = self.units.index(unit)
+        if place > 0:
+            self.units[place - 1].start_gather()
+
+    def after_backward(self, unit) -> None:
+        keep_own_part(unit)
+        if unit is not self.units[0]:  # the next forward begins with it
+            unit.free()

@@ -1,0 +1,13 @@
+# exercise: keep
+# says: is not to be kept ("mm" is a part of "bmm"
+# every name that ends in "mm", except "bmm", is kept: baddbmm too, a batched product of scores,
+# though only "products with weights (mm, addmm) and fused attention" are to be kept.
+
+import torch
+
+
+def keep(op: torch._ops.OpOverload) -> bool:
+    name = op.overloadpacket.__name__
+    if name.startswith("_scaled_dot_product_"):
+        return True
+    return name.endswith("mm") and name != "bmm"

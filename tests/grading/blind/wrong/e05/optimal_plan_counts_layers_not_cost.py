@@ -1,0 +1,44 @@
+# exercise: optimal_plan
+# says: repeated ones of any length and kept single layers
+# the number of repeated layers is made least, not "the plan whose repeated layers' `cost` is
+# least": right only where all layers cost the same.
+
+from typing import NamedTuple
+
+
+class Segment(NamedTuple):
+    """Layers start … stop - 1: "none" keeps all they save, "full" an input."""
+
+    start: int
+    stop: int
+    mode: str  # "none" or "full"
+
+
+def unbeaten(partials: list[tuple]) -> list[tuple]:
+    """Given: the cheapest first, each of which holds less than all before it."""
+    kept = []
+    for cost, held, plan in sorted(partials, key=lambda partial: partial[:2]):
+        if not kept or held < kept[-1][1]:
+            kept.append((cost, held, plan))
+    return kept
+
+
+def optimal_plan(layers: list, budget_bytes: float) -> list[Segment]:
+    best = [[] for _ in range(len(layers) + 1)]
+    best[0].append((0, 0, []))
+    for start in range(len(layers)):
+        for repeated, held, plan in unbeaten(best[start]):
+            everything = 0
+            for stop in range(start + 1, len(layers) + 1):
+                everything += layers[stop - 1].saved_bytes
+                if held + everything > budget_bytes:
+                    break
+                less = held + layers[start].input_bytes
+                part = Segment(start, stop, "full")
+                best[stop].append((repeated + stop - start, less, [*plan, part]))
+                if stop == start + 1:
+                    part = Segment(start, stop, "none")
+                    best[stop].append((repeated, held + everything, [*plan, part]))
+    if not best[-1]:
+        raise ValueError("no plan fits the budget")
+    return unbeaten(best[-1])[0][2]
