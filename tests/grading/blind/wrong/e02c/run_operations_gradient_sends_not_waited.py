@@ -1,5 +1,5 @@
 # exercise: run_operations
-# says: skip what the first and the last rank have no neighbour for
+# says: for every `isend`, after the last operation
 # only the works of the forwards' sends are kept and waited for, those of the gradients are
 # thrown away: "`wait` for all works at the very end".
 
