@@ -17,7 +17,6 @@ from minitrain.parallel.pipeline.timeline import bubble_fraction, clocked, execu
 from minitrain.training.loss import token_weighted_loss
 
 from .probes import e02c_pipeline_parallel as probes
-from .probes.in_turn import in_turn
 
 LAB = "e02c_pipeline_parallel"
 SIZES = {
@@ -84,7 +83,7 @@ class TestSplit(Exercise):
     def even_splits(self, submission):
         """(layers, stages, counts) of each case: as many counts as stages, and even."""
         cases = cuts()
-        calls = submission.run(in_turn, cases)
+        calls = submission.run(probes.in_turn, cases)
         found = [(*case, call["out"]) for case, call in zip(cases, calls)]
         for layers, stages, counts in found:
             what = f"{layers} layers in {stages} stages: got {counts}"

@@ -12,7 +12,6 @@ from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
 from minitrain.words import plural
 
 from .probes import e02d_expert_parallel as probes
-from .probes.in_turn import in_turn, in_turn_on_ranks
 
 LAB = "e02d_expert_parallel"
 SIZES = {
@@ -71,7 +70,7 @@ def oracle(x, weight, bias, k):
 
 def routes(submission, cases):
     """(words, case, p, experts, weights) of each call in a row: three tensors of the right types."""
-    calls = submission.run(in_turn, cases)
+    calls = submission.run(probes.in_turn, cases)
     for case, call in zip(cases, calls):
         x, _, _, k = case
         words = f"x {tuple(x.shape)} in {str(x.dtype).removeprefix('torch.')}, k = {k}"
@@ -307,7 +306,7 @@ class TestBalance(Exercise):
             made = [choices_of(*world) for world in worlds]
             calls = by_rank(made)
             with expect.because(NO_COUNT):
-                results = submission.launch(in_turn_on_ranks, calls, ranks=ranks)
+                results = submission.launch(probes.in_turn_on_ranks, calls, ranks=ranks)
             for number, (sizes, count, k) in enumerate(worlds):
                 shares = [found[number]["out"] for found in results]
                 for share in shares:
@@ -431,7 +430,7 @@ class TestBias(Exercise):
         """Of each rank its calls in a row, which changed no argument but the bias."""
         calls = by_rank(worlds)
         with expect.because(NO_COUNT):
-            results = submission.launch(in_turn_on_ranks, calls, ranks=len(worlds[0]))
+            results = submission.launch(probes.in_turn_on_ranks, calls, ranks=len(worlds[0]))
         for rank, found in enumerate(results):
             rest = [
                 {**call, "given": call["given"][1:], "later": None, "out": None} for call in found
@@ -512,7 +511,7 @@ def with_priority(case, change):
 
 def plans(submission, cases, advice="order has one entry a kept row"):
     """(case, order, counts) of each call in a row, whole and of the right shapes."""
-    calls = submission.run(in_turn, cases)
+    calls = submission.run(probes.in_turn, cases)
     for case, call in zip(cases, calls):
         expect.that(
             isinstance(call["out"], (list, tuple)) and len(call["out"]) == 2,

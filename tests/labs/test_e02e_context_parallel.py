@@ -54,11 +54,10 @@ def alone(call):
 
 def on_ranks(submission, probe, calls, ranks):
     """What `probe` gives, call by call: [(the ranks' arguments, the ranks' results), …]."""
-
-    def launch():
-        return submission.launch(probe, calls, ranks=ranks, timeout=10)
-
-    results = alone(launch) if ranks == 1 else launch()
+    if ranks == 1:
+        results = alone(lambda: submission.launch(probe, calls, ranks=1, timeout=10))
+    else:
+        results = submission.launch(probe, calls, ranks=ranks, timeout=10)
     return list(zip(zip(*calls), zip(*results)))
 
 

@@ -15,6 +15,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from minitrain.data.loader import Batch
 from minitrain.parallel.pipeline.operations import Operation
 
+from .in_turn import in_turn as in_turn  # its own probe, too
+
 
 def schedules_of(f, cases):
     """A dict a call: what it made, as plain lists, at once and after the last call."""

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from .in_turn import in_turn, storages
+from .in_turn import in_turn_on_ranks as in_turn_on_ranks  # a probe of its own
 
 
 def gradients(out, slope, leaves):
