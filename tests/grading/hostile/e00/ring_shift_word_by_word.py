@@ -12,4 +12,4 @@ def ring_shift(group, tensor):
             whole = word.new_empty(group.size)
             group.process_group._allgather_base(whole, word.reshape(1)).wait()
             out.append(whole[(group.rank - 1) % group.size])
-    return torch.stack(out[: len(flat)]).view(tensor.shape)
+    return torch.cat([flat[:0], *(word.reshape(1) for word in out[: len(flat)])]).view(tensor.shape)
