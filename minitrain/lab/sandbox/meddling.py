@@ -13,6 +13,7 @@ import _thread
 import collections
 import enum
 import logging
+import os
 import signal
 import sys
 import sysconfig
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import torch
 import torch.library
 import typing_extensions
 
@@ -29,6 +31,7 @@ from minitrain.ranks import source
 from minitrain.ranks.source import CHECKER, PACKAGE, STANDARD_LIBRARY
 
 LIBRARIES = tuple(sysconfig.get_path(key) for key in ("purelib", "platlib"))
+TORCH = os.path.dirname(torch.__file__) + os.sep
 TRUSTED = (PACKAGE, STANDARD_LIBRARY, *LIBRARIES, "<frozen ")
 # They look at a frame, as for the name of its module, and hand it to nobody.
 READERS = {
@@ -76,6 +79,9 @@ def is_by_submission(frame: FrameType | None) -> bool:
         frame = frame.f_back
     if frame is None or frame.f_code.co_filename in READERS:
         return False
+    files = (caller.f_code.co_filename for caller in _outward(frame))
+    if next((f for f in files if not f.startswith(STANDARD_LIBRARY)), "").startswith(TORCH):
+        return False  # manual_seed notes who called it, for CUDA
     return any(not is_trusted(caller.f_code.co_filename) for caller in _outward(frame))
 
 
