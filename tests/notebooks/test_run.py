@@ -72,7 +72,7 @@ def check(notebook: Path, scratch: Path, server: ForkServer) -> None:
 
 def earned(scratch: Path) -> dict[str, list[float]]:
     """Points of the run by exercise, experiment and question: [best, of]."""
-    (path,) = scratch.rglob("progress/*/*.json")
+    (path,) = scratch.rglob("progress/*/solutions/*.json")
     return json.loads(path.read_text())["points"]
 
 
