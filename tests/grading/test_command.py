@@ -11,6 +11,7 @@ import pytest
 
 from minitrain.__main__ import main
 from minitrain.commands.grade import _jobs
+from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.rows import read_rows
 from minitrain.paths import course_root
 
@@ -76,18 +77,33 @@ def test_there_are_no_more_processes_than_memory_has_room_for(monkeypatch, cores
     assert _jobs() == jobs
 
 
+def test_tables_count_only_with_the_exercises_that_they_rest_on(run, tmp_path):
+    """The solution's tables and answers, every exercise as the lab came: no point."""
+    for lab in lab_names():
+        copied = json.loads((course_root() / "solutions" / f"{lab}.ipynb").read_text())
+        for cell in copied["cells"]:
+            cell["source"] = ""
+        (tmp_path / f"{lab}.ipynb").write_text(json.dumps(copied))
+    code, out, _ = run(tmp_path, "--csv", tmp_path / "grades.csv", "--jobs", "2")
+    rows = read_rows(tmp_path / "grades.csv")
+    assert code == 0 and len(rows) == len(lab_names())
+    assert {row.score for row in rows} == {"0"}, [(row.lab, row.score) for row in rows]
+
+
 def test_a_class_ends_with_its_means_and_its_doubts(run, tmp_path):
-    """Two students who hand in the solution's tables, and no exercise."""
+    """Two students who hand in the solution's exercises, and its tables with them."""
     for name in ("ada", "bob"):
         (tmp_path / name).mkdir()
         copied = json.loads((course_root() / "solutions" / f"{LAB}.ipynb").read_text())
         for cell in copied["cells"]:
-            cell["source"] = ""
+            cell["source"] = (
+                cell["source"] if "exercise" in cell["metadata"].get("tags", []) else ""
+            )
         (tmp_path / name / f"{LAB}.ipynb").write_text(json.dumps(copied))
     table = tmp_path / "grades.csv"
     code, out, _ = run(tmp_path, "--csv", table, "--withhold-doubtful", "--jobs", "2")
     rows = {row.student: row for row in read_rows(table)}
-    assert code == 0 and f"{LAB}: 2 files, mean 40.0 of 100" in out
+    assert code == 0 and f"{LAB}: 2 files, mean 100.0 of 100" in out
     assert "2 rows with something to ask about" in out
     assert "as bob" in rows["ada"].doubts and "recorded in solutions/" in rows["ada"].doubts
-    assert rows["ada"].score == rows["bob"].score == "5" and "withheld: 35" in rows["ada"].doubts
+    assert rows["ada"].score == rows["bob"].score == "65" and "withheld: 35" in rows["ada"].doubts

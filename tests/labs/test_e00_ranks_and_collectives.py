@@ -593,6 +593,7 @@ class TestSweep(Experiment):
     """All-reduce over sizes, on this machine"""
 
     name = "sweep"
+    rests_on = ["tree_broadcast", "ring_all_reduce"]
 
     @check(
         points=4, title="five sizes or more, over a factor of 1,000, and the bytes sent are exact"
@@ -631,6 +632,7 @@ class TestPrediction(Experiment):
     """A size that the fit has not seen"""
 
     name = "prediction"
+    rests_on = ["sweep"]
 
     @check(
         points=8,
@@ -666,6 +668,7 @@ class TestTreeOrRing(Experiment):
     """Ring against recursive doubling on 8 emulated ranks"""
 
     name = "ring_or_doubling"
+    rests_on = ["ring_all_reduce"]
 
     @check(points=4, title="doubling wins the smallest size, the ring the largest")
     def test_order(self, table):
@@ -695,6 +698,7 @@ class TestBytesPerRank(Question):
     """Bytes a rank sends"""
 
     name = "bytes_per_rank"
+    rests_on = ["ring_all_reduce"]
 
     @check(points=5, title="for a 1 GB all-reduce on 8 ranks, by the ring")
     def test_value(self, value):
@@ -723,6 +727,7 @@ class TestHalfSize(Question):
     """Where latency ends"""
 
     name = "half_size"
+    rests_on = ["sweep"]
 
     @check(points=5, title="the size at which half the time is latency, by your own fit")
     def test_value(self, value, records):
@@ -751,6 +756,7 @@ class TestCrossover(Question):
     """Where the ring begins to win"""
 
     name = "crossover"
+    rests_on = ["ring_or_doubling"]
 
     @check(points=5, title="between the two neighbouring sizes of your own table")
     def test_value(self, value, records):

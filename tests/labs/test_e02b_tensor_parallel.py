@@ -933,6 +933,7 @@ class TestTraffic(Experiment):
     """Bytes a layer"""
 
     name = "traffic"
+    rests_on = ["parallel_mlp", "parallel_attention", "sequence_mlp"]
 
     @check(points=5, title="forward and backward send exactly what the closed form says")
     def test_bytes(self, table):
@@ -967,6 +968,7 @@ class TestActivations(Experiment):
     """Bytes kept for backward"""
 
     name = "activations"
+    rests_on = ["parallel_mlp", "parallel_attention", "sequence_mlp"]
 
     @check(points=4, title="sequence keeps less than tensor, and gathered again 1/N of one rank")
     def test_order(self, table):
@@ -1005,6 +1007,7 @@ class TestDegrees(Experiment):
     """Efficiency against the degree"""
 
     name = "degrees"
+    rests_on = ["parallel_mlp", "parallel_attention"]
 
     @check(points=4, title="1 to 16 ranks; efficiency is compute over step, and falls")
     def test_rows(self, table):
@@ -1060,6 +1063,7 @@ class TestSequenceTraffic(Question):
     """What sequence parallelism sends"""
 
     name = "sequence_traffic"
+    rests_on = ["traffic"]
 
     @check(points=5, title="bytes of the sequence layer over those of the tensor layer, 4 ranks")
     def test_value(self, value, records):
@@ -1082,6 +1086,7 @@ class TestMemorySaved(Question):
     """What two more gathers buy"""
 
     name = "memory_saved"
+    rests_on = ["activations"]
 
     @check(points=5, title="bytes kept on 8 ranks, by the closed form: tensor over gathered again")
     def test_value(self, value, records):
@@ -1108,6 +1113,7 @@ class TestPastTheNode(Question):
     """Twice the GPUs"""
 
     name = "past_the_node"
+    rests_on = ["degrees"]
 
     @check(points=5, title="how many times as fast 16 ranks are as 8, nodes of 8 with one card")
     def test_value(self, value, records):

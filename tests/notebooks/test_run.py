@@ -65,14 +65,21 @@ def check(notebook: Path, scratch: Path, server: ForkServer) -> None:
     status, said = server.nbval(notebook, scratch)
     assert status == 0, (said.partition(" FAILURES ")[2] or said)[:8000]
     assert " passed" in said and "failed" not in said
-    if notebook.parent.name == "solutions" and notebook.stem in LABS:
-        items = LABS[notebook.stem].items
-        assert earned(scratch) == {item.name: [item.max_points] * 2 for item in items}
+    if notebook.stem not in LABS:
+        return
+    items = LABS[notebook.stem].items
+    if notebook.parent.name == "labs":  # as it comes: whatever its references measured
+        assert not any(best for best, _ in earned(scratch, "").values())
+        return
+    everything = {item.name: [item.max_points] * 2 for item in items}
+    if f"solutions/{notebook.stem}" in TIMED and earned(scratch, "solutions") != everything:
+        server.nbval(notebook, scratch)  # a busy moment: as its card says, it is run once more
+    assert earned(scratch, "solutions") == everything
 
 
-def earned(scratch: Path) -> dict[str, list[float]]:
-    """Points of the run by exercise, experiment and question: [best, of]."""
-    (path,) = scratch.rglob("progress/*/solutions/*.json")
+def earned(scratch: Path, folder: str) -> dict[str, list[float]]:
+    """Points of the run by exercise, experiment and question, [best, of], of the only lab there."""
+    (path,) = scratch.glob(f"**/progress/*/{folder}/*.json")
     return json.loads(path.read_text())["points"]
 
 

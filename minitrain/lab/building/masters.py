@@ -28,7 +28,7 @@ from minitrain.paths import course_root
 
 TAGS = {
     *("setup", "exercise", "grade", "experiment", "question", "hint", "solution"),
-    *("picture", "nbval-check-output", "nbval-skip", "raises-exception"),
+    *("picture", "folded", "nbval-check-output", "nbval-skip", "raises-exception"),
 }
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 IMAGE = re.compile(r'src="data:image/png;base64,([^"]+)"')
@@ -87,6 +87,8 @@ def read_master(target: Target) -> NotebookNode:
         tags = cell.metadata.get("tags", [])
         _check_cell(target, number, cell, tags)
         cell.metadata = NotebookNode(tags=tags) if tags else NotebookNode()
+        if "folded" in tags:  # one line until it is opened: in JupyterLab, and on Colab
+            cell.metadata.update(jupyter=NotebookNode(source_hidden=True), cellView="form")
         cell.id = _stable_id(cell, seen)
     add_grading_metadata(notebook, target.name, target.root)
     return notebook

@@ -15,6 +15,7 @@ PROSE_WORDS = 130
 LAB_WORDS = 3500
 DEMO_LINES = 10
 EXERCISE_LINES = 20
+GIVEN_LINES = 20  # of code that is not the learner's own and stands open
 FIGURE_CALLS = re.compile(r"\bshow\.(lines|bars|timeline|figure|picture)\(")
 
 
@@ -51,6 +52,8 @@ def _code_cell(number: int, cell: NotebookNode, tags: list[str]) -> Iterator[str
         yield f"cell {number}: {lines} lines of code; an exercise has at most {EXERCISE_LINES}"
     if not tags and lines > DEMO_LINES:
         yield f"cell {number}: {lines} lines of code; a demo has at most {DEMO_LINES}"
+    if not {"exercise", "folded"} & set(tags) and lines > GIVEN_LINES:
+        yield f"cell {number}: {lines} lines of given code; fold it, or give it a name in minitrain"
     if "setup" in tags and lines > 6:
         yield f"cell {number}: {lines} lines; the setup cell has at most 6"
     if re.search(r"^\s*[%!]", cell.source, re.MULTILINE):

@@ -20,7 +20,9 @@ def grade_card(
 ) -> Rich:
     """Every check with its points; under each failure, what the learner needs to mend it."""
     got, most = sum(r.points for r in results), sum(r.max_points for r in results)
-    tone, share = "good" if got >= most else "bad", got / most if most else 0.0
+    waits = all(result.status in ("passed", "withheld") for result in results)
+    tone = "good" if got >= most else "wait" if waits else "bad"
+    share = got / most if most else 0.0
     card = Card(title, score_text(got, most), tone, share, list(_check_lines(results)), note)
     return card.rich(data, value=f"{float(got)}")
 
@@ -35,7 +37,8 @@ def _check_lines(results: Sequence[CheckResult]) -> Iterator[Line]:
             continue
         message = "As above." if result.message in told else result.message
         told |= {result.message} - {""}
-        yield Line(result.check, points, "not yet", "bad", message)
+        badge, tone = ("waits", "wait") if result.status == "withheld" else ("not yet", "bad")
+        yield Line(result.check, points, badge, tone, message)
 
 
 def waiting_card(title: str, text: str, points: float = 0.0) -> Rich:
@@ -50,28 +53,22 @@ def hidden_card(name: str) -> Rich:
     return waiting_card(f"{sentence(spoken(name))}: hidden until you guess", text)
 
 
-def guess_card(
-    name: str,
-    guess: float,
-    unit: str,
-    measured: float | None = None,
-    formula: float | None = None,
-    note: str = "",
-    data: dict[str, Any] | None = None,
-) -> Rich:
-    """A guess alone, or as bars beside the formula and the measurement."""
-    if measured is None:
-        return Card(f"Your guess for {spoken(name)}: {with_unit(guess, unit)}").rich(data)
-    shown = [("your guess", guess, "info"), ("formula", formula, "wait")]
-    shown.append(("measured", measured, "good"))
-    known = [(label, value, tone) for label, value, tone in shown if value is not None]
-    largest = max(abs(value) for _, value, _ in known) or 1.0
+def guess_card(name: str, guess: float, unit: str, data: dict[str, Any]) -> Rich:
+    """A guess alone, kept in `data`."""
+    return Card(f"Your guess for {spoken(name)}: {with_unit(guess, unit)}").rich(data)
+
+
+def revealed_card(name: str, unit: str, numbers: Mapping[str, float | None], note: str) -> Rich:
+    """Guess, formula (None: there is none) and what was found, in this order, as bars."""
+    (guess, *_, found), tones = numbers.values(), ("info", "wait", "good")
+    largest = max(abs(value) for value in numbers.values() if value is not None) or 1.0
     lines = [
         Line(label, with_unit(value, unit), tone=tone, share=abs(value) / largest)
-        for label, value, tone in known
+        for (label, value), tone in zip(numbers.items(), tones)
+        if value is not None
     ]
-    distance = f"your guess is {_distance(guess, measured)}"
-    return Card(sentence(spoken(name)), distance, lines=lines, note=note).rich(data)
+    distance = f"your guess is {_distance(guess, found)}"
+    return Card(sentence(spoken(name)), distance, lines=lines, note=note).rich()
 
 
 def _distance(guess: float, measured: float) -> str:

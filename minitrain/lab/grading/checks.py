@@ -80,13 +80,19 @@ class Exercise(Graded):
     hidden: ClassVar[Sequence[str]] = ()  # files of the package that the sandbox does not show
 
 
-class Experiment(Graded):
+class Recorded(Graded):
+    """What the learner's own run recorded: it counts once all that it `rests_on` is earned."""
+
+    rests_on: ClassVar[Sequence[str]] = ()  # names of exercises and experiments before it
+
+
+class Experiment(Recorded):
     """A table that `lab.experiment(name, table)` recorded; checks take `table` and `records`."""
 
     kind = "experiment"
 
 
-class Question(Graded):
+class Question(Recorded):
     """An `lab.answer(name, value)`; its checks take `value` and `records` (tables by name).
 
     A message says that a number is too large and by about how much, not which one is expected.
@@ -94,6 +100,19 @@ class Question(Graded):
 
     kind = "question"
     tells: ClassVar[bool] = False  # True: what is expected may be said, as in an exercise
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """What stands beside a guess, out of the notebook's sight: `REVEALS = {"rounds": Reveal(…)}`.
+
+    source: whether the number is measured, computed or emulated. formula: what theory says, of
+    what `lab.reveal(name, number, ranks=8)` is given by name.
+    """
+
+    source: str
+    note: str = ""
+    formula: Callable[..., float] | None = None
 
 
 class Row(dict):

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import sys
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import cloudpickle
 
 from minitrain.errors import unknown_name
-from minitrain.lab.grading.checks import Exercise, Graded
+from minitrain.lab.grading.checks import Exercise, Graded, Reveal
 from minitrain.lab.grading.collect import checks_folder, lab_names
 from minitrain.ranks.payload import modules_by_value
 
@@ -30,6 +30,7 @@ class LabChecks:
     name: str
     items: tuple[type[Graded], ...]
     sizes: dict[str, dict[str, Any]]
+    reveals: dict[str, Reveal] = field(default_factory=dict)
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -57,9 +58,13 @@ def lab_of(module: ModuleType) -> LabChecks:
     items = [item for item in vars(module).values() if _is_graded(item, module)]
     names = [(item.kind, item.name) for item in items]
     assert len(set(names)) == len(names), f"{module.LAB}: a name is used twice in {names}"
-    for item in items:
+    for place, item in enumerate(items):
         assert item.name and item.max_points, f"{item.__name__} needs a name and checks"
-    return LabChecks(module.LAB, tuple(items), getattr(module, "SIZES", {}))
+        before = {earlier.name for earlier in items[:place]}
+        unknown = set(getattr(item, "rests_on", ())) - before
+        assert not unknown, f"{item.__name__} rests on {unknown}: known before it are {before}"
+    tables = (getattr(module, table, {}) for table in ("SIZES", "REVEALS"))
+    return LabChecks(module.LAB, tuple(items), *tables)
 
 
 def reference(exercise: type[Exercise]) -> Any:

@@ -15,7 +15,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NoReturn
@@ -23,7 +23,15 @@ from typing import Any, NoReturn
 from minitrain.generators import generator_states, restore_generators, seed_generators
 from minitrain.lab.failures import CheckFailed, NotAttempted
 from minitrain.lab.grading.attempt import Spent, attempt_of, live_attempt
-from minitrain.lab.grading.checks import Check, Exercise, Graded, Question, Row, checks_of
+from minitrain.lab.grading.checks import (
+    Check,
+    Exercise,
+    Graded,
+    Question,
+    Recorded,
+    Row,
+    checks_of,
+)
 from minitrain.lab.grading.course import LabChecks, lab_of, pickled_reference
 from minitrain.lab.grading.doubts import doubts_of, prints_of
 from minitrain.lab.grading.expect import Word
@@ -107,11 +115,15 @@ def warm(lab: LabChecks, limits: Limits | None = None) -> Sandbox:
 
 
 def grade_item(
-    item: type[Graded], payload: Any, records: Records, sandbox: Sandbox
+    item: type[Graded],
+    payload: Any,
+    records: Records,
+    sandbox: Sandbox,
+    earned: Collection[str] = (),
 ) -> list[CheckResult]:
     """One exercise (function or class), experiment (rows) or question (value), in a notebook."""
     if not issubclass(item, Exercise):
-        return grade_recorded(item, payload, records)
+        return grade_recorded(item, payload, records, earned)
     lab = lab_of(sys.modules[item.__module__])
     try:
         attempt = live_attempt(payload, item, lab, sandbox)
@@ -126,6 +138,7 @@ def grade_submission(submission: Submission, lab: LabChecks, sandbox: Sandbox) -
     substitutes: dict[str, bytes] = {}
     sources: dict[str, list[str]] = {}
     recorded, spent = tables_of(submission), Spent()
+    earned: set[str] = set()
     for item in lab.items:
         try:
             if issubclass(item, Exercise):
@@ -133,11 +146,13 @@ def grade_submission(submission: Submission, lab: LabChecks, sandbox: Sandbox) -
                 graded = run_checks(item, {"submission": attempt})
             else:
                 tables = Tables(recorded, used={item.name} & set(recorded))
-                graded = grade_recorded(item, payload_of(item, submission), tables)
+                graded = grade_recorded(item, payload_of(item, submission), tables, earned)
                 sources[item.name] = sorted(tables.used)
         except NotAttempted as reason:
             graded = _all(item, "not attempted", str(reason))
-        if issubclass(item, Exercise) and any(result.status != "passed" for result in graded):
+        if all(result.status == "passed" for result in graded):
+            earned.add(item.name)
+        elif issubclass(item, Exercise):
             substitutes[item.name] = pickled_reference(item)
         results += graded
     doubts = doubts_of(recorded, lab.name, course_root() / "solutions")
@@ -179,15 +194,31 @@ def tables_from(records: Records) -> dict[str, list[Row]]:
     return {name: _rows(table) for name, table in records.items()}
 
 
-def grade_recorded(item: type[Graded], payload: Any, records: Records) -> list[CheckResult]:
-    """An experiment or a question, from what the learner's own run recorded."""
+def grade_recorded(
+    item: type[Recorded], payload: Any, records: Records, earned: Collection[str]
+) -> list[CheckResult]:
+    """An experiment or a question, from what the learner's own run recorded.
+
+    earned: the items that passed whole; where one is missing that this rests on, the reference
+    stood in for the learner's own, and what passes here does not count yet.
+    """
     tables = records if isinstance(records, Tables) else tables_from(records)
+    missing = [name for name in item.rests_on if name not in earned]
     if item.kind == "question":
-        return run_checks(item, {"value": _answer(payload), "records": tables})
-    rows = _rows(payload)
-    if not rows:
+        results = run_checks(item, {"value": _answer(payload), "records": tables})
+    elif rows := _rows(payload):
+        results = run_checks(item, {"table": rows, "records": tables})
+    else:
         return _all(item, "failed", "the table must be a list of rows, and have at least one")
-    return run_checks(item, {"table": rows, "records": tables})
+    return [_not_yet(result, missing) for result in results] if missing else results
+
+
+def _not_yet(result: CheckResult, missing: Sequence[str]) -> CheckResult:
+    """A check that passed by what the learner has not earned; one that failed stays as it is."""
+    if result.status != "passed":
+        return result
+    message = f"right, and counts once you have earned {', '.join(missing)}: then run this again"
+    return replace(result, points=0.0, status="withheld", message=message)
 
 
 def run_checks(item: type[Graded], fixtures: dict[str, Any]) -> list[CheckResult]:

@@ -190,11 +190,12 @@ def _recorded(outputs: list[Any]) -> dict[str, dict[str, Any]]:
 
 
 def _is_stub(cell: Cell, statement: ast.stmt) -> bool:
-    """A function with the lab's own mark still in it, or of nothing but a docstring and `pass`."""
-    if not isinstance(statement, ast.FunctionDef):
+    """What still holds the lab's own mark, or a function of nothing but a docstring and `pass`."""
+    if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         return False
     lines = cell.source.splitlines()[statement.lineno - 1 : statement.end_lineno]
-    return holds_stub("\n".join(lines)) or all(map(_says_nothing, statement.body))
+    is_empty = isinstance(statement, ast.FunctionDef) and all(map(_says_nothing, statement.body))
+    return is_empty or holds_stub("\n".join(lines))
 
 
 def holds_stub(source: str) -> bool:

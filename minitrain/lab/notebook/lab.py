@@ -2,7 +2,7 @@
 
     ring = lab.grade(ring)                 card; yours where it passes, the reference where not yet
     lab.predict("bytes", guess)            a number before the answer is seen, then …
-    lab.reveal("bytes", measured)          … guess and measured side by side
+    lab.reveal("bytes", found, ranks=4)    … guess, formula and measurement side by side
     lab.experiment("scaling", table)       keeps measured rows and checks what they must obey
     lab.answer("bottleneck", value)        checked against one's own records
     lab.size("hidden")                     from the lab's table SIZES, by the tier of this machine
@@ -14,7 +14,6 @@ Whatever is earned is kept on disk (`progress.py`); every call may be run again.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +24,7 @@ from minitrain.lab.drawing.cards import (
     guess_card,
     header_card,
     hidden_card,
+    revealed_card,
     score_card,
     spoken,
     waiting_card,
@@ -34,9 +34,9 @@ from minitrain.lab.drawing.tables import plain, rows_of
 from minitrain.lab.grading.checks import Graded
 from minitrain.lab.grading.course import load_lab, reference
 from minitrain.lab.grading.grade import grade_item, warm
-from minitrain.lab.grading.submission import holds_stub
 from minitrain.lab.notebook.machine import Machine
 from minitrain.lab.notebook.progress import LabProgress, Progress
+from minitrain.lab.notebook.written import not_yet
 from minitrain.ranks.launch import prepare
 from minitrain.words import plural
 
@@ -83,14 +83,18 @@ class Lab:
             display(header_card(repr(self), self._progress.path))
 
     def __repr__(self) -> str:
-        full = {name for name, (best, of) in self.progress.points.items() if best >= of}
-        done = sum(item.name in full for item in self.checks.items)
+        done = sum(item.name in self._earned for item in self.checks.items)
         return f"{self.machine} · {done} of {len(self.checks.items)} done"
 
     @property
     def progress(self) -> LabProgress:
         """What is on disk now."""
         return self._progress.load()
+
+    @property
+    def _earned(self) -> set[str]:
+        """The items with all their points."""
+        return {name for name, (best, of) in self.progress.points.items() if best >= of}
 
     @property
     def records(self) -> dict[str, list[dict[str, Any]]]:
@@ -125,9 +129,8 @@ class Lab:
             return submitted
         item = self.checks.find("exercise", _name_of(submitted))
         ours = reference(item)
-        if _is_unfilled(submitted):
-            text = "Not written yet: the reference stands in, so the cells below run."
-            publish(waiting_card(item.title, text, item.max_points))
+        if reason := not_yet(submitted):
+            publish(waiting_card(item.title, reason, item.max_points))
             return ours
         passed = self._graded(item, submitted, "Until every check passes, the reference stands in.")
         return submitted if passed else ours
@@ -145,16 +148,18 @@ class Lab:
         data = {"kind": "predict", "name": name, "value": value}
         display(guess_card(name, value, unit, data=data))
 
-    def reveal(
-        self, name: str, measured: float, formula: float | None = None, note: str = ""
-    ) -> None:
-        """Shows the guess beside the measured number, and the formula's where there is one."""
+    def reveal(self, name: str, found: float, **given: Any) -> None:
+        """Shows the guess beside what was found, and what theory says of `given` (`Reveal`)."""
+        if name not in self.checks.reveals:
+            raise unknown_name(f"reveal of {self.name}", name, self.checks.reveals)
         kept = self.progress.predictions.get(name)
         if kept is None:
             display(hidden_card(name))
             return
-        shown = plain(measured, "measured")
-        display(guess_card(name, kept["guess"], kept["unit"], shown, plain(formula), note))
+        told, shown = self.checks.reveals[name], plain(found, f"what was found for '{name}'")
+        theory = plain(told.formula(**given), "the formula") if told.formula else None
+        numbers = {"your guess": kept["guess"], "formula": theory, told.source: shown}
+        display(revealed_card(name, kept["unit"], numbers, told.note))
 
     def experiment(self, name: str, table: Any) -> None:
         """Keeps a measured table (list of dicts, dict of lists, DataFrame) and checks it."""
@@ -196,7 +201,7 @@ class Lab:
         self, item: type[Graded], payload: Any, note: str, data: dict | None = None
     ) -> bool:
         """Grades, keeps the best score, shows the card; True if every check passed."""
-        results = grade_item(item, payload, self.records, self._sandbox)
+        results = grade_item(item, payload, self.records, self._sandbox, self._earned)
         points = sum(result.points for result in results)
         passed = all(result.status == "passed" for result in results)
         before = self.progress.points.get(item.name, [0.0])[0]
@@ -217,11 +222,3 @@ def _name_of(submitted: Any) -> str:
             "itself, not called: lab.grade(ring_all_reduce)"
         )
     return name
-
-
-def _is_unfilled(submitted: Any) -> bool:
-    """Is it still the function that the lab came with?"""
-    try:
-        return inspect.isfunction(submitted) and holds_stub(inspect.getsource(submitted))
-    except OSError:
-        return False

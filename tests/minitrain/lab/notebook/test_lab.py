@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import minitrain.lab
 from minitrain.errors import InputError
 from minitrain.lab import Lab
 from minitrain.lab.notebook.progress import Progress
+from minitrain.lab.notebook.written import not_yet
 
 
 @pytest.fixture(scope="module")
@@ -104,19 +106,55 @@ def test_the_stub_costs_no_run(lab, tmp_path, capsys):
     assert lab.progress.points == {}
 
 
+def test_a_class_tells_which_methods_are_not_written(lab, tmp_path):
+    mark = "        # YOUR CODE HERE\n        ...\n"
+    body = f"    def up(self):\n{mark}\n    def down(self):\n        return 1\n\n    def on(self):\n{mark}"
+    (tmp_path / "cell.py").write_text(f"class running_sum:\n{body}")
+    spec = importlib.util.spec_from_file_location("cell", tmp_path / "cell.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert not_yet(module.running_sum).startswith("Not written yet (`up`, `on`): the reference")
+    assert not_yet(load(tmp_path, "    return 1")) == ""
+
+
+def test_a_cell_that_is_no_python_is_told_instead_of_grading_the_one_before(lab, monkeypatch):
+    """Run in IPython, that keeps what was typed: the function is still that of an earlier run."""
+    shell = SimpleNamespace(user_ns={"In": ["def running_sum(values):\n    return (values"]})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    running_sum = FunctionType((lambda values: values).__code__, {}, "running_sum")
+    assert "is not Python yet: line 2, '(' was never closed" in not_yet(running_sum)
+    shell.user_ns["In"].append("def running_sum(values):\n    return values")
+    assert not_yet(running_sum) == ""
+
+
 def test_the_reference_earns_nothing(lab, capsys):
     assert lab.grade(torch.cumsum) is torch.cumsum
     assert "run the cell of your `running_sum`" in capsys.readouterr().out
     assert lab.progress.points == {}
 
 
-def test_experiment_and_question(lab, capsys):
+def test_experiment_and_question(lab, tmp_path, capsys):
+    lab.grade(load(tmp_path, "    return torch.cumsum(values, 0)"))
     lab.experiment("growth", {"n": [1, 2], "sum": [1.0, 2.0]})
     lab.answer("largest", torch.tensor(2.0))
     said = capsys.readouterr().out
     assert "3 of 3 points" in said and "1 of 1 point\n" in said
     assert lab.records == {"growth": [{"n": 1, "sum": 1.0}, {"n": 2, "sum": 2.0}]}
     assert lab.progress.answers == {"largest": 2.0}
+
+
+def test_what_rests_on_the_reference_waits(lab, tmp_path, capsys):
+    """Points are for one's own work: right tables and answers count once their function passes."""
+    rows = {"n": [1, 2], "sum": [1.0, 2.0]}
+    lab.experiment("growth", rows), lab.answer("largest", 2.0)
+    said = capsys.readouterr().out
+    assert "0 of 3 points" in said and "counts once you have earned running_sum" in said
+    assert "counts once you have earned growth" in said and "waits" in said
+    lab.experiment("growth", {"n": [1], "sum": [7.0]})  # and what is wrong is told at once
+    assert "expected 1" in capsys.readouterr().out
+    lab.grade(load(tmp_path, "    return torch.cumsum(values, 0)"))
+    lab.experiment("growth", rows), lab.answer("largest", 2.0)
+    assert sum(best for best, _ in lab.progress.points.values()) == 10
 
 
 def test_a_table_without_a_needed_column(lab, capsys):
@@ -127,7 +165,7 @@ def test_a_table_without_a_needed_column(lab, capsys):
 
 def test_nothing_recorded_yet_goes_on(lab, capsys):
     lab.experiment("growth", None), lab.experiment("growth", []), lab.answer("largest", None)
-    lab.predict("last_sum", None), lab.reveal("last_sum", 10)
+    lab.predict("last_sum", None), lab.reveal("last_sum", 10, count=4)
     said = capsys.readouterr().out
     assert said.count("Nothing recorded yet") == 2 and "No answer yet" in said
     assert "Your guess for last sum\n  Put a number in place of None" in said
@@ -136,7 +174,7 @@ def test_nothing_recorded_yet_goes_on(lab, capsys):
 
 def test_guess_then_measure(lab, capsys):
     lab.predict("sent", 12e6, unit="B")
-    lab.reveal("sent", 1.5e6, formula=1.5e6, note="each rank")
+    lab.reveal("sent", 1.5e6, ranks=4)
     said = capsys.readouterr().out
     assert (
         "12 MB" in said and "8 times too large" in said and "1.5 MB" in said and "each rank" in said

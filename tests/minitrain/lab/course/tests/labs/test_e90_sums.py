@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 
 LAB = "e90_sums"
 SIZES = {
@@ -13,6 +13,11 @@ SIZES = {
     "test": {"repeats": 1},
     "gpu": {"elements": 1024},
     "multi": {},
+}
+REVEALS = {
+    "last_sum": Reveal("computed", "N(N+1)/2", formula=lambda count: count * (count + 1) / 2),
+    "sent": Reveal("measured", "each rank", formula=lambda ranks: 0.375e6 * ranks),
+    "x": Reveal("measured"),
 }
 
 
@@ -48,6 +53,7 @@ class TestGrowth(Experiment):
     "Growth of the sum"
 
     name = "growth"
+    rests_on = ["running_sum"]
 
     @check(points=3, title="the sum of n ones is n")
     def test_rows(self, table):
@@ -59,6 +65,7 @@ class TestLargest(Question):
     "The largest sum"
 
     name = "largest"
+    rests_on = ["growth"]
 
     @check(points=1, title="is the largest that was recorded")
     def test_value(self, value, records):
