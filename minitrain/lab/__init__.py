@@ -17,7 +17,8 @@ A learner's function through `lab.grade(f)`, file by file:
 
 Beside that path: course.py, checks.py and submission.py (what is graded), plain_data.py (bytes
 without pickle), zygote.py (forks the child; no byte of f passes it), limits.py, bubblewrap.py,
-audit_hook.py and tampering.py (the walls), progress.py and drawing/ (what the learner sees).
+audit_hook.py and tampering.py (the walls), written.py (is there anything to grade?), progress.py
+and drawing/ (what the learner sees).
 
 `Lab` is imported at its first use, so that the sandboxed child, which has no use for it, starts
 fast.

@@ -511,7 +511,7 @@ class TestRingForward(Exercise):
 
     @check(points=4, title="half-blocks that the causal mask empties are never computed")
     def test_skips(self, submission):
-        cases = [(order, inputs(24, 4, 2)) for order in ("zigzag", "contiguous", "drawn")]
+        cases = [(order, inputs(96, 4, 2)) for order in ("zigzag", "contiguous", "drawn")]
         for what, (q, *_), places, rank, got in self.rung(submission, 3, cases):
             self.is_ring(what, places, rank, got)
             half = places.shape[1] // 2
@@ -525,7 +525,7 @@ class TestRingForward(Exercise):
                     "attend to q[:, :, rows] and k[:, :, keys], not to the whole block each time"
                 )
             expect.that(
-                computed <= 1.02 * want,
+                computed < want + 0.9,  # a merge may be products as well, of a few FLOPs each
                 f"{what} computed {computed:.3g} half-blocks, {want} hold anything that may be "
                 f"read: {words}",
             )

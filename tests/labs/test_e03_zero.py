@@ -48,7 +48,7 @@ HIDDEN = (
 )
 STEPS = 3
 NTH = ("the first", "the second")
-BIASLESS = 0  # the rank on which one parameter has no gradient
+IDLE = 0  # the rank on which some parameters have no gradient
 
 
 # From here on, the grader's own process.
@@ -56,8 +56,10 @@ CASES = (probes.LARGE, probes.SMALL)
 NUMBER_BYTES = {torch.float64: 8, torch.float32: 4}
 MOMENTS = {probes.ADAMW: 2, probes.SGD: 1}  # numbers of state for each of a shard
 NO_GRADIENT = {
-    "NoneType": f"(on rank {BIASLESS} one parameter was not used and has no gradient, `.grad` is None: "
-    "unit.whole_gradient() has zeros in its place)"
+    "NoneType": f"(on rank {IDLE} some parameters were not used and have no gradient, `.grad` is None: "
+    "unit.whole_gradient() has zeros in their place)",
+    "deadlock": f"(here no parameter of rank {IDLE}'s second unit has a gradient: that rank takes part "
+    "all the same, with unit.whole_gradient(), which has zeros for them)",
 }
 STILL_VIEWS = (
     "the parameters are no views of `full` any more; do not make new tensors, "
@@ -80,7 +82,7 @@ def described(case, rank, ranks):
 
 
 def zero1_losses(model, rows, rank):
-    return [probes.squared_without_bias(model, rows, rank == BIASLESS)]
+    return [probes.squared_where_used(model, rows, rank == IDLE)]
 
 
 def zero3_losses(model, rows, rank):
@@ -167,9 +169,7 @@ class TestZero1(Exercise):
         for ranks in (2, 3):
             batches = batches_of(CASES, ranks)
             with expect.because(NO_GRADIENT):
-                results = submission.launch(
-                    probes.zero1_steps, CASES, batches, BIASLESS, ranks=ranks
-                )
+                results = submission.launch(probes.zero1_steps, CASES, batches, IDLE, ranks=ranks)
             for case, steps, *own in zip(CASES, batches, *results):
                 same_on_all(own, ranks)
                 for result in own:
@@ -248,7 +248,7 @@ class TestReduceUnit(Exercise):
         for ranks in (2, 3):
             batches = batches_of(CASES, ranks, self.microbatches)
             with expect.because(NO_GRADIENT):
-                results = submission.launch(probes.reduced, CASES, batches, BIASLESS, ranks=ranks)
+                results = submission.launch(probes.reduced, CASES, batches, IDLE, ranks=ranks)
             for case, steps, *own in zip(CASES, batches, *results):
                 for rank, result in enumerate(own):
                     where = described(case, rank, ranks)
@@ -363,7 +363,7 @@ class TestReduceUnit(Exercise):
         model = probes.network(case)
         for step in batches:
             for rank in ranks:
-                probes.squared_without_bias(model, step[rank], rank == BIASLESS).backward()
+                probes.squared_where_used(model, step[rank], rank == IDLE).backward()
         own, _ = shares(case, size)
         out = []
         for layer, length in zip(model.layers, own):

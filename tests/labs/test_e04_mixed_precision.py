@@ -324,7 +324,7 @@ class TestMasterWeights(Exercise):
     weights = (
         "weight 0",
         "weight 1",
-        "weight 2 (never a gradient)",
+        "weight 2 (frozen, among the others in the optimizer)",
         "weight 3 (no gradient from step 11 on)",
         "weight 4 (its first gradient in step 11)",
     )
@@ -360,7 +360,7 @@ class TestMasterWeights(Exercise):
         for case, got in zip(cases, submission.run(probes.mastered, cases)):
             expect.that(
                 got["gradients"],
-                "step() has changed a weight's gradient: it is the caller's. The master's is a float32 copy of it",
+                "step() has changed a weight's own gradient, or cleared it: it is the caller's. The master's is a float32 copy of it",
             )
             self.are_masters_rounded(got["weights"], *case)
 

@@ -54,11 +54,14 @@ class Seen(torch.autograd.Function):
 class Linear(nn.Linear):
     """Says in `log` when it computes; a freed parameter is told, not read."""
 
-    log, number, counts, uses_bias = None, 0, None, True
+    log, number, counts, used = None, 0, None, ("weight", "bias")
 
     def forward(self, x):
         self.note("forward")
-        return Seen.apply(F.linear(x, self.weight, self.bias if self.uses_bias else None), self)
+        weight, bias = (
+            p if name in self.used else p.detach() for name, p in self.named_parameters()
+        )
+        return Seen.apply(F.linear(x, weight, bias), self)
 
     def note(self, what):
         if not has_memory(self):
@@ -92,9 +95,12 @@ def squared(model, x):
     return model(x).square().mean()
 
 
-def squared_without_bias(model, x, without_bias):
-    """Where the first bias is not used it has no gradient."""
-    model.layers[0].uses_bias = not without_bias
+def squared_where_used(model, x, is_idle):
+    """Of an idle rank the first weight has no gradient, nor the whole second unit, nor the third
+    unit's bias."""
+    used = (("bias",), (), ("weight",)) if is_idle else [("weight", "bias")] * 3
+    for layer, names in zip(model.layers, used):
+        layer.used = names
     return squared(model, x)
 
 
@@ -113,10 +119,10 @@ def are_views(unit, *also):
     return all(t.untyped_storage().data_ptr() == place for t in tensors)
 
 
-def zero1_steps(group, f, cases, batches, biasless=None):
+def zero1_steps(group, f, cases, batches, idle=None):
     """batches[case][step][rank]. Of each model: parameters, state, and gradients that are left.
 
-    biasless: a rank that does not use the first bias.
+    idle: a rank that does not use some parameters, see `squared_where_used`.
     """
     models = [network(case) for case in cases]
     units = [[FlatUnit(layer, group) for layer in model.layers] for model in models]
@@ -125,8 +131,8 @@ def zero1_steps(group, f, cases, batches, biasless=None):
     left = [set() for _ in cases]
     for steps in zip(*batches):
         for number, step in enumerate(steps):
-            x, without_bias = step[group.rank], group.rank == biasless
-            squared_without_bias(models[number], x, without_bias).backward()
+            x, is_idle = step[group.rank], group.rank == idle
+            squared_where_used(models[number], x, is_idle).backward()
             wrapped[number].step()
             left[number] |= gradients_of(models[number], units[number])
     return [
@@ -154,9 +160,9 @@ def gradients_of(model, units):
     return found | {"shard" for unit in units if unit.shard.grad is not None}
 
 
-def reduced(group, f, cases, batches, biasless=None):
+def reduced(group, f, cases, batches, idle=None):
     """batches[case][microbatch][rank]. What each left behind, unit by unit: no optimizer between,
-    and before the last one all is forgotten. biasless: as above."""
+    and before the last one all is forgotten. idle: as above."""
     models = [network(case) for case in cases]
     units = [[FlatUnit(layer, group) for layer in model.layers] for model in models]
     wholes = [watched(unit) for own in units for unit in own]
@@ -166,8 +172,8 @@ def reduced(group, f, cases, batches, biasless=None):
             if number == len(batches[0]):
                 for unit in own:
                     unit.shard.grad = None
-            x, without_bias = step[group.rank], group.rank == biasless
-            squared_without_bias(model, x, without_bias).backward()
+            x, is_idle = step[group.rank], group.rank == idle
+            squared_where_used(model, x, is_idle).backward()
             for unit in reversed(own):
                 f(unit)
             notes.append([after_reduce(unit, wholes) for unit in own])

@@ -72,7 +72,8 @@ def rules():
 
 def optimizer_of(rule, weights):
     """Two groups of other rates."""
-    groups = [{"params": weights[:1], "lr": 1e-2}, {"params": weights[1:], "lr": 1e-3}]
+    half = (len(weights) + 1) // 2
+    groups = [{"params": weights[:half], "lr": 1e-2}, {"params": weights[half:], "lr": 1e-3}]
     return rules()[rule](groups, lr=1e-3)
 
 
@@ -85,8 +86,11 @@ def cool(optimizer):
 class MasteredRun:
     """Weights and their optimizer, in the hands of a submission."""
 
-    def __init__(self, f, rule, starts):
-        self.weights = [torch.nn.Parameter(start.clone()) for start in starts]
+    def __init__(self, f, rule, starts, steps):
+        """A weight without any gradient is frozen."""
+        is_trained = [any(g is not None for g in column) for column in zip(*steps)]
+        pairs = zip(starts, is_trained)
+        self.weights = [torch.nn.Parameter(start.clone(), trains) for start, trains in pairs]
         self.optimizer = optimizer_of(rule, self.weights)
         self.wrapped = f(self.optimizer)
         self.are_gradients_kept = True
@@ -97,8 +101,8 @@ class MasteredRun:
         cool(self.wrapped)
         self.wrapped.step()
         for weight, gradient in zip(self.weights, gradients):
-            is_kept = weight.grad is None or torch.equal(weight.grad, gradient)
-            self.are_gradients_kept &= is_kept
+            there = [g for g in (weight.grad, gradient) if g is not None]
+            self.are_gradients_kept &= not there or len(there) == 2 and torch.equal(*there)
 
     def result(self):
         state = [v for s in self.optimizer.state.values() for v in s.values()]
@@ -114,7 +118,7 @@ class MasteredRun:
 
 def mastered(f, cases):
     """cases: (rule, starts, steps), steps of one length: what is there after them."""
-    runs = [MasteredRun(f, rule, starts) for rule, starts, _ in cases]
+    runs = [MasteredRun(f, *case) for case in cases]
     for steps in zip(*(steps for *_, steps in cases)):
         for run, gradients in zip(runs, steps):
             run.step(gradients)

@@ -153,7 +153,7 @@ def test_executed_with_outputs_and_then_current(target, tmp_path):
 def test_the_unfilled_lab_runs_whole(target):
     lab = execute(for_learners(read_master(target)), MASTER, target.lab.parent, quiet=True)
     assert "Not written yet" in cell_with(lab, "lab.grade(").outputs[0].data["text/html"]
-    assert "3 of 10 points" in lab.cells[-1].outputs[0].data["text/html"]
+    assert "0 of 10 points" in lab.cells[-1].outputs[0].data["text/html"]
 
 
 @pytest.mark.timeout(120)

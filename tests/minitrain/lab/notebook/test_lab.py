@@ -210,10 +210,11 @@ def test_sizes_by_tier(root, tmp_path, monkeypatch, gpus, tier, elements, repeat
 
 
 def test_another_session_goes_on_where_this_one_ended(lab, root, tmp_path, capsys):
+    lab.grade(load(tmp_path, "    return torch.cumsum(values, 0)"))
     lab.experiment("growth", [{"n": 1, "sum": 1}])
     capsys.readouterr()
     again = Lab("e90_sums", root=root, progress_folder=tmp_path / "progress")
-    assert repr(again).endswith("1 of 3 done") and again.records == lab.records
+    assert repr(again).endswith("2 of 3 done") and again.records == lab.records
     headline, where = capsys.readouterr().out.splitlines()
     assert headline == repr(again) and "reset" not in headline
     assert str(tmp_path / "progress" / "e90_sums.json") in where and "lab.reset()" in where
@@ -230,11 +231,17 @@ def test_a_lab_can_be_started_over_and_nothing_is_lost(lab, capsys):
     assert "what you had" not in capsys.readouterr().out
 
 
-def test_score_names_what_is_open_and_what_to_read(lab, capsys):
+def test_score_names_what_is_open(lab, tmp_path, capsys):
+    lab.grade(load(tmp_path, "    return torch.cumsum(values, 0)"))
     lab.experiment("growth", [{"n": 1, "sum": 1}])
+    lab.score()
+    said = capsys.readouterr().out
+    assert "9 of 10 points" in said and "to do" in said and "done" in said
+
+
+def test_what_to_read_is_no_praise_for_who_wrote_nothing(lab, capsys):
     lab.score(read="minitrain/lab/notebook/progress.py")
     said = capsys.readouterr().out
-    assert "3 of 10 points" in said and "to do" in said and "done" in said
     assert "0 of 1 exercises are yours; then read `minitrain/lab/notebook/progress.py`" in said
 
 

@@ -1,0 +1,91 @@
+# right: DDP with a for loop over the buckets not yet sent, finish takes and sends bucket by bucket, and resets the sets in place; accumulate enters no_sync by an ExitStack
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+
+class Bucket:
+    def __init__(self, parameters):
+        self.parameters, self.missing = list(parameters), set(parameters)
+        self.buffer = torch.cat([torch.zeros_like(p).flatten() for p in parameters])
+        pieces = self.buffer.split([p.numel() for p in parameters])
+        self.views = {p: v.view_as(p) for p, v in zip(parameters, pieces)}
+
+    def take(self, p, ranks):
+        self.views[p].copy_(0 * p.data if p.grad is None else p.grad / ranks)
+        p.grad = self.views[p]
+        self.missing.discard(p)
+
+
+def make_buckets(model, bucket_bytes):
+    lists, room = [], 0
+    for p in reversed([p for p in model.parameters() if p.requires_grad]):
+        if p.nbytes > room or not lists:
+            lists, room = [*lists, []], bucket_bytes
+        lists[-1].append(p)
+        room -= p.nbytes
+    return [Bucket(bucket) for bucket in lists]
+
+
+class Wrapper(torch.nn.Module):
+    synchronize = True
+
+    def forward(self, *inputs, **options):
+        return self.module(*inputs, **options)
+
+    @contextmanager
+    def no_sync(self):
+        self.synchronize = False
+        yield
+        self.synchronize = True
+
+
+class DDP(Wrapper):
+    """A model whose backward leaves averaged gradients."""
+
+    def __init__(self, model, group, bucket_bytes=25 * 2**20):
+        super().__init__()
+        self.module, self.group, self.works = model, group, []
+        self.buckets = make_buckets(model, bucket_bytes)
+        for bucket in self.buckets:
+            for p in bucket.parameters:
+                p.register_post_accumulate_grad_hook(
+                    lambda p, b=bucket: self.hook(p, b)
+                )
+
+    def hook(self, p, bucket):
+        if not self.synchronize:
+            return
+        bucket.take(p, self.group.size)
+        self.send_ready()
+
+    def send_ready(self):
+        for bucket in self.buckets[len(self.works) :]:
+            if len(bucket.missing) > 0:
+                return
+            self.works += [self.group.all_reduce(bucket.buffer, async_op=True)]
+
+    def finish(self):
+        for bucket in self.buckets:
+            for p in bucket.parameters:
+                if p in bucket.missing:
+                    bucket.take(p, self.group.size)
+            self.send_ready()
+        while self.works:
+            self.works.pop(0).wait()
+        for bucket in self.buckets:
+            bucket.missing.update(bucket.parameters)
+
+
+def accumulate(ddp, microbatches: list[torch.Tensor], loss_of) -> torch.Tensor:
+    left, mean = len(microbatches), []
+    for microbatch in microbatches:
+        left -= 1
+        with ExitStack() as stack:
+            if left > 0:
+                stack.enter_context(ddp.no_sync())
+            part = loss_of(ddp, microbatch).div(len(microbatches))
+            part.backward()
+        mean.append(part.detach())
+        del part
+    return torch.stack(mean).sum()

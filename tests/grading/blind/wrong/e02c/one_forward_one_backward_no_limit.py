@@ -1,0 +1,18 @@
+# exercise: one_forward_one_backward
+# says: is no operation of it
+# the forwards ahead are not limited by m, so with fewer microbatches than ranks it runs ones
+# that do not exist; "p-1-r forwards ahead (never more than m)"
+
+from minitrain.parallel.pipeline.operations import Operation, Schedule
+
+
+def one_forward_one_backward(p: int, m: int) -> Schedule:
+    orders = []
+    for r in range(p):
+        ahead = p - 1 - r
+        order = [Operation("F", i) for i in range(ahead)]
+        for i in range(m - ahead):
+            order += [Operation("F", ahead + i), Operation("B", i)]
+        order += [Operation("B", i) for i in range(m - ahead, m)]
+        orders.append(order)
+    return Schedule("1f1b", m, 1, orders)

@@ -1,0 +1,35 @@
+# exercise: ShardedUnit
+# says: nothing is to be sent
+# gather() sets work to None after its wait, so that a second gather() or start_gather() sends
+# everything again ("Does nothing where `full` is there, or under way"; "None: `full` is freed")
+
+import torch
+from minitrain.parallel.zero.plain_unit import FlatUnit
+
+
+class ShardedUnit(FlatUnit):
+    """A unit whose `full` has memory only between gather() and free()."""
+
+    def __init__(self, module, group):
+        super().__init__(module, group)
+        self.shard = torch.nn.Parameter(self.shard.data.clone())  # no view any more
+        self.work = None  # the gather under way, or over; None: `full` is freed
+        self.free()
+
+    def start_gather(self) -> None:
+        if self.work is None:
+            self.full.untyped_storage().resize_(self.full.nbytes)
+            self.work = self.group.all_gather(
+                self.full, self.shard.data, async_op=True
+            )
+
+    def gather(self) -> None:
+        self.start_gather()
+        self.work.wait()
+        self.work = None
+
+    def free(self) -> None:
+        if self.work is not None:
+            self.work.wait()
+        self.work = None
+        self.full.untyped_storage().resize_(0)

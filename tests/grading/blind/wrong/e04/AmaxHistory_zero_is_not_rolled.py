@@ -1,0 +1,32 @@
+# exercise: AmaxHistory
+# says: and takes a row of the past
+# roll passes over a column whose magnitude was 0 as if it had not run; the text says "Zero
+# counts as seen: it is a magnitude like others", only -1 did not run.
+
+import torch
+
+
+class AmaxHistory(torch.nn.Module):
+    """Largest magnitudes of the last H steps."""
+
+    def __init__(self, length: int, device="cpu"):
+        super().__init__()
+        self.register_buffer("past", torch.zeros(length, 3, device=device))  # (H, 3)
+        self.seen = {}  # role -> largest since the last step
+
+    def amax(self, role: int, now: torch.Tensor, record: bool = True) -> torch.Tensor:
+        if record:
+            self.seen[role] = torch.maximum(self.seen.get(role, now), now)
+        largest = self.past[:, role].max()
+        return largest if largest > 0 else now
+
+    def take_seen(self) -> torch.Tensor:
+        seen = [float(self.seen.get(role, -1.0)) for role in range(3)]
+        self.seen = {}
+        return torch.tensor(seen)
+
+    def roll(self, seen: torch.Tensor) -> None:
+        for role in range(3):
+            if seen[role] > 0:
+                self.past[1:, role] = self.past[:-1, role].clone()
+                self.past[0, role] = seen[role]

@@ -1,0 +1,36 @@
+# exercise: LossScaler
+# says: whatever it found
+# all_reduce is called only by a rank that found an inf or nan itself; "Whatever it finds,
+# unscale divides every gradient and sends its message", and all ranks must skip together.
+
+import torch
+
+
+class LossScaler:
+    """The scale of the loss."""
+
+    def __init__(self, scale=2.0**16, growth=2.0, backoff=0.5, interval=2000):
+        self.scale, self.growth, self.backoff = scale, growth, backoff
+        self.interval, self.finite_steps = interval, 0
+
+    @torch.no_grad()
+    def unscale(self, parameters, all_reduce=lambda tensor: tensor) -> bool:
+        found = torch.zeros(1)
+        for p in parameters:
+            if p.grad is None:
+                continue
+            found += (~p.grad.isfinite()).any()
+            p.grad.div_(self.scale)
+        if found.item() > 0:  # tell the others
+            all_reduce(found)
+        return found.item() == 0
+
+    def update(self, finite: bool) -> None:
+        if not finite:
+            self.scale *= self.backoff
+            self.finite_steps = 0
+            return
+        self.finite_steps += 1
+        if self.finite_steps == self.interval:
+            self.scale *= self.growth
+            self.finite_steps = 0

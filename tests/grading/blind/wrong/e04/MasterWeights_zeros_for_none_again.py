@@ -1,0 +1,34 @@
+# exercise: MasterWeights
+# says: and the optimizer passes over it
+# a weight without a gradient gives its master a gradient of zeros, so weight decay and momentum
+# move it; the docstring says "A weight without a gradient gives its master none".
+
+import torch
+
+
+class MasterWeights:
+    """A fresh optimizer over BF16 weights, made to move float32 copies of them."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+        self.weights = [p for group in self.param_groups for p in group["params"]]
+        self.masters = [p.detach().float().requires_grad_() for p in self.weights]
+        masters = iter(self.masters)
+        for group in self.param_groups:
+            group["params"] = [next(masters, p) for p in group["params"]]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for weight, master in zip(self.weights, self.masters):
+            if weight.grad is None:
+                master.grad = torch.zeros_like(master)
+            else:
+                master.grad = weight.grad.float()
+        self.optimizer.step()
+        for weight, master in zip(self.weights, self.masters):
+            weight.copy_(master)
+            master.grad = None
+
+    def zero_grad(self):
+        for weight in self.weights:
+            weight.grad = None
