@@ -11,6 +11,7 @@ Three significant digits, four for memory and plain numbers, and no zeros at the
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,3 +83,9 @@ def _scaled(value: float, step: int, units: Sequence[str], digits: int) -> str:
             return text + unit
         value /= step
     return f"{value:.{digits}g}{units[-1]}"
+
+
+def signal_text(number: int) -> str:
+    """Its name, such as SIGKILL; a real-time signal has none."""
+    names = {one.value: one.name for one in signal.Signals}
+    return names.get(number, f"signal {number}")

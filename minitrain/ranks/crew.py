@@ -37,6 +37,7 @@ from minitrain.ranks.flight_recorder import COMPUTING, STARTING, FlightRecorder,
 from minitrain.ranks.hang_report import dump_stacks, report
 from minitrain.ranks.payload import plain_loads
 from minitrain.ranks.process import Carrier, Failure, Task, end_group, run_rank
+from minitrain.words import signal_text
 
 PRELOADED = [
     "torch",
@@ -265,9 +266,8 @@ def _how_it_died(process: Any) -> str:
     process.join(EXIT_SECONDS)  # its pipe closes a moment before its exit code is there
     code = process.exitcode
     if code is not None and code < 0:
-        name = signal.Signals(-code).name
-        hint = " (by hand, or for want of memory)" if name == "SIGKILL" else ""
-        return f"killed by signal {-code}, {name}{hint}"
+        hint = " (by hand, or for want of memory)" if code == -signal.SIGKILL else ""
+        return f"killed by signal {-code}, {signal_text(-code)}{hint}"
     return f"its process exited with code {code} before it returned"
 
 

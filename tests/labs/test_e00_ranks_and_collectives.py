@@ -593,7 +593,10 @@ class TestSweep(Experiment):
     """All-reduce over sizes, on this machine"""
 
     name = "sweep"
-    rests_on = ["tree_broadcast", "ring_all_reduce"]
+    rests_on = (
+        "tree_broadcast",
+        "ring_all_reduce",
+    )
 
     @check(
         points=4, title="five sizes or more, over a factor of 1,000, and the bytes sent are exact"
@@ -632,7 +635,7 @@ class TestPrediction(Experiment):
     """A size that the fit has not seen"""
 
     name = "prediction"
-    rests_on = ["sweep"]
+    rests_on = ("sweep",)
 
     @check(
         points=8,
@@ -668,7 +671,7 @@ class TestTreeOrRing(Experiment):
     """Ring against recursive doubling on 8 emulated ranks"""
 
     name = "ring_or_doubling"
-    rests_on = ["ring_all_reduce"]
+    rests_on = ("ring_all_reduce",)
 
     @check(points=4, title="doubling wins the smallest size, the ring the largest")
     def test_order(self, table):
@@ -698,7 +701,7 @@ class TestBytesPerRank(Question):
     """Bytes a rank sends"""
 
     name = "bytes_per_rank"
-    rests_on = ["ring_all_reduce"]
+    rests_on = ("ring_all_reduce",)
 
     @check(points=5, title="for a 1 GB all-reduce on 8 ranks, by the ring")
     def test_value(self, value):
@@ -727,7 +730,7 @@ class TestHalfSize(Question):
     """Where latency ends"""
 
     name = "half_size"
-    rests_on = ["sweep"]
+    rests_on = ("sweep",)
 
     @check(points=5, title="the size at which half the time is latency, by your own fit")
     def test_value(self, value, records):
@@ -756,7 +759,7 @@ class TestCrossover(Question):
     """Where the ring begins to win"""
 
     name = "crossover"
-    rests_on = ["ring_or_doubling"]
+    rests_on = ("ring_or_doubling",)
 
     @check(points=5, title="between the two neighbouring sizes of your own table")
     def test_value(self, value, records):

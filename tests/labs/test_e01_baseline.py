@@ -724,7 +724,10 @@ class TestTraining(Experiment):
     """Toward the floor"""
 
     name = "training"
-    rests_on = ["train_step", "warmup_cosine"]
+    rests_on = (
+        "train_step",
+        "warmup_cosine",
+    )
 
     @check(points=4, title="the held-out loss falls, and never below the floor")
     def test_floor(self, table):
@@ -754,7 +757,7 @@ class TestMemory(Experiment):
     """The ledger, predicted"""
 
     name = "memory"
-    rests_on = ["train_step"]
+    rests_on = ("train_step",)
 
     @check(points=7, title="parameters, gradients and optimizer within 3%, activations within 5%")
     def test_prediction(self, table):
@@ -771,7 +774,10 @@ class TestThroughput(Experiment):
     """Throughput and memory"""
 
     name = "throughput"
-    rests_on = ["flops_per_token", "mfu"]
+    rests_on = (
+        "flops_per_token",
+        "mfu",
+    )
 
     @check(points=4, title="activations grow with batch x length; the model's own bytes do not")
     def test_bytes(self, table):
@@ -795,7 +801,10 @@ class TestScalingLaw(Experiment):
     """A law, and the floor that it must find"""
 
     name = "scaling_law"
-    rests_on = ["train_step", "training"]
+    rests_on = (
+        "train_step",
+        "training",
+    )
 
     @check(points=3, title="E, with your own run among the others, is the true floor within 5%")
     def test_irreducible_loss(self, table):
@@ -818,7 +827,7 @@ class TestAboveFloor(Question):
     """How far above the floor"""
 
     name = "above_floor"
-    rests_on = ["training"]
+    rests_on = ("training",)
 
     @check(points=5, title="of your own last row, as a share of the floor")
     def test_value(self, value, records):
@@ -836,7 +845,7 @@ class TestLargest(Question):
     """What fills the memory"""
 
     name = "largest"
-    rests_on = ["memory"]
+    rests_on = ("memory",)
 
     @check(points=5, title="the largest category of your own ledger")
     def test_value(self, value, records):
@@ -851,7 +860,10 @@ class TestFlopsOfRun(Question):
     """What your run cost"""
 
     name = "run_flops"
-    rests_on = ["flops_per_token", "training"]
+    rests_on = (
+        "flops_per_token",
+        "training",
+    )
 
     @check(
         points=5, title="FLOPs of your training run, from its tokens and the model's FLOPs a token"

@@ -682,7 +682,11 @@ class TestMeasured(Experiment):
     """One and two ranks, measured here"""
 
     name = "measured"
-    rests_on = ["all_reduce_gradients", "all_reduce_gradients_bucketed", "DDP"]
+    rests_on = (
+        "all_reduce_gradients",
+        "all_reduce_gradients_bucketed",
+        "DDP",
+    )
 
     @check(points=5, title="each rank sent exactly 2(N-1)/N of its gradients' bytes")
     def test_bytes(self, table):
@@ -709,7 +713,7 @@ class TestOverlap(Experiment):
     """What is exposed, what is hidden"""
 
     name = "overlap"
-    rests_on = ["DDP"]
+    rests_on = ("DDP",)
 
     @check(points=4, title="naive hides nothing; overlapped sends before backward ends")
     def test_hidden(self, table):
@@ -740,7 +744,7 @@ class TestScaling(Experiment):
     """Efficiency from 1 to 8 ranks"""
 
     name = "scaling"
-    rests_on = ["DDP"]
+    rests_on = ("DDP",)
 
     @check(
         points=4,
@@ -787,7 +791,7 @@ class TestOverlapSpeedup(Question):
     """What overlap is worth"""
 
     name = "overlap_speedup"
-    rests_on = ["overlap"]
+    rests_on = ("overlap",)
 
     @check(points=5, title="naive step over overlapped step")
     def test_value(self, value, records):
@@ -807,7 +811,7 @@ class TestBottleneck(Question):
     """The bottleneck, from your own trace"""
 
     name = "bottleneck"
-    rests_on = ["scaling"]
+    rests_on = ("scaling",)
 
     @check(points=5, title="of the slowest fabric on 8 ranks")
     def test_value(self, value, records):
@@ -835,7 +839,7 @@ class TestTokensToHide(Question):
     """Where compute equals communication"""
 
     name = "tokens_to_hide"
-    rests_on = ["scaling"]
+    rests_on = ("scaling",)
 
     @check(
         points=5, title="tokens a rank at which compute equals communication on the slowest fabric"

@@ -933,7 +933,11 @@ class TestTraffic(Experiment):
     """Bytes a layer"""
 
     name = "traffic"
-    rests_on = ["parallel_mlp", "parallel_attention", "sequence_mlp"]
+    rests_on = (
+        "parallel_mlp",
+        "parallel_attention",
+        "sequence_mlp",
+    )
 
     @check(points=5, title="forward and backward send exactly what the closed form says")
     def test_bytes(self, table):
@@ -968,7 +972,11 @@ class TestActivations(Experiment):
     """Bytes kept for backward"""
 
     name = "activations"
-    rests_on = ["parallel_mlp", "parallel_attention", "sequence_mlp"]
+    rests_on = (
+        "parallel_mlp",
+        "parallel_attention",
+        "sequence_mlp",
+    )
 
     @check(points=4, title="sequence keeps less than tensor, and gathered again 1/N of one rank")
     def test_order(self, table):
@@ -1007,7 +1015,10 @@ class TestDegrees(Experiment):
     """Efficiency against the degree"""
 
     name = "degrees"
-    rests_on = ["parallel_mlp", "parallel_attention"]
+    rests_on = (
+        "parallel_mlp",
+        "parallel_attention",
+    )
 
     @check(points=4, title="1 to 16 ranks; efficiency is compute over step, and falls")
     def test_rows(self, table):
@@ -1063,7 +1074,7 @@ class TestSequenceTraffic(Question):
     """What sequence parallelism sends"""
 
     name = "sequence_traffic"
-    rests_on = ["traffic"]
+    rests_on = ("traffic",)
 
     @check(points=5, title="bytes of the sequence layer over those of the tensor layer, 4 ranks")
     def test_value(self, value, records):
@@ -1086,7 +1097,7 @@ class TestMemorySaved(Question):
     """What two more gathers buy"""
 
     name = "memory_saved"
-    rests_on = ["activations"]
+    rests_on = ("activations",)
 
     @check(points=5, title="bytes kept on 8 ranks, by the closed form: tensor over gathered again")
     def test_value(self, value, records):
@@ -1113,7 +1124,7 @@ class TestPastTheNode(Question):
     """Twice the GPUs"""
 
     name = "past_the_node"
-    rests_on = ["degrees"]
+    rests_on = ("degrees",)
 
     @check(points=5, title="how many times as fast 16 ranks are as 8, nodes of 8 with one card")
     def test_value(self, value, records):

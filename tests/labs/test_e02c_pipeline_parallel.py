@@ -573,7 +573,11 @@ class TestBubble(Experiment):
     """The bubble on the emulated clock"""
 
     name = "bubble"
-    rests_on = ["gpipe", "one_forward_one_backward", "run_operations"]
+    rests_on = (
+        "gpipe",
+        "one_forward_one_backward",
+        "run_operations",
+    )
 
     @check(points=4, title="both schedules on 4 ranks, 1 to 16 microbatches or more")
     def test_rows(self, table):
@@ -607,7 +611,11 @@ class TestLive(Experiment):
     """Activations held, GPipe against 1F1B"""
 
     name = "live"
-    rests_on = ["gpipe", "one_forward_one_backward", "run_operations"]
+    rests_on = (
+        "gpipe",
+        "one_forward_one_backward",
+        "run_operations",
+    )
 
     @check(points=4, title="GPipe holds every microbatch on every rank, 1F1B p-r of them")
     def test_count(self, table):
@@ -639,7 +647,11 @@ class TestPlanned(Experiment):
     """What interleaving buys, and its price"""
 
     name = "planned"
-    rests_on = ["gpipe", "one_forward_one_backward", "interleaved"]
+    rests_on = (
+        "gpipe",
+        "one_forward_one_backward",
+        "interleaved",
+    )
 
     @check(points=4, title="the bubble is (p-1)/(v·m+p-1) of the step")
     def test_bubble(self, table):
@@ -680,7 +692,7 @@ class TestEnough(Question):
     """Enough microbatches"""
 
     name = "enough_microbatches"
-    rests_on = ["bubble"]
+    rests_on = ("bubble",)
 
     @check(points=4, title="the smallest m of your table with a bubble under 10%, v = 1")
     def test_value(self, value, records):
@@ -696,7 +708,7 @@ class TestPrice(Question):
     """The price of interleaving"""
 
     name = "message_ratio"
-    rests_on = ["planned"]
+    rests_on = ("planned",)
 
     @check(points=4, title="messages with 4 chunks a rank over those with 1")
     def test_value(self, value, records):
@@ -718,7 +730,7 @@ class TestMemory(Question):
     """What GPipe would hold"""
 
     name = "gpipe_bytes"
-    rests_on = ["live"]
+    rests_on = ("live",)
 
     @check(points=4, title="activation bytes of rank 0 under GPipe at that many microbatches")
     def test_value(self, value, records):
@@ -744,7 +756,10 @@ class TestSame(Question):
     """What 1F1B does not change"""
 
     name = "same_bubble"
-    rests_on = ["bubble", "live"]
+    rests_on = (
+        "bubble",
+        "live",
+    )
 
     @check(points=3, title="what 1F1B improves over GPipe: time, memory, both or neither")
     def test_value(self, value, records):

@@ -1027,7 +1027,12 @@ class TestTraffic(Experiment):
     """What travels"""
 
     name = "traffic"
-    rests_on = ["route", "plan", "mix", "exchange"]
+    rests_on = (
+        "route",
+        "plan",
+        "mix",
+        "exchange",
+    )
 
     @check(points=5, title="bytes are those of the rows that leave and come, to the byte")
     def test_bytes(self, table):
@@ -1072,7 +1077,11 @@ class TestLoads(Experiment):
     """The load over experts, three routers"""
 
     name = "balance"
-    rests_on = ["route", "balance_loss", "update_bias"]
+    rests_on = (
+        "route",
+        "balance_loss",
+        "update_bias",
+    )
 
     @check(points=4, title="no choice is lost: every step counts all tokens K times")
     def test_conserved(self, table):
@@ -1105,7 +1114,12 @@ class TestEqualFlops(Experiment):
     """Dense against mixture at equal active FLOPs"""
 
     name = "equal_flops"
-    rests_on = ["route", "plan", "mix", "balance_loss"]
+    rests_on = (
+        "route",
+        "plan",
+        "mix",
+        "balance_loss",
+    )
 
     @check(points=4, title="the same FLOPs a token but the router's, more parameters")
     def test_flops(self, table):
@@ -1151,7 +1165,7 @@ class TestWidth(Question):
     """How wide an expert must be"""
 
     name = "enough_width"
-    rests_on = ["traffic"]
+    rests_on = ("traffic",)
 
     @check(points=5, title="F at which experts take as long as the all-to-alls, NVLink, 64 ranks")
     def test_value(self, value, records):
@@ -1178,7 +1192,7 @@ class TestBusiest(Question):
     """What a dropless layer waits for"""
 
     name = "busiest"
-    rests_on = ["balance"]
+    rests_on = ("balance",)
 
     @check(points=5, title="the busiest expert of a router left alone, last ten steps")
     def test_value(self, value, records):
@@ -1201,7 +1215,7 @@ class TestInterferes(Question):
     """What the remedies do to the gradient"""
 
     name = "interferes"
-    rests_on = ["balance"]
+    rests_on = ("balance",)
 
     @check(points=5, title="which remedy has a gradient: loss, bias, both or neither")
     def test_value(self, value, records):

@@ -880,7 +880,11 @@ class TestTraffic(Experiment):
     """Bytes on the wire"""
 
     name = "traffic"
-    rests_on = ["ring_forward", "ring_backward", "ulysses"]
+    rests_on = (
+        "ring_forward",
+        "ring_backward",
+        "ulysses",
+    )
 
     @check(points=6, title="gather, ring and Ulysses send exactly what the closed forms say")
     def test_bytes(self, table):
@@ -910,7 +914,10 @@ class TestMemory(Experiment):
     """Bytes held"""
 
     name = "memory"
-    rests_on = ["ring_forward", "ulysses"]
+    rests_on = (
+        "ring_forward",
+        "ulysses",
+    )
 
     @check(
         points=4, title="kept for backward: exactly the closed forms of gather, ring and Ulysses"
@@ -957,7 +964,10 @@ class TestBalance(Experiment):
     """FLOPs of each rank"""
 
     name = "balance"
-    rests_on = ["zigzag", "ring_forward"]
+    rests_on = (
+        "zigzag",
+        "ring_forward",
+    )
 
     @check(points=5, title="exactly 4r + 3 half-blocks contiguously, and 2N + 1 in zig-zag")
     def test_flops(self, table):
@@ -997,7 +1007,7 @@ class TestUlyssesFrom(Question):
     """Where Ulysses sends less"""
 
     name = "ulysses_from"
-    rests_on = ["traffic"]
+    rests_on = ("traffic",)
 
     @check(points=5, title="the smallest number of ranks, forward and backward together")
     def test_value(self, value, records):
@@ -1037,7 +1047,7 @@ class TestZigzagGain(Question):
     """What the order is worth"""
 
     name = "zigzag_gain"
-    rests_on = ["balance"]
+    rests_on = ("balance",)
 
     @check(points=5, title="busiest rank, contiguous over zig-zag, 8 ranks")
     def test_value(self, value, records):
@@ -1061,7 +1071,7 @@ class TestTokensToHide(Question):
     """When a ring hides its messages"""
 
     name = "tokens_to_hide"
-    rests_on = ["traffic"]
+    rests_on = ("traffic",)
 
     @check(points=5, title="tokens a rank at which compute equals messages, 8 H100s on InfiniBand")
     def test_value(self, value, records):

@@ -720,7 +720,11 @@ class TestEqual(Experiment):
     """Meshes of 8 ranks against one process"""
 
     name = "equal"
-    rests_on = ["Mesh", "clip_on_mesh", "place"]
+    rests_on = (
+        "Mesh",
+        "clip_on_mesh",
+        "place",
+    )
 
     @check(points=3, title="meshes on which dp, tp, pp and ep are each cut, three at a time")
     def test_rows(self, table):
@@ -748,7 +752,11 @@ class TestTraffic(Experiment):
     """Six orders of the axes"""
 
     name = "traffic"
-    rests_on = ["Mesh", "bytes_between", "place"]
+    rests_on = (
+        "Mesh",
+        "bytes_between",
+        "place",
+    )
 
     @check(points=2, title="all six orders, and the same bytes in each")
     def test_rows(self, table):
@@ -790,7 +798,10 @@ class TestPast(Experiment):
     """Tensor parallelism past the node"""
 
     name = "past_the_node"
-    rests_on = ["bytes_between", "place"]
+    rests_on = (
+        "bytes_between",
+        "place",
+    )
 
     @check(points=3, title="memory falls with tp; at 8 it fits, at 4 not")
     def test_memory(self, table):
@@ -815,7 +826,10 @@ class TestLayouts(Experiment):
     """16,384 and 24,576 GPUs"""
 
     name = "layouts"
-    rests_on = ["Mesh", "place"]
+    rests_on = (
+        "Mesh",
+        "place",
+    )
 
     @check(points=3, title="every mesh uses all GPUs of its cluster")
     def test_rows(self, table):
@@ -850,7 +864,7 @@ class TestTimes(Question):
     """What the naive order costs"""
 
     name = "times_as_much"
-    rests_on = ["traffic"]
+    rests_on = ("traffic",)
 
     @check(points=5, title="bytes between nodes, the naive order over the best")
     def test_value(self, value, records):
@@ -869,7 +883,7 @@ class TestWhyNot(Question):
     """Faster, and not chosen"""
 
     name = "why_not"
-    rests_on = ["layouts"]
+    rests_on = ("layouts",)
 
     @check(points=5, title="what is wrong with the faster ones")
     def test_value(self, value, records):
@@ -890,7 +904,7 @@ class TestHolders(Question):
     """Copies of a norm on 24,576 GPUs"""
 
     name = "norm_holders"
-    rests_on = ["gradient_norm"]
+    rests_on = ("gradient_norm",)
 
     @check(points=5, title="GPUs that hold the same norm's weight in the fastest mesh")
     def test_value(self, value, records):

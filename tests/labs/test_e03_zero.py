@@ -750,7 +750,11 @@ class TestHeld(Experiment):
     """Bytes a rank holds, stage by stage"""
 
     name = "held"
-    rests_on = ["Zero1", "reduce_unit", "Zero3"]
+    rests_on = (
+        "Zero1",
+        "reduce_unit",
+        "Zero3",
+    )
 
     @check(points=6, title="each stage holds what its formula says, and one unit more at most")
     def test_bytes(self, table):
@@ -779,7 +783,7 @@ class TestFits(Experiment):
     """Four times one rank's budget"""
 
     name = "fits"
-    rests_on = ["Zero3"]
+    rests_on = ("Zero3",)
 
     @check(points=5, title="it fails on one rank, and trains on four")
     def test_fits(self, table):
@@ -813,7 +817,13 @@ class TestSteps(Experiment):
     """Time and traffic of a step"""
 
     name = "steps"
-    rests_on = ["Zero1", "reduce_unit", "ShardedUnit", "Zero3", "offloaded_step"]
+    rests_on = (
+        "Zero1",
+        "reduce_unit",
+        "ShardedUnit",
+        "Zero3",
+        "offloaded_step",
+    )
 
     @check(points=4, title="DDP and stages 1 and 2 send 2(N-1)/N of P, stage 3 half as much again")
     def test_sent(self, table):
@@ -835,7 +845,7 @@ class TestLargest(Question):
     """The largest model on eight GPUs"""
 
     name = "largest"
-    rests_on = ["held"]
+    rests_on = ("held",)
 
     @check(points=5, title="billions of parameters on 8 x 80 GB, stages 0 to 3, mixed precision")
     def test_value(self, value, records):
@@ -865,7 +875,7 @@ class TestVolume(Question):
     """What stage 3 costs in traffic"""
 
     name = "volume"
-    rests_on = ["steps"]
+    rests_on = ("steps",)
 
     @check(points=5, title="stage 3's bytes over DDP's, from your own traces")
     def test_value(self, value, records):
@@ -890,7 +900,7 @@ class TestDiskSeconds(Question):
     """What offload costs in time"""
 
     name = "disk_seconds"
-    rests_on = ["offloaded_step"]
+    rests_on = ("offloaded_step",)
 
     @check(points=5, title="seconds a step for 70B on 64 ranks, at 5 GB/s a rank")
     def test_value(self, value, records):

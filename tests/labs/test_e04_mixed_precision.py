@@ -986,7 +986,7 @@ class TestUnderflow(Experiment):
     """What FP16 makes zero"""
 
     name = "underflow"
-    rests_on = ["LossScaler"]
+    rests_on = ("LossScaler",)
 
     @check(points=4, title="a larger scale loses less below, and more above")
     def test_order(self, table):
@@ -1015,7 +1015,10 @@ class TestStall(Experiment):
     """The update that BF16 cannot see"""
 
     name = "stall"
-    rests_on = ["MasterWeights", "stochastic_round"]
+    rests_on = (
+        "MasterWeights",
+        "stochastic_round",
+    )
 
     @check(points=2, title="plain BF16 stands still where the step is under half of its spacing")
     def test_stall(self, table):
@@ -1050,7 +1053,7 @@ class TestOutlier(Experiment):
     """What one outlier costs the others"""
 
     name = "outlier"
-    rests_on = ["fake_quantize"]
+    rests_on = ("fake_quantize",)
 
     @check(points=2, title="block scales: not a bit of change in the other blocks")
     def test_block(self, table):
@@ -1084,7 +1087,12 @@ class TestFormats(Experiment):
     """The same model in eight formats"""
 
     name = "formats"
-    rests_on = ["LossScaler", "MasterWeights", "fake_quantize", "AmaxHistory"]
+    rests_on = (
+        "LossScaler",
+        "MasterWeights",
+        "fake_quantize",
+        "AmaxHistory",
+    )
 
     @check(points=2, title="what is emulated says so")
     def test_emulated(self, table):
@@ -1131,7 +1139,7 @@ class TestMemory(Experiment):
     """What waits for backward"""
 
     name = "memory"
-    rests_on = ["MasterWeights"]
+    rests_on = ("MasterWeights",)
 
     @check(points=3, title="each narrower format keeps less")
     def test_order(self, table):
@@ -1147,7 +1155,7 @@ class TestSmallestScale(Question):
     """The scale that is enough"""
 
     name = "smallest_scale"
-    rests_on = ["underflow"]
+    rests_on = ("underflow",)
 
     @check(points=5, title="the smallest scale of the table that loses less than 1%")
     def test_value(self, value, records):
@@ -1167,7 +1175,7 @@ class TestFirstStall(Question):
     """Where a weight stands still"""
 
     name = "first_stall"
-    rests_on = ["stall"]
+    rests_on = ("stall",)
 
     @check(points=5, title="the smallest start that did not move")
     def test_value(self, value, records):
@@ -1190,7 +1198,7 @@ class TestFp8Gap(Question):
     """What eight bits cost"""
 
     name = "fp8_gap"
-    rests_on = ["formats"]
+    rests_on = ("formats",)
 
     @check(points=5, title="block FP8's distance to the floor over BF16's, in percent more")
     def test_value(self, value, records):

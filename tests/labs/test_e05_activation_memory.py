@@ -323,7 +323,10 @@ class TestSaved(Experiment):
     """Bytes a token and block"""
 
     name = "saved"
-    rests_on = ["Checkpoint", "keep"]
+    rests_on = (
+        "Checkpoint",
+        "keep",
+    )
 
     @check(points=4, title="measured bytes are the closed form's, exactly")
     def test_formula(self, table):
@@ -454,7 +457,10 @@ class TestSegments(Experiment):
     """How long a segment should be"""
 
     name = "segments"
-    rests_on = ["Checkpoint", "plan_peak"]
+    rests_on = (
+        "Checkpoint",
+        "plan_peak",
+    )
 
     @check(points=4, title="the measured peak is your plan_peak's, within one input")
     def test_peak(self, table):
@@ -478,7 +484,7 @@ class TestBlocksASegment(Question):
     """The best segment of a real model"""
 
     name = "blocks_a_segment"
-    rests_on = ["segments"]
+    rests_on = ("segments",)
 
     @check(points=5, title="of 126 blocks, by your own bytes")
     def test_value(self, value, records):
@@ -617,7 +623,11 @@ class TestTradeoff(Experiment):
     """Memory against compute"""
 
     name = "tradeoff"
-    rests_on = ["Checkpoint", "keep", "optimal_plan"]
+    rests_on = (
+        "Checkpoint",
+        "keep",
+        "optimal_plan",
+    )
 
     def row(self, table, name):
         rows = {row["way"]: row for row in table}
@@ -676,7 +686,7 @@ class TestSpared(Question):
     """What stopping early spares"""
 
     name = "spared"
-    rests_on = ["tradeoff"]
+    rests_on = ("tradeoff",)
 
     @check(points=5, title="share of the repeated forward")
     def test_value(self, value, records):
@@ -1041,7 +1051,10 @@ class TestLengths(Experiment):
     """L² against L"""
 
     name = "lengths"
-    rests_on = ["tiled_forward", "tiled_backward"]
+    rests_on = (
+        "tiled_forward",
+        "tiled_backward",
+    )
 
     def peaks(self, table, kernel):
         peaks = {row["length"]: row["peak_bytes"] for row in table if row["kernel"] == kernel}
@@ -1079,7 +1092,7 @@ class TestLongestNaive(Question):
     """How long a text may be"""
 
     name = "longest_naive"
-    rests_on = ["lengths"]
+    rests_on = ("lengths",)
 
     @check(points=5, title="80 GB of naive attention, from your own row")
     def test_value(self, value, records):

@@ -45,6 +45,7 @@ from minitrain.lab.sandbox.wire import Marks
 from minitrain.ranks.errors import DeadlineError, DeadlockError, MismatchError, RankDied, RankError
 from minitrain.ranks.group import Group
 from minitrain.ranks.launch import launch
+from minitrain.words import signal_text
 
 PR_SET_DUMPABLE = 4
 PAST_THE_GROUP = (
@@ -170,9 +171,7 @@ def _how_it_died(status: int) -> str:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         causes = {signal.SIGXCPU: "out of CPU time", signal.SIGXFSZ: "it wrote too large a file"}
-        known = {one.value: one.name for one in signal.Signals}  # real-time signals have no name
-        name = causes.get(number) or known.get(number, f"signal {number}")
-        return f"its process was killed ({name})"
+        return f"its process was killed ({causes.get(number) or signal_text(number)})"
     code = os.WEXITSTATUS(status)
     left = f"ended with exit code {code}" if code else "left"
     return f"its process {left} without a result, as os._exit does"

@@ -6,15 +6,14 @@ what comes back. All calls of a check are made in one process.
 
 from __future__ import annotations
 
-import weakref
 from types import SimpleNamespace
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from .in_turn import fresh, in_turn
+from .kept import kept_in
 
 
 def answers(f, calls):
@@ -98,13 +97,6 @@ def tiny(scale=1.0):
         return Tiny(scale).double()
 
 
-class Kept:
-    """What autograd keeps of a tensor for backward, for as long as it keeps it."""
-
-    def __init__(self, tensor):
-        self.tensor = tensor
-
-
 class Spy(torch.optim.SGD):
     """Keeps the gradients that step() saw; none is zero. It has a group for each two parameters."""
 
@@ -133,13 +125,7 @@ def one_step(f, batches, scale, *clip):
     optimizer = Spy(model.parameters())
     names = ("tokens", "targets", "documents", "positions")
     made = [SimpleNamespace(**dict(zip(names, fresh(batch)))) for batch in batches]
-
-    def pack(tensor):
-        kept = Kept(tensor)
-        model.kept.append(weakref.ref(kept))
-        return kept
-
-    with saved_tensors_hooks(pack, lambda kept: kept.tensor):
+    with kept_in(model.kept):
         f(model, optimizer, made, *clip)
     left = [p.grad is None or not p.grad.any() for p in model.parameters()]
     after = [tuple(getattr(batch, name, None) for name in names) for batch in made]

@@ -6,12 +6,12 @@ what comes back.
 
 from __future__ import annotations
 
-import weakref
 from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
+
+from .kept import kept_in
 
 LAYERS, OUT = 5, 3
 WHOLE_PATH = tuple(range(LAYERS))
@@ -213,13 +213,6 @@ class Recorder(nn.Module):
         self.sends = True
 
 
-class Kept:
-    """What autograd keeps of a tensor for backward, for as long as it keeps it."""
-
-    def __init__(self, tensor):
-        self.tensor = tensor
-
-
 def accumulated(f, calls):
     """accumulate, call after call: each on microbatches of its own, in a list or a tuple."""
     return [accumulated_once(f, microbatches) for microbatches in calls]
@@ -227,14 +220,8 @@ def accumulated(f, calls):
 
 def accumulated_once(f, microbatches):
     recorder = Recorder(network(), microbatches)
-
-    def pack(tensor):
-        kept = Kept(tensor)
-        recorder.kept.append(weakref.ref(kept))
-        return kept
-
     count = len(microbatches)
-    with saved_tensors_hooks(pack, lambda kept: kept.tensor):
+    with kept_in(recorder.kept):
         value = f(recorder, microbatches, squared)
     return {
         "gradients": copied(gradients(recorder.module)),

@@ -102,7 +102,7 @@ class MasteredRun:
         self.wrapped.step()
         for weight, gradient in zip(self.weights, gradients):
             there = [g for g in (weight.grad, gradient) if g is not None]
-            self.are_gradients_kept &= not there or len(there) == 2 and torch.equal(*there)
+            self.are_gradients_kept &= not there or (len(there) == 2 and torch.equal(*there))
 
     def result(self):
         state = [v for s in self.optimizer.state.values() for v in s.values()]

@@ -53,7 +53,7 @@ class TestGrowth(Experiment):
     "Growth of the sum"
 
     name = "growth"
-    rests_on = ["running_sum"]
+    rests_on = ("running_sum",)
 
     @check(points=3, title="the sum of n ones is n")
     def test_rows(self, table):
@@ -65,7 +65,7 @@ class TestLargest(Question):
     "The largest sum"
 
     name = "largest"
-    rests_on = ["growth"]
+    rests_on = ("growth",)
 
     @check(points=1, title="is the largest that was recorded")
     def test_value(self, value, records):
