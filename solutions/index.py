@@ -1,77 +1,32 @@
 # %% [markdown]
 # # The map of the course
 #
-# You will build every technique that trains a large model out of plain PyTorch, measure it, and
-# be graded on the mechanism: bytes held, bytes sent, what overlaps what. A laptop with two cores
-# is enough. These are the pictures you will have made:
-
-# %% [markdown]
-# <table>
-# <tr>
-# <td width="33%"><a href="../labs/e00_ranks_and_collectives.ipynb"><img width="300" src="../labs/pictures/e00_ranks_and_collectives.png" alt="Lab e00: bandwidth of an all-reduce against message size, this laptop beside an A100 and an H200 machine"></a></td>
-# <td width="33%"><a href="../labs/e01_baseline.ipynb"><img width="300" src="../labs/pictures/e01_baseline.png" alt="Lab e01: the loss of a small model falling toward the floor that no model can beat"></a></td>
-# <td width="33%"><a href="../labs/e02_data_parallel.ipynb"><img width="300" src="../labs/pictures/e02_data_parallel.png" alt="Lab e02: scaling efficiency from one to eight ranks over four fabrics"></a></td>
-# </tr>
-# <tr>
-# <td width="33%"><a href="../labs/e00_ranks_and_collectives.ipynb">e00</a> → how ranks talk, and what a message costs</td>
-# <td width="33%"><a href="../labs/e01_baseline.ipynb">e01</a> → one model, trained and metered on one device</td>
-# <td width="33%"><a href="../labs/e02_data_parallel.ipynb">e02</a> → the same model on many, its traffic hidden</td>
-# </tr>
-# </table>
-
-# %% [markdown]
-# Then ways to cut one model over ranks, in any order:
-#
-# <table>
-# <tr>
-# <td width="33%"><a href="../labs/e02b_tensor_parallel.ipynb"><img width="300" src="../labs/pictures/e02b_tensor_parallel.png" alt="Lab e02b: efficiency of a tensor-parallel layer from 1 to 16 ranks, inside a node and past it"></a></td>
-# <td width="33%"><a href="../labs/e02c_pipeline_parallel.ipynb"><img width="300" src="../labs/pictures/e02c_pipeline_parallel.png" alt="Lab e02c: the charts of four pipeline schedules one under another, and how idle each is"></a></td>
-# <td width="33%"><a href="../labs/e02d_expert_parallel.ipynb"><img width="300" src="../labs/pictures/e02d_expert_parallel.png" alt="Lab e02d: who got the tokens while three routers were trained"></a></td>
-# </tr>
-# <tr>
-# <td width="33%"><a href="../labs/e02b_tensor_parallel.ipynb">e02b</a> → one layer on many</td>
-# <td width="33%"><a href="../labs/e02c_pipeline_parallel.ipynb">e02c</a> → layers in a row, and their bubble</td>
-# <td width="33%"><a href="../labs/e02d_expert_parallel.ipynb">e02d</a> → experts on many ranks, evenly fed</td>
-# </tr>
-# <tr>
-# <td width="33%"><a href="../labs/e02e_context_parallel.ipynb"><img width="300" src="../labs/pictures/e02e_context_parallel.png" alt="Lab e02e: which rank computes which block of a causal mask, and when"></a></td>
-# <td width="33%"><a href="../labs/e02f_four_dimensions.ipynb"><img width="300" src="../labs/pictures/e02f_four_dimensions.png" alt="Lab e02f: eight ranks on two nodes, placed badly and placed well"></a></td>
-# </tr>
-# <tr>
-# <td width="33%"><a href="../labs/e02e_context_parallel.ipynb">e02e</a> → one long text on many ranks</td>
-# <td width="33%"><a href="../labs/e02f_four_dimensions.ipynb">e02f</a> → all of these at once</td>
-# </tr>
-# </table>
-
-# %% [markdown]
-# And ways to make it fit, and to know what it costs:
-#
-# <table>
-# <tr>
-# <td width="33%"><a href="../labs/e03_zero.ipynb"><img width="300" src="../labs/pictures/e03_zero.png" alt="Lab e03: bytes a rank holds under data parallelism and the three stages of ZeRO, measured and predicted"></a></td>
-# <td width="33%"><a href="../labs/e04_mixed_precision.ipynb"><img width="300" src="../labs/pictures/e04_mixed_precision.png" alt="Lab e04: one model trained in eight number formats, over the floor"></a></td>
-# <td width="33%"><a href="../labs/e05_activation_memory.ipynb"><img width="300" src="../labs/pictures/e05_activation_memory.png" alt="Lab e05: peak bytes of attention against length, whole and in tiles"></a></td>
-# </tr>
-# <tr>
-# <td width="33%"><a href="../labs/e03_zero.ipynb">e03</a> → each rank keeps a part</td>
-# <td width="33%"><a href="../labs/e04_mixed_precision.ipynb">e04</a> → half the bytes of a number, or a quarter</td>
-# <td width="33%"><a href="../labs/e05_activation_memory.ipynb">e05</a> → forget, and compute again</td>
-# </tr>
-# <tr>
-# <td width="33%"><a href="../labs/e10_cost.ipynb"><img width="300" src="../labs/pictures/e10_cost.png" alt="Lab e10: million dollars against days for a 70B model, every offer for four chips, and the Pareto front"></a></td>
-# </tr>
-# <tr>
-# <td width="33%"><a href="../labs/e10_cost.ipynb">e10</a> → what a run costs</td>
-# </tr>
-# </table>
-
-# %% [markdown]
-# Run the next cell (Shift+Enter) for your points so far and what to do next.
+# You will build every technique that trains a large model out of plain PyTorch, measure it, and be graded on the
+# mechanism: bytes held, bytes sent, what overlaps what. A laptop with two cores is enough. Run the next cell
+# (Shift+Enter): an arrow leads from each lab to those that build on it, a green edge is what you have earned.
 
 # %% tags=["setup"]
 from minitrain.lab.notebook.overview import overview
 
 overview()
+
+# %% [markdown]
+# ## What each lab answers
+#
+# | lab | the question | an hour with | before it |
+# |---|---|---|---|
+# | [e00](../labs/e00_ranks_and_collectives.ipynb) | How do ranks talk, and what does a message cost? | send and receive, up to the ring all-reduce | |
+# | [e01](../labs/e01_baseline.ipynb) | What does one device do, and how far is that from its best? | a small language model, metered | e00 |
+# | [e02](../labs/e02_data_parallel.ipynb) | How are gradients averaged while the model still computes? | DDP, bucketed and overlapped | e01 |
+# | [e02b](../labs/e02b_tensor_parallel.ipynb) | How is one layer cut over ranks? | tensor and sequence parallelism | e02 |
+# | [e02c](../labs/e02c_pipeline_parallel.ipynb) | Who waits when layers stand in a row? | GPipe, 1F1B, interleaved | e02 |
+# | [e02d](../labs/e02d_expert_parallel.ipynb) | How does each token reach its experts? | a router and the all-to-all | e02c |
+# | [e02e](../labs/e02e_context_parallel.ipynb) | How is one long text read by many ranks? | ring attention and Ulysses | e02b |
+# | [e02f](../labs/e02f_four_dimensions.ipynb) | Which cut goes where on a cluster? | the mesh and its placement | e02c |
+# | [e03](../labs/e03_zero.ipynb) | How is a model trained that no rank can hold? | ZeRO 1, 2 and 3 | e02 |
+# | [e04](../labs/e04_mixed_precision.ipynb) | How few bits does a number need? | FP16, BF16 and FP8 | e03 |
+# | [e05](../labs/e05_activation_memory.ipynb) | What may be forgotten and computed again? | checkpoints, and attention in tiles | e01 |
+# | [e10](../labs/e10_cost.ipynb) | What does a run cost, before it is rented? | a planner in closed forms | e02 |
 
 # %% [markdown]
 # ## How a lab works

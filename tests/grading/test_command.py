@@ -84,7 +84,7 @@ def test_tables_count_only_with_the_exercises_that_they_rest_on(run, tmp_path):
         for cell in copied["cells"]:
             cell["source"] = ""
         (tmp_path / f"{lab}.ipynb").write_text(json.dumps(copied))
-    code, out, _ = run(tmp_path, "--csv", tmp_path / "grades.csv", "--jobs", "2")
+    code, _, _ = run(tmp_path, "--csv", tmp_path / "grades.csv", "--jobs", "2")
     rows = read_rows(tmp_path / "grades.csv")
     assert code == 0 and len(rows) == len(lab_names())
     assert {row.score for row in rows} == {"0"}, [(row.lab, row.score) for row in rows]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minitrain.lab.drawing.card import Card, Line
+from minitrain.lab.drawing.course_map import course_map
 from minitrain.lab.drawing.display import Rich, display
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import load_lab
@@ -20,6 +21,8 @@ from minitrain.paths import course_root
 from minitrain.words import points_text, score_text
 
 MINUTES = re.compile(r"(\d+)[\s-]*min", re.IGNORECASE)
+BEFORE = re.compile(r"before:(.*?)(?:next:|\[map|\n\n|\Z)", re.DOTALL)
+LINKED = re.compile(r"\]\((\w+)\.ipynb\)")
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,15 @@ class Standing:
     name: str
     title: str
     minutes: str
+    before: tuple[str, ...]  # names of the labs that it builds on
     earned: float
     total: float
     open_items: tuple[str, ...]
+
+    @property
+    def short(self) -> str:
+        """Its number."""
+        return self.name.partition("_")[0]
 
     @property
     def link(self) -> str:
@@ -61,7 +70,7 @@ def _standing(path: Path, root: Path, progress_folder: Path | None) -> Standing:
     cell = json.loads(path.read_text(encoding="utf-8"))["cells"][0]
     first = "".join(cell["source"])  # a text, or a list of lines
     title = re.search(r"^#\s+(.+)$", first, re.MULTILINE)
-    minutes = MINUTES.search(first)
+    minutes, before = MINUTES.search(first), BEFORE.search(first)
     items = load_lab(path.stem, root).items
     points = Progress(path.stem, progress_folder).load().points
     best = {item.name: points.get(item.name, [0.0])[0] for item in items}
@@ -69,6 +78,7 @@ def _standing(path: Path, root: Path, progress_folder: Path | None) -> Standing:
         name=path.stem,
         title=title[1].strip() if title else path.stem,
         minutes=f"{minutes[1]} min" if minutes else "",
+        before=tuple(LINKED.findall(before[1])) if before else (),
         earned=sum(best.values()),
         total=sum(item.max_points for item in items),
         open_items=tuple(item.title for item in items if best[item.name] < item.max_points),
@@ -76,8 +86,10 @@ def _standing(path: Path, root: Path, progress_folder: Path | None) -> Standing:
 
 
 def overview() -> None:
-    """Displays the labs, the points so far, and where to go on."""
-    display(overview_card(standings()))
+    """Displays the map of the labs, the points so far, and where to go on."""
+    labs = standings()
+    display(course_map(labs))
+    display(overview_card(labs))
 
 
 def overview_card(labs: list[Standing]) -> Rich:

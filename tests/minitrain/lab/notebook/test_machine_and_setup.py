@@ -11,6 +11,7 @@ import nbformat
 import pytest
 import torch
 
+from minitrain.lab.drawing.course_map import course_map, placed, said
 from minitrain.lab.notebook import colab, health
 from minitrain.lab.notebook.machine import Machine
 from minitrain.lab.notebook.overview import overview_card, standings
@@ -97,6 +98,17 @@ def test_a_check_that_breaks_is_a_failure_with_its_words(monkeypatch):
 def test_no_browser_is_only_a_warning(monkeypatch):
     monkeypatch.setattr(health, "CHROMIUM", ("no-such-browser",))
     assert health._browser().state == "warn" and "skip" in health._browser().found
+
+
+def test_the_map_goes_from_what_comes_before():
+    """The labs' own first cells say what that is; no two boxes share a place."""
+    labs = standings()
+    places = placed(labs)
+    assert len(set(places.values())) == len(labs)
+    for lab in labs:
+        assert all(places[name][0] < places[lab.name][0] for name in lab.before), lab.name
+    assert [lab.name for lab in labs if not lab.before] == ["e00_ranks_and_collectives"]
+    assert "e02f after e02c" in said(labs) and said(labs)[:20] in course_map(labs).text
 
 
 def test_the_map_shows_points_and_what_is_next(course, tmp_path):
