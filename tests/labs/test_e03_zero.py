@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
 
 from .probes import e03_zero as probes
@@ -32,6 +32,16 @@ SIZES = {
     "test": {"layers": 2, "deep": 10, "steps": 1, "repeats": 1},
     "gpu": {"preset": "30M", "layers": 8, "batch": 8, "length": 512},
     "multi": {"preset": "100M", "layers": 12, "batch": 16, "length": 1024},
+}
+REVEALS = {
+    "bytes_a_parameter": Reveal(
+        "measured", "8 + 8/N, all in float32", formula=lambda ranks: 8 + 8 / ranks
+    ),
+    "runs_that_fit": Reveal(
+        "measured",
+        "bytes a parameter of the states alone: 16, 16, 16/4, 8/4 and 14/4; 16/4 is the whole budget",
+        formula=lambda budget: sum(each < budget for each in (16, 16, 16 / 4, 8 / 4, 14 / 4)),
+    ),
 }
 HIDDEN = (
     "minitrain/parallel/zero/plain.py",

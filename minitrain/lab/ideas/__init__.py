@@ -19,6 +19,7 @@ from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.roof import roofline
 from minitrain.lab.ideas.tiles import attention_tiles
 from minitrain.lab.ideas.tree import tree_broadcast
+from minitrain.lab.ideas.units import unit_lifetimes
 from minitrain.lab.ideas.zero import zero_stages
 
 __all__ = [
@@ -36,5 +37,6 @@ __all__ = [
     "router",
     "row_cut",
     "tree_broadcast",
+    "unit_lifetimes",
     "zero_stages",
 ]

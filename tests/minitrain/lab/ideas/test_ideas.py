@@ -25,6 +25,7 @@ from minitrain.lab.ideas import (
     roof,
     tiles,
     tree,
+    units,
     zero,
 )
 from minitrain.lab.ideas.schematic import Schematic
@@ -145,6 +146,13 @@ def test_formats_are_those_of_torch():
         info = torch.finfo(dtype)
         assert info.max == form.largest and info.smallest_normal == 2.0**form.smallest
         assert info.eps == 2.0**-form.mantissa
+
+
+def test_a_unit_ahead_hides_its_gather_and_takes_its_place():
+    alone, ahead = units.Pass(units.ON_DEMAND), units.Pass(units.AHEAD)
+    assert math.isclose(alone.waits(), 9 * units.MESSAGE)  # six gathers and three reduces
+    assert math.isclose(ahead.waits(), 5 * units.MESSAGE)  # the first gather of either way
+    assert sorted(words for *_, words in alone.network) == sorted(w for *_, w in ahead.network)
 
 
 def test_tiles_carry_what_a_softmax_needs():
