@@ -13,6 +13,7 @@ from minitrain.lab.ideas.experts import router
 from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
+from minitrain.lab.ideas.mesh import counted_once, mesh_lines
 from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
@@ -27,7 +28,9 @@ __all__ = [
     "buckets",
     "checkpoints",
     "column_cut",
+    "counted_once",
     "grouped_heads",
+    "mesh_lines",
     "number_lines",
     "pareto_front",
     "ring_all_gather",
