@@ -14,7 +14,7 @@
 
 # %% tags=["setup"]
 import torch
-from minitrain.lab import Lab, show, widgets
+from minitrain.lab import Lab, ideas, show, widgets
 from minitrain.ranks.launch import launch
 
 lab = Lab("e02f_four_dimensions")
@@ -22,17 +22,39 @@ lab = Lab("e02f_four_dimensions")
 # %% [markdown]
 # ## 1 · Ranks on a grid
 #
-# Each way to cut a step has its limit: data parallel the batch, tensor parallel the node, a pipeline its bubble. Large runs
-# multiply them. A **mesh** gives every rank a place on named axes: **dp** cuts the batch, **tp** heads and matrices, **pp**
-# layers, **ep** experts, **cp** the tokens of a row.
+# Each way to cut a step has its limit. Data parallelism ends where the batch has no more rows to share; tensor parallelism
+# where its messages leave the node; a pipeline where its bubble eats what it gains. No single way reaches 16,000 GPUs, and
+# their *product* does: 128 × 8 × 16.
+#
+# A **mesh** gives every rank a place on named axes. Along **dp** the ranks have different rows of the batch, along **tp**
+# different heads and slices of matrices, along **pp** different layers, along **ep** different experts, along **cp**
+# different tokens of a row. Here are eight ranks on three axes of size 2:
+
+# %%
+ideas.mesh_lines()
+
+# %% [markdown]
+# A rank's number and its coordinates say the same. Let $n_\text{dp}$ and $n_\text{tp}$ be the sizes of two axes, and $i$
+# the coordinates, counted from 0. On `Mesh(dp=2, tp=4)` the **last** axis varies fastest, as the last digit of a number
+# does:
+#
+# $$\text{rank} = i_\text{dp} \cdot n_\text{tp} + i_\text{tp}, \qquad 5 = 1 \cdot 4 + 1 .$$
+#
+# With more axes it is the same, digit by digit: a decimal number is a mesh whose axes all have size 10.
+
+# %% [markdown]
+# The ranks that differ along one axis only are a **line**: joined in the picture, they are the group that talks when
+# gradients are summed along dp, or activations along tp; one shade is one line. Along two axes it is a *plane*. Move the
+# handles: the order of the axes decides how far apart the members of a line are, and with that, whether it leaves its node
+# (dashed).
 
 # %% [markdown]
 # ### Exercise 1 · `Mesh`
 #
 # Difficulty 2 of 5 · 12 minutes · 14 points
 #
-# The **last** axis varies fastest: on `Mesh(dp=2, tp=4)` rank 5 is dp 1, tp 1. Its *line* along tp is [4, 5, 6, 7], all that
-# share its other coordinates; along dp, [1, 5]; along ("dp", "tp"), a plane, all eight. In order of rank.
+# On `Mesh(dp=2, tp=4)` rank 5 is dp 1, tp 1. Its line along tp is [4, 5, 6, 7], all that share its other coordinates; along
+# dp, [1, 5]; along ("dp", "tp"), a plane, all eight. Always in order of rank.
 
 
 # %% tags=["exercise"]
@@ -97,8 +119,9 @@ Mesh = lab.grade(Mesh)
 # </details>
 
 # %% [markdown]
-# **Run**: who holds what. Stripes of one shade hold the same; arrows join one rank's group along an axis, dashed where they
-# leave the node. With live sliders: which axis cuts what? Whose group leaves its node?
+# **Run**: five axes at once, on your `Mesh`. A box is a rank, its stripes are what it holds of layers, heads, experts, rows
+# and tokens; stripes of one shade hold the same. Arrows join one rank's group along an axis, dashed where they leave the
+# node. With live sliders: which axis cuts what? Whose group leaves its node first?
 
 # %%
 AXES = ("pp", "dp", "ep", "cp", "tp")
@@ -110,21 +133,31 @@ def draw(ax, pp, dp, ep, cp, tp, node_size, axis, rank):
     show.draw_mesh(mesh, ranks_per_node=node_size, axis=axis, rank=rank, ax=ax)
 
 
-widgets.explore(
-    draw, alt="Ranks in their nodes, what each holds, and one rank's group along an axis.",
-    pp=[2, 1, 4], dp=[2, 1, 4], ep=[1, 2, 4], cp=[1, 2, 4], tp=[2, 1, 4, 8],
-    node_size=[4, 2, 8, 16], axis=["tp", "cp", "ep", "dp", "pp"], rank=(0, 31, 5),
-)  # fmt: skip
+# %%
+sizes = {a: ([1, 2, 4, 8], 1 if a in ("ep", "cp") else 2) for a in AXES}
+others = {
+    "node_size": ([2, 4, 8, 16], 4),
+    "axis": list(reversed(AXES)),
+    "rank": (0, 31, 5),
+}
+words = "Ranks in their nodes, what each holds, and one rank's group along an axis."
+widgets.explore(draw, alt=words, **sizes, **others)
 
 # %% [markdown]
 # ## 2 · Who holds the same
 #
-# A model cut by the code of other labs. `layout_of` says of a parameter:
+# Now a real model on eight ranks, cut by the code of the other labs. Some of its parameters are cut along an axis, others
+# are copied along it, and most mistakes in such code are about *which*. For each parameter `layout_of` says two things:
 #
-# - **split**: ranks along these axes hold *different* elements ("pp": one stage has it);
-# - **partial**: each rank's gradient is a *part* there, until `MeshModel.backward` adds the parts up.
+# - **split**: the ranks along these axes hold *different* elements. "pp" is one of them: a layer is on one stage, and on no
+#   other.
+# - **partial**: each rank's gradient is only a *part* of the sum along these axes, because each has seen other rows or
+#   tokens, until `MeshModel.backward` adds the parts up. After that, all have the same.
 #
-# **Predict**: pp = dp = tp = 2. How many of eight hold block 0's first norm?
+# Along an axis that does not split it, a parameter is the same on every rank: these are its **copies**.
+
+# %% [markdown]
+# **Predict**: pp = dp = tp = 2. How many of the eight ranks hold block 0's first norm?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -133,7 +166,11 @@ guess = 4
 ### END SOLUTION
 lab.predict("norm_copies", guess)
 
-# %% tags=["experiment"]
+# %% [markdown]
+# Folded: a small model in float64 and the same with four experts, two microbatches, and `part_of_model`, which gives a rank
+# its part of the model on a mesh.
+
+# %% tags=["folded"]
 from minitrain.data.loader import Batch
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
@@ -163,40 +200,52 @@ def part_of_model(group, sizes):
     return MeshModel(model, Mesh(**sizes), group, MeshOptions(microbatches=2))
 
 
+# %% tags=["experiment"]
 def layouts(group):
     """What each rank holds, by the parameter's name: (shape, split, partial)."""
-    named = part_of_model(group, EIGHT).modules.named_parameters()
-    return {
-        name.split(".", 1)[1]: (  # without the stage's number
-            tuple(p.shape),
-            " ".join(sorted(layout_of(p).split)),
-            " ".join(sorted(layout_of(p).partial)),
-        )
-        for name, p in named
-    }
+    found = {}
+    for name, p in part_of_model(group, EIGHT).modules.named_parameters():
+        split, partial = sorted(layout_of(p).split), sorted(layout_of(p).partial)
+        name = name.split(".", 1)[1]  # without the stage's number
+        found[name] = tuple(p.shape), " ".join(split), " ".join(partial)
+    return found
 
 
 held = launch(layouts, ranks=8)
-columns = ("shape on a rank", "split", "partial")
+found = sum("blocks.0.attention_norm.weight" in names for names in held)
+lab.reveal("norm_copies", found, dp=2, tp=2)
+columns = ("shape on this rank", "split along", "gradient partial along")
 show.table(
-    [{"rank 0": name, **dict(zip(columns, row))} for name, row in held[0].items()][:9],
-    caption="The embedding, and the first block",
+    [{"on rank 0": name, **dict(zip(columns, row))} for name, row in held[0].items()][
+        :9
+    ],
+    caption="The embedding, and the first block, on Mesh(pp=2, dp=2, tp=2)",
 )
-lab.reveal(
-    "norm_copies",
-    sum("blocks.0.attention_norm.weight" in names for names in held),
-    formula=2 * 2,
-    note="dp · tp: neither cuts a norm, and pp gives it to one stage",
-)
+
+# %% [markdown]
+# Here are three kinds of parameter on these eight ranks. One colour is one and the same part:
+
+# %%
+ideas.counted_once()
+
+# %% [markdown]
+# A norm of block 0 is on the first stage only, and neither dp nor tp cuts it: $2 \cdot 2 = 4$ ranks hold the same. Move the
+# handle to a matrix: tp cuts it in two, so that each half has 2 copies.
+#
+# The third is the exception. The *tied table* is embedding and head in one. The first stage needs it to look tokens up, the
+# last one to make logits, and the stages between need it not at all: two stages hold it, however long the pipeline. So "pp"
+# does not split it. Its gradient is a part on either of these two stages, and "pp" is in `partial`.
+
+# %% [markdown]
+# In general: the number of copies is a product over axes, and you decide which axes are in it.
 
 # %% [markdown]
 # ### Exercise 2 · `copies`
 #
 # Difficulty 3 · 6 minutes · 8 points
 #
-# A parameter is copied along every axis that does not split it, partial there or not. One exception: the *tied table*,
-# embedding and head in one, is on the first and the last stage: two copies, however long the pipeline, and "pp" in
-# `partial`. A mesh may lack axes.
+# Does it matter whether the gradient was partial along an axis? What does an axis contribute that splits the parameter? What
+# does pp, for a layer and for a tied table? A mesh may lack axes.
 
 
 # %% tags=["exercise"]
@@ -235,17 +284,30 @@ copies = lab.grade(copies)
 # %% [markdown]
 # ## 3 · One norm
 #
-# Clipping needs the length of *the whole model's* gradient as one vector, the same on every rank. Two mistakes are easy: to
-# add up all ranks' squares (copies count several times), or to stay on the rank (slices are missing). Both have been in
-# published frameworks, and the loss looks normal for long.
+# Clipping by norm needs the length of *the whole model's* gradient as one vector $g$ with elements $g_e$, the same number on
+# every rank:
+#
+# $$\lVert g \rVert = \sqrt{\textstyle\sum_e g_e^2}$$
+#
+# No rank has all of $g$. Two mistakes are near. Whoever stays on the rank misses the slices and stages of the others.
+# Whoever adds up the squares of all ranks counts copies several times: a norm's weight above would count four times, a
+# matrix twice. In neither case does anything break. The length is only wrong, and each parameter wrong by another factor;
+# steps are clipped too much or too little, and the loss looks normal for long.
+
+# %% [markdown]
+# If $c_e$ ranks hold element $e$, let each of them add $1/c_e$ of its square:
+#
+# $$\lVert g \rVert^2 = \sum_r \;\sum_{e \text{ on rank } r} \frac{g_e^2}{c_e} .$$
+#
+# Each element then counts $c_e \cdot 1/c_e = 1$ time, and one number a rank must travel.
 
 # %% [markdown]
 # ### Exercise 3 · `gradient_norm`
 #
 # Difficulty 4 · 12 minutes · 12 points
 #
-# `lines.mesh` is the mesh, `lines.world` the group of all ranks, whose `all_reduce(x)` returns the sum. Every element counts
-# once: weigh a square by how many ranks will add it. A parameter whose `.grad` is None adds nothing.
+# `lines.mesh` is the mesh, `lines.world` the group of all ranks, whose `all_reduce(x)` returns the sum. A parameter whose
+# `.grad` is None adds nothing. Which comes first, the root or the sum?
 
 
 # %% tags=["exercise"]
@@ -290,8 +352,13 @@ gradient_norm = lab.grade(gradient_norm)
 #
 # Difficulty 2 · 6 minutes · 8 points
 #
-# One factor for all, as in PyTorch `limit / (norm + 1e-6)`; where it is above 1 nothing changes. It multiplies every
-# `.grad` that is not None, in place. `parameters` may be a generator, which can be walked once.
+# Clipping shortens $g$ to at most a given `limit` and keeps its direction. So all elements, on all ranks, are multiplied by
+# one factor, as in PyTorch
+#
+# $$f = \frac{\text{limit}}{\lVert g \rVert + 10^{-6}},$$
+#
+# and where $f$ is above 1 nothing changes. It multiplies every `.grad` that is not None, in place. `parameters` may be a
+# generator, which can be walked once.
 
 
 # %% tags=["exercise"]
@@ -332,11 +399,14 @@ clip_on_mesh = lab.grade(clip_on_mesh)
 # %% [markdown]
 # ## 4 · Equal to one process
 #
-# The oracle of all parallel training: same model, same batch, one step of clipped gradient descent. On five meshes, three
-# axes at a time, loss, norm and **every weight** must be those of one process. Losses alone prove little: they are computed
-# before any gradient. (About ten seconds on two cores.)
+# The oracle of all parallel training is one process: same model, same batch, one step of clipped gradient descent. On five
+# meshes, three axes at a time, loss, norm and **every weight** must be its own. Losses alone prove little, because they are
+# computed before any gradient has been summed. (About ten seconds on two cores.)
+#
+# Folded: `one_process` and `on_meshes`, which make the same step and give the loss, the norm before clipping and the
+# weights after it.
 
-# %% tags=["experiment"]
+# %% tags=["folded"]
 from minitrain.parallel.hybrid.state import whole_model
 from minitrain.training.loss import token_weighted_loss
 
@@ -356,9 +426,8 @@ def one_process(config):
     model, parts = build(config, dtype=torch.float64, seed=1), batches(rows, length)
     total, loss = sum(b.tokens_counted for b in parts), 0.0
     for b in parts:
-        share = token_weighted_loss(
-            model(b.tokens, b.documents, b.positions), b.targets, total
-        )
+        logits = model(b.tokens, b.documents, b.positions)
+        share = token_weighted_loss(logits, b.targets, total)
         share.backward()
         loss += share.item()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item()
@@ -380,6 +449,7 @@ def on_meshes(group, meshes):
     return found
 
 
+# %% tags=["experiment"]
 meshes = [dict(zip(AXES, sizes)) for sizes in lab.size("meshes")]
 ours = launch(on_meshes, meshes, ranks=8)[0]
 one, equal = {True: one_process(moe), False: one_process(dense)}, []
@@ -389,23 +459,47 @@ for sizes, (loss, norm, weights) in zip(meshes, ours):
     errors = {"loss_error": abs(loss - want[0]), "norm_error": abs(norm - want[1])}
     equal.append({**sizes, **errors, "weight_error": worst})
 
-show.table(equal, caption="Largest differences from one process, float64")
+show.table(
+    [
+        {
+            "mesh": str(Mesh(**{a: n for a, n in zip(AXES, row.values()) if n > 1})),
+            "loss differs by": f"{row['loss_error']:.0g}",
+            "norm by": f"{row['norm_error']:.0g}",
+            "a weight by at most": f"{row['weight_error']:.0g}",
+        }
+        for row in equal
+    ],
+    caption="Measured: differences from one process, float64",
+)
 
 # %% tags=["grade"]
 lab.experiment("equal", equal)
 
 # %% [markdown]
-# **Explain**: a step is a sum over tokens, and each axis regroups that sum. What remains, 1e-16 or so, is the order of
-# additions.
+# **Explain**: a step is a sum over tokens, and each axis only regroups that sum. Floating-point addition depends on the
+# order, and so the last digit may differ: near 1, two neighbouring float64 numbers are $2 \cdot 10^{-16}$ apart. What you see
+# are a few of those steps, or none. One copy counted twice would differ in the first digits.
 
 # %% [markdown]
 # ## 5 · Where ranks sit
 #
-# Links inside a node are about ten times as fast as those between nodes. Four ranks share one here: the *order of the axes*
-# decides what leaves it.
+# The weights are right on every mesh, in every order of its axes. The order is free, then, and it can be chosen for speed.
+# Links inside a node are about ten times as fast as those between nodes, and ranks fill nodes by number: here four share
+# one. In the picture of section 1, the lines of the *first* axis leave the node, those of the other two stay inside. So the
+# question is how much is said along which axis.
+
+# %% [markdown]
+# Let $A$ be the elements of one microbatch's activations on a rank: 4 rows × 64 tokens × width 16 = 4,096. Each of 2
+# microbatches passes the 2 layers of a stage. A ring all-reduce between two ranks makes each send as many elements as the
+# tensor has, $2(N-1)/N = 1$ for $N = 2$.
+
+# %% [markdown]
+# - **tp** sums activations four times a layer and microbatch: after attention and after the MLP, in forward and in backward.
+# - **pp** passes them on once: a rank of the first stage sends each microbatch's $A$ forward, one of the second sends as much
+#   back.
+# - **dp** sums gradients once a step, about 3,900 elements on a rank, however long the microbatches.
 #
-# **Predict**, for pp = dp = tp = 2: tp sums activations four times a block, pp passes them on, dp sums gradients once.
-# Which share of all bytes is tp's?
+# **Predict**, for pp = dp = tp = 2: which share of all bytes that a rank sends is tp's?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -414,7 +508,11 @@ guess = 0.8
 ### END SOLUTION
 lab.predict("tp_share", guess)
 
-# %% tags=["experiment"]
+# %% [markdown]
+# Folded: `talk`, which makes a step for each of several orders of axes and gives the bytes of every message that a rank sent,
+# along which axis, and whether its receiver sits in the same node.
+
+# %% tags=["folded"]
 from collections import Counter
 
 from minitrain.parallel.hybrid.placement import node_traffic
@@ -444,27 +542,47 @@ def talk(group, orders):
     return found
 
 
+# %% tags=["experiment"]
 lab_sizes = lab.size("traffic_batch")  # rows, tokens
 first = launch(talk, [AXES], ranks=8)
 sent = {a: sum(own[0][0].get(a, 0) for own in first) / 8 for a in ("pp", "dp", "tp")}
-lab.reveal("tp_share", sent["tp"] / sum(sent.values()), note="of a rank's bytes")
+share = sent["tp"] / sum(sent.values())
+activations = lab_sizes[0] // 2 * lab_sizes[1] * width  # of a microbatch, on a rank
+lab.reveal(
+    "tp_share", share, layers=layers // 2, activations=activations, gradients=3900
+)
+
 show.bars(
     list(sent),
     [nbytes / 1e3 for nbytes in sent.values()],
     y="a rank sends in one step (kB)",
-    title=f"Width {width}, two microbatches of {lab_sizes[0]} × {lab_sizes[1]} tokens",
+    title=f"Width {width}, two microbatches of {lab_sizes[0]} × {lab_sizes[1]} tokens, measured",
     x="along this axis",
     alt="Kilobytes that a rank sends along pp, dp and tp: tp sends most by far.",
     form="{:.0f}",
 )
 
 # %% [markdown]
+# **Explain**: the estimate leaves small things out, and the measured share is a little higher: tp also sums in the embedding,
+# in the head's backward and in the loss, for it cuts the vocabulary too. What matters is how the parts grow: tp's and pp's
+# bytes with the tokens, dp's with the parameters alone.
+#
+# Now to the wires. Along an axis $a$ every rank sends $s_a$ bytes a step to the next of its line, and the last to the first.
+# If $x_a$ ranks have their next one on *another* node, then
+#
+# $$B = \sum_a x_a\,s_a$$
+#
+# bytes leave their node. For eight ranks in nodes of four, the picture of section 1 says $x_a = 8$ for the first axis, whose
+# four lines are each crossed in both directions, and 0 for the others.
+
+# %% [markdown]
 # ### Exercise 5 · `bytes_between`
 #
 # Difficulty 3 · 8 minutes · 8 points
 #
-# Count edges. Along each axis the ranks of a line form a ring in order: each sends `sent[axis]` bytes to the next, the last
-# to the first. Ranks r and s share a node if `r // ranks_per_node == s // ranks_per_node`.
+# For meshes of any size $x_a$ has to be counted. Along each axis the ranks of a line form a ring in order: each sends
+# `sent[axis]` bytes to the next, the last to the first. Ranks r and s share a node if
+# `r // ranks_per_node == s // ranks_per_node`. What is the next rank on an axis of size 1?
 
 
 # %% tags=["exercise"]
@@ -509,8 +627,12 @@ bytes_between = lab.grade(bytes_between)
 #
 # Difficulty 3 · 8 minutes · 10 points
 #
-# "Chattiest axis last" is a good rule of thumb, and wrong, for one, where that axis is longer than a node: it must leave it
-# anyway, and drives the others out. So count: of all orders, the one whose `bytes_between` is least.
+# "Chattiest axis last" is a good rule of thumb, and wrong where that axis is longer than a node. Take tp = 8 on nodes of
+# four, tp sending a little more than dp: tp has to leave the node anyway, on 2 of a ring's 8 edges, and placed last it drives
+# dp out on all of them.
+#
+# A rule can fail; counting cannot. $k$ axes have $k!$ orders, 120 for five. Of all of them, find the one whose
+# `bytes_between` is least.
 
 
 # %% tags=["exercise"]
@@ -545,18 +667,22 @@ place = lab.grade(place)
 #
 # </details>
 
+# %% [markdown]
+# **Run** the example: tp sends 10 bytes a rank, dp 9. The rule of thumb says dp first, tp last.
+
 # %% tags=["nbval-check-output"]
 chatty_tp = {"tp": 10, "dp": 9}  # bytes that a rank sends
 rule, best = Mesh(dp=2, tp=8), place({"dp": 2, "tp": 8}, chatty_tp, 4)
-print(
-    f"chattiest last: {rule}, {bytes_between(rule, chatty_tp, 4)} bytes between nodes"
-)
-print(f"counted:        {best}, {bytes_between(best, chatty_tp, 4)} bytes")
+for name, mesh in {"chattiest last": rule, "counted": best}.items():
+    print(f"{name}: {mesh}, {bytes_between(mesh, chatty_tp, 4)} bytes between nodes")
+
+# %% [markdown]
+# The rule costs more than twice as much. Now the eight ranks: a real step for each of the six orders, every message counted
+# from its sender to its receiver, beside what your `bytes_between` predicts from three numbers.
 
 # %% tags=["experiment"]
 from itertools import permutations
 
-# a real step on 8 ranks for each of the six orders, every message counted
 orders = [(*three, "ep", "cp") for three in permutations(("pp", "dp", "tp"))]
 traffic = []
 for order, *of_ranks in zip(orders, *launch(talk, orders, ranks=8)):
@@ -567,6 +693,8 @@ for order, *of_ranks in zip(orders, *launch(talk, orders, ranks=8)):
     row["between"] = sum(own[2] for own in of_ranks)
     traffic.append({**row, "predicted": bytes_between(mesh, sent, PER_NODE)})
 traffic.sort(key=lambda row: row["between"])
+
+# %%
 show.bars(
     [row["order"].replace(" ", "\n") for row in traffic],
     [row["between"] / 1e3 for row in traffic],
@@ -574,8 +702,7 @@ show.bars(
     x="order of the axes, from the first to the last",
     y="leaves its node (kB a step)",
     title="What comes first leaves its node of 4 ranks",
-    caption="Bars: messages from sender to receiver. Dashed: your bytes_between, from the "
-    "three numbers above alone.",
+    caption="Bars: measured, messages from sender to receiver. Dashed: your bytes_between.",
     alt="Kilobytes between nodes for six orders of axes: with tp first several times as much.",
     form="{:.0f}",
 )
@@ -584,8 +711,9 @@ show.bars(
 lab.experiment("traffic", traffic)
 
 # %% [markdown]
-# **Explain**: the first axis crosses, the others stay inside. Which of the two quiet ones goes first depends on the model:
-# this one is small beside its batch, so that pp sends more than dp.
+# **Explain**: the first axis crosses, the others stay inside, and so the six orders fall into three pairs. The sum of all
+# bytes is the same in each. Which of the two quiet axes should go first depends on the model: this one has few parameters
+# beside its batch, so that pp sends more than dp. With a large model and few tokens it is the other way round.
 #
 # **Question**: how many times as much leaves its node in the order tp pp dp as in the best?
 
@@ -595,7 +723,17 @@ by_order = {row["order"]: row["between"] for row in traffic}
 times_as_much = by_order["tp pp dp"] / min(by_order.values())
 ### LAB times_as_much = None  # your answer, a factor
 ### END SOLUTION
-show.table(traffic)
+show.table(
+    [
+        {
+            "order of the axes": row["order"],
+            "between nodes (bytes)": row["between"],
+            "inside nodes (bytes)": row["inside"],
+        }
+        for row in traffic
+    ],
+    caption="Measured, all ranks together, one step; the rows are in `traffic`",
+)
 
 # %% tags=["grade"]
 lab.answer("times_as_much", times_as_much)
@@ -603,10 +741,18 @@ lab.answer("times_as_much", times_as_much)
 # %% [markdown]
 # ## 6 · Past the node
 #
-# Now on paper: the planner of e10, the 405B model of [Llama 3](https://arxiv.org/abs/2407.21783), H100 in nodes of 8.
-# 16 stages, 16 sequences of 8,192 tokens through each; only tp grows. Everything from here on is **estimated**.
+# Now on paper: the planner of e10, the 405B model of [Llama 3](https://arxiv.org/abs/2407.21783), 16,384 H100 in nodes of 8.
+# The pipeline has 16 stages, and 16 sequences of 8,192 tokens go through each. Only tp grows, and data parallelism takes
+# what is left, dp = 16,384 / (16 · tp). With that the batch of a step is
+#
+# $$\frac{16384}{16\,\text{tp}} \cdot 16 \cdot 8192 = \frac{134 \cdot 10^6}{\text{tp}} \text{ tokens.}$$
+#
+# Larger tp means smaller parts of each layer on a GPU, and so less memory; smaller batches; and more ranks that have to talk
+# four times a layer. Everything from here on is **estimated**: nothing ran on such a machine for this lab.
+#
+# Folded: `planned`, which asks the planner for one step.
 
-# %% tags=["experiment"]
+# %% tags=["folded"]
 from dataclasses import replace
 
 from minitrain.planning.step.memory import GIB
@@ -634,11 +780,21 @@ def planned(gpus, tp, pp, sequences):
     return {**row, "memory_gib": memory / GIB, "fits": memory < llama.chip.memory}
 
 
-tps, GIBS = lab.size("tp"), [20, 50, 100, 200, 500]
+# %% tags=["experiment"]
+tps = lab.size("tp")
+past_the_node = [planned(16384, tp, 16, 16 * (16384 // (16 * tp))) for tp in tps]
+
+# %% tags=["grade"]
+lab.experiment("past_the_node", past_the_node)
+
+# %% [markdown]
+# The same rows as two curves (the cell that draws them is folded): speed on the left, memory on the right.
+
+# %% tags=["folded"]
+GIBS = [20, 50, 100, 200, 500]
 ticks = {"yscale": "log", "yticks": GIBS, "yticklabels": GIBS}
 beside = {"textcoords": "offset points", "fontsize": 9, "color": "#666666"}
 UNITS = {"tflops_per_gpu": "TFLOP/s a GPU", "memory_gib": "memory a GPU (GiB)"}
-past_the_node = [planned(16384, tp, 16, 16 * (16384 // (16 * tp))) for tp in tps]
 with show.canvas(columns=2) as (figure, axes):
     for ax, name in zip(axes, UNITS):
         points = tps, [row[name] for row in past_the_node]
@@ -658,28 +814,31 @@ show.figure(
     alt="Speed a GPU against tp falls past 8; memory a GPU fits one H100 from tp 8 on.",
 )
 
-# %% tags=["grade"]
-lab.experiment("past_the_node", past_the_node)
-
 # %% [markdown]
-# **Explain**: below tp 8 the model does not fit an H100 (dashed), and a step would have 33 million tokens or more. Past 8,
-# what each layer sends leaves the node: the network card is a tenth as fast.
+# **Explain**: up to 8, speed falls slowly, for inside a node tensor parallelism is cheap. But below 8 the model does not fit
+# an H100 (dashed), and at tp 4 a step would have 33 million tokens, twice the published 16 million. Past 8, what each layer
+# sends has to leave the node, through a network card that is a tenth as fast as the links inside, and from 8 to 32 a third
+# of the speed is gone. The published runs below have tp 8: as many as a node has GPUs.
 
 # %% [markdown]
 # ## 7 · 25,000 GPUs on paper
 #
-# First the three published rows, to see how far one can trust it. Then
-# [Meta's whole cluster](https://engineering.fb.com/2024/03/12/data-center-engineering/building-metas-genai-infrastructure/),
+# How far can one trust the planner? First the three published rows of Llama 3, as they ran, beside what it says of them.
+# Then [Meta's whole cluster](https://engineering.fb.com/2024/03/12/data-center-engineering/building-metas-genai-infrastructure/),
 # 24,576 GPUs: all meshes of tp 2 to 32 and pp 4 to 32, with the batch as published, 1 sequence for 8 GPUs. Which is the
 # fastest that fits?
 
-# %% tags=["experiment"]
+# %%
+rows_published = []
 for row in published:
-    plan, guess = row.run.plan, estimate(row.run)
-    told = guess.tflops_per_gpu * guess.seconds / row.seconds
-    mesh = f"tp {plan.tp} · cp {plan.cp} · pp {plan.pp} · dp {plan.dp}"
-    print(f"{mesh}: published {told:.0f}, planner {guess.tflops_per_gpu:.0f} TFLOP/s")
+    plan, step = row.run.plan, estimate(row.run)
+    told = step.tflops_per_gpu * step.seconds / row.seconds
+    mesh = Mesh(pp=plan.pp, dp=plan.dp, cp=plan.cp, tp=plan.tp)
+    numbers = {"published": round(told), "estimated": round(step.tflops_per_gpu)}
+    rows_published.append({"mesh": str(mesh), **numbers})
+show.table(rows_published, caption="Llama 3 405B, TFLOP/s a GPU")
 
+# %% tags=["experiment"]
 layouts_found = [
     planned(gpus, tp, pp, gpus // 8)
     for gpus in lab.size("gpus")
@@ -688,12 +847,30 @@ layouts_found = [
 ]
 every = [row for row in layouts_found if row["gpus"] == 24576]
 every.sort(key=lambda row: -row["tflops_per_gpu"])
-show.table(every[:6], caption="24,576 GPUs: the six fastest, whether they fit or not")
+show.table(
+    [
+        {
+            "tp": row["tp"],
+            "pp": row["pp"],
+            "dp": row["dp"],
+            "TFLOP/s a GPU": round(row["tflops_per_gpu"]),
+            "waits for tp (%)": round(100 * row["tp_share"], 1),
+            "pipeline bubble (%)": round(100 * row["bubble_share"], 1),
+            "memory a GPU (GiB)": round(row["memory_gib"], 1),
+            "fits": "yes" if row["fits"] else "no",
+        }
+        for row in every[:6]
+    ],
+    caption="Estimated: 24,576 GPUs, 3,072 sequences, the six fastest, whether they fit or "
+    f"not; an H100 has {llama.chip.memory / GIB:.1f} GiB",
+)
 
 # %% tags=["grade"]
 lab.experiment("layouts", layouts_found)
 
 # %% [markdown]
+# On 16,384 GPUs the fastest mesh that fits is the published one, tp 8 and pp 16; the check above asks for it.
+#
 # **Two questions** about this table. What is wrong with its first two meshes: `"memory"`, `"batch"` or `"network"`? And on
 # the fastest mesh that can run, how many GPUs hold the same elements of a norm's weight?
 
@@ -712,7 +889,11 @@ lab.answer("why_not", why_not)
 # %% tags=["grade"]
 lab.answer("norm_holders", norm_holders)
 
-# %% tags=["picture"]
+# %% [markdown]
+# Last, the picture that the lab promised (its cell is folded): your eight ranks in the naive order and in the one that your
+# `place` finds, with the bytes that leave a node.
+
+# %% tags=["picture", "folded"]
 naive = Mesh(tp=2, pp=2, dp=2)
 placed = place({"pp": 2, "dp": 2, "tp": 2}, sent, PER_NODE)
 held_in_all = {"layers": layers, "heads": 4, "rows": rows}
@@ -733,8 +914,10 @@ show.figure(
 lab.score(read="minitrain/parallel/hybrid/model.py")
 
 # %% [markdown]
-# **Takeaway**: a mesh is arithmetic on rank numbers, and its order is free. Here the right one sends 19 times less through
-# the network, with the same weights to ten digits.
+# > **On GPUs.** With eight, `launch` starts one rank a GPU. This lab has not been run there yet.
+#
+# **Takeaway**: a mesh is arithmetic on rank numbers, and its order is free. Here the right order sends 19 times less through
+# the network, measured, and on each of five meshes every weight agrees with one process to $10^{-16}$.
 #
 # A mesh cuts the *work*. What each rank still holds many times over, its optimizer's state, e03 cuts next:
 # [e03 · ZeRO](e03_zero.ipynb).

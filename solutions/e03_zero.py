@@ -13,7 +13,7 @@
 
 # %% tags=["setup"]
 import torch
-from minitrain.lab import Lab, show
+from minitrain.lab import Lab, ideas, show
 from minitrain.ranks.launch import launch
 
 lab = Lab("e03_zero")
@@ -21,9 +21,29 @@ lab = Lab("e03_zero")
 # %% [markdown]
 # ## 1 · Who holds what
 #
-# AdamW in float32 needs, for each parameter, 4 bytes for it, 4 for its gradient and 8 for two moments: **16 bytes**.
-# DDP keeps them on every rank, N times the same. ZeRO ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)) gives
-# each rank 1/N of them to look after.
+# Let $P$ be the number of parameters and $N$ the number of ranks. AdamW in float32 keeps, for each parameter, 4 bytes for
+# the value, 4 for its gradient and 8 for two moments. A rank under DDP therefore holds
+#
+# $$M_\text{DDP} = (4 + 4 + 8)\,P = 16\,P \text{ bytes,}$$
+#
+# and every other rank holds the same bytes once more. For a model of 7 billion parameters that is 112 GB on each GPU, on
+# one as on a thousand: data parallelism makes a step faster, and never makes a model fit.
+
+# %% [markdown]
+# All these copies are equal, so nobody needs more than one of each number in the whole group. ZeRO
+# ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)) gives each rank $1/N$ of them to look after. It does so in
+# three stages, one kind of number after the other:
+
+# %%
+ideas.zero_stages()
+
+# %% [markdown]
+# The bars are the bytes that a rank holds for one parameter, computed for the paper's *mixed precision*: a BF16 value (2
+# bytes) and a BF16 gradient (2), an FP32 master copy (4) and two FP32 moments (8). In each stage one more colour is cut by
+# $N$. Stage 1 cuts what only the optimizer reads, stage 2 the gradient too, stage 3 all.
+#
+# You write the stages in float32. There the sum is 16 as well, and its parts are others: 4 for the value, 4 for the
+# gradient, 8 for the moments. Section 8 sets the two accounts side by side.
 
 # %%
 from functools import partial
@@ -35,6 +55,10 @@ B, T, N = lab.size("batch"), lab.size("length"), lab.size("ranks")
 P = sum(p.numel() for p in build(config).parameters())
 make = partial(torch.optim.AdamW, lr=1e-3)
 print(f"{show.count_text(P)} parameters: {show.bytes_text(16 * P)} on each rank")
+
+# %% [markdown]
+# The loss is that of a language model, and each rank draws its own tokens. B is the number of rows, T their length, V the
+# size of the vocabulary.
 
 
 # %%
@@ -51,10 +75,16 @@ def tokens_of(rank):
 
 
 # %% [markdown]
-# [`FlatUnit(module, group)`](../minitrain/parallel/zero/plain_unit.py) is given. It has `full`, (S,): the module's parameters
-# side by side, with zeros at the end; `shard`, (S/N,): this rank's part as an `nn.Parameter`, **a view of `full`**;
-# `parameters`: a list of the module's own, views too; and `whole_gradient()`: their gradients as a new tensor, (S,), zeros
-# where one has none.
+# To shard a model parameter by parameter would send many small messages. So the parameters of one module are laid side by
+# side in one flat tensor of $S$ elements, a **unit**, and *that* is cut into $N$ equal parts, wherever the cuts fall. Where
+# $N$ does not divide the number of parameters, zeros fill the end.
+#
+# [`FlatUnit(module, group)`](../minitrain/parallel/zero/plain_unit.py) is given:
+#
+# - `full`, (S,): the module's parameters side by side;
+# - `shard`, (S/N,): this rank's part as an `nn.Parameter`, **a view of `full`**: who writes one, writes the other;
+# - `parameters`: a list of the module's own, views of `full` too;
+# - `whole_gradient()`: their gradients as a new tensor, (S,), with zeros where one has none.
 
 # %% tags=["nbval-check-output"]
 from minitrain.parallel.zero.plain_unit import FlatUnit
@@ -68,6 +98,11 @@ def shapes(group):
 print("42 elements on 4 ranks, full and shard:", launch(shapes, ranks=4)[0])
 
 
+# %% [markdown]
+# 5 × 7 weights and 7 biases are 42 elements, which four ranks cannot share equally: two zeros make it 44, and 11 each. A
+# model is cut into several units, because later only one or two of them will be whole at a time:
+
+
 # %%
 def units_of(model, group, kind=FlatUnit):
     """One unit for the embedding, each block, the last norm and the head."""
@@ -78,17 +113,26 @@ def units_of(model, group, kind=FlatUnit):
 # %% [markdown]
 # ## 2 · Stage 1: the optimizer state
 #
-# The two moments are half of the 16 bytes, and only the update reads them: let each rank update **its shard only**.
-#
-# A rank then needs the averaged gradient of its shard only: a *reduce-scatter*. The new shards go to all: an *all-gather*.
-# Together they are the two halves of DDP's all-reduce.
+# The two moments are half of the 16 bytes, and nobody but the update reads them. The update of an element needs this
+# element's value, gradient and moments, and nothing of its neighbours. So rank $r$ can update the $r$-th shard alone, and
+# needs moments for this shard alone: $8/N$ bytes a parameter instead of 8.
 
 # %% [markdown]
-# **Predict**: on four ranks, how many bytes does a rank hold in stage 1, for each parameter? (DDP: 16.)
+# What must travel? Before the update, rank $r$ needs the *average over ranks* of the gradient, of its shard only. That is a
+# **reduce-scatter**. After the update, everybody needs all new shards, for the next forward. That is an **all-gather**. Each
+# of the two makes a rank send $(N-1)/N \cdot S$ elements of a unit, together
+#
+# $$2\,\frac{N-1}{N}\,S,$$
+#
+# which is exactly DDP's ring all-reduce: that one is a reduce-scatter followed by an all-gather, too. Stage 1 saves memory
+# and sends not one byte more; it only does the update between the two halves.
+
+# %% [markdown]
+# **Predict**: on *two* ranks, in float32, how many bytes does a rank hold in stage 1 for each parameter? (DDP: 16.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-guess = 8 + 8 / 4
+guess = 8 + 8 / 2
 ### LAB guess = None  # bytes a parameter, your guess
 ### END SOLUTION
 lab.predict("bytes_a_parameter", guess)
@@ -100,7 +144,11 @@ lab.predict("bytes_a_parameter", guess)
 #
 # `unit.group.reduce_scatter(out, whole, op="avg")` fills `out` (S/N,) with this rank's part of the average of all `whole`
 # (S,), both of one dtype (the checks use float64 and float32); without `op` it is the sum. `unit.group.all_gather(full,
-# part)` is the way back. The optimizer reads `unit.shard.grad`. Parameters and shards stay views of `full`.
+# part)` is the way back.
+#
+# Two things are yours to decide. An optimizer makes state for whatever it is given: what do you give it? And it reads the
+# `.grad` of exactly these: whose gradient do you fill, and whose must be gone when the step is over? Parameters and shards
+# stay views of `full`.
 
 
 # %% tags=["exercise"]
@@ -146,8 +194,9 @@ Zero1 = lab.grade(Zero1)
 # </details>
 
 # %% [markdown]
-# **Run**: four ranks, one step, inside a `memory_budget`: a ledger that knows what each tensor is for, and that raises
-# `OutOfMemory` beyond its limit.
+# **Run**: two ranks, one step, inside a `memory_budget`: a ledger that knows what each tensor is for, and that raises
+# `OutOfMemory` beyond its limit. Parameters and gradients are read before the step, the optimizer's state, which AdamW makes
+# in its first step, after it.
 
 # %%
 from minitrain.measure.budget import memory_budget
@@ -158,34 +207,47 @@ def one_step(group):
     with memory_budget("1 GB") as ledger:
         zero = Zero1(units_of(model, group), make)
         loss_of(model, tokens_of(group.rank)).backward()
-        before = ledger.now  # parameters and gradients; AdamW makes its state in step()
+        before = ledger.now
         zero.step()
     return before["parameters"] + before["gradients"] + ledger.now["optimizer"]
 
 
 # %%
-lab.reveal(
-    "bytes_a_parameter",
-    launch(one_step, ranks=4)[0] / P,
-    formula=8 + 8 / 4,
-    note="8 + 8/N, all in float32",
-)
+held_each = launch(one_step, ranks=2)[0] / P
+lab.reveal("bytes_a_parameter", held_each, ranks=2)
+
+# %% [markdown]
+# **Explain**: 4 bytes of values and 4 of gradients stay whole on every rank, and only the 8 of the moments are divided. With
+# many ranks the moments vanish and 8 bytes remain, $8 + 8/N \to 8$: stage 1 alone can save one half, no more.
 
 # %% [markdown]
 # ## 3 · Stage 2: the gradients
 #
-# A rank needs the average of its own shard only, yet after backward all gradients lie there. So reduce each unit **as soon
-# as backward has made its gradients**, keep 1/N, free the rest before the next unit's come.
+# At the update a rank reads the averaged gradient of its own shard. Yet when backward is over, the whole gradient lies in
+# memory: $4P$ bytes that are read once, for a reduce-scatter, and mostly thrown away.
 #
-# `unit.when_complete(f)` calls `f(unit)` at that moment.
+# Backward makes gradients one unit after the other, from the last to the first. As soon as a unit's gradients are complete
+# they can be reduced, and all but $1/N$ freed, before those of the next unit come. The gradients then take
+#
+# $$4\,P/N + 8\,S \text{ bytes at the peak}$$
+#
+# instead of $4P$, where $S$ is now the largest unit, the only one that is whole at that moment: 4 bytes for its gradients, 4
+# for the flat copy that is sent.
+
+# %% [markdown]
+# The moment is given. `unit.when_complete(f)` puts a hook on each of the unit's parameters, which autograd calls when that
+# parameter's `.grad` has been accumulated; at the last of them it calls `f(unit)`, in the middle of backward.
 
 # %% [markdown]
 # ### Exercise 2 · `reduce_unit`
 #
 # Difficulty 2 · 8 minutes · 10 points
 #
-# With several microbatches it is called once for each: their parts add up in `shard.grad`. Beware of slices: `whole[:n]`
-# keeps all of `whole` alive.
+# It is called once a backward. With several microbatches that is several times before a step, and their parts must add up,
+# as `.grad` does in one process.
+#
+# One trap: a slice is a view, and a view keeps the whole storage alive. `whole[:n]` looks like $1/N$, and holds all of
+# `whole`. What you keep needs memory of its own.
 
 
 # %% tags=["exercise"]
@@ -220,7 +282,7 @@ reduce_unit = lab.grade(reduce_unit)
 # </details>
 
 # %% [markdown]
-# **Run**: after backward, gradients take P/N elements, not P.
+# **Run**: what the ledger finds of gradients after a backward on four ranks, as a share of DDP's $4P$.
 
 
 # %% tags=["nbval-check-output"]
@@ -237,49 +299,78 @@ share = launch(gradient_bytes, ranks=4)[0] / (4 * P)
 print(f"share of the gradients on each of 4 ranks: {share:.3f}")
 
 # %% [markdown]
+# A quarter on each of four ranks, measured: together with stage 1 that makes $4 + 4/4 + 8/4 = 7$ bytes a parameter, and the
+# 4 that are left are the values.
+#
 # ## 4 · Stage 3: the parameters
 #
-# A block's parameters are idle outside its own forward and backward. So keep 1/N; gather a unit **before** it computes,
-# free it **after**.
+# A block's parameters are read in its own forward and in its own backward, and lie idle in between. So a rank keeps its
+# shard, *gathers* the unit before it computes, and *frees* it after. Here are three units on their way through a step:
+
+# %%
+ideas.unit_lifetimes()
+
+# %% [markdown]
+# Read the lower lanes first: they are the memory of each unit. Every unit comes twice, once for its forward and once for
+# its backward, and in between it has no memory at all. The lanes above show the price. Each arrival is a gather, an
+# all-gather of $(N-1)/N \cdot S$ elements, and each backward ends with a reduce-scatter of as many. A step sends
 #
-# To free means to shrink the *storage*: the tensor itself lives on, for autograd has saved it. Filled again, it is there
-# again.
+# $$\underbrace{(1 + 1)}_\text{gathers}\frac{N-1}{N}P + \underbrace{1}_\text{reduce}\cdot\frac{N-1}{N}P =
+# 3\,\frac{N-1}{N}\,P \text{ elements,}$$
+#
+# half as much again as DDP's 2. No all-gather follows the update: the next forward gathers anyway.
+
+# %% [markdown]
+# How does one free a tensor that autograd has saved for backward? If the block's weight were *replaced*, backward would
+# still hold the old one, and its memory with it. So the tensor lives on and only its *storage* shrinks, to 0 bytes. Filled
+# again before backward, it is the same object, and autograd finds its values where it left them.
+#
+# `self.full.untyped_storage().resize_(n)` sets the storage of `full` to $n$ bytes, whatever was in it; `self.full.nbytes` is
+# what it needs to be whole.
 
 # %% [markdown]
 # ### Exercise 3 · `ShardedUnit`
 #
 # Difficulty 4 · 15 minutes · 14 points
 #
-# `self.full.untyped_storage().resize_(n)` gives `full` n bytes; `self.full.nbytes` is what it needs, 0 frees it.
-# `self.group.all_gather(…, async_op=True)` returns a work at once; `work.wait()` may be called twice.
+# A unit is in one of three states: *freed*, *arriving* or *there*. Its methods are called in any of them: somebody may have
+# begun the gather already, or not; a unit may be freed that nobody has used. Three methods in three states are nine cases.
+# Decide before you write:
+#
+# - What tells the states apart? (One attribute is enough.)
+# - In which states must a method send nothing, and in which must it wait?
+# - What goes wrong if memory shrinks while a message still writes into it?
+#
+# `self.group.all_gather(full, part, async_op=True)` returns a *work* at once. `work.wait()` returns when the message is
+# there, and may be called again.
 
 
 # %% tags=["exercise"]
 class ShardedUnit(FlatUnit):
-    """A unit whose `full` has memory only between gather() and free()."""
+    """A unit whose `full` has memory only between gather() and free(). About 9 lines."""
 
     def __init__(self, module, group):
         super().__init__(module, group)
-        self.shard = torch.nn.Parameter(self.shard.data.clone())  # no view any more
-        self.work = None  # the gather under way, or over; None: `full` is freed
+        self.shard = torch.nn.Parameter(self.shard.data.clone())  # in memory of its own
+        self.work = None  # of an all-gather
         self.free()
 
     def start_gather(self) -> None:
         """All shards are on their way into `full`; it does not wait. Does nothing where
-        `full` is there, or under way. 3 lines."""
+        `full` is there, or under way."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.start_gather
         ### END SOLUTION
 
     def gather(self) -> None:
-        """`full` is there: waits for it, whoever began. 2 lines."""
+        """`full` is there: waits for it, whoever began."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.gather
         ### END SOLUTION
 
     def free(self) -> None:
         """`full` has 0 bytes; nothing is still arriving in it. It sends nothing, freed
-        already or not. 4 lines."""
+        already or not."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.free
         ### END SOLUTION
@@ -309,27 +400,46 @@ ShardedUnit = lab.grade(ShardedUnit)
 # %% [markdown]
 # ## 5 · Prefetch
 #
-# A gather that begins when the unit is needed is all *exposed*. Begin it one unit earlier:
+# A gather that begins when its unit is needed is all **exposed**: the rank does nothing but wait. Six gathers of three units
+# are then waited for. In the picture above (move its handle to *on demand* and back) a gather begins one unit *earlier* and
+# travels while that unit computes. The rank waits for the first gather of the forward, and for the first of the backward,
+# which have nothing to hide behind.
 #
-# ```
-# compute  |- forward 0 -|- forward 1 -| … |- backward 1 -|- backward 0 -|
-# network  |- gather 1 --|- gather 2 --|   |- gather 0 ---|- reduce 1 …
-# ```
+# The price is memory: while a unit computes, its neighbour is arriving. Two units are full at a time, never three, if each is
+# freed as soon as it has computed. Beside its shards, stage 3 in float32 then holds at most
 #
-# Two units are full at a time: this one and the next. So in every forward and backward, and in evaluation.
+# $$\underbrace{2 \cdot 4\,S}_\text{two units} + \underbrace{8\,S}_\text{gradients of one, and their flat copy} \text{ bytes.}$$
+
+# %% [markdown]
+# Who calls whom, and when? PyTorch lets one hang functions, *hooks*, on modules and tensors.
+# `unit.watch(before_forward, after_forward, before_backward)` hangs three, and `unit.when_complete(after_backward)` the
+# fourth; the dotted lines of the picture are those of unit 2.
+#
+# | moment | which hook fires it |
+# |---|---|
+# | `before_forward` | the module's forward pre-hook: it is called, and has not computed yet |
+# | `after_forward` | the module's forward hook: its output is there |
+# | `before_backward` | a hook on that output: *its gradient* has just arrived, and the module's own backward is next |
+# | `after_backward` | the hooks on its parameters: the last of their gradients is complete |
+#
+# In evaluation no output has a gradient, and the last two never fire.
 
 # %% [markdown]
 # ### Exercise 4 · `Zero3`
 #
 # Difficulty 4 · 15 minutes · 14 points
 #
-# `watch` and `when_complete` call your four methods at the right moments. `self.units` are in forward order; backward goes
-# the other way. The first and the last have one neighbour only, and `units[-1]` is not "nothing".
+# You have the tools: `gather`, `start_gather`, `free` and `reduce_unit`. Put each where it belongs: for every one of the
+# four moments, what must be *true* when your method returns, of this unit and of its neighbour? What may be *under way*?
+#
+# `self.units` are in the order of the forward. Ask which unit comes next in a backward, and what "next" is at either end of
+# the list: in Python `units[-1]` is not "nothing".
 
 
 # %% tags=["exercise"]
 class Zero3:
-    """Gathers, prefetches, frees and reduces the units of a model while it runs."""
+    """Gathers, prefetches, frees and reduces the units of a model while it runs. About 11
+    lines."""
 
     def __init__(self, units: list):
         self.units = units
@@ -338,25 +448,25 @@ class Zero3:
             unit.when_complete(self.after_backward)
 
     def before_forward(self, unit) -> None:
-        """`unit` is there, the next one is on its way. 4 lines."""
+        """`unit` is there, the next one is on its way."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:Zero3.before_forward
         ### END SOLUTION
 
     def after_forward(self, unit) -> None:
-        """`unit` has 0 bytes until its backward. 1 line."""
+        """`unit` has 0 bytes until its backward."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:Zero3.after_forward
         ### END SOLUTION
 
     def before_backward(self, unit) -> None:
-        """`unit` is there, the one before it is on its way. 4 lines."""
+        """`unit` is there, the one before it is on its way."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:Zero3.before_backward
         ### END SOLUTION
 
     def after_backward(self, unit) -> None:
-        """Only 1/N is left, of its gradients and of its parameters. 2 lines."""
+        """Only 1/N is left, of its gradients and of its parameters."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:Zero3.after_backward
         ### END SOLUTION
@@ -383,7 +493,8 @@ Zero3 = lab.grade(Zero3)
 # </details>
 
 # %% [markdown]
-# **Run** it on four *emulated* nodes with InfiniBand, as in e02: each parameter stands for thousands. `OnDemand` is the same
+# **Run** it on four *emulated* nodes with InfiniBand, as in e02: the messages are real, and a logical clock says how long
+# they would take there if each parameter stood for 3,600 and each token for 64. Two variants: your `Zero3`, and the same
 # without prefetch.
 
 
@@ -396,9 +507,14 @@ class OnDemand(Zero3):
         unit.gather()
 
 
-# %%
+# %% [markdown]
+# The next cell, folded, runs a forward and backward three times and takes the pass that other processes disturbed least. It
+# gives the seconds in which the rank did nothing but wait, the beginning, the end, and every message.
+
+
+# %% tags=["folded"]
 def forward_backward(group, wiring, repeats=3):
-    """(exposed seconds, when it began, its messages) of the least disturbed pass."""
+    """(exposed seconds, begin, end, its messages) of the least disturbed pass."""
     model, trace, runs = build(config), group.trace, []
     wiring(units_of(model, group, ShardedUnit))
     for _ in range(repeats):
@@ -406,8 +522,26 @@ def forward_backward(group, wiring, repeats=3):
         trace.ops.clear()
         begin = group.now()
         loss_of(model, tokens_of(group.rank)).backward()
-        runs.append((trace.exposed_seconds(), begin, list(trace.ops)))
+        runs.append((trace.exposed_seconds(), begin, group.now(), list(trace.ops)))
     return min(runs, key=lambda run: run[0])
+
+
+def spans_of(name, exposed, begin, end, ops):
+    """(lane, start, end, label) in ms: messages, and what the rank does meanwhile."""
+    spans, now = [], begin
+    for op in ops:
+        spans.append((f"{name}: network", op.issued, op.end, op.kind))
+    for op in sorted(ops, key=lambda op: op.waited):
+        if op.done > max(now, op.waited):
+            spans.append((f"{name}: rank", now, max(now, op.waited), "computes"))
+            spans.append((f"{name}: rank", max(now, op.waited), op.done, "waits"))
+            now = op.done
+    spans.append((f"{name}: rank", now, end, "computes"))
+    return [
+        (n, 1e3 * (a - begin), 1e3 * (b - begin), word)
+        for n, a, b, word in spans
+        if b > a
+    ]
 
 
 # %%
@@ -424,36 +558,48 @@ for name, wiring in (("on demand", OnDemand), ("prefetched", Zero3)):
 
 
 # %%
-def spans_of(name, exposed, begin, ops):
-    """(lane, start, end, label) in ms of the messages, and of waiting for them."""
-    spans = []
-    for op in ops:
-        spans.append((f"{name}: network", op.issued, op.end, op.kind))
-        if op.done > op.waited:
-            spans.append((f"{name}: compute", op.waited, op.done, "waits"))
-    return [(n, 1e3 * (a - begin), 1e3 * (b - begin), word) for n, a, b, word in spans]
-
-
-# %%
 spans = sum((spans_of(name, *run) for name, run in passes.items()), [])
 show.timeline(
     spans,
     title="Forward and backward on 4 emulated nodes",
-    alt="Messages and waiting, on demand and prefetched: prefetched, the rank waits less.",
+    alt="Messages, computing and waiting, on demand and prefetched: prefetched, the rank waits less.",
+)
+show.table(
+    [
+        {
+            "gathers": name,
+            "forward and backward (ms)": round(1e3 * (end - begin), 1),
+            "of which the rank only waits, exposed (ms)": round(1e3 * exposed, 1),
+        }
+        for name, (exposed, begin, end, _) in passes.items()
+    ],
+    caption="Emulated: 4 nodes of one H100 each, InfiniBand between them",
 )
 
 # %% [markdown]
-# **Explain**: prefetched gathers travel while the rank computes. The reduce-scatters of your `reduce_unit` are still waited
-# for; the package's `Zero3` sends those in the background too.
-#
+# **Explain**: on demand, every gather has a wait of its own length below it. Prefetched, the gathers lie above the
+# computation, and the table says how many of the exposed milliseconds that saves. It does not save all: the first gather of
+# either direction comes too late, and the reduce-scatters of your `reduce_unit` are waited for where they are sent. The
+# package's `Zero3` sends those in the background too.
+
+# %% [markdown]
 # ## 6 · Offload
 #
-# The moments are needed once a step, one unit after the other. They can wait in CPU memory or on disk
-# ([Ren et al. 2021](https://arxiv.org/abs/2101.06840)).
+# Cut by $N$, the moments are still $8P/N$ bytes, the largest part of what a rank holds, and they are read *once* a step, one
+# unit after the other. They can wait in CPU memory or on a disk
+# ([Ren et al. 2021](https://arxiv.org/abs/2101.06840)); on the device one unit's are enough, $8S/N$.
+#
+# The price is time. Every step reads them and writes them back, with $b$ bytes a second between the two places:
+#
+# $$t = \frac{2 \cdot 8\,P/N}{b}$$
+#
+# That is the same however small the batch. So offload pays where a step computes long, on large batches, and loses on a
+# laptop, whose model is small, whose step takes milliseconds, and whose "device" is the CPU whose memory was to be saved.
 
 # %% [markdown]
 # Given: a *store* has `write(key, tensors)`, `read(key, into)`, which fills tensors that have memory, and `commit()`, which
-# makes all that was written since the last one valid at once. And:
+# makes all that was written since the last one valid at once. Until then the state of the step before is the valid one: who
+# is killed halfway through a step finds no mixture of two. And:
 
 
 # %%
@@ -467,9 +613,12 @@ def state_tensors(optimizer):
 #
 # Difficulty 3 · 10 minutes · 10 points
 #
-# One optimizer a unit. For each: give its state memory (`resize_(t.nbytes)` of each storage, as in exercise 3), read it,
-# step, write it, free it: one unit's state in memory at a time. Take any key that is a unit's own, such as `f"unit-{i}"`.
-# Before the first step, or the first gradient, there is no state, and nothing to read.
+# One optimizer a unit, so that the units can take turns. A turn is: the state gets memory (`resize_` of each tensor's
+# storage, as in exercise 3), comes from the store, is used, goes back, and is freed. Only one unit's state may be in memory
+# at a time. Take any key that is a unit's own, such as `f"unit-{i}"`.
+#
+# Optimizers make their state when they first need it. What does `state_tensors` give before the first step, what after it,
+# and what for a unit that has had no gradient yet? What has never been written cannot be read.
 
 
 # %% tags=["exercise"]
@@ -504,10 +653,14 @@ offloaded_step = lab.grade(offloaded_step)
 # %% [markdown]
 # ## 7 · Every stage, one step
 #
-# All on two real ranks of this machine, beside PyTorch's FSDP2 (`fully_shard`), its stage 3. On two cores the network *is*
-# the memory bus: bytes say more than seconds.
+# All variants on two *real* ranks of this machine, beside PyTorch's FSDP2 (`fully_shard`), which is its stage 3. On two
+# cores the network *is* the memory bus, and the ranks take each other's cores: the bytes say more than the seconds.
+#
+# The folded cell joins your parts to trainers: `trainer(group, model, variant)` gives what to call with tokens and what to
+# call after backward. `timed` gives the median time of a step, half the distance of the quartiles, and the bytes that the
+# rank sent.
 
-# %% tags=["experiment"]
+# %% tags=["folded"]
 from time import perf_counter
 
 from minitrain.parallel.ddp import DDP
@@ -583,12 +736,13 @@ def timed(group, variant, repeats):
     return median, (high - low) / 2, group.trace.bytes_sent()
 
 
+# %% tags=["experiment"]
 variants, steps = ["DDP", "stage 1", "stage 2", "stage 3", "FSDP2"], []
 for variant in variants:
     seconds, spread, sent = launch(timed, variant, lab.size("repeats"), ranks=2)[0]
     row = {"variant": variant, "ranks": 2, "parameters": P, "step_seconds": seconds}
     row["spread_seconds"] = spread
-    steps.append({**row, "sent_bytes": sent})  # 0: FSDP2 does not send through `group`
+    steps.append({**row, "sent_bytes": sent})
 
 # %% tags=["grade"]
 lab.experiment("steps", steps)
@@ -604,17 +758,31 @@ show.bars(
 )
 
 # %% [markdown]
-# **Explain**: stages 1 and 2 send what DDP sends, and yet take longer: DDP hides its messages behind backward, yours are
-# waited for. The package's stages hide theirs.
+# **Explain**: stages 1 and 2 send what DDP sends, and yet take longer, because DDP hides its messages behind backward and
+# yours are waited for. The package's stages hide theirs.
 #
-# **Question**: stage 3 gathers twice and reduces once. How many times DDP's bytes does it send, in your own table?
+# **Question**: how many times DDP's bytes does stage 3 send, in your own table? Compare with the formula of section 4.
+#
+# (FSDP2 is not metered: it sends, but through PyTorch's own process group, which our meter does not see. A recorded 0 means
+# that nobody counted.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
 volume = steps[3]["sent_bytes"] / steps[0]["sent_bytes"]
 ### LAB volume = None  # your answer, 1 where both send as much
 ### END SOLUTION
-show.table(steps)
+show.table(
+    [
+        {
+            "variant": r["variant"],
+            "step, median (ms)": round(1e3 * r["step_seconds"], 1),
+            "± (ms)": round(1e3 * r["spread_seconds"], 1),
+            "a rank sends (bytes a step)": r["sent_bytes"] or None,
+        }
+        for r in steps
+    ],
+    caption=f"Measured on 2 ranks, {show.count_text(P)} parameters; –: not metered",
+)
 
 # %% tags=["grade"]
 lab.answer("volume", volume)
@@ -622,10 +790,37 @@ lab.answer("volume", volume)
 # %% [markdown]
 # ## 8 · A model that does not fit
 #
-# A deeper model; each rank's budget is **4 P bytes, a quarter of the states' 16 P**.
+# A deeper model, and each rank's budget is **$4P$ bytes, a quarter of the $16P$** that its states take. Four ranks together
+# have exactly as much as there is to hold.
 #
-# **Predict**: how many of five runs get through? One rank; four with DDP; four with your stage 3; the same offloaded to
-# disk; four with the package's `Zero3` in mixed precision (14 P/N).
+# One of the runs will be the package's `Zero3` in mixed precision, and its sum is not the paper's. The accounts, as bytes a
+# parameter over all ranks:
+
+# %%
+accounts = {
+    "value, FP32": [4, 4, 4],
+    "moments, FP32": [8, 8, 8],
+    "gradient": [4, 2, 2],
+    "BF16 copy": [0, 2, 0],
+}
+show.bars(
+    ["yours\nFP32: 16", "the paper's\nmixed: 16", "package's\nmixed: 14"],
+    accounts,
+    stacked=True,
+    y="bytes for each parameter, over all ranks",
+    title="The same stage 3, three accounts (computed)",
+    alt="Stacked bars of bytes a parameter: yours 4 + 8 + 4, the paper's 4 + 8 + 2 + 2, the package's 4 + 8 + 2.",
+)
+
+# %% [markdown]
+# Both mixed ones reduce gradients in BF16, 2 bytes instead of 4. The paper keeps a BF16 *shard* of the values beside the
+# FP32 master, which brings the sum back to $16\,P/N$. The package keeps none: when a unit is gathered, it rounds its part
+# of the master to BF16 and sends that. Hence $14\,P/N$. What is gathered is BF16 either way, and so a gather sends half the
+# bytes of yours.
+#
+# **Predict**: how many of five runs get through $4P$ bytes a rank? One rank; four with DDP; four with your stage 3; the same
+# offloaded to disk; four with the package's `Zero3` in mixed precision. (Beside its shards a rank needs room for the units
+# that are full, and for activations.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -634,7 +829,11 @@ guess = 2
 ### END SOLUTION
 lab.predict("runs_that_fit", guess)
 
-# %% tags=["experiment"]
+# %% [markdown]
+# Folded: the model, its budget, and `train_within`, which trains it for some steps and gives the loss and the bytes at the
+# peak. All ranks see the *same* five tokens, so that the average of their gradients is the gradient of one process.
+
+# %% tags=["folded"]
 import tempfile
 
 from minitrain.ranks.errors import RankError
@@ -644,7 +843,7 @@ from minitrain.memory.stores import DiskStore
 
 deep = preset(lab.size("preset"), layers=lab.size("deep"))
 size = sum(p.numel() for p in build(deep, device="meta").parameters())
-budget, few = 4 * size, tokens_of(0)[:1, :5]
+budget, few, lab_steps = 4 * size, tokens_of(0)[:1, :5], lab.size("steps")
 
 
 def mixed_trainer(group, model):
@@ -674,8 +873,8 @@ def train_within(group, variant, limit, folder=None):
     return loss.item(), ledger.peak_bytes
 
 
-lab_steps, folder, fits, tables = lab.size("steps"), tempfile.mkdtemp(), [], {}
-free_loss, needed = launch(train_within, "DDP", "10 GB", ranks=1)[0]
+# %% tags=["experiment"]
+folder, fits, tables = tempfile.mkdtemp(), [], {}
 plan = {
     "1 rank": (1, "DDP", None),
     "4 ranks, DDP": (4, "DDP", None),
@@ -683,48 +882,58 @@ plan = {
     "4 ranks, stage 3, offloaded": (4, "stage 3", folder),
     "4 ranks, package, mixed": (4, "mixed", None),
 }
+free_loss, needed = launch(train_within, "DDP", "10 GB", ranks=1)[0]
 for run, (ranks, variant, place) in plan.items():
-    row = {"run": run, "ranks": ranks, "parameters": size, "budget_bytes": budget}
     try:
         loss, peak = launch(train_within, variant, budget, place, ranks=ranks)[0]
     except RankError as error:
-        tables[run] = str(error)
-        loss, peak = 0.0, 0
-    fits.append(
-        {**row, "fits": peak > 0, "peak_bytes": peak, "loss": loss, "loss_without_budget": free_loss}
-    )  # fmt: skip
+        loss, peak, tables[run] = 0.0, 0, str(error)
+    row = {"run": run, "ranks": ranks, "parameters": size, "budget_bytes": budget}
+    row |= {"fits": peak > 0, "peak_bytes": peak, "loss": loss}
+    fits.append({**row, "loss_without_budget": free_loss})
 
 # %% tags=["grade"]
 lab.experiment("fits", fits)
+
+# %% [markdown]
+# What the ledger says of the first run, at the moment when it breaks off: in the very first forward, for the values alone
+# are $4P$, and the first activations are too much. (The ledger counts in MiB, 1 MiB = 1.049 MB.)
 
 # %%
 text = tables["1 rank"]
 print(text[text.index("out of memory") :].split("most are")[0])
 
 # %%
-lab.reveal("runs_that_fit", sum(row["fits"] for row in fits))
-
-
-def outcome(row):
-    return f"{row['peak_bytes'] / 1e6:.1f} MB" if row["fits"] else "out of memory"
-
-
+lab.reveal("runs_that_fit", sum(row["fits"] for row in fits), budget=4)
 show.table(
     [
-        {"run": r["run"], "at the peak": outcome(r), "loss": r["loss"] or "-"}
+        {
+            "run": r["run"],
+            "at the peak (MB)": f"{r['peak_bytes'] / 1e6:.1f}"
+            if r["fits"]
+            else "out of memory",
+            "loss": f"{r['loss']:.4f}" if r["fits"] else "–",
+            "less one process's": f"{r['loss'] - free_loss:+.4f}" if r["fits"] else "–",
+        }
         for r in fits
     ],
-    caption=f"{show.count_text(size)} parameters, budget {budget / 1e6:.1f} MB a rank",
+    caption=f"Measured: {show.count_text(size)} parameters, budget {budget / 1e6:.1f} MB a rank; "
+    f"one process without a budget: {needed / 1e6:.1f} MB, loss {free_loss:.4f}",
 )
 
 # %% [markdown]
-# **Explain**: DDP on four ranks fails four times. Stage 3 in float32 needs 16 P/4, the whole budget: no room for the units
-# that are full. Offload takes 8 P/4 away; mixed precision keeps gradients in 2 bytes. Both train to the loss of one
-# process without a budget.
+# **Explain**: DDP on four ranks is four times the same failure. Stage 3 in float32 needs $16P/4 = 4P$ for its shards, which
+# is the whole budget, and has no room left for a unit that is full. Offload takes $8P/4 = 2P$ away. Mixed precision needs
+# $14P/4 = 3.5P$ and fits with little to spare.
+#
+# The offloaded run has the loss of one process to the digits shown: it does the same float32 arithmetic, and a store gives
+# back the bits that it was given. Mixed precision does not. It computes in BF16, 8 bits of precision, and its loss differs
+# in the second decimal. That is rounding, not a mistake in the sharding; [e04](e04_mixed_precision.ipynb) is about what such
+# rounding does to training.
 
 # %% [markdown]
 # **Question**: a 70B model in stage 3 on 64 ranks, its moments on disks. Each rank's disk reads and writes at 5 GB/s. How
-# many seconds a step does it move state, both ways, one after the other?
+# many seconds a step does it move state, both ways, one after the other? (Section 6 has the formula.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -736,10 +945,19 @@ disk_seconds = 2 * 8 * 70e9 / 64 / 5e9
 lab.answer("disk_seconds", disk_seconds)
 
 # %% [markdown]
+# Is that much? Beside a step of 4 million tokens it is not: $6 \cdot 70\cdot10^9 \cdot 4\cdot10^6$ floating-point operations on
+# 64 GPUs that reach 400 TFLOP/s each take 66 s (computed), and most of the reading and writing can happen meanwhile. Beside
+# a step of 5 s it would be most of the step.
+
+# %% [markdown]
 # ## 9 · The bytes, stage by stage
 #
-# The moment between backward and the update, in the second step: parameters, gradients and optimizer state are all there.
-# Four ranks, everything in float32.
+# Now the picture that the lab promised. In float32 the formulas that you have derived are, in bytes a rank:
+#
+# $$16P, \qquad 8P + \frac{8P}{N}, \qquad 4P + \frac{12P}{N}, \qquad \frac{16P}{N}.$$
+#
+# They hold at one moment, the one between backward and the update of the second step: parameters, gradients and optimizer
+# state are all there, and no unit of stage 3 is full. Four ranks, measured by the ledger:
 
 
 # %% tags=["experiment"]
@@ -764,7 +982,10 @@ for stage, variant in enumerate(variants[:4]):
 # %% tags=["grade"]
 lab.experiment("held", held)
 
-# %% tags=["picture"]
+# %% [markdown]
+# Folded: the stacks, what the ledger found beside what the formula says.
+
+# %% tags=["picture", "folded"]
 formulas = [[4, 4, 8], [4, 4, 8 / N], [4, 4 / N, 8 / N], [4 / N, 4 / N, 8 / N]]
 names = [
     "DDP\n16 P",
@@ -797,11 +1018,12 @@ show.figure(
 )
 
 # %% [markdown]
-# In mixed precision (2 + 2 bytes of bfloat16, 12 of float32 master weights and moments) the paper's table 1 has 16 P,
-# 4 P + 12 P/N, 2 P + 14 P/N and 16 P/N.
+# In mixed precision the sum is the same and its parts are others: 2 + 2 bytes of BF16, and 12 of FP32 for the optimizer,
+# master and moments. So stage 1 cuts 12 of the 16, not 8, as the first picture showed: $16P$, $4P + 12P/N$,
+# $2P + 14P/N$ and $16P/N$ (the paper's table 1).
 #
-# **Question**: the largest model, in billions of parameters, whose states fit on 8 GPUs of 80e9 bytes each, in stages 0
-# to 3?
+# **Question**: by these formulas, what is the largest model, in billions of parameters, whose states fit on 8 GPUs of 80e9
+# bytes each, in stages 0 to 3?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -814,9 +1036,13 @@ largest = [80 / each for each in bytes_each]
 lab.answer("largest", largest)
 
 # %% [markdown]
-# > **On GPUs.** With two or more, `launch` uses NCCL, and all of this runs as it is. The budget is then the card's own.
+# > **On GPUs.** With two or more, `launch` starts one rank a GPU with NCCL. This lab as a whole has not been run there yet.
 #
-# Activations are not in these sums. They do not shrink with N; [e05](e05_activation_memory.ipynb) recomputes them.
+# **Takeaway**: on four ranks, measured, a parameter costs a rank 16 bytes under DDP and 10, 7 and 4 in the three stages. The
+# first two send what DDP sends; the third sends 1.5 times as much.
+#
+# Activations are in none of these sums. They belong to a rank's own rows and do not shrink with $N$;
+# [e05](e05_activation_memory.ipynb) recomputes them.
 
 # %%
 lab.score(read="minitrain/parallel/zero/stage_3.py")

@@ -593,10 +593,7 @@ class TestSweep(Experiment):
     """All-reduce over sizes, on this machine"""
 
     name = "sweep"
-    rests_on = (
-        "tree_broadcast",
-        "ring_all_reduce",
-    )
+    rests_on = ("tree_broadcast", "ring_all_reduce")
 
     @check(
         points=4, title="five sizes or more, over a factor of 1,000, and the bytes sent are exact"

@@ -724,10 +724,7 @@ class TestTraining(Experiment):
     """Toward the floor"""
 
     name = "training"
-    rests_on = (
-        "train_step",
-        "warmup_cosine",
-    )
+    rests_on = ("train_step", "warmup_cosine")
 
     @check(points=4, title="the held-out loss falls, and never below the floor")
     def test_floor(self, table):
@@ -774,10 +771,7 @@ class TestThroughput(Experiment):
     """Throughput and memory"""
 
     name = "throughput"
-    rests_on = (
-        "flops_per_token",
-        "mfu",
-    )
+    rests_on = ("flops_per_token", "mfu")
 
     @check(points=4, title="activations grow with batch x length; the model's own bytes do not")
     def test_bytes(self, table):
@@ -801,10 +795,7 @@ class TestScalingLaw(Experiment):
     """A law, and the floor that it must find"""
 
     name = "scaling_law"
-    rests_on = (
-        "train_step",
-        "training",
-    )
+    rests_on = ("train_step", "training")
 
     @check(points=3, title="E, with your own run among the others, is the true floor within 5%")
     def test_irreducible_loss(self, table):
@@ -860,10 +851,7 @@ class TestFlopsOfRun(Question):
     """What your run cost"""
 
     name = "run_flops"
-    rests_on = (
-        "flops_per_token",
-        "training",
-    )
+    rests_on = ("flops_per_token", "training")
 
     @check(
         points=5, title="FLOPs of your training run, from its tokens and the model's FLOPs a token"

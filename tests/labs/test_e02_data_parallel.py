@@ -682,11 +682,7 @@ class TestMeasured(Experiment):
     """One and two ranks, measured here"""
 
     name = "measured"
-    rests_on = (
-        "all_reduce_gradients",
-        "all_reduce_gradients_bucketed",
-        "DDP",
-    )
+    rests_on = ("all_reduce_gradients", "all_reduce_gradients_bucketed", "DDP")
 
     @check(points=5, title="each rank sent exactly 2(N-1)/N of its gradients' bytes")
     def test_bytes(self, table):

@@ -933,11 +933,7 @@ class TestTraffic(Experiment):
     """Bytes a layer"""
 
     name = "traffic"
-    rests_on = (
-        "parallel_mlp",
-        "parallel_attention",
-        "sequence_mlp",
-    )
+    rests_on = ("parallel_mlp", "parallel_attention", "sequence_mlp")
 
     @check(points=5, title="forward and backward send exactly what the closed form says")
     def test_bytes(self, table):
@@ -972,11 +968,7 @@ class TestActivations(Experiment):
     """Bytes kept for backward"""
 
     name = "activations"
-    rests_on = (
-        "parallel_mlp",
-        "parallel_attention",
-        "sequence_mlp",
-    )
+    rests_on = ("parallel_mlp", "parallel_attention", "sequence_mlp")
 
     @check(points=4, title="sequence keeps less than tensor, and gathered again 1/N of one rank")
     def test_order(self, table):
@@ -1015,10 +1007,7 @@ class TestDegrees(Experiment):
     """Efficiency against the degree"""
 
     name = "degrees"
-    rests_on = (
-        "parallel_mlp",
-        "parallel_attention",
-    )
+    rests_on = ("parallel_mlp", "parallel_attention")
 
     @check(points=4, title="1 to 16 ranks; efficiency is compute over step, and falls")
     def test_rows(self, table):

@@ -573,11 +573,7 @@ class TestBubble(Experiment):
     """The bubble on the emulated clock"""
 
     name = "bubble"
-    rests_on = (
-        "gpipe",
-        "one_forward_one_backward",
-        "run_operations",
-    )
+    rests_on = ("gpipe", "one_forward_one_backward", "run_operations")
 
     @check(points=4, title="both schedules on 4 ranks, 1 to 16 microbatches or more")
     def test_rows(self, table):
@@ -611,11 +607,7 @@ class TestLive(Experiment):
     """Activations held, GPipe against 1F1B"""
 
     name = "live"
-    rests_on = (
-        "gpipe",
-        "one_forward_one_backward",
-        "run_operations",
-    )
+    rests_on = ("gpipe", "one_forward_one_backward", "run_operations")
 
     @check(points=4, title="GPipe holds every microbatch on every rank, 1F1B p-r of them")
     def test_count(self, table):
@@ -647,11 +639,7 @@ class TestPlanned(Experiment):
     """What interleaving buys, and its price"""
 
     name = "planned"
-    rests_on = (
-        "gpipe",
-        "one_forward_one_backward",
-        "interleaved",
-    )
+    rests_on = ("gpipe", "one_forward_one_backward", "interleaved")
 
     @check(points=4, title="the bubble is (p-1)/(v·m+p-1) of the step")
     def test_bubble(self, table):
@@ -756,10 +744,7 @@ class TestSame(Question):
     """What 1F1B does not change"""
 
     name = "same_bubble"
-    rests_on = (
-        "bubble",
-        "live",
-    )
+    rests_on = ("bubble", "live")
 
     @check(points=3, title="what 1F1B improves over GPipe: time, memory, both or neither")
     def test_value(self, value, records):

@@ -1027,12 +1027,7 @@ class TestTraffic(Experiment):
     """What travels"""
 
     name = "traffic"
-    rests_on = (
-        "route",
-        "plan",
-        "mix",
-        "exchange",
-    )
+    rests_on = ("route", "plan", "mix", "exchange")
 
     @check(points=5, title="bytes are those of the rows that leave and come, to the byte")
     def test_bytes(self, table):
@@ -1077,11 +1072,7 @@ class TestLoads(Experiment):
     """The load over experts, three routers"""
 
     name = "balance"
-    rests_on = (
-        "route",
-        "balance_loss",
-        "update_bias",
-    )
+    rests_on = ("route", "balance_loss", "update_bias")
 
     @check(points=4, title="no choice is lost: every step counts all tokens K times")
     def test_conserved(self, table):
@@ -1114,12 +1105,7 @@ class TestEqualFlops(Experiment):
     """Dense against mixture at equal active FLOPs"""
 
     name = "equal_flops"
-    rests_on = (
-        "route",
-        "plan",
-        "mix",
-        "balance_loss",
-    )
+    rests_on = ("route", "plan", "mix", "balance_loss")
 
     @check(points=4, title="the same FLOPs a token but the router's, more parameters")
     def test_flops(self, table):

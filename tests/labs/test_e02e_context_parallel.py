@@ -880,11 +880,7 @@ class TestTraffic(Experiment):
     """Bytes on the wire"""
 
     name = "traffic"
-    rests_on = (
-        "ring_forward",
-        "ring_backward",
-        "ulysses",
-    )
+    rests_on = ("ring_forward", "ring_backward", "ulysses")
 
     @check(points=6, title="gather, ring and Ulysses send exactly what the closed forms say")
     def test_bytes(self, table):
@@ -914,10 +910,7 @@ class TestMemory(Experiment):
     """Bytes held"""
 
     name = "memory"
-    rests_on = (
-        "ring_forward",
-        "ulysses",
-    )
+    rests_on = ("ring_forward", "ulysses")
 
     @check(
         points=4, title="kept for backward: exactly the closed forms of gather, ring and Ulysses"
@@ -964,10 +957,7 @@ class TestBalance(Experiment):
     """FLOPs of each rank"""
 
     name = "balance"
-    rests_on = (
-        "zigzag",
-        "ring_forward",
-    )
+    rests_on = ("zigzag", "ring_forward")
 
     @check(points=5, title="exactly 4r + 3 half-blocks contiguously, and 2N + 1 in zig-zag")
     def test_flops(self, table):

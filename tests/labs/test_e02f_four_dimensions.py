@@ -9,7 +9,7 @@ from itertools import permutations
 import torch
 
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.parallel.layout import layout_of
 
 from .probes import e02f_four_dimensions as probes
@@ -33,6 +33,26 @@ SIZES = {
         "gpus": [16384, 24576],
     },
     "test": {"meshes": [(1, 2, 2, 1, 2), (2, 1, 1, 2, 2)]},
+}
+
+
+def tp_share(layers, activations, gradients):
+    """Of the elements that a rank sends, with two ranks on each axis and two microbatches."""
+    tp, pp = 4 * layers * 2 * activations, 2 * activations
+    return tp / (tp + pp + gradients)
+
+
+REVEALS = {
+    "norm_copies": Reveal(
+        "measured",
+        "dp · tp: neither cuts a norm, and pp gives it to one stage",
+        formula=lambda dp, tp: dp * tp,
+    ),
+    "tp_share": Reveal(
+        "measured",
+        "16 A of 16 A + 2 A + 3,900: four sums in each of 2 layers for each of 2 microbatches",
+        formula=tp_share,
+    ),
 }
 FILES = tuple(
     f"minitrain/parallel/{name}.py"
@@ -720,11 +740,7 @@ class TestEqual(Experiment):
     """Meshes of 8 ranks against one process"""
 
     name = "equal"
-    rests_on = (
-        "Mesh",
-        "clip_on_mesh",
-        "place",
-    )
+    rests_on = ("Mesh", "clip_on_mesh")
 
     @check(points=3, title="meshes on which dp, tp, pp and ep are each cut, three at a time")
     def test_rows(self, table):
@@ -752,11 +768,7 @@ class TestTraffic(Experiment):
     """Six orders of the axes"""
 
     name = "traffic"
-    rests_on = (
-        "Mesh",
-        "bytes_between",
-        "place",
-    )
+    rests_on = ("Mesh", "bytes_between", "place")
 
     @check(points=2, title="all six orders, and the same bytes in each")
     def test_rows(self, table):
@@ -798,10 +810,7 @@ class TestPast(Experiment):
     """Tensor parallelism past the node"""
 
     name = "past_the_node"
-    rests_on = (
-        "bytes_between",
-        "place",
-    )
+    rests_on = ("bytes_between", "place")
 
     @check(points=3, title="memory falls with tp; at 8 it fits, at 4 not")
     def test_memory(self, table):
@@ -826,10 +835,7 @@ class TestLayouts(Experiment):
     """16,384 and 24,576 GPUs"""
 
     name = "layouts"
-    rests_on = (
-        "Mesh",
-        "place",
-    )
+    rests_on = ("Mesh", "place")
 
     @check(points=3, title="every mesh uses all GPUs of its cluster")
     def test_rows(self, table):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
 
 from .probes import e03_zero as probes
@@ -32,6 +32,16 @@ SIZES = {
     "test": {"layers": 2, "deep": 10, "steps": 1, "repeats": 1},
     "gpu": {"preset": "30M", "layers": 8, "batch": 8, "length": 512},
     "multi": {"preset": "100M", "layers": 12, "batch": 16, "length": 1024},
+}
+REVEALS = {
+    "bytes_a_parameter": Reveal(
+        "measured", "8 + 8/N, all in float32", formula=lambda ranks: 8 + 8 / ranks
+    ),
+    "runs_that_fit": Reveal(
+        "measured",
+        "bytes a parameter of the states alone: 16, 16, 16/4, 8/4 and 14/4; 16/4 is the whole budget",
+        formula=lambda budget: sum(each < budget for each in (16, 16, 16 / 4, 8 / 4, 14 / 4)),
+    ),
 }
 HIDDEN = (
     "minitrain/parallel/zero/plain.py",
@@ -750,11 +760,7 @@ class TestHeld(Experiment):
     """Bytes a rank holds, stage by stage"""
 
     name = "held"
-    rests_on = (
-        "Zero1",
-        "reduce_unit",
-        "Zero3",
-    )
+    rests_on = ("Zero1", "reduce_unit", "Zero3")
 
     @check(points=6, title="each stage holds what its formula says, and one unit more at most")
     def test_bytes(self, table):
@@ -817,13 +823,7 @@ class TestSteps(Experiment):
     """Time and traffic of a step"""
 
     name = "steps"
-    rests_on = (
-        "Zero1",
-        "reduce_unit",
-        "ShardedUnit",
-        "Zero3",
-        "offloaded_step",
-    )
+    rests_on = ("Zero1", "reduce_unit", "ShardedUnit", "Zero3", "offloaded_step")
 
     @check(points=4, title="DDP and stages 1 and 2 send 2(N-1)/N of P, stage 3 half as much again")
     def test_sent(self, table):

@@ -1015,10 +1015,7 @@ class TestStall(Experiment):
     """The update that BF16 cannot see"""
 
     name = "stall"
-    rests_on = (
-        "MasterWeights",
-        "stochastic_round",
-    )
+    rests_on = ("MasterWeights", "stochastic_round")
 
     @check(points=2, title="plain BF16 stands still where the step is under half of its spacing")
     def test_stall(self, table):
@@ -1087,12 +1084,7 @@ class TestFormats(Experiment):
     """The same model in eight formats"""
 
     name = "formats"
-    rests_on = (
-        "LossScaler",
-        "MasterWeights",
-        "fake_quantize",
-        "AmaxHistory",
-    )
+    rests_on = ("LossScaler", "MasterWeights", "fake_quantize", "AmaxHistory")
 
     @check(points=2, title="what is emulated says so")
     def test_emulated(self, table):

@@ -323,10 +323,7 @@ class TestSaved(Experiment):
     """Bytes a token and block"""
 
     name = "saved"
-    rests_on = (
-        "Checkpoint",
-        "keep",
-    )
+    rests_on = ("Checkpoint", "keep")
 
     @check(points=4, title="measured bytes are the closed form's, exactly")
     def test_formula(self, table):
@@ -457,10 +454,7 @@ class TestSegments(Experiment):
     """How long a segment should be"""
 
     name = "segments"
-    rests_on = (
-        "Checkpoint",
-        "plan_peak",
-    )
+    rests_on = ("Checkpoint", "plan_peak")
 
     @check(points=4, title="the measured peak is your plan_peak's, within one input")
     def test_peak(self, table):
@@ -623,11 +617,7 @@ class TestTradeoff(Experiment):
     """Memory against compute"""
 
     name = "tradeoff"
-    rests_on = (
-        "Checkpoint",
-        "keep",
-        "optimal_plan",
-    )
+    rests_on = ("Checkpoint", "keep", "optimal_plan")
 
     def row(self, table, name):
         rows = {row["way"]: row for row in table}
@@ -1051,10 +1041,7 @@ class TestLengths(Experiment):
     """L² against L"""
 
     name = "lengths"
-    rests_on = (
-        "tiled_forward",
-        "tiled_backward",
-    )
+    rests_on = ("tiled_forward", "tiled_backward")
 
     def peaks(self, table, kernel):
         peaks = {row["length"]: row["peak_bytes"] for row in table if row["kernel"] == kernel}

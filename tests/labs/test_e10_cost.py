@@ -926,11 +926,7 @@ class TestMemory(Experiment):
     """Figure 1 of Korthikanti et al. again"""
 
     name = "memory"
-    rests_on = (
-        "weights",
-        "state_bytes",
-        "activation_bytes",
-    )
+    rests_on = ("weights", "state_bytes", "activation_bytes")
 
     @check(points=4, title="eight bars: activations exact, states within 4%")
     def test_rows(self, table):
@@ -1098,10 +1094,7 @@ class TestDeadline(Question):
     """The cheapest that is done in time"""
 
     name = "deadline"
-    rests_on = (
-        "clouds",
-        "pareto",
-    )
+    rests_on = ("clouds", "pareto")
 
     @check(points=5, title="the cheapest within 30 days, by the typical price")
     def test_value(self, value, records):

@@ -13,12 +13,14 @@ from minitrain.lab.ideas.experts import router
 from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
+from minitrain.lab.ideas.mesh import counted_once, mesh_lines
 from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.roof import roofline
 from minitrain.lab.ideas.tiles import attention_tiles
 from minitrain.lab.ideas.tree import tree_broadcast
+from minitrain.lab.ideas.units import unit_lifetimes
 from minitrain.lab.ideas.zero import zero_stages
 
 __all__ = [
@@ -26,7 +28,9 @@ __all__ = [
     "buckets",
     "checkpoints",
     "column_cut",
+    "counted_once",
     "grouped_heads",
+    "mesh_lines",
     "number_lines",
     "pareto_front",
     "ring_all_gather",
@@ -36,5 +40,6 @@ __all__ = [
     "router",
     "row_cut",
     "tree_broadcast",
+    "unit_lifetimes",
     "zero_stages",
 ]

@@ -19,12 +19,14 @@ from minitrain.lab.ideas import (
     context,
     experts,
     formats,
+    mesh,
     overlap,
     pareto,
     ring,
     roof,
     tiles,
     tree,
+    units,
     zero,
 )
 from minitrain.lab.ideas.schematic import Schematic
@@ -145,6 +147,21 @@ def test_formats_are_those_of_torch():
         info = torch.finfo(dtype)
         assert info.max == form.largest and info.smallest_normal == 2.0**form.smallest
         assert info.eps == 2.0**-form.mantissa
+
+
+def test_a_unit_ahead_hides_its_gather_and_takes_its_place():
+    alone, ahead = units.Pass(units.ON_DEMAND), units.Pass(units.AHEAD)
+    assert math.isclose(alone.waits(), 9 * units.MESSAGE)  # six gathers and three reduces
+    assert math.isclose(ahead.waits(), 5 * units.MESSAGE)  # the first gather of either way
+    assert sorted(words for *_, words in alone.network) == sorted(w for *_, w in ahead.network)
+
+
+def test_lines_of_the_first_axis_leave_the_node():
+    for order in mesh.ORDERS:
+        first, *others = order.split()
+        assert f"{first}: 4 of 4 between nodes" in mesh.say_lines(order, first)
+        assert all("all inside a node" in mesh.say_lines(order, axis) for axis in others)
+    assert [mesh.holders(parameter) for parameter in mesh.PARAMETERS] == [4, 2, 4]
 
 
 def test_tiles_carry_what_a_softmax_needs():

@@ -1,0 +1,122 @@
+"""When a unit of ZeRO-3 has memory: gathered before it computes, freed after it, twice a step.
+
+Three units, forward and then backward, on one rank. In units of one forward: a backward takes 2,
+a gather or a reduce-scatter 0.8. The network carries one message at a time; a reduce-scatter is
+waited for, as lab e03 writes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
+from minitrain.lab.drawing.figures import lighter
+from minitrain.lab.drawing.shapes import IDLE, bare, box, rectangle, say
+from minitrain.lab.ideas.schematic import Schematic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+UNITS, FORWARD, BACKWARD, MESSAGE = 3, 1.0, 2.0, 0.8
+ON_DEMAND, AHEAD = "on demand", "one unit ahead"
+NAMED = 2  # the unit whose four moments are named
+LEFT, SCALE, HIGH = 1.5, 0.72, 0.52
+RANK, MEMORY = 0.8, 1.5  # where the lanes begin; the network's is the first
+WAITS = {"edgecolor": IDLE["edgecolor"], "hatch": IDLE["hatch"], "linewidth": 0}
+Span = tuple[float, float, str]
+
+
+class Pass:
+    """One forward and backward: what the network carries, the rank computes, the memory holds."""
+
+    def __init__(self, order: str) -> None:
+        self.network: list[Span] = []
+        self.rank: list[Span] = []
+        self.memory: dict[int, list[Span]] = {unit: [] for unit in range(1, UNITS + 1)}
+        self.asked: dict[int, tuple[float, float]] = {}  # unit: when, and when it is there
+        self.now = 0.0
+        for unit in self.memory:
+            self.compute("forward", unit, unit + 1 if order == AHEAD else 0)
+        for unit in reversed(self.memory):
+            self.compute("backward", unit, unit - 1 if order == AHEAD else 0)
+
+    def send(self, kind: str, unit: int) -> float:
+        """When it has arrived."""
+        start = max(self.now, self.network[-1][1] if self.network else 0.0)
+        self.network.append((start, start + MESSAGE, f"{kind}\n{unit}"))
+        return start + MESSAGE
+
+    def gather(self, unit: int) -> None:
+        if unit in self.memory and unit not in self.asked:
+            self.asked[unit] = self.now, self.send("gather", unit)
+
+    def compute(self, word: str, unit: int, neighbour: int) -> None:
+        self.gather(unit)
+        asked, there = self.asked[unit]
+        self.now = max(self.now, there)
+        self.gather(neighbour)
+        length = FORWARD if word == "forward" else BACKWARD
+        self.rank.append((self.now, self.now + length, f"{word}\n{unit}"))
+        self.now += length
+        if word == "backward":
+            self.now = self.send("reduce", unit)
+        del self.asked[unit]
+        self.memory[unit] += [(asked, there, "arrives"), (there, self.now, "full")]
+
+    def waits(self) -> float:
+        """How long the rank does nothing but wait."""
+        return self.now - sum(end - start for start, end, _ in self.rank)
+
+
+def at(time: float) -> float:
+    return LEFT + time * SCALE
+
+
+def draw_units(ax: Axes, prefetch: str) -> None:
+    shown, longest = Pass(prefetch), Pass(ON_DEMAND).now
+    bare(ax, at(longest) + 0.2, 4.55)
+    for name, y in (("network", 0.1), ("rank", RANK)):
+        say(ax, LEFT - 0.12, y + HIGH / 2, name, 8.5, ha="right")
+    ax.add_patch(rectangle(LEFT, RANK, shown.now * SCALE, HIGH, "white", **WAITS))
+    for start, end, words in shown.network:
+        color = ORANGE if words.startswith("gather") else GREEN
+        box(ax, at(start), 0.1, (end - start) * SCALE - 0.03, HIGH, color, words, 7)
+    for start, end, words in shown.rank:
+        box(ax, at(start), RANK, (end - start) * SCALE - 0.03, HIGH, BLUE, words, 7)
+    for unit, spans in shown.memory.items():
+        draw_memory(ax, unit, spans)
+    name_moments(ax, shown.rank)
+
+
+def draw_memory(ax: Axes, unit: int, spans: list[Span]) -> None:
+    y = MEMORY + 0.58 * (unit - 1)
+    say(ax, LEFT - 0.12, y + 0.2, f"memory of {unit}", 8.5, ha="right")
+    for start, end, words in spans:
+        wide = (end - start) * SCALE - 0.02
+        shade = lighter(BLUE, 0.85 if words == "arrives" else 0.6)
+        box(ax, at(start), y, wide, 0.4, shade, words, 7)
+
+
+def name_moments(ax: Axes, computed: list[Span]) -> None:
+    """The four moments of one unit, on dotted lines."""
+    for word in ("forward", "backward"):
+        start, end, _ = next(span for span in computed if span[2] == f"{word}\n{NAMED}")
+        for when, name, y in ((start, f"before_{word}", 3.75), (end, f"after_{word}", 4.25)):
+            ax.plot([at(when)] * 2, [RANK, y - 0.15], color="#666666", linestyle=":", linewidth=1)
+            say(ax, at(when), y, name, 8)
+
+
+def say_units(prefetch: str) -> str:
+    shown = Pass(prefetch)
+    whole = "one unit is" if prefetch == ON_DEMAND else "two units are"
+    return (
+        f"Gathered {prefetch}: the rank waits {shown.waits():.1f} of {shown.now:.1f} units of "
+        f"time. Three units go forward and backward; each is gathered before both, and freed after "
+        f"both. Where the rank waits it is hatched. At most {whole} in memory. Dotted: the four "
+        f"moments at which something happens to unit {NAMED}."
+    )
+
+
+unit_lifetimes = Schematic(
+    draw_units, say_units, (9.5, 3.7), {"prefetch": ([ON_DEMAND, AHEAD], AHEAD)}
+)
