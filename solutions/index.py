@@ -13,20 +13,20 @@ overview()
 # %% [markdown]
 # ## What each lab answers
 #
-# | lab | the question | an hour with | before it |
-# |---|---|---|---|
-# | [e00](../labs/e00_ranks_and_collectives.ipynb) | How do ranks talk, and what does a message cost? | send and receive, up to the ring all-reduce | |
-# | [e01](../labs/e01_baseline.ipynb) | What does one device do, and how far is that from its best? | a small language model, metered | e00 |
-# | [e02](../labs/e02_data_parallel.ipynb) | How are gradients averaged while the model still computes? | DDP, bucketed and overlapped | e01 |
-# | [e02b](../labs/e02b_tensor_parallel.ipynb) | How is one layer cut over ranks? | tensor and sequence parallelism | e02 |
-# | [e02c](../labs/e02c_pipeline_parallel.ipynb) | Who waits when layers stand in a row? | GPipe, 1F1B, interleaved | e02 |
-# | [e02d](../labs/e02d_expert_parallel.ipynb) | How does each token reach its experts? | a router and the all-to-all | e02c |
-# | [e02e](../labs/e02e_context_parallel.ipynb) | How is one long text read by many ranks? | ring attention and Ulysses | e02b |
-# | [e02f](../labs/e02f_four_dimensions.ipynb) | Which cut goes where on a cluster? | the mesh and its placement | e02c |
-# | [e03](../labs/e03_zero.ipynb) | How is a model trained that no rank can hold? | ZeRO 1, 2 and 3 | e02 |
-# | [e04](../labs/e04_mixed_precision.ipynb) | How few bits does a number need? | FP16, BF16 and FP8 | e03 |
-# | [e05](../labs/e05_activation_memory.ipynb) | What may be forgotten and computed again? | checkpoints, and attention in tiles | e01 |
-# | [e10](../labs/e10_cost.ipynb) | What does a run cost, before it is rented? | a planner in closed forms | e02 |
+# | lab | its question |
+# |---|---|
+# | [e00](../labs/e00_ranks_and_collectives.ipynb) | How do ranks talk, and what does a message cost? |
+# | [e01](../labs/e01_baseline.ipynb) | How well does one device train? |
+# | [e02](../labs/e02_data_parallel.ipynb) | How are gradients averaged while the model still computes? |
+# | [e02b](../labs/e02b_tensor_parallel.ipynb) | How is one layer cut over ranks? |
+# | [e02c](../labs/e02c_pipeline_parallel.ipynb) | Who waits when layers stand in a row? |
+# | [e02d](../labs/e02d_expert_parallel.ipynb) | How does each token reach its experts? |
+# | [e02e](../labs/e02e_context_parallel.ipynb) | How do many ranks read one long text? |
+# | [e02f](../labs/e02f_four_dimensions.ipynb) | Which cut goes where on a cluster? |
+# | [e03](../labs/e03_zero.ipynb) | How is a model trained that no rank can hold? |
+# | [e04](../labs/e04_mixed_precision.ipynb) | How few bits does a number need? |
+# | [e05](../labs/e05_activation_memory.ipynb) | What may be forgotten and computed again? |
+# | [e10](../labs/e10_cost.ipynb) | What does a run cost, before it is rented? |
 
 # %% [markdown]
 # ## How a lab works
