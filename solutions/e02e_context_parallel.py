@@ -1047,8 +1047,8 @@ print(f"{t} tokens a rank: {times[0]} to compute, {times[1]} to send")
 lab.answer("tokens_to_hide", tokens_to_hide)
 
 # %% [markdown]
-# **Explain**: in one step a rank of a zig-zag ring computes two half-blocks, $2 \cdot 4HC\,(t/2)^2 = 2HC\,t^2$ FLOPs, and sends $2KC\,t$
-# numbers of 2 bytes. With $R$ FLOP/s and $\beta$ bytes/s the two take equally long at
+# **Explain**: a pair of query and key costs $4C$ FLOPs a head, $2C$ for the score and $2C$ for the value. In one step a rank of a
+# zig-zag ring computes two half-blocks, $2 \cdot 4HC\,(t/2)^2 = 2HC\,t^2$ FLOPs, and sends $2KC\,t$ numbers of 2 bytes. With $R$ FLOP/s and $\beta$ bytes/s the two take equally long at
 #
 # $$t = \frac{4KC}{2HC} \cdot \frac{R}{\beta} = 2\,\frac{K}{H} \cdot \frac{R}{\beta}.$$
 #
