@@ -13,8 +13,9 @@
 # ![Causal mask of 4 ranks, contiguous and zig-zag, each block in its rank's colour with its step; bars of FLOPs below](../labs/pictures/e02e_context_parallel.png)
 
 # %% tags=["setup"]
+from functools import partial
 import torch
-from minitrain.lab import Lab, show
+from minitrain.lab import Lab, ideas, show
 from minitrain.ranks.launch import launch
 
 lab = Lab("e02e_context_parallel")
@@ -22,10 +23,42 @@ lab = Lab("e02e_context_parallel")
 # %% [markdown]
 # ## 1 · Half an answer, and half an answer
 #
-# Norms, MLPs and the loss work on each token alone. Attention reads *all* earlier tokens, on other ranks too.
+# Activations grow with the length of the text. When those of one text no longer fit on a GPU, the text itself is cut: each of
+# $N$ ranks holds $T/N$ of its $T$ tokens. Norms, MLPs and the loss work on each token alone and do not notice. Attention does:
+# a query reads the keys of *all* earlier tokens, and most of them now lie on other ranks.
+
+# %% [markdown]
+# A rank could gather all keys first. But if it can compute attention to one set of keys, then to the next, and **merge** the
+# answers, it never needs them all at once. The picture shows it for one query and eight keys. A bar is
+# the exponential of a score, and below it stands the key's value. Move the cut: the two answers change, the merged one does not.
+
+# %%
+ideas.merged_attention()
+
+# %% [markdown]
+# Why does it work? Let $s_j = q \cdot k_j / \sqrt C$ be the score of key $j$, with $C$ the size of a head, and $v_j$ its value.
+# Over a set $A$ of keys, attention is a mean of values, weighed by $e^{s_j}$:
 #
-# So compute attention to one set of keys, then to another, and **merge**. `attend` gives what that takes; `offset` is how
-# many places the first query comes after the first key:
+# $$o_A = \frac{1}{Z_A} \sum_{j \in A} e^{s_j} v_j, \qquad Z_A = \sum_{j \in A} e^{s_j}.$$
+#
+# $Z_A$ is what the set weighs. For two sets without a common key, both sums just add up, so
+#
+# $$Z = Z_A + Z_B, \qquad o = \frac{Z_A}{Z}\, o_A + \frac{Z_B}{Z}\, o_B.$$
+#
+# In the picture, with the cut after three keys, the sets weigh 3.5 and 4.5. Their answers count 3.5/8 and 4.5/8. All that must be
+# kept of a set is its answer and its weight.
+
+# %% [markdown]
+# The weight is kept as a logarithm, $\text{lse}_A = \log Z_A$ (for log-sum-exp), because scores of 1,000 exist and
+# $e^{1000}$ does not: float32 ends near $e^{88.7}$. In logarithms
+#
+# $$\text{lse} = \log\left(e^{\text{lse}_A} + e^{\text{lse}_B}\right), \qquad \frac{Z_A}{Z} = e^{\text{lse}_A - \text{lse}},$$
+#
+# and the second exponent is never above 0. One case is special: a query that may read no key of a set. It weighs $Z = 0$, its
+# lse is $-\infty$ and its answer 0. Where both sets are such, $-\infty - (-\infty)$ would be NaN.
+#
+# `attend` below gives both for one set of keys. Its `offset` is how many places of the text the first query comes after the
+# first key, which says what the causal mask hides.
 
 
 # %%
@@ -47,10 +80,8 @@ def attend(q, k, v, offset):
 #
 # Difficulty 2 of 5 · 6 minutes · 8 points
 #
-# Two sets together weigh `both = log(exp(lse) + exp(new_lse))`; each `out` counts with its share `exp(lse - both)`.
-#
-# Scores of 1,000 exist, exp(1000) does not: `torch.logaddexp` knows how. A row that read nothing has `lse = -inf`, out 0;
-# two of them give 0 and -inf, not NaN.
+# Return the answer and the lse over both sets of keys. `torch.logaddexp` computes the logarithm above without overflow. A row
+# that read nothing in either set gives `out` 0 and `lse` $-\infty$, and no NaN.
 
 
 # %% tags=["exercise"]
@@ -90,13 +121,26 @@ merge = lab.grade(merge)
 # %% [markdown]
 # ## 2 · Keys on their way
 #
-# N ranks form a ring ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)). Each sends the keys and values it has to the
-# right and takes the left one's, N-1 times. `pass_on` starts a message: it costs nothing if it travels *while* the rank
-# computes with the block it has.
+# Now the keys must travel. In **ring attention** ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)) the $N$ ranks stand in a
+# ring. Each starts with its own block of keys and values. In every step it computes attention of its queries to the block it
+# has, passes the block on to its right, and takes the next from its left. After $N$ steps it has seen all blocks, and held
+# two at a time.
 #
-# ### Exercise 2 · `around`
+# In the picture rows are queries and columns keys, in eight pieces of the text. A colour is a rank, and a coloured
+# square is computed in this step. Move `step`; the handle `order` is for section 3.
+
+# %%
+ideas.ring_attention()
+
+# %% [markdown]
+# In step $s$ a rank has the block that began $s$ places to its left. A block makes $N-1$ hops; a last one would only bring it
+# back to its owner, who no longer needs it.
 #
-# Difficulty 3 · 7 minutes · 10 points
+# What does the travelling cost? Say that a step computes for $t_c$ seconds and a message takes $t_x$. One after the other they
+# last $t_c + t_x$. But a block that is being read may already be on its way to the next rank: if the message is started
+# *before* the computing, and waited for *after* it, a step lasts $\max(t_c, t_x)$. If $t_x \le t_c$ the ring costs nothing.
+#
+# `pass_on` starts a message and returns a function that waits for what comes from the left.
 
 
 # %%
@@ -105,6 +149,15 @@ def pass_on(group, tensor):
     arriving = group.irecv(torch.empty_like(tensor), (group.rank - 1) % group.size)
     leaving = group.isend(tensor, (group.rank + 1) % group.size)
     return lambda: (leaving.wait(), arriving.wait())[1]
+
+
+# %% [markdown]
+# ### Exercise 2 · `around`
+#
+# Difficulty 3 · 7 minutes · 10 points
+#
+# `around` is a generator: it hands out one block after the other, and its caller computes between two of them. What it starts
+# before a `yield` travels during that time.
 
 
 # %% tags=["exercise"]
@@ -143,7 +196,8 @@ around = lab.grade(around)
 # %% [markdown]
 # ## 3 · Late tokens cost more
 #
-# Token i reads i + 1 keys. Cut the text into N runs, and the last rank reads far more than the first.
+# Under a causal mask token $i$, counted from 0, reads $i + 1$ keys. Cut the text into $N$ consecutive runs, and the last rank has
+# the longest rows of the mask.
 #
 # **Predict**: four ranks, a long text. How many times the first rank's pairs (query, key) does the last one compute?
 
@@ -153,17 +207,38 @@ guess = 7
 ### LAB guess = None  # times, your guess
 ### END SOLUTION
 lab.predict("last_over_first", guess)
-starts = torch.arange(4) / 4  # where each quarter of the text begins
-pairs = (starts + 1 / 4) ** 2 - starts**2  # i + 1 keys, added up
-lab.reveal("last_over_first", (pairs[3] / pairs[0]).item(), note="1 : 3 : 5 : 7")
+
+# %%
+i = torch.arange(4000).view(4, -1)  # the tokens of each rank
+pairs = (i + 1).sum(1)
+lab.reveal("last_over_first", (pairs[3] / pairs[0]).item(), ranks=4)
+
+# %% [markdown]
+# **Explain**: rank $r$ holds the tokens $rT/N$ to $(r+1)T/N$. For a long text the sum of $i + 1$ over them is the area under a line,
+#
+# $$\text{pairs}_r = \frac12 \left[ \left(\frac{(r+1)\,T}{N}\right)^{2} - \left(\frac{rT}{N}\right)^{2} \right]
+# = (2r + 1) \cdot \frac{T^2}{2N^2},$$
+#
+# so four ranks compute as 1 : 3 : 5 : 7. The mean is 4, and since all wait for the slowest, the text takes 7/4 of the time that an
+# even share would.
+
+# %% [markdown]
+# The same formula says how to mend it. Cut $2N$ chunks of $T/2N$ tokens; chunk $c$ costs $2c + 1$ units of $T^2/8N^2$. Give rank
+# $r$ an early chunk and the late one that mirrors it, $r$ and $2N - 1 - r$:
+#
+# $$(2r + 1) + \big(2(2N - 1 - r) + 1\big) = 4N,$$
+#
+# whichever $r$ is. This is **zig-zag** order ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.2). Of two ranks, one
+# has the chunks 0 and 3, the other 1 and 2. Set `order` of the picture in section 2 to zigzag: in every step all four ranks have
+# as much to do.
 
 # %% [markdown]
 # ### Exercise 3 · `zigzag`
 #
 # Difficulty 2 · 6 minutes · 8 points
 #
-# All wait for the slowest. So **zig-zag** order ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.2) cuts 2N chunks
-# and gives rank r an early and a late one, r and 2N-1-r: of two ranks, one has chunks 0 and 3, the other 1 and 2.
+# Say which tokens each rank holds, as numbers of places in the text, and how to bring all ranks' tokens back into the text's
+# order.
 
 
 # %% tags=["exercise"]
@@ -204,13 +279,19 @@ zigzag = lab.grade(zigzag)
 # %% [markdown]
 # ## 4 · The ring
 #
-# ### Exercise 4 · `ring_forward`
+# A rank now holds two runs of tokens that are far apart in the text, and so does every block that comes by. That makes four pairs
+# of *halves* a step, and each pair has its own `offset`: the place of the first query less that of the first key. All halves
+# are equally long, so there are three cases.
 #
-# Difficulty 4 · 10 minutes · 12 points
+# - `offset > 0`: all these keys come before all these queries. The whole half-block is computed.
+# - `offset == 0`: the same half, on the diagonal. A triangle is read.
+# - `offset < 0`: every key comes after every query. **Nothing** is computed.
 #
-# For each block as it comes `around`, for each of its `halves` with yours: `attend(q, k, v, offset)` of those rows and keys,
-# merged into those rows, while the next block travels. Where `offset < 0` every key comes after every query: compute
-# **nothing**.
+# With two ranks, rank 0 (chunks 0 and 3) meets the block of rank 1 (chunks 1 and 2). Its chunk 3 reads both; its chunk 0
+# reads neither.
+
+# %% [markdown]
+# `halves` gives the four pairs, and `nothing_read` an answer that read no key yet: where a merge begins.
 
 
 # %%
@@ -227,6 +308,15 @@ def nothing_read(q):
     exact = torch.promote_types(q.dtype, torch.float32)
     lse = q.new_full(q.shape[:3], -torch.inf, dtype=exact)
     return torch.zeros_like(q, dtype=exact), lse
+
+
+# %% [markdown]
+# ### Exercise 4 · `ring_forward`
+#
+# Difficulty 4 · 10 minutes · 12 points
+#
+# Take each block as it comes `around`, and each pair of its `halves` with yours. Where there is something to read,
+# `attend(q, k, v, offset)` of those rows and keys, and merge what it gives into those rows, while the next block travels.
 
 
 # %% tags=["exercise"]
@@ -269,13 +359,13 @@ ring_forward = lab.grade(ring_forward)
 # </details>
 
 # %% [markdown]
-# RoPE turns q and k by their token's **place in the text**, not by where it lies on its rank: in zig-zag the last token of
-# rank 0 is the text's last.
+# One more thing knows the order of tokens. RoPE turns q and k by an angle that grows with their token's **place in the text**. On
+# a rank the tokens lie at 0, 1, 2, …, and these are not their places: in zig-zag the last token of rank 0 is the text's last.
 #
-# **Run**: four ranks, turned by their `places`, against one process. Then with places 0 to 15 on every rank, a mistake that
-# gives no error.
+# **Run**: four ranks, with q and k turned by their `places`, against one process. Then with the places 0 to 15 on every
+# rank. That mistake raises no error, and a model even trains with it, only worse.
 
-# %% tags=["experiment", "nbval-check-output"]
+# %%
 from einops import rearrange
 from minitrain.model.config import ModelConfig
 from minitrain.model.rope import rotate, rotation
@@ -284,6 +374,12 @@ H, K, C = lab.size("heads"), lab.size("kv_heads"), lab.size("head_size")
 config = ModelConfig(8, H * C, 1, H, K, ffn_size=8)  # for its angles of RoPE
 
 
+def turned(x, places):
+    turns = rotation(config, places, x.dtype)
+    return rotate(x.transpose(1, 2), turns).transpose(1, 2)
+
+
+# %% tags=["experiment"]
 def inputs(length, dtype=torch.float32):
     """q, k, v of a whole text (1, H or K, T, C), the same on every rank."""
     seeded = torch.Generator().manual_seed(0)
@@ -293,17 +389,13 @@ def inputs(length, dtype=torch.float32):
     ]
 
 
-def turned(x, places):
-    turns = rotation(config, places, x.dtype)
-    return rotate(x.transpose(1, 2), turns).transpose(1, 2)
-
-
 def in_order(group, part, inverse):
     """All ranks' parts (B, H, T/N, C), in the order of the text."""
     whole = group.all_gather(part.new_empty(group.size, *part.shape), part)
     return rearrange(whole, "n b h t c -> b h (n t) c")[:, :, inverse]
 
 
+# %% tags=["experiment", "nbval-check-output"]
 def with_rope(group, positions):
     places, inverse = zigzag(64, group.size)
     mine = places[group.rank]
@@ -322,8 +414,32 @@ for positions in ("places", "0 to 15 on every rank"):
 # %% [markdown]
 # ## 5 · The way back
 #
-# Keys and values go round once more. This rank's queries give a **part** of a block's gradient, which is its owner's. So
-# the gradient follows its block, a step behind, gathers each rank's part, and is complete when it comes home.
+# What is the gradient of a key and its value? With $P_{ij} = e^{s_{ij} - \text{lse}_i}$ the weight of key $j$ for query $i$,
+# and $\mathrm d$ before a name the gradient of the loss by it,
+#
+# $$\mathrm d v_j = \sum_i P_{ij}\, \mathrm d o_i, \qquad
+# \mathrm d k_j = \frac{1}{\sqrt C} \sum_i \mathrm d s_{ij}\, q_i, \qquad
+# \mathrm d q_i = \frac{1}{\sqrt C} \sum_j \mathrm d s_{ij}\, k_j.$$
+#
+# The last sum runs over keys: a rank sees all of them go by, and adds up $\mathrm d q$ at home. The first two run over
+# *queries*, and these are spread over all ranks. Each rank can compute only a **part** of a block's gradient, and
+# all parts must meet at the block's owner.
+
+# %% [markdown]
+# So the keys and values go round once more, and the gradient follows its block, a step behind. Each rank adds its part as it
+# passes.
+#
+# In the picture a column is a rank and a colour the owner of a block. At step 0 each rank computes its part of its own
+# block's gradient, and keeps it at home. From step 1 on, a gradient is on its way behind its block. Move `step` to the end: the
+# sum comes home from the left, and only there the part that waited is added.
+
+# %%
+ideas.ring_gradients()
+
+# %% [markdown]
+# A gradient leaves a rank after that rank has computed. It must be added to only after the next rank has computed its
+# own part of the same block. Between the two lies one step of computing, in which the message can travel: wait for it as
+# late as possible.
 #
 # ### Exercise 5 · `ring_backward`
 #
@@ -370,17 +486,30 @@ ring_backward = lab.grade(ring_backward)
 # </details>
 
 # %% [markdown]
-# Both rings make a `Function` for autograd. Saved are q, kv, out and lse of T/N tokens, and no score: `tiled_backward`, of
-# the package, makes the weights again from lse, block by block.
-#
-# **Run**: the gradients that it gives on four ranks, against plain attention in one process.
+# Both rings together make a `Function` for autograd. It saves q, kv, the answers and lse of a rank's $T/N$ tokens, and not one
+# score: since $P_{ij} = e^{s_{ij} - \text{lse}_i}$, the weights can be made again from q, k and lse, block by block. The
+# package's `tiled_backward` does that for one pair of halves; `part_of_gradient` does it for a block that comes by.
 
-# %% tags=["experiment", "nbval-check-output"]
+# %% tags=["experiment"]
 from minitrain.model.attention.mask import Mask
 from minitrain.model.attention.tiled import tiled_backward
-from torch.nn.functional import scaled_dot_product_attention
 
 
+def part_of_gradient(group, places, q, asked, owner, block):
+    """dq from this block, and this rank's part of the block's gradient."""
+    lse = asked[1]
+    dq, d_block = (torch.zeros_like(z, dtype=lse.dtype) for z in (q, block))
+    for rows, keys, offset in halves(places, group.rank, owner):
+        if offset >= 0:
+            given = (q[:, :, rows], *block[:, :, :, keys])
+            given += tuple(z[:, :, rows] for z in asked)
+            d_rows, *d_keys = tiled_backward(*given, Mask(offset))
+            dq[:, :, rows] += d_rows
+            d_block[:, :, :, keys] += torch.stack(d_keys)
+    return dq, d_block
+
+
+# %% tags=["experiment"]
 class Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, kv, group, places):
@@ -391,22 +520,18 @@ class Ring(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, d_out):
-        (q, kv, out, lse), (group, places) = ctx.saved_tensors, ctx.ring
+        q, kv, out, lse = ctx.saved_tensors
         asked = d_out, lse, (d_out * out).to(lse.dtype).sum(-1)
-
-        def gradients(owner, block):
-            dq, d_block = (torch.zeros_like(z, dtype=lse.dtype) for z in (q, block))
-            for rows, keys, offset in halves(places, group.rank, owner):
-                if offset >= 0:
-                    given = (q[:, :, rows], *block[:, :, :, keys])
-                    given += tuple(z[:, :, rows] for z in asked)
-                    d_rows, *d_keys = tiled_backward(*given, Mask(offset))
-                    dq[:, :, rows] += d_rows
-                    d_block[:, :, :, keys] += torch.stack(d_keys)
-            return dq, d_block
-
-        dq, d_kv = ring_backward(group, kv, gradients)
+        gradients = partial(part_of_gradient, *ctx.ring, q, asked)
+        dq, d_kv = ring_backward(ctx.ring[0], kv, gradients)
         return dq.to(q.dtype), d_kv.to(kv.dtype), None, None
+
+
+# %% [markdown]
+# **Run**: the gradients that it gives on four ranks, against plain attention in one process.
+
+# %% tags=["experiment", "nbval-check-output"]
+from torch.nn.functional import scaled_dot_product_attention
 
 
 def ring_gradients(group):
@@ -428,13 +553,29 @@ for name, z, gradient in zip("qkv", (q, k, v), launch(ring_gradients, ranks=4)[0
 # %% [markdown]
 # ## 6 · Or exchange heads for tokens
 #
-# Heads never read each other. **Ulysses** ([Jacobs et al. 2023](https://arxiv.org/abs/2309.14509)) sends each rank *all*
-# tokens of H/N heads, runs plain attention, and sends the answers back. Of K < N key heads, each goes to the N/K ranks
-# whose query heads read it.
+# There is another cut. Heads never read each other: head $h$ of the answer needs only head $h$ of q, and the key head that it
+# reads. So **Ulysses** ([Jacobs et al. 2023](https://arxiv.org/abs/2309.14509)) turns the cut by tokens into a cut by heads,
+# and back: an all-to-all gives each rank *all* tokens of $H/N$ of the $H$ query heads, attention runs there as if nothing
+# were cut, and a second all-to-all brings the answers back to where their tokens live.
+
+# %%
+ideas.heads_for_tokens()
+
+# %% [markdown]
+# Each box is one head of one rank's tokens. On the left a rank has a row, and the number says to which rank a box goes. On the
+# right a rank has two columns, and the number says where a box came from.
 #
+# Grouped queries need care: $K$ key heads are fewer than the $H$ query heads, and may be fewer than the $N$ ranks. If $N$ divides
+# $K$, each rank gets $K/N$ of them. If $K < N$, each key head goes to the $N/K$ ranks whose query heads read it: with
+# 16 query heads, 4 key heads and 8 ranks, ranks 0 and 1 both need key head 0. More ranks than $H$ there cannot be.
+
+# %% [markdown]
 # ### Exercise 6 · `ulysses`
 #
 # Difficulty 4 · 10 minutes · 12 points
+#
+# It works on any differentiable all-to-all, which is given as `exchange`. Within a rank attention is plain:
+# `scaled_dot_product_attention` with `is_causal=True` and `enable_gqa=True`, imported above.
 
 
 # %% tags=["exercise"]
@@ -486,10 +627,14 @@ ulysses = lab.grade(ulysses)
 # %% [markdown]
 # ## 7 · What travels
 #
-# Let S be a rank's keys and values: 2·B·K·T/N·C numbers. A naive rank *gathers* all of them. Now all three, forward and
-# backward, with 16 query and 4 key heads.
+# Three ways are compared: a rank can *gather* all keys and values, pass them round a *ring*, or exchange heads by *Ulysses*.
+# The unit is what one rank has in keys and values,
 #
-# **Predict**: how many S does a rank of four send in the *backward* of a ring?
+# $$S = 2 \cdot B \cdot K \cdot \frac TN \cdot C \text{ numbers},$$
+#
+# with $B$ the texts in the batch, here 1. There are $H = 16$ query heads, $K = 4$ key heads, and a head is $C = 16$ wide.
+#
+# **Predict**: how many $S$ does a rank of four send in the *backward* of a ring? (Look at the last picture of section 5.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -498,10 +643,11 @@ guess = 6
 ### END SOLUTION
 lab.predict("ring_backward", guess)
 
-# %% tags=["experiment"]
-from functools import partial
+# %% [markdown]
+# The course's own `gather_attention` stands beside your two. Each runs forward and backward; the group's trace counts the
+# bytes.
 
-from minitrain.model.attention.grouped_query import attention_naive
+# %% tags=["experiment"]
 from minitrain.parallel.collectives.differentiable import all_to_all
 from minitrain.parallel.context.gather import gather_attention
 
@@ -526,19 +672,20 @@ def part_of(group, length):
     return [z[:, :, :mine].clone().requires_grad_() for z in inputs(length)]
 
 
+# %% tags=["experiment"]
 def sent(group, length):
     """Bytes that a rank sends for a layer, forward and backward, three ways."""
     rows, trace = [], group.trace
+    setting = {"ranks": group.size, "length": length}
+    setting |= {"heads": H, "kv_heads": K, "head_size": C}
     for kind, attention in kinds.items():
         trace.ops.clear()
         out = attention(group, *part_of(group, length))
         forward = trace.bytes_sent()
         out.sum().backward()
-        rows.append(
-            {"kind": kind, "ranks": group.size, "length": length, "heads": H,
-             "kv_heads": K, "head_size": C, "forward_bytes": forward,
-             "backward_bytes": trace.bytes_sent() - forward}
-        )  # fmt: skip
+        bytes_sent = {"forward_bytes": forward}
+        bytes_sent["backward_bytes"] = trace.bytes_sent() - forward
+        rows.append({"kind": kind, **setting, **bytes_sent})
     return rows
 
 
@@ -548,13 +695,34 @@ traffic = sum((launch(sent, T, ranks=n)[0] for n in lab.size("ranks")), [])
 # %% tags=["grade"]
 lab.experiment("traffic", traffic)
 
-# %% tags=["experiment"]
+# %%
+whole_kv = 4 * 2 * K * T * C  # bytes of all keys and values: N·S
+of_ring = next(r for r in traffic if (r["kind"], r["ranks"]) == ("ring", 4))
+measured = of_ring["backward_bytes"] / (whole_kv / 4)  # in S of four ranks
+lab.reveal("ring_backward", measured, ranks=4)
+
+# %% [markdown]
+# **Explain**, each way in units of $S$. *Gather* sends $N-1$ in forward, to have all keys everywhere, and $N-1$ in backward, to
+# bring their gradients home. A *ring* sends $N-1$ in forward; in backward $N-1$ for the blocks and $N-1$ for the gradients that
+# follow them. In *Ulysses* a rank keeps $1/N$ of what it has and sends the rest: q and the answers, $H$ heads each, and keys
+# and values, which are copied where $K < N$. A key head with its value is $S/K$, so a query head with its answer is, too:
+#
+# $$\text{Ulysses} = \frac{N-1}{N} \cdot \frac{H + \max(K, N)}{K} \; S \quad \text{each way}.$$
+#
+# On 16 ranks this is $\tfrac{15}{16} \cdot \tfrac{16 + 16}{4} = 7.5$ each way, 15 in all, against 45 for the ring and 30 for
+# gathering.
+
+# %% [markdown]
+# The picture divides all that by $N \cdot S$, the keys and values of the whole text, since $S$ itself becomes smaller with more
+# ranks. Gather and ring come near 2 and 3 and stay there. Ulysses falls, **until the heads run out**. (The code that draws
+# it is folded.)
+
+# %% tags=["experiment", "folded"]
 forms = {  # in S, forward and backward
     "gather": lambda n: 2 * (n - 1),
     "ring": lambda n: 3 * (n - 1),
     "ulysses": lambda n: 2 * (n - 1) / n * (H + max(K, n)) / K,
 }
-whole_kv = 4 * 2 * K * T * C  # bytes of all keys and values: N·S
 every = [2, 4, 8, 16, 32, 64]
 with show.canvas() as (figure, axes):
     for (kind, form), color, marker in zip(forms.items(), show.COLORS, show.MARKERS):
@@ -575,14 +743,18 @@ show.figure(
     figure,
     alt="Bytes sent against ranks: gather near 2, ring near 3, Ulysses falls and ends at 16 ranks.",
 )
-of_ring = next(r for r in traffic if (r["kind"], r["ranks"]) == ("ring", 4))
-measured = of_ring["backward_bytes"] / (whole_kv / 4)  # in S of four ranks
-lab.reveal("ring_backward", measured, formula=6, note="2(N-1): block, gradient")
+
+# %%
+both_ways = []
+for n in lab.size("ranks"):
+    row = {"ranks": n}
+    for r in [r for r in traffic if r["ranks"] == n]:
+        sent_bytes = r["forward_bytes"] + r["backward_bytes"]
+        row[f"{r['kind']}, both ways (kB)"] = round(sent_bytes / 1e3, 1)
+    both_ways.append(row)
+show.table(both_ways, caption=f"sent by a rank, {T} tokens, float32, counted")
 
 # %% [markdown]
-# **Explain**, in S: *gather* N-1 each way; *ring* N-1, then 2(N-1), as the gradient goes with its block; *Ulysses*
-# (N-1)/N·(H + max(K, N))/K each way, which falls with 1/N **until the heads run out**.
-#
 # **Question**: both ways together, from how many ranks on (of those measured) does Ulysses send fewer bytes than the ring?
 
 # %% tags=["question"]
@@ -590,7 +762,6 @@ lab.reveal("ring_backward", measured, formula=6, note="2(N-1): block, gradient")
 ulysses_from = 4
 ### LAB ulysses_from = None  # your answer, a number of ranks
 ### END SOLUTION
-show.table(traffic)
 
 # %% tags=["grade"]
 lab.answer("ulysses_from", ulysses_from)
@@ -598,8 +769,11 @@ lab.answer("ulysses_from", ulysses_from)
 # %% [markdown]
 # ## 8 · What is kept
 #
-# A fourth kind, *scores*: gathered keys, and e01's attention, which writes out T/N x T scores a head. `MemoryLedger` counts
-# all tensors' bytes: at the peak of forward, on the rank with most, and what autograd keeps.
+# The text was cut to save memory. Who saves how much? A fourth kind joins, *scores*: it gathers the keys and then uses the
+# attention of e01, which writes out all scores of its queries, $T/N \times T$ numbers a head.
+#
+# `MemoryLedger` counts the bytes of all tensors. Two numbers are taken: the *peak* during forward, on the rank with most, and
+# what autograd *keeps* for backward.
 #
 # **Predict**: 1,024 tokens, 8 ranks. How many times your ring's peak is that of *scores*?
 
@@ -611,7 +785,7 @@ guess = 32
 lab.predict("peak", guess)
 
 # %% tags=["experiment"]
-from minitrain.measure.memory import MemoryLedger
+from minitrain.model.attention.grouped_query import attention_naive
 from minitrain.parallel.context.gather import gather_sequence
 
 
@@ -625,38 +799,57 @@ def with_scores(group, q, k, v):
     return attention_naive(q, *whole.requires_grad_(), mask)
 
 
+# %% tags=["experiment"]
+from minitrain.measure.memory import MemoryLedger
+
+
 def held(group, lengths):
     """Bytes of a layer's attention on this rank: at the peak, and kept for backward."""
-    rows = []
+    rows, sizes = [], {"heads": H, "kv_heads": K, "head_size": C}
     for kind, attention in {**kinds, "scores": with_scores}.items():
         for length in lengths:
             given = part_of(group, length)
             with MemoryLedger(torch.nn.Module(), device="cpu") as ledger:
                 out = attention(group, *given)
                 kept = ledger.now["activations"]
-            rows.append(
-                {"kind": kind, "ranks": group.size, "length": length, "heads": H,
-                 "kv_heads": K, "head_size": C, "peak_bytes": ledger.peak_bytes,
-                 "kept_bytes": kept}
-            )  # fmt: skip
+            row = {"kind": kind, "ranks": group.size, "length": length, **sizes}
+            rows.append({**row, "peak_bytes": ledger.peak_bytes, "kept_bytes": kept})
             del out
     return rows
 
 
-lengths = lab.size("lengths")
-results = launch(held, lengths, ranks=lab.size("held_ranks"), timeout=120)
+lengths, held_ranks = lab.size("lengths"), lab.size("held_ranks")
+results = launch(held, lengths, ranks=held_ranks, timeout=120)
 memory = [max(rows, key=lambda row: row["peak_bytes"]) for rows in zip(*results)]
 
 # %% tags=["grade"]
 lab.experiment("memory", memory)
 
-# %% tags=["experiment"]
+# %%
+peak = {(row["kind"], row["length"]): row["peak_bytes"] for row in memory}
+ratio = peak["scores", lengths[-1]] / peak["ring", lengths[-1]]
+lab.reveal("peak", ratio, ranks=held_ranks)
+
+# %% [markdown]
+# **Explain** the peak: *scores* holds $T/N \times T$ numbers a head. Your ring holds the scores of one pair of halves at a time,
+# $T/2N \times T/2N$:
+#
+# $$\frac{T/N \cdot T}{(T/2N)^2} = 4N, \qquad 4 \cdot 8 = 32.$$
+#
+# The measured ratio is smaller, because both also hold what is no score: q, keys, values and answers. These grow with $T$, scores with
+# $T^2$, so the longer the text, the nearer it comes. Gather works in tiles of at most 256 x 512 scores a head. These
+# short texts do not fill them yet, which is why it still grows almost as fast as *scores*; Ulysses' kernel has smaller ones.
+
+# %% [markdown]
+# The folded cell draws both numbers against the length of the text, on logarithmic axes: a slope of 1 is growth with $T$,
+# a slope of 2 with $T^2$. Dashed are the closed forms of what is kept, explained below.
+
+# %% tags=["experiment", "folded"]
 per_token = {  # bytes kept for each token of the text, where no score is kept
     "gather": lambda n: 4 * ((2 * H * C + H) / n + 2 * K * C),
     "ring": lambda n: 4 * (2 * H * C + H + 2 * K * C) / n,
     "ulysses": lambda n: 4 * (2 * H * C + H + 2 * max(K, n) * C) / n,
 }
-N = lab.size("held_ranks")
 titles = {
     "peak_bytes": "at the peak of forward, on the rank with most",
     "kept_bytes": "kept for backward",
@@ -669,7 +862,10 @@ with show.canvas(columns=2, width=10.5, height=4.2) as (figure, axes):
             own = [row for row in memory if row["kind"] == kind]
             curves[kind] = (lengths, [row[column] / 1e6 for row in own])
         closed = {
-            f"{kind}, closed form": (lengths, [form(N) * t / 1e6 for t in lengths])
+            f"{kind}, closed form": (
+                lengths,
+                [form(held_ranks) * t / 1e6 for t in lengths],
+            )
             for kind, form in per_token.items()
         }
         ax.set_ylim(0.6 * min(megabytes), 1.6 * max(megabytes))
@@ -677,7 +873,7 @@ with show.canvas(columns=2, width=10.5, height=4.2) as (figure, axes):
             curves,
             theory=closed if column == "kept_bytes" else None,
             x="tokens of the text",
-            y=f"MB a rank, of {N}",
+            y=f"MB a rank, of {held_ranks}",
             title=words,
             log="xy",
             ax=ax,
@@ -691,49 +887,43 @@ show.figure(
     figure,
     alt="Bytes against tokens, at the peak and kept: scores most, growing fourfold a doubling, then gather, Ulysses, and the ring least.",
 )
-peak = {(row["kind"], row["length"]): row["peak_bytes"] for row in memory}
-ratio = peak["scores", lengths[-1]] / peak["ring", lengths[-1]]
-lab.reveal(
-    "peak", ratio, formula=4 * N, note="of scores alone: T/N x T against T/2N x T/2N"
-)
 
 # %% [markdown]
-# **Explain**: *gather* keeps all keys and values on every rank: 2·K·C numbers a token that no N divides. *Ring* and
-# *Ulysses* keep 1/N of everything; Ulysses N key heads instead of K (dashed: closed forms). Of scores, your ring holds one
-# half-block's at a time, *gather* a tile's, Ulysses' kernel fewer still.
+# **Explain** what is kept: for each of its tokens a rank needs q and the answer, $HC$ numbers each, $H$ numbers of lse, and
+# keys and values. In float32, for each token of the *text*, that is
+#
+# $$\text{ring: } \frac{4\,(2HC + H + 2KC)}{N}, \qquad
+# \text{gather: } \frac{4\,(2HC + H)}{N} + 4 \cdot 2KC \text{ bytes}.$$
+#
+# With the lab's numbers on 8 ranks these are 328 and 776 bytes. The ring divides everything by $N$. Gather keeps all keys and values on
+# every rank, a term that no number of ranks makes smaller. Ulysses is as the ring, with $\max(K, N)$ key heads in place of $K$.
 
 # %% [markdown]
 # ## 9 · Who waits
 #
-# The FLOPs of your `ring_forward`, counted on each rank, in both orders. A matmul is counted however long it takes, and a
-# block on the diagonal whole: `attend` computes it, then masks it.
+# Back to the order of tokens. The next cells count the FLOPs of your `ring_forward` on each rank, in both orders. The counter sees
+# matmuls, however long they take. A half-block on the diagonal counts whole: `attend` computes it all and masks it afterwards.
 
 # %% tags=["experiment"]
-from itertools import product
-
 from minitrain.measure.flops import counted_flops
 
 
 def orders(length, size):
-    return {
-        "contiguous": torch.arange(length).view(size, -1),
-        "zigzag": zigzag(length, size)[0],
-    }
+    contiguous = torch.arange(length).view(size, -1)
+    return {"contiguous": contiguous, "zigzag": zigzag(length, size)[0]}
 
 
 def work(group, length):
     """FLOPs that this rank computes, and bytes that it sends, in one forward ring."""
-    rows = []
+    rows, sizes = [], {"length": length, "heads": H, "head_size": C}
+    q, k, v = (z.detach() for z in part_of(group, length))
+    kv = torch.stack((k, v))
     for order, places in orders(length, group.size).items():
-        q, k, v = (z.detach() for z in part_of(group, length))
-        kv = torch.stack((k, v))
         group.trace.ops.clear()
-        flops = counted_flops(lambda: ring_forward(group, places, q, kv))  # noqa: B023
-        rows.append(
-            {"order": order, "ranks": group.size, "rank": group.rank, "length": length,
-             "heads": H, "head_size": C, "flops": flops,
-             "forward_bytes": group.trace.bytes_sent()}
-        )  # fmt: skip
+        flops = counted_flops(partial(ring_forward, group, places, q, kv))
+        row = {"order": order, "ranks": group.size, "rank": group.rank, **sizes}
+        sent_bytes = group.trace.bytes_sent()
+        rows.append({**row, "flops": flops, "forward_bytes": sent_bytes})
     return rows
 
 
@@ -744,7 +934,13 @@ for ranks in lab.size("balance_ranks"):
 # %% tags=["grade"]
 lab.experiment("balance", balance)
 
-# %% tags=["picture"]
+# %% [markdown]
+# The picture of the title, with your own numbers below it: above, which rank computes which half-block of the mask, and in
+# which step; below, the FLOPs that were counted. In contiguous order rank 0 has nothing to do after step 1.
+
+# %% tags=["picture", "folded"]
+from itertools import product
+
 N = 4
 
 
@@ -794,9 +990,24 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: of half-blocks, T/2N x T/2N pairs, rank r computes 4r + 3 in contiguous order, and 2N + 1 in zig-zag,
-# **whichever r**: 3 in the first step, 2 in each other.
+# **Explain**: count half-blocks of $T/2N \times T/2N$ pairs, with those on the diagonal whole. In contiguous order rank $r$ has the chunks
+# $2r$ and $2r + 1$. Chunk $c$ reads itself and the $c$ chunks before it, which makes $c + 1$ half-blocks. So
 #
+# $$\text{contiguous: } (2r + 1) + (2r + 2) = 4r + 3, \qquad
+# \text{zig-zag: } (r + 1) + (2N - r) = 2N + 1,$$
+#
+# the second **whichever $r$** is: 3 half-blocks in the first step, 2 in each other. On four ranks contiguous order gives 3, 7,
+# 11 and 15, a mean of 9; zig-zag gives 9 to each. (Section 3 said 1 : 7 where this says 3 : 15: there a triangle on the diagonal
+# counted half.)
+
+# %%
+shown = []
+for order in ("contiguous", "zigzag"):
+    own = [r["flops"] / 1e6 for r in balance if (r["order"], r["ranks"]) == (order, 8)]
+    shown.append({"order": order} | {f"rank {r}": round(own[r], 2) for r in range(8)})
+show.table(shown, caption="MFLOP of each of eight ranks in one forward ring, counted")
+
+# %% [markdown]
 # **Question**: a ring lasts as long as its busiest rank. On eight ranks, how many times as fast is zig-zag, by `balance`?
 
 # %% tags=["question"]
@@ -813,14 +1024,18 @@ zigzag_gain = max(at8["contiguous"]) / max(at8["zigzag"])
 lab.answer("zigzag_gain", zigzag_gain)
 
 # %% [markdown]
-# **Question**: with t tokens a rank, compute grows as t², messages as t. On H100s with InfiniBand, from how many tokens a
-# rank does a ring of eight compute as long as it sends? Numbers of bfloat16 have half the bytes you counted.
+# **When is the ring free?** Section 2 found that messages cost nothing while $t_x \le t_c$. With $t$ tokens a rank, the pairs to compute
+# grow as $t^2$, the keys and values to send as $t$. So there is a length from which on a ring hides all its messages.
+#
+# **Question**: from how many tokens a rank does a ring of eight compute as long as it sends, on H100s with InfiniBand? The
+# cell takes your counted FLOPs and bytes, half of these since bfloat16 has half the bytes of float32, and *computes* seconds from two
+# published rates, 794 TFLOP/s and 36.75 GB/s. What it prints has not been timed.
 
 # %% tags=["question"]
 rank0 = next(r for r in balance if (r["order"], r["ranks"]) == ("zigzag", 8))
 t = rank0["length"] // rank0["ranks"]
-compute_seconds = rank0["flops"] / 794e12  # measured on H100, large matmuls
-message_seconds = rank0["forward_bytes"] / 2 / 36.75e9  # 400 Gb/s InfiniBand, measured
+compute_seconds = rank0["flops"] / 794e12  # published: H100, large matmuls
+message_seconds = rank0["forward_bytes"] / 2 / 36.75e9  # 400 Gb/s InfiniBand
 ### BEGIN SOLUTION
 tokens_to_hide = t * message_seconds / compute_seconds
 ### LAB tokens_to_hide = None  # your answer, tokens a rank
@@ -832,14 +1047,24 @@ print(f"{t} tokens a rank: {times[0]} to compute, {times[1]} to send")
 lab.answer("tokens_to_hide", tokens_to_hide)
 
 # %% [markdown]
-# **Takeaway**: a ring hides its messages behind some 9,000 tokens a rank there, and takes any N. (Liu et al. ask for FLOP/s
-# over byte/s, 21,600; causality doubles that, 4 query heads a key head quarter it, and a rank's own block needs none.)
-# Ulysses sends less from 4 ranks on, but hides nothing, and ends at H.
+# **Explain**: a pair of query and key costs $4C$ FLOPs a head, $2C$ for the score and $2C$ for the value. In one step a rank of a
+# zig-zag ring computes two half-blocks, $2 \cdot 4HC\,(t/2)^2 = 2HC\,t^2$ FLOPs, and sends $2KC\,t$ numbers of 2 bytes. With $R$ FLOP/s and $\beta$ bytes/s the two take equally long at
+#
+# $$t = \frac{4KC}{2HC} \cdot \frac{R}{\beta} = 2\,\frac{K}{H} \cdot \frac{R}{\beta}.$$
+#
+# Few key heads make a ring cheap: they are what travels. The first step computes three half-blocks and the last one sends nothing,
+# so over a whole ring of eight it is a little less: compare your answer. Liu et al. find $R/\beta$ itself; they have as many key heads
+# as query heads, and no causal mask.
 
 # %% [markdown]
-# > **On GPUs.** Llama 3 trained on 131,072 tokens over 16 ranks in this order, and *gathers* keys: 8 key heads are small
-# > beside the computing, and masks between documents easier (section 3.3.2). Ulysses inside a node and a ring between nodes
-# > combine, too.
+# **Takeaway**: a text of 1,024 tokens on eight ranks: at its peak your ring held 26 times fewer bytes than written-out scores. In
+# zig-zag the busiest of four ranks computed 1.00 times an even share of the FLOPs, in contiguous order 1.67 times. A ring takes any
+# $N$, and hides its messages once texts are long; Ulysses sends less from some $N$ on, hides nothing, and ends at $H$ ranks.
+
+# %% [markdown]
+# > **On GPUs.** This lab has not been run over several GPUs yet. Llama 3 trained on 131,072 tokens over 16 ranks in this
+# > order, and *gathers* keys: 8 key heads are small beside the computing, and masks between documents are easier (section 3.3.2).
+# > Ulysses inside a node and a ring between nodes combine, too.
 #
 # Every cut so far can be one axis of a mesh. Next: [e02f · Four dimensions](e02f_four_dimensions.ipynb).
 

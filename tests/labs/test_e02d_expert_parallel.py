@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
 
 from .probes import e02d_expert_parallel as probes
@@ -31,6 +31,18 @@ SIZES = {
     "test": {"steps": 40, "corpus_bytes": 500_000, "ranks": [1, 2, 4]},
     "gpu": {"steps": 300, "corpus_bytes": 4_000_000},
     "multi": {"batch": 32},
+}
+REVEALS = {
+    "active": Reveal(
+        "computed",
+        "45.1 of the 46.7 billion lie in experts: a quarter of these, and all of the rest",
+    ),
+    "dropped": Reveal("measured", "before any training; it gets worse"),
+    "forward_bytes": Reveal(
+        "measured",
+        "2·M·K·(N-1)/N rows of 4·D bytes; your ranks are not quite even",
+        formula=lambda ranks, tokens, k, width: 2 * tokens * k * (ranks - 1) / ranks * 4 * width,
+    ),
 }
 HIDDEN = (
     "minitrain/parallel/expert/plain.py",

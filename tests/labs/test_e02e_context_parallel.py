@@ -9,7 +9,7 @@ import torch
 
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
 
 from .probes import e02e_context_parallel as probes
@@ -30,6 +30,19 @@ SIZES = {
     "test": {"lengths": [256, 512], "balance_length": 128},
     "gpu": {"head_size": 64},
     "multi": {"head_size": 64},
+}
+REVEALS = {
+    "last_over_first": Reveal(
+        "computed", "1 : 3 : 5 : 7, of 4,000 tokens", formula=lambda ranks: 2 * ranks - 1
+    ),
+    "ring_backward": Reveal(
+        "measured", "N-1 blocks and N-1 gradients", formula=lambda ranks: 2 * (ranks - 1)
+    ),
+    "peak": Reveal(
+        "measured",
+        "of scores alone: T/N x T against T/2N x T/2N",
+        formula=lambda ranks: 4 * ranks,
+    ),
 }
 HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"

@@ -9,14 +9,18 @@ handles), and which values can be tried.
 
 from minitrain.lab.ideas.activations import checkpoints
 from minitrain.lab.ideas.context import ring_attention
+from minitrain.lab.ideas.expert_exchange import expert_exchange
 from minitrain.lab.ideas.experts import router
 from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.heads import grouped_heads
+from minitrain.lab.ideas.heads_for_tokens import heads_for_tokens
 from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
+from minitrain.lab.ideas.merged import merged_attention
 from minitrain.lab.ideas.mesh import counted_once, mesh_lines
 from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
+from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
 from minitrain.lab.ideas.tiles import attention_tiles
 from minitrain.lab.ideas.tree import tree_broadcast
@@ -29,12 +33,16 @@ __all__ = [
     "checkpoints",
     "column_cut",
     "counted_once",
+    "expert_exchange",
     "grouped_heads",
+    "heads_for_tokens",
+    "merged_attention",
     "mesh_lines",
     "number_lines",
     "pareto_front",
     "ring_all_gather",
     "ring_attention",
+    "ring_gradients",
     "ring_reduce_scatter",
     "roofline",
     "router",

@@ -19,6 +19,7 @@ from minitrain.lab.ideas import (
     context,
     experts,
     formats,
+    merged,
     mesh,
     overlap,
     pareto,
@@ -29,6 +30,9 @@ from minitrain.lab.ideas import (
     units,
     zero,
 )
+from minitrain.lab.ideas.expert_exchange import stages
+from minitrain.lab.ideas.heads_for_tokens import holder
+from minitrain.lab.ideas.ring_gradients import RANKS, parts
 from minitrain.lab.ideas.schematic import Schematic
 from minitrain.lab.widgets import Choice
 
@@ -139,6 +143,37 @@ def test_ring_attention_computes_every_block_below_the_diagonal_once(order: str,
     size = context.PIECES
     assert sorted(done) == [(q, k) for q in range(size) for k in range(q + 1)]
     assert f"{blocks} blocks in" in context.say_ring_attention(0, order)
+
+
+@pytest.mark.parametrize("load, computed", [("even", [6, 6]), ("uneven", [9, 3])])
+def test_rows_reach_their_experts_and_come_home(load: str, computed: list[int]):
+    own, arrived, sorted_rows, home = stages(load)
+    assert home == own and [len(rows) for rows in arrived] == computed
+    for rank, rows in enumerate(sorted_rows):
+        assert sorted(rows) == sorted(arrived[rank]) and sorted(arrived[rank]) == arrived[rank]
+        assert [row[2] for row in rows] == sorted(row[2] for row in rows)
+        assert all(row[2] // 2 == rank for row in rows)
+
+
+def test_each_rank_gets_as_many_heads_as_any_other():
+    for cut in ("tokens", "heads"):
+        held = [holder(piece, head, cut) for piece in range(4) for head in range(8)]
+        assert all(held.count(rank) == 8 for rank in range(4))
+
+
+def test_merged_answers_are_the_answer_wherever_the_keys_are_cut():
+    total, answer = merged.attended(range(merged.KEYS))
+    for cut in range(1, merged.KEYS):
+        sets = [merged.attended(keys) for keys in (range(cut), range(cut, merged.KEYS))]
+        assert math.isclose(sum(weight * mean for weight, mean in sets) / total, answer)
+
+
+def test_a_gradient_gathers_every_part_but_the_owners_own():
+    last = RANKS - 1
+    for rank in range(last + 1):
+        owner = (rank - last) % (last + 1)
+        found = parts(rank, last)
+        assert sorted([*found, owner]) == list(range(last + 1)) and found[-1] == rank
 
 
 def test_formats_are_those_of_torch():

@@ -1,0 +1,72 @@
+"""The way back of a ring: the gradient of a block follows it, and gathers each rank's part.
+
+A column is a rank. Keys come from the left as in the forward pass; behind them, a step late, comes
+the sum of the parts of the ranks they have passed (Liu et al. 2023). A block's own rank keeps its
+own part at home, until the sum has been everywhere else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
+from minitrain.lab.drawing.figures import lighter
+from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, say
+from minitrain.lab.ideas.schematic import Schematic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HUES = (BLUE, ORANGE, GREEN, PINK)
+RANKS = 4
+LEFT, ACROSS, WIDE, HIGH = 1.9, 2.5, 1.9, 0.5
+
+
+def parts(rank: int, step: int) -> list[int]:
+    """Whose parts are in the gradient that a rank holds after it has computed in `step`."""
+    owner = (rank - step) % RANKS
+    return [(owner + passed) % RANKS for passed in range(1, step + 1)][: RANKS - 1]
+
+
+def draw_ring_gradients(ax: Axes, step: int) -> None:
+    bare(ax, LEFT + ACROSS * RANKS + 0.1, 3.2)
+    for y, words in ((0.95, "keys, values of"), (1.65, "their gradient"), (2.35, "own part")):
+        say(ax, LEFT - 0.15, y, words, 8, ha="right")
+    for rank in range(RANKS):
+        x, owner = LEFT + ACROSS * rank, (rank - step) % RANKS
+        say(ax, x + WIDE / 2, 0.4, f"rank {rank}", fontweight="bold")
+        own = lighter(HUES[rank], 0.25)
+        if step < RANKS:
+            box(ax, x, 0.7, WIDE, HIGH, lighter(HUES[owner], 0.25), f"rank {owner}", 8)
+            found = " + ".join(map(str, parts(rank, step)))
+            box(ax, x, 1.4, WIDE, HIGH, lighter(HUES[owner], 0.6) if step else PALE,
+                f"parts of {found}" if step else "none yet", 8)  # fmt: skip
+            box(ax, x, 2.1, WIDE, HIGH, own, "waits at home", 8)
+        else:
+            box(ax, x, 1.4, WIDE, HIGH, own, "of 0 + 1 + 2 + 3", 8)
+        if rank < RANKS - 1 and step < RANKS:
+            if step < RANKS - 1:
+                arrow(ax, (x + WIDE, 0.95), (x + ACROSS, 0.95))
+            if step:
+                arrow(ax, (x + WIDE, 1.65), (x + ACROSS, 1.65))
+    say(ax, LEFT, 2.95, "arrows: what goes to the right next, from rank 3 to rank 0", 8, ha="left")
+
+
+def say_ring_gradients(step: int) -> str:
+    if step == RANKS:
+        return (
+            "Home: every gradient has the parts of all ranks. Each rank has added the part that "
+            "waited to the sum that came from the left: its keys' gradient is complete."
+        )
+    held = "; ".join(
+        f"rank {rank} has keys of rank {(rank - step) % RANKS} and, of their gradient, "
+        f"{'the parts of ' + ' + '.join(map(str, parts(rank, step))) if step else 'nothing yet'}"
+        for rank in range(RANKS)
+    )
+    words = "its own keys" if step == 0 else "keys that came from the left"
+    return f"Step {step}: each rank computes its part for {words}. {held}."
+
+
+ring_gradients = Schematic(
+    draw_ring_gradients, say_ring_gradients, (9.5, 2.9), {"step": (0, RANKS, 2)}
+)
