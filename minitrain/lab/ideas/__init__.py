@@ -17,8 +17,16 @@ from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.roof import roofline
+from minitrain.lab.ideas.schedules import (
+    pipeline_chunks,
+    pipeline_microbatches,
+    pipeline_order,
+)
+from minitrain.lab.ideas.stages import pipeline_stages
+from minitrain.lab.ideas.stream import layer_stream
 from minitrain.lab.ideas.tiles import attention_tiles
 from minitrain.lab.ideas.tree import tree_broadcast
+from minitrain.lab.ideas.vocabulary import vocabulary_cut
 from minitrain.lab.ideas.zero import zero_stages
 
 __all__ = [
@@ -27,8 +35,13 @@ __all__ = [
     "checkpoints",
     "column_cut",
     "grouped_heads",
+    "layer_stream",
     "number_lines",
     "pareto_front",
+    "pipeline_chunks",
+    "pipeline_microbatches",
+    "pipeline_order",
+    "pipeline_stages",
     "ring_all_gather",
     "ring_attention",
     "ring_reduce_scatter",
@@ -36,5 +49,6 @@ __all__ = [
     "router",
     "row_cut",
     "tree_broadcast",
+    "vocabulary_cut",
     "zero_stages",
 ]
