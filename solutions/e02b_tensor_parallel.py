@@ -14,28 +14,62 @@
 
 # %% tags=["setup"]
 import torch
-from minitrain.lab import Lab, show
+from minitrain.lab import Lab, ideas, show
 from minitrain.ranks.launch import launch
 
 lab = Lab("e02b_tensor_parallel")
 
 # %% [markdown]
-# ## 1 · Operators in pairs
+# ## 1 · Two ways to cut a matrix, and operators in pairs
 #
-# A tensor is, over the ranks, **whole** (the same everywhere), **split**, or a **part** of a sum. Where each rank uses a
-# whole x in its own way, each rank's gradient is a *part*: backward must sum. Where parts were summed, every rank's
-# gradient is already *whole*.
+# Data parallelism asks every rank to hold every weight. One matrix of a large model, with its gradient and its optimizer's
+# state, can fill a GPU by itself; and a model whose batch cannot grow any more is not made faster by more copies of it.
+# **Tensor parallelism** cuts the matrices themselves: all ranks work on the *same tokens*, each with its own part of every
+# weight. There are two ways to cut a product $Y = X A$. The first cuts $A$ into columns:
+
+# %%
+ideas.column_cut()
 
 # %% [markdown]
-# So operators come in pairs, each the other's backward:
+# Rank $r$ needs all of $X$ and makes its own columns of $Y$, complete. Nothing has to be added, and nothing is sent. The
+# second way cuts $A$ into rows:
+
+# %%
+ideas.row_cut()
+
+# %% [markdown]
+# Here rank $r$ needs only its columns of $X$. What it makes has the whole shape of $Y$, but it is one addend of it:
+# $Y = \sum_r X_r A_r$. The ranks must add, and each wants the result: an all-reduce.
 #
-# | | forward | backward |
-# |---|---|---|
-# | `copy` (Megatron's *f*) | nothing | all-reduce |
-# | `reduce` (*g*) | all-reduce | nothing |
+# So a tensor is, over the ranks, in one of three states: **whole** (the same numbers everywhere), **split** (each rank
+# has its own piece), or a **part** (each rank has an addend of it). Forward and backward both have to keep account of these.
+
+# %% [markdown]
+# ### What backward has to do
 #
-# ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053)). Autograd knows nothing of ranks: you tell it, by a Function of
-# your own:
+# Let $x$ be whole, and let rank $r$ use it in its own way, $y_r = f_r(x)$, where $r$ runs over $N$ ranks. The loss $L$
+# depends on $x$ through every $y_r$, so the chain rule gives a sum:
+#
+# $$\frac{\partial L}{\partial x} = \sum_{r=0}^{N-1} \Big(\frac{\partial y_r}{\partial x}\Big)^{\!\top} \frac{\partial L}{\partial y_r}$$
+#
+# Autograd on rank $r$ computes its own addend and knows of no other: each rank's gradient of $x$ is a *part*, and backward
+# must sum.
+#
+# Now let each rank have a part, and let $y = \sum_r y_r$. Then $\partial y / \partial y_r$ is the identity, so
+# $\partial L / \partial y_r = \partial L / \partial y$: the gradient is already *whole*, on every rank, and backward must
+# send nothing.
+
+# %% [markdown]
+# The two cases are a pair, each the other's backward ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053)):
+#
+# | | where it stands | forward | backward |
+# |---|---|---|---|
+# | `copy` (Megatron's *f*) | a whole x enters the ranks' own work | nothing | all-reduce |
+# | `reduce` (*g*) | the ranks' parts become whole | all-reduce | nothing |
+#
+# Autograd knows nothing of ranks, and would not find these backwards by itself. You tell it, by a Function of your own. Here
+# is one for something else, so that you see the form: `forward` and `backward` are static, `ctx` is a place for notes, and
+# `backward` is given the output's gradient `dy` and returns the input's.
 
 
 # %% tags=["nbval-check-output"]
@@ -113,8 +147,8 @@ conjugates = lab.grade(conjugates)
 # </details>
 
 # %% [markdown]
-# `Operators` collects what a rank needs. `gathered` and `sum_sliced` are a second pair, for section 4: they join and cut
-# the tokens, dimension 1.
+# `Operators` collects what a rank needs. It makes two pairs with your function. `copy` and `reduce` are those of the table.
+# `all_gather` and `reduce_scatter` are for section 4; they join and cut the tokens, which are dimension 1.
 
 # %%
 from functools import partial
@@ -147,11 +181,29 @@ class Operators:
 # %% [markdown]
 # ## 2 · First by column, then by row
 #
-# `y = x·Wᵀ`. Cut W's rows over N ranks: each makes F/N features of a whole x (*column parallel*, after Wᵀ). SwiGLU works
-# on each feature alone. Cut `down` along the features it reads (*row parallel*): each rank has a part of the output. One
-# sum, and nothing sent in between.
+# Take the MLP of a modern layer, SwiGLU. With $x$ of $D$ numbers a token, and matrices stored as PyTorch stores them
+# (outputs in rows, so that a linear layer is $xW^\top$):
+#
+# $$y = \big(\mathrm{silu}(x W_\text{gate}^\top) \odot x W_\text{up}^\top\big)\, W_\text{down}^\top + b$$
+#
+# $W_\text{gate}$ and $W_\text{up}$ are $(F, D)$ and make $F$ features; $W_\text{down}$ is $(D, F)$. Cut the first two by
+# features: that is the first picture, since rows of $W$ are columns of $A = W^\top$. Each rank then has $F/N$ features of
+# every token, complete. $\mathrm{silu}$ and the product $\odot$ work on each feature alone, so that a rank can go on
+# without asking anyone.
 
-# %%
+# %% [markdown]
+# $W_\text{down}$ then reads features, of which rank $r$ has only its own. That is what the second picture wants: cut
+# $W_\text{down}$ along the features that it reads, and each rank makes a part of $y$:
+#
+# $$y = \sum_{r=0}^{N-1} h_r\, W_{\text{down},r}^\top + b, \qquad h_r = \mathrm{silu}(x W_{\text{gate},r}^\top) \odot x W_{\text{up},r}^\top$$
+#
+# One sum at the end, and nothing sent in between. Had $W_\text{gate}$ been cut by rows, the ranks would have had to
+# add *before* $\mathrm{silu}$, since $\mathrm{silu}(a + b) \neq \mathrm{silu}(a) + \mathrm{silu}(b)$. The order, column
+# first and row second, is the whole trick.
+#
+# The folded cell makes the matrices of one layer, and `cut` takes the slices of one rank out of them.
+
+# %% tags=["folded"]
 from types import SimpleNamespace
 
 D, FF, HEADS = lab.size("width"), lab.size("features"), lab.size("heads")
@@ -168,7 +220,6 @@ def whole_layer(D, FF, dtype=torch.float32):
     }
 
 
-# %%
 def cut(whole, rank, size, head_size=D // HEADS):
     """This rank's slices: rows of what makes features, columns of what reads them."""
     w = SimpleNamespace(head_size=head_size)
@@ -181,8 +232,9 @@ def cut(whole, rank, size, head_size=D // HEADS):
 
 
 # %% [markdown]
-# **Predict**: a layer is attention and an MLP, each with one sum forward and one backward. x has S bytes (B·T·D numbers).
-# How many times S does each of four ranks send in a step, by the ring of e00?
+# **Predict**: a layer is attention and an MLP. Each is such a sandwich: x enters by `copy` and its output leaves by `reduce`.
+# Let $S$ be the bytes of x, which has $B \cdot T \cdot D$ numbers ($B$ sequences of $T$ tokens). How many times $S$ does
+# each of *four* ranks send in a step, forward and backward, by the ring of e00?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -237,8 +289,12 @@ parallel_mlp = lab.grade(parallel_mlp)
 # %% [markdown]
 # ## 3 · Attention: heads are features
 #
-# A head reads only its own queries, keys and values. Cut q, k and v by rows and each rank has H/N whole heads; cut o by
-# columns, and the heads' sum is the output. It is the same sandwich: column, something of one's own, row.
+# A head $h$ reads only its own queries, keys and values: $a_h = \mathrm{softmax}(q_h k_h^\top / \sqrt{C})\, v_h$, with
+# $C$ numbers a head. The rows of $W_q$, $W_k$ and $W_v$ are the heads' numbers, one head after another. Cut those matrices
+# by rows, and where $N$ divides the number of heads $H$, each rank has $H/N$ whole heads and can attend with them alone.
+#
+# The output matrix reads what all heads say: $y = \sum_h a_h W_{o,h}^\top$, a sum over heads. Cut $W_o$ by the columns that it
+# reads, and each rank adds up its own heads. It is the same sandwich: column, something of one's own, row.
 
 # %% [markdown]
 # ### Exercise 3 · `parallel_attention`
@@ -285,8 +341,17 @@ parallel_attention = lab.grade(parallel_attention)
 # </details>
 
 # %% [markdown]
-# **Run**: a whole layer on four ranks against one process, gradients too. RMSNorm and its input are whole on every rank:
-# nothing to send.
+# Put both blocks together, and a layer on four ranks looks like this:
+
+# %%
+ideas.layer_stream()
+
+# %% [markdown]
+# Colours are what a rank alone has: its heads, its features. In the grey boxes, RMSNorm and the residual addition, every rank
+# is given the whole x and computes the same: there is nothing to send. The doors are your operators, with what they send on
+# the way forward.
+#
+# **Run**: this layer on four ranks against one process, gradients too.
 
 # %%
 from minitrain.model.norm import rms_norm
@@ -312,18 +377,41 @@ one, four = (launch(run_layer, ranks=ranks)[0] for ranks in (1, 4))
 same = [torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(one, four)]
 print("output and gradients of x, norm, bias equal one process:", same)
 
-# %% [markdown]
-# ## 4 · The stream, too
-#
-# Norms, residuals and dropout still run on all B·T·D numbers, N times over, and keep them. **Sequence parallelism** splits
-# *tokens* there: all-gather before a block, reduce-scatter after it
-# ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)). Together they send what one all-reduce does.
 
 # %% [markdown]
-# Attention needs no new code: `parallel_attention(x, w, tp.all_gather, tp.reduce_scatter)`.
+# Four ranks agree with one process to rounding, here in float64. The last bits differ, since four parts are added in another
+# order than one matmul adds.
 #
-# But norm and bias are whole, and now each rank uses them on **its own tokens**: their gradients are parts. You know the
-# operator that sums a gradient.
+# ## 4 · The stream, too
+#
+# That "computes the same everywhere" is waste. Between the blocks every rank does the same norm on the same
+# $B \cdot T \cdot D$ numbers, and keeps them for backward. **Sequence parallelism**
+# ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)) splits the *tokens* there:
+
+# %%
+ideas.layer_stream.picture(split="sequence")
+
+# %% [markdown]
+# What was grey has now a colour of its own: norm and addition work on each token alone, so that $T/N$ tokens a rank are
+# enough. Inside a block nothing changes: attention needs all tokens, of the rank's own heads.
+#
+# The doors change. At the entrance tokens are joined (all-gather). At the exit the ranks' parts are summed, and each needs
+# only its own tokens of the sum: a reduce-scatter.
+
+# %% [markdown]
+# What does it cost? The ring's all-reduce of e00 *is* a reduce-scatter and then an all-gather, each of which sends
+# $\frac{N-1}{N} S$ bytes a rank. Sequence parallelism takes the all-reduce apart and puts the norm between its halves. In
+# backward they change places: the gradient of an all-gather is a reduce-scatter, and the other way round. That is why
+# `Operators` made them with your `conjugates`.
+#
+# Attention needs no new code: `parallel_attention(x, w, tp.all_gather, tp.reduce_scatter)`.
+
+# %% [markdown]
+# One thing is easily missed. The norm's weight and the bias are whole on every rank, and now each rank uses them on **its
+# own tokens**. By the chain rule of section 1 their gradients are parts: with $g$ the norm's weight and $L$ the loss,
+# $\partial L/\partial g = \sum_r (\partial L/\partial g)_{\text{tokens of } r}$. Without that sum each rank would train
+# its own norm, the copies would drift apart, and no error would be raised. You know the operator that leaves a tensor as
+# it is and sums its gradient.
 
 # %% [markdown]
 # ### Exercise 4 · `sequence_mlp`
@@ -369,8 +457,17 @@ sequence_mlp = lab.grade(sequence_mlp)
 # %% [markdown]
 # ## 5 · Both ends
 #
-# A vocabulary of 128,256 makes embedding and head the largest matrices of all. Cut them by rows: V/N tokens a rank. A token
-# is looked up where its row is, the others give **zeros**, and the sum is everybody's.
+# Llama 3 has a vocabulary of $V = 128\,256$ words. At width $D = 8\,192$ the embedding alone has
+# $V D = 1.05 \cdot 10^9$ numbers, the head as many: they are the largest matrices of all. Cut both by rows, $V/N$ words
+# a rank. Then a rank is asked for words whose rows it does not have:
+
+# %%
+ideas.vocabulary_cut()
+
+# %% [markdown]
+# The word is looked up where its row is. Every other rank gives **zeros**, and since a sum with zeros changes nothing, the
+# all-reduce gives everybody the row. Move the handle: word 7 is at row 1 of rank 2, because rank 2 begins at word
+# $2 \cdot V/N = 6$.
 
 # %% [markdown]
 # ### Exercise 5 · `embed`
@@ -416,9 +513,22 @@ embed = lab.grade(embed)
 # %% [markdown]
 # ### The loss
 #
-# A token's cross-entropy is `log Σ exp(logits) - logit[target]`. Gathered, the logits of 8,192 tokens and 128,256 words
-# take 4.2 GB in float32. Three numbers a token are enough: the **maximum** m over all ranks (exp must not overflow),
-# **Σ exp(logit - m)**, and the **target's logit**.
+# At the other end rank $r$ has the logits $z_v$ of its own words $v$. The cross-entropy of a token whose next word is $t$ is
+#
+# $$\ell = \log \sum_{v} e^{z_v} - z_t$$
+#
+# The plain way gathers all logits first. For 8,192 tokens in float32 that is $8192 \cdot 128256 \cdot 4 = 4.2$ GB on every
+# rank, and as much again for their gradient. But $\ell$ needs no logit of another rank by itself, it needs a *sum* of
+# them. And $e^{z}$ must not overflow, so take the largest, $m = \max_v z_v$, out of it:
+
+# %% [markdown]
+# $$\ell = m + \log \sum_{r=0}^{N-1} \Big(\sum_{v \text{ of } r} e^{z_v - m}\Big) - z_t$$
+#
+# Three numbers a token cross the ranks: the **maximum** $m$ over all ranks, the **sum** in the brackets, and the **target's
+# logit** $z_t$, which one rank has and the others replace by zero, as they did with a row of the embedding. For 8,192
+# tokens that is 98 kB instead of 4.2 GB.
+#
+# $m$ may be treated as a constant: it cancels, since $e^{-m}$ comes out of the sum as $-m$ in the logarithm.
 
 # %% [markdown]
 # ### Exercise 6 · `vocabulary_loss`
@@ -470,10 +580,14 @@ vocabulary_loss = lab.grade(vocabulary_loss)
 # %% [markdown]
 # ## 6 · What a layer sends, and what it keeps
 #
-# Three variants: *tensor*, *sequence*, *gathered again*. In the second, autograd keeps all T tokens that were gathered. The
-# third, of `minitrain/parallel`, keeps T/N and gathers again in backward: two more all-gathers a layer.
+# You now have two layers, *tensor* and *sequence*. The second has a flaw that only memory shows: its all-gather makes all
+# $T$ tokens, the matmuls after it need them in backward, and so autograd keeps them. A third variant, *gathered again*,
+# is that of `minitrain/parallel`: it keeps the $T/N$ tokens and gathers once more in backward, which is two more all-gathers
+# a layer.
 #
-# **Predict**: how many times as much as the third does *tensor* keep, on four ranks?
+# **Predict**: think of what stands between the blocks and at their entrances, of what is whole there and what is cut, and of
+# everything inside the blocks, which is cut in each variant. How many times as many bytes as *gathered again* does *tensor*
+# keep for backward, on four ranks?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -482,9 +596,13 @@ guess = 2
 ### END SOLUTION
 lab.predict("kept", guess)
 
-# %% tags=["experiment"]
-from torch.autograd.graph import saved_tensors_hooks
 
+# %% [markdown]
+# The sequence-parallel layer is put together from your pieces. The folded cell below it has the third variant: the same layer
+# with the linears of `minitrain/parallel`, which gather again.
+
+# %%
+from minitrain.measure.kept import kept_for_backward
 from minitrain.parallel.tensor.linear import column_linears, row_linear
 
 B, T = lab.size("batch"), lab.size("length")
@@ -496,6 +614,7 @@ def sequence_layer(x, w, tp):
     return sequence_mlp(x, w, tp)
 
 
+# %% tags=["folded"]
 def gathered_again(x, w, tp):
     """The same with the linears of `minitrain/parallel`."""
     n = rms_norm(x, tp.copy(w.norm1), 1e-6)
@@ -510,30 +629,18 @@ def gathered_again(x, w, tp):
     return x + down + tp.copy(w.bias)
 
 
-def forward_and_kept(layer, x, w, tp):
-    """The output, and the bytes that autograd keeps for backward beside the weights."""
-    kept = {}
-
-    def note(tensor):
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with saved_tensors_hooks(note, lambda tensor: tensor):
-        y = layer(x, w, tp)
-    for p in vars(w).values():
-        if isinstance(p, torch.Tensor):
-            kept.pop(p.untyped_storage().data_ptr(), None)
-    return y, sum(kept.values())
-
-
 layers = {
     "tensor": tensor_layer,
     "sequence": sequence_layer,
     "gathered again": gathered_again,
 }
 
+# %% [markdown]
+# Each variant runs on 1, 2 and 4 real ranks of this machine. The trace counts the bytes that rank 0 sends;
+# `kept_for_backward` notes every tensor that autograd saves, each storage once and weights left out.
 
+
+# %% tags=["experiment"]
 def measure(group):
     """Bytes sent and kept by one layer, forward and backward, in three variants."""
     rows, trace = [], group.trace
@@ -541,7 +648,8 @@ def measure(group):
         w, tp = cut(whole_layer(D, FF), group.rank, group.size), Operators(group)
         x = torch.ones(B, T if variant == "tensor" else T // group.size, D)
         trace.ops.clear()
-        y, kept = forward_and_kept(layer, x.requires_grad_(), w, tp)
+        x.requires_grad_()
+        y, kept = kept_for_backward(layer, x, w, tp, but=vars(w).values())
         forward = trace.bytes_sent()
         y.sum().backward()
         row = {"variant": variant, "ranks": group.size, "kept_bytes": kept}
@@ -558,14 +666,22 @@ traffic = sum((launch(measure, ranks=ranks)[0] for ranks in lab.size("ranks")), 
 # %% tags=["grade"]
 lab.experiment("traffic", traffic)
 
-# %% [markdown]
-# Closed form, S = 4·B·T·D bytes: *tensor* sends four all-reduces, 8(N-1)/N·S. *Sequence* sends the same as gathers and
-# scatters, and its two norms and the bias, 3·D numbers. *Gathered again* adds 2(N-1)/N·S.
-
 # %%
-S = 4 * B * T * D
+S = 4 * B * T * D  # bytes of x in float32
 at4 = [row for row in traffic if row["ranks"] == 4]
 total = [row["forward_bytes"] + row["backward_bytes"] for row in at4]
+lab.reveal("layer_traffic", total[0] / S, ranks=4)
+
+# %% [markdown]
+# **Explain**: *tensor* sends four all-reduces, one for each `reduce` in forward and one for each `copy` in backward. An
+# all-reduce sends $2\,\frac{N-1}{N} S$ bytes a rank, so that the layer sends
+#
+# $$4 \cdot 2\,\frac{N-1}{N}\, S = 8 \cdot \tfrac{3}{4} \cdot 16\,384\ \text{bytes} = 98\,304\ \text{bytes}$$
+#
+# with $N = 4$ and the sizes of the CPU tier, $S = 4 B T D = 4 \cdot 2 \cdot 32 \cdot 64$. Note what is missing: the
+# features $F$. The wider the matrices, the more is computed for the same messages. Here are the other two beside it:
+
+# %%
 show.bars(
     [row["variant"] for row in at4],
     [sent / S for sent in total],
@@ -574,9 +690,6 @@ show.bars(
     title="Four ranks: measured, and the closed form without norms",
     alt="Bytes that a rank sends a layer in three variants, beside 8 and 10 times (N-1)/N.",
     form="{:.2f}",
-)
-lab.reveal(
-    "layer_traffic", total[0] / S, formula=6.0, note="8(N-1)/N, four all-reduces"
 )
 
 # %% [markdown]
@@ -593,18 +706,35 @@ sequence_traffic = total[1] / total[0]
 lab.answer("sequence_traffic", sequence_traffic)
 
 # %% [markdown]
-# And memory. Of what *tensor* keeps, four tensors of B·T·D are whole on every rank: the inputs of both norms and of both
-# blocks. *Sequence* keeps two whole, what it gathered; *gathered again* none. The rest is cut in N.
+# *Sequence* sends four all-gathers and four reduce-scatters, $8\,\frac{N-1}{N} S$ again, and a little more: the gradients
+# of two norms and of the bias, $3 D$ numbers, which the bars show above the dashes. *Gathered again* adds two all-gathers,
+# $2\,\frac{N-1}{N} S$. What does it get for them?
 
 # %% tags=["experiment"]
 columns = ("variant", "ranks", "kept_bytes", "batch", "length", "width")
 activations = [{column: row[column] for column in columns} for row in traffic]
+kept = {(row["variant"], row["ranks"]): row["kept_bytes"] for row in activations}
 
 # %% tags=["grade"]
 lab.experiment("activations", activations)
 
-# %% tags=["experiment"]
-kept = {(row["variant"], row["ranks"]): row["kept_bytes"] for row in activations}
+# %%
+ratio = kept["tensor", 4] / kept["gathered again", 4]
+one, again = kept["tensor", 1], kept["gathered again", 1]
+lab.reveal("kept", ratio, one_rank=one, again_one_rank=again, stream=S, ranks=4)
+
+# %% [markdown]
+# **Explain**: of what *tensor* keeps, four tensors of $S$ bytes are whole on every rank: the inputs of both norms and of
+# both blocks. *Sequence* keeps two whole ones, those that it gathered; *gathered again* keeps none. All the rest (heads,
+# features, what attention saves) is cut in $N$. With $K_1$ the bytes that one rank alone keeps, and $w$ the number of whole
+# tensors,
+#
+# $$K(N) = w S + \frac{K_1 - w S}{N}, \qquad w = 4,\ 2,\ 0$$
+#
+# For *tensor* on four ranks: $65\,536 + (231\,936 - 65\,536)/4 = 107\,136$ bytes. The folded cell draws this formula
+# (dashed) through the measured points, and on to 16 ranks, where nothing was measured.
+
+# %% tags=["folded"]
 measured, further = lab.size("ranks"), [1, 2, 4, 8, 16]
 wholes = {"tensor": 4, "sequence": 2, "gathered again": 0}  # tensors of S bytes
 with show.canvas() as (figure, axes):
@@ -623,36 +753,66 @@ show.figure(
     figure,
     alt="Bytes kept against ranks: tensor flattens out, gathered again halves at each step.",
 )
-ratio = kept["tensor", 4] / kept["gathered again", 4]
-lab.reveal("kept", ratio, note="on four ranks; with more the whole part weighs more")
 
 # %% [markdown]
-# **Question**: and on *eight* ranks, by the closed form? *Tensor* keeps `4·S + (one rank's - 4·S) / 8`, *gathered again*
-# an eighth of its one rank's. How many times as much is the former? One rank's and S, in bytes, are in the table below.
+# **Question**: and on *eight* ranks, by the closed form? How many times as many bytes as *gathered again* does *tensor*
+# keep? What each keeps on one rank, and $S$, stand in the table below.
 
 # %% tags=["question"]
+one_rank = [row for row in activations if row["ranks"] == 1]
+show.table(
+    [
+        {
+            "variant": row["variant"],
+            "kept on 1 rank (bytes)": row["kept_bytes"],
+            "S (bytes)": S,
+        }
+        for row in one_rank
+    ]
+)
 ### BEGIN SOLUTION
 tensor_on_eight = 4 * S + (kept["tensor", 1] - 4 * S) / 8
 memory_saved = tensor_on_eight / (kept["gathered again", 1] / 8)
 ### LAB memory_saved = None  # your answer, 1 where both keep as much
 ### END SOLUTION
-one_rank = [row | {"S": S} for row in activations if row["ranks"] == 1]
-show.table([{c: row[c] for c in ("variant", "kept_bytes", "S")} for row in one_rank])
 
 # %% tags=["grade"]
 lab.answer("memory_saved", memory_saved)
 
 # %% [markdown]
-# ## 7 · Why eight
+# (*Sequence* on one rank keeps 512 bytes more than *tensor*: `copy` clones the two norms' weights, and the clones are saved.)
 #
-# Matrices shrink with N, messages do not: four times B·T·D numbers, whatever N. So efficiency falls, and the link decides
-# how fast.
-#
-# **Emulated** from here: a layer of Llama 3 70B's width on H100s, 4,096 tokens, bfloat16. Your layer sends its messages;
-# a clock charges full sizes, and FLOPs at 794 TFLOP/s.
+# **Takeaway**: with the same bytes sent, give or take 1.2%, sequence parallelism cuts what *tensor* leaves whole; with a
+# quarter more traffic nothing at all stays whole: on four ranks *tensor* keeps 1.84 times as much (measured).
 
 # %% [markdown]
-# **Predict**: eight ranks in one node, NVLink. What part of the time do they compute, from 0 to 1?
+# ## 7 · Why eight
+#
+# Matrices shrink with $N$, messages do not. Let $C$ be the seconds that one GPU computes for a layer, forward and backward,
+# and $t_N$ the seconds of one all-reduce over $N$ ranks. Nothing hides the four all-reduces, since what follows each needs
+# its result. So the step and its efficiency $E$ (the share of it that is spent computing) are
+#
+# $$\text{step}(N) = \frac{C}{N} + 4\,t_N, \qquad E(N) = \frac{C/N}{C/N + 4\,t_N} = \frac{1}{1 + 4 N t_N / C}$$
+#
+# Even if $t_N$ did not grow at all, $E$ falls with each rank. How fast it falls is decided by the link, through $t_N$.
+
+# %% [markdown]
+# Now with numbers: a layer of Llama 3 70B's width, $D = 8192$ and $F = 28\,672$ (with as many key heads as query heads, as
+# yours has), and $n = 4096$ tokens in bfloat16. A matmul takes 2 FLOPs a weight and token, causal attention $2 n^2 D$, and
+# backward twice the forward:
+#
+# $$C = \frac{3\,\big(2 n\,(4 D^2 + 3 D F) + 2 n^2 D\big)}{794 \cdot 10^{12}\ \text{FLOP/s}} = \frac{24.7 \cdot 10^{12}}{794 \cdot 10^{12}}\ \text{s} = 31\ \text{ms}$$
+#
+# 794 TFLOP/s is the best that was measured on an H100 for a matmul ([ml-engineering](https://github.com/stas00/ml-engineering)).
+# A message is $S = 2 n D = 67$ MB.
+
+# %% [markdown]
+# No GPU runs here: from now on times are **emulated**. Your layer does run, on 1 to 16 ranks of this machine, with a tiny
+# $x$ of 1,024 bytes; each of its messages is charged on a logical clock as if it had 67 MB, by the measured bandwidths of
+# the links, and computing is charged as $C/N$.
+#
+# **Predict**: eight ranks in one node. By its data sheet, NVLink gives each H100 450 GB/s in each direction; measured, it
+# gives somewhat less. What part of the time do the ranks compute, from 0 to 1?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -660,6 +820,10 @@ guess = 0.7
 ### LAB guess = None  # a share from 0 to 1, your guess
 ### END SOLUTION
 lab.predict("eight", guess)
+
+# %% [markdown]
+# Four networks are compared: NVLink for all 16 ranks (an NVLink rack), nodes of 8 with an InfiniBand card for each GPU (how
+# clusters are built), nodes of 8 that share *one* card (made up), and InfiniBand alone.
 
 # %% tags=["experiment"]
 from dataclasses import replace
@@ -670,11 +834,8 @@ from minitrain.network.logical_clock import LogicalClock
 
 wide, features = lab.size("real_width"), lab.size("real_features")
 tokens = lab.size("real_tokens")
-forward_flops = 2 * tokens * (4 * wide**2 + 3 * wide * features)  # the matrices
-forward_flops += 2 * tokens**2 * wide  # and the causal half of q·k and of its use
 payload = 2 * tokens * wide  # bytes of x in bfloat16
-TINY = (1, 4, 64)  # B, T, D of what runs: 1,024 bytes that stand for those
-
+forward_flops = 2 * tokens * (4 * wide**2 + 3 * wide * features) + 2 * tokens**2 * wide
 fabric = FABRICS["h100-infiniband"]()  # nodes of 8, an InfiniBand card for each GPU
 fabric = replace(fabric, compute_scale=1e-9, payload_scale=payload / 1024)
 shared = LinkModel(replace(INFINIBAND_NDR, beta=8 * INFINIBAND_NDR.beta))
@@ -686,27 +847,26 @@ networks = {
 }
 
 
+# %% tags=["experiment"]
 def one_layer(group):
     """Seconds of forward and backward of your layer, on each network."""
     rows = []
     w = cut(whole_layer(64, 96), group.rank, group.size, head_size=4)
-    compute = (
-        3 * forward_flops / fabric.device.flops / group.size
-    )  # backward is twice forward
+    compute = 3 * forward_flops / fabric.device.flops / group.size
     for name, network in networks.items():
         group.use(LogicalClock(network, group.rank))
         begin = group.now()
         group.clock.advance(compute / 3)
-        y = tensor_layer(torch.ones(TINY, requires_grad=True), w, Operators(group))
-        group.clock.advance(2 * compute / 3)
+        x = torch.ones(1, 4, 64, requires_grad=True)  # 1,024 bytes
+        y = tensor_layer(x, w, Operators(group))
+        group.clock.advance(2 * compute / 3)  # backward is twice forward
         y.sum().backward()
         step = group.now() - begin
-        moved = network.seconds("all_reduce", 1024, range(group.size))
-        rows.append(
-            {"network": name, "ranks": group.size, "compute_seconds": compute,
-             "all_reduce_seconds": moved, "step_seconds": step,
-             "efficiency": compute / step}
-        )  # fmt: skip
+        row = {"network": name, "ranks": group.size, "compute_seconds": compute}
+        row["all_reduce_seconds"] = network.seconds(
+            "all_reduce", 1024, range(group.size)
+        )
+        rows.append({**row, "step_seconds": step, "efficiency": compute / step})
     return rows
 
 
@@ -715,7 +875,13 @@ degrees = sum((launch(one_layer, ranks=n)[0] for n in lab.size("degrees")), [])
 # %% tags=["grade"]
 lab.experiment("degrees", degrees)
 
-# %% tags=["picture"]
+# %%
+at = {(row["network"], row["ranks"]): row for row in degrees}
+node = at["nodes of 8, a card each", 8]
+compute, message = node["compute_seconds"], node["all_reduce_seconds"]
+lab.reveal("eight", node["efficiency"], compute=compute, message=message)
+
+# %% tags=["picture", "folded"]
 with show.canvas(width=9, height=5.4) as (figure, axes):
     curves = {}
     for name in networks:
@@ -739,38 +905,51 @@ show.figure(
     figure,
     alt="Efficiency against ranks: NVLink falls slowly; past a node of 8 with one card it drops.",
 )
-at = {(row["network"], row["ranks"]): row for row in degrees}
-node = at["nodes of 8, a card each", 8]
-compute, waits = node["compute_seconds"], 4 * node["all_reduce_seconds"]
-formula = compute / (compute + waits)
-lab.reveal(
-    "eight", node["efficiency"], formula=formula, note="emulated, nothing hidden"
-)
 
 # %% [markdown]
-# **Explain**: eight ranks on NVLink compute 76% of the time, sixteen would 57%. With a card for each GPU the node's end
-# itself costs almost nothing (large messages, a perfect pipeline of both levels); with one card for all it is a cliff,
-# and with no NVLink two ranks are too many.
+# **Explain**: on eight ranks an all-reduce over NVLink takes 0.31 ms and $C/N$ is 3.9 ms:
+# $E = 3.9 / (3.9 + 4 \cdot 0.31) = 76\%$. On sixteen it would be 57%, although no slower link is in the way: half the
+# computing, the same messages. Without NVLink two ranks already wait for a third of the step (68%), and eight compute 23%
+# of it.
+
+# %% [markdown]
+# What surprises is the second curve, which hides in the first: past the node, with a card for each GPU, almost nothing is
+# lost. An all-reduce over two nodes has two levels. Inside the node the ranks reduce-scatter, so that each has an eighth of
+# the sum, 8.4 MB; each sends this eighth to the other node over its *own* card, 0.23 ms at 36.8 GB/s; then they gather.
+# Both levels run as a pipeline, and the 0.32 ms inside the node set the pace. The clock assumes this perfectly; a real
+# network has other traffic, and stragglers. One card for eight GPUs carries eight such eighths, 1.9 ms.
 
 # %% [markdown]
 # **Question**: nodes of 8 that share one card (a network made up for this question). How many times as fast is the step on 16 ranks
 # as on 8?
 
 # %% tags=["question"]
+shown = [at["nodes of 8, one card", n] for n in (8, 16)]
+show.table(
+    {
+        "ranks": [row["ranks"] for row in shown],
+        "computing (ms)": [1e3 * row["compute_seconds"] for row in shown],
+        "one all-reduce (ms)": [1e3 * row["all_reduce_seconds"] for row in shown],
+        "step (ms)": [1e3 * row["step_seconds"] for row in shown],
+    }
+)
 ### BEGIN SOLUTION
 one_card = "nodes of 8, one card"
 past_the_node = at[one_card, 8]["step_seconds"] / at[one_card, 16]["step_seconds"]
 ### LAB past_the_node = None  # your answer: 2 would be perfect, below 1 is slower
 ### END SOLUTION
-show.table([at["nodes of 8, one card", n] for n in (8, 16)])
 
 # %% tags=["grade"]
 lab.answer("past_the_node", past_the_node)
 
 # %% [markdown]
-# > **On GPUs.** The best case is emulated: both levels of an all-reduce across nodes run as one pipeline, at the measured
-# > bandwidth of each. Megatron-LM, on nodes of 8 A100 with a card each, found the same rule by trying: tensor parallel up
-# > to the node's size, pipeline past it ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)).
+# **Takeaway**: a layer of this size keeps eight GPUs of a node computing 76% of the time (emulated), and a network that
+# narrows past the node makes sixteen slower than eight. Hence the rule: tensor parallel up to the node's size, other cuts
+# past it. Megatron-LM found the same by trying, on nodes of 8 A100 with a card each
+# ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)).
+#
+# > **On GPUs.** This lab has not been run on several GPUs yet. The picture of efficiency is emulated; bytes sent and kept
+# > are measured, and do not depend on the device.
 
 # %%
 lab.score(read="minitrain/parallel/tensor/linear.py")

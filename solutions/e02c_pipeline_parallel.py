@@ -14,7 +14,7 @@
 
 # %% tags=["setup"]
 import torch
-from minitrain.lab import Lab, show, widgets
+from minitrain.lab import Lab, ideas, show, widgets
 from minitrain.ranks.launch import launch
 
 lab = Lab("e02c_pipeline_parallel")
@@ -22,10 +22,20 @@ lab = Lab("e02c_pipeline_parallel")
 # %% [markdown]
 # ## 1 · Cut the model
 #
-# Data parallel needs the whole model on each rank. A pipeline gives rank r some *layers*: what travels is one activation
-# (B, T, D) to the next rank, and its gradient back. No other parallelism sends so little.
+# Data parallel needs the whole model on each rank. Tensor parallel cuts it, and sends four messages a layer. A third way is to
+# cut *between* layers: rank $r$ gets some of them, and hands what it made to the next rank.
+
+# %%
+ideas.pipeline_stages()
+
+# %% [markdown]
+# A rank with its layers is a **stage**. Across each border travels one activation $x$ of $B \cdot T \cdot D$ numbers ($B$
+# sequences of $T$ tokens, $D$ numbers each) in forward, and its gradient in backward. However many layers a stage has,
+# that is all: no other parallelism sends so little, which is why pipelines cross the slow network between nodes.
 #
-# The slowest stage sets everyone's pace, so stages are even. The ends already hold embedding and head.
+# The price is waiting, and it is this lab's subject. Every stage waits for its neighbour, so that the slowest sets
+# everyone's pace: stages should be even. The ends hold embedding and head besides, as the picture shows, so that what
+# cannot be divided goes to the middle.
 
 # %% [markdown]
 # ### Exercise 1 · `split_layers`
@@ -70,9 +80,13 @@ split_layers = lab.grade(split_layers)
 # %% [markdown]
 # ## 2 · A schedule is a list
 #
-# The batch is cut into m **microbatches**, so that rank 1 computes one while rank 0 computes the next. `Operation("F", 3)`
-# is the forward of microbatch 3 on this rank, `Operation("B", 3)` its backward. A `Schedule` is one list of them for each
-# rank. Nothing else: who runs it needs no more.
+# One batch, sent through whole, would keep one rank busy at a time: rank 1 has nothing to do before rank 0 is done. So the
+# batch is cut into $m$ **microbatches**, and while rank 1 computes one, rank 0 can compute the next. In which order, is
+# the question.
+#
+# We write the answer as plain data. `Operation("F", 3)` is the forward of microbatch 3 on this rank, `Operation("B", 3)` its
+# backward. A `Schedule` has one list of them for each rank, and that is all: who runs the list needs no more, since an
+# operation waits for its *source*, the neighbour's operation that it works on.
 
 # %% tags=["nbval-check-output"]
 from minitrain.parallel.pipeline.operations import Operation, Schedule
@@ -82,12 +96,27 @@ naive = Schedule("naive", 2, 1, [order] * 3)  # 2 microbatches, 1 chunk, 3 ranks
 print("source of rank 1's F0:", *naive.source(1, Operation("F", 0)))
 print("source of rank 1's B0:", *naive.source(1, Operation("B", 0)))
 
+
 # %%
 show.draw_schedule(naive, title="One microbatch at a time: two of three ranks wait")
 
+
 # %% [markdown]
-# **Predict**: GPipe runs all forwards, then all backwards. With p = 4 ranks, m = 8 microbatches, and a backward that takes
-# twice a forward: what share of the step is a rank idle?
+# Read the grid as follows: a row is a rank, time goes to the right, a box is an operation with its microbatch's number, and
+# what is hatched is idle. This first schedule finishes a microbatch before the next one begins. It has two microbatches and
+# nothing to gain from them.
+#
+# **GPipe** ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all forwards and then all backwards. Move the handle
+# from one microbatch to four, and watch what a microbatch costs:
+
+# %%
+ideas.pipeline_microbatches()
+
+# %% [markdown]
+# The idle time of a rank stays what it is, and more and more work shares it.
+#
+# **Predict**: with $p = 4$ ranks, $m = 8$ microbatches, and a backward that takes twice a forward: what share of the step is
+# a rank idle under GPipe?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -95,6 +124,7 @@ guess = 3 / 11
 ### LAB guess = None  # a share from 0 to 1, your guess
 ### END SOLUTION
 lab.predict("gpipe_bubble", guess)
+
 
 # %% [markdown]
 # ### Exercise 2 · `gpipe`
@@ -140,26 +170,51 @@ gpipe = lab.grade(gpipe)
 from minitrain.parallel.pipeline.timeline import clocked, peak_live
 
 clock = clocked(gpipe(4, 8))  # a forward takes 1, a backward 2
-lab.reveal(
-    "gpipe_bubble",
-    clock.bubble(0) / clock.makespan,
-    formula=3 / 11,
-    note="(p-1) / (m + p-1), whatever a forward takes",
-)
-show.draw_schedule(gpipe(4, 8))
+lab.reveal("gpipe_bubble", clock.bubble(0) / clock.makespan, p=4, m=8)
+show.draw_schedule(gpipe(4, 8), title="GPipe, 4 ranks and 8 microbatches")
 
 # %% [markdown]
-# **Explain**: every rank waits p-1 forwards and p-1 backwards in all, and works m of each. This **bubble** is
-# (p-1)/m of its *work*, the caption's 38%, and (p-1)/(m+p-1) of the *step*, 27%. More microbatches make it smaller.
+# **Explain**: let a forward of one microbatch on one rank take $t_F$ seconds, a backward $t_B$. Microbatch 0 reaches the last
+# rank after $p - 1$ forwards, which then works through its $m$; the last rank is done with forwards at
+# $(m + p - 1)\,t_F$. Backwards come back in the same way, and so
 #
-# But the caption says the price: 8 activations alive on every rank. More microbatches, more memory.
+# $$\text{step} = (m + p - 1)(t_F + t_B), \qquad \text{work of a rank} = m\,(t_F + t_B)$$
+#
+# The difference is the **bubble**, $(p-1)(t_F + t_B)$ on every rank, whatever $m$ is. With $p = 4$ and $m = 8$:
+#
+# $$\frac{\text{bubble}}{\text{step}} = \frac{p-1}{m+p-1} = \frac{3}{11} = 27\%, \qquad \frac{\text{bubble}}{\text{work}} = \frac{p-1}{m} = \frac{3}{8} = 38\%$$
+
+# %% [markdown]
+# Papers quote both; the caption has the second. Neither depends on how long a forward takes. More microbatches make the bubble
+# a smaller share.
+#
+# But the caption also says the price: 8 activations alive on every rank. A forward saves what its backward will need, GPipe
+# runs all forwards first, and so every rank holds all $m$ at once. Where memory is what made you cut the model, that is
+# the wrong thing to pay with.
 
 # %% [markdown]
 # ## 3 · Backward as soon as you can
 #
-# A backward frees what its forward saved. **1F1B** ([Narayanan et al. 2019](https://arxiv.org/abs/1806.03377)) runs it
-# at the first chance. The last rank alternates at once: F0 B0 F1 B1. A rank above it runs a few forwards ahead, so that
-# the ranks below have work until its first gradient is back.
+# A backward frees what its forward saved. So run it at the first chance: **1F1B**, one forward and one backward in turn
+# ([Narayanan et al. 2019](https://arxiv.org/abs/1806.03377)). Compare it with GPipe by the handle:
+
+# %%
+ideas.pipeline_order()
+
+# %% [markdown]
+# The last rank can alternate at once: it has microbatch 0's loss after its forward, and runs F0 B0 F1 B1. The ranks above wait
+# for their first gradient. Meanwhile they should run forwards, but how many?
+#
+# Rank $r$ has $p - 1 - r$ ranks below it. To keep all of them supplied until the first gradient is back, it needs one
+# microbatch under way in each of them: $p - 1 - r$ forwards **ahead**. After these it does one forward for every
+# backward, so that the number alive rises to $p - r$ and stays there. When no forward is left, the backwards that remain
+# follow.
+
+# %% [markdown]
+# How long does it take? The last rank begins after $(p-1)\,t_F$, alternates without a gap for $m\,(t_F + t_B)$, and its last
+# gradient climbs through $p - 1$ backwards: together $(m + p - 1)(t_F + t_B)$, GPipe's step to the second. What is moved is
+# not the idle time but the moment when memory is given back: rank 0 of 4 holds 4 activations instead of $m$, and $m$ may
+# grow as it likes.
 
 # %% [markdown]
 # ### Exercise 3 · `one_forward_one_backward`
@@ -208,16 +263,26 @@ one_forward_one_backward = lab.grade(one_forward_one_backward)
 # </details>
 
 # %%
-show.draw_schedule(one_forward_one_backward(4, 8))
+show.draw_schedule(one_forward_one_backward(4, 8), title="1F1B, the same work")
 
 # %% [markdown]
 # ## 4 · Run the list
 #
-# The executor of one rank walks its list of tuples `(kind, microbatch, chunk)`. F: receive x from the rank before, compute
-# `out`, send it on, and keep both. B: receive the gradient from the rank behind, `out.backward(it)`, send `x.grad` back,
-# and let go of both.
+# Now a real executor. A rank walks its list of tuples `(kind, microbatch, chunk)`:
 #
-# Stages come from `cut`, a model's blocks with your numbers of layers:
+# - **F**: receive $x$ from the rank before, compute `out`, send it on, and keep both.
+# - **B**: receive the gradient of `out` from the rank behind, call `out.backward(…)` with it, send `x.grad` back, and let go of
+#   both.
+#
+# Between ranks there is no autograd graph: you carry the chain rule across each border by hand. For that $x$, which came
+# out of a buffer, has to be a leaf that requires a gradient.
+
+# %% [markdown]
+# Why must a send not wait? In 1F1B rank 0 sends the activation of F1 down while rank 1 sends the gradient of B0 up. If both
+# waited until the other had received, neither would ever come to its receive. So a send is only *begun*, with `isend`, and
+# waited for after the last operation.
+#
+# Stages come from `cut`, which gives a rank its blocks by your numbers of layers:
 
 # %%
 from minitrain.data.loader import Batch
@@ -228,6 +293,9 @@ from minitrain.parallel.pipeline.stages import cut
 width, layers = lab.size("width"), lab.size("layers")
 config = ModelConfig(256, width, layers, heads=4, kv_heads=4, ffn_size=3 * width)
 p = lab.size("ranks")
+
+# %% [markdown]
+# The data makes one mistake visible: every second microbatch is half empty.
 
 
 # %%
@@ -246,10 +314,16 @@ def microbatches(m):
 
 print([batch.tokens_counted for batch in microbatches(4)], "targets that count")
 
+
 # %% [markdown]
-# The loss is the mean over **all** tokens of the step. A microbatch's share is its *summed* loss over the count of all
-# microbatches: `token_weighted_loss(logits, targets, total)` of e01. Its own mean would weigh tokens of a half-empty
-# microbatch twice.
+# The loss $L$ of the step is the mean over **all** $n = \sum_i n_i$ targets, where microbatch $i$ has $n_i$ of them, and
+# $\ell_t$ is the cross-entropy of target $t$:
+#
+# $$L = \frac{1}{n} \sum_{i} \sum_{t \in i} \ell_t = \sum_i L_i, \qquad L_i = \frac{1}{n} \sum_{t \in i} \ell_t$$
+#
+# A gradient of a sum is the sum of gradients, and `.grad` adds up by itself: so the last rank runs each backward from $L_i$,
+# the microbatch's *summed* loss over the count of **all**. That is `token_weighted_loss(logits, targets, total)` of e01.
+# Each microbatch's own mean would weigh a target of a half-empty microbatch about twice, 1/62 instead of 1/128.
 
 # %% [markdown]
 # ### Exercise 4 · `run_operations`
@@ -259,6 +333,7 @@ print([batch.tokens_counted for batch in microbatches(4)], "targets that count")
 # `group.recv(buffer, source)` fills a buffer and returns it; `stage.message(batch)` makes one. `group.isend(tensor, to)`
 # returns a work and goes on; `wait` for all works at the very end. Nothing else travels. `stage(x, batch)` takes `x=None` on
 # rank 0, and gives logits on the last rank; a single rank is both. Every `batch` knows its `tokens_counted`.
+
 
 # %% tags=["exercise"]
 from minitrain.training.loss import token_weighted_loss
@@ -344,61 +419,48 @@ four = launch(pipelined, 6, ranks=p)
 worst = max((g - want[name]).abs().max() for part in four for name, g in part.items())
 print("largest difference of any gradient is below 1e-12:", worst.item() < 1e-12)
 
+
+# %% [markdown]
+# The ranks have computed the same gradients as one process, to rounding, although each of them has seen a quarter of the
+# model only.
+
 # %% [markdown]
 # ## 5 · What is idle
 #
-# Real ranks on two cores cannot show a pipeline of four. So your executor runs on an **emulated** clock: real tensors, real
-# messages, but each forward is *said* to take 36 ms, each backward 72 ms, and a message 33 MB over InfiniBand: a quarter
-# of a 7B model, 4,096 tokens, H100.
+# Four ranks on a laptop's cores get in each other's way, and their seconds would say nothing about a pipeline. So your executor
+# runs on an **emulated** clock: tensors, messages and their order are real, but each forward is *said* to take 36 ms, each
+# backward 72 ms, and each message is charged as 33 MB on InfiniBand.
+#
+# Where these come from: a quarter of a 7B model has 1.75 billion weights; 4,096 tokens take 2 FLOPs a weight and token,
+# $1.4 \cdot 10^{13}$, which is 36 ms at 400 TFLOP/s, half of what an H100 reaches in its best matmul. A message has
+# $4096 \cdot 4096$ numbers of 2 bytes, and takes 0.9 ms.
 
-# %% tags=["experiment"]
+# %% [markdown]
+# `Timed` wraps a stage, and advances the clock by these times.
+
+# %%
 from dataclasses import replace
 
 from minitrain.network.fabric import FABRICS
 from minitrain.network.logical_clock import LogicalClock
+from minitrain.parallel.pipeline.timed import Timed
 
 UNITS = {"F": 1, "B": 2}
 forward_seconds = lab.size("forward_ms") / 1e3
 message_bytes = 4 * rows * length * width  # of ours; each stands for a large one
+
+# %%
 infiniband = replace(
     FABRICS["h100-infiniband"](),
     ranks_per_node=1,
     compute_scale=1e-12,  # this machine's own seconds do not count
     payload_scale=lab.size("message_bytes") / message_bytes,
 )
-
-
-class Timed(torch.nn.Module):
-    """A stage with known times: `forward_seconds`, and twice as much for a backward."""
-
-    def __init__(self, stage, clock):
-        super().__init__()
-        self.stage, self.clock = stage, clock
-        self.message, self.device = stage.message, stage.device
-
-    def forward(self, x, batch):
-        out = self.stage(x, batch)
-        self.clock.advance(forward_seconds)
-        return Backward.apply(out, self.clock)
-
-
-class Backward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, out, clock):
-        ctx.clock = clock
-        return out.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.clock.advance(2 * forward_seconds)
-        return gradient, None
-
-
 makers = {"gpipe": gpipe, "1f1b": one_forward_one_backward}
 titles = {"gpipe": "GPipe", "1f1b": "1F1B"}
-cases = [(name, m) for name in makers for m in lab.size("microbatches")]
 
 
+# %% tags=["experiment"]
 def step_seconds(group, cases):
     """The emulated seconds of one step, for each schedule and number of microbatches."""
     found = []
@@ -407,31 +469,49 @@ def step_seconds(group, cases):
         group.use(LogicalClock(group.clock.fabric, group.rank))  # at 0
         schedule = makers[name](group.size, m)
         (stage,) = cut(build(config), schedule, group.rank)
-        timed = Timed(stage, group.clock)
+        timed = Timed(stage, group.clock, forward_seconds)
         run_operations(group, schedule.ranks[group.rank], timed, microbatches(m))
         found.append(group.now())
     return found
 
 
+cases = [(name, m) for name in makers for m in lab.size("microbatches")]
+times = launch(step_seconds, cases, ranks=p, fabric=infiniband)
+
+# %% [markdown]
+# Beside what your executor took, the table gets two predictions: the formula, and the *validator*, which runs the list on a
+# clock without any model, and knows how long a message takes. It needs no executor, and so can tell a bad list before a GPU
+# is rented.
+
+
+# %% tags=["experiment"]
 def planned_seconds(name, m):
     """What the validator's clock says of the list, with this fabric's messages."""
+
+    def own(rank, operation):
+        return UNITS[operation.kind] * forward_seconds
+
     message = infiniband.seconds("send", message_bytes, (0, 1))
-    own = lambda rank, operation: UNITS[operation.kind] * forward_seconds  # noqa: E731
     return clocked(makers[name](p, m), own, send=message).makespan
 
 
 bubble = []
-times = launch(step_seconds, cases, ranks=p, fabric=infiniband)
 for (name, m), seconds in zip(cases, zip(*times)):
     step, busy = 1e3 * max(seconds), 1e3 * m * 3 * forward_seconds
     row = {"schedule": name, "ranks": p, "microbatches": m, "step_ms": step}
-    row |= {
-        "busy_ms": busy,
-        "bubble": 1 - busy / step,
-        "formula": (p - 1) / (m + p - 1),
-    }
-    bubble.append({**row, "planned": 1 - busy / (1e3 * planned_seconds(name, m))})
+    row |= {"busy_ms": busy, "bubble": 1 - busy / step}
+    row["formula"] = (p - 1) / (m + p - 1)
+    row["planned"] = 1 - busy / (1e3 * planned_seconds(name, m))
+    bubble.append(row)
 
+# %% tags=["grade"]
+lab.experiment("bubble", bubble)
+
+# %% [markdown]
+# The folded cell draws both against the number of microbatches: on the left the whole bubble, on the right what it has
+# above the formula.
+
+# %% tags=["folded"]
 counts = lab.size("microbatches")
 of = {name: [r for r in bubble if r["schedule"] == name] for name in makers}
 
@@ -445,11 +525,6 @@ def over(column, less="none"):
 
 
 formula = {"(p-1)/(m+p-1)": (counts, [100 * r["formula"] for r in of["gpipe"]])}
-
-# %% tags=["grade"]
-lab.experiment("bubble", bubble)
-
-# %%
 with show.canvas(columns=2) as (figure, axes):
     show.lines(
         over("bubble"),
@@ -475,10 +550,15 @@ show.figure(
     figure,
     alt="Bubble against microbatches on the formula, and what messages add: more in 1F1B.",
 )
+
 # %% [markdown]
-# **Explain**: the formula knows no messages. GPipe pays for them on the way down and back; 1F1B in every round as well,
-# since a rank's next forward waits for a gradient that travelled. Given the time of a message, the validator (dashed,
-# right) knows the step beforehand. Real stages add that they are not quite even.
+# **Explain**: on the left both schedules lie on the formula: 75% with one microbatch, 9 to 10% with 32. What messages add is
+# visible only on the right, where one *point* is 1% of the step.
+#
+# GPipe pays for messages on the way down and back, $2(p-1)$ times 0.9 ms a step, and so less and less of it with $m$. 1F1B
+# pays in every round as well: a rank's next forward waits for a gradient that has travelled, and with 32 microbatches that is
+# one point. Given the time of a message, the validator knows all this beforehand; markers and dashes agree. Real stages add that
+# they are not quite even.
 
 # %% [markdown]
 # ## 6 · What is held
@@ -492,6 +572,11 @@ guess = 8.0
 ### LAB guess = None  # a factor, your guess
 ### END SOLUTION
 lab.predict("held", guess)
+
+
+# %% [markdown]
+# This is **measured**: a `MemoryLedger` notes every tensor that autograd saves on each of four real ranks, and when it is
+# freed. `peak_of` counts the same in the list, in microbatches.
 
 # %% tags=["experiment"]
 from minitrain.measure.memory import MemoryLedger
@@ -519,14 +604,13 @@ for rank, found in enumerate(launch(held, ranks=p)):
         row = {"schedule": name, "ranks": p, "microbatches": m, "rank": rank}
         live.append({**row, "live": count, "activation_bytes": nbytes})
 
+
 # %% tags=["grade"]
 lab.experiment("live", live)
 
 # %%
 at = {(row["schedule"], row["rank"]): row["activation_bytes"] for row in live}
-lab.reveal(
-    "held", at["gpipe", 3] / at["1f1b", 3], formula=m, note="m against p - r = 1"
-)
+lab.reveal("held", at["gpipe", 3] / at["1f1b", 3], m=m, p=p, rank=3)
 show.bars(
     [f"rank {rank}" for rank in range(p)],
     {titles[name]: [at[name, rank] / 1e6 for rank in range(p)] for name in makers},
@@ -537,7 +621,13 @@ show.bars(
 )
 
 # %% [markdown]
+# **Explain**: GPipe holds $m = 8$ microbatches on each rank, 1F1B holds $p - r$, from four on rank 0 to one on rank 3. Rank 3
+# is higher than the others under GPipe, since it keeps the logits as well. Note that 1F1B is uneven: rank 0 holds four
+# times as many microbatches as rank 3, and in bytes still three times as much. Planners give the first stage fewer layers, or
+# let it recompute more.
+#
 # **Question**: what does 1F1B improve over GPipe: `"time"`, `"memory"`, `"both"` or `"neither"`? Your two tables say.
+
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -545,15 +635,41 @@ same_bubble = "memory"
 ### LAB same_bubble = None  # your answer: "time", "memory", "both" or "neither"
 ### END SOLUTION
 
+
 # %% tags=["grade"]
 lab.answer("same_bubble", same_bubble)
 
 # %% [markdown]
 # ## 7 · Smaller pieces
 #
-# The bubble is p-1 *stages* long. Give each rank v **chunks** instead of one stage: chunk c of rank r is stage c·p + r, so
-# a microbatch winds v times around the ranks. A stage is v times shorter, and so is the bubble
-# ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)).
+# 1F1B has freed memory, but the bubble stays: $p - 1$ *stages* long. So make the stages shorter. Give each rank $v$ **chunks**
+# of the model instead of one stage. Chunk $c$ of rank $r$ is stage $c \cdot p + r$ of $v \cdot p$, so that a microbatch winds
+# $v$ times around the ranks ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)). Here with two ranks:
+
+# %%
+ideas.pipeline_chunks()
+
+# %% [markdown]
+# Dark boxes are a rank's first chunk, light ones its second, and the boxes are half as long as with one chunk. A rank still waits
+# for $p - 1$ stages, but a stage takes $(t_F + t_B)/v$, and the work is what it was, $m\,(t_F + t_B)$:
+#
+# $$\frac{\text{bubble}}{\text{step}} = \frac{(p-1)/v}{m + (p-1)/v} = \frac{p-1}{v\,m + p - 1}, \qquad \frac{3}{2 \cdot 8 + 3} = 16\%$$
+#
+# for $p = 4$, $m = 8$, $v = 2$, where 1F1B had 27%. Interleaving is as good for the bubble as $v$ times as many microbatches.
+
+# %% [markdown]
+# In which order? Rank 0 should not wait for a microbatch that is still under way, so it sends $p$ microbatches through chunk 0;
+# by then the first of them has been around, and the same $p$ go through chunk 1. Then come the next $p$.
+#
+# How many forwards ahead? Microbatch 0 reaches the last chunk of rank $r$ after the $(v-1)\,p$ forwards of the chunks
+# before. From there it has $p - 1 - r$ ranks to go down and as many to come back up, and for each of these
+# $2\,(p - 1 - r)$ steps rank $r$ takes one more forward in hand.
+
+# %% [markdown]
+# Why there *and back*, where 1F1B was content with $p - 1 - r$? If messages took no time, the way down would be enough here
+# too. But $v$ chunks send about $v$ times as many messages, and what is in hand hides them. On the validator's clock, with
+# $p = 4$, $m = 8$, $v = 2$ and a message of a tenth of a chunk's forward, the step takes 58.4 chunk forwards with it and 60.0
+# without (computed). It costs memory: rank 0 holds 11 chunks' activations instead of 8. Plain 1F1B chooses the memory.
 
 # %% [markdown]
 # ### Exercise 5 · `interleaved`
@@ -610,18 +726,18 @@ interleaved = lab.grade(interleaved)
 # </details>
 
 # %%
-show.draw_schedule(interleaved(4, 8, 2), unit="forwards of a chunk")
+show.draw_schedule(
+    interleaved(4, 8, 2),
+    unit="forwards of a chunk",
+    title="Interleaved, 2 chunks a rank",
+)
 
 # %% [markdown]
-# Light boxes are the second chunk. What does it cost? For your schedules on 8 ranks, count the messages between
-# ranks, and the most activations that a rank holds (`stages_held`: a chunk's count as 1/v).
+# What does it cost? This is **computed** from your schedules, with nothing run: on 8 ranks, the bubble on the validator's
+# clock, the messages between ranks, and the most activations that a rank holds, in whole stages (a chunk's count as $1/v$).
+
 
 # %% tags=["experiment"]
-from minitrain.words import plural
-
-ranks, planned = lab.size("planned_ranks"), []
-
-
 def messages(schedule):
     """How many tensors travel between ranks in a step."""
     targets = (
@@ -632,21 +748,23 @@ def messages(schedule):
     return sum(target is not None and target[0] != rank for rank, target in targets)
 
 
+ranks, planned = lab.size("planned_ranks"), []
 for v in (1, 2, 4):
     for m in lab.size("planned"):
         schedule = interleaved(ranks, m, v)
         clock = clocked(schedule)
-        share = clock.bubble(0) / clock.makespan
-        row = {"ranks": ranks, "chunks": v, "microbatches": m, "bubble": share}
-        stages_held = max(peak_live(schedule)) / v
-        planned.append(
-            {**row, "messages": messages(schedule), "stages_held": stages_held}
-        )
+        row = {"ranks": ranks, "chunks": v, "microbatches": m}
+        row["bubble"] = clock.bubble(0) / clock.makespan
+        row["messages"] = messages(schedule)
+        row["stages_held"] = max(peak_live(schedule)) / v
+        planned.append(row)
 
 # %% tags=["grade"]
 lab.experiment("planned", planned)
 
-# %%
+# %% tags=["folded"]
+from minitrain.words import plural
+
 curves = {
     plural(v, "chunk"): (
         [r["microbatches"] for r in own],
@@ -664,10 +782,22 @@ show.lines(
     alt="Bubble against microbatches for 1, 2 and 4 chunks a rank, and the line at ten percent.",
     log="x",
 )
-show.table(planned)
+
+# %%
+show.table(
+    {
+        "chunks a rank": [row["chunks"] for row in planned],
+        "microbatches": [row["microbatches"] for row in planned],
+        "bubble (% of the step)": [round(100 * r["bubble"], 1) for r in planned],
+        "messages a step": [row["messages"] for row in planned],
+        "held (stages' activations)": [row["stages_held"] for row in planned],
+    },
+    caption=f"{ranks} ranks, computed",
+)
 
 # %% [markdown]
 # **Question**: with one chunk a rank, what is the smallest m *of your table* that brings the bubble under 10% of the step?
+
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -677,11 +807,13 @@ enough_microbatches = min(
 ### LAB enough_microbatches = None  # your answer, microbatches
 ### END SOLUTION
 
+
 # %% tags=["grade"]
 lab.answer("enough_microbatches", enough_microbatches)
 
 # %% [markdown]
 # **Question**: at the same m, how many times as many messages does v = 4 send as v = 1?
+
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -690,19 +822,36 @@ message_ratio = count[4, 8] / count[1, 8]
 ### LAB message_ratio = None  # your answer, a factor
 ### END SOLUTION
 
+
 # %% tags=["grade"]
 lab.answer("message_ratio", message_ratio)
+
+# %% [markdown]
+# There are $v\,p$ stages, and each of $m$ microbatches crosses the $v\,p - 1$ borders between them twice, once as $x$ and once as
+# a gradient: $2\,m\,(v\,p - 1)$ messages. A little more than $v$ times as many, since winding around adds the borders from
+# the last rank back to the first. And the memory is not free either: with 16 microbatches two chunks hold 11.5 stages'
+# activations instead of 8, because the first ranks run further ahead.
 
 # %% [markdown]
 # **Question**: GPipe would also reach that bubble with the m of your first answer. How many bytes of activations would it
 # hold on rank 0, each microbatch as large as in your table `live`?
 
+
 # %% tags=["question"]
+first = [row for row in live if row["rank"] == 0]
+show.table(
+    {
+        "schedule": [titles[row["schedule"]] for row in first],
+        "microbatches": [row["microbatches"] for row in first],
+        "alive at once": [row["live"] for row in first],
+        "activations (bytes)": [row["activation_bytes"] for row in first],
+    },
+    caption="rank 0 of 4, measured",
+)
 ### BEGIN SOLUTION
 gpipe_bytes = at["gpipe", 0] / live[0]["microbatches"] * enough_microbatches
 ### LAB gpipe_bytes = None  # your answer, bytes
 ### END SOLUTION
-show.table([row for row in live if row["rank"] == 0])
 
 # %% tags=["grade"]
 lab.answer("gpipe_bytes", gpipe_bytes)
@@ -710,11 +859,15 @@ lab.answer("gpipe_bytes", gpipe_bytes)
 # %% [markdown]
 # ## 8 · No bubble
 #
-# A backward does two things: the *input's* gradient, for which the rank before waits, and the *weights'*, for which nobody
-# does. **Zero-bubble** ([Qi et al. 2024](https://arxiv.org/abs/2401.10241)) splits them into B and W, and puts W where
-# the rank would idle.
+# A backward does two things. It computes the *input's* gradient, $\partial L/\partial x$, for which the rank before waits, and
+# the *weights'*, $\partial L/\partial W$, for which nobody waits until the optimizer's step. **Zero-bubble**
+# ([Qi et al. 2024](https://arxiv.org/abs/2401.10241)) splits the backward into B and W, and puts W where the rank would
+# idle.
 #
-# **Stretch, ungraded**: change `orders` below. Can you lose less than `zero_bubble` does? Under it, explore all four.
+# With $t_F$, $t_B$, $t_W$ for the three, the bubble falls from $(p-1)(t_F + t_B + t_W)$ to $(p-1)(t_F + t_B - t_W)$. If each takes 1,
+# four ranks with eight microbatches work 24 and idle 3: $3/27 = 11\%$.
+#
+# **Stretch, ungraded**: change `orders` below. Can you lose less than `zero_bubble` does?
 
 # %%
 from minitrain.parallel.pipeline.schedules import zero_bubble
@@ -729,6 +882,10 @@ every = {**makers, "interleaved": lambda p, m: interleaved(p, m, 2), "zb": zero_
 def idle(clock):
     """The share of the step in which rank 0 waits."""
     return clock.bubble(0) / clock.makespan
+
+
+# %% [markdown]
+# Here you may explore all four, at other numbers of ranks; `rounds` is $m/p$.
 
 
 # %%
@@ -746,10 +903,12 @@ widgets.explore(
     rounds=(1, 4, 2),
 )
 
-# %% [markdown]
-# **The picture**: the same work four times, on one axis. A chunk of the interleaved one is half a stage.
 
-# %% tags=["picture"]
+# %% [markdown]
+# **The picture**: the same work four times, on one axis, computed by the validator's clock. A chunk of the interleaved one is
+# half a stage.
+
+# %% tags=["picture", "folded"]
 made = {
     "GPipe": gpipe(4, 8),
     "1F1B": one_forward_one_backward(4, 8),
@@ -783,9 +942,13 @@ show.figure(
 )
 
 # %% [markdown]
-# **Takeaway**: on 4 ranks with 8 microbatches GPipe and 1F1B idle 27% of the step, interleaving with two chunks 16%,
-# zero-bubble 11%. 1F1B holds p microbatches instead of m for next to nothing; interleaving pays in messages and memory,
-# zero-bubble in code.
+# **Takeaway**: on 4 ranks with 8 microbatches GPipe and 1F1B idle 27% of the step (computed; 28% on the emulated cluster, with
+# messages), interleaving with two chunks 16%, zero-bubble 11%. 1F1B holds $p$ microbatches instead of $m$ for next to
+# nothing: half the bytes on rank 0, an eighth on rank 3 (measured). Interleaving pays in messages and memory, zero-bubble in
+# code.
+#
+# > **On GPUs.** This lab has not been run on several GPUs yet: its times are emulated or computed, its bytes and gradients
+# > are real.
 
 # %%
 lab.score(read="minitrain/parallel/pipeline/executor.py")

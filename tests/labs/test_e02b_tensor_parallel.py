@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.measure.traffic import ring_bytes
 from minitrain.words import plural
 
@@ -30,6 +30,30 @@ SIZES = {
     },
     "gpu": {"width": 512, "features": 1536, "length": 512},
     "multi": {"width": 1024, "features": 3072, "length": 1024},
+}
+
+
+def kept_more(one_rank, again_one_rank, stream, ranks):
+    """What *tensor* keeps over what *gathered again* keeps: four tensors of it are never cut."""
+    return (4 * stream + (one_rank - 4 * stream) / ranks) / (again_one_rank / ranks)
+
+
+REVEALS = {
+    "layer_traffic": Reveal(
+        "measured",
+        "8(N-1)/N times S: four all-reduces, two in forward and two in backward, each 2(N-1)/N",
+        formula=lambda ranks: 8 * (ranks - 1) / ranks,
+    ),
+    "kept": Reveal(
+        "measured",
+        "four tensors of S bytes stay whole on every rank; with more ranks they weigh more",
+        formula=kept_more,
+    ),
+    "eight": Reveal(
+        "emulated",
+        "C/N over C/N + 4 all-reduces: none of them is hidden",
+        formula=lambda compute, message: compute / (compute + 4 * message),
+    ),
 }
 HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"

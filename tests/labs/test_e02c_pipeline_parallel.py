@@ -8,7 +8,7 @@ import torch
 
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.network.fabric import Device, Fabric
 from minitrain.network.links import Link, LinkModel
 from minitrain.parallel.pipeline.operations import Operation, Schedule
@@ -35,6 +35,18 @@ SIZES = {
     },
     "gpu": {"width": 512, "length": 512},
     "multi": {"width": 1024, "length": 1024},
+}
+REVEALS = {
+    "gpipe_bubble": Reveal(
+        "computed",
+        "(p-1)/(m+p-1) of the step, whatever a forward takes",
+        formula=lambda p, m: (p - 1) / (m + p - 1),
+    ),
+    "held": Reveal(
+        "measured",
+        "m microbatches under GPipe, p-r of them under 1F1B",
+        formula=lambda m, p, rank: m / (p - rank),
+    ),
 }
 FILES = tuple(
     f"minitrain/parallel/pipeline/{name}.py"

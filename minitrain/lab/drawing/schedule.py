@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
-from minitrain.lab.drawing.figures import INK, drawing, finish, lighter
-from minitrain.lab.drawing.shapes import IDLE
+from minitrain.lab.drawing.figures import drawing, finish, lighter
+from minitrain.lab.drawing.shapes import IDLE, ink_on
 from minitrain.parallel.pipeline.operations import Operation, Schedule
 from minitrain.parallel.pipeline.timeline import Clocked, clocked, peak_of
 
@@ -71,8 +71,8 @@ def draw(axes: Axes, clock: Clocked, unit: str, title: str) -> None:
             number = str(event.operation.microbatch)
             if length > CHARACTER * whole * len(number):
                 place = {"ha": "center", "va": "center", "fontsize": 8}
-                color = "white" if event.operation.chunk == 0 else INK
-                axes.text(start + length / 2, rank, number, color=color, **place)
+                ink = ink_on(color_of(event.operation))
+                axes.text(start + length / 2, rank, number, color=ink, **place)
     for kind, (color, name) in KINDS.items():
         if kind in kinds:
             is_half = kind == "B" and "W" in kinds

@@ -22,9 +22,17 @@ from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
+from minitrain.lab.ideas.schedules import (
+    pipeline_chunks,
+    pipeline_microbatches,
+    pipeline_order,
+)
+from minitrain.lab.ideas.stages import pipeline_stages
+from minitrain.lab.ideas.stream import layer_stream
 from minitrain.lab.ideas.tiles import attention_tiles
 from minitrain.lab.ideas.tree import tree_broadcast
 from minitrain.lab.ideas.units import unit_lifetimes
+from minitrain.lab.ideas.vocabulary import vocabulary_cut
 from minitrain.lab.ideas.zero import zero_stages
 
 __all__ = [
@@ -36,10 +44,15 @@ __all__ = [
     "expert_exchange",
     "grouped_heads",
     "heads_for_tokens",
+    "layer_stream",
     "merged_attention",
     "mesh_lines",
     "number_lines",
     "pareto_front",
+    "pipeline_chunks",
+    "pipeline_microbatches",
+    "pipeline_order",
+    "pipeline_stages",
     "ring_all_gather",
     "ring_attention",
     "ring_gradients",
@@ -49,5 +62,6 @@ __all__ = [
     "row_cut",
     "tree_broadcast",
     "unit_lifetimes",
+    "vocabulary_cut",
     "zero_stages",
 ]

@@ -25,9 +25,13 @@ from minitrain.lab.ideas import (
     pareto,
     ring,
     roof,
+    schedules,
+    stages,
+    stream,
     tiles,
     tree,
     units,
+    vocabulary,
     zero,
 )
 from minitrain.lab.ideas.expert_exchange import stages
@@ -203,6 +207,29 @@ def test_tiles_carry_what_a_softmax_needs():
     scores = torch.tensor(tiles.SCORES, dtype=torch.float64).flatten()
     top, total, _ = tiles.carried(tiles.TILES - 1)
     assert math.isclose(top + math.log(total), scores.logsumexp(0).item())
+
+
+def test_the_grids_of_schedules_are_as_the_formulas_say():
+    p = schedules.RANKS
+    for m in range(1, 5):
+        clock = schedules.timed(schedules.made("gpipe", p, m))
+        assert clock.makespan == 3 * (m + p - 1) and clock.bubble(0) == 3 * (p - 1)
+    idle = [schedules.timed(schedules.made("interleaved", 2, 4, v)).bubble(0) for v in (1, 2)]
+    assert idle == [3, 1.5]
+    assert "rank by rank, 3, 2, 1" in schedules.say_order("1f1b")
+    assert "rank by rank, 5, 5, 5" in schedules.say_order("gpipe")
+
+
+def test_every_layer_and_every_head_is_on_one_rank():
+    assert all(stages.LAYERS % ranks == 0 for ranks in stages.pipeline_stages.choices["ranks"][0])
+    assert stream.HEADS % stream.RANKS == 0 and len(set(stream.stream("tensor"))) == 1
+
+
+def test_one_rank_has_the_word_and_the_others_do_not():
+    for token in range(vocabulary.RANKS * vocabulary.ROWS):
+        answers = vocabulary.answers(token)
+        assert answers.count(None) == vocabulary.RANKS - 1
+        assert answers[token // vocabulary.ROWS] == token % vocabulary.ROWS
 
 
 def test_the_rest_is_as_its_formula_says():

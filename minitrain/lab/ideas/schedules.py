@@ -1,0 +1,96 @@
+"""The grid of a pipeline's schedule: a row is a rank, a box an operation, hatched is idle.
+
+    microbatches   all forwards, then all backwards, with more and more microbatches (Huang 2019)
+    order          the same work, with each backward as early as it can be (Narayanan et al. 2019)
+    chunks         the same work, in stages of half the length (Narayanan et al. 2021)
+
+Small enough that each box can be followed: a forward takes 1, a backward 2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minitrain.lab.drawing import schedule as drawing
+from minitrain.lab.ideas.schematic import Schematic
+from minitrain.parallel.pipeline.timeline import Clocked, clocked, peak_live
+from minitrain.words import plural
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from minitrain.parallel.pipeline.operations import Schedule
+
+RANKS, MICROBATCHES = 3, 5
+UNITS = {"F": 1.0, "B": 2.0}
+NAMES = {"gpipe": "GPipe", "1f1b": "1F1B"}
+
+
+def made(kind: str, p: int, m: int, v: int = 1) -> Schedule:
+    """The reference's; imported here, since a learner's checks run where they are not."""
+    from minitrain.parallel.pipeline.schedules import make_schedule
+
+    return make_schedule(kind, p, m, v)
+
+
+def timed(schedule: Schedule) -> Clocked:
+    """A whole stage's forward takes 1: a chunk's, of v, takes 1/v."""
+    return clocked(schedule, lambda _, operation: UNITS[operation.kind] / schedule.chunks)
+
+
+def paint(ax: Axes, clock: Clocked, longest: float) -> None:
+    """The grid, on an axis that is as long at every position of a handle."""
+    drawing.draw(ax, clock, "forwards", "")
+    ax.set_xlim(0, longest)
+    ax.get_legend().remove()
+
+
+def draw_microbatches(ax: Axes, microbatches: int) -> None:
+    paint(ax, timed(made("gpipe", RANKS, microbatches)), 3 * (4 + RANKS - 1))
+
+
+def say_microbatches(microbatches: int) -> str:
+    clock = timed(made("gpipe", RANKS, microbatches))
+    each = clock.makespan / microbatches
+    count = f"{microbatches} microbatch{'' if microbatches == 1 else 'es'}"
+    return (
+        f"{RANKS} ranks, {count}: "
+        f"{clock.makespan:g} forwards' time, {each:.3g} a microbatch. Rows are ranks: blue boxes "
+        "are forwards, orange ones backwards, twice as long; the numbers are microbatches, and "
+        f"hatched time is idle, {clock.bubble(0):g} on each rank."
+    )
+
+
+def draw_order(ax: Axes, order: str) -> None:
+    paint(ax, timed(made(order, RANKS, MICROBATCHES)), 3 * (MICROBATCHES + RANKS - 1))
+
+
+def say_order(order: str) -> str:
+    schedule = made(order, RANKS, MICROBATCHES)
+    live = ", ".join(map(str, peak_live(schedule)))
+    first = " ".join(map(str, schedule.ranks[0]))
+    return (
+        f"{NAMES[order]}, {RANKS} ranks, {MICROBATCHES} microbatches: alive at once, rank by rank, "
+        f"{live}. It takes {timed(schedule).makespan:g} forwards' time; rank 0 runs {first}."
+    )
+
+
+def draw_chunks(ax: Axes, chunks: int) -> None:
+    paint(ax, timed(made("interleaved", 2, 4, chunks)), 15)
+
+
+def say_chunks(chunks: int) -> str:
+    clock = timed(made("interleaved", 2, 4, chunks))
+    first = " ".join(str(event.operation) for event in clock.ranks[0])
+    return (
+        f"2 ranks, 4 microbatches, {plural(chunks, 'chunk')} a rank: each rank idles for "
+        f"{clock.bubble(0):g} forwards' time. Dark boxes are a rank's first chunk, light ones its "
+        f"second; rank 0 runs {first}, where a number behind the point is the chunk."
+    )
+
+
+pipeline_microbatches = Schematic(
+    draw_microbatches, say_microbatches, (10, 2.6), {"microbatches": (1, 4, 3)}
+)
+pipeline_order = Schematic(draw_order, say_order, (10, 2.6), {"order": (["gpipe", "1f1b"], "1f1b")})
+pipeline_chunks = Schematic(draw_chunks, say_chunks, (10, 2.2), {"chunks": (1, 2, 2)})

@@ -1,0 +1,36 @@
+"""What one call keeps for its backward: the bytes that autograd saves, each storage once.
+
+    y, nbytes = kept_for_backward(layer, x, but=layer.parameters())
+
+`memory.py` follows a whole step through time; this looks at one call, and costs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+
+def kept_for_backward(
+    function: Callable[..., Any], *inputs: Any, but: Iterable[Any] = ()
+) -> tuple[Any, int]:
+    """`function(*inputs)`, and the bytes that its graph keeps beside the tensors in `but`.
+
+    `but` is what is there anyhow, such as weights; what is no tensor in it is passed over.
+    """
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        out = function(*inputs)
+    for tensor in but:
+        if isinstance(tensor, Tensor):
+            kept.pop(tensor.untyped_storage().data_ptr(), None)
+    return out, sum(kept.values())
