@@ -12,9 +12,11 @@ from minitrain.lab.ideas.context import ring_attention
 from minitrain.lab.ideas.experts import router
 from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.heads import grouped_heads
+from minitrain.lab.ideas.kept import kept_tensors
 from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
 from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.pareto import pareto_front
+from minitrain.lab.ideas.passes import step_passes
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.roof import roofline
 from minitrain.lab.ideas.tiles import attention_tiles
@@ -27,6 +29,7 @@ __all__ = [
     "checkpoints",
     "column_cut",
     "grouped_heads",
+    "kept_tensors",
     "number_lines",
     "pareto_front",
     "ring_all_gather",
@@ -35,6 +38,7 @@ __all__ = [
     "roofline",
     "router",
     "row_cut",
+    "step_passes",
     "tree_broadcast",
     "zero_stages",
 ]
