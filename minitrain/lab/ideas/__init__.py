@@ -13,7 +13,10 @@ from minitrain.lab.ideas.experts import router
 from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.kept import kept_tensors
+from minitrain.lab.ideas.lifetimes import step_lifetimes
 from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
+from minitrain.lab.ideas.matrices import model_matrices
+from minitrain.lab.ideas.microbatches import unequal_microbatches
 from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.passes import step_passes
@@ -21,6 +24,7 @@ from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.roof import roofline
 from minitrain.lab.ideas.tiles import attention_tiles
 from minitrain.lab.ideas.tree import tree_broadcast
+from minitrain.lab.ideas.turning import turning
 from minitrain.lab.ideas.zero import zero_stages
 
 __all__ = [
@@ -30,6 +34,7 @@ __all__ = [
     "column_cut",
     "grouped_heads",
     "kept_tensors",
+    "model_matrices",
     "number_lines",
     "pareto_front",
     "ring_all_gather",
@@ -38,7 +43,10 @@ __all__ = [
     "roofline",
     "router",
     "row_cut",
+    "step_lifetimes",
     "step_passes",
     "tree_broadcast",
+    "turning",
+    "unequal_microbatches",
     "zero_stages",
 ]
