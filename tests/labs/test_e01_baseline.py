@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.measure.parameters import parameter_count
+from minitrain.measure.predicted_memory import predict_memory
 from minitrain.model.config import PRESETS, ModelConfig
 from minitrain.words import plural
 
@@ -30,6 +32,26 @@ SIZES = {
     "gpu": {"preset": "30M", "batch": 32, "length": 256},
     "multi": {},
 }  # fmt: skip
+
+
+def predicted_ratio(config, batch, length):
+    """Bytes of activations over those of parameters, gradients and optimizer."""
+    sizes = predict_memory(config, batch, length)
+    return sizes["activations"] / sum(sizes[k] for k in ("parameters", "gradients", "optimizer"))
+
+
+REVEALS = {
+    "parameters": Reveal(
+        "measured",
+        "the numbers in the built model's tensors",
+        formula=lambda config: parameter_count(config),
+    ),
+    "above": Reveal(
+        "measured",
+        "loss / floor - 1; `python -m minitrain train` brings it below 0.1 in two minutes",
+    ),
+    "ratio": Reveal("measured", "by the ledger; the formula is predict_memory", predicted_ratio),
+}
 F64 = torch.float64
 IGNORED = -100
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import product
 
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.measure import flops, parameters
 from minitrain.paths import data_dir
 from minitrain.planning import closed_forms
@@ -30,6 +30,15 @@ SIZES = {
         "gpus": [64, 128, 256, 512, 1024, 2048, 4096],
         "tokens": 2e12,
     }
+}
+REVEALS = {
+    "chips": Reveal(
+        "computed",
+        "(2 + 4 + 12) bytes · N over 80 GB, and no activation yet",
+        formula=lambda model: 18 * held_weights(model) / 80e9,
+    ),
+    "error": Reveal("computed", "the mean of |yours / published - 1| over the published steps"),
+    "price_ratio": Reveal("computed", "the dearest over the cheapest hour of data/prices.csv"),
 }
 HIDDEN = tuple(
     f"minitrain/{name}.py"

@@ -14,11 +14,16 @@ from minitrain.lab.ideas.experts import router
 from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.heads_for_tokens import heads_for_tokens
+from minitrain.lab.ideas.kept import kept_tensors
+from minitrain.lab.ideas.lifetimes import step_lifetimes
 from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
+from minitrain.lab.ideas.matrices import model_matrices
 from minitrain.lab.ideas.merged import merged_attention
 from minitrain.lab.ideas.mesh import counted_once, mesh_lines
+from minitrain.lab.ideas.microbatches import unequal_microbatches
 from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.pareto import pareto_front
+from minitrain.lab.ideas.passes import step_passes
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
@@ -31,6 +36,7 @@ from minitrain.lab.ideas.stages import pipeline_stages
 from minitrain.lab.ideas.stream import layer_stream
 from minitrain.lab.ideas.tiles import attention_tiles
 from minitrain.lab.ideas.tree import tree_broadcast
+from minitrain.lab.ideas.turning import turning
 from minitrain.lab.ideas.units import unit_lifetimes
 from minitrain.lab.ideas.vocabulary import vocabulary_cut
 from minitrain.lab.ideas.zero import zero_stages
@@ -44,9 +50,11 @@ __all__ = [
     "expert_exchange",
     "grouped_heads",
     "heads_for_tokens",
+    "kept_tensors",
     "layer_stream",
     "merged_attention",
     "mesh_lines",
+    "model_matrices",
     "number_lines",
     "pareto_front",
     "pipeline_chunks",
@@ -60,7 +68,11 @@ __all__ = [
     "roofline",
     "router",
     "row_cut",
+    "step_lifetimes",
+    "step_passes",
     "tree_broadcast",
+    "turning",
+    "unequal_microbatches",
     "unit_lifetimes",
     "vocabulary_cut",
     "zero_stages",

@@ -17,6 +17,7 @@ from minitrain.lab.drawing.shapes import READABLE, contrast, ink_on
 from minitrain.lab.ideas import (
     activations,
     context,
+    expert_exchange,
     experts,
     formats,
     merged,
@@ -34,7 +35,6 @@ from minitrain.lab.ideas import (
     vocabulary,
     zero,
 )
-from minitrain.lab.ideas.expert_exchange import stages
 from minitrain.lab.ideas.heads_for_tokens import holder
 from minitrain.lab.ideas.ring_gradients import RANKS, parts
 from minitrain.lab.ideas.schematic import Schematic
@@ -151,7 +151,7 @@ def test_ring_attention_computes_every_block_below_the_diagonal_once(order: str,
 
 @pytest.mark.parametrize("load, computed", [("even", [6, 6]), ("uneven", [9, 3])])
 def test_rows_reach_their_experts_and_come_home(load: str, computed: list[int]):
-    own, arrived, sorted_rows, home = stages(load)
+    own, arrived, sorted_rows, home = expert_exchange.stages(load)
     assert home == own and [len(rows) for rows in arrived] == computed
     for rank, rows in enumerate(sorted_rows):
         assert sorted(rows) == sorted(arrived[rank]) and sorted(arrived[rank]) == arrived[rank]

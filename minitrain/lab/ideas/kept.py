@@ -1,0 +1,91 @@
+"""What forward keeps of one layer for its backward, and which of it tensor parallelism cuts.
+
+A layer of GPT-3's size (h 12,288, 96 heads, f 4h) at 2,048 tokens, attention not fused
+(Korthikanti et al. 2022, section 4): bytes a token in 16 bits, each tensor below its operation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
+from minitrain.lab.drawing.shapes import PALE, bare, box, say
+from minitrain.lab.ideas.schematic import Schematic
+from minitrain.words import plural
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH, HEADS, TOKENS = 12288, 96, 2048
+SCORES = 5 * HEADS * TOKENS / WIDTH  # in units of h
+HUES = {"whole": BLUE, "cut": ORANGE, "scores": GREEN}
+KEPT = (  # operation, what it keeps, how much of it in units of h, kind
+    ("norm", "2h", 2, "whole"),
+    ("q, k, v", "2h", 2, "whole"),
+    ("scores", "6h", 6, "cut"),
+    ("softmax,\ndropout", "5as", SCORES, "scores"),
+    ("out", "2h", 2, "cut"),
+    ("dropout", "h", 1, "whole"),
+    ("norm", "2h", 2, "whole"),
+    ("up", "2h", 2, "whole"),
+    ("activation", "2f", 8, "cut"),
+    ("down", "2f", 8, "cut"),
+    ("dropout", "h", 1, "whole"),
+)
+LEFT, WIDE, SCALE = 1.9, 1.06, 0.094  # a column; widths of the bar, for one h
+
+
+def held(tensor_ranks: int, sequence_parallel: str, recompute: str) -> dict[str, float]:
+    """In units of h, on one rank: of each kind."""
+    if recompute == "full":
+        return {"whole": 2.0, "cut": 0.0, "scores": 0.0}
+    sums = {kind: sum(size for *_, size, k in KEPT if k == kind) for kind in HUES}
+    if recompute == "selective":
+        sums["scores"] = 0
+    sp = tensor_ranks if sequence_parallel == "on" else 1
+    return {k: v / (sp if k == "whole" else tensor_ranks) for k, v in sums.items()}
+
+
+def draw_kept(ax: Axes, tensor_ranks: int, sequence_parallel: str, recompute: str) -> None:
+    bare(ax, LEFT + WIDE * len(KEPT) + 0.1, 4.6)
+    for y, words in ((0.6, "operation"), (1.6, "it keeps"), (3.1, "on one rank")):
+        say(ax, LEFT - 0.2, y, words, ha="right")
+    for column, (operation, words, _, kind) in enumerate(KEPT):
+        x = LEFT + WIDE * column
+        is_held = column == 0 if recompute == "full" else kind != "scores" or recompute == "none"
+        box(ax, x, 0.25, WIDE - 0.1, 0.7, "#e4e4e4", operation, 8)
+        box(ax, x, 1.3, WIDE - 0.1, 0.6, HUES[kind] if is_held else PALE, words)
+    x = LEFT
+    for kind, size in held(tensor_ranks, sequence_parallel, recompute).items():
+        if size:
+            words = f"{size:.3g}h" if size * SCALE > 0.55 else ""
+            box(ax, x, 2.8, size * SCALE, 0.6, HUES[kind], words)
+        x += size * SCALE
+    legend = "blue: whole on each tensor rank, without sequence parallelism   orange: cut by tp"
+    say(ax, LEFT, 3.8, f"{legend}   green: the scores, cut too", 8, ha="left")
+    say(ax, LEFT, 4.3, "grey: not kept, computed again in backward", 8, ha="left")
+
+
+def say_kept(tensor_ranks: int, sequence_parallel: str, recompute: str) -> str:
+    parts = held(tensor_ranks, sequence_parallel, recompute)
+    kilobytes = sum(parts.values()) * WIDTH / 1000
+    words = ", ".join(f"{kind} {size:.3g}h" for kind, size in parts.items())
+    return (
+        f"A layer keeps {kilobytes:,.0f} kB a token on each of "
+        f"{plural(tensor_ranks, 'tensor rank')}, "
+        f"recomputing {recompute.replace('none', 'nothing')}, sequence parallelism "
+        f"{sequence_parallel}. Eleven operations from norm to dropout, below each what it keeps "
+        f"for backward; a bar adds them up for one rank: {words}, with h bytes as the unit."
+    )
+
+
+kept_tensors = Schematic(
+    draw_kept,
+    say_kept,
+    (10.5, 3.8),
+    {
+        "tensor_ranks": ([1, 2, 4, 8], 8),
+        "sequence_parallel": ["off", "on"],
+        "recompute": ["none", "selective", "full"],
+    },
+)

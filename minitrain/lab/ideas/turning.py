@@ -1,0 +1,76 @@
+"""Rotary positions: a query and a key turn with their positions, their product does not.
+
+One pair of numbers of a head, as a point in the plane, turned by ANGLE radians a token (Su et al.,
+arXiv 2104.09864).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from minitrain.lab.drawing.display import BLUE, ORANGE
+from minitrain.lab.drawing.figures import INK, lighter
+from minitrain.lab.drawing.shapes import Color, Point, arrow, say
+from minitrain.lab.ideas.schematic import Schematic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+QUERY, KEY, ANGLE = (1.0, 0.25), (0.85, -0.3), 0.2
+
+
+def turned(point: Point, position: int) -> Point:
+    """(a, b) -> (a cos - b sin, b cos + a sin)."""
+    (a, b), cos, sin = point, math.cos(ANGLE * position), math.sin(ANGLE * position)
+    return a * cos - b * sin, b * cos + a * sin
+
+
+def product(position: int, distance: int) -> float:
+    """q·k of a query at `position` and a key `distance` tokens before it."""
+    q, k = turned(QUERY, position), turned(KEY, position - distance)
+    return q[0] * k[0] + q[1] * k[1]
+
+
+def draw_turning(ax: Axes, position: int, distance: int) -> None:
+    ax.set_xlim(-3.4, 3.4)
+    ax.set_ylim(-1.35, 1.35)
+    ax.set_aspect("equal")
+    ax.axis("off")
+    where = {-2.0: ("as computed", 0, 0), 1.6: ("turned", position, position - distance)}
+    for x, (words, at_query, at_key) in where.items():
+        ax.add_patch(_circle(x))
+        say(ax, x, -1.25, words)
+        for name, point, place, color in (
+            ("q", QUERY, at_query, BLUE), ("k", KEY, at_key, ORANGE)
+        ):  # fmt: skip
+            _arrow(ax, x, turned(point, place), color, name)
+    arrow(ax, (-0.6, 0), (0.2, 0), lighter(INK, 0.2))
+
+
+def _circle(x: float):
+    from matplotlib.patches import Circle
+
+    return Circle((x, 0), 1.03, facecolor="none", edgecolor="#c4c4c4")
+
+
+def _arrow(ax: Axes, x: float, end: Point, color: Color, name: str) -> None:
+    arrow(ax, (x, 0), (x + end[0], end[1]), color)
+    say(ax, x + 1.17 * end[0], 1.17 * end[1], name, 10)
+
+
+def say_turning(position: int, distance: int) -> str:
+    return (
+        f"Query at position {position}, key {distance} before it: q·k is "
+        f"{product(position, distance):.3f}. On the left a pair of numbers of q and of k as "
+        f"arrows; on the right q is turned by {ANGLE * position:.1f} radians and k by "
+        f"{ANGLE * (position - distance):.1f}. Where both move on, the angle between them stays."
+    )
+
+
+turning = Schematic(
+    draw_turning,
+    say_turning,
+    (8.5, 3.7),
+    {"position": ([6, 9, 12, 15, 18], 6), "distance": ([0, 2, 4, 6], 2)},
+)
