@@ -1,5 +1,5 @@
 # exercise: naive_all_reduce
-# says: elements differ
+# says: expected
 # rank 0 answers each rank right after adding its part, so all but the last get a sum that is
 # not complete, but the docstring says "The sum over ranks on every rank" (only 2 ranks come out
 # right).

@@ -1,5 +1,5 @@
 # exercise: ring_all_gather
-# says: elements differ
+# says: expected
 # Puts the arrivals in order by rolling (rank + 1) times the own chunk's length, which is right
 # only if all chunks are equally long; "`sizes[r]` is the number of elements of rank r's chunk,
 # any number".

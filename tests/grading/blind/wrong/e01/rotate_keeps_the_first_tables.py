@@ -1,5 +1,5 @@
 # exercise: rotate
-# says: elements differ
+# says: expected
 # keeps cos and sin of the first call for each (T, C) and ignores the `turns` of later calls,
 # but the docstring turns x by the `turns` that it is given.
 

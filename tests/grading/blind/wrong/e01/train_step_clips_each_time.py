@@ -1,5 +1,5 @@
 # exercise: train_step
-# says: elements differ
+# says: expected
 # Clips what has added up after every microbatch, not once at the end; "Then once: clip by the
 # global norm, step, zero".
 

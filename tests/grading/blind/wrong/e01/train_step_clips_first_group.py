@@ -1,5 +1,5 @@
 # exercise: train_step
-# says: elements differ
+# says: expected
 # Clips only the optimizer's first parameter group (norms without weight decay are often in a
 # second one); "clip by the global norm" is over all of the model's gradients.
 

@@ -1,5 +1,5 @@
 # exercise: parallel_mlp
-# says: elements differ
+# says: expected
 # only up reads the x that came through enter, gate reads x itself, so gate's part of x's
 # gradient is never summed; "x goes in through `enter`"
 

@@ -1,5 +1,5 @@
 # exercise: route
-# says: elements differ
+# says: expected
 # the sum in the weights is detached, so their gradient is not that of "their p over the sum of
 # these k", through which "gradients flow ... to p".
 

@@ -1,5 +1,5 @@
 # exercise: update_bias
-# says: elements differ
+# says: expected
 # an expert with exactly the mean load goes down; "unchanged if equal"
 
 import torch

@@ -1,5 +1,5 @@
 # exercise: ulysses
-# says: elements differ
+# says: expected
 # the answers' heads are put back with the ranks varying fastest, right where each rank has one
 # head only; the docstring says "Rank r takes heads r·H/N to (r+1)·H/N".
 

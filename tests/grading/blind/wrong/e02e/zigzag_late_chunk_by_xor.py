@@ -1,5 +1,5 @@
 # exercise: zigzag
-# says: elements differ
+# says: expected
 # the late chunk is r XOR (2N-1), which is 2N-1-r only where N is a power of two; the text
 # "gives rank r an early and a late one, r and 2N-1-r", for any N.
 

@@ -1,5 +1,5 @@
 # exercise: zigzag
-# says: elements differ
+# says: expected
 # the late chunk's tokens are in falling order, since the text and not the order of chunks is
 # turned round; right only with one token a chunk ("an early and a late one [chunk], r and
 # 2N-1-r"; "any two runs of tokens a rank")

@@ -1,5 +1,5 @@
 # exercise: fake_quantize
-# says: elements differ
+# says: expected
 # the scale is at least 1e-12, so tiles of tiny numbers (1e-20) become 0; the text says "scale =
 # amax / form.largest, however small; 1 for a tile of zeros".
 

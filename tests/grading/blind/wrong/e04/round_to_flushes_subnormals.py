@@ -1,5 +1,5 @@
 # exercise: round_to
-# says: elements differ
+# says: expected
 # everything below 2^smallest_exponent becomes 0; the text says that below it the steps shrink
 # no further (subnormal), so half of it, or its 7/8, are numbers of the form.
 
