@@ -98,10 +98,8 @@ def place_of(layer: nn.Module) -> dict[str, Any]:
     afford not to.
     """
     tensors = [*layer.parameters(), *layer.buffers()]
-    weight = getattr(layer, "weight", None)
-    floats = isinstance(weight, Tensor) and weight.is_floating_point()
-    dtype = weight.dtype if floats else torch.float32
     device = tensors[0].device if tensors else torch.device("cpu")
+    dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
     return {"device": device, "dtype": torch.promote_types(dtype, torch.float32)}
 
 

@@ -133,7 +133,7 @@ def test_adapters_from_pefts_files(tmp_path):
 
 @pytest.mark.alone
 def test_a_step_takes_at_most_half_the_loop_over_adapters():
-    config = ModelConfig(512, 256, layers=4, heads=4, kv_heads=4, ffn_size=688)
+    config = ModelConfig(512, 256, layers=2, heads=4, kv_heads=4, ffn_size=688)
     names, text = [f"user {i}" for i in range(8)], torch.randint(512, (8, 1))
     model = build(config)
     bank = AdapterBank(model, 10**8)
@@ -151,7 +151,7 @@ def test_a_step_takes_at_most_half_the_loop_over_adapters():
             with bank.rows([name]):
                 model(text[i : i + 1])
 
-    timed = compare({"at once": at_once, "loop": one_by_one}, repeats=15).timings
+    timed = compare({"at once": at_once, "loop": one_by_one}, repeats=7).timings
     assert timed["at once"].median <= 0.5 * timed["loop"].median, timed
 
 
