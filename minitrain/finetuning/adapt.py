@@ -30,6 +30,7 @@ from minitrain.finetuning.adapters.norm import TunedNorm
 from minitrain.finetuning.adapters.pissa import PiSSA
 from minitrain.finetuning.layer import Adapted, Adapter, LinearLike
 from minitrain.finetuning.methods import (
+    ALL_LINEAR,
     METHODS,
     BitFitMethod,
     BottleneckMethod,
@@ -43,9 +44,12 @@ from minitrain.finetuning.methods import (
 )
 from minitrain.finetuning.prompts.prefix import add_prefix
 from minitrain.finetuning.prompts.prompt import add_prompt
+from minitrain.model.hub.weights import HUB_PARTS
 from minitrain.model.transformer import Transformer
 
 Model = TypeVar("Model", bound=nn.Module)
+OTHER_NAMES = {part: (hub.rsplit(".", 1)[-1],) for part, hub in HUB_PARTS.items()}  # q: q_proj
+OTHER_NAMES |= {theirs[0]: (ours,) for ours, theirs in OTHER_NAMES.items()}
 
 
 def adapt(model: Model, method: str | Method = "lora", *, seed: int = 0, **options: Any) -> Model:
@@ -111,14 +115,23 @@ def trainable_parameters(model: nn.Module) -> tuple[int, int]:
 
 
 def find_layers(model: nn.Module, targets: tuple[str, ...]) -> list[tuple[str, nn.Module]]:
-    """Path and layer of all whose path is a target or ends with one; each target must find some."""
+    """Path and layer of all whose path is a target or ends with one, in our names or the hub's.
+
+    Each target must find some; of ALL_LINEAR, which are the default, a model of experts has fewer.
+    """
     named = [(path, module) for path, module in model.named_modules() if path]
-    found = {}
+    found = set()
     for target in targets:
-        hits = {path: m for path, m in named if path == target or path.endswith(f".{target}")}
-        if not hits:
+        ends = tuple(f".{name}" for name in (target, *OTHER_NAMES.get(target, ())))
+        hits = {path for path, _ in named if f".{path}".endswith(ends)}
+        if not hits and targets != ALL_LINEAR:
             raise unknown_name("layer", target, {path.rsplit(".", 1)[-1] for path, _ in named})
         found |= hits
+    if not found:
+        raise InputError(
+            f"this {type(model).__name__} has no layers called {', '.join(targets)}: name its own "
+            "with targets=(…)"
+        )
     return [(path, module) for path, module in named if path in found]
 
 

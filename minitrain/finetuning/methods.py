@@ -3,6 +3,7 @@
     METHODS["rslora"](rank=16)  ->  LoRAMethod(rank=16, rslora=True)
 
 `targets` are names of layers, or the ends of their paths: "q", "attention.q", "blocks.3.mlp.down".
+The hub's names do as well: "q_proj".
 Papers: adapters/ and prompts/, each file its own.
 """
 

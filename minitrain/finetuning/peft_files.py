@@ -63,7 +63,11 @@ def save_adapter(model: nn.Module, folder: str | Path, base: str | None = None) 
 
 
 def load_adapter(model: nn.Module, folder: str | Path, trainable: bool = False) -> nn.Module:
-    """Adapts a bare model as the folder's files say, and returns it; frozen unless `trainable`."""
+    """Adapts a bare model as the folder's files say, and returns it; frozen unless `trainable`.
+
+    The files do not say how it was trained: PiSSA comes as LoRA, a prefix without its MLP, LoRA+
+    with one rate.
+    """
     raw, stored = read_adapter(folder)
     paths = peft_paths(model)
     layers, unknown = _layers_in(stored, paths)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -90,6 +90,8 @@ def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def run(job: Job) -> tuple[str, bool]:
     """The summary, and whether it was interrupted."""
+    if checkpoints(Path(job.model)):  # the run may go on, and its newest be another one then
+        job = replace(job, model=str(newest_checkpoint(Path(job.model))))
     prepared = prepare(job)
     with sole_writer(job.folder):
         write_atomically(job.folder / RUN_FILE, job.to_json())

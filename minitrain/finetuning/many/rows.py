@@ -98,9 +98,9 @@ class AdapterBank:
         """An adapter in PEFT's files."""
         self.pool.add(name, factors_in(folder, self.paths))
 
-    def add(self, name: str, model: nn.Module) -> None:
-        """The adapter of a model of the same layers, as it is now: a copy is taken."""
-        self.pool.add(name, factors_of(model))
+    def add(self, name: str, adapter: nn.Module | Factors) -> None:
+        """Of a model of the same layers, as it is now (a copy is taken), or the factors as such."""
+        self.pool.add(name, adapter if isinstance(adapter, Factors) else factors_of(adapter))
 
     def remove(self, name: str) -> None:
         self.pool.remove(name)

@@ -14,17 +14,20 @@ from minitrain.finetuning.layer import Adapted, adapted_layers
 from minitrain.finetuning.lora_plus import adapter_groups
 from minitrain.finetuning.merging import disabled, merge, merge_and_unload, unload, unmerge
 from minitrain.finetuning.methods import ALL_LINEAR, METHODS, LoRAMethod
+from minitrain.finetuning.peft_files import load_adapter, save_adapter
+from minitrain.memory.segments import recompute
 from minitrain.model.attention.grouped_query import attention_naive
 from minitrain.model.attention.mask import Mask
 from minitrain.model.attention.tiled import tiled_attention
 from minitrain.model.hub.load import load_pretrained, save_pretrained
+from minitrain.model.hub.weights import hub_name
 from minitrain.model.transformer import build, exchange_attention
 from minitrain.optimizers.adamw import AdamW
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import _set_rate
 from minitrain.training.state import TrainState
 
-from ..model.peers import SMALL, random_tokens
+from ..model.peers import SMALL, random_peer, random_tokens
 
 ADAPTERS = [name for name in METHODS if name != "full"]
 MERGED = ["lora", "rslora", "lora+", "dora", "pissa", "ia3", "bitfit", "norm"]
@@ -232,6 +235,40 @@ def test_other_attention_kernels():
     tiled = adapt(exchange_attention(fresh(), tiled_attention, Mask.of), "prefix")
     with pytest.raises(InputError, match="mask of numbers"):
         tiled(tokens())
+
+
+@pytest.mark.parametrize("method", ["lora", "dora", "prefix", "prompt", "parallel"])
+@pytest.mark.parametrize("how", ["selective", "full"])
+def test_recomputed_activations_have_the_same_gradients(method, how):
+    gradients = []
+    for model in (fresh(), recompute(fresh(), how)):
+        backward(shake(adapt(model, method)))
+        gradients.append([p.grad for p in model.parameters() if p.requires_grad])
+    for a, b in zip(*gradients):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_the_default_is_what_a_model_of_experts_has():
+    model = adapt(fresh(config=replace(SMALL, experts=4)), "lora")
+    assert {path.split(".")[-1] for path in adapted_layers(model)} == {"q", "k", "v", "o"}
+    backward(model)
+    with pytest.raises(InputError, match="no layer is called 'down'"):
+        adapt(fresh(config=replace(SMALL, experts=4)), "ia3")
+
+
+def test_a_model_of_transformers_by_either_name(tmp_path):
+    peer = random_peer(SMALL, "llama")
+    shake(adapt(peer, "lora", targets=("q", "v_proj")))
+    save_adapter(peer, tmp_path)
+    ours = load_adapter(fresh(), tmp_path)
+    assert set(adapted_layers(ours)) == {
+        f"blocks.{i}.attention.{name}" for i in range(SMALL.layers) for name in "qv"
+    }
+    for path, layer in adapted_layers(ours).items():
+        theirs = adapted_layers(peer)[hub_name(path)]
+        assert torch.equal(layer.adapter.delta(), theirs.adapter.delta())
+    again = adapt(fresh(), "lora", targets="q_proj")
+    assert set(adapted_layers(again)) == {f"blocks.{i}.attention.q" for i in range(SMALL.layers)}
 
 
 class Fourfold(nn.Module):
