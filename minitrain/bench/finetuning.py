@@ -28,7 +28,7 @@ from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
 
-SHAPES = (("10M", 4, 128),)
+SHAPES = (("1M", 8, 128),)
 ROWS = (("10M", 8, 1),)  # a step of generation for 8 users, each with an adapter
 RANK, ALPHA = 8, 16
 STEP_REASON = (

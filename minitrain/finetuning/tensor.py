@@ -64,10 +64,10 @@ class ColumnLoRA(CutLoRA):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, I), or (B, T/N, I) with `sequence` -> (B, T, O/N)."""
-        u = F.linear(x.to(self.lora_A.dtype), self.lora_A)
+        u = F.linear(x.to(self.lora_A.dtype), self.lora_A) * self.scaling
         u = all_gather(u, self.group, dim=1) if self.sequence else copy(u, self.group)  # (B, T, R)
         ((b, _),) = share([(self.lora_B, None)], self.shared)
-        return (F.linear(u, b) * self.scaling).to(x.dtype)
+        return F.linear(u, b).to(x.dtype)
 
 
 class RowLoRA(CutLoRA):
@@ -78,9 +78,9 @@ class RowLoRA(CutLoRA):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, I/N) -> (B, T, O), or (B, T/N, O) with `sequence`."""
-        u = F.linear(x.to(self.lora_A.dtype), self.lora_A)  # (B, T, R), a part of a sum
+        u = F.linear(x.to(self.lora_A.dtype), self.lora_A) * self.scaling  # (B, T, R), a part
         u = reduce_scatter(u, self.group, dim=1) if self.sequence else reduce(u, self.group)
-        return (F.linear(u, self.lora_B) * self.scaling).to(x.dtype)
+        return F.linear(u, self.lora_B).to(x.dtype)
 
 
 def tensor_parallel_adapted(

@@ -59,7 +59,8 @@ class LoRA(Adapter):
     def low_rank(self, x: Tensor) -> Tensor:
         """s·B(A x): (..., I) -> (..., O)."""
         x = F.dropout(x, self.dropout, self.training).to(self.lora_A.dtype)
-        return F.linear(F.linear(x, self.lora_A), self.lora_B) * self.scaling
+        inside = F.linear(x, self.lora_A) * self.scaling  # (..., R), where scaling costs least
+        return F.linear(inside, self.lora_B)
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """A (R, I) and B (O, R) whose product, times the scaling, is all that is added."""

@@ -65,8 +65,8 @@ class RowWise(nn.Module):
             )
         pool = self.bank[0].pool
         a, b = pool.a[self.path][rows.pages], pool.b[self.path][rows.pages]  # (B, R, I), (B, R, O)
-        inside = torch.bmm(x.to(a.dtype), a.transpose(1, 2))  # (B, T, R)
-        return y + (torch.bmm(inside, b) * rows.scaling).to(y.dtype)
+        inside = torch.bmm(x.to(a.dtype), a.transpose(1, 2)) * rows.scaling  # (B, T, R)
+        return y + torch.bmm(inside, b).to(y.dtype)
 
 
 class AdapterBank:
