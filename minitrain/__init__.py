@@ -15,6 +15,7 @@ own in this list, and `make check` holds that:
     reliability   checkpoints
     parallel      DDP, meshes; collectives/ zero/ tensor/ pipeline/ expert/ context/, and all of
                   them at once in hybrid/
+    finetuning    LoRA and its kin, soft prompts, PEFT's files; many adapters in one batch
     inference     sampling
     planning      memory, time, money and energy of a run, before it is paid for
     lab           what the notebooks see, grading, the sandbox, the build

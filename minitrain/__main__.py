@@ -1,4 +1,4 @@
-"""`python -m minitrain lab | train | export | grade | build | bench | plan | doctor | assets`."""
+"""`python -m minitrain lab | train | finetune | merge | export | grade | build | bench | …`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from minitrain.commands.bench import bench
 from minitrain.commands.build import build
 from minitrain.commands.doctor import doctor
 from minitrain.commands.export import export
+from minitrain.commands.finetune.command import finetune
+from minitrain.commands.finetune.options import FinetuneOptions
 from minitrain.commands.grade import grade
 from minitrain.commands.kinds import typed
 from minitrain.commands.lab import lab
+from minitrain.commands.merge import merge
 from minitrain.commands.plan.command import plan
 from minitrain.commands.train.command import train
 from minitrain.commands.train.options import TrainOptions
@@ -34,9 +37,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (lab, export, grade, build, bench, doctor, assets):
+for command in (lab, merge, export, grade, build, bench, doctor, assets):
     app.command()(typed(command))
 app.command()(typed(train, TrainOptions))
+app.command()(typed(finetune, FinetuneOptions))
 app.add_typer(plan, name="plan")
 
 

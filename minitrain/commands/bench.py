@@ -25,6 +25,7 @@ NAMES = (
     "experts",
     "precision",
     "optimizers",
+    "finetuning",
 )
 BENCH = one_of("bench", lambda: NAMES)
 

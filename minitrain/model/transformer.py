@@ -20,6 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from minitrain.errors import InputError
 from minitrain.model.attention.grouped_query import Attention, Kernel, attention_mask
 from minitrain.model.attention.mask import Mask
 from minitrain.model.config import ModelConfig
@@ -131,6 +132,11 @@ def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker)
 
     `exchange_attention(model, tiled_attention, Mask.of)`, and back: (attention, attention_mask).
     """
+    if not isinstance(model.look_around, partial):
+        raise InputError(
+            "learned tokens stand before this model's text, and another kernel would lose them: "
+            "exchange the attention first, and adapt(...) after it"
+        )
     for block in model.blocks:
         block.attention.kernel = kernel
     model.look_around = partial(look_around, model.config, make_mask)

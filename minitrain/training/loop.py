@@ -210,7 +210,7 @@ def _set_rate(state: TrainState, config: TrainConfig, total: float) -> float:
     floor = config.lr * config.final_lr
     lr = warmup_cosine(state.step, total, config.warmup * total, config.lr, floor)
     for group in state.optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get("lr_scale", 1.0)  # LoRA+ has two rates
     return lr
 
 

@@ -51,9 +51,11 @@ class Reporter:
         speaks: bool = True,
         done_steps: int = 0,
         done_part: float = 0.0,
+        memory: Callable[[], str] | None = None,  # in use, in words
     ):
         self.log, self.evaluate, self.floor = log, evaluate, floor
         self.utilisation, self.evaluations, self.speaks = utilisation, evaluations, speaks
+        self.memory = memory
         self.held_out: float | None = None
         self.has_moved = True  # the model, since it was evaluated
         self.part = int(min(1.0, done_part) * evaluations)  # evaluations that were due so far
@@ -91,6 +93,8 @@ class Reporter:
         parts.append(f"{record.tokens_per_second:,.0f} tok/s")
         if self.utilisation:
             parts.append(f"MFU {self.utilisation(record.tokens_per_second):.0%}")
+        if self.memory:
+            parts.append(self.memory())
         return " · ".join(parts)
 
     def _write(self, record: StepRecord, held_out: float | None) -> None:

@@ -24,6 +24,7 @@ from minitrain.model.hub.text import TextFiles, read_text_files
 from minitrain.model.hub.weights import (
     INDEX,
     WEIGHTS,
+    check_plain,
     check_weights,
     copy_weights,
     open_weights,
@@ -72,6 +73,7 @@ def save_pretrained(
     `family`: whose name it gets, where more than one would do; None: the plainest that fits.
     """
     folder = Path(folder)
+    check_plain(model)
     dtype = next(model.parameters()).dtype
     files = describe(model.config, text or TextFiles(), dtype, family)
     try:

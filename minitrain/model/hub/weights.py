@@ -71,6 +71,17 @@ def hub_parts(name: str, tensor: Tensor) -> dict[str, Tensor]:
     return {f"{place}.{e}.{EXPERT_PARTS[kind]}.weight": one.t() for e, one in enumerate(tensor)}
 
 
+def check_plain(model: Transformer) -> None:
+    """InputError where layers have others in them, whose names no reader would know."""
+    with torch.device("meta"):
+        plain = hub_tensors(Transformer(model.config))
+    if odd := sorted(set(hub_tensors(model)) ^ set(plain)):
+        raise InputError(
+            f"this model is more than its config says ({_some(odd)}): merge_and_unload(model) what "
+            "was added, or save_adapter(model, folder) that alone"
+        )
+
+
 def open_weights(folder: Path, stack: ExitStack) -> dict[str, safe_open]:
     """-> for each tensor's name, the open file that holds it; `stack` closes them."""
     stored = {}

@@ -64,7 +64,8 @@ class TensorAttention(Attention):
         """x (B, T, D), or (B, T/N, D) with `sequence` -> the same."""
         k, v = share([(z.weight, z.bias) for z in (self.k, self.v)], self.shared)
         pairs = [(self.q.weight, self.q.bias), k, v]
-        q, k, v = column_linears(x, pairs, self.group, self.sequence)  # (B, T, H·C/N or K·C/N)
+        made = column_linears(x, pairs, self.group, self.sequence)  # (B, T, H·C/N or K·C/N)
+        q, k, v = (z.with_beside(x, y) for z, y in zip((self.q, self.k, self.v), made))
         return self.o(self.attend(q, self._as_read(k), self._as_read(v), turns, mask))
 
     def _as_read(self, z: Tensor) -> Tensor:
@@ -88,7 +89,8 @@ class TensorMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D), or (B, T/N, D) with `sequence` -> the same."""
         pairs = [(z.weight, z.bias) for z in (self.gate, self.up)]
-        gate, up = column_linears(x, pairs, self.group, self.sequence)  # (B, T, F/N)
+        made = column_linears(x, pairs, self.group, self.sequence)  # (B, T, F/N)
+        gate, up = (z.with_beside(x, y) for z, y in zip((self.gate, self.up), made))
         return self.down(swiglu(gate, up))
 
 

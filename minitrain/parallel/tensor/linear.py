@@ -140,29 +140,41 @@ def autocast(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]
 # ---- layers, cut from those of a one-process model ----
 
 
-class ColumnLinear(nn.Module):
+class CutLinear(nn.Module):
+    """Beside a cut layer another module may read the same x, and add to what the layer gives."""
+
+    def __init__(self, group: Group, sequence: bool) -> None:
+        super().__init__()
+        self.group, self.sequence = group, sequence
+        self.beside: nn.Module | None = None
+
+    def with_beside(self, x: Tensor, y: Tensor) -> Tensor:
+        return y if self.beside is None else y + self.beside(x)
+
+
+class ColumnLinear(CutLinear):
     """The rows `part` of a linear's matrix (F, D), which make this rank's F/N features."""
 
     def __init__(
         self, linear: nn.Linear, group: Group, part: Slice, sequence: bool = False
     ) -> None:
-        super().__init__()
-        self.group, self.sequence = group, sequence
+        super().__init__(group, sequence)
         self.weight, self.bias = (take_slice(p, part, "tp") for p in (linear.weight, linear.bias))
 
     def forward(self, x: Tensor) -> Tensor:
-        return column_linears(x, [(self.weight, self.bias)], self.group, self.sequence)[0]
+        (y,) = column_linears(x, [(self.weight, self.bias)], self.group, self.sequence)
+        return self.with_beside(x, y)
 
 
-class RowLinear(nn.Module):
+class RowLinear(CutLinear):
     """The columns `part` of a linear's matrix (D, F), which read this rank's F/N features."""
 
     def __init__(
         self, linear: nn.Linear, group: Group, part: Slice, sequence: bool = False
     ) -> None:
-        super().__init__()
-        self.group, self.sequence = group, sequence
+        super().__init__(group, sequence)
         self.weight, self.bias = take_slice(linear.weight, part, "tp"), linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        return row_linear(x, self.weight, self.bias, self.group, self.sequence)
+        y = row_linear(x, self.weight, self.bias, self.group, self.sequence)
+        return self.with_beside(x, y)

@@ -15,6 +15,7 @@ from minitrain.bench import (
     collectives,
     ddp,
     experts,
+    finetuning,
     launch,
     optimizers,
     pipeline,
@@ -72,6 +73,11 @@ def test_collectives_small():
         "ring_all_gather",
     ]
     check_contract([c.row() for c in cases])
+
+
+def test_finetuning_small():
+    shape = (("0.5M", 2, 8),)
+    check_contract([c.row() for c in finetuning.cases(repeats=1, shapes=shape, rows=shape)])
 
 
 def test_ddp_small():

@@ -1,0 +1,1 @@
+"""`minitrain finetune`: options, the model, the text, and the run."""

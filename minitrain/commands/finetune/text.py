@@ -1,0 +1,165 @@
+"""The texts of a fine-tuning run as rows of tokens: new ones to learn, new and old ones held out.
+
+    {"prompt": "Translate: dog", "completion": " chien"}        one example a line of a .jsonl file
+
+A prompt is read and not learned: its targets are -100. {"text": …} is learned whole, and so is a
+text file, a folder, or a domain of the corpus. Prompt and completion are encoded apart, so that a
+token never lies across the border.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from minitrain.commands.finetune.options import FinetuneOptions
+from minitrain.data.corpus import DOMAINS, make_corpus
+from minitrain.data.packing import IGNORED, Packed, pack, pack_stream
+from minitrain.data.text import load_text
+from minitrain.errors import InputError
+from minitrain.model.hub.text import TextFiles
+
+HELD_OUT = 0.1  # of the examples, at least one
+MOST_HELD_OUT_ROWS = 64
+HELD_OUT_BYTES = 60_000
+CORPUS_BYTES = 1_000_000  # whatever the steps, so that more of them find the same text
+
+
+@dataclass(frozen=True)
+class Example:
+    prompt: str
+    completion: str
+
+
+@dataclass(frozen=True)
+class Texts:
+    training: Packed
+    new: Packed  # of the new text, held out
+    old: Packed
+    fingerprint: str  # of every training token: a resumed run must find the same
+
+
+class Encoder:
+    """The model's own tokenizer, and how it begins and ends a text."""
+
+    def __init__(self, files: TextFiles) -> None:
+        if "tokenizer.json" not in files.tokenizer:
+            raise InputError(
+                "the model has no tokenizer.json, and text cannot be read without one: save its "
+                "tokenizer beside it, AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
+            )
+        self.backend = Tokenizer.from_str(files.tokenizer["tokenizer.json"].decode())
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        self.first = [] if files.bos_id is None else [files.bos_id]
+        if files.eos_ids:
+            self.end = files.eos_ids[0]
+        elif files.bos_id is not None:
+            self.end = files.bos_id
+        else:
+            raise InputError("the model's config.json names no eos_token_id: add it there")
+        if self.first == [self.end]:
+            self.first = []  # packing begins every document with it
+
+    def encode(self, text: str) -> list[int]:
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def encoded(self, example: Example) -> tuple[list[int], list[int]]:
+        """Tokens, and for each whether it is learned."""
+        prompt = self.first + (self.encode(example.prompt) if example.prompt else [])
+        completion = self.encode(example.completion)
+        return prompt + completion, [0] * len(prompt) + [1] * len(completion)
+
+
+def make_texts(options: FinetuneOptions, files: TextFiles) -> Texts:
+    encoder = Encoder(files)
+    learned, held_out = read_examples(options.data, options)
+    _, old = read_examples(options.old_text, options)
+    training = rows_of(learned, encoder, options.length)
+    if len(training) < options.batch:
+        raise InputError(
+            f"the text fills {len(training)} rows of {options.length} tokens, and a step takes "
+            f"{options.batch}: use --batch {max(1, len(training))}, a shorter --length or more text"
+        )
+    digest = hashlib.sha256(training.tokens.numpy().tobytes() + training.targets.numpy().tobytes())
+    short = [
+        rows_of(examples, encoder, options.length)[:MOST_HELD_OUT_ROWS]
+        for examples in (held_out, old)
+    ]
+    return Texts(training, *short, digest.hexdigest())
+
+
+def read_examples(name: str, options: FinetuneOptions) -> tuple[list[Example], list[Example]]:
+    """To learn, and held out."""
+    if name in DOMAINS:
+        texts = [
+            make_corpus(CORPUS_BYTES, options.seed, name).documents,
+            make_corpus(HELD_OUT_BYTES, options.seed + 1_000_000, name).documents,
+        ]
+        return tuple([Example("", text) for text in part] for part in texts)
+    path = Path(name)
+    if path.suffix == ".jsonl":
+        return split_off(read_jsonl(path), options.seed)
+    return split_off([Example("", text) for text in load_text(path)], options.seed)
+
+
+def read_jsonl(path: Path) -> list[Example]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}): give a .jsonl file in UTF-8") from error
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not numbered:
+        raise InputError(f"{path} is empty: give an object a line")
+    return [_example(path, number, line) for number, line in numbered]
+
+
+def _example(path: Path, number: int, line: str) -> Example:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"line {number} of {path} is no JSON ({error}): put one object a line"
+        ) from error
+    keys = set(value) if isinstance(value, dict) else set()
+    for prompt, completion in (("prompt", "completion"), (None, "text")):
+        if completion in keys and (prompt is None or prompt in keys):
+            parts = "" if prompt is None else value[prompt], value[completion]
+            if all(isinstance(part, str) for part in parts) and parts[1]:
+                return Example(*parts)
+    raise InputError(
+        f"line {number} of {path} has {', '.join(sorted(keys)) or 'no fields'}: each line needs "
+        'texts {"prompt": …, "completion": …}, the second not empty, or {"text": …}'
+    )
+
+
+def split_off(examples: list[Example], seed: int) -> tuple[list[Example], list[Example]]:
+    """A part drawn by `seed` is held out; of a single text, its end."""
+    if len(examples) == 1:
+        text, prompt = examples[0].completion, examples[0].prompt
+        cut = int(len(text) * (1 - HELD_OUT))
+        if prompt or cut in (0, len(text)):
+            raise InputError("one example cannot be learned and held out too: give two or more")
+        return [Example("", text[:cut])], [Example("", text[cut:])]
+    count = max(1, int(len(examples) * HELD_OUT))
+    drawn = set(random.Random(seed).sample(range(len(examples)), count))
+    kept = [example for index, example in enumerate(examples) if index not in drawn]
+    return kept, [examples[index] for index in sorted(drawn)]
+
+
+def rows_of(examples: list[Example], encoder: Encoder, length: int) -> Packed:
+    """Packed as every text is; the learned flags are packed the same way, and mask the targets."""
+    encoded = [encoder.encoded(example) for example in examples]
+    tokens, flags = ([pair[part] for pair in encoded] for part in (0, 1))
+    fits = max(map(len, tokens)) < length  # one place is the end token's
+    laid = pack if fits else pack_stream
+    packed, learned = laid(tokens, length, encoder.end), laid(flags, length, 1)
+    targets = torch.where(learned.targets == 1, packed.targets, IGNORED)
+    rows = Packed(packed.tokens, targets, packed.documents)
+    return rows[rows.valid.any(dim=1)]  # a row of nothing but a long prompt teaches nothing

@@ -1,0 +1,174 @@
+"""A batch in which every row has an adapter of its own, or none, computed in one pass.
+
+    bank = AdapterBank(model, budget_bytes=64e6)
+    bank.load("french", "adapters/french");  bank.load("sql", "adapters/sql")
+    with bank.rows(["french", None, "sql", "french"]):
+        logits = model(tokens)                             # (4, T, V)
+
+    y_b = W x_b + s_b·B_b (A_b x_b)       W x for all rows in one matmul, as without adapters;
+                                          A and B gathered by page, (B, R, I) and (B, R, O)
+
+The loop over adapters reads W once for each: where a few tokens a row are generated, that is what
+costs. Rows of lower rank are padded with pages of zeros, and a row without adapter has nothing
+else: what is added to it is 0. The padding is to the highest rank that the bank knows, not to the
+batch's: a row's numbers are then, bit for bit, the same whoever else is in the batch. For serving:
+pages get no gradient. Cost a token: 2R(I + O) FLOPs, and B·R·(I + O) numbers gathered a layer.
+Papers: Chen et al., Punica, arXiv 2310.18547; Sheng et al., S-LoRA, 2311.03285.
+Shapes: B rows  T tokens  I, O features in and out  R rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.errors import InputError
+from minitrain.finetuning.adapt import adaptation_of, find_layers
+from minitrain.finetuning.adapters.lora import LoRA
+from minitrain.finetuning.layer import LinearLike, adapted_layers, place_of
+from minitrain.finetuning.many.pool import Factors, PagePool
+from minitrain.finetuning.methods import ALL_LINEAR, LoRAMethod
+from minitrain.finetuning.peft_config import from_peft
+from minitrain.finetuning.peft_files import peft_paths, read_adapter
+
+
+@dataclass
+class Rows:
+    """Of the batch that is being computed: its pages (B, R), and its scalings (B, 1, 1)."""
+
+    pages: Tensor
+    scaling: Tensor
+
+
+class RowWise(nn.Module):
+    """`base_layer`, and beside it each row's pages of the pool."""
+
+    def __init__(self, base_layer: nn.Module, bank: AdapterBank, path: str) -> None:
+        super().__init__()
+        self.base_layer, self.path = base_layer, path
+        self.bank = [bank]  # in a list: it is no part of the model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, I) -> (B, T, O)."""
+        y, rows = self.base_layer(x), self.bank[0].current
+        if rows is None:
+            return y
+        if x.ndim != 3 or len(x) != len(rows.pages):
+            raise InputError(
+                f"rows(...) named {len(rows.pages)} adapters and the batch is {tuple(x.shape)}: "
+                "name one a row, None for none"
+            )
+        pool = self.bank[0].pool
+        a, b = pool.a[self.path][rows.pages], pool.b[self.path][rows.pages]  # (B, R, I), (B, R, O)
+        inside = torch.bmm(x.to(a.dtype), a.transpose(1, 2)) * rows.scaling  # (B, T, R)
+        return y + torch.bmm(inside, b).to(y.dtype)
+
+
+class AdapterBank:
+    """Wraps the linear layers `targets` of a bare model, in place; `remove_from_model` undoes it.
+
+    LoRA, rsLoRA and PiSSA's are served: those that only add. Adapters wait in the host's memory;
+    `budget_bytes` are spent on the model's device, at once.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        budget_bytes: float,
+        targets: tuple[str, ...] = ALL_LINEAR,
+    ) -> None:
+        if adaptation_of(model) is not None or any(isinstance(m, RowWise) for m in model.modules()):
+            raise InputError("this model is adapted already: a bank needs it bare, unload(model)")
+        layers = dict(find_layers(model, targets))
+        if odd := [path for path, layer in layers.items() if not isinstance(layer, LinearLike)]:
+            raise InputError(f"{odd[0]} is no linear layer: give targets such as ('q', 'v')")
+        sizes = {path: (layer.in_features, layer.out_features) for path, layer in layers.items()}
+        self.pool = PagePool(sizes, budget_bytes, **place_of(next(iter(layers.values()))))
+        self.model, self.current = model, None
+        self.paths = peft_paths(model)
+        for path, layer in layers.items():
+            model.set_submodule(path, RowWise(layer, self, path))
+
+    def load(self, name: str, folder: str | Path) -> None:
+        """An adapter in PEFT's files."""
+        self.pool.add(name, factors_in(folder, self.paths))
+
+    def add(self, name: str, adapter: nn.Module | Factors) -> None:
+        """Of a model of the same layers, as it is now (a copy is taken), or the factors as such."""
+        self.pool.add(name, adapter if isinstance(adapter, Factors) else factors_of(adapter))
+
+    def remove(self, name: str) -> None:
+        self.pool.remove(name)
+
+    @contextmanager
+    def rows(self, names: Sequence[str | None]) -> Iterator[None]:
+        """Within, row i of every batch is computed with adapter `names[i]`, None: with none."""
+        if isinstance(names, str):
+            raise InputError(f"rows({names!r}): give a list with a name, or None, for each row")
+        if self.current is not None:
+            raise InputError("rows(...) within rows(...): name all rows at once")
+        self.pool.ensure([name for name in names if name is not None])
+        self.current = self._gather(names)
+        try:
+            yield
+        finally:
+            self.current = None
+
+    def _gather(self, names: Sequence[str | None]) -> Rows | None:
+        if not any(names):
+            return None
+        device, dtype = (getattr(next(iter(self.pool.a.values())), n) for n in ("device", "dtype"))
+        pages = [self.pool.pages_of(name) for name in names]
+        scaling = [0.0 if name is None else self.pool.known[name].scaling for name in names]
+        return Rows(
+            torch.tensor(pages, device=device),
+            torch.tensor(scaling, device=device, dtype=dtype)[:, None, None],
+        )
+
+    def remove_from_model(self) -> nn.Module:
+        """The bare model, as it was."""
+        for path in self.pool.a:
+            self.model.set_submodule(path, self.model.get_submodule(path).base_layer)
+        return self.model
+
+
+def factors_of(model: nn.Module) -> Factors:
+    """What a model adapted by LoRA, rsLoRA or PiSSA adds; InputError for other methods."""
+    method = adaptation_of(model)
+    _check_adds(method, "this model")
+    layers = {}
+    for path, layer in adapted_layers(model).items():
+        if not isinstance(layer.adapter, LoRA):
+            raise InputError(f"{path} is an embedding: a bank serves linear layers only")
+        layers[path] = tuple(factor.cpu().clone() for factor in layer.adapter.factors())
+    return Factors(layers, method.scaling)
+
+
+def factors_in(folder: str | Path, paths: dict[str, str]) -> Factors:
+    """The same from PEFT's files; `paths`: PEFT's path of a layer -> ours."""
+    raw, stored = read_adapter(folder)
+    method = from_peft(raw, ("q",), str(folder))
+    _check_adds(method, str(folder))
+    layers = {}
+    for name, a in stored.items():
+        path, found, _ = name.partition(".lora_A.weight")
+        if ".lora_embedding_" in name:
+            raise InputError(f"{folder} adapts an embedding: a bank serves linear layers only")
+        if found:
+            if path not in paths:
+                raise InputError(f"{folder} is on {path}, which this model has not")
+            layers[paths[path]] = a, stored[f"{path}.lora_B.weight"]
+    return Factors(layers, method.scaling)
+
+
+def _check_adds(method: object, what: str) -> None:
+    if not isinstance(method, LoRAMethod) or method.dora:
+        raise InputError(
+            f"{what} has an adapter that does more than add B·A (DoRA, (IA)³, …): a bank serves "
+            "lora, rslora, lora+ and pissa"
+        )

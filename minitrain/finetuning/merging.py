@@ -1,0 +1,106 @@
+"""An adapter into the weights and out of them again, and the model without it.
+
+    merge(model)               y = W' x: as fast as before it was adapted
+    unmerge(model)             back, bit for bit
+    merge_and_unload(model)    for good: a plain model, ready to be saved
+    with disabled(model): ...  the model as it was before, bit for bit
+
+W' is a matrix of its own beside W, until `merge_and_unload` lets W go: adding s·B·A to W and
+subtracting it again would leave W with the roundings of both, in bfloat16 1/256 of a weight each.
+A quantized layer is merged into a dense one, in 16 or 32 bits: quantizing the sum anew changes it.
+Paper: Hu et al., arXiv 2106.09685, section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from minitrain.errors import InputError
+from minitrain.finetuning.adapt import adaptation_of
+from minitrain.finetuning.layer import adapted_layers
+from minitrain.finetuning.methods import FullMethod, PrefixMethod, PromptMethod
+from minitrain.finetuning.prompts.prefix import Prefix, PrefixKernel
+from minitrain.model.transformer import Transformer
+
+
+@torch.no_grad()
+def merge(model: nn.Module) -> None:
+    """Every adapted layer computes as one dense layer, until `unmerge`; all of them, or none.
+
+    No gradient reaches an adapter meanwhile. InputError for a method that no single layer computes.
+    """
+    _check_mergeable(model)
+    layers = adapted_layers(model).values()
+    merged = [layer.adapter.merged(layer.base_layer) for layer in layers]
+    for layer, dense in zip(layers, merged):
+        layer.merged_layer = dense
+
+
+def unmerge(model: nn.Module) -> None:
+    """Adapters work beside their layers again; nothing where nothing is merged."""
+    for layer in adapted_layers(model).values():
+        layer.merged_layer = None
+
+
+@torch.no_grad()
+def merge_and_unload(model: nn.Module) -> nn.Module:
+    """Replaces each adapted layer by its merged one, one by one, and returns the model, unadapted.
+
+    An embedding and a head that were one matrix are two where one of them was adapted.
+    """
+    _check_mergeable(model)
+    for path, layer in adapted_layers(model).items():
+        model.set_submodule(path, layer.adapter.merged(layer.base_layer))
+    model.adaptation = None
+    if isinstance(model, Transformer) and model.config.tied:
+        if model.head.weight is not model.embed.weight:
+            model.config = replace(model.config, tied=False)
+    return model
+
+
+def unload(model: nn.Module) -> nn.Module:
+    """Takes the adapter away and returns the model as it was, its weights frozen."""
+    method = adaptation_of(model)
+    if isinstance(method, FullMethod):
+        raise InputError("full fine-tuning has changed the weights: load the model anew")
+    for path, layer in adapted_layers(model).items():
+        model.set_submodule(path, layer.base_layer)
+    if isinstance(method, (PrefixMethod, PromptMethod)):
+        model.look_around = model.look_around.inner
+    if isinstance(method, PrefixMethod):
+        for block in model.blocks:
+            if isinstance(block.attention.kernel, PrefixKernel):
+                block.attention.kernel = block.attention.kernel.kernel
+        del model.soft_prompt
+    model.adaptation = None
+    return model
+
+
+@contextmanager
+def disabled(model: nn.Module) -> Iterator[None]:
+    """Within, the model computes what it did before it was adapted; also where it is merged."""
+    if isinstance(adaptation_of(model), FullMethod):
+        raise InputError("full fine-tuning leaves no model before it: load that one beside this")
+    switches = [*adapted_layers(model).values()]
+    switches += [module for module in model.modules() if isinstance(module, Prefix)]
+    before = [switch.enabled for switch in switches]
+    for switch in switches:
+        switch.enabled = False
+    try:
+        yield
+    finally:
+        for switch, enabled in zip(switches, before):
+            switch.enabled = enabled
+
+
+def _check_mergeable(model: nn.Module) -> None:
+    method = adaptation_of(model)
+    if method is None:
+        raise InputError("there is nothing to merge: adapt(model, ...) or load_adapter(...) first")
+    if isinstance(method, PrefixMethod):
+        raise InputError("learned keys and values are no weights: a prefix cannot be merged")

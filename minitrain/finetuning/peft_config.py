@@ -1,0 +1,158 @@
+"""adapter_config.json: what PEFT says of an adapter, and which of our methods that is.
+
+    peft_type       LORA (use_rslora, use_dora)  IA3  LN_TUNING  PREFIX_TUNING  PROMPT_TUNING
+    and our own     HOULSBY  PARALLEL  BITFIT      which PEFT does not have, and says so
+
+What a file asks for and we do not do is refused by its name: an adapter that is read with half of
+its settings computes something else, and looks as if it worked.
+Source: huggingface/peft, `src/peft/config.py` and each tuner's `config.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minitrain.errors import InputError
+from minitrain.finetuning.methods import (
+    BitFitMethod,
+    BottleneckMethod,
+    FullMethod,
+    IA3Method,
+    LoRAMethod,
+    Method,
+    NormMethod,
+    PrefixMethod,
+    PromptMethod,
+)
+from minitrain.model.config import ModelConfig
+from minitrain.model.hub.weights import hub_name
+
+NEUTRAL = (None, False, {}, [], "none")  # of a setting that changes nothing
+UNREAD = (  # settings that change what is computed, none of which is done here
+    "alora_invocation_tokens",
+    "alpha_pattern",
+    "arrow_config",
+    "bias",
+    "corda_config",
+    "fan_in_fan_out",
+    "kasa_config",
+    "layer_replication",
+    "lora_bias",
+    "modules_to_save",
+    "monteclora_config",
+    "rank_pattern",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_qalora",
+    "velora_config",
+)
+ON_THE_BASE = (True, False, None, "gaussian", "orthogonal", "eva")  # W is as it was
+
+
+def to_peft(
+    method: Method, targets: list[str], inputs: list[str], model: ModelConfig | None
+) -> dict[str, Any]:
+    """`targets` are PEFT's names of layers, `inputs` of those whose input (IA)³ scales. PiSSA is
+    written as the LoRA of rank 2R that it is."""
+    common = {"task_type": "CAUSAL_LM", "inference_mode": True, "base_model_name_or_path": None}
+    common |= {"modules_to_save": None, "revision": None, "auto_mapping": None}
+    if isinstance(method, LoRAMethod):
+        rank = 2 * method.rank if method.pissa else method.rank
+        return common | {
+            "peft_type": "LORA",
+            "r": rank,
+            "lora_alpha": method.scaling * rank if method.pissa else method.alpha,
+            "lora_dropout": method.dropout,
+            "use_rslora": method.rslora and not method.pissa,
+            "use_dora": method.dora,
+            "target_modules": targets,
+            "bias": "none",
+            "fan_in_fan_out": False,
+            "init_lora_weights": True,
+        }
+    if isinstance(method, IA3Method):
+        return common | {
+            "peft_type": "IA3",
+            "target_modules": targets,
+            "feedforward_modules": inputs,
+            "fan_in_fan_out": False,
+        }
+    if isinstance(method, NormMethod):
+        return common | {"peft_type": "LN_TUNING", "target_modules": targets}
+    if isinstance(method, BottleneckMethod):
+        kind = "PARALLEL" if method.parallel else "HOULSBY"
+        settings = {"bottleneck": method.bottleneck, "scale": method.scale}
+        return common | {"peft_type": kind, "target_modules": targets, **settings}
+    if isinstance(method, BitFitMethod):
+        return common | {"peft_type": "BITFIT", "target_modules": targets}
+    if isinstance(method, FullMethod):
+        raise InputError(
+            "full fine-tuning has no adapter to save: use save_pretrained(model, folder)"
+        )
+    return common | _soft(method, model)
+
+
+def _soft(method: PrefixMethod | PromptMethod, model: ModelConfig) -> dict[str, Any]:
+    shared = {
+        "num_virtual_tokens": method.tokens,
+        "num_layers": model.layers,
+        "num_transformer_submodules": 1,
+    }
+    if isinstance(method, PromptMethod):
+        own = {"token_dim": model.hidden_size, "num_attention_heads": model.heads}
+        return {"peft_type": "PROMPT_TUNING", "prompt_tuning_init": "RANDOM", **shared, **own}
+    size = model.kv_heads * model.head_size
+    own = {"token_dim": size, "num_attention_heads": model.kv_heads, "encoder_hidden_size": size}
+    return {"peft_type": "PREFIX_TUNING", "prefix_projection": False, **shared, **own}
+
+
+def from_peft(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> Method:
+    """The method that a file means, for our layers `targets`; InputError where there is none."""
+    asked = [name for name in UNREAD if raw.get(name) not in NEUTRAL]
+    if asked:
+        raise InputError(
+            f"{where} sets {asked[0]} to {raw[asked[0]]!r:.60}, which is not done here: merge it "
+            "with PEFT (merge_and_unload), and read the merged model"
+        )
+    kind = raw.get("peft_type")
+    if kind == "LORA":
+        return _lora(raw, targets, where)
+    if kind == "IA3":
+        inputs = raw.get("feedforward_modules") or ()
+        if isinstance(inputs, str):
+            raise InputError(f"{where} names feedforward_modules by a pattern: use a list of names")
+        ends = tuple(f".{name}" for name in inputs)
+        own = [t for t in targets if f".{hub_name(t)}".endswith(ends)] if ends else []
+        return IA3Method(targets, tuple(own))
+    if kind == "LN_TUNING":
+        return NormMethod(targets)
+    if kind in ("HOULSBY", "PARALLEL"):
+        return BottleneckMethod(raw["bottleneck"], kind == "PARALLEL", targets, raw["scale"])
+    if kind == "BITFIT":
+        return BitFitMethod(targets)
+    if kind == "PREFIX_TUNING":
+        return PrefixMethod(raw["num_virtual_tokens"])
+    if kind == "PROMPT_TUNING":
+        return PromptMethod(raw["num_virtual_tokens"])
+    raise InputError(
+        f"{where} is of type {kind}, which is not read here: LORA, IA3, LN_TUNING, PREFIX_TUNING "
+        "and PROMPT_TUNING are"
+    )
+
+
+def _lora(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> LoRAMethod:
+    start = raw.get("init_lora_weights", True)
+    if start not in ON_THE_BASE:
+        raise InputError(
+            f"{where} was begun by {start!r}, which changes the model under it, and so fits only "
+            "the changed one: save it with PEFT's path_initial_model_for_weight_conversion"
+        )
+    return LoRAMethod(
+        rank=raw["r"],
+        alpha=raw["lora_alpha"],
+        targets=targets,
+        dropout=raw.get("lora_dropout", 0.0),
+        rslora=raw.get("use_rslora", False),
+        dora=raw.get("use_dora", False),
+    )

@@ -1,0 +1,176 @@
+"""An adapter in PEFT's own files: adapter_config.json and adapter_model.safetensors.
+
+    base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight        (R, I)
+    └── PEFT's ──────┘└── the hub's path ─────────────┘└ the method's ┘
+
+What is written here, `PeftModel.from_pretrained` reads, and the other way round. Houlsby's and
+parallel adapters and BitFit have no PEFT type, and types of our own in the same two files. A prefix
+is written as what its MLP makes, and the MLP is not. Reading is all or nothing: names and shapes
+are compared before the model is touched. Source: huggingface/peft, `utils/save_and_load.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from minitrain.errors import InputError
+from minitrain.finetuning.adapt import adapt, adaptation_of
+from minitrain.finetuning.adapters.lora import LoRA
+from minitrain.finetuning.adapters.pissa import PiSSA
+from minitrain.finetuning.layer import Adapter, adapted_layers
+from minitrain.finetuning.merging import unload
+from minitrain.finetuning.methods import PrefixMethod
+from minitrain.finetuning.peft_config import from_peft, to_peft
+from minitrain.finetuning.prompts.prompt import Prompt
+from minitrain.model.hub.config import read_json
+from minitrain.model.hub.weights import hub_name
+from minitrain.model.transformer import Transformer
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ROOT = "base_model.model."
+SOFT = "prompt_embeddings"
+
+
+def save_adapter(model: nn.Module, folder: str | Path, base: str | None = None) -> None:
+    """Writes the two files; `base`: name or folder of the model under it, for readers."""
+    folder, method = Path(folder), adaptation_of(model)
+    if method is None:
+        raise InputError("there is no adapter to save: adapt(model, ...) first")
+    layers = adapted_layers(model)
+    inputs = [path for path, layer in layers.items() if getattr(layer.adapter, "of_input", False)]
+    targets = _peft_targets(model, list(layers)), _peft_targets(model, inputs)
+    config = to_peft(method, *targets, getattr(model, "config", None))
+    config |= {"base_model_name_or_path": base}
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in adapter_tensors(model).items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        new = {name: folder / f".{name}.new" for name in (WEIGHTS, CONFIG)}
+        save_file(tensors, new[WEIGHTS], {"format": "pt"})
+        new[CONFIG].write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        for name, path in new.items():
+            os.replace(path, folder / name)
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            f"{folder} cannot be written ({error}): give a folder in which you may write"
+        ) from error
+
+
+def load_adapter(model: nn.Module, folder: str | Path, trainable: bool = False) -> nn.Module:
+    """Adapts a bare model as the folder's files say, and returns it; frozen unless `trainable`.
+
+    The files do not say how it was trained: PiSSA comes as LoRA, a prefix without its MLP, LoRA+
+    with one rate.
+    """
+    raw, stored = read_adapter(folder)
+    paths = peft_paths(model)
+    layers, unknown = _layers_in(stored, paths)
+    if unknown:
+        raise InputError(
+            f"{folder} has tensors for layers that this model has not, such as {unknown[0]}: give "
+            f"the model it was trained on ({raw.get('base_model_name_or_path') or 'not named'})"
+        )
+    method = from_peft(raw, tuple(layers), str(Path(folder) / CONFIG))
+    adapt(model, method)
+    try:
+        copy_tensors(model, stored, folder)
+    except InputError:
+        unload(model)
+        raise
+    return model if trainable else model.requires_grad_(False)
+
+
+def read_adapter(folder: str | Path) -> tuple[dict, dict[str, Tensor]]:
+    """The configuration as it stands in the file, and the tensors by their names there."""
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise InputError(
+            f"{folder} holds no {CONFIG}: give the folder that save_adapter or PEFT wrote"
+        )
+    raw = read_json(folder / CONFIG)
+    try:
+        stored = load_file(folder / WEIGHTS)
+    except FileNotFoundError as error:
+        raise InputError(f"{folder} has no {WEIGHTS} (a .bin is a pickle, and not read)") from error
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{folder / WEIGHTS} is damaged ({error}): copy it again") from error
+    # an adapted embedding's own table lies beside it, and is known from the model
+    return raw, {name: t for name, t in stored.items() if not name.endswith(".base_layer.weight")}
+
+
+def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """All that the adapter is, under PEFT's names; views, but for what is written otherwise than
+    it is kept: a prefix under its MLP, and PiSSA."""
+    method = adaptation_of(model)
+    if isinstance(method, PrefixMethod):
+        return {SOFT: model.soft_prompt.rows().detach()}
+    named = {}
+    for path, layer in adapted_layers(model).items():
+        for suffix, tensor in _own_tensors(layer.adapter).items():
+            soft = isinstance(layer.adapter, Prompt)
+            named[suffix if soft else f"{_peft_path(model, path)}.{suffix}"] = tensor
+    return named
+
+
+def _own_tensors(adapter: Adapter) -> dict[str, Tensor]:
+    if isinstance(adapter, PiSSA):
+        return dict(zip(LoRA.peft_names.values(), adapter.factors()))
+    names = adapter.peft_names.items()
+    return {suffix: adapter.get_parameter(name).detach() for name, suffix in names}
+
+
+@torch.no_grad()
+def copy_tensors(model: nn.Module, stored: dict[str, Tensor], folder: str | Path) -> None:
+    """Into an adapted model; InputError unless names and shapes are the same."""
+    if isinstance(adaptation_of(model), PrefixMethod):
+        model.soft_prompt.drop_mlp()
+        here = {SOFT: model.soft_prompt.table.detach()}
+    else:
+        here = adapter_tensors(model)
+    wrong = [name for name in here if name not in stored] + [n for n in stored if n not in here]
+    if wrong:
+        raise InputError(f"{folder} does not fit this model: {wrong[0]} is only in one of them")
+    for name, tensor in here.items():
+        if tensor.shape != stored[name].shape:
+            raise InputError(
+                f"{folder} has {name} of shape {tuple(stored[name].shape)}, and this model needs "
+                f"{tuple(tensor.shape)}: give the model that it was trained on"
+            )
+    for name, tensor in here.items():
+        tensor.copy_(stored[name])
+
+
+def peft_paths(model: nn.Module) -> dict[str, str]:
+    """PEFT's path of each module, base_model.model.…, -> ours."""
+    return {_peft_path(model, path): path for path, _ in model.named_modules() if path}
+
+
+def _peft_path(model: nn.Module, path: str) -> str:
+    return ROOT + (hub_name(path) if isinstance(model, Transformer) else path)
+
+
+def _layers_in(stored: dict[str, Tensor], paths: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Our paths of the layers that have tensors in a file, and names that belong to no layer."""
+    found, unknown = {}, []
+    for name in stored:
+        ends = (name.rsplit(".", count)[0] for count in (1, 2))  # .ia3_l and .lora_A.weight
+        path = next((paths[end] for end in ends if end in paths), None)
+        if path is None and name != SOFT:
+            unknown.append(name)
+        elif path is not None:
+            found[path] = None
+    return list(found), unknown
+
+
+def _peft_targets(model: nn.Module, paths: list[str]) -> list[str]:
+    """Layers' names for PEFT, sorted: the last parts of their paths where these say just them."""
+    short = {path.rsplit(".", 1)[-1] for path in paths}
+    rename = hub_name if isinstance(model, Transformer) else str
+    named = [p for p, _ in model.named_modules() if p and p.rsplit(".", 1)[-1] in short]
+    return sorted({rename(name) for name in (short if set(named) == set(paths) else paths)})

@@ -1,0 +1,1 @@
+"""Learned tokens that nobody typed: before every layer's keys and values, or before the text."""

@@ -1,0 +1,3 @@
+"""These tests launch ranks, from the server that is started once, as in ranks/."""
+
+from ..ranks.conftest import started as started

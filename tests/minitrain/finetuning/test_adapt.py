@@ -1,0 +1,412 @@
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from minitrain.errors import InputError
+from minitrain.finetuning.adapt import adapt, adaptation_of, find_layers, trainable_parameters
+from minitrain.finetuning.layer import Adapted, adapted_layers
+from minitrain.finetuning.lora_plus import adapter_groups
+from minitrain.finetuning.merging import disabled, merge, merge_and_unload, unload, unmerge
+from minitrain.finetuning.methods import ALL_LINEAR, METHODS, LoRAMethod
+from minitrain.finetuning.peft_files import load_adapter, save_adapter
+from minitrain.memory.segments import recompute
+from minitrain.model.attention.grouped_query import attention_naive
+from minitrain.model.attention.mask import Mask
+from minitrain.model.attention.tiled import tiled_attention
+from minitrain.model.hub.load import load_pretrained, save_pretrained
+from minitrain.model.hub.weights import hub_name
+from minitrain.model.transformer import build, exchange_attention
+from minitrain.optimizers.adamw import AdamW
+from minitrain.training.config import TrainConfig
+from minitrain.training.loop import _set_rate
+from minitrain.training.state import TrainState
+
+from ..model.peers import SMALL, random_peer, random_tokens
+
+ADAPTERS = [name for name in METHODS if name != "full"]
+MERGED = ["lora", "rslora", "lora+", "dora", "pissa", "ia3", "bitfit", "norm"]
+BESIDE = ["houlsby", "parallel", "prefix", "p-tuning-v2", "prompt"]
+NOT_NOTHING = ["prefix", "p-tuning-v2", "prompt"]  # learned tokens are read from the start
+
+
+def fresh(dtype=torch.float64, config=SMALL):
+    return build(config, dtype=dtype, seed=1)
+
+
+def tokens(batch=2, length=9):
+    torch.manual_seed(5)
+    return random_tokens(SMALL, batch, length)
+
+
+def shake(model):
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def backward(model):
+    logits = model(tokens())
+    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens()[:, 1:].flatten())
+    loss.backward()
+    return loss
+
+
+@pytest.mark.parametrize("method", ADAPTERS)
+def test_only_the_adapter_has_gradients_and_state(method):
+    model = fresh()
+    before = {id(p): p.clone() for p in model.parameters()}
+    adapt(model, method)
+    backward(model)
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is not None) == (id(parameter) not in before), name
+    optimizer = AdamW(adapter_groups(model, 1e-2))
+    optimizer.step()
+    trained, total = trainable_parameters(model)
+    assert trained == sum(p.numel() for p in optimizer.state)
+    assert total == trained + sum(p.numel() for p in before.values())
+    for parameter in model.parameters():
+        if id(parameter) in before:
+            assert torch.equal(parameter, before[id(parameter)])
+
+
+@pytest.mark.parametrize("method", ADAPTERS)
+def test_it_begins_as_nothing_and_disabled_it_is_nothing(method):
+    bare, model = fresh(), adapt(fresh(), method)
+    want = bare(tokens())
+    assert torch.equal(model(tokens()), want) == (method not in NOT_NOTHING)
+    shake(model)
+    assert (model(tokens()) - want).abs().max() > 1e-3
+    with disabled(model):
+        assert torch.equal(model(tokens()), want)
+        with disabled(model):
+            pass
+        assert torch.equal(model(tokens()), want)
+    assert (model(tokens()) - want).abs().max() > 1e-3
+    assert model(tokens()).shape == want.shape
+    assert torch.equal(unload(model)(tokens()), want)
+    assert [n for n, _ in model.named_parameters()] == [n for n, _ in bare.named_parameters()]
+
+
+@pytest.mark.parametrize("method", MERGED)
+def test_merged_equals_unmerged(method):
+    for dtype, error in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        model = shake(adapt(fresh(dtype, replace(SMALL, qkv_bias=True)), method))
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.data.normal_()
+        want = model(tokens())
+        merge(model)
+        torch.testing.assert_close(model(tokens()), want, rtol=0, atol=error)
+        assert not torch.equal(model(tokens()), want) or method in ("norm",)
+        with disabled(model):
+            bare = model(tokens())
+        unmerge(model)
+        assert torch.equal(model(tokens()), want)
+        plain = merge_and_unload(model)
+        assert adaptation_of(plain) is None and not adapted_layers(plain)
+        torch.testing.assert_close(plain(tokens()), want, rtol=0, atol=error)
+        assert (bare - want).abs().max() > 1e-3
+
+
+def test_bfloat16_comes_back_bit_for_bit():
+    """Adding s·B·A to a bfloat16 matrix and subtracting it again does not."""
+    model = shake(adapt(fresh(torch.bfloat16), "lora"))
+    layer = model.blocks[0].attention.q
+    weight, delta = layer.base_layer.weight.clone(), layer.adapter.delta()
+    naive = ((weight + delta).bfloat16() - delta).bfloat16()
+    assert not torch.equal(naive, weight)
+    merge(model)
+    assert model.blocks[0].attention.q.merged_layer.weight.dtype == torch.bfloat16
+    unmerge(model)
+    assert torch.equal(layer.base_layer.weight, weight)
+    assert layer.adapter.lora_A.dtype == torch.float32 and model(tokens()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("method", BESIDE)
+def test_what_no_layer_computes_is_not_merged(method):
+    model = shake(adapt(fresh(), method))
+    want = model(tokens())
+    with pytest.raises(InputError, match="cannot be merged"):
+        merge(model)
+    with pytest.raises(InputError, match="cannot be merged"):
+        merge_and_unload(model)
+    assert torch.equal(model(tokens()), want)
+
+
+def test_counts_by_the_formula():
+    r, size = 4, SMALL
+    kv = size.kv_heads * size.head_size
+    per_layer = r * (size.hidden_size * 2 + size.hidden_size + kv)
+    counts = {
+        "lora": ({"rank": r, "targets": "q,v"}, size.layers * per_layer),
+        "ia3": ({}, size.layers * (2 * kv + size.ffn_size)),
+        "norm": ({}, (2 * size.layers + 1) * size.hidden_size),
+        "p-tuning-v2": ({"tokens": 5}, 5 * size.layers * 2 * kv),
+        "prompt": ({"tokens": 5}, 5 * size.hidden_size),
+    }
+    for method, (options, count) in counts.items():
+        assert trainable_parameters(adapt(fresh(), method, **options))[0] == count, method
+    trained, total = trainable_parameters(adapt(fresh(), "full"))
+    assert trained == total
+
+
+def test_at_first_only_b_moves():
+    model = adapt(fresh(), "lora")
+    backward(model)
+    for layer in adapted_layers(model).values():
+        assert layer.adapter.lora_A.grad.abs().max() == 0
+        assert layer.adapter.lora_B.grad.abs().max() > 0
+
+
+def test_doras_lengths_are_constant_to_backward_and_new_each_step():
+    torch.manual_seed(0)
+    base, x = nn.Linear(6, 5, dtype=torch.float64), torch.randn(7, 6, dtype=torch.float64)
+    model = adapt(nn.Sequential(base), "dora", rank=2, targets="0")
+    adapter = shake(model)[0].adapter
+    model(x).square().sum().backward()
+    a, b, m = (
+        p.detach().requires_grad_() for p in (adapter.lora_A, adapter.lora_B, adapter.magnitude)
+    )
+    direction = base.weight + adapter.scaling * (b @ a)
+    length = direction.norm(dim=1)
+    for lengths, same in ((length.detach(), True), (length, False)):
+        y = x @ (m[:, None] * direction / lengths[:, None]).T + base.bias
+        grads = torch.autograd.grad(y.square().sum(), (a, b, m), retain_graph=True)
+        own = (adapter.lora_A.grad, adapter.lora_B.grad, adapter.magnitude.grad)
+        close = [torch.allclose(g, o, rtol=1e-9) for g, o in zip(grads, own)]
+        assert close == [same, same, True]
+
+
+def test_dropout_is_on_the_adapters_way_alone():
+    model, text = shake(adapt(fresh(), "lora", dropout=0.5)).train(), tokens()
+    with disabled(model):
+        assert torch.equal(model(text), fresh()(text))
+    assert not torch.equal(model(text), model(text))
+    model.eval()
+    assert torch.equal(model(text), model(text))
+
+
+@pytest.mark.parametrize("method", ["prefix", "p-tuning-v2", "prompt"])
+def test_packed_documents_each_read_the_learned_tokens(method):
+    """Two documents in a row compute what each computes alone."""
+    model = shake(adapt(fresh(), method, tokens=3))
+    text = tokens(1, 9)
+    documents = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]])
+    alone = torch.cat((model(text[:, :4]), model(text[:, 4:])), dim=1)
+    torch.testing.assert_close(model(text, documents), alone, rtol=0, atol=1e-12)
+    assert (model(text)[:, 4:] - alone[:, 4:]).abs().max() > 1e-3
+
+
+def test_the_mlp_of_a_prefix_is_dropped():
+    model = shake(adapt(fresh(), "prefix", tokens=4, width=8))
+    want, before = model(tokens()), trainable_parameters(model)[0]
+    model.soft_prompt.drop_mlp()
+    torch.testing.assert_close(model(tokens()), want, rtol=0, atol=1e-12)
+    after = trainable_parameters(model)[0]
+    assert after == 4 * SMALL.layers * 2 * SMALL.kv_heads * SMALL.head_size != before
+
+
+def test_a_copy_is_a_copy():
+    for method in ("lora", "prefix", "prompt"):
+        model = shake(adapt(fresh(), method))
+        twin = copy.deepcopy(model)
+        want = model(tokens())
+        with disabled(twin):
+            assert torch.equal(model(tokens()), want)
+            assert torch.equal(twin(tokens()), fresh()(tokens()))
+
+
+def test_other_attention_kernels():
+    naive = exchange_attention(fresh(), attention_naive, fresh().look_around.args[1])
+    want = shake(adapt(fresh(), "p-tuning-v2"))(tokens())
+    found = shake(adapt(naive, "p-tuning-v2"))(tokens())
+    torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
+    with pytest.raises(InputError, match="exchange the attention first"):
+        exchange_attention(naive, attention_naive, fresh().look_around.args[1])
+    tiled = adapt(exchange_attention(fresh(), tiled_attention, Mask.of), "prefix")
+    with pytest.raises(InputError, match="mask of numbers"):
+        tiled(tokens())
+
+
+@pytest.mark.parametrize("method", ["lora", "dora", "prefix", "prompt", "parallel"])
+@pytest.mark.parametrize("how", ["selective", "full"])
+def test_recomputed_activations_have_the_same_gradients(method, how):
+    gradients = []
+    for model in (fresh(), recompute(fresh(), how)):
+        backward(shake(adapt(model, method)))
+        gradients.append([p.grad for p in model.parameters() if p.requires_grad])
+    for a, b in zip(*gradients):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_the_default_is_what_a_model_of_experts_has():
+    model = adapt(fresh(config=replace(SMALL, experts=4)), "lora")
+    assert {path.split(".")[-1] for path in adapted_layers(model)} == {"q", "k", "v", "o"}
+    backward(model)
+    with pytest.raises(InputError, match="no layer is called 'down'"):
+        adapt(fresh(config=replace(SMALL, experts=4)), "ia3")
+
+
+def test_a_model_of_transformers_by_either_name(tmp_path):
+    peer = random_peer(SMALL, "llama")
+    shake(adapt(peer, "lora", targets=("q", "v_proj")))
+    save_adapter(peer, tmp_path)
+    ours = load_adapter(fresh(), tmp_path)
+    assert set(adapted_layers(ours)) == {
+        f"blocks.{i}.attention.{name}" for i in range(SMALL.layers) for name in "qv"
+    }
+    for path, layer in adapted_layers(ours).items():
+        theirs = adapted_layers(peer)[hub_name(path)]
+        assert torch.equal(layer.adapter.delta(), theirs.adapter.delta())
+    again = adapt(fresh(), "lora", targets="q_proj")
+    assert set(adapted_layers(again)) == {f"blocks.{i}.attention.q" for i in range(SMALL.layers)}
+
+
+class Fourfold(nn.Module):
+    """A layer in whole numbers, as a quantized one: it has no float weight, and says its matrix."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.scale = float(linear.weight.detach().abs().max() / 127)
+        self.register_buffer("whole", (linear.weight.detach() / self.scale).round().to(torch.int8))
+
+    def dequantize(self):
+        return self.whole.double() * self.scale
+
+    def forward(self, x):
+        return F.linear(x, self.dequantize())
+
+
+@pytest.mark.parametrize("method", ["lora", "dora", "pissa", "ia3", "bitfit", "houlsby"])
+def test_over_quantized_layers(method):
+    model = fresh()
+    for path, layer in find_layers(model, ALL_LINEAR):
+        model.set_submodule(path, Fourfold(layer))
+    bare = model(tokens())
+    shake(adapt(model, method))
+    backward(model)
+    want = model(tokens())
+    with disabled(model):
+        assert torch.equal(model(tokens()), bare)
+    if method != "houlsby":
+        merge(model)
+        torch.testing.assert_close(model(tokens()), want, rtol=0, atol=1e-6)
+        assert isinstance(model.blocks[0].attention.v.merged_layer, nn.Linear)
+
+
+def test_a_layer_that_does_not_say_its_matrix_can_still_be_added_to():
+    model = fresh()
+    for path, layer in find_layers(model, ("q",)):
+        model.set_submodule(path, Fourfold(layer))
+        model.get_submodule(path).dequantize = None
+        model.get_submodule(path).forward = lambda x, layer=layer: layer(x)
+    adapt(model, "lora", targets="q")
+    model(tokens())
+    with pytest.raises(InputError, match="dequantize"):
+        merge(model)
+    with pytest.raises(InputError, match="dequantize"):
+        adapt(unload(model), "dora", targets="q")
+
+
+def test_any_model_with_linear_layers_will_do():
+    model = adapt(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), "lora", targets="0,2")
+    assert isinstance(model[0], Adapted)
+    with pytest.raises(InputError, match="slots of minitrain's Transformer"):
+        adapt(nn.Sequential(nn.Linear(4, 8)), "prefix")
+
+
+def test_an_embedding_that_was_the_head_becomes_its_own(tmp_path):
+    tied = replace(SMALL, tied=True)
+    model = shake(adapt(fresh(config=tied), "lora", targets="embed,q"))
+    want = model(tokens())
+    merge_and_unload(model)
+    torch.testing.assert_close(model(tokens()), want, rtol=0, atol=1e-12)
+    assert not model.config.tied
+    save_pretrained(model, tmp_path)
+    torch.testing.assert_close(load_pretrained(tmp_path)[0](tokens()), want, rtol=0, atol=1e-12)
+    kept = merge_and_unload(shake(adapt(fresh(config=tied), "lora", targets="q")))
+    assert kept.config.tied and kept.head.weight is kept.embed.weight
+
+
+def test_a_model_under_an_adapter_is_not_saved_as_if_it_were_plain(tmp_path):
+    with pytest.raises(InputError, match="merge_and_unload"):
+        save_pretrained(adapt(fresh(), "lora"), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_lora_plus_has_two_rates_and_keeps_them():
+    model = adapt(fresh(), "lora+", rank=2, targets="q,embed")
+    groups = adapter_groups(model, 1e-3)
+    names = {id(p): name for name, p in model.named_parameters()}
+    for group in groups:
+        fast = {
+            ("lora_B" in names[id(p)] or "embedding_B" in names[id(p)]) for p in group["params"]
+        }
+        assert fast == {group["lr"] == 16e-3}
+    assert sum(len(group["params"]) for group in groups) == len(names) - len(
+        list(fresh().parameters())
+    )
+    state = TrainState(model, AdamW(groups), None, step=10)
+    lr = _set_rate(state, TrainConfig(steps=20), 20)
+    assert {group["lr"] for group in state.optimizer.param_groups} == {lr, 16 * lr}
+    assert {group["lr"] for group in adapter_groups(adapt(fresh(), "lora"), 1e-3)} == {1e-3}
+
+
+def test_the_seed_says_what_is_drawn():
+    def drawn(seed):
+        return adapt(fresh(), "lora", seed=seed).blocks[0].attention.q.adapter.lora_A
+
+    assert torch.equal(drawn(0), drawn(0)) and not torch.equal(drawn(0), drawn(1))
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        ({"method": "lorra"}, "did you mean 'lora'"),
+        ({"method": "lora", "rnk": 4}, "did you mean 'rank'"),
+        ({"method": "lora", "rank": 0}, "rank=0"),
+        ({"method": "lora", "rank": 2.5}, "rank=2.5"),
+        ({"method": "lora", "alpha": 0}, "alpha=0"),
+        ({"method": "lora", "dropout": 1.0}, "dropout=1.0"),
+        ({"method": "lora", "targets": ("q", "qq")}, "no layer is called 'qq'"),
+        ({"method": "lora", "targets": ()}, "targets"),
+        ({"method": "lora", "targets": "attention_norm"}, "no linear layer"),
+        ({"method": "dora", "pissa": True}, "one of them"),
+        ({"method": "dora", "targets": "embed"}, "embedding"),
+        ({"method": "norm", "targets": "q"}, "no norm"),
+        ({"method": "pissa", "rank": 33}, "singular values"),
+        ({"method": "prompt", "tokens": 0}, "tokens=0"),
+        ({"method": "full", "rank": 3}, "no options"),
+        ({"method": LoRAMethod(), "rank": 3}, "options already"),
+    ],
+)
+def test_one_sentence_for_what_cannot_be_and_nothing_is_changed(call, words):
+    model = fresh()
+    with pytest.raises(InputError, match=words):
+        adapt(model, **call)
+    assert adaptation_of(model) is None and not adapted_layers(model)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_what_is_in_the_way_of_an_adapter():
+    model = adapt(fresh(), "lora")
+    with pytest.raises(InputError, match="adapted already"):
+        adapt(model, "ia3")
+    with pytest.raises(InputError, match="nothing to merge"):
+        merge(fresh())
+    with pytest.raises(InputError, match="no adapter"):
+        adapter_groups(fresh(), 1e-3)
+    full = adapt(fresh(), "full")
+    for use in (unload, lambda m: disabled(m).__enter__()):
+        with pytest.raises(InputError, match="full fine-tuning"):
+            use(full)
