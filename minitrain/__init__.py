@@ -15,6 +15,7 @@ own in this list, and `make check` holds that:
     reliability   checkpoints
     parallel      DDP, meshes; collectives/ zero/ tensor/ pipeline/ expert/ context/, and all of
                   them at once in hybrid/
+    quantization  weights in 8 to 2 bits: formats, GPTQ, AWQ, SmoothQuant, rotation, packed kernels
     inference     sampling
     planning      memory, time, money and energy of a run, before it is paid for
     lab           what the notebooks see, grading, the sandbox, the build
