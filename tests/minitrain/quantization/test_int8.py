@@ -107,7 +107,8 @@ def test_w8a8_of_a_model_with_planted_outliers():
     assert all(table[name, 1] < 1.01 * clean for name, factor in table if factor == 1)
     assert table["per-tensor", 100] > 1.5 * clean
     assert 1.01 * clean < table["per-token", 100] < table["per-tensor", 100]
-    assert table["llm-int8", 100] < 1.01 * clean and table["smoothquant", 100] < 1.01 * clean
+    assert table["llm-int8", 100] < 1.1 * clean  # what stays under 6 still shares a scale
+    assert table["smoothquant", 100] < 1.01 * clean
     rotated = rotate(plant_outliers(trained(), 100))
     quantize_model(rotated, form, METHODS["per-tensor"], calibration())
     assert math.exp(evaluate(rotated, held_out())) < 1.01 * clean

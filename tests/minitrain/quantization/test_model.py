@@ -163,8 +163,8 @@ def test_what_is_trained_is_what_is_deployed(form):
 def test_three_bits_trained_beat_the_best_that_comes_after_training():
     """And the float model has had the same further steps before it is quantized."""
     form = "int3-row"
-    aware = train(prepare(trained(), named(form)), steps=40, lr=3e-3)
-    longer = train(trained(), steps=40, lr=3e-3)
+    aware = train(prepare(trained(), named(form)), steps=20, lr=3e-3)
+    longer = train(trained(), steps=20, lr=3e-3)
     best = min(
         evaluate(quantize_model(model, named(form), METHODS[method], calibration()), held_out())
         for method in WEIGHT_METHODS
