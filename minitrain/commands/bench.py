@@ -24,6 +24,7 @@ NAMES = (
     "zero",
     "experts",
     "precision",
+    "quantization",
     "optimizers",
 )
 BENCH = one_of("bench", lambda: NAMES)

@@ -74,7 +74,8 @@ class Int8Linear(QuantLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., F) in x's dtype."""
-        y = _Int8Matmul.apply(x.flatten(0, -2), self).unflatten(0, x.shape[:-1])
+        rows = x.reshape(-1, self.in_features)  # (T, D)
+        y = _Int8Matmul.apply(rows, self).view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
 
