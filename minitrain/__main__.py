@@ -1,4 +1,5 @@
-"""`python -m minitrain lab | train | export | grade | build | bench | plan | doctor | assets`."""
+"""`python -m minitrain COMMAND`: lab, train, export, quantize, grade, build, bench, plan, doctor,
+assets."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from minitrain.commands.grade import grade
 from minitrain.commands.kinds import typed
 from minitrain.commands.lab import lab
 from minitrain.commands.plan.command import plan
+from minitrain.commands.quantize import quantize
 from minitrain.commands.train.command import train
 from minitrain.commands.train.options import TrainOptions
 from minitrain.errors import InputError
@@ -34,7 +36,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (lab, export, grade, build, bench, doctor, assets):
+for command in (lab, export, quantize, grade, build, bench, doctor, assets):
     app.command()(typed(command))
 app.command()(typed(train, TrainOptions))
 app.add_typer(plan, name="plan")

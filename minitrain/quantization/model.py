@@ -43,8 +43,7 @@ def quantize_model(
 
     InputError before anything is changed where the model, the formats or the texts do not fit.
     """
-    chosen = formats if isinstance(formats, Mapping) else dict.fromkeys(layer_names(model), formats)
-    _check(model, chosen, method)
+    chosen = formats_by_layer(model, formats, method)
     calibration = Calibration(model, batches) if method.calibrated else None
     for index, block in enumerate(model.blocks):
         prefix = f"blocks.{index}."
@@ -100,7 +99,10 @@ def _seen(
     return {name: found[names[0]] for names in groups for name in names}
 
 
-def _check(model: Transformer, formats: Mapping[str, Format], method: Method) -> None:
+def formats_by_layer(
+    model: Transformer, formats: Format | Mapping[str, Format], method: Method
+) -> Mapping[str, Format]:
+    """The format of each layer by its path; InputError where one does not fit, or the model."""
     if model.config.experts:
         raise InputError(
             f"a mixture of {model.config.experts} experts holds most of its weights in tensors of "
@@ -112,12 +114,14 @@ def _check(model: Transformer, formats: Mapping[str, Format], method: Method) ->
             "no linear layer is left in the model's blocks: it is quantized already; take the "
             "original"
         )
-    for name in formats:
+    chosen = formats if isinstance(formats, Mapping) else dict.fromkeys(known, formats)
+    if not chosen:
+        raise InputError("no layer has a format: give one for all, or a mapping from layers' paths")
+    for name, form in chosen.items():
         if name not in known:
             raise unknown_name("linear layer of this model's blocks", name, known)
-        method.check(formats[name], tuple(model.get_submodule(name).weight.shape))
-    if not formats:
-        raise InputError("no layer has a format: give one for all, or a mapping from layers' paths")
+        method.check(form, tuple(model.get_submodule(name).weight.shape))
+    return chosen
 
 
 def held_bytes(model: nn.Module) -> int:

@@ -59,6 +59,12 @@ class Int8Linear(QuantLinear):
         self.threshold = threshold
         self.register_buffer("input_scale", input_scale)
 
+    @property
+    def settings(self) -> dict[str, object]:
+        threshold = None if math.isinf(self.threshold) else self.threshold
+        fixed = self.input_scale is not None
+        return {**super().settings, "int8": {"fixed": fixed, "threshold": threshold}}
+
     def multiply(self, x: Tensor) -> Tensor:
         """x (T, D) -> (T, F), float32."""
         x = x.float()

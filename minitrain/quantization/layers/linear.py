@@ -36,6 +36,11 @@ class QuantLinear(nn.Module):
         tensors = {name: self.get_buffer(name) for name in self.parts}
         return QuantizedWeight(self.format, (self.out_features, self.in_features), tensors)
 
+    @property
+    def settings(self) -> dict[str, object]:
+        """What a folder says of the layer, beside its tensors."""
+        return {"format": self.format.name}
+
     def forward(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., F), in x's dtype, or in autocast's where that is on."""
         kind = x.device.type
