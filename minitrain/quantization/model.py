@@ -23,10 +23,9 @@ from minitrain.errors import InputError, unknown_name
 from minitrain.model.transformer import Transformer
 from minitrain.quantization.calibration import Calibration
 from minitrain.quantization.formats.weight import Format
-from minitrain.quantization.methods.method import Method
+from minitrain.quantization.methods.method import RTN, Method
 from minitrain.quantization.statistics import InputStatistics
 
-RTN = Method()
 Progress = Callable[[str], object]  # called with a layer's path when it is quantized
 
 

@@ -123,7 +123,7 @@ class FloatFormat:
 
 def checked(weight: Tensor) -> Tensor:
     """The matrix in float32, without gradient; InputError where no scale would fit it."""
-    if weight.dim() != 2:
+    if weight.dim() != 2 or not weight.numel():
         raise InputError(
             f"a tensor of shape {tuple(weight.shape)} is no weight matrix (out, in): quantize the "
             "matrices of linear layers, and leave vectors as they are"

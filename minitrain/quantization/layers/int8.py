@@ -4,7 +4,8 @@
 
 One scale a token costs a pass over x; a fixed one, from calibration, nothing, and whatever is
 larger is clamped. LLM.int8() takes the columns in which some |x| >= 6 out of both: they are few,
-and are multiplied in floating point, so the scales of the others need not stretch to them.
+and are multiplied in floating point, so the scales of the others need not stretch to them. Which
+they are is looked up over all tokens of a call: a token's result depends a little on its batch.
 
 Paper: Dettmers et al. 2022 (arXiv:2208.07339), section 3.
 Shapes: T tokens  D width in  F width out.
@@ -78,11 +79,10 @@ class Int8Linear(QuantLinear):
             y += x[:, outlier] @ columns.t()
         return y
 
-    def forward(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., F) in x's dtype."""
         rows = x.reshape(-1, self.in_features)  # (T, D)
-        y = _Int8Matmul.apply(rows, self).view(*x.shape[:-1], self.out_features)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        return _Int8Matmul.apply(rows, self).view(*x.shape[:-1], self.out_features)
 
 
 class _Int8Matmul(torch.autograd.Function):

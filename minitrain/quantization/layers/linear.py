@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from minitrain.errors import InputError
 from minitrain.quantization.formats.weight import QuantizedWeight
 
 
@@ -43,15 +44,21 @@ class QuantLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., F), in x's dtype, or in autocast's where that is on."""
+        if not x.is_floating_point():
+            raise InputError(f"the input is {x.dtype}, and Ŵ would be cut to it: give floats")
         kind = x.device.type
         if torch.is_autocast_enabled(kind):
             x = x.to(torch.get_autocast_dtype(kind))
-        y = _DequantizedMatmul.apply(x, self)
+        y = self.product(x)
         return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        """x (..., D) -> x Ŵ^T (..., F)"""
+        return _DequantizedMatmul.apply(x, self)
 
     def _apply(self, fn, recurse: bool = True) -> QuantLinear:
         """Moves to a device. `.half()` and the like change the bias: codes and scales stay."""
-        held = {name: self.get_buffer(name) for name in self.parts}
+        held = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)
         for name, tensor in held.items():
             self.register_buffer(name, tensor.to(self.get_buffer(name).device))

@@ -26,9 +26,9 @@ SMALLEST = 1e-4  # of a mean magnitude: a dead input does not scale the others a
 def awq(
     block: nn.Module, statistics: Mapping[str, InputStatistics], formats: Mapping[str, Format]
 ) -> None:
-    """Rescales every junction of a block, all of whose consumers get a format."""
+    """Rescales every junction of a block, all of whose consumers are quantized."""
     for junction in junctions(block):
-        if junction.consumers.keys() <= formats.keys():
+        if junction.consumers.keys() <= statistics.keys():
             seen = statistics[next(iter(junction.consumers))]
             ratio, _ = best_ratio(junction, seen, formats)
             junction.rescale(scale_of(seen.mean_abs, ratio))

@@ -20,6 +20,9 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from minitrain.errors import InputError
+from minitrain.model.transformer import Transformer
+
 PLACES = {
     "attention_norm": ("attention.q", "attention.k", "attention.v"),
     "attention.v": ("attention.o",),
@@ -50,9 +53,31 @@ class Junction:
 
 
 def junctions(block: nn.Module) -> Iterator[Junction]:
-    """Those of a block of the Transformer whose producer has as many channels as they read."""
+    """Those of a block of the Transformer whose weights are float, and whose producer has as many
+    channels as the consumers read."""
     for place, names in PLACES.items():
         producer = block.get_submodule(place)
         consumers = {name: block.get_submodule(name) for name in names}
-        if all(len(producer.weight) == linear.in_features for linear in consumers.values()):
+        weights = [getattr(layer, "weight", None) for layer in (producer, *consumers.values())]
+        if not all(isinstance(weight, Tensor) for weight in weights):
+            continue
+        if all(len(weights[0]) == linear.in_features for linear in consumers.values()):
             yield Junction(producer, consumers)
+
+
+def check_float(model: Transformer) -> None:
+    """InputError where a block has experts, or layers in few bits: neither can be changed so."""
+    if model.config.experts:
+        raise InputError(
+            f"a mixture of {model.config.experts} experts has tensors of all experts where a dense "
+            "model has linear layers: take a dense model"
+        )
+    names = [name for consumers in PLACES.values() for name in consumers]
+    for index, block in enumerate(model.blocks):
+        for name in names:
+            if not isinstance(block.get_submodule(name), nn.Linear):
+                kind = type(block.get_submodule(name)).__name__
+                raise InputError(
+                    f"blocks.{index}.{name} is a {kind}, whose weight is no float matrix any more: "
+                    "change the float model first, and quantize it then"
+                )

@@ -62,26 +62,24 @@ def weight_only(
 
 @dataclass(frozen=True)
 class Method:
+    """Where `calibrated` is False the three get no statistics."""
+
     prepare: Prepare = leave
     round: Round = nearest
     layer: MakeLayer = weight_only
     check: Callable[[Format, Shape], None] = any_format  # raises before anything is changed
+    calibrated: bool = True  # whether it asks for texts
 
     @property
     def prepares(self) -> bool:
         return self.prepare is not leave
 
-    @property
-    def calibrated(self) -> bool:
-        """Whether it asks for texts."""
-        plain = self.round is nearest and self.layer in (weight_only, per_token)
-        return self.prepares or not plain
 
-
+RTN = Method(calibrated=False)
 GPTQ = Method(round=gptq_rounding(), check=has_columns)
 # By the weights alone.
 WEIGHT_METHODS = {
-    "rtn": Method(),
+    "rtn": RTN,
     "gptq": GPTQ,
     "gptq-act-order": replace(GPTQ, round=gptq_rounding(act_order=True)),
     "awq": Method(prepare=awq),
@@ -90,8 +88,8 @@ WEIGHT_METHODS = {
 # Activations in 8 bits too, weights in int8-row.
 W8A8_METHODS = {
     "per-tensor": Method(layer=per_tensor, check=is_int8_rows),
-    "per-token": Method(layer=per_token, check=is_int8_rows),
-    "llm-int8": Method(layer=llm_int8(), check=is_int8_rows),
+    "per-token": Method(layer=per_token, check=is_int8_rows, calibrated=False),
+    "llm-int8": Method(layer=llm_int8(), check=is_int8_rows, calibrated=False),
     "smoothquant": Method(prepare=smoothquant(), layer=per_tensor, check=is_int8_rows),
 }
 METHODS = WEIGHT_METHODS | W8A8_METHODS

@@ -12,7 +12,7 @@ import torch
 
 from minitrain.errors import InputError
 from minitrain.model.transformer import Transformer
-from minitrain.quantization.methods.junctions import junctions
+from minitrain.quantization.methods.junctions import check_float, junctions
 
 
 @torch.no_grad()
@@ -20,6 +20,7 @@ def plant_outliers(
     model: Transformer, factor: float, channels: int = 4, seed: int = 0
 ) -> Transformer:
     """In place: `channels` of each block's two norms, drawn by `seed`, times `factor`."""
+    check_float(model)
     width = model.config.hidden_size
     if not factor > 0 or not 1 <= channels <= width:
         raise InputError(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from minitrain.errors import InputError
 from minitrain.model.transformer import Transformer
-from minitrain.quantization.methods.junctions import junctions
+from minitrain.quantization.methods.junctions import check_float, junctions
 
 READERS = ("attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up")
 WRITERS = ("attention.o", "mlp.down")
@@ -31,6 +31,7 @@ WRITERS = ("attention.o", "mlp.down")
 @torch.no_grad()
 def rotate(model: Transformer, seed: int = 0) -> Transformer:
     """In place; the logits stay, to rounding. A tied head becomes a matrix of its own."""
+    check_float(model)
     config = model.config
     generator = torch.Generator().manual_seed(seed)
     q = random_hadamard(config.hidden_size, generator)

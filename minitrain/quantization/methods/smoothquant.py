@@ -37,7 +37,7 @@ def smoothquant(alpha: float = 0.5) -> Prepare:
         formats: Mapping[str, Format],
     ) -> None:
         for junction in junctions(block):
-            if junction.after_norm:
+            if junction.after_norm and junction.consumers.keys() <= statistics.keys():
                 activations = statistics[next(iter(junction.consumers))].max_abs
                 columns = [
                     linear.weight.abs().amax(dim=0) for linear in junction.consumers.values()

@@ -76,7 +76,8 @@ def test_a_fixed_scale_clamps_what_calibration_did_not_see():
     layer = Int8Linear(held, input_scale=x.abs().max() / 127)
     assert relative_error(layer, x, weight) < 0.03
     assert relative_error(layer, 10 * x, weight) > 0.3
-    assert "input_scale" in layer.state_dict()
+    scale = layer.state_dict()["input_scale"]
+    assert torch.equal(layer.bfloat16().input_scale, scale), "a scale keeps its bits"
 
 
 def test_dtypes_gradients_and_shapes():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from minitrain.errors import InputError
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.layers.linear import QuantLinear
 
@@ -78,3 +79,8 @@ def test_its_state_is_its_bytes(name):
 
 def test_its_name_says_what_it_is():
     assert "nf4-b64, 4.5 bits a weight" in repr(layer()[1])
+
+
+def test_whole_numbers_are_refused():
+    with pytest.raises(InputError, match="give floats"):
+        layer()[1](torch.ones(2, 64, dtype=torch.long))

@@ -8,16 +8,21 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
+from minitrain.model.config import preset
+from minitrain.model.transformer import build
 from minitrain.quantization.calibration import Calibration
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.methods.awq import awq, best_ratio, scale_of
 from minitrain.quantization.methods.junctions import junctions
+from minitrain.quantization.methods.method import METHODS
 from minitrain.quantization.methods.outliers import plant_outliers
 from minitrain.quantization.methods.rotation import hadamard, random_hadamard, rotate
 from minitrain.quantization.methods.smoothquant import smoothquant
+from minitrain.quantization.model import layer_names, quantize_model
 from minitrain.quantization.statistics import InputStatistics, stages
+from minitrain.training.loop import evaluate
 
-from .toys import calibration, fresh, tokens, trained
+from .toys import calibration, fresh, held_out, tokens, trained
 
 SHAPES = [
     {},
@@ -209,3 +214,26 @@ def test_stages_are_found_in_the_order_of_the_calls():
     found = stages(layers, lambda: block(x, *model.surroundings(x)))
     q_k_v = ["attention.q", "attention.k", "attention.v"]
     assert found == [q_k_v, ["attention.o"], ["mlp.gate", "mlp.up"], ["mlp.down"]]
+
+
+def test_what_is_no_float_matrix_any_more_is_refused():
+    few = quantize_model(fresh(), {"blocks.1.mlp.up": named("int8")})
+    for change in (rotate, lambda model: plant_outliers(model, 10.0)):
+        with pytest.raises(InputError, match=r"blocks\.1\.mlp\.up is a QuantLinear"):
+            change(few)
+        with pytest.raises(InputError, match="mixture of 8 experts"):
+            change(build(preset("1M-moe")))
+
+
+@pytest.mark.parametrize("method", ["awq", "smoothquant"])
+def test_layers_that_stay_are_not_rescaled_alone(method):
+    model = trained()
+    names = [name for name in layer_names(model) if name.endswith(("mlp.up", "attention.o"))]
+    gates = [block.mlp.gate.weight.clone() for block in model.blocks]
+    form = dict.fromkeys(names, named("int8-row"))
+    quantize_model(model, form, METHODS[method], calibration())
+    assert all(torch.equal(a, block.mlp.gate.weight) for a, block in zip(gates, model.blocks))
+    clean = evaluate(trained(), held_out())
+    assert abs(evaluate(model, held_out()) - clean) < 0.01
+    quantize_model(model, named("int8-row"), METHODS[method], calibration())
+    assert abs(evaluate(model, held_out()) - clean) < 0.01 and not layer_names(model)
