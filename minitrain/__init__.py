@@ -11,7 +11,7 @@ own in this list, and `make check` holds that:
     data          a corpus of known entropy, real texts, tokenizer, packing, a loader that resumes
     ranks         `launch` and `Group`: processes that talk, and that say where they hang
     training      the loop: loss, step, state, report
-    memory        recomputation, its placement, offload
+    memory        recomputation, its placement, offload, a paged optimizer
     reliability   checkpoints
     parallel      DDP, meshes; collectives/ zero/ tensor/ pipeline/ expert/ context/, and all of
                   them at once in hybrid/

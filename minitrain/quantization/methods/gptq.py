@@ -74,7 +74,7 @@ def spans(width: int, block: int, group: int) -> list[tuple[int, int]]:
 
 
 def damped(second_moment: Tensor, damping: float) -> Tensor:
-    """H that can be inverted: dead inputs get 1 on the diagonal, all `damping` times its mean."""
+    """H that can be inverted: dead inputs get the diagonal's mean, and all `damping` times it."""
     h = second_moment.double().clone()
     diagonal = h.diagonal()
     live = diagonal > 0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 
@@ -43,6 +45,16 @@ def test_the_size_of_the_block_does_not_matter(name):
     found = [gptq(weight, moment, named(name), block).dequantize() for block in (1, 32, 128, 7)]
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=0, atol=1e-5)
+
+
+def test_scales_from_weights_that_lack_corrections_depend_on_the_block(monkeypatch):
+    """As the reference's do, whose groups begin inside a block."""
+    module = import_module("minitrain.quantization.methods.gptq")
+    monkeypatch.setattr(module, "spans", lambda width, block, group: spans(width, block, width))
+    weight, x = weight_and_inputs()
+    moment = seen(x).second_moment
+    found = [gptq(weight, moment, named("int4-g32"), block).dequantize() for block in (32, 96)]
+    assert (found[0] - found[1]).abs().max() > 0.1
 
 
 def by_the_book(weight, moment, form, damping=0.01):
