@@ -11,10 +11,11 @@ own in this list, and `make check` holds that:
     data          a corpus of known entropy, real texts, tokenizer, packing, a loader that resumes
     ranks         `launch` and `Group`: processes that talk, and that say where they hang
     training      the loop: loss, step, state, report
-    memory        recomputation, its placement, offload
+    memory        recomputation, its placement, offload, a paged optimizer
     reliability   checkpoints
     parallel      DDP, meshes; collectives/ zero/ tensor/ pipeline/ expert/ context/, and all of
                   them at once in hybrid/
+    quantization  weights in 8 to 2 bits: formats, GPTQ, AWQ, SmoothQuant, rotation, packed kernels
     finetuning    LoRA and its kin, soft prompts, PEFT's files; many adapters in one batch
     inference     sampling
     planning      memory, time, money and energy of a run, before it is paid for

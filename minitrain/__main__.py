@@ -1,4 +1,5 @@
-"""`python -m minitrain lab | train | finetune | merge | export | grade | build | bench | …`."""
+"""`python -m minitrain COMMAND`: lab, train, finetune, merge, export, quantize, grade, build, bench,
+plan, doctor, assets."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from minitrain.commands.kinds import typed
 from minitrain.commands.lab import lab
 from minitrain.commands.merge import merge
 from minitrain.commands.plan.command import plan
+from minitrain.commands.quantize import quantize
 from minitrain.commands.train.command import train
 from minitrain.commands.train.options import TrainOptions
 from minitrain.errors import InputError
@@ -37,7 +39,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (lab, merge, export, grade, build, bench, doctor, assets):
+for command in (lab, merge, export, quantize, grade, build, bench, doctor, assets):
     app.command()(typed(command))
 app.command()(typed(train, TrainOptions))
 app.command()(typed(finetune, FinetuneOptions))

@@ -24,6 +24,7 @@ NAMES = (
     "zero",
     "experts",
     "precision",
+    "quantization",
     "optimizers",
     "finetuning",
 )

@@ -75,7 +75,11 @@ SCALING = {  # our field -> the hub's
 
 def read_config(path: Path) -> ModelConfig:
     """config.json -> the model's shape; InputError where it is no model of ours."""
-    raw = read_json(path)
+    return config_of(read_json(path), path)
+
+
+def config_of(raw: Mapping, path: Path) -> ModelConfig:
+    """The same of its values; `path` is where the errors say they are from."""
     family = raw.get("model_type")
     if family not in ARCHITECTURES:
         raise InputError(
@@ -85,7 +89,7 @@ def read_config(path: Path) -> ModelConfig:
     for name, neutral in NEUTRAL.items():
         if raw.get(name, neutral) != neutral:
             raise InputError(
-                f"{path} has {name} = {raw[name]!r}, which is not supported: "
+                f"{path} has {name} = {raw[name]!r:.60}, which is not supported: "
                 f"take a checkpoint with {name} = {neutral!r}"
             )
     missing = [name for name in SIZES.values() if name not in raw]

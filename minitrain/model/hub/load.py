@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -72,15 +73,22 @@ def save_pretrained(
 
     `family`: whose name it gets, where more than one would do; None: the plainest that fits.
     """
-    folder = Path(folder)
     check_plain(model)
     dtype = next(model.parameters()).dtype
     files = describe(model.config, text or TextFiles(), dtype, family)
+    write_folder(folder, files, lambda new: write_weights(model, new, shard_bytes))
+
+
+def write_folder(
+    folder: str | Path, files: Mapping[str, bytes], weights: Callable[[Path], None]
+) -> None:
+    """Writes the files, and what `weights(path)` writes at a path that it is given, all at once."""
+    folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as temporary:
             new = Path(temporary)
-            write_weights(model, new, shard_bytes)
+            weights(new)
             for name, content in files.items():
                 (new / name).write_bytes(content)
             _move_in(new, folder)

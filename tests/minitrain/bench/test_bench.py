@@ -20,6 +20,7 @@ from minitrain.bench import (
     optimizers,
     pipeline,
     precision,
+    quantization,
     tensor,
     zero,
 )
@@ -138,6 +139,16 @@ def test_optimizers_and_precision_small():
         cases = optimizers.cases(repeats=2, presets=("0.5M",), device="cpu")
         cases += precision.cases(repeats=2, shapes=(("0.5M", 1, 8),), device="cpu")
         check_contract([c.row() for c in cases])
+
+
+def test_quantization_small():
+    rows = [c.row() for c in quantization.cases(repeats=2, width=256, tokens=(1,))]
+    check_contract(rows)
+    assert [row.unit for row in rows] == ["seconds", "bytes", "seconds", "bytes", "seconds"]
+    assert [row.ratio for row in rows if row.unit == "bytes"] == [
+        pytest.approx(bits / 16, rel=0.01) for bits in (8 + 16 / 256, 4.5)
+    ]
+    assert "(roofline 0.5" in rows[0].name and rows[-1].reason
 
 
 def test_training_small():

@@ -1,0 +1,111 @@
+"""A paged optimizer: state that is evicted when memory is short, and comes back when it is touched.
+
+QLoRA keeps Adam's state in CUDA's unified memory. As long as all fits nothing moves; a long text's
+activations push pages out to the CPU, instead of an out-of-memory error, and the next step's
+touching a page that is away is a fault, which brings it back:
+
+    page table   weight 0: [p0 p1 p2]  weight 1: [p3 p4]  …     resident p1 p2 p3, oldest first
+    touch p0     a fault: evict p1 (written back if dirty), read p0, run on
+
+Simulated: the optimizer runs as ever, on tensors that never move, while its accesses go through a
+page table that counts. Eviction takes the least recently used page. An optimizer goes round its
+state in a circle, and then each page is evicted just before it is needed: a state one page larger
+than memory faults on every page of every step (`PageTable.faults`); below that, on none. Tensors
+smaller than a page stay in memory, as small ones do in bitsandbytes.
+
+Papers: Dettmers et al. 2023, QLoRA (arXiv:2305.14314), section 3; Belady 1966 on LRU's circles.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import unwrap  # torch wraps `step` when an optimizer is made
+
+from torch import Tensor
+
+from minitrain.errors import InputError
+from minitrain.optimizers.adamw import OneByOne
+
+PAGE = 2**16  # bytes: unified memory moves 64 KiB at the least
+
+
+class PageTable:
+    """Which pages are in the device's memory: `capacity_bytes` of it are theirs.
+
+    `faults` counts pages that were away when they were touched; `bytes_in` and `bytes_out` what
+    crossed the bus for it. A page that is touched for the first time is made, not read.
+    """
+
+    def __init__(self, capacity_bytes: int, page_bytes: int = PAGE):
+        if page_bytes < 1 or capacity_bytes < page_bytes:
+            raise InputError(
+                f"{capacity_bytes:,} bytes hold no page of {page_bytes:,}: give more memory, or "
+                "smaller pages"
+            )
+        self.page_bytes, self.frames = page_bytes, capacity_bytes // page_bytes
+        self.resident: OrderedDict[int, bool] = OrderedDict()  # page -> is it dirty; oldest first
+        self.ranges: dict[object, range] = {}  # what is where: whole pages each
+        self.faults = self.bytes_in = self.bytes_out = 0
+
+    @property
+    def pages(self) -> int:
+        """All there are, resident or not."""
+        return sum(map(len, self.ranges.values()))
+
+    def touch(self, key: object, nbytes: int, write: bool = True) -> None:
+        """Reads, and writes, all of what `key` names."""
+        new = key not in self.ranges
+        if new:
+            self.ranges[key] = range(self.pages, self.pages + -(-nbytes // self.page_bytes))
+        for page in self.ranges[key]:
+            if page not in self.resident and not new:
+                self.faults += 1
+                self.bytes_in += self.page_bytes
+            dirty = self.resident.pop(page, False) or write
+            self._evict_to(self.frames - 1)
+            self.resident[page] = dirty
+
+    @contextmanager
+    def pressure(self, nbytes: int) -> Iterator[None]:
+        """Within it others, activations say, need so many of the bytes; what is out stays out."""
+        taken = -(-nbytes // self.page_bytes)
+        if taken >= self.frames:
+            raise InputError(
+                f"{nbytes:,} bytes are wanted of {self.frames * self.page_bytes:,}: even with all "
+                "state paged out they do not fit; recompute activations, or cut the text"
+            )
+        self.frames -= taken
+        self._evict_to(self.frames)
+        try:
+            yield
+        finally:
+            self.frames += taken
+
+    def _evict_to(self, count: int) -> None:
+        while len(self.resident) > count:
+            _, dirty = self.resident.popitem(last=False)
+            self.bytes_out += self.page_bytes if dirty else 0
+
+
+def paged(kind: type[OneByOne], parameters, table: PageTable, **settings) -> OneByOne:
+    """An optimizer of this kind whose state goes through the table, and which steps bit for bit as
+    it: `paged(Adam8bit, model.parameters(), PageTable(2**26), lr=1e-4)`.
+
+    InputError where the kind moves many tensors at a time, and the order is not known.
+    """
+    if not issubclass(kind, OneByOne) or unwrap(kind.step) is not unwrap(OneByOne.step):
+        raise InputError(
+            f"{kind.__name__} moves many parameters at a time, and pages come one after the other: "
+            "use NaiveAdamW, Adam8bit, Lion, Adafactor or SGD"
+        )
+
+    class Paged(kind):
+        def move(self, weight: Tensor, grad: Tensor, group: dict, state: dict) -> None:
+            for name, value in state.items():
+                if value.nbytes >= table.page_bytes:
+                    table.touch((id(weight), name), value.nbytes)
+            super().move(weight, grad, group, state)
+
+    return Paged(parameters, **settings)

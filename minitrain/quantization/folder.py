@@ -1,0 +1,151 @@
+"""A quantized model as a folder: what is in it loads again, bit for bit.
+
+    config.json          the model's own; under quantization_config each layer's format by path
+    model.safetensors    the hub's names; of a quantized layer its parts: ….up_proj.codes, .scale
+    tokenizer.json …     as they were
+
+This layout is this package's own, and so is the model_type in its config.json: `transformers` only
+warns of a quantization it does not know, and would fill in random weights. By its type, it and
+`load_pretrained` refuse the folder.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from minitrain.errors import InputError
+from minitrain.model.hub.config import config_of, read_json
+from minitrain.model.hub.load import describe, write_folder
+from minitrain.model.hub.text import TextFiles, read_text_files
+from minitrain.model.hub.weights import WEIGHTS, hub_name, open_weights
+from minitrain.model.transformer import Transformer, empty
+from minitrain.quantization.formats.names import named
+from minitrain.quantization.formats.tiling import Shape
+from minitrain.quantization.formats.weight import QuantizedWeight
+from minitrain.quantization.layers.int8 import Int8Linear
+from minitrain.quantization.layers.linear import QuantLinear
+
+OURS = "minitrain-quantized"  # model_type
+SAVED = (nn.Linear, QuantLinear, Int8Linear)
+
+
+def save_quantized(
+    model: Transformer, folder: str | Path, text: TextFiles | None = None, family: str | None = None
+) -> None:
+    """Writes a model that `quantize_model` made, with the tokenizer's files.
+
+    InputError where no layer is a QuantLinear, or one is made for training or running alone.
+    """
+    layers = {n: m for n, m in model.named_modules() if isinstance(m, QuantLinear)}
+    for name, module in model.named_modules():
+        if hasattr(module, "in_features") and type(module) not in SAVED:
+            raise InputError(
+                f"{name} is a {type(module).__name__}, which has no form in a file: save the model "
+                "before accelerate(), or after convert()"
+            )
+    if not layers:
+        raise InputError(
+            "no layer of this model is a QuantLinear, as quantize_model leaves them: a float model "
+            "is saved with save_pretrained"
+        )
+    dtype = next(model.parameters()).dtype
+    files = describe(model.config, text or TextFiles(), dtype, family)
+    config = json.loads(files["config.json"])
+    config["quantization_config"] = {
+        "model_type": config["model_type"],
+        "layers": {name: layer.settings for name, layer in layers.items()},
+    }
+    config["model_type"] = OURS
+    files["config.json"] = (json.dumps(config, indent=2) + "\n").encode()
+    tensors = {hub_name(name): tensor.contiguous() for name, tensor in own_tensors(model).items()}
+    write_folder(folder, files, lambda new: save_file(tensors, new / WEIGHTS, {"format": "pt"}))
+
+
+def load_quantized(
+    folder: str | Path, device: torch.device | str = "cpu"
+) -> tuple[Transformer, TextFiles]:
+    """What `save_quantized` wrote -> the model and its text files; InputError where a part is
+    missing, damaged or of another shape than the configuration means."""
+    folder = Path(folder)
+    raw = read_json(folder / "config.json")
+    if raw.get("model_type") != OURS:
+        raise InputError(
+            f"{folder} was not written by save_quantized: load a float model with load_pretrained"
+        )
+    stated = raw.pop("quantization_config")
+    config = config_of({**raw, "model_type": stated["model_type"]}, folder / "config.json")
+    with ExitStack() as stack:
+        files = open_weights(folder, stack)
+        stored = {name: file.get_tensor(name).to(device) for name, file in files.items()}
+    embedding = stored.get(hub_name("embed.weight"))
+    model = empty(config, device, torch.float32 if embedding is None else embedding.dtype)
+    for path, settings in stated["layers"].items():
+        held = stored_weight(path, settings, model.get_submodule(path), stored, folder)
+        bias = stored.get(hub_name(f"{path}.bias"))
+        model.set_submodule(path, layer_of(held, bias, settings))
+    expected = own_tensors(model)
+    if wrong := {hub_name(name) for name in expected} ^ stored.keys():
+        raise InputError(
+            f"{folder / WEIGHTS} and config.json do not fit together, {min(wrong)} for one: "
+            "quantize the model again"
+        )
+    for name, tensor in expected.items():
+        _copy(stored[hub_name(name)], tensor, folder / WEIGHTS, name)
+    return model, read_text_files(folder)
+
+
+def own_tensors(model: Transformer) -> dict[str, Tensor]:
+    """Parameters and buffers by path, a tied head's not among them."""
+    tied = {"head.weight"} if model.config.tied else set()
+    state = model.state_dict()
+    return {name: tensor for name, tensor in state.items() if name not in tied}
+
+
+def stored_weight(
+    path: str, settings: dict, linear: nn.Linear, stored: dict[str, Tensor], folder: Path
+) -> QuantizedWeight:
+    shape = (linear.out_features, linear.in_features)
+    form = named(settings["format"])
+    parts = _layout(settings["format"], shape)
+    tensors = {part: stored.get(hub_name(f"{path}.{part}")) for part in parts}
+    for part, (size, dtype) in parts.items():
+        found = tensors[part]
+        if found is None or found.shape != size or found.dtype != dtype:
+            is_ = "missing" if found is None else f"{tuple(found.shape)} {found.dtype}"
+            raise InputError(
+                f"{path}.{part} in {folder / WEIGHTS} is {is_}, and {form.name} has "
+                f"{tuple(size)} {dtype}: quantize the model again"
+            )
+    return QuantizedWeight(form, shape, tensors)
+
+
+@lru_cache
+def _layout(name: str, shape: Shape) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """The shape and dtype of every part of a matrix in a format."""
+    held = named(name).quantize(torch.zeros(shape))
+    return {part: (tensor.shape, tensor.dtype) for part, tensor in held.tensors.items()}
+
+
+def layer_of(held: QuantizedWeight, bias: Tensor | None, settings: dict) -> QuantLinear:
+    if "int8" not in settings:
+        return QuantLinear(held, bias)
+    own = settings["int8"]
+    threshold = float("inf") if own["threshold"] is None else own["threshold"]
+    scale = torch.zeros((), device=held.tensors["codes"].device) if own["fixed"] else None
+    return Int8Linear(held, bias, scale, threshold)
+
+
+def _copy(stored: Tensor, own: Tensor, file: Path, name: str) -> None:
+    if stored.shape != own.shape:
+        raise InputError(
+            f"{name} in {file} is {tuple(stored.shape)}, and config.json means {tuple(own.shape)}: "
+            "quantize the model again"
+        )
+    own.copy_(stored)

@@ -1,0 +1,1 @@
+"""How a weight matrix is written in few bits, and read again."""

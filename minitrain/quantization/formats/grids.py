@@ -1,0 +1,138 @@
+"""The levels that a weight may take: equally spaced, or where normal numbers are dense.
+
+    absmax      w ~ scale·q            q = -m .. m, m = 2^(b-1) - 1    scale = max|w| / m
+    zero point  w ~ scale·(q - zero)   q = 0 .. n,  n = 2^b - 1        scale = (max - min) / n
+    codebook    w ~ scale·level[q]     16 levels in [-1, 1]            scale = max|w|
+
+Zero stays exactly zero in all: min and max include it. |error| <= scale/2 in the first two (a
+zero point that is rounded may cost the ends another half). Absmax leaves its lowest code unused, so
+that w and -w lose the same; libraries differ here (7, 7.5 or 8 as int4's divisor), and their
+results by a few percent.
+
+A codebook may be any 16 numbers. NF4's are quantiles of the normal distribution, 7 below 0 and 8
+above; FP4's are a float with 2 exponent bits and 1 of mantissa.
+Papers: Dettmers et al. 2023, QLoRA (arXiv:2305.14314), appendix E. Shapes: G tiles  g a tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]  # "scale" and what else a tile has, each (G, 1)
+TINY = torch.finfo(torch.float32).tiny  # a scale below it would have an infinite inverse
+
+
+class Grid(Protocol):
+    bits: int
+
+    @property
+    def name(self) -> str:
+        """As it begins a format's name: `int4`, `nf4`."""
+
+    def fit(self, tiles: Tensor) -> Params:
+        """tiles (G, g) -> what each is written with."""
+
+    def encode(self, x: Tensor, params: Params) -> Tensor:
+        """x (G, n) -> codes (G, n) uint8, of the nearest levels."""
+
+    def decode(self, codes: Tensor, params: Params) -> Tensor:
+        """codes (G, n) -> the levels, in float32."""
+
+
+@dataclass(frozen=True)
+class Absmax:
+    bits: int
+
+    @property
+    def name(self) -> str:
+        return f"int{self.bits}"
+
+    @property
+    def largest(self) -> int:
+        return 2 ** (self.bits - 1) - 1
+
+    def fit(self, tiles: Tensor) -> Params:
+        amax = tiles.abs().amax(dim=1, keepdim=True)
+        return {"scale": (amax / self.largest).clamp(min=TINY)}
+
+    def encode(self, x: Tensor, params: Params) -> Tensor:
+        q = (x / params["scale"]).round().clamp(-self.largest, self.largest)
+        return (q + 2 ** (self.bits - 1)).byte()
+
+    def decode(self, codes: Tensor, params: Params) -> Tensor:
+        return codes.float().sub_(2 ** (self.bits - 1)).mul_(params["scale"])
+
+
+@dataclass(frozen=True)
+class ZeroPoint:
+    bits: int
+
+    @property
+    def name(self) -> str:
+        return f"int{self.bits}z"
+
+    @property
+    def largest(self) -> int:
+        return 2**self.bits - 1
+
+    def fit(self, tiles: Tensor) -> Params:
+        low, high = (end.unsqueeze(1) for end in torch.aminmax(tiles, dim=1))
+        low, high = low.clamp(max=0), high.clamp(min=0)
+        scale = (high / self.largest - low / self.largest).clamp(min=TINY)
+        return {"scale": scale, "zero": (-low / scale).round().clamp(0, self.largest).byte()}
+
+    def encode(self, x: Tensor, params: Params) -> Tensor:
+        q = (x / params["scale"]).round() + params["zero"]
+        return q.clamp(0, self.largest).byte()
+
+    def decode(self, codes: Tensor, params: Params) -> Tensor:
+        return codes.float().sub_(params["zero"]).mul_(params["scale"])
+
+
+@dataclass(frozen=True)
+class Codebook:
+    """`levels[code]`; they need not ascend."""
+
+    name: str
+    levels: tuple[float, ...]
+    bits: int = 4
+
+    def fit(self, tiles: Tensor) -> Params:
+        return {"scale": tiles.abs().amax(dim=1, keepdim=True).clamp(min=TINY)}
+
+    def encode(self, x: Tensor, params: Params) -> Tensor:
+        """The nearest level; halfway between two, the lower."""
+        levels = torch.tensor(self.levels, device=x.device)
+        order = levels.argsort()
+        middles = (levels[order][:-1] + levels[order][1:]) / 2
+        return order.byte()[torch.bucketize(x * (1 / params["scale"]), middles, out_int32=True)]
+
+    def decode(self, codes: Tensor, params: Params) -> Tensor:
+        levels = torch.tensor(self.levels, device=codes.device)
+        chosen = levels.index_select(0, codes.flatten().int())  # twice as fast as levels[codes]
+        return chosen.view(codes.shape).mul_(params["scale"])
+
+
+def normal_levels(offset: float = 0.9677083) -> tuple[float, ...]:
+    """NF4: between `offset` and 1/2, 7 quantiles of the normal distribution below 0 and 8 above."""
+    below, above = (
+        torch.linspace(offset, 0.5, count + 1, dtype=torch.float32)[:-1].double()
+        for count in (7, 8)
+    )
+    quantiles = torch.cat([-torch.special.ndtri(below), torch.special.ndtri(above)]).float()
+    levels = torch.cat([quantiles, quantiles.new_zeros(1)]).sort().values
+    return tuple((levels / levels.max()).tolist())
+
+
+def float4_levels() -> tuple[float, ...]:
+    """FP4 as bitsandbytes orders its codes: a sign bit, then these over the largest of them."""
+    magnitudes = torch.tensor([0, 0.0625, 8, 12, 4, 6, 2, 3])
+    return tuple((torch.cat([magnitudes, -magnitudes]) / 12).tolist())
+
+
+NF4 = Codebook("nf4", normal_levels())
+FP4 = Codebook("fp4", float4_levels())

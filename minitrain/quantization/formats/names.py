@@ -1,0 +1,55 @@
+"""Formats by name: `grid[-tiling][-dq]`, or a float of `precision`.
+
+    int8  int4  int3  int2       absmax; with z (int4z) a zero point
+    nf4   fp4                    codebooks of 16 levels
+    -tensor  -row  -g64  -b64    a scale for all, a row, 64 along a row, 64 of the flattened one
+    -dq                          the scales in 8 bits too
+    fp8   mxfp8  mxfp4  nvfp4    E4M3 under one scale; blocks of 32 or 16 (precision/blocks.py)
+
+Without a tiling int8 is by row, other integers in groups of 64 and codebooks in blocks of 64.
+"""
+
+from __future__ import annotations
+
+import re
+
+from minitrain.errors import unknown_name
+from minitrain.precision import low_bit_linear as recipes
+from minitrain.quantization.formats.grids import FP4, NF4, Absmax, Grid, ZeroPoint
+from minitrain.quantization.formats.packing import WIDTHS
+from minitrain.quantization.formats.tiling import Blocks, Groups, Rows, Tiling, Whole
+from minitrain.quantization.formats.weight import FloatFormat, Format, GridFormat
+
+GRIDS: dict[str, tuple[Grid, Tiling]] = {
+    **{f"int{bits}": (Absmax(bits), Groups(64)) for bits in WIDTHS},
+    **{f"int{bits}z": (ZeroPoint(bits), Groups(64)) for bits in WIDTHS},
+    "int8": (Absmax(8), Rows()),
+    "int8z": (ZeroPoint(8), Rows()),
+    "nf4": (NF4, Blocks(64)),
+    "fp4": (FP4, Blocks(64)),
+}
+FLOATS = {
+    "fp8": recipes.CURRENT.weight,
+    "mxfp8": recipes.MXFP8.weight,
+    "mxfp4": recipes.MXFP4.weight,
+    "nvfp4": recipes.NVFP4.weight,
+}
+PATTERN = re.compile(
+    r"(?P<grid>\w+?)(-(?P<tiling>tensor|row|(?P<kind>[gb])(?P<size>\d+)))?(?P<dq>-dq)?"
+)
+
+
+def named(name: str) -> Format:
+    """`named("int4-g128")`; a format's own `name` finds it again. InputError with the nearest."""
+    if name in FLOATS:
+        return FloatFormat(name, FLOATS[name])
+    found = PATTERN.fullmatch(name)
+    if found is None or found["grid"] not in GRIDS:
+        known = [*GRIDS, *FLOATS, "int4-g128", "int4-row", "nf4-dq"]
+        raise unknown_name("format", name, known)
+    grid, tiling = GRIDS[found["grid"]]
+    if found["kind"]:
+        tiling = (Groups if found["kind"] == "g" else Blocks)(int(found["size"]))
+    elif found["tiling"]:
+        tiling = Whole() if found["tiling"] == "tensor" else Rows()
+    return GridFormat(grid, tiling, double=found["dq"] is not None)

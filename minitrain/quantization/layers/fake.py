@@ -1,0 +1,80 @@
+"""Quantization-aware training: forward sees the rounded weight, and the real one learns.
+
+    forward    y = x Q(W)^T          Q(W) what the format leaves of W, its scales fitted anew
+    backward   dW = dQ(W)            the straight-through estimator: round's own gradient is 0
+
+W moves by steps far smaller than a level, and changes levels when they add up. `convert` then gives
+the layers that are deployed; they compute bit for bit what was trained.
+Papers: Bengio et al. 2013 (arXiv:1308.3432); Jacob et al. 2018 (arXiv:1712.05877).
+Shapes: D width in  F width out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.errors import InputError
+from minitrain.model.swap import swap_linears
+from minitrain.quantization.formats.weight import Format
+from minitrain.quantization.layers.linear import QuantLinear
+
+KEEP = ("head", "router")  # as in precision/low_bit_linear.py: few FLOPs, and sensitive
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight: Tensor, form: Format) -> Tensor:
+        return form.quantize(weight).dequantize().to(weight.dtype)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+def straight_through(weight: Tensor, form: Format) -> Tensor:
+    """weight (F, D) rounded to `form`; its gradient is passed on as if it were not."""
+    return _StraightThrough.apply(weight, form)
+
+
+class FakeQuantLinear(nn.Linear):
+    """nn.Linear over a rounded copy of its weight, which is the other layer's own parameter."""
+
+    def __init__(self, linear: nn.Linear, form: Format):
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias, self.format = linear.weight, linear.bias, form
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., D) -> (..., F)"""
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind):
+            x = x.to(torch.get_autocast_dtype(kind))
+        y = x @ straight_through(self.weight, self.format).to(x.dtype).t()
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+
+def prepare(model: nn.Module, form: Format, keep: Collection[str] = KEEP) -> nn.Module:
+    """Exchanges the linear layers, in place; parameters stay the same tensors, with their names."""
+    if not swap_linears(model, lambda linear: FakeQuantLinear(linear, form), keep):
+        raise InputError(
+            f"{type(model).__name__} has no nn.Linear outside {', '.join(keep)}: prepare a model "
+            "with linear layers, or name fewer in keep"
+        )
+    return model
+
+
+def convert(model: nn.Module) -> nn.Module:
+    """What `prepare` made, as layers that hold few bits: the same function."""
+    if not any(isinstance(layer, FakeQuantLinear) for layer in model.modules()):
+        raise InputError("no layer is prepared: call prepare, train, and then convert")
+    swap_linears(model, _deployed)
+    return model
+
+
+def _deployed(linear: nn.Linear) -> nn.Module:
+    if not isinstance(linear, FakeQuantLinear):
+        return linear
+    return QuantLinear(linear.format.quantize(linear.weight), linear.bias)

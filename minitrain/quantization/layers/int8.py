@@ -1,0 +1,129 @@
+"""W8A8: weights and activations in 8 bits, products added in int32, two scales at the end.
+
+    y = (q_x q_w^T) · s_x · s_w        s_w one a row of W; s_x one a token, or one for all, fixed
+
+One scale a token costs a pass over x; a fixed one, from calibration, nothing, and whatever is
+larger is clamped. LLM.int8() takes the columns in which some |x| >= 6 out of both: they are few,
+and are multiplied in floating point, so the scales of the others need not stretch to them. Which
+they are is looked up over all tokens of a call: a token's result depends a little on its batch.
+
+Paper: Dettmers et al. 2022 (arXiv:2208.07339), section 3.
+Shapes: T tokens  D width in  F width out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from minitrain.errors import InputError
+from minitrain.quantization.formats.grids import TINY, Absmax
+from minitrain.quantization.formats.tiling import Rows, Shape
+from minitrain.quantization.formats.weight import Format, GridFormat, QuantizedWeight
+from minitrain.quantization.layers.linear import QuantLinear
+from minitrain.quantization.statistics import InputStatistics
+
+LARGEST = 127
+INT8_ROWS = GridFormat(Absmax(8), Rows())
+
+MakeLayer = Callable[[QuantizedWeight, "Tensor | None", "InputStatistics | None"], QuantLinear]
+
+
+def is_int8_rows(form: Format, shape: Shape) -> None:
+    """InputError where a format is another than int8-row."""
+    if form != INT8_ROWS:
+        raise InputError(
+            f"an int8 matmul needs one scale a row, and the weight is {form.name}: "
+            "quantize it to int8-row"
+        )
+
+
+class Int8Linear(QuantLinear):
+    """y = x W^T + bias in int8. `input_scale` (): one for all tokens; None: one a token, its own.
+
+    `threshold`: columns that reach it go in floating point. Gradients are those of Ŵ.
+    """
+
+    def __init__(
+        self,
+        weight: QuantizedWeight,
+        bias: Tensor | None = None,
+        input_scale: Tensor | None = None,
+        threshold: float = math.inf,
+    ):
+        is_int8_rows(weight.format, weight.shape)
+        super().__init__(weight, bias)
+        self.threshold = threshold
+        self.register_buffer("input_scale", input_scale)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        threshold = None if math.isinf(self.threshold) else self.threshold
+        fixed = self.input_scale is not None
+        return {**super().settings, "int8": {"fixed": fixed, "threshold": threshold}}
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """x (T, D) -> (T, F), float32."""
+        x = x.float()
+        outlier = x.abs().amax(dim=0) >= self.threshold  # (D,)
+        regular = x.masked_fill(outlier, 0)
+        q_x, s_x = quantize_tokens(regular, self.input_scale)
+        q_w = (self.codes ^ 128).view(torch.int8).view(self.out_features, -1)  # code - 128
+        y = int_matmul(q_x, q_w).float() * s_x * self.scale
+        if outlier.any():
+            columns = q_w[:, outlier].float() * self.scale.unsqueeze(1)  # (F, few)
+            y += x[:, outlier] @ columns.t()
+        return y
+
+    def product(self, x: Tensor) -> Tensor:
+        """x (..., D) -> (..., F) in x's dtype."""
+        rows = x.reshape(-1, self.in_features)  # (T, D)
+        return _Int8Matmul.apply(rows, self).view(*x.shape[:-1], self.out_features)
+
+
+class _Int8Matmul(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, layer: Int8Linear) -> Tensor:
+        ctx.layer = layer
+        return layer.multiply(x).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, None]:
+        return dy @ ctx.layer.weight.dequantize().to(dy.dtype), None
+
+
+def quantize_tokens(x: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """x (T, D) -> int8 (T, D), and the scale: () as given, or (T, 1), each token's own."""
+    if scale is None:
+        scale = (x.abs().amax(dim=1, keepdim=True) / LARGEST).clamp(min=TINY)
+    return (x / scale).round().clamp(-LARGEST, LARGEST).to(torch.int8), scale
+
+
+def int_matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a (T, D), b (F, D), int8 -> a b^T (T, F), exact: int32, or float64 where no kernel fits."""
+    if a.device.type == "cpu":
+        return torch._int_mm(a, b.t())
+    return a.double() @ b.double().t()
+
+
+def per_token(
+    weight: QuantizedWeight, bias: Tensor | None, _: InputStatistics | None
+) -> Int8Linear:
+    return Int8Linear(weight, bias)
+
+
+def per_tensor(weight: QuantizedWeight, bias: Tensor | None, seen: InputStatistics) -> Int8Linear:
+    """The largest input of the calibration sets the scale of all."""
+    return Int8Linear(weight, bias, (seen.max_abs.amax() / LARGEST).clamp(min=TINY))
+
+
+def llm_int8(threshold: float = 6.0) -> MakeLayer:
+    """LLM.int8(): a scale a token, and columns from `threshold` on in floating point."""
+    if not threshold > 0:
+        raise InputError(f"a threshold of {threshold} leaves no column in int8: the paper has 6")
+    return lambda weight, bias, _: Int8Linear(weight, bias, threshold=threshold)

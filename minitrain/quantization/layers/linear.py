@@ -1,0 +1,83 @@
+"""A linear layer that holds its weight in few bits, and multiplies by what is left of it.
+
+    forward    y = x Ŵ^T + b        Ŵ (F, D) is made from its bytes, in x's dtype, and dropped
+    backward   dx = dy Ŵ            made again: nothing of its size waits for backward
+
+The weight has no gradient: what trains is before it, or beside it (QLoRA's adapter). Memory falls
+by 16/bits over bfloat16; time does not, for Ŵ passes through memory in full: packed kernels
+(packed_kernels.py) are what gains time.
+Paper: Dettmers et al. 2023 (arXiv:2305.14314), equation 5. Shapes: D width in  F width out.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from minitrain.errors import InputError
+from minitrain.quantization.formats.weight import QuantizedWeight
+
+
+class QuantLinear(nn.Module):
+    """y = x Ŵ^T + bias. Its buffers are the weight's bytes, named as the format names them."""
+
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None = None):
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.format = weight.format
+        self.parts = tuple(weight.tensors)
+        for name, tensor in weight.tensors.items():
+            self.register_buffer(name, tensor)
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+
+    @property
+    def weight(self) -> QuantizedWeight:
+        """As it is held; `.dequantize()` is what it stands for."""
+        tensors = {name: self.get_buffer(name) for name in self.parts}
+        return QuantizedWeight(self.format, (self.out_features, self.in_features), tensors)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What a folder says of the layer, beside its tensors."""
+        return {"format": self.format.name}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., D) -> (..., F), in x's dtype, or in autocast's where that is on."""
+        if not x.is_floating_point():
+            raise InputError(f"the input is {x.dtype}, and Ŵ would be cut to it: give floats")
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind):
+            x = x.to(torch.get_autocast_dtype(kind))
+        y = self.product(x)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        """x (..., D) -> x Ŵ^T (..., F)"""
+        return _DequantizedMatmul.apply(x, self)
+
+    def _apply(self, fn, recurse: bool = True) -> QuantLinear:
+        """Moves to a device. `.half()` and the like change the bias: codes and scales stay."""
+        held = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)
+        for name, tensor in held.items():
+            self.register_buffer(name, tensor.to(self.get_buffer(name).device))
+        return self
+
+    def extra_repr(self) -> str:
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, {self.format.name}, {self.weight.bits_per_weight:.3g} bits a weight"
+
+
+class _DequantizedMatmul(torch.autograd.Function):
+    """x (..., D) -> x Ŵ^T (..., F)."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, layer: QuantLinear) -> Tensor:
+        ctx.layer = layer
+        return x @ layer.weight.dequantize().to(x.dtype).t()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, None]:
+        return dy @ ctx.layer.weight.dequantize().to(dy.dtype), None

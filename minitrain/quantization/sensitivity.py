@@ -1,0 +1,95 @@
+"""Which layers need the bits: each alone is rounded, and the model's loss says what that costs.
+
+    loss with layer l in format f, all others whole, less the loss of the whole model: Δ[l, f]
+
+Taken together the costs are about their sum, so bits are dealt out by it: of every layer one
+format, the sum of Δ the least, and the bytes within a budget (a knapsack with one choice a layer).
+It is solved exactly: layer by layer, of all sums of bytes and losses only those are kept that no
+other beats in both. Cost: layers x formats evaluations; then front x formats a layer.
+Papers: Dong et al. 2019, HAWQ (arXiv:1905.03696), deals by curvature; the sum of measured losses as
+in Hubara et al. 2021 (arXiv:2006.10518), section 3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from minitrain.data.loader import Batch
+from minitrain.errors import InputError
+from minitrain.model.transformer import Transformer
+from minitrain.quantization.formats.weight import Format
+from minitrain.quantization.layers.linear import QuantLinear
+from minitrain.quantization.model import Progress, layer_names
+from minitrain.training.loop import evaluate
+from minitrain.words import bytes_text
+
+
+class Cost(NamedTuple):
+    """Of one layer in one format."""
+
+    nbytes: int
+    loss: float  # nats a token above the whole model's
+
+
+Costs = Mapping[str, Mapping[Format, Cost]]  # by the layer's path
+Point = tuple[int, float, tuple[Format, ...]]  # bytes, loss, the layers' formats so far
+
+
+@torch.no_grad()
+def sensitivities(
+    model: Transformer,
+    formats: Sequence[Format],
+    batches: Sequence[Batch],
+    progress: Progress = lambda name: None,
+) -> dict[str, dict[Format, Cost]]:
+    """Every layer alone in every format, rounded to nearest; the model is left as it was."""
+    whole = evaluate(model, batches)
+    found: dict[str, dict[Format, Cost]] = {}
+    for name in layer_names(model):
+        linear, found[name] = model.get_submodule(name), {}
+        for form in formats:
+            held = form.quantize(linear.weight)
+            model.set_submodule(name, QuantLinear(held, linear.bias))
+            found[name][form] = Cost(held.nbytes, evaluate(model, batches) - whole)
+        model.set_submodule(name, linear)
+        progress(name)
+    return found
+
+
+def most_sensitive(costs: Costs) -> list[str]:
+    """The layers' paths, the one whose worst format costs the most first."""
+    return sorted(costs, key=lambda name: -max(cost.loss for cost in costs[name].values()))
+
+
+def deal_bits(costs: Costs, budget_bytes: int) -> dict[str, Format]:
+    """A format for each layer, by path: the least sum of losses within the budget.
+
+    InputError where even the smallest formats take more.
+    """
+    front: list[Point] = [(0, 0.0, ())]
+    for choices in costs.values():
+        sums = (
+            (nbytes + cost.nbytes, loss + cost.loss, (*chosen, form))
+            for nbytes, loss, chosen in front
+            for form, cost in choices.items()
+        )
+        front = _unbeaten(sums)
+    fitting = [point for point in front if point[0] <= budget_bytes]
+    if not fitting:
+        raise InputError(
+            f"a budget of {bytes_text(budget_bytes)} is too small: the smallest formats take "
+            f"{bytes_text(front[0][0])}; allow that, or offer a format of fewer bits"
+        )
+    return dict(zip(costs, fitting[-1][2]))
+
+
+def _unbeaten(points: Iterable[Point]) -> list[Point]:
+    """Those with less loss than all of fewer bytes: bytes ascend, losses fall."""
+    kept: list[Point] = []
+    for point in sorted(points, key=lambda point: point[:2]):
+        if not kept or point[1] < kept[-1][1]:
+            kept.append(point)
+    return kept

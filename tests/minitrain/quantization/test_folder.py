@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from minitrain.errors import InputError
+from minitrain.model.hub.load import load_pretrained, save_pretrained
+from minitrain.model.hub.text import TextFiles
+from minitrain.quantization.folder import load_quantized, save_quantized
+from minitrain.quantization.formats.names import named
+from minitrain.quantization.layers.fake import convert, prepare
+from minitrain.quantization.layers.packed_kernels import accelerate
+from minitrain.quantization.methods.method import METHODS, W8A8_METHODS
+from minitrain.quantization.methods.rotation import rotate
+from minitrain.quantization.model import quantize_model
+
+from .toys import calibration, fresh, tokens
+
+FORMATS = ["int8", "int4z-g32", "int3", "nf4-dq", "fp4", "fp8", "mxfp4", "nvfp4"]
+TEXT = TextFiles({"tokenizer.json": b"{}"}, 1, (2, 3))
+
+
+def bits(tensor):
+    return tensor.flatten().view(torch.uint8)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_loads_again_bit_for_bit(name, dtype, tmp_path):
+    model = quantize_model(fresh(qkv_bias=True), named(name)).to(dtype)
+    save_quantized(model, tmp_path / "out", TEXT)
+    again, text = load_quantized(tmp_path / "out")
+    assert text == TEXT and again.config == model.config
+    state, loaded = model.state_dict(), again.state_dict()
+    assert state.keys() == loaded.keys()
+    for key, value in state.items():
+        assert value.dtype == loaded[key].dtype
+        assert torch.equal(bits(value), bits(loaded[key])), key
+    assert torch.equal(again(tokens()), model(tokens()))
+
+
+@pytest.mark.parametrize("changes", [{"tied": True}, {"kv_heads": 2, "window": 8}])
+def test_ties_and_windows_come_back(changes, tmp_path):
+    model = quantize_model(fresh(**changes), named("int4"))
+    save_quantized(model, tmp_path)
+    again, _ = load_quantized(tmp_path)
+    assert (again.head.weight is again.embed.weight) == model.config.tied
+    assert torch.equal(again(tokens()), model(tokens()))
+
+
+def test_a_rotated_model_comes_back_untied(tmp_path):
+    model = quantize_model(rotate(fresh(tied=True)), named("int8"))
+    save_quantized(model, tmp_path)
+    assert torch.equal(load_quantized(tmp_path)[0](tokens()), model(tokens()))
+
+
+@pytest.mark.parametrize("method", W8A8_METHODS)
+def test_so_do_activations_of_8_bits(method, tmp_path):
+    model = fresh(vocab_size=320)
+    quantize_model(model, named("int8"), METHODS[method], calibration())
+    save_quantized(model, tmp_path)
+    again, _ = load_quantized(tmp_path)
+    assert torch.equal(again(tokens()), model(tokens()))
+    assert again.blocks[0].mlp.up.settings == model.blocks[0].mlp.up.settings
+
+
+def test_the_files_bytes_are_the_models(tmp_path):
+    model = fresh()
+    save_pretrained(model, tmp_path / "float")
+    quantize_model(model, named("int4"))
+    save_quantized(model, tmp_path / "few")
+    sizes = [(tmp_path / n / "model.safetensors").stat().st_size for n in ("float", "few")]
+    held = sum(t.nbytes for t in model.state_dict().values())
+    assert held < sizes[1] < held + 20_000 < sizes[0]  # 20 kB: the list of names
+
+
+def test_others_refuse_the_folder(tmp_path):
+    save_quantized(quantize_model(fresh(), named("int4")), tmp_path)
+    with pytest.raises(InputError, match="of type 'minitrain-quantized'"):
+        load_pretrained(tmp_path)
+    transformers = pytest.importorskip("transformers")
+    with pytest.raises(ValueError, match="minitrain-quantized"):
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+def test_what_cannot_be_saved_is_refused(tmp_path):
+    with pytest.raises(InputError, match="save_pretrained"):
+        save_quantized(fresh(), tmp_path)
+    with pytest.raises(InputError, match="Int8PackedLinear"):
+        save_quantized(accelerate(quantize_model(fresh(), named("int8"))), tmp_path)
+    mixed = quantize_model(fresh(), {"blocks.0.mlp.up": named("int8")})
+    prepare(mixed, named("int8"))
+    with pytest.raises(InputError, match="FakeQuantLinear"):
+        save_quantized(mixed, tmp_path)
+    save_quantized(convert(mixed), tmp_path)
+
+
+def damage(folder: Path, how: str) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.0.mlp.up_proj.codes"
+    if how == "missing":
+        del tensors[name]
+    elif how == "spare":
+        tensors["more"] = torch.ones(1)
+    elif how == "short":
+        tensors[name] = tensors[name][:-1].clone()
+    elif how == "float":
+        tensors["model.norm.weight"] = torch.ones(3)
+    save_file(tensors, file)
+    if how == "bytes":
+        file.write_bytes(b"no")
+    if how == "format":
+        config = json.loads((folder / "config.json").read_text())
+        config["quantization_config"]["layers"]["blocks.0.mlp.up"]["format"] = "int3-g64"
+        (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("how", "answer"),
+    [
+        ("missing", "blocks.0.mlp.up.codes in .* is missing"),
+        ("spare", "do not fit together, more"),
+        ("short", r"blocks.0.mlp.up.codes in .* int4-g64 has"),
+        ("float", r"norm.weight in .* is \(3,\)"),
+        ("bytes", "damaged"),
+        ("format", "int3-g64 has"),
+    ],
+)
+def test_damage_is_noticed(how, answer, tmp_path):
+    save_quantized(quantize_model(fresh(), named("int4")), tmp_path)
+    damage(tmp_path, how)
+    with pytest.raises(InputError, match=answer):
+        load_quantized(tmp_path)
+
+
+def test_a_float_models_folder_is_named_as_such(tmp_path):
+    save_pretrained(fresh(), tmp_path)
+    with pytest.raises(InputError, match="load a float model with load_pretrained"):
+        load_quantized(tmp_path)

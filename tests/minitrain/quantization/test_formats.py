@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrain.errors import InputError
+from minitrain.precision import low_bit_linear as recipes
+from minitrain.precision.blocks import quantize
+from minitrain.quantization.formats.grids import NF4
+from minitrain.quantization.formats.names import FLOATS, GRIDS, named
+from minitrain.quantization.formats.packing import WIDTHS, pack, unpack
+
+TILINGS = ("tensor", "row", "g32", "b48")
+INTEGERS = [f"int{b}{z}-{t}" for b in WIDTHS for z in ("", "z") for t in TILINGS]
+ALL = [*INTEGERS, "nf4", "fp4", "nf4-g32", "nf4-dq", "int4-g32-dq", *FLOATS]
+
+# QLoRA (arXiv:2305.14314), appendix E.
+PUBLISHED_NF4 = [
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+]  # fmt: skip
+
+
+def matrix(rows=6, columns=80, seed=0):
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+
+
+@given(st.sampled_from(WIDTHS), st.integers(0, 40), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_packing_gives_every_code_back_in_the_fewest_bytes(bits, count, seed):
+    codes = torch.randint(2**bits, (count,), generator=torch.Generator().manual_seed(seed)).byte()
+    held = pack(codes, bits)
+    unit = 3 if bits == 3 else 1
+    assert len(held) == math.ceil(count * bits / (8 * unit)) * unit
+    assert torch.equal(unpack(held, bits, count), codes)
+
+
+def test_the_first_code_is_in_the_highest_bits():
+    assert pack(torch.tensor([0xA, 0x3]).byte(), 4).tolist() == [0xA3]
+    assert pack(torch.tensor([1, 2, 3, 0]).byte(), 2).tolist() == [0b01101100]
+    bits = "".join(f"{code:03b}" for code in range(8))
+    assert pack(torch.arange(8).byte(), 3).tolist() == [int(bits[i : i + 8], 2) for i in (0, 8, 16)]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_format_is_found_by_its_own_name_and_gives_back_what_it_holds(name):
+    form, weight = named(name), matrix()
+    assert named(form.name) == form
+    held = form.quantize(weight)
+    back = held.dequantize()
+    assert back.shape == weight.shape and back.dtype == torch.float32
+    error = (back - weight).norm() / weight.norm()
+    assert (
+        0
+        < error
+        < {2: 1.0, 3: 0.4, 4: 0.25}.get(getattr(getattr(form, "grid", None), "bits", 4), 0.1)
+    )
+    again = form.quantize(back).dequantize()
+    if "tensor" not in name and not name.startswith(("int2", "int3")) and "dq" not in name:
+        torch.testing.assert_close(again, back, rtol=0.05, atol=0.06)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_an_integer_errs_by_half_a_level_at_most(name):
+    form, weight = named(name), matrix() + 0.3
+    tiles = form.tiling.cut(weight)
+    params = form.grid.fit(tiles)
+    error = (form.grid.decode(form.grid.encode(tiles, params), params) - tiles).abs()
+    at_the_ends = 2 if "z" in name else 1  # a rounded zero point moves both
+    assert (error <= at_the_ends * params["scale"] / 2 * (1 + 1e-5)).all()
+    assert (error > params["scale"] / 4).any(), "or levels would be unused"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_zero_stays_exactly_zero(name):
+    weight = matrix().abs() + 1  # all positive: 0 is outside [min, max]
+    weight[:, ::3] = 0
+    weight[2] = 0
+    back = named(name).quantize(weight).dequantize()
+    assert back.isfinite().all() and (back[:, ::3] == 0).all() and (back[2] == 0).all()
+    assert (named(name).quantize(torch.zeros(4, 64)).dequantize() == 0).all()
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "int4z", "nf4"])
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e30])
+def test_numbers_of_any_size(name, size):
+    back = named(name).quantize(matrix() * size).dequantize()
+    assert back.isfinite().all()
+    if size > 1e-40:
+        assert (back / size - matrix()).norm() < 0.2 * matrix().norm()
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("int8", 8 + 32 / 256),
+        ("int4-g64", 4 + 32 / 64),
+        ("int4z-g64", 4 + 32 / 64 + 4 / 64),
+        ("int3-g128", 3 + 32 / 128),
+        ("int2-row", 2 + 32 / 256),
+        ("nf4", 4.5),
+        ("nf4-dq", 4 + 8 / 64 + 32 / (64 * 256)),
+        ("mxfp8", 8 + 8 / 32),
+        ("mxfp4", 4 + 8 / 32),
+        ("nvfp4", 4 + 8 / 16),
+    ],
+)
+def test_bits_a_weight_count_the_scales(name, bits):
+    held = named(name).quantize(matrix(256, 256))
+    few = 8 * 4 / 256**2  # one float32 for the whole matrix: a mean, or an outer scale
+    assert bits <= held.bits_per_weight <= bits + few
+    assert held.nbytes == sum(t.numel() * t.element_size() for t in held.tensors.values())
+
+
+def test_double_quantization_saves_what_the_paper_says():
+    weight = matrix(512, 512)
+    plain, double = (named(name).quantize(weight) for name in ("nf4", "nf4-dq"))
+    assert round(double.bits_per_weight, 3) == 4.127
+    assert plain.bits_per_weight - double.bits_per_weight == pytest.approx(0.373, abs=5e-4)
+    errors = [(held.dequantize() - weight).norm() for held in (plain, double)]
+    assert errors[1] < 1.01 * errors[0]
+    # without the mean taken out, 8 signed bits lose half their levels on positive scales
+    assert double.tensors["scale_mean"] == pytest.approx(plain.tensors["scale"].mean())
+
+
+def test_nf4_is_the_published_table():
+    assert torch.equal(torch.tensor(NF4.levels), torch.tensor(PUBLISHED_NF4))
+    assert sum(level < 0 for level in NF4.levels) == 7 and 0.0 in NF4.levels
+    held = named("nf4").quantize(torch.tensor(PUBLISHED_NF4).repeat(4).view(2, 32) * 3)
+    assert held.tensors["codes"].tolist() == [0x01, 0x23, 0x45, 0x67, 0x89, 0xAB, 0xCD, 0xEF] * 4
+
+
+def test_nf4_beats_int4_beats_fp4_on_normal_weights():
+    """QLoRA, table 2, and figure 3: of equal bits."""
+    weight = matrix(256, 256)
+    errors = {
+        name: (named(name).quantize(weight).dequantize() - weight).norm().item()
+        for name in ("nf4", "int4-b64", "fp4")
+    }
+    assert errors["nf4"] < errors["int4-b64"] < errors["fp4"]
+
+
+def test_an_outlier_spoils_its_own_tile_only():
+    weight = matrix(8, 128)
+    spoiled = weight.clone()
+    spoiled[3, 5] = 1000
+    for name, unharmed in (("int4-row", slice(4, 8)), ("int4-g32", slice(0, 3))):
+        same = [named(name).quantize(w).dequantize()[unharmed] for w in (weight, spoiled)]
+        assert torch.equal(*same)
+    assert (named("int4-tensor").quantize(spoiled).dequantize()[4:] == 0).all()
+    grouped = named("int4-g32").quantize(spoiled).dequantize()
+    assert (grouped[3, :32] == 0).sum() == 31 and (grouped[3, 32:] != 0).any()
+
+
+def test_blocks_run_over_the_ends_of_rows_and_groups_do_not():
+    weight = matrix(4, 48)
+    assert len(named("int4-b32").quantize(weight).tensors["scale"]) == 6
+    assert len(named("int4-g32").quantize(weight).tensors["scale"]) == 8
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_floats_are_those_of_precision(name):
+    recipe = {"fp8": "CURRENT", "mxfp8": "MXFP8", "mxfp4": "MXFP4", "nvfp4": "NVFP4"}[name]
+    expected = quantize(matrix(), getattr(recipes, recipe).weight).dequantize()
+    assert torch.equal(named(name).quantize(matrix()).dequantize(), expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [("int5", "int"), ("nf4-g", "known are"), ("int4-g1", "group of 1"), ("", "known are")],
+)
+def test_unknown_names_are_answered(given, answer):
+    with pytest.raises(InputError, match=answer):
+        named(given)
+
+
+def test_what_has_no_scale_is_refused():
+    weight = matrix()
+    weight[0, 0], weight[1, 1] = math.nan, math.inf
+    for name in ("int4", "nf4-dq", "mxfp4"):
+        with pytest.raises(InputError, match="2 of 480 weights are inf or nan"):
+            named(name).quantize(weight)
+        with pytest.raises(InputError, match="no weight matrix"):
+            named(name).quantize(weight[0])
+
+
+def test_every_grid_has_a_default_tiling():
+    assert {named(name).tiling.name for name in GRIDS} == {"row", "g64", "b64"}

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minitrain.errors import InputError
+from minitrain.model.config import preset
+from minitrain.model.transformer import build
+from minitrain.quantization.calibration import Calibration
+from minitrain.quantization.formats.names import named
+from minitrain.quantization.layers.fake import FakeQuantLinear, convert, prepare, straight_through
+from minitrain.quantization.layers.linear import QuantLinear
+from minitrain.quantization.methods.method import METHODS, WEIGHT_METHODS, Method
+from minitrain.quantization.model import held_bytes, layer_names, quantize_model
+from minitrain.quantization.statistics import InputStatistics
+from minitrain.training.loop import evaluate
+
+from .toys import calibration, fresh, held_out, tokens, train, trained
+
+
+def nats(name, form):
+    model = quantize_model(trained(), named(form), METHODS[name], calibration())
+    return evaluate(model, held_out())
+
+
+def test_methods_rank_as_published():
+    """In shape: GPTQ's README; fewer bits hurt more, and GPTQ less than nearest."""
+    clean = evaluate(trained(), held_out())
+    found = {
+        (m, f): nats(m, f) for m in ("rtn", "gptq") for f in ("int8-row", "int4-row", "int3-row")
+    }
+    for method in ("rtn", "gptq"):
+        losses = [found[method, form] - clean for form in ("int8-row", "int4-row", "int3-row")]
+        assert losses[0] < losses[1] < losses[2] and abs(losses[0]) < 0.002
+    assert found["gptq", "int3-row"] - clean < 0.8 * (found["rtn", "int3-row"] - clean)
+    assert nats("rtn", "int3-g32") < found["rtn", "int3-row"]
+
+
+@pytest.mark.parametrize("method", WEIGHT_METHODS)
+def test_every_layer_of_the_blocks_is_exchanged_and_bytes_fall(method):
+    model = trained()
+    before, embed = held_bytes(model), model.embed.weight.clone()
+    done = []
+    quantize_model(model, named("int4-g32"), METHODS[method], calibration(), done.append)
+    assert sorted(done) == sorted(layer_names(trained())) and not layer_names(model)
+    layers = [m for m in model.modules() if isinstance(m, QuantLinear)]
+    assert len(layers) == 14 and torch.equal(model.embed.weight, embed)
+    weights = sum(m.in_features * m.out_features for m in layers)
+    assert held_bytes(model) == before - 4 * weights + sum(m.weight.nbytes for m in layers)
+    assert sum(m.weight.nbytes for m in layers) < 1.01 * weights * 5.4 / 8  # 96 and 48 fill no 32s
+
+
+def test_a_layer_is_calibrated_on_what_quantized_layers_hand_on():
+    seen = {}
+
+    def spy(weight, statistics, form):
+        seen[len(seen)] = statistics.second_moment
+        return form.quantize(weight)
+
+    model, form = trained(), named("int2-row")
+    quantize_model(model, form, Method(round=spy), calibration())
+    whole = trained()
+    last = {"mlp.down": whole.blocks[1].mlp.down}
+    texts = Calibration(whole, calibration())
+    texts.advance(whole.blocks[0])
+    of_float = texts.statistics(whole.blocks[1], last)["mlp.down"].second_moment
+    rough = trained()
+    texts = Calibration(rough, calibration())
+    quantize_model(rough, {n: form for n in layer_names(rough) if n != "blocks.1.mlp.down"})
+    texts.advance(rough.blocks[0])
+    last = {"mlp.down": rough.blocks[1].mlp.down}
+    of_quantized = texts.statistics(rough.blocks[1], last)["mlp.down"].second_moment
+    torch.testing.assert_close(seen[13], of_quantized)
+    assert not torch.allclose(seen[13], of_float, rtol=0.1)
+
+
+def test_padding_is_not_counted():
+    batch = calibration()[0]
+    model, block = trained(), trained().blocks[0]
+    padded = type(batch)(batch.tokens, batch.targets, batch.documents.clone(), batch.positions)
+    padded.documents[:, 30:] = -1
+    found = Calibration(model, [padded]).statistics(block, {"q": block.attention.q})["q"]
+    assert found.tokens == 16 * 30
+
+
+def test_layers_may_have_formats_of_their_own():
+    model = fresh()
+    formats = {"blocks.0.mlp.up": named("int8"), "blocks.1.mlp.up": named("nf4")}
+    quantize_model(model, formats)
+    assert model.blocks[0].mlp.up.format.name == "int8-row"
+    assert model.blocks[1].mlp.up.format.name == "nf4-b64"
+    assert type(model.blocks[0].mlp.gate) is torch.nn.Linear
+    assert model(tokens()).isfinite().all()
+    quantize_model(model, named("int8"))  # the rest
+    assert not layer_names(model)
+
+
+def test_biases_stay():
+    model = fresh(qkv_bias=True)
+    bias = model.blocks[0].attention.q.bias.clone()
+    quantize_model(model, named("int8"))
+    assert torch.equal(model.blocks[0].attention.q.bias, bias)
+
+
+@pytest.mark.parametrize(
+    ("form", "method", "answer"),
+    [
+        ("int4", "gptq", "no text to calibrate on"),
+        ("mxfp4", "gptq", "column by column"),
+        ("nf4-b64", "gptq", "straddle"),
+        ("int4", "llm-int8", "int8-row"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_changed(form, method, answer):
+    model = fresh(ffn_size=160)
+    with pytest.raises(InputError, match=answer):
+        quantize_model(
+            model, named(form), METHODS[method], calibration() if "no" not in answer else []
+        )
+    assert len(layer_names(model)) == 14
+
+
+def test_wrong_models_and_layers_are_refused():
+    with pytest.raises(InputError, match="mixture of 8 experts"):
+        quantize_model(build(preset("1M-moe")), named("int8"))
+    model = quantize_model(fresh(), named("int8"))
+    with pytest.raises(InputError, match="quantized already"):
+        quantize_model(model, named("int8"))
+    with pytest.raises(InputError, match=r"did you mean 'blocks\.0\.mlp\.up'"):
+        quantize_model(fresh(), {"block.0.mlp.up": named("int8")})
+    with pytest.raises(InputError, match="no layer has a format"):
+        quantize_model(fresh(), {})
+
+
+# ---- quantization-aware training ----
+
+
+def test_the_straight_through_estimator_passes_the_gradient_on():
+    weight = torch.randn(8, 32, requires_grad=True)
+    rounded = straight_through(weight, named("int3-row"))
+    assert torch.equal(rounded, named("int3-row").quantize(weight).dequantize())
+    dy = torch.randn(8, 32)
+    assert torch.equal(torch.autograd.grad(rounded, weight, dy)[0], dy)
+
+
+@pytest.mark.parametrize("form", ["int3-row", "nf4", "mxfp4"])
+def test_what_is_trained_is_what_is_deployed(form):
+    model = prepare(fresh(qkv_bias=True), named(form))
+    prepared = model(tokens())
+    names = dict(fresh(qkv_bias=True).named_parameters()).keys()
+    assert dict(model.named_parameters()).keys() == names
+    assert sum(isinstance(m, FakeQuantLinear) for m in model.modules()) == 14
+    convert(model)
+    assert not any(isinstance(m, FakeQuantLinear) for m in model.modules())
+    assert torch.equal(model(tokens()), prepared)
+    assert type(model.head) is torch.nn.Linear
+    with pytest.raises(InputError, match="call prepare"):
+        convert(model)
+    with pytest.raises(InputError, match=r"no nn\.Linear"):
+        prepare(torch.nn.Sequential(), named("int8"))
+
+
+def test_three_bits_trained_beat_the_best_that_comes_after_training():
+    """And the float model has had the same further steps before it is quantized."""
+    form = "int3-row"
+    aware = train(prepare(trained(), named(form)), steps=20, lr=3e-3)
+    longer = train(trained(), steps=20, lr=3e-3)
+    best = min(
+        evaluate(quantize_model(model, named(form), METHODS[method], calibration()), held_out())
+        for method in WEIGHT_METHODS
+        for model in [type(longer)(longer.config)]
+        if model.load_state_dict(longer.state_dict())
+    )
+    assert evaluate(convert(aware), held_out()) < best - 0.01
+
+
+def test_no_statistics_without_tokens():
+    with pytest.raises(InputError, match="no token has passed"):
+        InputStatistics(4).mean_abs

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.errors import InputError
+from minitrain.measure.clock import compare, threads
+from minitrain.quantization.formats.names import named
+from minitrain.quantization.layers.linear import QuantLinear
+from minitrain.quantization.layers.packed_kernels import (
+    Int4PackedLinear,
+    Int8PackedLinear,
+    accelerate,
+    kernel_for,
+    roofline_seconds,
+)
+from minitrain.quantization.methods.method import METHODS
+from minitrain.quantization.model import quantize_model
+
+from .toys import calibration, fresh, tokens
+
+FORMATS = ["int8", "int4-g32", "int4-g64", "int4-g128", "int4z-g32", "int4z-g256"]
+
+
+def quantized(name, rows=48, columns=256, bias=True):
+    torch.manual_seed(0)
+    linear = nn.Linear(columns, rows, bias=bias)
+    linear.weight.data += 0.02  # so that a zero point is not in the middle
+    return QuantLinear(named(name).quantize(linear.weight), linear.bias)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(256,), (1, 256), (2, 3, 256)])
+def test_a_kernel_multiplies_by_the_same_weight(name, dtype, shape):
+    layer = quantized(name)
+    fast = kernel_for(layer.weight)(layer)
+    x = torch.randn(shape).to(dtype)
+    with torch.no_grad():
+        y, expected = fast(x), layer(x)
+    assert y.dtype == dtype and y.shape == expected.shape
+    assert (y - expected).norm() < 0.008 * expected.norm()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_its_bytes_are_no_more(name):
+    layer = quantized(name, bias=False)
+    fast = kernel_for(layer.weight)(layer)
+    assert sum(b.nbytes for b in fast.buffers()) <= layer.weight.nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [
+        ("int8-tensor", 48, 256),
+        ("int8z", 48, 256),
+        ("int4-row", 48, 256),
+        ("int4-g48", 48, 288),
+        ("int4-g64", 48, 96),
+        ("int4-g64-dq", 48, 256),
+        ("int4-g64", 40, 256),
+        ("nf4", 48, 256),
+        ("mxfp4", 48, 256),
+        ("int3", 48, 256),
+    ],
+)
+def test_what_torch_has_no_kernel_for_is_left(name, rows, columns):
+    assert kernel_for(quantized(name, rows, columns).weight) is None
+    with pytest.raises(InputError, match=f"{named(name).name}.*quantize to"):
+        accelerate(nn.Sequential(quantized(name, rows, columns)))
+
+
+def test_a_model_is_accelerated_where_it_can_be():
+    model = quantize_model(fresh(hidden_size=64, ffn_size=96), named("int4-g32"))
+    expected = model(tokens())
+    accelerate(model)
+    assert isinstance(model.blocks[1].mlp.down, Int4PackedLinear)
+    with torch.no_grad():
+        assert (model(tokens()) - expected).norm() < 0.02 * expected.norm()
+    eight = accelerate(quantize_model(fresh(qkv_bias=True), named("int8")))
+    assert isinstance(eight.blocks[0].attention.q, Int8PackedLinear)
+    with pytest.raises(InputError, match="no layer has a format"):
+        accelerate(eight)
+
+
+def test_activations_of_8_bits_are_not_exchanged():
+    model = quantize_model(fresh(vocab_size=320), named("int8"), METHODS["llm-int8"], calibration())
+    with pytest.raises(InputError, match="no layer has a format"):
+        accelerate(model)
+
+
+def test_a_lost_gradient_is_an_error():
+    layer = quantized("int8")
+    fast = kernel_for(layer.weight)(layer)
+    x = torch.randn(1, 256, requires_grad=True)
+    with pytest.raises(InputError, match="no gradient"):
+        fast(x)
+    with torch.no_grad():
+        fast(x)
+
+
+def test_the_roofline_has_two_sides():
+    few, many = (roofline_seconds(1e6, 10**6, tokens, 1e9, 1e12) for tokens in (1, 10**4))
+    assert few == 1e-3 and many == 2e-2
+    assert roofline_seconds(5e5, 10**6, 1, 1e9, 1e12) == few / 2, "half the bytes, half the time"
+    assert roofline_seconds(5e5, 10**6, 10**4, 1e9, 1e12) == many, "and no gain here"
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(
+    not torch.cpu._is_avx512_bf16_supported(), reason="this CPU has no bfloat16 instructions"
+)
+@pytest.mark.parametrize("name", ["int8", "int4-g64"])
+def test_one_token_is_faster_than_in_bfloat16(name):
+    linear = nn.Linear(4096, 4096, bias=False, dtype=torch.bfloat16)
+    layer = QuantLinear(named(name).quantize(linear.weight))
+    fast, x = kernel_for(layer.weight)(layer), torch.randn(1, 4096).bfloat16()
+    with torch.no_grad(), threads(1):
+        found = compare({"ours": lambda: fast(x), "peer": lambda: linear(x)}, repeats=15, warmup=3)
+    assert found.ratio("ours", "peer") < 0.9
