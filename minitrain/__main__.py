@@ -1,5 +1,5 @@
-"""`python -m minitrain COMMAND`: lab, train, finetune, merge, export, quantize, grade, build, bench,
-plan, doctor, assets."""
+"""`python -m minitrain COMMAND`: lab, train, finetune, merge, export, quantize, grade, build,
+bench, plan, doctor, assets."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import GREEN, Rich
@@ -14,11 +15,39 @@ from minitrain.words import points_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from minitrain.lab.notebook.overview import Standing
-
 ACROSS, HIGH = 2.0, 1.1  # from a box to the next; an inch is one
 WIDE, TALL = 1.62, 0.85  # of a box
 ARROW = "#777777"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One lab: how it is called, how long it takes, how many points of how many are there."""
+
+    name: str
+    title: str
+    minutes: str
+    before: tuple[str, ...]  # names of the labs that it builds on
+    earned: float
+    total: float
+    open_items: tuple[str, ...]
+
+    @property
+    def short(self) -> str:
+        """Its number."""
+        return self.name.partition("_")[0]
+
+    @property
+    def link(self) -> str:
+        """Its title, as a link to its notebook."""
+        return f"[{self.title}]({self.name}.ipynb)"
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """A word and its tone."""
+        if not self.open_items:
+            return "done", "good"
+        return ("begun", "info") if self.earned else ("to do", "wait")
 
 
 def course_map(labs: Sequence[Standing]) -> Rich:

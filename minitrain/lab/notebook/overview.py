@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from minitrain.lab.drawing.card import Card, Line
-from minitrain.lab.drawing.course_map import course_map
+from minitrain.lab.drawing.course_map import Standing, course_map
 from minitrain.lab.drawing.display import Rich, display
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import load_lab
@@ -23,36 +22,6 @@ from minitrain.words import points_text, score_text
 MINUTES = re.compile(r"(\d+)[\s-]*min", re.IGNORECASE)
 BEFORE = re.compile(r"before:(.*?)(?:next:|\[map|\n\n|\Z)", re.DOTALL)
 LINKED = re.compile(r"\]\((\w+)\.ipynb\)")
-
-
-@dataclass(frozen=True)
-class Standing:
-    """One lab: how it is called, how long it takes, how many points of how many are there."""
-
-    name: str
-    title: str
-    minutes: str
-    before: tuple[str, ...]  # names of the labs that it builds on
-    earned: float
-    total: float
-    open_items: tuple[str, ...]
-
-    @property
-    def short(self) -> str:
-        """Its number."""
-        return self.name.partition("_")[0]
-
-    @property
-    def link(self) -> str:
-        """Its title, as a link to its notebook."""
-        return f"[{self.title}]({self.name}.ipynb)"
-
-    @property
-    def state(self) -> tuple[str, str]:
-        """A word and its tone."""
-        if not self.open_items:
-            return "done", "good"
-        return ("begun", "info") if self.earned else ("to do", "wait")
 
 
 def standings(root: Path | None = None, progress_folder: Path | None = None) -> list[Standing]:
