@@ -9,10 +9,15 @@ handles), and which values can be tried.
 
 from minitrain.lab.ideas.activations import checkpoints
 from minitrain.lab.ideas.context import ring_attention
+from minitrain.lab.ideas.data_parallel import replicas
+from minitrain.lab.ideas.doubling import recursive_doubling
 from minitrain.lab.ideas.experts import router
+from minitrain.lab.ideas.five_collectives import collectives
 from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
+from minitrain.lab.ideas.messages import message_cost, send_and_recv
+from minitrain.lab.ideas.microbatches import accumulation
 from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
@@ -22,19 +27,25 @@ from minitrain.lab.ideas.tree import tree_broadcast
 from minitrain.lab.ideas.zero import zero_stages
 
 __all__ = [
+    "accumulation",
     "attention_tiles",
     "buckets",
     "checkpoints",
+    "collectives",
     "column_cut",
     "grouped_heads",
+    "message_cost",
     "number_lines",
     "pareto_front",
+    "recursive_doubling",
+    "replicas",
     "ring_all_gather",
     "ring_attention",
     "ring_reduce_scatter",
     "roofline",
     "router",
     "row_cut",
+    "send_and_recv",
     "tree_broadcast",
     "zero_stages",
 ]

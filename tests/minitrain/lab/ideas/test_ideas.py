@@ -17,8 +17,12 @@ from minitrain.lab.drawing.shapes import READABLE, contrast, ink_on
 from minitrain.lab.ideas import (
     activations,
     context,
+    doubling,
     experts,
+    five_collectives,
     formats,
+    messages,
+    microbatches,
     overlap,
     pareto,
     ring,
@@ -151,6 +155,32 @@ def test_tiles_carry_what_a_softmax_needs():
     scores = torch.tensor(tiles.SCORES, dtype=torch.float64).flatten()
     top, total, _ = tiles.carried(tiles.TILES - 1)
     assert math.isclose(top + math.log(total), scores.logsumexp(0).item())
+
+
+def test_collectives_agree_with_each_other():
+    scattered, summed = (five_collectives.states(k)[1] for k in ("reduce-scatter", "all-reduce"))
+    assert scattered == five_collectives.diagonal(summed) and summed[0] == ["Σ0", "Σ1", "Σ2", "Σ3"]
+    before, after = five_collectives.states("all-to-all")
+    assert [list(row) for row in zip(*after)] == before
+
+
+def test_a_message_waits_for_who_is_late_and_pays_its_latency():
+    assert messages.waits(5) == (3, 0) and messages.waits(1) == (0, 1)
+    one, eight = (sum(messages.microseconds(count, 256)) for count in (1, 8))
+    assert math.isclose(eight - one, 7 * 30)
+
+
+def test_accumulation_saves_all_messages_but_one():
+    saved = microbatches.units(5, 5) - microbatches.units(5, 1)
+    assert math.isclose(saved, 4 * microbatches.MESSAGE)
+
+
+def test_doubling_sums_twice_as_many_parts_in_each_swap():
+    for rank in range(8):
+        assert [doubling.summed(rank, k)[1] - doubling.summed(rank, k)[0] + 1 for k in range(4)] == [1, 2, 4, 8]  # fmt: skip
+        for swap in range(3):
+            (first, last), (other, _) = doubling.summed(rank, swap), doubling.summed(rank ^ 2**swap, swap)  # fmt: skip
+            assert first <= rank <= last and other not in range(first, last + 1)
 
 
 def test_the_rest_is_as_its_formula_says():
