@@ -72,11 +72,12 @@ ideas.collectives()
 # %% [markdown]
 # Colours say whose data it is; black is the sum over all ranks. The names are those of `torch.distributed`:
 #
-# | here | in torch | data-parallel training uses it for |
+# | here | in torch | used for |
 # |---|---|---|
-# | `launch(fn, ranks=4)` | `torchrun` and `dist.init_process_group` | starting |
-# | `group.rank`, `group.size` | `dist.get_rank()`, `dist.get_world_size()` | who am I |
-# | `group.send`, `group.recv` | `dist.send`, `dist.recv` | pipelines |
+# | `launch(fn, ranks=4)` | `torchrun` and `dist.init_process_group` | starting N processes |
+# | `group.rank`, `group.size` | `dist.get_rank()`, `dist.get_world_size()` | asking who one is |
+# | `group.send`, `group.recv` | `dist.send`, `dist.recv` | one message |
+# | `group.exchange` | `dist.batch_isend_irecv` | a message each way, at once |
 # | `group.all_reduce(tensor)` | `dist.all_reduce(tensor)` | summing gradients |
 #
 # Torch hands the bytes to a *backend*: gloo between CPUs, as here, or NCCL between GPUs. In this lab you write the
@@ -351,7 +352,7 @@ lab.reveal("scatter_bytes", sent, ranks=4, nbytes=4_000_000)
 ideas.ring_all_gather()
 
 # %% [markdown]
-# Green is complete. In the first step each rank sends its own chunk r to the right. From then on it passes on what came
+# Green is complete; move the handle to send it on. In the first step each rank sends its own chunk r to the right. From then on it passes on what came
 # last. So in step s it sends chunk r - s, and receives what its left neighbour sends: chunk r - 1 - s. Nothing is added on
 # the way; after N - 1 steps every box is green.
 #
@@ -483,7 +484,7 @@ ideas.message_cost()
 
 # %% [markdown]
 # The same bytes take almost three times as long in eight messages as in one. Move the handle to larger tensors, and latency
-# stops to matter.
+# stops mattering.
 #
 # The ring all-reduce makes 2(N-1) steps, one after the other, and in each every rank sends S/N bytes. So it takes
 #
