@@ -14,7 +14,7 @@
 
 # %% tags=["setup"]
 import torch
-from minitrain.lab import Lab, show, widgets
+from minitrain.lab import Lab, ideas, show
 from minitrain.ranks.launch import launch
 
 lab = Lab("e00_ranks_and_collectives")
@@ -22,8 +22,16 @@ lab = Lab("e00_ranks_and_collectives")
 # %% [markdown]
 # ## 1 · A rank is a process
 #
-# `launch(fn, ranks=4)` starts four processes. Each runs `fn(group)` with its own `group.rank`; nothing is shared. The
-# four return values come back as a list; the lines that ranks print may come in any order.
+# A model that is too large or too slow for one GPU is trained by many *processes* at once. Each runs the same script, has
+# its own Python and its own memory, and drives one GPU. Nothing is shared: if one process changes a tensor, no other sees it.
+#
+# A process is called a **rank**, after its number: 0, 1, 2 … up to N - 1. N is the **world size**, and the ranks that talk
+# to each other form a **process group**.
+
+# %% [markdown]
+# In this course `launch(fn, ranks=4)` starts four processes on your machine. Each calls `fn(group)`, and `group` is its
+# view of the process group: `group.rank` says who it is, `group.size` how many there are. The four return values come back
+# as a list. What the ranks print may come in any order, since they run at the same time.
 
 
 # %%
@@ -35,20 +43,57 @@ def hello(group):
 launch(hello, ranks=4)
 
 # %% [markdown]
-# Two verbs move data: `group.send(tensor, to)` and `group.recv(tensor, source)`, which fills `tensor`. Each waits for
-# the other side. `group.exchange(out, to, into, source)` does both at once.
+# All four ran the same function; only `group.rank` made them differ. Every distributed program is written so: *one* code,
+# which asks who it is.
 #
-# A whole ring, where everyone sends *first*, would wait for ever: nobody is left to receive.
-#
-# In every exercise N is 2 or more and tensors are contiguous; what you are given is left as it was, what you return is
-# made anew in each call, and all that moves are these messages.
+# **Two verbs move data.** `group.send(tensor, to)` sends a tensor to rank `to`. `group.recv(tensor, source)` waits for one
+# from rank `source` and overwrites `tensor` with it. The receiver must bring a tensor of the right shape and dtype, because
+# only the bare bytes travel. And both verbs wait: neither returns before the other side has come.
+
+# %%
+ideas.send_and_recv()
 
 # %% [markdown]
+# The upper half is the good case: whoever is early waits (hatched), then the message travels, then both work on. Move the
+# handle to let rank 1 be early.
+#
+# The lower half is the trap. Both ranks send first, so neither ever receives, and both wait for ever: a **deadlock**. The
+# same happens on a whole ring where everyone sends to the right neighbour first. That is why there is a third verb:
+# `group.exchange(out, to, into, source)` sends `out` and receives `into` *at the same time*, and returns `into` when both
+# are done.
+
+# %% [markdown]
+# **A collective** is an operation in which *every* rank of the group takes part, and which none can leave before its part is
+# done. Five of them carry nearly all training. A column is a rank, a row a chunk of its tensor:
+
+# %%
+ideas.collectives()
+
+# %% [markdown]
+# Colours say whose data it is; black is the sum over all ranks. The names are those of `torch.distributed`:
+#
+# | here | in torch | used for |
+# |---|---|---|
+# | `launch(fn, ranks=4)` | `torchrun` and `dist.init_process_group` | starting N processes |
+# | `group.rank`, `group.size` | `dist.get_rank()`, `dist.get_world_size()` | asking who one is |
+# | `group.send`, `group.recv` | `dist.send`, `dist.recv` | one message |
+# | `group.exchange` | `dist.batch_isend_irecv` | a message each way, at once |
+# | `group.all_reduce(tensor)` | `dist.all_reduce(tensor)` | summing gradients |
+#
+# Torch hands the bytes to a *backend*: gloo between CPUs, as here, or NCCL between GPUs. In this lab you write the
+# collectives yourself, from messages alone, and find out what they cost.
+
+# %% [markdown]
+# In every exercise N is 2 or more and tensors are contiguous; what you are given is left as it was, what you return is
+# made anew in each call, and all that moves are these messages.
+#
 # ### Exercise 1 · `ring_shift`
 #
 # Difficulty 1 of 5 · 5 minutes · 6 points
 #
-# Pass your tensor to the right neighbour (`rank + 1`, the last one to rank 0), and return what the left one sent you.
+# Put the ranks in a circle, so that the right neighbour of rank r is r + 1, and that of the last rank is rank 0. Pass your
+# tensor to the right neighbour, and return what the left one sent you. Every rank does so at the same moment, so nobody
+# may wait in a send.
 
 
 # %% tags=["exercise"]
@@ -85,33 +130,54 @@ ring_shift = lab.grade(ring_shift)
 
 # %% tags=["nbval-check-output"]
 def turn(group):
-    return ring_shift(group, torch.tensor([group.rank])).item()
+    mine = torch.tensor([group.rank], device=group.device)
+    return ring_shift(group, mine).item()
 
 
 print(list(launch(turn, ranks=4)))  # expected: [3, 0, 1, 2]
 
 # %% [markdown]
+# Rank 0 now has rank 3's number, and each other rank that of the one before it.
+#
 # ## 2 · One to all
 #
-# Rank 0 has the weights, 7 others need them. Sending one by one takes 7 messages in a row. But whoever *has* them can send
-# too: in each round, all that have them send to one other.
+# Rank 0 has read a checkpoint, and the other ranks need the same weights: a **broadcast**. If rank 0 sends to one after the
+# other, the last of N ranks waits for N - 1 messages in a row, while all others stand idle.
 #
-# **Predict**: how many rounds for 8 ranks?
+# But whoever *has* the weights can send them too. After round one, two ranks have them; both send in round two, so that four
+# have them; then eight. An arrow is a message, a row the state after a round:
+
+# %%
+ideas.tree_broadcast()
+
+# %% [markdown]
+# The number of ranks that have the tensor doubles in each round, so after $k$ rounds $2^k$ ranks have it, and a round is
+# over when all its messages, which travel side by side, have arrived.
+#
+# **Predict**: the picture has 8 ranks. How many rounds do 9 ranks need?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-guess = 3
+guess = 4
 ### LAB guess = None  # rounds, your guess
 ### END SOLUTION
 lab.predict("rounds", guess)
+
+# %% [markdown]
+# Who sends to whom? Before a round, let `distance` be the number of ranks that have the tensor: 1, 2, 4 … In the picture
+# these are always the *first* ranks, 0 to `distance - 1`, and each sends straight to the rank `distance` further on. So
+# after the round the first `2 * distance` ranks have it, and the pattern repeats. If `distance` further on there is no rank
+# any more, there is nobody to send to.
+#
+# The root need not be rank 0. So count *places* from the root on, around the circle: `place = (rank - root) % size`. The
+# root has place 0, and the picture holds for places.
 
 # %% [markdown]
 # ### Exercise 2 · `tree_broadcast`
 #
 # Difficulty 3 · 8 minutes · 10 points
 #
-# Count places from the root: `place = (rank - root) % size`. In the round of `distance` 1, 2, 4 …, places below
-# `distance` have the tensor; each sends it `distance` further on.
+# In the round of `distance` 1, 2, 4 …, places below `distance` have the tensor; each sends it `distance` further on.
 
 
 # %% tags=["exercise"]
@@ -155,48 +221,40 @@ tree_broadcast = lab.grade(tree_broadcast)
 # </details>
 
 # %% [markdown]
-# **Run**: every rank keeps a *trace* of its messages. Rank 0 of 8 sends three times, not seven.
+# **Run**: every rank keeps a *trace* of its messages, so what was sent can be counted. The root sends in every round.
 
 # %% tags=["nbval-check-output"]
-ranks = 8
+ranks = 9
 results = launch(tree_broadcast, torch.zeros(1000), ranks=ranks)
 print("sent by each rank:", [trace.count("send") for trace in results.traces])
+
+# %%
 rounds = results.traces[0].count("send")  # the root sends in every round
-lab.reveal("rounds", rounds, formula=3, note="log₂N · 8 ranks: 3; 64 ranks: 6, not 63")
+lab.reveal("rounds", rounds, ranks=ranks)
+
+# %% [markdown]
+# **Explain**: $\lceil \log_2 9 \rceil = 4$, one more round than for 8, for the sake of a single rank; 16 ranks would need no
+# more. On 1,024 ranks it is 10 rounds instead of 1,023. And no rank sends more than the root's 4 messages, although 8 are
+# sent in all.
 
 # %% [markdown]
 # ## 3 · All to one, in pieces
 #
-# Training needs *sums*: every rank's gradient, added up. If one rank added them all, its link would carry everything.
+# Training needs *sums*: each rank has a gradient, and the sum over ranks is wanted. Suppose rank 0 received all of them and
+# added up. With S the size of the tensor in bytes, $(N-1) \cdot S$ bytes would arrive at rank 0 through its one link, and all
+# other links would be idle nearly all the time: the more ranks, the slower.
 #
-# **The ring's idea**: cut the tensor into N chunks. Chunk c starts at rank c + 1 and goes once around; each rank adds its
-# own part as it passes.
-
-
-# %%
-def draw_ring(ax, step, ranks=4):
-    """How many ranks' parts are in each chunk on each rank, after `step` steps."""
-    for rank in range(ranks):
-        for chunk in range(ranks):
-            parts = step + 1 if (rank - 1 - step) % ranks == chunk else 1
-            ax.barh(rank, 0.92, left=chunk, color=show.COLORS[0], alpha=parts / ranks)
-            ax.text(chunk + 0.46, rank, parts, ha="center", va="center")
-    ax.set_xticks(
-        [c + 0.46 for c in range(ranks)], [f"chunk {c}" for c in range(ranks)]
-    )
-    ax.set_yticks(range(ranks), [f"rank {r}" for r in range(ranks)])
-    ax.set(title=f"Parts summed, {step} steps done", ylim=(ranks - 0.5, -0.5))
-
+# **The ring's idea** is to let every rank be the one that adds up, for a part of the tensor. Cut the tensor into N
+# **chunks**, and let each go once around the ring:
 
 # %%
-widgets.explore(
-    draw_ring,
-    alt="A grid of ranks and chunks: how many ranks' parts each cell sums.",
-    step=(0, 3, 2),
-)
+ideas.ring_reduce_scatter()
 
 # %% [markdown]
-# After N - 1 steps, chunk r is complete at rank r: a **reduce-scatter**.
+# A column is a rank, a row a chunk; in a box stand the ranks whose parts are summed in it. Orange is what leaves in the
+# next step. Move the handle to the end: what a rank receives, it adds its own part to, and sends on in the next step.
+# After N - 1 steps the diagonal is green: rank r holds chunk r of the sum, and nothing else that is complete. That is a
+# **reduce-scatter**.
 #
 # **Predict**: 4 ranks, a tensor of 1,000,000 float32 (4 MB). How many bytes does one rank send?
 
@@ -208,12 +266,25 @@ guess = 3e6
 lab.predict("scatter_bytes", guess, unit="B")
 
 # %% [markdown]
+# **Which chunk, when?** Chunk c shall *end* at rank c with everyone's part in it. So it must start one rank further, at
+# c + 1, and go all the way around. It moves one rank to the right in each step, so before step s = 0, 1, … it is at rank
+# c + 1 + s.
+#
+# Now look from a rank r: the chunk that it sends in step s is the one with c + 1 + s = r, that is chunk r - 1 - s. What
+# arrives in the same step comes from rank r - 1, so it is chunk r - 2 - s. All of it is counted around the circle, modulo N.
+
+# %% [markdown]
+# Check the last step, s = N - 2: what arrives is chunk r - N, which is chunk r. It has come home, and it lacks nothing but
+# this rank's own part.
+
+# %% [markdown]
 # ### Exercise 3 · `ring_reduce_scatter`
 #
 # Difficulty 4 · 12 minutes · 12 points
 #
 # First send chunk `rank - 1` (as yet only your part). In step s = 0, 1, … receive chunk `rank - 2 - s`, add your part to
-# it, and send *that* on. `tensor_split` cuts, whatever the size.
+# it, and send *that* on. `tensor_split` cuts, whatever the size; where N does not divide it, the first chunks are one element
+# longer.
 
 
 # %% tags=["exercise"]
@@ -261,16 +332,32 @@ print("sent by each rank:", [trace.bytes_sent() for trace in results.traces])
 
 # %%
 sent = results.traces[0].bytes_sent()
-lab.reveal("scatter_bytes", sent, formula=3 / 4 * 4e6, note="(N-1)/N of the tensor")
+lab.reveal("scatter_bytes", sent, ranks=4, nbytes=4_000_000)
 
 # %% [markdown]
-# Three quarters of the tensor, from every rank at the same time: no link carries more than another.
+# **Explain**: a rank sends N - 1 messages of S/N bytes each, together
+#
+# $$\frac{N-1}{N}\,S = \frac{3}{4} \cdot 4\ \text{MB} = 3\ \text{MB}.$$
+#
+# Every rank sends as much, at the same time. However many ranks there are, it is never more than S: no link carries more
+# than another, and none gets slower as the ring grows.
 #
 # ### Exercise 4 · `ring_all_gather`
 #
 # Difficulty 3 · 8 minutes · 8 points
 #
-# The way back: each rank has one chunk, all need all. Pass on what came last, N - 1 times.
+# Now each rank has one complete chunk, and all ranks need all of them. The same ring brings them:
+
+# %%
+ideas.ring_all_gather()
+
+# %% [markdown]
+# Green is complete; move the handle to send it on. In the first step each rank sends its own chunk r to the right. From then on it passes on what came
+# last. So in step s it sends chunk r - s, and receives what its left neighbour sends: chunk r - 1 - s. Nothing is added on
+# the way; after N - 1 steps every box is green.
+#
+# The chunks may be of different lengths, and a rank can only receive into a tensor of the right one: that is what `sizes`
+# tells.
 
 
 # %% tags=["exercise"]
@@ -315,13 +402,16 @@ ring_all_gather = lab.grade(ring_all_gather)
 # %% [markdown]
 # ## 4 · All-reduce
 #
-# Reduce-scatter, then all-gather: every rank ends with the whole sum. It is what data-parallel training calls after
-# every backward pass ([Patarasuk & Yuan 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)): no algorithm sends fewer
-# bytes.
+# Reduce-scatter, then all-gather: every rank ends with the whole sum. This **all-reduce** is what data-parallel training
+# calls after every backward pass. As each element is added up on one rank only and then copied, all ranks get the same bits,
+# which keeps their weights equal for ever.
 #
 # ### Exercise 5 · `ring_all_reduce`
 #
 # Difficulty 2 · 5 minutes · 8 points
+#
+# Join your two functions, and give the result the shape of the input. The sizes that the second one asks for are those of
+# the chunks that the first one made.
 
 
 # %% tags=["exercise"]
@@ -369,12 +459,39 @@ bytes_per_rank = 2 * 7 / 8 * 1e9
 lab.answer("bytes_per_rank", bytes_per_rank)
 
 # %% [markdown]
+# **Explain**: can another algorithm send less? Look at one element. N numbers on N ranks must become one: every message
+# joins two partial sums, so N - 1 messages are needed. Then the result must reach the N - 1 ranks that do not have it: N - 1
+# more. That is 2(N-1) times every element, shared by N ranks:
+#
+# $$\text{bytes sent by a rank} = \frac{2(N-1)}{N}\,S .$$
+#
+# The ring sends exactly this, and no algorithm that is made of messages can send less
+# ([Patarasuk & Yuan 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). For many ranks it approaches 2 S, whatever their
+# number.
+
+# %% [markdown]
 # ## 5 · What a message costs
 #
-# A message takes `α + bytes · β`: a latency and a time per byte. The ring sends 2(N-1) messages and 2(N-1)/N of the
-# tensor S, so **seconds = 2(N-1)·α + 2(N-1)/N · S · β**.
+# Bytes are not all. A message of $b$ bytes takes
 #
-# Measure your own all-reduce over many sizes.
+# $$t = \alpha + b\,\beta ,$$
+#
+# where $\alpha$ is the **latency** in seconds, paid even by an empty message, and $\beta$ the time for one byte in seconds; 1/β is
+# the **bandwidth** in bytes a second. The network cards in the next picture have α = 30 µs and 1/β = 2.94 GB/s:
+
+# %%
+ideas.message_cost()
+
+# %% [markdown]
+# The same bytes take almost three times as long in eight messages as in one. Move the handle to larger tensors, and latency
+# stops mattering.
+#
+# The ring all-reduce makes 2(N-1) steps, one after the other, and in each every rank sends S/N bytes. So it takes
+#
+# $$t = 2(N-1)\,\alpha + \frac{2(N-1)}{N}\,S\,\beta .$$
+#
+# With 8 such machines and S = 1 MB: 14 · 30 µs + 1.75 · 10⁶ · 0.34 ns = 420 µs + 596 µs. That is on paper. Now measure *your* all-reduce
+# on this machine, over many sizes, the median of several repeats.
 
 
 # %% tags=["experiment"]
@@ -382,7 +499,7 @@ def timed(group, sizes, repeats):
     """(seconds, bytes sent) of each size, the median over repeats."""
     rows = []
     for size in sizes:
-        x, seconds = torch.ones(size // 4), []
+        x, seconds = torch.ones(size // 4, device=group.device), []
         for _ in range(repeats):
             group.barrier()
             start, before = group.now(), group.trace.bytes_sent("send")
@@ -404,22 +521,31 @@ sweep = [
 lab.experiment("sweep", sweep)
 
 # %% [markdown]
-# **Explain**: two numbers describe all of it. Least squares on relative errors gives α and β; the line is the formula.
+# `fit` finds the α and β whose formula comes nearest to your points, by least squares on *relative* errors, so that small
+# sizes count as much as large ones. Points: measured. Line: the formula with these two numbers.
 
-# %%
+# %% tags=["folded"]
 from minitrain.network.links import Sweep, fit, published_sweep
 
 link = fit(Sweep("all_reduce", N, tuple((r["bytes"], r["seconds"]) for r in sweep)))
 line = [link.seconds("all_reduce", size, N) for size in sizes]
 show.lines(
-    {"measured": (sizes, [r["seconds"] for r in sweep])},
-    theory={"2(N-1)·α + 2(N-1)/N·S·β": (sizes, line)},
+    {"measured": (sizes, [1e6 * r["seconds"] for r in sweep])},
+    theory={"α, β of your fit": (sizes, [1e6 * seconds for seconds in line])},
     x="tensor S (bytes)",
-    y="all-reduce (s)",
+    y="all-reduce (µs)",
     log="xy",
     title=f"{N} ranks here: α = {link.alpha * 1e6:.0f} µs, 1/β = {1e-9 / link.beta:.1f} GB/s",
-    alt="Seconds of the ring all-reduce against bytes: flat at first, then straight up.",
+    alt="Microseconds of the ring all-reduce against bytes: flat at first, then straight up.",
 )
+
+# %% [markdown]
+# **Explain**: on the left the curve is flat: a tensor four times as large takes as long, because all of it is latency. On
+# the right it rises in proportion to S. Where a point lies far above the line, another program had the processor.
+#
+# Your α is longer than that of a network card, though these messages never leave the machine: each passes through the
+# operating system, Python and a process that must first wake up. 1/β is slow for a memory, too, because the same cores
+# copy and add.
 
 # %% [markdown]
 # A model is worth what it predicts. Take a size that is *not* in the sweep: predict first, then measure.
@@ -433,9 +559,25 @@ prediction = [{"bytes": unseen, "predicted": predicted, "measured": measured}]
 # %% tags=["grade"]
 lab.experiment("prediction", prediction)
 
+# %%
+show.table(
+    [
+        {
+            "tensor (MB)": round(row["bytes"] / 1e6, 2),
+            "predicted (ms)": round(1e3 * row["predicted"], 2),
+            "measured (ms)": round(1e3 * row["measured"], 2),
+        }
+        for row in prediction
+    ]
+)
+
 # %% [markdown]
-# **Question**: at which tensor size is half of the time latency? Solve `2(N-1)·α = 2(N-1)/N · S · β` with your own α
-# (`link.alpha`) and β (`link.beta`). Below it, a faster network buys nothing.
+# **Question**: at which tensor size is half of the time latency? Below it, a faster network buys little. Set the two terms
+# equal,
+#
+# $$2(N-1)\,\alpha = \frac{2(N-1)}{N}\,S\,\beta ,$$
+#
+# and solve for S with your own α (`link.alpha`, in seconds) and β (`link.beta`, in seconds a byte).
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -449,48 +591,58 @@ lab.answer("half_size", half_size)
 # %% [markdown]
 # ## 6 · When the ring loses
 #
-# For small tensors only the *number* of messages counts. **Recursive doubling** swaps the whole tensor with partners at
-# distance 1, 2, 4 …: log₂N messages instead of 2(N-1), but log₂N·S bytes.
+# For small tensors the second term vanishes, and only the *number* of messages counts: 2(N-1) of them, one after the
+# other. **Recursive doubling** needs fewer. Partners at distance 1, 2, 4 … swap the *whole* tensor and add it to theirs:
+
+# %%
+ideas.recursive_doubling()
+
+# %% [markdown]
+# After swap k each rank has the sum over $2^k$ ranks, so $\log_2 N$ messages do. But each is S long, not S/N:
 #
-# You have no eight machines on a network; the *emulated fabric* runs eight real ranks beside a clock of 25 Gb/s Ethernet.
+# $$t = \log_2 N \cdot (\alpha + S\,\beta) .$$
+#
+# For 8 ranks that is 3α + 3 Sβ, against the ring's 14α + 1.75 Sβ: fewer messages, more bytes. Which is faster depends on S.
+#
+# You have no eight machines on a network, so the next cell *emulates* them. Eight real ranks send real tensors, but each
+# keeps a clock of its own, on which a message takes α + bytes · β of 25 Gb/s Ethernet. **The seconds are emulated; the bytes
+# are counted.**
 
 # %% tags=["experiment"]
 from minitrain.parallel.collectives.algorithms import recursive_doubling_all_reduce
 
 
-def both(group, sizes):
-    """Emulated seconds and bytes of both algorithms, at each size."""
+def compared(group, sizes):
+    """At each size, for both algorithms: emulated seconds, and bytes that a rank sends."""
+    algorithms = {"ring": ring_all_reduce, "doubling": recursive_doubling_all_reduce}
     rows = []
     for size in sizes:
-        for algorithm in (ring_all_reduce, recursive_doubling_all_reduce):
-            x = torch.ones(size // 4)
+        row = {"bytes": size}
+        for name, algorithm in algorithms.items():
             group.barrier()
             start, before = group.now(), group.trace.bytes_sent("send")
-            algorithm(group, x)
-            sent = group.trace.bytes_sent("send") - before
-            rows.append((group.now() - start, sent))
+            algorithm(group, torch.ones(size // 4))
+            row[f"{name}_seconds"] = group.now() - start
+            row[f"{name}_bytes"] = group.trace.bytes_sent("send") - before
+        rows.append(row)
     return rows
 
 
 sizes8 = [2**e for e in range(8, 23, 2)]
-flat = launch(both, sizes8, ranks=8, fabric="ethernet-25g")[0]
-ring_or_doubling = [
-    {"bytes": size, "ring_seconds": r[0], "ring_bytes": r[1],
-     "doubling_seconds": d[0], "doubling_bytes": d[1]}
-    for size, r, d in zip(sizes8, flat[::2], flat[1::2])
-]  # fmt: skip
+ring_or_doubling = launch(compared, sizes8, ranks=8, fabric="ethernet-25g")[0]
 
 # %% tags=["grade"]
 lab.experiment("ring_or_doubling", ring_or_doubling)
 
 # %%
+times = {
+    name: (sizes8, [1e6 * row[f"{name}_seconds"] for row in ring_or_doubling])
+    for name in ("ring", "doubling")
+}
 show.lines(
-    {
-        "ring": (sizes8, [r["ring_seconds"] for r in ring_or_doubling]),
-        "doubling": (sizes8, [r["doubling_seconds"] for r in ring_or_doubling]),
-    },
+    times,
     x="tensor S (bytes)",
-    y="all-reduce (s, emulated)",
+    y="all-reduce (µs, emulated)",
     log="xy",
     title="8 ranks, emulated 25 Gb/s Ethernet",
     alt="Two curves cross: doubling is faster for small tensors, the ring for large ones.",
@@ -498,6 +650,22 @@ show.lines(
 
 # %% [markdown]
 # **Question**: from how many bytes on does the ring win here? Any size between the two neighbours in your table counts.
+# You may also set the two formulas equal, with α = 30 µs and 1/β = 2.94 GB/s.
+
+# %%
+show.table(
+    [
+        {
+            "tensor S (bytes)": row["bytes"],
+            "ring (µs)": round(1e6 * row["ring_seconds"]),
+            "doubling (µs)": round(1e6 * row["doubling_seconds"]),
+            "ring sends (× S)": row["ring_bytes"] / row["bytes"],
+            "doubling sends (× S)": row["doubling_bytes"] / row["bytes"],
+        }
+        for row in ring_or_doubling
+    ],
+    caption="One rank of 8: time emulated, bytes counted",
+)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -512,16 +680,22 @@ crossover = min(
 )
 ### LAB crossover = None  # your answer, in bytes
 ### END SOLUTION
-show.table(ring_or_doubling)
 
 # %% tags=["grade"]
 lab.answer("crossover", crossover)
 
 # %% [markdown]
+# **Explain**: at 256 bytes the ring takes 14 latencies, doubling three. At 4 MB the ring's 1.75 S beats 3 S. NCCL, which
+# has several algorithms, chooses anew for every call, by this very comparison.
+#
 # ## 7 · Everyone to everyone
 #
-# Experts and long sequences need one more: rank i has a *different* chunk for each rank j.
-#
+# Experts and long sequences need one more collective: rank i has a *different* chunk for each rank j, the last column of
+# the picture in section 1. Each rank must send N - 1 messages, and the art is in their order. If all send to rank 0 first,
+# then to rank 1, one link is crowded and the others idle. So in step s each rank sends to the one *s places* to its right:
+# every rank then sends one chunk and receives one, and no two meet.
+
+# %% [markdown]
 # ### Exercise 6 · `pairwise_all_to_all`
 #
 # Difficulty 3 · 7 minutes · 9 points
@@ -567,8 +741,9 @@ pairwise_all_to_all = lab.grade(pairwise_all_to_all)
 # %% [markdown]
 # ## 8 · When it hangs
 #
-# A collective that one rank does not join waits for ever; on 16,000 GPUs that is the night. Here the launcher notices
-# that nobody can go on, and each rank says where it stood. Run this broken all-reduce and read the report.
+# A collective that one rank does not join waits for ever; on 16,000 GPUs that is the night. It is the lower half of the first
+# picture, with more ranks. Here the launcher notices that nobody can go on, and each rank says where it stood. Run this broken
+# all-reduce and read the report.
 
 
 # %%
@@ -588,6 +763,9 @@ except RuntimeError as report:
     print(report)
 
 # %% [markdown]
+# Read it line by line: rank 0 waits in `recv` for rank 1. Rank 1, which should send to it, waits in `recv` for rank 0, and so
+# does rank 2. They wait in a circle, and nobody in it sends.
+#
 # ### Exercise 7 · `naive_all_reduce`
 #
 # Difficulty 2 · 5 minutes · 7 points
@@ -637,13 +815,20 @@ naive_all_reduce = lab.grade(naive_all_reduce)
 # </details>
 
 # %% [markdown]
+# It works, and it is the slow way of section 3: on 8 ranks, 7 S go in and 7 S go out through rank 0's link, where the ring
+# sends 1.75 S.
+#
 # ## 9 · Your laptop beside a DGX
 #
-# *Bus bandwidth* is the bytes on the busiest link over the seconds: it compares clusters of any size. On 8 GPUs those bytes
-# are 2(N-1)/N · S = 1.75 S. The A100 and H200 points are [published
-# sweeps](https://github.com/stas00/ml-engineering/tree/master/network) of NCCL on 8 GPUs.
+# To compare clusters of any size, one divides the bytes that the busiest link must carry by the seconds $t$ that it took:
+#
+# $$\text{bus bandwidth} = \frac{2(N-1)}{N} \cdot \frac{S}{t} \quad \text{in bytes a second.}$$
+#
+# It approaches 1/β as S grows. The A100 and H200 points are [published
+# sweeps](https://github.com/stas00/ml-engineering/tree/master/network) of NCCL on 8 GPUs, so there the factor is 1.75; yours
+# are those that you measured in section 5.
 
-# %%
+# %% tags=["folded"]
 curves, theory = {}, {}
 for name, label in [("a100_8gpu_nvlink3", "8 x A100"), ("h200_8gpu_nvls", "8 x H200")]:
     points = published_sweep(name).points
@@ -667,11 +852,20 @@ show.lines(
 )
 
 # %% [markdown]
-# All three curves have one shape: latency on the left, bandwidth on the right. So every framework joins small gradients
-# into *buckets* before it sends them, as you will in [e02](e02_data_parallel.ipynb).
+# **Explain**: all three have one shape, latency on the left and bandwidth on the right. Even eight A100s reach 1.3 GB/s at
+# 32 KiB, of the 235 GB/s at 16 GiB: that is 180 times slower for each byte.
 #
-# > **On GPUs.** With as many GPUs as ranks, `launch` uses NCCL and the sweep goes on to 256 MB. `torchrun` runs the same
-# > functions on a cluster.
+# One number surprises: the H200s reach 482 GB/s, though the NVLink 4 of a GPU carries 450 GB/s in one direction. No law is
+# broken. The *switch* adds up here (NVLS), so that a GPU sends each byte about once instead of 1.75 times; the formula still
+# credits it with the ring's bytes. With the ring, the same machine reaches 368 GB/s.
+
+# %% [markdown]
+# > **Takeaway.** An all-reduce costs 2(N-1) latencies and 2(N-1)/N of the tensor. On 8 emulated Ethernet machines 256 bytes
+# > take 0.42 ms and 4 MB only seven times as long, 2.9 ms. So frameworks join small gradients into *buckets* before they send
+# > them, as you will in [e02](e02_data_parallel.ipynb).
+#
+# > **On GPUs.** With as many GPUs as ranks, `launch` starts one process a GPU with NCCL, and the sweep goes on to 256 MB. This
+# > lab has not been run there yet.
 
 # %%
 lab.score(read="minitrain/parallel/collectives/algorithms.py")

@@ -23,8 +23,8 @@ from minitrain.errors import InputError
 class LinearLike(Protocol):
     """nn.Linear, and whatever computes the like: (..., I) -> (..., O).
 
-    One whose `weight` is not a float matrix (O, I) has `dequantize() -> (O, I)`, which DoRA, PiSSA
-    and merging ask for; the others never look at it.
+    A `weight` that is not a float matrix (O, I) has `dequantize() -> (O, I)`, as `QuantLinear`'s,
+    which DoRA, PiSSA and merging ask for; the others never look at it.
     """
 
     in_features: int
@@ -80,13 +80,13 @@ def adapted_layers(model: nn.Module) -> dict[str, Adapted]:
 
 def dense_weight(layer: nn.Module) -> Tensor:
     """The matrix (O, I) that a linear layer multiplies by, in floats and without gradient."""
-    if callable(getattr(layer, "dequantize", None)):
-        return layer.dequantize().detach()
     weight = getattr(layer, "weight", None)
     if isinstance(weight, Tensor) and weight.is_floating_point() and weight.ndim == 2:
         return weight.detach()
+    if not isinstance(weight, Tensor) and callable(getattr(weight, "dequantize", None)):
+        return weight.dequantize().detach()
     raise InputError(
-        f"{type(layer).__name__} does not say what its matrix is: give it dequantize() -> "
+        f"{type(layer).__name__} does not say what its matrix is: give its weight dequantize() -> "
         f"({layer.out_features}, {layer.in_features}), or use a method that only adds, such as lora"
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.network.links import Sweep, fit
 
 from .probes import e00_ranks_and_collectives as probes
@@ -23,6 +23,18 @@ SIZES = {
     "cpu": {"ranks": 4, "sweep_ranks": 2, "sweep_exponents": list(range(12, 25, 2)), "repeats": 7},
     "gpu": {},
     "multi": {"sweep_exponents": list(range(12, 29, 2))},
+}
+REVEALS = {
+    "rounds": Reveal(
+        "measured",
+        "⌈log₂N⌉ rounds; counted: the messages of the root, which sends in each",
+        formula=lambda ranks: math.ceil(math.log2(ranks)),
+    ),
+    "scatter_bytes": Reveal(
+        "measured",
+        "(N-1)/N of the tensor; counted in rank 0's trace",
+        formula=lambda ranks, nbytes: (ranks - 1) / ranks * nbytes,
+    ),
 }
 COLLECTIVES = tuple(
     f"minitrain/parallel/collectives/{name}.py" for name in ("algorithms", "overlapped")

@@ -8,7 +8,7 @@ import torch
 
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
 
 from .probes import e02_data_parallel as probes
@@ -27,8 +27,16 @@ SIZES = {
         "tokens_each": 64,
     },
     "test": {"repeats": 2, "ranks": [1, 8]},
-    "gpu": {"preset": "30M", "layers": 8, "batch": 16, "length": 512},
-    "multi": {"preset": "100M", "layers": 12, "batch": 16, "length": 1024},
+    "gpu": {},  # the emulated ranks compute on the CPU, whatever else the machine has
+    "multi": {},
+}
+REVEALS = {
+    "step_bytes": Reveal(
+        "measured",
+        "2(N-1)/N · 4P, whatever the batch; counted in rank 0's trace",
+        formula=lambda parameters, ranks: 2 * (ranks - 1) / ranks * 4 * parameters,
+    ),
+    "hidden": Reveal("emulated", "hidden / (hidden + exposed), of your overlapped step"),
 }
 DDP_FILE = "minitrain/parallel/ddp.py"
 

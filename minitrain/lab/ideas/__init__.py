@@ -7,10 +7,14 @@ picture is a `Schematic`: what paints it, what says it in words (its alt text, w
 handles), and which values can be tried.
 """
 
+from minitrain.lab.ideas.accumulated import accumulation
 from minitrain.lab.ideas.activations import checkpoints
 from minitrain.lab.ideas.context import ring_attention
+from minitrain.lab.ideas.data_parallel import replicas
+from minitrain.lab.ideas.doubling import recursive_doubling
 from minitrain.lab.ideas.expert_exchange import expert_exchange
 from minitrain.lab.ideas.experts import router
+from minitrain.lab.ideas.five_collectives import collectives
 from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.heads_for_tokens import heads_for_tokens
@@ -20,6 +24,7 @@ from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
 from minitrain.lab.ideas.matrices import model_matrices
 from minitrain.lab.ideas.merged import merged_attention
 from minitrain.lab.ideas.mesh import counted_once, mesh_lines
+from minitrain.lab.ideas.messages import message_cost, send_and_recv
 from minitrain.lab.ideas.microbatches import unequal_microbatches
 from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.pareto import pareto_front
@@ -42,9 +47,11 @@ from minitrain.lab.ideas.vocabulary import vocabulary_cut
 from minitrain.lab.ideas.zero import zero_stages
 
 __all__ = [
+    "accumulation",
     "attention_tiles",
     "buckets",
     "checkpoints",
+    "collectives",
     "column_cut",
     "counted_once",
     "expert_exchange",
@@ -54,6 +61,7 @@ __all__ = [
     "layer_stream",
     "merged_attention",
     "mesh_lines",
+    "message_cost",
     "model_matrices",
     "number_lines",
     "pareto_front",
@@ -61,6 +69,8 @@ __all__ = [
     "pipeline_microbatches",
     "pipeline_order",
     "pipeline_stages",
+    "recursive_doubling",
+    "replicas",
     "ring_all_gather",
     "ring_attention",
     "ring_gradients",
@@ -68,6 +78,7 @@ __all__ = [
     "roofline",
     "router",
     "row_cut",
+    "send_and_recv",
     "step_lifetimes",
     "step_passes",
     "tree_broadcast",

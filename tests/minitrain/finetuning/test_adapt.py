@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,10 @@ from torch import nn
 
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt, adaptation_of, find_layers, trainable_parameters
-from minitrain.finetuning.layer import Adapted, adapted_layers
+from minitrain.finetuning.layer import Adapted, adapted_layers, dense_linear
 from minitrain.finetuning.lora_plus import adapter_groups
 from minitrain.finetuning.merging import disabled, merge, merge_and_unload, unload, unmerge
-from minitrain.finetuning.methods import ALL_LINEAR, METHODS, LoRAMethod
+from minitrain.finetuning.methods import METHODS, LoRAMethod
 from minitrain.finetuning.peft_files import load_adapter, save_adapter
 from minitrain.memory.segments import recompute
 from minitrain.model.attention.grouped_query import attention_naive
@@ -23,6 +24,9 @@ from minitrain.model.hub.load import load_pretrained, save_pretrained
 from minitrain.model.hub.weights import hub_name
 from minitrain.model.transformer import build, exchange_attention
 from minitrain.optimizers.adamw import AdamW
+from minitrain.quantization.formats.names import named
+from minitrain.quantization.layers.linear import QuantLinear
+from minitrain.quantization.model import quantize_model
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import _set_rate
 from minitrain.training.state import TrainState
@@ -271,51 +275,69 @@ def test_a_model_of_transformers_by_either_name(tmp_path):
     assert set(adapted_layers(again)) == {f"blocks.{i}.attention.q" for i in range(SMALL.layers)}
 
 
-class Fourfold(nn.Module):
-    """A layer in whole numbers, as a quantized one: it has no float weight, and says its matrix."""
+def quantized():
+    """NF4 with double quantization, as QLoRA holds its base."""
+    return quantize_model(fresh(), named("nf4-dq"))
 
-    def __init__(self, linear):
-        super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.scale = float(linear.weight.detach().abs().max() / 127)
-        self.register_buffer("whole", (linear.weight.detach() / self.scale).round().to(torch.int8))
 
-    def dequantize(self):
-        return self.whole.double() * self.scale
-
-    def forward(self, x):
-        return F.linear(x, self.dequantize())
+def dense(model):
+    """The same function in plain layers."""
+    for path, layer in list(model.named_modules()):
+        if isinstance(layer, QuantLinear):
+            model.set_submodule(path, dense_linear(layer.weight.dequantize().double(), layer.bias))
+    return model
 
 
 @pytest.mark.parametrize("method", ["lora", "dora", "pissa", "ia3", "bitfit", "houlsby"])
 def test_over_quantized_layers(method):
-    model = fresh()
-    for path, layer in find_layers(model, ALL_LINEAR):
-        model.set_submodule(path, Fourfold(layer))
-    bare = model(tokens())
-    shake(adapt(model, method))
-    backward(model)
-    want = model(tokens())
+    """QLoRA (Dettmers et al., arXiv 2305.14314): gradients through the dequantization, and a merge
+    into plain floats, since quantizing the sum anew would change it."""
+    model, peer = (
+        shake(adapt(base, method).double()) for base in (quantized(), dense(quantized()))
+    )
+    own = {name: t for name, t in model.state_dict().items() if ".adapter." in name}
+    assert set(own) == set(own) & set(peer.state_dict())
+    peer.load_state_dict(own, strict=False)
+    bare = quantized()(tokens())
+    assert math.isclose(backward(model).item(), backward(peer).item(), rel_tol=1e-12)
+    theirs = dict(peer.named_parameters())
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    for name, parameter in trained:
+        torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=1e-9, atol=1e-12)
+    assert trained and not any(
+        p.grad is not None for p in model.parameters() if not p.requires_grad
+    )
     with disabled(model):
         assert torch.equal(model(tokens()), bare)
+    want = model.float()(tokens())
     if method != "houlsby":
         merge(model)
-        torch.testing.assert_close(model(tokens()), want, rtol=0, atol=1e-6)
+        torch.testing.assert_close(model(tokens()), want, rtol=0, atol=1e-5)
         assert isinstance(model.blocks[0].attention.v.merged_layer, nn.Linear)
 
 
 def test_a_layer_that_does_not_say_its_matrix_can_still_be_added_to():
     model = fresh()
     for path, layer in find_layers(model, ("q",)):
-        model.set_submodule(path, Fourfold(layer))
-        model.get_submodule(path).dequantize = None
-        model.get_submodule(path).forward = lambda x, layer=layer: layer(x)
+        model.set_submodule(path, Opaque(layer))
     adapt(model, "lora", targets="q")
     model(tokens())
     with pytest.raises(InputError, match="dequantize"):
         merge(model)
     with pytest.raises(InputError, match="dequantize"):
         adapt(unload(model), "dora", targets="q")
+
+
+class Opaque(nn.Module):
+    """Computes as a linear layer, and has no matrix to show."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.product = linear.forward
+
+    def forward(self, x):
+        return self.product(x)
 
 
 def test_any_model_with_linear_layers_will_do():

@@ -15,13 +15,16 @@ from minitrain.lab import ideas
 from minitrain.lab.drawing.figures import canvas
 from minitrain.lab.drawing.shapes import READABLE, contrast, ink_on
 from minitrain.lab.ideas import (
+    accumulated,
     activations,
     context,
-    expert_exchange,
+    doubling,
     experts,
+    five_collectives,
     formats,
     merged,
     mesh,
+    messages,
     overlap,
     pareto,
     ring,
@@ -35,6 +38,7 @@ from minitrain.lab.ideas import (
     vocabulary,
     zero,
 )
+from minitrain.lab.ideas.expert_exchange import stages as exchange_stages
 from minitrain.lab.ideas.heads_for_tokens import holder
 from minitrain.lab.ideas.ring_gradients import RANKS, parts
 from minitrain.lab.ideas.schematic import Schematic
@@ -151,7 +155,7 @@ def test_ring_attention_computes_every_block_below_the_diagonal_once(order: str,
 
 @pytest.mark.parametrize("load, computed", [("even", [6, 6]), ("uneven", [9, 3])])
 def test_rows_reach_their_experts_and_come_home(load: str, computed: list[int]):
-    own, arrived, sorted_rows, home = expert_exchange.stages(load)
+    own, arrived, sorted_rows, home = exchange_stages(load)
     assert home == own and [len(rows) for rows in arrived] == computed
     for rank, rows in enumerate(sorted_rows):
         assert sorted(rows) == sorted(arrived[rank]) and sorted(arrived[rank]) == arrived[rank]
@@ -230,6 +234,32 @@ def test_one_rank_has_the_word_and_the_others_do_not():
         answers = vocabulary.answers(token)
         assert answers.count(None) == vocabulary.RANKS - 1
         assert answers[token // vocabulary.ROWS] == token % vocabulary.ROWS
+
+
+def test_collectives_agree_with_each_other():
+    scattered, summed = (five_collectives.states(k)[1] for k in ("reduce-scatter", "all-reduce"))
+    assert scattered == five_collectives.diagonal(summed) and summed[0] == ["Σ0", "Σ1", "Σ2", "Σ3"]
+    before, after = five_collectives.states("all-to-all")
+    assert [list(row) for row in zip(*after)] == before
+
+
+def test_a_message_waits_for_who_is_late_and_pays_its_latency():
+    assert messages.waits(5) == (3, 0) and messages.waits(1) == (0, 1)
+    one, eight = (sum(messages.microseconds(count, 256)) for count in (1, 8))
+    assert math.isclose(eight - one, 7 * 30)
+
+
+def test_accumulation_saves_all_messages_but_one():
+    saved = accumulated.units(5, 5) - accumulated.units(5, 1)
+    assert math.isclose(saved, 4 * accumulated.MESSAGE)
+
+
+def test_doubling_sums_twice_as_many_parts_in_each_swap():
+    for rank in range(8):
+        assert [doubling.summed(rank, k)[1] - doubling.summed(rank, k)[0] + 1 for k in range(4)] == [1, 2, 4, 8]  # fmt: skip
+        for swap in range(3):
+            (first, last), (other, _) = doubling.summed(rank, swap), doubling.summed(rank ^ 2**swap, swap)  # fmt: skip
+            assert first <= rank <= last and other not in range(first, last + 1)
 
 
 def test_the_rest_is_as_its_formula_says():
