@@ -13,15 +13,22 @@
 
 # %% tags=["setup"]
 import torch
-from minitrain.lab import Lab, show
+from minitrain.lab import Lab, ideas, show
 
 lab = Lab("e05_activation_memory")
 
 # %% [markdown]
 # ## 1 · Forget, and compute again
 #
-# A matmul's backward needs its input, a softmax's its output. So autograd keeps nearly every tensor of the forward: the
-# *activations*. Their bytes grow with batch, length and depth, and soon outweigh the weights.
+# Backward cannot do without the forward's numbers. Take a product $Y = XW$. The gradient of its weights is
+# $\partial W = X^\top \, \partial Y$, so the *input* $X$ has to be there when $\partial Y$ arrives. A softmax, $p = \mathrm{softmax}(s)$, has $\partial s = p \odot (\partial p - \sum p \, \partial p)$,
+# so its *output* has to be there.
+#
+# Autograd keeps all the tensors that backward will ask for: the *activations*. Weights have a fixed size, but activations grow with the batch, with the length of the text and
+# with the depth of the model, and they soon outweigh everything else.
+
+# %% [markdown]
+# We look at the small Llama of [e01 · Baseline](e01_baseline.ipynb), with 8 blocks.
 
 # %%
 from minitrain.measure.memory import MemoryLedger
@@ -39,9 +46,10 @@ def loss_of(model, tokens):
 
 
 # %% [markdown]
-# **Predict**: a block of this model takes a vector of D = 128 numbers for each token: 512 bytes in float32. How many bytes
-# does it save for backward, for each token? Attention is fused and has 4 query and 2 key/value heads of 32; the MLP is 448
-# wide.
+# **Predict**: a block of this model takes a vector of $D = 128$ numbers for each token: 512 bytes in float32. How many
+# bytes does the block save for backward, for each token? Its attention is one fused operation, with 4 query heads and
+# 2 key/value heads of 32 numbers each. Its MLP computes $\mathrm{down}(\mathrm{silu}(\mathrm{gate}(x)) \cdot
+# \mathrm{up}(x))$ and is 448 numbers wide.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -49,6 +57,9 @@ guess = 4 * (4 * 128 + 2 * 128 + 2 * 64 + 4 * 448)
 ### LAB guess = None  # bytes a token and block, your guess
 ### END SOLUTION
 lab.predict("block_bytes", guess, unit="B")
+
+# %% [markdown]
+# The package's `MemoryLedger` knows which tensors are held, and for what. Two blocks' bytes less one block's are one block's.
 
 
 # %%
@@ -61,14 +72,40 @@ def saved_bytes(model, tokens):
 
 one, two = (build(preset(lab.size("preset"), layers=n)) for n in (1, 2))
 block_bytes = (saved_bytes(two, tokens) - saved_bytes(one, tokens)) / (B * T)
-lab.reveal("block_bytes", block_bytes, note="two layers' bytes less one layer's")
+lab.reveal("block_bytes", block_bytes, config=config)
 
 # %% [markdown]
-# **Explain**: most people guess too low. Each of the block's steps keeps its own input, output or both. Section 2 takes
-# this number apart.
+# **Explain**: most people guess too low, because they think of the block's input and output. But every step inside the block
+# keeps its own input, its output or both: 10,776 bytes for each token, 21 times the block's input. Section 2 takes this
+# number apart.
 #
-# *Checkpointing* keeps a function's **inputs** only. When backward comes by, it runs the function once more, and then its
-# backward ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)).
+# *Checkpointing* ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)) makes a different bargain. Of a function, it keeps
+# the **inputs** only. When backward comes by, it runs the function a second time, and then runs the backward of this second
+# run. The picture shows a chain of six layers, each of which saves four units, one of them its input. The handle changes
+# what is kept.
+
+# %%
+ideas.recomputation()
+
+# %% [markdown]
+# Read the bars from left to right. If everything is kept, each forward (blue) adds four units, and the most is held at the
+# turn from forward to backward: $6 \cdot 4 = 24$.
+#
+# If inputs only are kept, each forward adds one unit. At the turn, the last layer runs again (orange) and makes the other
+# three units that its backward (green) needs. Then all four go away. At no time do two layers have
+# their four units at once, and the peak is $5 \cdot 1 + 4 = 9$. The price: six orange bars, one
+# more forward.
+
+# %% [markdown]
+# Two things have to be true of the second run.
+#
+# First, its **gradients must be those of the first run**. The inputs that were kept still belong to the graph of whatever
+# made them. If the repetition were joined to that graph, its backward would run on into it, and everything before the
+# function would get its gradient twice. So the repetition starts from inputs that are cut off from their past. The gradient
+# that arrives at them is handed back.
+#
+# Second, its **random numbers must be those of the first run**. Dropout draws a mask. With a new mask, backward would
+# belong to another function than the one whose loss was computed.
 
 # %% [markdown]
 # ### Exercise 1 · `Checkpoint`
@@ -133,6 +170,10 @@ Checkpoint = lab.grade(Checkpoint)
 #
 # </details>
 
+# %% [markdown]
+# Now all blocks of the model run in *your* `Checkpoint`. The same operations run on the same numbers, so the gradients must
+# agree in every bit.
+
 
 # %% tags=["nbval-check-output"]
 def stack_of_checkpoints(blocks, x, turns, mask):
@@ -152,68 +193,91 @@ for name, each in [("plain", plain), ("yours", forgetful)]:
     print(f"{name}: {show.bytes_text(saved_bytes(each, tokens))} saved for backward")
 
 # %% [markdown]
+# **Takeaway**: 22.9 MB saved for backward became 1.84 MB, 12 times less, and no gradient moved by a bit. The factor is not
+# 21 because logits and loss, which no block holds, are saved as before.
+#
 # > **Note.** From here on the package's `checkpoint` runs your choices. It replaces the saved tensors only, as PyTorch's
 # > non-reentrant one does: hooks then run once, and inputs may be anything.
-#
+
+# %% [markdown]
 # ## 2 · Keep what is dear
 #
-# What does each operation of a block cost per byte of its result? With fused attention, and written out (`bmm`):
+# Section 1 forgot everything inside a block. But some of these tensors were dear to compute, and some are only large. The
+# picture lists them in the order of forward. $D = 128$
+# is the width of the stream between blocks. $HC$ is the width of all queries, $H = 4$ heads of $C = 32$ numbers, and
+# $KC$ with $K = 2$ that of all keys. $F = 448$ is the width of the MLP. Move the handle from `none` to `selective` and
+# to `full`.
+
+# %%
+ideas.block_tensors()
+
+# %% [markdown]
+# With `none`, the blue bars add up to $4D + 2HC + 2KC + 4F$ numbers. There are $H + 2$ more in float32, too few for a
+# bar: a log-sum of each head's softmax, and the root mean square of each norm. At $4$ bytes a number this gives your block
+# of section 1:
+#
+# $$4\,(4 \cdot 128 + 2 \cdot 128 + 2 \cdot 64 + 4 \cdot 448) + 4\,(4 + 2) = 10{,}776 \text{ bytes a token.}$$
+#
+# Two thirds of it are the four tensors of width $F$. Two of these, $\mathrm{silu}(\mathrm{gate})$ and its product with
+# $\mathrm{up}$, follow from the other two by one multiplication for each number.
+
+# %% [markdown]
+# How dear is a tensor to make? Let an operation make results of 4 bytes each, and let each result be a sum over $n$
+# products. A product and its addition are 2 FLOPs, so the operation costs
+#
+# $$\frac{2n \text{ FLOPs}}{4 \text{ bytes}} = \frac{n}{2} \text{ FLOPs for each byte of its result.}$$
+#
+# A product with weights sums over $n = D$ or $n = F$: 64 or 224 FLOPs a byte. The scores $QK^\top$ sum over one head only,
+# $n = C = 32$: 16 FLOPs a byte. An activation has no product at all. The next cell counts what
+# the operations of a block cost, once with fused attention and once with attention *written out*, where the scores
+# are a tensor (`bmm` is the batched product).
 
 # %% tags=["experiment"]
-from minitrain.measure.flops import counted_flops
+from minitrain.measure.operations import operations_of
 from minitrain.model.attention.grouped_query import attention, attention_naive
 from minitrain.model.transformer import exchange_attention
-from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Operations(TorchDispatchMode):
-    """Counts each operation's calls, the bytes that it makes, and its FLOPs."""
-
-    def __init__(self):
-        super().__init__()
-        self.rows = {}
-
-    def __torch_dispatch__(self, op, types, args=(), options=None):
-        out = []
-        flops = counted_flops(lambda: out.append(op(*args, **(options or {}))))
-        made = out[0][0] if isinstance(out[0], tuple) else out[0]
-        if isinstance(made, torch.Tensor) and "view" not in str(op) and not op.is_view:
-            empty = {"operation": op.overloadpacket.__name__, "calls": 0, "bytes": 0}
-            row = self.rows.setdefault(op, {**empty, "FLOPs": 0})
-            row["calls"] += 1
-            row["bytes"] += made.nbytes
-            row["FLOPs"] += flops
-        return out[0]
-
-
-def operations_of(kernel):
+def operations_of_block(kernel):
     """The operations of one block's forward, most FLOPs a byte first."""
     model = exchange_attention(build(config), kernel, lambda x, *_: None)
     x = model.embed(tokens[:, :-1])
     turns, mask = model.surroundings(x)
-    with Operations() as operations:
-        model.blocks[0](x, turns, mask)
-    rows = [
-        {**r, "FLOPs/byte": r["FLOPs"] / r["bytes"]} for r in operations.rows.values()
-    ]
-    return sorted(rows, key=lambda row: -row["FLOPs/byte"])
+    return operations_of(lambda: model.blocks[0](x, turns, mask))
 
 
+def in_words(row):
+    dear = row["FLOPs"] / row["bytes"]
+    return {
+        "operation": row["operation"],
+        "calls": row["calls"],
+        "makes (kB)": row["bytes"] / 1e3,
+        "costs (MFLOP)": row["FLOPs"] / 1e6,
+        "FLOPs a byte": dear,
+    }
+
+
+# %% tags=["experiment"]
 for name, kernel in [("fused", attention), ("written out", attention_naive)]:
-    rows = operations_of(kernel)
+    found = operations_of_block(kernel)
+    dear = [row for row in found if row["FLOPs"]]
+    large = sorted(found[len(dear) :], key=lambda row: -row["bytes"])[:4]
     show.table(
-        [row for row in rows if row["FLOPs"]]
-        + sorted((row for row in rows if not row["FLOPs"]), key=lambda r: -r["bytes"])[
-            :4
-        ],
+        [in_words(row) for row in dear + large],
         caption=f"Attention {name}: what is dear to compute, then what is only large",
-        formats={"bytes": show.bytes_text, "FLOPs": show.count_text},
+        formats=dict.fromkeys(
+            ["makes (kB)", "costs (MFLOP)", "FLOPs a byte"], "{:,.1f}".format
+        ),
     )
 
 # %% [markdown]
-# **Explain**: element-wise steps hold half of the bytes and cost next to nothing: repeat them. Products with weights are
-# dear: keep them. `bmm`, the T x T scores, makes the most bytes for its FLOPs: repeat it. The fused kernel never makes them:
-# keep its result ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)).
+# **Explain**: the steps that work number by number (`mul`, `add`, `silu`) make over half of the bytes and cost no product:
+# *repeat* them. `mm`, the products with weights, cost 79 FLOPs for a byte: *keep* them. `bmm`, with 26, has the fewest
+# of all products, and the scores among them grow with the square of the length: *repeat* it. The fused kernel does the FLOPs
+# of both `bmm` and writes the result only, at 128 FLOPs a byte: *keep* its result.
+#
+# This choice is [Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)'s *selective recomputation*. The package asks a
+# function of yours for each operation whether its result is to be kept, and repeats all the others.
 
 # %% [markdown]
 # ### Exercise 2 · `keep`
@@ -256,46 +320,54 @@ keep = lab.grade(keep)
 # </details>
 
 # %% [markdown]
-# **Experiment**: bytes saved a token and block, against the formula. Widths: D of the stream, HC and KC of queries and
-# keys, F of the MLP.
+# **Experiment**: the bytes saved for each token and block, measured by the ledger, against the closed form of the picture's
+# three positions:
 #
-# | | none | selective | full |
-# |---|---|---|---|
-# | norms | 4 D | 2 D | D |
-# | attention | 2 HC + 2 KC | the same | 0 |
-# | MLP | 4 F | 2 F | 0 |
-# | float32 | H + 2 | H | 0 |
+# | recompute | numbers in the model's format | numbers in float32 |
+# |---|---|---|
+# | none | $4D + 2HC + 2KC + 4F$ | $H + 2$ |
+# | selective | $2D + 2HC + 2KC + 2F$ | $H$ |
+# | full | $D$ | 0 |
+#
+# The formula must hold for both formats and every batch shape.
 
 # %% tags=["experiment"]
 from minitrain.measure.predicted_memory import block_bytes_per_token
 from minitrain.memory.segments import recompute
 
+
+def of_one_block(dtype, how, text):
+    """Bytes saved of `text`: two layers' less one layer's, as in section 1."""
+    total = {}
+    for layers in (1, 2):
+        model = build(preset(lab.size("preset"), layers=layers), dtype=dtype)
+        total[layers] = saved_bytes(recompute(model, how, policy=keep), text)
+    return total[2] - total[1]
+
+
+ways_to_save = ["none", "selective", "full"]
 saved = []
+
+# %% tags=["experiment"]
 for dtype in (torch.float32, torch.bfloat16):
     for batch, length in lab.size("shapes"):
         text = torch.randint(config.vocab_size, (batch, length + 1))
-        for how in ("none", "selective", "full"):
-            total = {}
-            for layers in (1, 2):
-                model = build(preset(lab.size("preset"), layers=layers), dtype=dtype)
-                total[layers] = saved_bytes(recompute(model, how, policy=keep), text)
-            saved.append({
-                "recompute": how, "dtype": str(dtype).removeprefix("torch."),
-                "batch": batch, "length": length,
-                "block_bytes": (total[2] - total[1]) / (batch * length),
-                "formula_bytes": block_bytes_per_token(config, dtype, how),
-            })  # fmt: skip
+        for how in ways_to_save:
+            row = {"recompute": how, "dtype": str(dtype).removeprefix("torch.")}
+            row |= {"batch": batch, "length": length}
+            row["block_bytes"] = of_one_block(dtype, how, text) / (batch * length)
+            row["formula_bytes"] = block_bytes_per_token(config, dtype, how)
+            saved.append(row)
 
 # %% tags=["grade"]
 lab.experiment("saved", saved)
 
 # %%
 first = {row["recompute"]: row for row in reversed(saved) if row["dtype"] == "float32"}
-ways = ["none", "selective", "full"]
 show.bars(
-    ways,
-    [first[way]["block_bytes"] for way in ways],
-    theory=[first[way]["formula_bytes"] for way in ways],
+    ways_to_save,
+    [first[way]["block_bytes"] for way in ways_to_save],
+    theory=[first[way]["formula_bytes"] for way in ways_to_save],
     y="bytes a token and block",
     title="Saved for backward, float32 (counted: any machine)",
     alt="Bytes saved a token and block: 10,776 with none, 6,160 selective, 512 full.",
@@ -303,12 +375,46 @@ show.bars(
 )
 
 # %% [markdown]
-# **Takeaway**: selective repeats no matmul and saves over 40% of the bytes; full keeps 1/21. Korthikanti's `sbh (34 + 5as/h)`
-# is this sum for GPT; fused attention drops `5as/h`.
+# **Takeaway**: selective recomputation repeats no matmul and saves 43% of the bytes (6,160 instead of 10,776); full keeps
+# 512, one in 21.
 #
+# Korthikanti's formula for a GPT is the same sum. With $s$ tokens of $b$ texts, width $h$ and $a$ heads, a layer in 16 bits
+# saves
+#
+# $$s\,b\,h \left(34 + \frac{5\,a\,s}{h}\right) \text{ bytes.}$$
+#
+# The second term is attention written out. For GPT-3 ($a = 96$, $s = 2048$, $h = 12288$) it is 80 beside the 34: more than
+# two thirds of the memory. Fused attention drops it, which is why our formula for a Llama has no term with the square of the
+# length.
+
+# %% [markdown]
 # ## 3 · Where to cut
 #
-# A repeated *segment* of several layers holds one input, and for a moment all its layers save.
+# So far each block was repeated by itself. But a repeated piece may be longer. A *segment* of $k$ layers keeps the input of
+# its first layer only, so that a model of $L$ layers holds $L/k$ inputs after forward instead of $L$. There is a price: when
+# backward reaches a segment, the segment runs again as a whole, and for that moment *all* that its $k$ layers save is held.
+#
+# **Predict**: 36 linear layers, each of which saves its input and nothing else. In segments of how many layers is the peak
+# lowest?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = 6
+### LAB guess = None  # layers a segment, your guess
+### END SOLUTION
+lab.predict("segment_length", guess)
+
+# %% [markdown]
+# The picture shows 16 such layers: what is held after forward, what is held while the last segment runs back, and how many
+# boxes that makes. Move the handle from no segments to 16.
+
+# %%
+ideas.checkpoints()
+
+# %% [markdown]
+# A *plan* is a list of segments. A segment's mode is `"full"` if it is repeated, and
+# `"none"` if all that its layers save is kept. A `Layer` says what one layer costs: the bytes of its
+# input, the bytes that it saves (its input included), and the work of its forward in any unit.
 
 # %%
 from typing import NamedTuple
@@ -325,6 +431,12 @@ class Segment(NamedTuple):
 
 
 print(Layer(input_bytes=1, saved_bytes=21, cost=1))
+
+# %% [markdown]
+# What is the peak of such a plan? Backward goes through the segments from the last to the first, so take any one of them and
+# ask what is held at its own backward. The segments *behind* it have had their backward, and are gone. The segments *before*
+# it still wait, each with what forward left of it. And the segment itself has all that its layers save, whether this was kept
+# or has just been made again. The peak of the plan is the largest of these sums over all segments.
 
 # %% [markdown]
 # ### Exercise 3 · `plan_peak`
@@ -372,20 +484,13 @@ plan_peak = lab.grade(plan_peak)
 # </details>
 
 # %% [markdown]
-# **Predict**: 36 linear layers, each of which saves its input only. In segments of how many layers is the peak lowest?
-
-# %% tags=["question"]
-### BEGIN SOLUTION
-guess = 6
-### LAB guess = None  # layers a segment, your guess
-### END SOLUTION
-lab.predict("segment_length", guess)
+# Now 36 linear layers run in your `Checkpoint`, in segments of each length that divides 36. The ledger measures the peak, and
+# your `plan_peak` predicts it. A layer's input has 256 rows of 64 numbers, 65.5 kB.
 
 # %% tags=["experiment"]
 depth, width, rows = 36, 64, 256
-chain = torch.nn.Sequential(
-    *(torch.nn.Linear(width, width, bias=False) for _ in range(depth))
-)
+linears = [torch.nn.Linear(width, width, bias=False) for _ in range(depth)]
+chain = torch.nn.Sequential(*linears)
 layer = Layer(input_bytes=4 * rows * width, saved_bytes=4 * rows * width, cost=1)
 
 
@@ -395,19 +500,23 @@ def cut(layers, length):
     return [Segment(i, min(i + length, layers), "full") for i in starts]
 
 
-segments = []
-for length in (1, 2, 3, 4, 6, 9, 12, 18, 36):
+def measured_peak(plan):
     x = torch.randn(rows, width, requires_grad=True)
     with MemoryLedger(chain) as ledger:
-        h = x
-        for start, stop, _ in cut(depth, length):
-            h = Checkpoint.apply(chain[start:stop], h)
-        h.sum().backward()
-    predicted = plan_peak(cut(depth, length), [layer] * depth)
-    segments.append({
-        "layers": depth, "length": length, "input_bytes": layer.input_bytes,
-        "peak_bytes": ledger.highest["activations"], "predicted_bytes": predicted,
-    })  # fmt: skip
+        for start, stop, _ in plan:
+            x = Checkpoint.apply(chain[start:stop], x)
+        x.sum().backward()
+    return ledger.highest["activations"]
+
+
+# %% tags=["experiment"]
+segments = []
+for length in (1, 2, 3, 4, 6, 9, 12, 18, 36):
+    plan = cut(depth, length)
+    row = {"layers": depth, "length": length, "input_bytes": layer.input_bytes}
+    row["peak_bytes"] = measured_peak(plan)
+    row["predicted_bytes"] = plan_peak(plan, [layer] * depth)
+    segments.append(row)
 
 # %% tags=["grade"]
 lab.experiment("segments", segments)
@@ -419,20 +528,35 @@ show.lines(
     theory={"your plan_peak": (length, [r["predicted_bytes"] / 1e6 for r in segments])},
     x="layers a segment",
     y="peak of activations (MB)",
-    title="36 layers that save their input only: √36 is best",
+    title="36 layers that save their input only",
     alt="Peak of activations against segment length: a valley at six layers of 36.",
 )
 best = min(segments, key=lambda row: row["peak_bytes"])["length"]
-lab.reveal(
-    "segment_length", best, formula=6, note="√L, where a layer saves only its input"
-)
+lab.reveal("segment_length", best, layers=depth)
 
 # %% [markdown]
-# **Explain**: L/k inputs plus k layers are least at k = √L. A Transformer block saves A = 21 times its input I: then it is
-# √(L·I/A).
+# **Explain**: let $L$ be the number of layers, $k$ the layers of a segment, $I$ the bytes of an input and $A$ the bytes that
+# a layer saves. There are $L/k$ inputs, and in the worst moment $k$ layers' savings:
 #
-# **Question**: Llama 3 405B has 126 blocks. With the bytes of your float32 rows "full" (its input) and "none" in `saved`: in
-# segments of how many is the peak lowest?
+# $$M(k) \approx I\,\frac{L}{k} + A\,k, \qquad M'(k) = -\frac{I L}{k^2} + A = 0
+# \quad\Rightarrow\quad k = \sqrt{\frac{L\,I}{A}}.$$
+#
+# Our linear layers have $A = I$, so $k = \sqrt{36} = 6$, and the peak falls from 36 inputs to about $6 + 6$. A block of a
+# Transformer saves much more than its input, so that its best $k$ is far below $\sqrt{L}$.
+
+# %% [markdown]
+# **Question**: Llama 3 405B has 126 blocks. Suppose that the input and the savings of a block stand to each other as in our
+# small model: take the float32 rows "full" (its input) and "none" (all it saves) of this table. In segments of how many
+# blocks is the peak lowest, by your `plan_peak`?
+
+# %%
+show.table(
+    [
+        {"recompute": way, "bytes a token and block": first[way]["block_bytes"]}
+        for way in ways_to_save
+    ],
+    formats={"bytes a token and block": "{:,.0f}".format},
+)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -445,6 +569,21 @@ blocks_a_segment = min(peaks, key=peaks.get)
 
 # %% tags=["grade"]
 lab.answer("blocks_a_segment", blocks_a_segment)
+
+# %% [markdown]
+# In practice one has a *budget*: so many bytes are free, and the plan should fit and repeat **as little as possible**. If a
+# segment is one kept layer, or any number of repeated ones, 24 layers have 7.8 billion plans.
+#
+# They need not all be looked at. Suppose that two plans of the first $i$ layers are there. Whatever comes behind them does
+# not see how they were cut. It only sees how many bytes they *hold*, because these lie below its own peak. So if one of the
+# two repeats no less and holds no less than the other, no continuation can make it the better one: it is beaten, and may be
+# dropped.
+
+# %% [markdown]
+# This gives an algorithm from left to right. For each $i$, keep the *unbeaten* partial plans of the first $i$ layers: sorted
+# by cost, each must hold less than all before it. Each is extended by each segment that can come next and whose backward fits
+# into the budget beside what is held, and the longer plan is filed under its own number of layers. When all layers are
+# covered, the cheapest partial plan is the answer.
 
 # %% [markdown]
 # ### Exercise 4 · `optimal_plan`
@@ -517,10 +656,14 @@ optimal_plan = lab.grade(optimal_plan)
 # %% [markdown]
 # ## 4 · Memory against compute
 #
-# Seven ways through one model of 8 blocks: yours, torch's manner, and the corners. Bytes and FLOPs are counted, so they
-# are exact; seconds are this machine's.
+# Seven ways through one model of 8 blocks. Bytes and FLOPs are counted, so they are exact on every machine. The seconds are
+# this machine's.
 #
-# **Predict**: forward is a third of a step's FLOPs. By what fraction of a step's FLOPs does full recomputation add to it?
+# For each product $Y = XW$ of forward, backward computes two of the same size: $\partial X = \partial Y\, W^\top$ and
+# $\partial W = X^\top \partial Y$.
+#
+# **Predict**: by what fraction of a plain step's FLOPs does full recomputation, each block run again from its input to its
+# end, add to the step?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -530,14 +673,10 @@ guess = 0.33
 lab.predict("extra_of_full", guess)
 
 # %% tags=["experiment"]
-import time
-
-from minitrain.measure.flops import model_flops
 from minitrain.memory.placement import uniform_plan
-from minitrain.memory.segments import Segmented
-from minitrain.memory.segments import block_layers
+from minitrain.memory.segments import Segmented, block_layers
 
-chosen = block_layers(config, B, T)[0]  # closed form, as in section 2
+chosen = block_layers(config, B, T)[0]  # a block as a Layer, in closed form
 blocks = [Layer(chosen.input_bytes, chosen.saved_bytes, chosen.cost)] * config.layers
 budget = 0.4 * sum(block.saved_bytes for block in blocks)
 full = uniform_plan(config.layers, "full")
@@ -550,12 +689,28 @@ ways = {
     "full, to its end": Segmented(full, stop_early=False),
     "your Checkpoint": stack_of_checkpoints,
 }
+
+# %% [markdown]
+# The next cell is folded. It runs each way under the ledger, under the FLOP counter, and a few times by the clock, of which
+# it keeps the fastest. Out of it comes the table `tradeoff`.
+
+# %% tags=["experiment", "folded"]
+import time
+
+from minitrain.measure.flops import counted_flops, model_flops
+
 model, tradeoff = build(config), []
 
 
 def step():
     model.zero_grad(set_to_none=True)
     loss_of(model, tokens).backward()
+
+
+def seconds_of_step():
+    begin = time.perf_counter()
+    step()
+    return time.perf_counter() - begin
 
 
 for name, way in ways.items():
@@ -565,16 +720,44 @@ for name, way in ways.items():
         loss = loss_of(model, tokens)
         held = ledger.now["activations"]
         loss.backward()
-    extra = counted_flops(step) / model_flops(config, B, T) - 1
-    seconds = []
-    for _ in range(lab.size("repeats")):
-        begin = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - begin)
-    peak = ledger.peak["activations"] + ledger.peak["temporaries"]
-    tradeoff.append({"way": name, "saved_bytes": held, "peak_bytes": peak,
-                     "extra_flops": extra, "step_seconds": min(seconds)})  # fmt: skip
+    row = {"way": name, "saved_bytes": held}
+    row["peak_bytes"] = ledger.peak["activations"] + ledger.peak["temporaries"]
+    row["extra_flops"] = counted_flops(step) / model_flops(config, B, T) - 1
+    row["step_seconds"] = min(seconds_of_step() for _ in range(lab.size("repeats")))
+    tradeoff.append(row)
 
+# %% tags=["grade"]
+lab.experiment("tradeoff", tradeoff)
+
+# %% tags=["experiment"]
+show.table(
+    [
+        {
+            "way": row["way"],
+            "held after forward (MB)": row["saved_bytes"] / 1e6,
+            "peak (MB)": row["peak_bytes"] / 1e6,
+            "extra FLOPs (% of a step)": 100 * row["extra_flops"],
+            "a step (ms)": 1e3 * row["step_seconds"],
+        }
+        for row in tradeoff
+    ],
+    formats=dict.fromkeys(
+        ["held after forward (MB)", "peak (MB)", "extra FLOPs (% of a step)"],
+        "{:.2f}".format,
+    )
+    | {"a step (ms)": "{:.0f}".format},
+)
+by_way = {row["way"]: row["extra_flops"] for row in tradeoff}
+lab.reveal("extra_of_full", by_way["full, to its end"], config=config, length=T)
+
+# %% [markdown]
+# **Explain**: backward costs twice what forward does, so forward is a third of a step. Full recomputation adds one more
+# forward: this is the famous 33%. We measure 32.3%, because the head of the model is no block and is not repeated.
+#
+# Now as a picture, from a folded cell. The line is *your* `optimal_plan` for every budget, predicted for the blocks alone;
+# the dots are measured, with all activations.
+
+# %% tags=["experiment", "folded"]
 frontier = []  # for every budget, the peak and the cost of your optimal plan
 for share in range(20, 105, 4):
     plan = optimal_plan(blocks, share / 100 * config.layers * blocks[0].saved_bytes)
@@ -583,18 +766,6 @@ for share in range(20, 105, 4):
     percent = 100 * again / model_flops(config, B, T)
     frontier.append((plan_peak(plan, blocks) / 1e6, percent))
 
-# %% tags=["grade"]
-lab.experiment("tradeoff", tradeoff)
-
-# %% [markdown]
-# Line: *your* `optimal_plan` for every budget, predicted for the blocks. Dots: measured, all activations. Selective is below
-# the line, whose plans keep or repeat whole blocks. The line ends below full: the last block's backward comes at once, so
-# repeating it spares nothing. √L saves least after forward, yet peaks higher: three blocks at a time.
-
-# %% tags=["experiment"]
-show.table(
-    tradeoff, formats={"saved_bytes": show.bytes_text, "peak_bytes": show.bytes_text}
-)
 with show.canvas() as (figure, axes):
     axes.step(*zip(*frontier), where="post", color=show.COLORS[0])
     label = {"xytext": (9, 6), "textcoords": "offset points", "color": show.COLORS[0]}
@@ -608,14 +779,28 @@ with show.canvas() as (figure, axes):
     axes.set(xlim=(0, 1.17 * most), ylim=(-2, 37))
     axes.set_title("Memory against compute (counted)")
 show.figure(figure, alt="Extra FLOPs against peak bytes: seven ways and the frontier.")
-by_way = {row["way"]: row["extra_flops"] for row in tradeoff}
-lab.reveal(
-    "extra_of_full", by_way["full, to its end"], 1 / 3, "1/3 less the head's share"
-)
 
 # %% [markdown]
-# **Explain**: the famous 33% is a whole forward more. PyTorch and the package **stop early**, at the last tensor that
-# backward needs: nobody needs the *result* of a block's last matmul, `down`.
+# - **Selective lies below the line.** The line's plans keep or repeat whole blocks; selective chooses inside each block.
+# - **The line ends below full.** The last block's backward comes at once, so that repeating it would spare nothing, and an
+#   optimal plan keeps it.
+# - **√L saves least after forward, and yet peaks higher** (9.4 MB against 3.8): three blocks' savings are there at a time.
+#   By section 3, the best length here is $\sqrt{8/21} < 1$, so one block.
+# - **Selective adds no FLOPs, and yet is the slowest or nearly so.** The next cell says why.
+
+# %% [markdown]
+# To keep some results and repeat others, the package steps in between Python and PyTorch at *every operation*, in forward
+# and again in the repetition (so does PyTorch's own selective checkpoint). The 8 blocks run about 560 operations in a forward,
+# so Python is called about 1,100 times a step. At some 20 µs a call this is 22 ms: it does not depend on the size of the
+# tensors. Our tensors are tiny: 256 tokens, and a plain step of 30 to 45 ms.
+#
+# With 16 times the tokens (8 texts of 512) we measured, on one thread of this course's CPU, 0.81 s for none, 0.85 s for
+# selective and 0.99 s for full: 6% against 23% more, the order that the FLOPs promise.
+
+# %% [markdown]
+# In your table, "full, to its end" repeats a block from its first operation to its last. PyTorch
+# and the package **stop early**: at the last tensor that backward needs, the repetition is given up. What comes after it is
+# the *result* of the block's last matmul, `down`, and no backward asks for it.
 #
 # **Question**: what share of the repeated forward does that spare? Read it off your two "full" rows, from 0 to 1.
 
@@ -629,13 +814,52 @@ spared = 1 - by_way["full"] / by_way["full, to its end"]
 lab.answer("spared", spared)
 
 # %% [markdown]
-# **Takeaway**: selective costs no matmul, full 25% or 33%.
-#
+# **Takeaway**: at the peak, 23.9 MB became 15.2 MB with selective recomputation and no repeated matmul, or 3.8 MB with full
+# recomputation for 25% more FLOPs when it stops early (32% when it does not).
+
+# %% [markdown]
 # ## 5 · Never an L x L tensor
 #
-# Written out, attention saves H·L numbers *a token*. But softmax needs no whole row at once: sum exp(score - m), m
-# the greatest *so far*. A greater one shrinks the sum by exp(m - new): the *online softmax*
+# Now $L$ is the number of *tokens*, as in the literature on attention. Written out, attention keeps a softmax weight for each
+# head and pair of tokens: $H L^2$ numbers. With $H = 2$ heads and
+# $L = 2048$ tokens, one such tensor has
+#
+# $$4 \cdot 2 \cdot 2048^2 = 33.6 \text{ MB},$$
+#
+# and several of them are there at once. The queries, keys and values that it is made of have $4 \cdot 3 \cdot H C L$
+# bytes: 3.1 MB with $C = 64$ numbers a head. Recomputation does not help, since backward makes the same tensor again.
+# We need a way that never makes it.
+
+# %% [markdown]
+# The row of query $i$ is a weighted mean of values $v_j$. With the scores $s_j = q_i \cdot k_j / \sqrt{C}$,
+#
+# $$o = \frac{\sum_j e^{s_j - m}\, v_j}{\sum_j e^{s_j - m}}, \qquad m = \max_j s_j.$$
+#
+# The maximum cancels; it is there so that no exponential overflows. Both sums could be taken piece by piece, if $m$ were
+# known from the start. It is not. But suppose that both were summed with the greatest score *so far*, $m$, and that a tile of
+# new keys brings a greater one, $m'$. Since $e^{s - m'} = e^{s - m}\, e^{m - m'}$, both old
+# sums become right by **one** multiplication with $e^{m - m'}$. This is the *online softmax*
 # ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
+
+# %%
+ideas.attention_tiles()
+
+# %% [markdown]
+# The grid has a tile of queries in each row and a tile of keys in each column. Only the orange tile is in memory. White tiles
+# lie after the query and are never computed. The table at the right follows one query through the last row: the greatest score
+# so far ($m$), the sum of exponentials (the denominator), and the factor $e^{m - m'}$ by which everything before was
+# multiplied.
+#
+# Move the handle. A tile with no greater score leaves the factor at 1. At the end of the row, numerator over denominator is
+# the exact softmax, not an approximation.
+
+# %% [markdown]
+# Backward will want the weights again. For this it is enough to save one number for each row, the *log-sum-exp*
+#
+# $$\mathrm{lse} = \log \sum_j e^{s_j} = m + \log \sum_j e^{s_j - m}, \qquad\text{since then}\quad p_j = e^{s_j -
+# \mathrm{lse}}.$$
+#
+# Which tiles are needed is the business of `Mask`. Here is what you can ask of it, and how `tiles` cuts a range.
 
 # %%
 from minitrain.model.attention.mask import Mask
@@ -719,12 +943,25 @@ tiled_forward = lab.grade(tiled_forward)
 # </details>
 
 # %% [markdown]
-# **Backward.** With the log-sum-exp saved, each tile of weights is made again in one step: `P = exp(scores - lse)`. With
-# dO the gradient of the output and `delta = rowsum(dO · O)`, given as (B, H, L):
+# **Backward.** Let $S$ be the scores of a tile, $P = e^{S - \mathrm{lse}}$ its weights, made again in one step, and
+# $dO$ the gradient of the output $O = PV$. By the product rule,
 #
-# ```
-# dV += Pᵀ dO       dS = P * (dO Vᵀ - delta)       dQ += dS K / √C       dK += dSᵀ Q / √C
-# ```
+# $$dV = P^\top dO, \qquad dP = dO\,V^\top.$$
+#
+# Through the softmax, a row $p$ of $P$ gets $ds = p \odot (dp - \sum_j p_j\, dp_j)$. The sum goes over *all* keys of
+# the row, so it seems that a tile alone cannot know it. But
+#
+# $$\sum_j p_j\, dp_j = \sum_j p_j\; (dO \cdot v_j) = dO \cdot \sum_j p_j v_j = dO \cdot O.$$
+#
+# Both rows are known: $\delta = \mathrm{rowsum}(dO \odot O)$.
+
+# %% [markdown]
+# With $S = QK^\top/\sqrt{C}$, the rest is the product rule once more. Each tile of queries and keys adds to
+#
+# $$dV \mathrel{+}= P^\top dO, \quad dS = P \odot (dO\,V^\top - \delta), \quad
+# dQ \mathrel{+}= \frac{dS\,K}{\sqrt{C}}, \quad dK \mathrel{+}= \frac{dS^\top Q}{\sqrt{C}}.$$
+#
+# You are given $dO$ as `d_out` (B, H, L, C), and $\mathrm{lse}$ and $\delta$ as `lse` and `delta` (B, H, L).
 
 # %% [markdown]
 # ### Exercise 6 · `tiled_backward`
@@ -780,6 +1017,9 @@ tiled_backward = lab.grade(tiled_backward)
 #
 # </details>
 
+# %% [markdown]
+# Your two functions now become the model's attention, in float64 so that rounding hides nothing.
+
 # %% tags=["nbval-check-output"]
 from minitrain.model.attention.tiled import Tiled
 
@@ -800,6 +1040,10 @@ worst = max(
 )
 print("all gradients as with PyTorch's kernel, to 1e-6:", worst.item() < 1e-6)
 
+# %% [markdown]
+# **Experiment**: the peak of one forward and backward, beyond the inputs, for lengths from 128 to 2048: attention written out
+# ("naive"), yours ("tiled") and PyTorch's kernel ("fused").
+
 # %% tags=["experiment"]
 heads, size = lab.size("heads"), lab.size("head_size")
 
@@ -816,17 +1060,18 @@ def peak_of(attend, length):
     return ledger.peak_bytes - given
 
 
+# %% tags=["experiment"]
 kernels = {"naive": attention_naive, "tiled": tiled, "fused": attention}
-lengths = [
-    {"kernel": name, "length": length, "heads": heads, "head_size": size,
-     "peak_bytes": peak_of(attend, length)}
-    for name, attend in kernels.items() for length in lab.size("lengths")
-]  # fmt: skip
+lengths = []
+for name, attend in kernels.items():
+    for length in lab.size("lengths"):
+        row = {"kernel": name, "length": length, "heads": heads, "head_size": size}
+        lengths.append({**row, "peak_bytes": peak_of(attend, length)})
 
 # %% tags=["grade"]
 lab.experiment("lengths", lengths)
 
-# %% tags=["picture"]
+# %% tags=["picture", "folded"]
 at = {(r["kernel"], r["length"]): r["peak_bytes"] / 1e6 for r in lengths}
 Ls = lab.size("lengths")
 with show.canvas() as (figure, axes):
@@ -857,8 +1102,20 @@ show.figure(
 )
 
 # %% [markdown]
+# **Explain**: "naive" rises fourfold with each doubling of the length, the others in the end twofold.
+# At 128 tokens, one tile is all there is, and tiles cost more than they spare.
+#
 # **Question**: written out, the peak grows as L². From your row at the longest length: how many tokens long may a text be
 # until this one layer's attention fills a GPU of 80 GB (80e9 bytes)?
+
+# %%
+show.table(
+    [
+        {"tokens": L, **{f"{name}, peak (MB)": at[name, L] for name in kernels}}
+        for L in Ls
+    ],
+    formats={f"{name}, peak (MB)": "{:.1f}".format for name in kernels},
+)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -869,13 +1126,18 @@ longest_naive = Ls[-1] * (80e9 / (1e6 * at["naive", Ls[-1]])) ** 0.5
 # %% tags=["grade"]
 lab.answer("longest_naive", longest_naive)
 
+# %% [markdown]
+# **Takeaway**: at 2048 tokens the tiles need 17 times less than attention written out, with the same result. The L² is gone
+# from memory only: all its FLOPs are still there.
+#
+# > **On GPUs.** Kernels do the same with tiles in on-chip memory, so that they are faster, too: see
+# > [triton.py](../minitrain/model/attention/triton.py). What does not fit even so can wait in the CPU's memory:
+# > [activation_offload.py](../minitrain/memory/activation_offload.py). This lab runs on the CPU, whatever the machine has: all of its
+# > numbers are a CPU's.
+
 # %%
 lab.score(read="minitrain/memory/recompute.py")
 
 # %% [markdown]
-# > **On GPUs.** Kernels do the same with tiles in on-chip memory, so they are faster too: see
-# > [triton.py](../minitrain/model/attention/triton.py). What does not fit even so can wait in the CPU's memory:
-# > [activation_offload.py](../minitrain/memory/activation_offload.py).
-#
 # Next: [e10 · Cost](e10_cost.ipynb) turns bytes and FLOPs into days and dollars, or go by the
 # [map of the course](index.ipynb).

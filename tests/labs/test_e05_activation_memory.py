@@ -11,10 +11,12 @@ from torch import nn
 from minitrain.errors import InputError
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
-from minitrain.measure.flops import counted_flops
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.measure.flops import counted_flops, model_flops
 from minitrain.measure.memory import MemoryLedger
+from minitrain.measure.predicted_memory import block_bytes_per_token
 from minitrain.memory.placement import Layer, optimal_plan
+from minitrain.memory.segments import block_layers
 
 from .probes import e05_activation_memory as probes
 
@@ -29,6 +31,25 @@ SIZES = {
     "gpu": {"batch": 16, "length": 512},
     "multi": {},
 }  # fmt: skip
+REVEALS = {
+    "block_bytes": Reveal(
+        "measured",
+        "two layers' bytes less one layer's",
+        formula=lambda config: block_bytes_per_token(config),
+    ),
+    "segment_length": Reveal(
+        "measured",
+        "√L, where a layer saves only its input",
+        formula=lambda layers: layers**0.5,
+    ),
+    "extra_of_full": Reveal(
+        "measured",
+        "a forward of all blocks over a step: 1/3 less the head's share",
+        formula=lambda config, length: (
+            sum(b.cost for b in block_layers(config, 1, length)) / model_flops(config, 1, length)
+        ),
+    ),
+}
 RECOMPUTE = ("minitrain/memory/recompute.py", "minitrain/memory/ambient.py")
 SELECTIVE = ("minitrain/memory/selective.py",)
 PLACEMENT = ("minitrain/memory/placement.py",)

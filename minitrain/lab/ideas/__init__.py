@@ -9,6 +9,7 @@ handles), and which values can be tried.
 
 from minitrain.lab.ideas.accumulated import accumulation
 from minitrain.lab.ideas.activations import checkpoints
+from minitrain.lab.ideas.chance import rounding
 from minitrain.lab.ideas.context import ring_attention
 from minitrain.lab.ideas.data_parallel import replicas
 from minitrain.lab.ideas.doubling import recursive_doubling
@@ -29,9 +30,12 @@ from minitrain.lab.ideas.microbatches import unequal_microbatches
 from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.passes import step_passes
+from minitrain.lab.ideas.recomputing import recomputation
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
+from minitrain.lab.ideas.saved import block_tensors
+from minitrain.lab.ideas.scales import block_scales
 from minitrain.lab.ideas.schedules import (
     pipeline_chunks,
     pipeline_microbatches,
@@ -49,6 +53,8 @@ from minitrain.lab.ideas.zero import zero_stages
 __all__ = [
     "accumulation",
     "attention_tiles",
+    "block_scales",
+    "block_tensors",
     "buckets",
     "checkpoints",
     "collectives",
@@ -69,6 +75,7 @@ __all__ = [
     "pipeline_microbatches",
     "pipeline_order",
     "pipeline_stages",
+    "recomputation",
     "recursive_doubling",
     "replicas",
     "ring_all_gather",
@@ -76,6 +83,7 @@ __all__ = [
     "ring_gradients",
     "ring_reduce_scatter",
     "roofline",
+    "rounding",
     "router",
     "row_cut",
     "send_and_recv",

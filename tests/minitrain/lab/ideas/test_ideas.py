@@ -17,6 +17,7 @@ from minitrain.lab.drawing.shapes import READABLE, contrast, ink_on
 from minitrain.lab.ideas import (
     accumulated,
     activations,
+    chance,
     context,
     doubling,
     experts,
@@ -27,8 +28,11 @@ from minitrain.lab.ideas import (
     messages,
     overlap,
     pareto,
+    recomputing,
     ring,
     roof,
+    saved,
+    scales,
     schedules,
     stages,
     stream,
@@ -43,6 +47,9 @@ from minitrain.lab.ideas.heads_for_tokens import holder
 from minitrain.lab.ideas.ring_gradients import RANKS, parts
 from minitrain.lab.ideas.schematic import Schematic
 from minitrain.lab.widgets import Choice
+from minitrain.measure.predicted_memory import block_bytes_per_token
+from minitrain.memory.placement import Layer, plan_peak, uniform_plan
+from minitrain.model.config import preset
 
 ALL = {name: getattr(ideas, name) for name in ideas.__all__}
 
@@ -260,6 +267,32 @@ def test_doubling_sums_twice_as_many_parts_in_each_swap():
         for swap in range(3):
             (first, last), (other, _) = doubling.summed(rank, swap), doubling.summed(rank ^ 2**swap, swap)  # fmt: skip
             assert first <= rank <= last and other not in range(first, last + 1)
+
+
+def test_a_block_keeps_what_its_closed_form_says():
+    config = preset("1M")
+    for how in ("none", "selective", "full"):
+        wide = {"none": 2 + config.heads, "selective": config.heads, "full": 0}[how]
+        numbers = saved.kept_numbers(how) + wide
+        assert 4 * numbers == block_bytes_per_token(config, recompute=how)
+
+
+def test_rounding_by_chance_is_right_in_the_mean():
+    for eighths in range(1, chance.EIGHTHS):
+        ups = round(chance.DRAWS * chance.goes_up(eighths))
+        assert f"chance {ups} of 16" in chance.say_rounding(eighths)
+        assert ups / chance.DRAWS == eighths / chance.EIGHTHS
+
+
+def test_an_outlier_spoils_its_own_tile_alone():
+    assert [scales.sharing(tile) for tile in scales.TILES] == [63, 3, 7]
+
+
+def test_recomputing_peaks_as_a_plan_does():
+    layers = [Layer(recomputing.INPUT, recomputing.SAVED, 1)] * recomputing.LAYERS
+    for keep, mode in ((recomputing.KEPT, "none"), (recomputing.AGAIN, "full")):
+        peak = max(moment.held for moment in recomputing.moments(keep))
+        assert peak == plan_peak(uniform_plan(recomputing.LAYERS, mode), layers)
 
 
 def test_the_rest_is_as_its_formula_says():
