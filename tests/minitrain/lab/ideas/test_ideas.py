@@ -46,7 +46,7 @@ from minitrain.lab.ideas.expert_exchange import stages as exchange_stages
 from minitrain.lab.ideas.heads_for_tokens import holder
 from minitrain.lab.ideas.ring_gradients import RANKS, parts
 from minitrain.lab.ideas.schematic import Schematic
-from minitrain.lab.widgets import Choice
+from minitrain.lab.widgets import Choice, default_of
 from minitrain.measure.predicted_memory import block_bytes_per_token
 from minitrain.memory.placement import Layer, plan_peak, uniform_plan
 from minitrain.model.config import preset
@@ -123,10 +123,12 @@ def pixels(fig) -> np.ndarray:
 @pytest.mark.parametrize("name", ALL)
 def test_the_words_follow_the_handles(name: str):
     schematic = ALL[name]
+    start = {handle: default_of(handle, choice) for handle, choice in schematic.choices.items()}
     for handle, choice in schematic.choices.items():
-        said = {schematic.picture(**{handle: value}).text for value in values(choice)}
+        said = {schematic.say(**(start | {handle: value})) for value in values(choice)}
         assert len(said) == len(values(choice)), f"{handle}: the same words at two positions"
-    assert "1 ranks" not in schematic.picture().text
+    assert "1 ranks" not in schematic.say(**start)
+    assert schematic.say(**start) in schematic.picture().text
 
 
 def test_a_handle_runs_from_small_to_large():
