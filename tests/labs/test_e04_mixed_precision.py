@@ -10,7 +10,7 @@ import torch
 
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.checks import Exercise, Experiment, Question, check
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 
 from .probes import e04_mixed_precision as probes
 
@@ -18,6 +18,11 @@ LAB = "e04_mixed_precision"
 SIZES = {
     "cpu": {"width": 64, "layers": 2, "batch": 8, "length": 64, "steps": 100, "alike": 4096},
     "test": {"steps": 48},
+}
+REVEALS = {
+    "lost": Reveal("measured", "below 3e-8, half of FP16's smallest"),
+    "bf16_end": Reveal("measured", "0.001 is under half a step of BF16 there"),
+    "grows": Reveal("emulated", "E4M3, one scale for all"),
 }
 HIDDEN = (
     "minitrain/precision/loss_scaling.py",
