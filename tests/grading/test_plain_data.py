@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from minitrain.lab.grading.expect import difference
 from minitrain.lab.sandbox import plain_data
 
+KEYS = st.integers(-(2**61) + 2, 2**61 - 2)  # beyond them many numbers have one hash
 PLAIN = st.recursive(
     st.none()
     | st.booleans()
@@ -24,9 +25,7 @@ PLAIN = st.recursive(
     | st.text()
     | st.floats(allow_nan=False)
     | st.binary(),
-    lambda inner: (
-        st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner)
-    ),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | KEYS, inner) | st.tuples(inner),
     max_leaves=20,
 )
 
@@ -35,6 +34,17 @@ PLAIN = st.recursive(
 @settings(max_examples=60, deadline=None)
 def test_plain_values_come_back_as_they_went(value):
     assert plain_data.unpack(plain_data.pack(value)) == value
+
+
+def test_what_would_cost_more_than_it_weighs_is_refused():
+    """Keys of one hash, tensors that share their bytes, shapes of numbers without end."""
+    packed = plain_data.pack([torch.ones(8), torch.ones(8)])
+    shared = packed[:-64] + packed[-64:-32]
+    with pytest.raises(PlainDataError):
+        plain_data.unpack(shared)
+    for key in (2**61 - 1, -(2**62), 2.0**70):
+        with pytest.raises(PlainDataError, match="too large to name"):
+            plain_data.unpack(plain_data.pack({key: 1}))
 
 
 @pytest.mark.parametrize("dtype", plain_data.DTYPES.values(), ids=str)

@@ -72,7 +72,7 @@ def test_magics_are_no_obstacle(tmp_path, notebook):
 
 
 @pytest.mark.parametrize(
-    "text", ["def f(:\n", "-" * 200_000 + "1", "(" * 5000, "x" + ".a" * 300_000]
+    "text", ["def f(:\n", "-" * 200_000 + "1", "(" * 5000, "x" + ".a" * 200_000]
 )
 def test_what_is_no_python_defines_nothing(tmp_path, text):
     assert not read_submission(written(tmp_path, text)).defines("f")

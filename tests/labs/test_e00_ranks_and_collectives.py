@@ -80,6 +80,12 @@ def calls_of(submission, cases, timeout=None):
     most = max(ranks for ranks, _ in cases)
     with expect.because({"mismatch": MISMATCH}):
         results = submission.launch(probes.in_groups, cases, ranks=most, timeout=timeout)
+    for rank, (result, trace) in enumerate(zip(results, results.traces)):
+        told = [tuple(op) for row in result for op in row["ops"]]
+        sent = [(op.kind, op.peer, op.payload_bytes) for op in trace.ops]
+        expect.that(
+            told == sent, f"rank {rank} says that it sent {told[:2]}…, and has sent {sent[:2]}…"
+        )
     rows = [iter(result) for result in results]
     return [
         Call(ranks, given, [next(rows[rank]) for rank in range(ranks)]) for ranks, given in cases

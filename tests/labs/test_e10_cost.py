@@ -903,7 +903,10 @@ class TestPareto(Exercise):
     def test_order(self, submission):
         points = [(random.uniform(1, 100), random.uniform(1, 100)) for _ in range(40)]
         scattered = random.sample(front := on_a_front(20), len(front))
-        for _, kept in self.fronts(submission, [*points, *TRADES], scattered, []):
+        for given, kept in self.fronts(submission, [*points, *TRADES], scattered, []):
+            expect.that(
+                bool(kept) == bool(given), f"{len(kept)} on the front of {len(given)} choices"
+            )
             days = [point[0] for point in kept]
             expect.that(
                 days == sorted(days), "the front goes from the fastest to the cheapest: by days"

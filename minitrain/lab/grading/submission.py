@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from minitrain.lab.sandbox.loader import Cell, bound
 RECORDED = "application/vnd.minitrain+json"  # the MIME type of what a notebook recorded
 MAX_BYTES = 64 * 2**20
 MAX_CELLS = 2000
+MAX_SOURCE = 2**19  # characters of code; parsing takes thousands of bytes for some of them
 MAX_VALUES = 2 * 10**6  # of JSON; as Python's objects each takes a hundred bytes and more
 LAB_CALL = re.compile(r"""\bLab\(\s*["']([\w-]+)["']""")
 STUB = "# YOUR CODE HERE\n..."  # what a lab has in place of a solution
@@ -42,18 +44,21 @@ class Submission:
 
     def defines(self, name: str) -> bool:
         """True where a cell defines or assigns `name`."""
-        return any(name in bound(statement) for _, statement in self._statements())
+        return any(name in bound(statement) for _, statement in self._statements)
 
     def is_stub(self, name: str) -> bool:
         """True where the last definition of the function is still the one of the empty lab."""
-        found = [(cell, s) for cell, s in self._statements() if name in bound(s)]
+        found = [(cell, s) for cell, s in self._statements if name in bound(s)]
         return bool(found) and _is_stub(*found[-1])
 
-    def _statements(self) -> Iterator[tuple[Cell, ast.stmt]]:
+    @cached_property
+    def _statements(self) -> list[tuple[Cell, ast.stmt]]:
         """Of the cells that are Python; of the others the sandbox will say why they are not."""
+        found: list[tuple[Cell, ast.stmt]] = []
         for cell in self.cells:
             with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                yield from ((cell, statement) for statement in ast.parse(cell.source).body)
+                found += [(cell, statement) for statement in ast.parse(cell.source).body]
+        return found
 
 
 def read_submission(path: Path) -> Submission:
@@ -66,14 +71,19 @@ def read_submission(path: Path) -> Submission:
         raise InputError(f"{path} is not a text file in UTF-8: save it again") from error
     if path.suffix == ".ipynb":
         return _read_notebook(path, text)
-    check_cells(path, len(CELL_MARK.findall(text)))
+    check_cells(path, len(CELL_MARK.findall(text)), len(text))
     return read_python(path, text)
 
 
-def check_cells(path: Path, count: int) -> None:
-    """InputError for more cells than anybody writes."""
+def check_cells(path: Path, count: int, characters: int = 0) -> None:
+    """InputError for more code than anybody writes."""
     if count > MAX_CELLS:
         raise InputError(f"{path} has {count} cells, more than {MAX_CELLS}: hand in the lab itself")
+    if characters > MAX_SOURCE:
+        raise InputError(
+            f"{path} has {characters} characters of code, more than {MAX_SOURCE}: hand in the lab "
+            "itself, without data in its cells"
+        )
 
 
 def check_values(path: Path, text: str) -> None:
@@ -128,7 +138,7 @@ def _read_notebook(path: Path, text: str) -> Submission:
         raise InputError(
             f"{path} is not a notebook ({reason}): open it in JupyterLab and save it again"
         ) from error
-    check_cells(path, len(cells))
+    check_cells(path, len(cells), sum(len(cell.source) for cell in cells))
     lab = named if isinstance(named, str) else _lab_call(cell.source for cell in cells)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return Submission(path, tuple(cells), lab, _recorded(outputs))

@@ -189,12 +189,12 @@ def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
     submission, problems = loader.load(request.solution, request.name)
     hook.loading = False
     try:
-        value = probe(*context, submission, *args)
+        value = plain_data.pack(probe(*context, submission, *args))  # the last of its code runs
     except NameError as error:  # a statement that should have bound the name may have failed
         error.args = ("; ".join([str(error), *problems[:2]]),)
         raise
     tampered = tampering.changed(meters) + [name for group in groups for name in group.changed()]
-    return Returned(value, tampered, hook.violations).pack()
+    return Returned(plain_data.unpack(value), tampered, hook.violations).pack()
 
 
 def _hide_ourselves() -> None:

@@ -205,9 +205,13 @@ def remember(solution: Solution) -> None:
         linecache.cache[file] = (sum(map(len, lines)), None, [line + "\n" for line in lines], file)
 
 
+LONGEST = 4000  # characters of an error that anybody reads
+
+
 def describe(error: BaseException) -> str:
     """`ValueError: message`, as Python prints it, on one line."""
-    return " ".join("".join(traceback.format_exception_only(type(error), error)).split())
+    text = "".join(traceback.format_exception_only(type(error), error))
+    return " ".join(text[:LONGEST].split())
 
 
 def locate(error: BaseException, files: set[str]) -> str:

@@ -33,15 +33,11 @@ from minitrain.ranks.source import CHECKER, PACKAGE, STANDARD_LIBRARY
 LIBRARIES = tuple(sysconfig.get_path(key) for key in ("purelib", "platlib"))
 TORCH = os.path.dirname(torch.__file__) + os.sep
 TRUSTED = (PACKAGE, STANDARD_LIBRARY, *LIBRARIES, "<frozen ")
-# They look at a frame, as for the name of its module, and hand it to nobody.
-READERS = {
-    module.__file__
-    for module in (collections, enum, logging, source, torch.library, typing, typing_extensions)
-}
-READERS |= {
-    CHECKER,
-    *(f"<frozen importlib.{name}>" for name in ("_bootstrap", "_bootstrap_external")),
-}
+# They look at a frame, as for the name of its module, and hand it to nobody: by their own globals.
+OWNERS = (collections, enum, source, torch.library, typing, typing_extensions)
+HOMES = {module.__file__: vars(module) for module in OWNERS}  # the globals of what reads
+for _end in ("", "_external"):
+    HOMES[f"<frozen importlib._bootstrap{_end}>"] = vars(sys.modules[f"_frozen_importlib{_end}"])
 LOOKS = "looks into the frames or objects of what calls it"
 THREADS = "starts a thread, where nothing that it does is measured: use async_op=True to overlap"
 CODE = "puts other code into a function"
@@ -70,6 +66,8 @@ def words_for(event: str, arguments: tuple[Any, ...]) -> str | None:
         return CODE if arguments[1] in WRITTEN else None
     if event in ("compile", "code.__new__"):
         return CODE if is_trusted(str(arguments[1])) else None  # would pass for a library's
+    if event == "marshal.loads":
+        return CODE
     return EVENTS.get(event)
 
 
@@ -77,12 +75,18 @@ def is_by_submission(frame: FrameType | None) -> bool:
     """Whether the submission is among the callers, and none that may is the one who asks."""
     if frame is not None and frame.f_code is logging.currentframe.__code__:
         frame = frame.f_back
-    if frame is None or frame.f_code.co_filename in READERS:
+    if frame is None or _reads_only(frame):
         return False
     files = (caller.f_code.co_filename for caller in _outward(frame))
     if next((f for f in files if not f.startswith(STANDARD_LIBRARY)), "").startswith(TORCH):
         return False  # manual_seed notes who called it, for CUDA
     return any(not is_trusted(caller.f_code.co_filename) for caller in _outward(frame))
+
+
+def _reads_only(frame: FrameType) -> bool:
+    """It is one of these itself, and not code that says so, or theirs with globals of its own."""
+    file = frame.f_code.co_filename
+    return file == CHECKER or frame.f_globals is HOMES.get(file)
 
 
 def is_trusted(file: str) -> bool:
@@ -102,6 +106,7 @@ def install(refuse: Callable[[str], None]) -> None:
     For the same reason what is taken away leaves nothing of this module behind.
     """
     is_looking = False
+    logging._srcfile = None  # logging asks for no frames, and hands none to what was put in it
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal is_looking
