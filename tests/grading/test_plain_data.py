@@ -37,13 +37,20 @@ def test_plain_values_come_back_as_they_went(value):
 
 
 def test_what_would_cost_more_than_it_weighs_is_refused():
-    """Keys of one hash, tensors that share their bytes, shapes of numbers without end."""
-    packed = plain_data.pack([torch.ones(8), torch.ones(8)])
-    shared = packed[:-64] + packed[-64:-32]
-    with pytest.raises(PlainDataError):
-        plain_data.unpack(shared)
+    """Tensors that share their bytes, and keys of one hash."""
+    packed, start = plain_data.pack([torch.ones(8)]), len(plain_data.MAGIC) + 4
+    (length,) = struct.unpack("<I", packed[start - 4 : start])
+    tree, blobs = json.loads(packed[start : start + length]), packed[start + length :]
+    for times in (1, 2):
+        head = json.dumps([*tree * times]).encode()
+        sent = plain_data.MAGIC + struct.pack("<I", len(head)) + head + blobs
+        if times == 1:
+            assert torch.equal(plain_data.unpack(sent)[0], torch.ones(8))
+        else:
+            with pytest.raises(plain_data.PlainDataError, match="not all there"):
+                plain_data.unpack(sent)
     for key in (2**61 - 1, -(2**62), 2.0**70):
-        with pytest.raises(PlainDataError, match="too large to name"):
+        with pytest.raises(plain_data.PlainDataError, match="too large to name"):
             plain_data.unpack(plain_data.pack({key: 1}))
 
 
