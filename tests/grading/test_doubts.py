@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +11,8 @@ import pytest
 from minitrain.lab.grading.clocked import CLOCKED
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.grading.doubts import copies, doubts_of, impossible, prints_of
-from minitrain.lab.grading.grade import CheckResult, Report, grade_submission
-from minitrain.lab.grading.submission import Submission, read_submission
+from minitrain.lab.grading.grade import CheckResult, Report, grade_submission, warm
+from minitrain.lab.grading.submission import read_submission
 from minitrain.paths import course_root
 
 SOLUTIONS = course_root() / "solutions"
@@ -112,19 +112,13 @@ def test_invented_tables_of_any_size_are_judged_at_once():
     assert impossible(table, ["seconds"]) == []
 
 
-class NoSandbox:
-    """For a submission with nothing to run."""
-
-    warning = None
-
-
-@pytest.fixture
-def report() -> Report:
-    """Of a notebook with a table copied from the solutions, its answers, and no exercise."""
-    lab = "e00_ranks_and_collectives"
-    read = read_submission(SOLUTIONS / f"{lab}.ipynb")
-    only = Submission(read.path, (), lab, read.recorded)
-    return grade_submission(only, load_lab(lab), NoSandbox())
+@pytest.fixture(scope="module")
+def report() -> Iterator[Report]:
+    """Of a notebook whose tables are copied from the solutions, as its exercises are."""
+    lab = load_lab("e00_ranks_and_collectives")
+    sandbox = warm(lab)
+    yield grade_submission(read_submission(SOLUTIONS / f"{lab.name}.ipynb"), lab, sandbox)
+    sandbox.close()
 
 
 def test_points_are_withheld_with_those_of_the_answers_read_off(report):

@@ -18,6 +18,7 @@ def code(source: str, *tags: str):
 
 LONG = "word " * 131
 LINES = "\n".join(f"x{i} = {i}" for i in range(21))
+SHORT = LINES.rpartition("\n")[0]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,7 @@ LINES = "\n".join(f"x{i} = {i}" for i in range(21))
         (new_markdown_cell('<img src="x.png">'), "no alt text"),
         (code(LINES), "a demo has at most 10"),
         (code(LINES, "exercise"), "an exercise has at most 20"),
+        (code(LINES, "experiment"), "21 lines of given code; fold it"),
         (code(LINES, "setup"), "setup cell has at most 6"),
         (code("%timeit x"), "% magic"),
         (code('show.lines({}, x="", y="")'), "a figure has no alt text"),
@@ -50,7 +52,8 @@ def test_a_broken_rule_is_told(cell, said):
         new_markdown_cell("word " * 130, metadata={"tags": ["hint"]}),
         new_markdown_cell("<details><summary>a</summary>\n\ntext</details>"),
         new_markdown_cell('![a ring](x.png) <img src="x" alt="a ring">'),
-        code(LINES, "experiment"),
+        code(LINES, "experiment", "folded"),
+        code(SHORT, "experiment"),
         code("y = x % 3\nshow.lines({}, x='', y='', alt='time against size')"),
         code("show.lines({}, x='', y='', ax=ax)"),
     ],
