@@ -14,6 +14,7 @@ from minitrain.errors import InputError
 from minitrain.lab.building.execute import clean_outputs, execute
 from minitrain.lab.building.masters import (
     Target,
+    as_solution,
     drift,
     for_learners,
     is_current,
@@ -40,6 +41,16 @@ def edit(target: Target, old: str, new: str) -> Target:
 
 def cell_with(notebook, text: str):
     return next(cell for cell in notebook.cells if text in cell.source)
+
+
+def test_a_solution_says_that_it_is_one(target):
+    master = read_master(target)
+    title = as_solution(master).cells[0].source
+    assert title.startswith(
+        "# e90 · Running sums · solution\n\n> This is the solution; you work in [labs/"
+    )
+    assert as_solution(master).cells[1:] == master.cells[1:]
+    assert "solution" not in for_learners(master).cells[0].source
 
 
 def test_the_learner_gets_stubs_and_no_solution(target):
@@ -112,7 +123,7 @@ def test_a_lab_that_does_not_exist(course):
 def test_drift_is_seen_in_either_notebook(target):
     master = read_master(target)
     assert [line.split(" is ")[1] for line in drift(target)] == ["not there", "not there"]
-    write(for_learners(master), target.lab), write(master, target.solution)
+    write(for_learners(master), target.lab), write(as_solution(master), target.solution)
     assert list(drift(target)) == []
     lab = nbformat.read(target.lab, 4)
     lab.cells[2].source += " More."
@@ -127,6 +138,7 @@ def test_drift_is_seen_in_either_notebook(target):
 @pytest.mark.timeout(120)
 def test_executed_with_outputs_and_then_current(target, tmp_path):
     master = read_master(target)
+    master = as_solution(master)
     assert not is_current(target, master)
     write(execute(master, MASTER, target.lab.parent, quiet=True), target.solution)
     assert is_current(target, master)
@@ -146,7 +158,7 @@ def test_executed_with_outputs_and_then_current(target, tmp_path):
         'alt="The sum of n ones' in cell_with(solution, "show.lines").outputs[0].data["text/html"]
     )
     edit(target, "A running sum appears", "A sum appears")
-    assert not is_current(target, read_master(target))
+    assert not is_current(target, as_solution(read_master(target)))
 
 
 @pytest.mark.timeout(120)
