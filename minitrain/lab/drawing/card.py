@@ -19,7 +19,9 @@ from typing import Any
 
 from minitrain.lab.drawing.display import FONT, MUTED, RULE, TONES, Rich, words
 
-APART = '<span style="display:none;"> · </span>'  # seen only where styles are stripped, as on GitHub
+APART = (
+    '<span style="display:none;"> · </span>'  # seen only where styles are stripped, as on GitHub
+)
 LINK = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
 
 
@@ -74,7 +76,8 @@ class Card:
             'background-color:#88888814;padding:10px 16px;margin:6px 0;max-width:780px;">'
             '<div style="font-weight:600;margin-bottom:4px;">'
             f'<span style="{MUTED}float:right;padding-left:16px;">{words(self.right)}</span>'
-            f"{APART if self.right else ''}<b>{_linked(self.title)}</b></div>{_bar(self.share, self.tone)}{lines}{note}</div>"
+            f"{APART if self.right else ''}<b>{_linked(self.title)}</b></div>"
+            f"{_bar(self.share, self.tone)}{lines}{note}</div>"
         )
 
     def plain(self) -> str:

@@ -23,6 +23,7 @@ from minitrain.lab.building.masters import (
     write,
     write_picture,
 )
+from minitrain.lab.building.rules import problems
 
 MASTER = "e90_sums"
 
@@ -217,14 +218,16 @@ def test_the_picture_is_written_for_the_map(target):
     assert target.picture.read_bytes() == b"\x89PNG\r\n"
 
 
-def test_colab_is_offered_where_the_address_is_known(target):
-    assert "colab" not in read_master(target).cells[0].source
-    text = '[project.urls]\nRepository = "https://github.com/owner/course"\n'
-    (target.root / "pyproject.toml").write_text(text)
+TAGGED = "https://github.com/owner/course/archive/refs/tags/v1.zip"
+
+
+@pytest.mark.parametrize("address", [TAGGED, "https://school.example/course.zip"])
+def test_colab_is_offered_where_a_release_is_known(target, address):
+    assert not any("colab" in cell.source for cell in read_master(target).cells)
+    (target.root / "pyproject.toml").write_text(f'[project.urls]\nRelease = "{address}"\n')
     notebook = read_master(target)
-    assert "/github/owner/course/blob/v" in notebook.cells[0].source
-    setup = cell_with(notebook, "Lab(").source
-    assert setup.startswith('if "google.colab"') and 'prepare_colab("owner/course", "v' in setup
-    compile(setup, "cell", "exec")
-    lines = [line for line in setup.splitlines() if line.strip()]
-    assert len(lines) <= 3 + 4, "the badge costs three lines"
+    badge = "/github/owner/course/blob/v1/labs/e90_sums.ipynb" in notebook.cells[0].source
+    assert badge == (address == TAGGED)
+    fetch = cell_with(notebook, "google.colab")
+    assert f'COURSE = "{address}"' in fetch.source and fetch.metadata.cellView == "form"
+    assert problems(for_learners(notebook)) == []
