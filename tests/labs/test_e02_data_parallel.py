@@ -7,7 +7,7 @@ from itertools import accumulate as running
 import torch
 
 from minitrain.lab.failures import CheckFailed
-from minitrain.lab.grading import expect
+from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
 
@@ -139,7 +139,17 @@ def averaged(submission, calls):
         missing = "a rank without this gradient must contribute zeros"
         words += f": {missing}"
     with expect.because({expect.HANGS: words, "NoneType": missing}):
-        return submission.launch(probes.averaged, calls, ranks=ranks, timeout=8)
+        results = submission.launch(probes.averaged, calls, ranks=ranks, timeout=8)
+    for result, notes in zip(results, submission.notes):
+        for one, run in zip(result, relayed.runs(notes, "call", len(calls))):
+            one["sent"] = sent_in(run)
+    return results
+
+
+def sent_in(run):
+    """(kind, bytes) of what it sent."""
+    ops = relayed.operations(run)
+    return [(op.kind, op.payload_bytes) for op in ops if op.payload_bytes]
 
 
 def right_averages(results, calls):
@@ -370,7 +380,7 @@ def on_their_way(found, buckets, path, rank):
     """Each bucket was issued when it and all before it were full, and nobody waited for it."""
     total = len(buckets)
     for place in (*reversed(range(len(path))), -1):
-        issued, waited = found["seen"].get("returned" if place < 0 else place, (0, 0))
+        issued, waited = found["seen"].get(place, (0, 0))
         full = full_in_line(buckets, path, place)
         when = "when backward returned" if place < 0 else "while backward still had layers to go"
         expect.that(
@@ -418,17 +428,42 @@ def wrapped(submission, plans, ranks):
     without = "derive the class from Wrapper: it has no_sync"
     with expect.because({expect.HANGS: words, "attribute 'no_sync'": without}):
         results = submission.launch(probes.wrapped, plans, ranks=ranks, timeout=8)
-    for rank, trace in enumerate(results.traces):
+    for rank, notes in enumerate(submission.notes):
         expect.that(
-            all(op.waited is not None for op in trace.select("all_reduce")),
+            all(relayed.waits(notes)),
             f"rank {rank}: a work was never waited for: call `work.wait()` in finish()",
         )
     for rank, result in enumerate(results):
+        add_what_was_sent(result, submission.notes[rank])
         expect.that(
             all(found["all waited"] for steps in result for found in steps),
             f"rank {rank}: finish() returned before all works had been waited for: the gradients may not have arrived",
         )
     return results
+
+
+def add_what_was_sent(result, notes):
+    """To each step of each model of a rank, from the relay's notes."""
+    steps = [found for turn in zip(*result) for found in turn]  # as the probe takes them
+    stages = (relayed.runs(notes, stage, len(steps)) for stage in ("no_sync", "backward", "finish"))
+    for found, alone, backward, finish in zip(steps, *stages):
+        found["in no_sync"] = len(sent_in(alone))
+        found["seen"] = seen_in(backward)
+        found["sent"] = sent_in([*backward, *finish])
+        found["all waited"] = all(relayed.waits([*backward, *finish]))
+
+
+def seen_in(backward):
+    """{place on the path: all-reduces issued, and waited for, when backward first came there}; -1
+    is when it returned."""
+    seen = {int(place): under_way(run) for place, run in [*relayed.before_marks(backward)][::-1]}
+    return {**seen, -1: under_way(backward)}
+
+
+def under_way(run):
+    waited = [is_waited for op, is_waited in zip(relayed.operations(run), relayed.waits(run))
+              if op.payload_bytes]  # fmt: skip
+    return len(waited), sum(waited)
 
 
 def plan_of(width, bucket_bytes, *steps):
@@ -510,7 +545,7 @@ class TestDDP(Exercise):
         results = wrapped(submission, [plan], 2)
         for rank, result in enumerate(results):
             for found in result[0]:
-                sent = found["seen"]["accumulated"][0]
+                sent = found["in no_sync"]
                 expect.that(
                     sent == 0,
                     f"rank {rank} made {plural(sent, 'all-reduce')} inside `with ddp.no_sync():`, where gradients only "
@@ -567,7 +602,10 @@ class TestAccumulate(Exercise):
             "the microbatches may come as a list or a tuple, as `chunk` makes it: do not change it"
         )
         with expect.because({"'tuple'": words}):
-            return submission.run(probes.accumulated, calls)
+            (results,) = submission.launch(probes.accumulated, calls, ranks=1)
+        for found, run in zip(results, relayed.runs(submission.notes[0], "call", len(calls))):
+            found["log"] = relayed.labels(run)
+        return results
 
     @check(points=3, title="the gradients are those of one large batch")
     def test_gradients(self, submission):
@@ -615,7 +653,7 @@ class TestAccumulate(Exercise):
         for microbatches, found in zip(calls, self.accumulated(submission, calls)):
             log, many = found["log"], len(microbatches)
             expect.that(
-                not any("finish" in entry for entry in log),
+                "finish" not in log,
                 "ddp.finish() was called: the caller does that",
             )
             self.one_after_another(log, many)
@@ -623,8 +661,8 @@ class TestAccumulate(Exercise):
 
     @staticmethod
     def one_after_another(log, many):
-        forwards = [entry for entry in log if "forward" in entry]
-        order = [entry["forward"] for entry in forwards]
+        forwards = [(which, alive) for way, which, _, *alive in log if way == "forward"]
+        order = [which for which, _ in forwards]
         expect.that(
             len(order) == many and None not in order,
             f"{many} microbatches, and {len(order)} forwards through ddp, of microbatches {order}: call "
@@ -635,11 +673,11 @@ class TestAccumulate(Exercise):
             f"the microbatches came in the order {order}: take them as they are given, the last one synchronizes",
         )
         expect.that(
-            not any(entry["alive"] for entry in forwards),
+            not any(alive[0] for _, alive in forwards),
             "when a forward began, the graph of the one before was still in memory: run each microbatch's "
             "backward right after its forward, and let it free the graph",
         )
-        backwards = [entry["backward"] for entry in log if "backward" in entry]
+        backwards = [which for way, which, *_ in log if way == "backward"]
         expect.that(
             backwards == list(range(many)),
             f"{many} microbatches, and backward ran for {backwards}: once for each",
@@ -655,7 +693,7 @@ class TestAccumulate(Exercise):
             ),
             ("backward", "all but the last run inside ddp.no_sync(), backward too: its hooks send"),
         ):
-            sends = [entry["sends"] for entry in log if way in entry]
+            sends = [is_sent for each, _, is_sent, *_ in log if each == way]
             expect.that(
                 sends == want,
                 f"{many} microbatches synchronized {sends} in {way}, expected {want}: {words}",

@@ -34,6 +34,7 @@ from minitrain.lab.grading.checks import Exercise
 from minitrain.lab.grading.course import LabChecks, pickled_reference, reference
 from minitrain.lab.grading.submission import Submission
 from minitrain.lab.sandbox.loader import Solution
+from minitrain.lab.sandbox.relay import Note
 from minitrain.lab.sandbox.request import Reply, Request
 from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.measure.traffic import Trace
@@ -65,7 +66,8 @@ class Attempt:
     ) -> None:
         self.sandbox, self.solution, self.name = sandbox, solution, name
         self.spent = spent or Spent()
-        self.traces: list[Trace] = []  # of the last launch
+        self.traces: list[Trace] = []  # of the last launch, as each rank tells it
+        self.notes: list[list[Note]] = []  # of each of its ranks, as the relay saw it
         self.used_seconds = 0.0
         self.has_hung = False
 
@@ -86,12 +88,13 @@ class Attempt:
         reply = self._send(probe, args, timeout, ranks, fabric)
         try:
             traces = [Trace.from_dict(plain) for plain in reply.traces]
-            if len(traces) != ranks or len(reply.results) != ranks:
+            notes = [[Note(*fields) for fields in rank] for rank in reply.notes]
+            if {len(traces), len(notes), len(reply.results)} != {ranks}:
                 raise ValueError("not one result a rank")
             timing = (float(reply.seconds), reply.emulated_seconds, reply.fabric)
         except (KeyError, TypeError, ValueError) as error:
             raise SubmissionFailed("tampered", "its traces are not as the grader's own") from error
-        self.traces = traces
+        self.traces, self.notes = traces, notes
         return Results(reply.results, traces, *timing)
 
     def _send(

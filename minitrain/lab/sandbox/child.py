@@ -143,6 +143,7 @@ def _launched(request: Request, private: tuple[int, ...]) -> bytes:
         seconds=results.seconds,
         emulated_seconds=results.emulated_seconds,
         fabric=results.fabric,
+        notes=[[tuple(note) for note in notes] for notes in relay.notes],
         past_the_meter=next(filter(None, differences), None),
     )
     return plain_data.pack(vars(reply))

@@ -1,0 +1,64 @@
+"""What a rank sent in each call, as the relay saw it: no rank can unsay it (sandbox/relay.py).
+
+A probe runs beside the submission, which may edit the rank's trace and the rows that the probe will
+return. So a probe only sets marks, and its lab's checks read what stands between them:
+
+    probe    group.trace.mark("call"); y = f(x); group.trace.mark("over")
+    check    for call in relayed.runs(submission.notes[rank], "call", count): operations(call)
+
+Marks go to the relay as they are set, with their labels: none can be taken back or renamed, and one
+more than the probe sets is one run too many, or an unknown label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from minitrain.lab.failures import CheckFailed
+from minitrain.lab.sandbox.relay import Note
+from minitrain.measure.traffic import Label
+
+OVER = "over"  # the mark that ends every run
+
+
+def runs(notes: Sequence[Note], begin: Label, count: int) -> list[list[Note]]:
+    """What was noted from each mark `begin` to the next mark "over"; CheckFailed unless `count`."""
+    found: list[list[Note]] = []
+    is_open = False
+    for note in notes:
+        if note.label == begin:
+            found.append([])
+            is_open = True
+        elif note.label == OVER:
+            is_open = False
+        elif is_open:
+            found[-1].append(note)
+    if len(found) != count:
+        raise CheckFailed(
+            f"the trace has {len(found)} marks {begin!r} for {count} calls: the marks are the "
+            "grader's, set none in your code"
+        )
+    return found
+
+
+def operations(run: Sequence[Note]) -> list[Note]:
+    """In the order in which they were issued."""
+    return [note for note in run if note.kind not in ("wait", "mark")]
+
+
+def waits(run: Sequence[Note]) -> list[bool]:
+    """For each operation of the run, whether the rank had begun to wait for it."""
+    waited = {note.number for note in run if note.kind == "wait"}
+    return [op.number in waited for op in operations(run)]
+
+
+def labels(run: Sequence[Note]) -> list[Label]:
+    """Of the marks inside the run."""
+    return [note.label for note in run if note.label is not None]
+
+
+def before_marks(run: Sequence[Note]) -> Iterator[tuple[Label, Sequence[Note]]]:
+    """(a mark's label, the run up to it), for each mark inside the run."""
+    for place, note in enumerate(run):
+        if note.label is not None:
+            yield note.label, run[:place]
