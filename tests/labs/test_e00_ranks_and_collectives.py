@@ -135,6 +135,12 @@ class TestRingShift(Exercise):
     )
     def test_values(self, submission):
         calls = self.calls(submission)
+        self.right(calls)
+        left_alone(calls, "tensor")
+
+    @staticmethod
+    def right(calls):
+        """The results, on every rank, whatever was sent."""
         for call in calls:
             x = [tensor for (tensor,) in call.given]
             for rank, row in enumerate(call.rows):
@@ -153,7 +159,6 @@ class TestRingShift(Exercise):
                         ),
                     ],
                 )
-        left_alone(calls, "tensor")
 
     @check(points=4, title="one message to the right and one from the left")
     def test_messages(self, submission):
@@ -178,6 +183,7 @@ class TestRingShift(Exercise):
                     f"rank {rank} sent {sent[0][1]} bytes, its tensor has "
                     f"{call.given[rank][0].nbytes}: send the tensor as it is",
                 )
+        self.right(calls)
 
 
 class TestTreeBroadcast(Exercise):
@@ -205,6 +211,12 @@ class TestTreeBroadcast(Exercise):
     )
     def test_values(self, submission):
         calls = self.calls(submission)
+        self.right(calls)
+        left_alone(calls, "tensor")
+
+    @staticmethod
+    def right(calls):
+        """The results, on every rank, whatever was sent."""
         for call in calls:
             x, root = [given[0] for given in call.given], root_of(call)
             from_0 = all(expect.difference(row["out"], x[0]) is None for row in call.rows)
@@ -222,7 +234,6 @@ class TestTreeBroadcast(Exercise):
                         ),
                     ],
                 )
-        left_alone(calls, "tensor")
 
     @check(points=7, title="ceil(log2 N) rounds, not N - 1, and each rank receives once")
     def test_rounds(self, submission):
@@ -253,6 +264,7 @@ class TestTreeBroadcast(Exercise):
                 f"messages of {sorted(sizes)} bytes for a tensor of {call.given[0][0].nbytes}: "
                 "send the tensor as it is",
             )
+        self.right(calls)
 
 
 def root_of(call):
@@ -328,6 +340,12 @@ class TestRingReduceScatter(RingCheck, Exercise):
     @check(points=4, title="rank r ends with chunk r of the sum, any size, and its input as it was")
     def test_values(self, submission):
         calls = self.calls(submission)
+        self.right(calls)
+        left_alone(calls, "tensor")
+
+    @staticmethod
+    def right(calls):
+        """The results, on every rank, whatever was sent."""
         for call in calls:
             x, ranks = [tensor for (tensor,) in call.given], call.ranks
             parts, total = [tensor.tensor_split(ranks) for tensor in x], sum(x)
@@ -362,7 +380,6 @@ class TestRingReduceScatter(RingCheck, Exercise):
                         ),
                     ],
                 )
-        left_alone(calls, "tensor")
 
     @check(points=8, title="N - 1 messages of one chunk each, to the right")
     def test_ring(self, submission):
@@ -372,6 +389,7 @@ class TestRingReduceScatter(RingCheck, Exercise):
             self.ring(call, laps=1, what="a reduce-scatter")
             chunks = call.given[0][0].tensor_split(call.ranks)
             self.one_chunk_each(call, first=1, sizes=[len(chunk) for chunk in chunks])
+        self.right(calls)
 
 
 class TestRingAllGather(RingCheck, Exercise):
@@ -396,6 +414,12 @@ class TestRingAllGather(RingCheck, Exercise):
     def test_values(self, submission):
         cases = [([3, 3, 2, 2, 2],), ([3, 3],), ([1, 4, 0, 2],), ([2, 5, 1],), ([3, 3],)]
         calls = self.calls(submission, *cases, ([3, 2, 2], I64), ([0, 0],), ([1, 1, 1], F32))
+        self.right(calls)
+        left_alone(calls, "chunk", "sizes")
+
+    @staticmethod
+    def right(calls):
+        """The results, on every rank, whatever was sent."""
         for call in calls:
             chunks = [chunk for chunk, _ in call.given]
             for rank, row in enumerate(call.rows):
@@ -408,7 +432,6 @@ class TestRingAllGather(RingCheck, Exercise):
                     what=f"rank {rank} of {call.ranks}",
                     hints=[(rolled, words), (arrival, words)],
                 )
-        left_alone(calls, "chunk", "sizes")
 
     @check(points=6, title="N - 1 messages of one chunk each, to the right")
     def test_ring(self, submission):
@@ -417,6 +440,7 @@ class TestRingAllGather(RingCheck, Exercise):
         for call in calls:
             self.ring(call, laps=1, what="an all-gather")
             self.one_chunk_each(call, first=0, sizes=call.given[0][1])
+        self.right(calls)
 
 
 class TestRingAllReduce(RingCheck, Exercise):
@@ -434,6 +458,12 @@ class TestRingAllReduce(RingCheck, Exercise):
         cases = [(5, (12,)), (2, (8,)), (3, (7,)), (4, (3, 5)), (3, (1,)), (5, ())]
         cases += [(3, (2, 1, 4), F32), (2, (3,), I64), (3, (0, 2)), (4, (3, 5))]
         calls = calls_of(submission, [one_each(*case) for case in cases])
+        self.right(calls)
+        left_alone(calls, "tensor")
+
+    @staticmethod
+    def right(calls):
+        """The results, on every rank, whatever was sent."""
         for call in calls:
             x = [tensor for (tensor,) in call.given]
             for rank, row in enumerate(call.rows):
@@ -455,7 +485,6 @@ class TestRingAllReduce(RingCheck, Exercise):
                 )
                 what = f"rank {rank} beside rank 0"
                 expect.identical(row["out"], call.rows[0]["out"], what=what)
-        left_alone(calls, "tensor")
 
     @check(points=6, title="2(N-1)/N of the tensor's bytes, in 2(N-1) messages to the right")
     def test_ring(self, submission):
@@ -474,6 +503,7 @@ class TestRingAllReduce(RingCheck, Exercise):
                     f"rank {rank} sent a message of {largest} bytes, a chunk has at most {chunk}, "
                     f"one {call.ranks}th of the tensor: {whole}send one chunk a step",
                 )
+        self.right(calls)
 
 
 class TestPairwiseAllToAll(Exercise):
@@ -499,6 +529,12 @@ class TestPairwiseAllToAll(Exercise):
     )
     def test_values(self, submission):
         calls = self.calls(submission)
+        self.right(calls)
+        left_alone(calls, "chunks")
+
+    @staticmethod
+    def right(calls):
+        """The results, on every rank, whatever was sent."""
         for call in calls:
             x, ranks = [chunks for (chunks,) in call.given], call.ranks
             for rank, row in enumerate(call.rows):
@@ -518,7 +554,6 @@ class TestPairwiseAllToAll(Exercise):
                         (kept, "your own chunk is missing: copy it, it is not sent"),
                     ],
                 )
-        left_alone(calls, "chunks")
 
     @check(points=6, title="step by step: to rank + s, from rank - s, one chunk each")
     def test_messages(self, submission):
@@ -547,6 +582,7 @@ class TestPairwiseAllToAll(Exercise):
                     f"rank {rank} sent {bytes_sent} bytes, {enough} are enough: each peer gets its "
                     "own chunk only",
                 )
+        self.right(calls)
 
 
 class TestNaiveAllReduce(Exercise):
@@ -571,6 +607,12 @@ class TestNaiveAllReduce(Exercise):
     @check(points=2, title="it ends, and every rank holds the sum (2 to 5 ranks)")
     def test_values(self, submission):
         calls = self.calls(submission)
+        self.right(calls)
+        left_alone(calls, "tensor")
+
+    @staticmethod
+    def right(calls):
+        """The results, on every rank, whatever was sent."""
         for call in calls:
             x = [tensor for (tensor,) in call.given]
             total = sum(x)
@@ -591,7 +633,6 @@ class TestNaiveAllReduce(Exercise):
                         ),
                     ],
                 )
-        left_alone(calls, "tensor")
 
     @check(points=5, title="rank 0 collects and hands out: N - 1 messages in, N - 1 out")
     def test_messages(self, submission):
@@ -608,6 +649,7 @@ class TestNaiveAllReduce(Exercise):
                     "keep the plan of the broken one: each rank sends its tensor to rank 0, rank 0 "
                     "adds up and the total goes out again. Only their order was wrong",
                 )
+        self.right(calls)
 
 
 class TestSweep(Experiment):
