@@ -41,24 +41,26 @@ REVEALS = {
 DDP_FILE = "minitrain/parallel/ddp.py"
 
 
-def call(ranks, *rest, width=6, dtype=torch.float64, paths=None, old=False, again=False):
+def call(ranks, *rest, width=6, dtype=torch.float64, paths=None, old=False, again=False,
+         other=False):  # fmt: skip
     """A call of probes.averaged: a batch of its own for each rank; old: the frozen parameter has a
-    gradient from before; again: for the model of the call before."""
+    gradient from before; again: for the model of the call before; other: which by now trains other
+    parameters."""
     batches = [torch.randn(3, width, dtype=dtype) for _ in range(ranks)]
     paths = paths or [probes.WHOLE_PATH] * ranks
     return {"width": width, "dtype": dtype, "batches": batches, "paths": paths, "rest": rest,
-            "old": old, "again": again}  # fmt: skip
+            "old": old, "again": again, "other": other}  # fmt: skip
 
 
-def trainable(width, dtype=torch.float64):
+def trainable(width, dtype=torch.float64, other=False):
     """(name, bytes) of each, tied ones once, in order of registration."""
-    named = probes.network(width, dtype).named_parameters()
+    named = probes.network(width, dtype, other).named_parameters()
     return [(name, p.nbytes) for name, p in named if p.requires_grad]
 
 
-def gradients_of(width, dtype, batches, paths):
+def gradients_of(width, dtype, batches, paths, other=False):
     """Of the sum of these batches' losses, in one process; zeros for what no path uses."""
-    model = probes.network(width, dtype)
+    model = probes.network(width, dtype, other)
     for batch, path in zip(batches, paths):
         probes.squared(model, batch, path=path).backward()
     return {n: torch.zeros_like(p) if p.grad is None else p.grad
@@ -69,7 +71,7 @@ def own_gradients(made):
     """Each rank's, before any is averaged."""
     width, dtype = made["width"], made["dtype"]
     pairs = zip(made["batches"], made["paths"])
-    return [gradients_of(width, dtype, [batch], [path]) for batch, path in pairs]
+    return [gradients_of(width, dtype, [batch], [path], made["other"]) for batch, path in pairs]
 
 
 def mean_of(own):
@@ -95,12 +97,13 @@ def equal_gradients(results, own, where=""):
     """Every rank's gradients are the mean of all ranks' own."""
     mean, ranks = mean_of(own), len(own)
     weights = dict(probes.network(len(mean["layers.0.bias"])).named_parameters())
+    cached = "; are the parameters asked for in each call? Which of them train may change in between"
     for rank, got in enumerate(results):
         for name, want in mean.items():
             expect.that(
                 got.get(name) is not None,
                 f"{where}rank {rank}, {name}: its gradient is None. A parameter that this rank did not use "
-                "counts as zero in the average; the other ranks have a part of it",
+                f"counts as zero in the average; the other ranks have a part of it{cached if where else ''}",
             )
             if expect.difference(got[name], want) is None:
                 continue
@@ -158,6 +161,8 @@ def right_averages(results, calls):
         own = own_gradients(made)
         found = [result[number] for result in results]
         where = "" if number == 0 else "called again, for another model: "
+        if made["other"]:
+            where = "called again, for a model whose trainable parameters are now others: "
         equal_gradients([one["gradients"] for one in found], own, where)
         is_used_again = any(later["again"] for later in calls[number + 1 : number + 2])
         for rank, one in enumerate(found):
@@ -213,7 +218,8 @@ class TestAllReduceGradients(Exercise):
     @staticmethod
     def one_each(results, calls):
         for number, made in enumerate(calls):
-            want = [nbytes for _, nbytes in trainable(made["width"], made["dtype"])]
+            kind = made["width"], made["dtype"], made["other"]
+            want = [nbytes for _, nbytes in trainable(*kind)]
             for rank, result in enumerate(results):
                 sizes = only_all_reduces(result[number]["sent"], rank)
                 expect.that(
@@ -230,19 +236,22 @@ class TestAllReduceGradients(Exercise):
     @check(points=4, title="every gradient equals one process on the joined batch (2 and 3 ranks)")
     def test_gradients(self, submission):
         for ranks in (2, 3):
-            calls = [call(ranks), call(ranks, width=4), call(ranks, dtype=torch.float32)]
+            calls = [call(ranks), call(ranks, again=True, other=True)]
+            calls += [call(ranks, width=4), call(ranks, dtype=torch.float32)]
             right_averages(averaged(submission, calls), calls)
 
     @check(points=5, title="one all-reduce for each trainable parameter, tied ones once")
     def test_messages(self, submission):
-        calls = [call(2), call(2, width=5, dtype=torch.float32, old=True)]
+        calls = [call(2), call(2, again=True, other=True)]
+        calls.append(call(2, width=5, dtype=torch.float32, old=True))
         results = averaged(submission, calls)
         self.one_each(results, calls)
         right_averages(results, calls)
 
     @check(points=3, title="a parameter that not every rank used is sent as zeros, in its place")
     def test_unused(self, submission):
-        calls = [call(3, paths=SOME), call(3, paths=NOBODY_USES_3), call(3, paths=OTHER_ORDERS)]
+        calls = [call(3, paths=paths) for paths in (SOME, NOBODY_USES_3, OTHER_ORDERS)]
+        calls.append(call(3, paths=SOME, again=True, other=True))
         results = averaged(submission, calls)
         right_averages(results, calls)
         self.one_each(results, calls)
@@ -281,7 +290,7 @@ class TestBucketed(Exercise):
         )  # small ones fit, large ones have one to themselves
         limits = [1, between, exact, exact - 1, int(torch.randint(300, 900, ())), 10**6]
         calls = [call(ranks, limit, paths=paths) for limit in limits]
-        calls.append(call(ranks, exact, paths=paths, again=True))
+        calls += [call(ranks, exact, paths=paths, again=True, other=other) for other in (False, True)]
         small = call(ranks, int(torch.randint(100, 300, ())), width=4, dtype=torch.float32)
         return [*calls, small]
 
@@ -290,7 +299,7 @@ class TestBucketed(Exercise):
         """The bytes of every message are those of the buckets, from the last parameter on."""
         for number, made in enumerate(calls):
             (limit,) = made["rest"]
-            sizes = trainable(made["width"], made["dtype"])
+            sizes = trainable(made["width"], made["dtype"], made["other"])
             want, forward = (bytes_of(filled(way, limit)) for way in (sizes[::-1], sizes))
             for rank, result in enumerate(results):
                 got = only_all_reduces(result[number]["sent"], rank)

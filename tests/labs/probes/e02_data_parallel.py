@@ -25,10 +25,16 @@ class Net(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(LAYERS))
         self.layers[1].weight = self.layers[0].weight
-        self.layers[2].bias.requires_grad_(False)
+        self.freeze()
         self.scale = nn.Parameter(torch.tensor(1.5))
         self.head = nn.Linear(width, OUT)
         self.passed = None  # told a place on the path when backward comes by, above that layer
+
+    def freeze(self, other=False):
+        """The bias that is frozen; `other`: another one is, and this one no more."""
+        self.layers[2].bias.requires_grad_(other)
+        self.layers[3].bias.requires_grad_(not other)
+        return self.layers[3 if other else 2].bias
 
     def forward(self, x, path=WHOLE_PATH):
         for place, index in enumerate(path):
@@ -51,11 +57,13 @@ class Passing(torch.autograd.Function):
         return gradient, None, None
 
 
-def network(width=6, dtype=torch.float64):
-    """The same weights wherever it is made."""
+def network(width=6, dtype=torch.float64, other=False):
+    """The same weights wherever it is made; other: as after `freeze(other=True)`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        return Net(width).to(dtype)
+        model = Net(width).to(dtype)
+    model.freeze(other)
+    return model
 
 
 def gradients(model):
@@ -78,13 +86,16 @@ def displaced(group):
 
 def averaged(group, f, calls):
     """f(group, model, *rest) after a plain backward, call after call. A call: width, dtype, rest,
-    each rank's batch and path, whether the frozen parameter has a gradient from before, and
-    whether it is `again` for the model of the call before."""
+    each rank's batch and path, whether the frozen parameter has a gradient from before, whether
+    it is `again` for the model of the call before, and whether that now has `other` parameters: one
+    is frozen, one no more, and one is another tensor."""
     spare, done = displaced(group), []
     for call in calls:
         model = done[-1][0] if call["again"] else network(call["width"], call["dtype"])
         model.zero_grad()
-        frozen = model.layers[2].bias
+        frozen = model.freeze(call["other"])
+        if call["other"]:
+            model.scale = nn.Parameter(model.scale.detach().clone())
         frozen.grad = torch.full_like(frozen, group.rank) if call["old"] else None
         path = call["paths"][group.rank]
         squared(model, call["batches"][group.rank], path=path).backward()
