@@ -15,7 +15,7 @@ import pytest
 from minitrain.errors import InputError
 from minitrain.lab.grading.classroom import _alone, _mark, grade_folder
 from minitrain.lab.grading.collect import Entry, find_lab, find_submissions
-from minitrain.lab.grading.grade import CheckResult, Report
+from minitrain.lab.grading.results import CheckResult, Report
 from minitrain.lab.grading.rows import Grade, as_csv, finished, graded, read_rows
 from minitrain.lab.grading.submission import read_submission
 

@@ -97,7 +97,9 @@ def equal_gradients(results, own, where=""):
     """Every rank's gradients are the mean of all ranks' own."""
     mean, ranks = mean_of(own), len(own)
     weights = dict(probes.network(len(mean["layers.0.bias"])).named_parameters())
-    cached = "; are the parameters asked for in each call? Which of them train may change in between"
+    cached = (
+        "; are the parameters asked for in each call? Which of them train may change in between"
+    )
     for rank, got in enumerate(results):
         for name, want in mean.items():
             expect.that(
@@ -290,7 +292,9 @@ class TestBucketed(Exercise):
         )  # small ones fit, large ones have one to themselves
         limits = [1, between, exact, exact - 1, int(torch.randint(300, 900, ())), 10**6]
         calls = [call(ranks, limit, paths=paths) for limit in limits]
-        calls += [call(ranks, exact, paths=paths, again=True, other=other) for other in (False, True)]
+        calls += [
+            call(ranks, exact, paths=paths, again=True, other=other) for other in (False, True)
+        ]
         small = call(ranks, int(torch.randint(100, 300, ())), width=4, dtype=torch.float32)
         return [*calls, small]
 
