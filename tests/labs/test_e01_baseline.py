@@ -320,7 +320,9 @@ class TestAttention(Exercise):
     @check(points=3, title="its gradients too: queries, keys and values")
     def test_gradients(self, submission):
         calls = [self.drawn(1, 4, 2, 5, 6), self.drawn(2, 3, 3, 4, 2), self.drawn(1, 4, 1, 5, 6)]
-        found = submission.run(probes.attended_gradients, calls)
+        words = "`q /= …` and its like write into the caller's tensor: make a new one, `q = q / …`"
+        with expect.because({"used in an in-place operation": words}):
+            found = submission.run(probes.attended_gradients, calls)
         for call, gradients in zip(calls, found["rows"]):
             inputs = [z.clone().requires_grad_() for z in call]
             self.oracle(*inputs).pow(3).sum().backward()
