@@ -205,7 +205,9 @@ class TestCopies(Exercise):
             if ("pp" in partial.split()) == tied and (not tied or sizes.get("pp", 1) > 1)
         ]
         lacks = "a mesh may lack axes: `mesh[axis]` only where `axis in mesh.axes`, all others count once"
-        frozen = "`layout.split` and `layout.partial` are the parameter's own: read them, change nothing"
+        frozen = (
+            "`layout.split` and `layout.partial` are the parameter's own: read them, change nothing"
+        )
         with expect.because({"tuple.index(x)": lacks, "'frozenset' object has no": frozen}):
             found = submission.run(probes.copies_of, [case[1:] for case in cases])
         for (words, split, partial, sizes), got in zip(cases, found):
