@@ -145,8 +145,12 @@ def test_a_row_depends_on_what_runs_beside_the_submission_too(complete, course, 
     before = _mark(entry, root)
     probes = root / "tests" / "labs" / "probes"
     probes.mkdir()
+    (probes.parent / "test_t01_other.py").write_text("x = 1\n")
     (probes / "t01_other.py").write_text("x = 1\n")
     assert _mark(entry, root) == before
+    (probes / "shared.py").write_text("x = 1\n")
+    assert _mark(entry, root) != before
+    (probes / "shared.py").unlink()
     (probes / "t00_tiny.py").write_text("x = 1\n")
     assert _mark(entry, root) != before
 

@@ -88,11 +88,9 @@ def calls_of(submission, cases, timeout=None):
 
 def with_ops(rows, notes):
     """A rank's calls, each with its operations: (kind, peer, bytes)."""
-    runs = relayed.runs(notes, "call", len(rows))
-    told = lambda op: (op.kind, op.peer, op.payload_bytes)  # noqa: E731
-    return [
-        {**row, "ops": list(map(told, relayed.operations(run)))} for row, run in zip(rows, runs)
-    ]
+    runs = map(relayed.operations, relayed.runs(notes, "call", len(rows)))
+    told = ([(op.kind, op.peer, op.payload_bytes) for op in ops] for ops in runs)
+    return [{**row, "ops": ops} for row, ops in zip(rows, told)]
 
 
 def left_alone(calls, *names):
