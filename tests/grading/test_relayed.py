@@ -19,12 +19,12 @@ def mark(label):
 FIRST, SECOND = Note("all_reduce", 0, 8, 8, (0, 1)), Note("send", 1, 4, 4, (0, 1), 1)
 ASIDE = Note("barrier", 2, 0, 0, (0, 1))
 NOTES = [
-    *(mark("call"), FIRST, mark(("B", 3)), Note("wait", 0), SECOND, mark("over")),
-    *(ASIDE, mark("call"), mark("over")),
+    *(mark("call"), FIRST, mark(("B", 3)), Note("wait", 0), SECOND, mark(("over", "call"))),
+    *(ASIDE, mark("call"), mark(("over", "call"))),
 ]
 
 
-def test_a_run_goes_from_its_mark_to_the_next_over():
+def test_a_run_goes_from_its_mark_to_its_end():
     one, two = relayed.runs(NOTES, "call", 2)
     assert relayed.operations(one) == [FIRST, SECOND] and two == []
     assert relayed.waits(one) == [True, False] and relayed.labels(one) == [("B", 3)]
@@ -34,8 +34,9 @@ def test_a_run_goes_from_its_mark_to_the_next_over():
 
 
 def test_a_mark_too_many_or_none_is_told():
-    for wrong in ([*NOTES, mark("call")], NOTES[1:]):
-        with pytest.raises(CheckFailed, match="for 2 calls: the marks are the grader's"):
+    over = mark(("over", "call"))
+    for wrong in ([*NOTES, mark("call")], NOTES[1:], [NOTES[0], over, *NOTES[1:]]):
+        with pytest.raises(CheckFailed, match="the probe set 4: the marks are the grader's"):
             relayed.runs(wrong, "call", 2)
 
 
@@ -63,7 +64,7 @@ def f(group, x):
 def called(group, f, x):
     group.trace.mark("call")
     out = f(group, x)
-    group.trace.mark("over")
+    group.trace.mark(("over", "call"))
     return {"out": out, "told": len(group.trace.ops)}
 
 

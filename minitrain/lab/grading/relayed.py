@@ -3,11 +3,11 @@
 A probe runs beside the submission, which may edit the rank's trace and the rows that the probe will
 return. So a probe only sets marks, and its lab's checks read what stands between them:
 
-    probe    group.trace.mark("call"); y = f(x); group.trace.mark("over")
+    probe    group.trace.mark("call"); y = f(x); group.trace.mark(("over", "call"))
     check    for call in relayed.runs(submission.notes[rank], "call", count): operations(call)
 
 Marks go to the relay as they are set, with their labels: none can be taken back or renamed, and one
-more than the probe sets is one run too many, or an unknown label.
+more than the probe sets is a run too many, or one that is over twice.
 """
 
 from __future__ import annotations
@@ -18,27 +18,18 @@ from minitrain.lab.failures import CheckFailed
 from minitrain.lab.sandbox.relay import Note
 from minitrain.measure.traffic import Label
 
-OVER = "over"  # the mark that ends every run
-
 
 def runs(notes: Sequence[Note], begin: Label, count: int) -> list[list[Note]]:
-    """What was noted from each mark `begin` to the next mark "over"; CheckFailed unless `count`."""
-    found: list[list[Note]] = []
-    is_open = False
-    for note in notes:
-        if note.label == begin:
-            found.append([])
-            is_open = True
-        elif note.label == OVER:
-            is_open = False
-        elif is_open:
-            found[-1].append(note)
-    if len(found) != count:
+    """What was noted from each mark `begin` to ("over", begin); CheckFailed unless these come by
+    turns, `count` times: a run that ended early would hide what follows."""
+    end = ("over", begin) if isinstance(begin, str) else ("over", *begin)
+    places = [place for place, note in enumerate(notes) if note.label in (begin, end)]
+    if [notes[place].label for place in places] != [begin, end] * count:
         raise CheckFailed(
-            f"the trace has {len(found)} marks {begin!r} for {count} calls: the marks are the "
-            "grader's, set none in your code"
+            f"the trace has {len(places)} marks that say where {begin!r} begins and is over, and "
+            f"the probe set {2 * count}: the marks are the grader's, set none in your code"
         )
-    return found
+    return [list(notes[i + 1 : j]) for i, j in zip(places[::2], places[1::2])]
 
 
 def operations(run: Sequence[Note]) -> list[Note]:

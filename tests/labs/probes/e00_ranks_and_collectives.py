@@ -22,7 +22,7 @@ def in_groups(group, f, calls):
         ranks, _ = next(in_order)
         group.trace.mark("call")
         out = f(groups[ranks], *given)
-        group.trace.mark("over")
+        group.trace.mark(("over", "call"))
         return out
 
     return in_turn(call, [given for _, given in mine])

@@ -102,7 +102,7 @@ def averaged(group, f, calls):
         weights = copied(dict(model.named_parameters()))
         group.trace.mark("call")
         f(group, model, *call["rest"])
-        group.trace.mark("over")
+        group.trace.mark(("over", "call"))
         done.append((model, weights, copied(gradients(model)), frozen.grad))
     spare.clear()
     return [
@@ -135,7 +135,7 @@ class Job:
         with self.ddp.no_sync() if first else nullcontext():
             for batch, path in first:
                 squared(self.ddp, batch, path=path).backward()
-        self.mark("over")
+        self.mark(("over", "no_sync"))
         self.model.passed = lambda place: self.mark(str(place))
         batch, path = last
         self.loss = squared(self.ddp, batch, path=path)
@@ -144,13 +144,13 @@ class Job:
     def backward(self):
         self.mark("backward")
         self.loss.backward()
-        self.mark("over")
+        self.mark(("over", "backward"))
         self.loss = None
 
     def finish(self):
         self.mark("finish")
         self.ddp.finish()
-        self.mark("over")
+        self.mark(("over", "finish"))
         return copied(gradients(self.model))
 
 
@@ -224,7 +224,7 @@ def accumulated_once(group, f, microbatches):
     group.trace.mark("call")
     with kept_in(kept):
         value = f(recorder, microbatches, squared)
-    group.trace.mark("over")
+    group.trace.mark(("over", "call"))
     return {
         "gradients": copied(gradients(recorder.module)),
         "sent": {name: recorder.sent.get(name) for name in gradients(recorder.module)},

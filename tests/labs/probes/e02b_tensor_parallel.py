@@ -117,7 +117,7 @@ def pairs(group, f, calls):
         x, dy = fresh(xs[group.rank]).requires_grad_(), fresh(dys[group.rank])
         group.trace.mark("forward")
         y = made[name][which](x)
-        group.trace.mark("over")
+        group.trace.mark(("over", "forward"))
         live.append({"x": x, "dy": dy, "y": y, "out": fresh(y)})
     for call in live:
         backward(group, call["y"], call["dy"])
@@ -134,7 +134,7 @@ def backward(group, y, dy):
     group.trace.mark("backward")
     if y.requires_grad and y.shape == dy.shape:
         y.backward(dy)
-    group.trace.mark("over")
+    group.trace.mark(("over", "backward"))
 
 
 def blocks(group, f, calls):
@@ -149,7 +149,7 @@ def block(group, f, x, w, dy, head_size, is_split):
     weights = SimpleNamespace(head_size=head_size, **w)
     group.trace.mark("forward")
     y = f(x, weights, *ways)
-    group.trace.mark("over")
+    group.trace.mark(("over", "forward"))
     backward(group, y, dy)
     is_as_given = as_given(weights, head_size=head_size, **w)
     return {"as given": is_as_given, "y": y.detach(), "gradients": gradients(x, w)}
@@ -183,7 +183,7 @@ def split_block(group, f, x, w, dy):
         weights = SimpleNamespace(**w)
         group.trace.mark("forward")
         y = f(x, weights, tp)
-        group.trace.mark("over")
+        group.trace.mark(("over", "forward"))
     backward(group, y, dy)
     return {"as given": as_given(weights, **w), "y": y.detach(), "gradients": gradients(x, w),
             "whole_kept": len(kept)}  # fmt: skip
@@ -197,7 +197,7 @@ def look_ups(group, f, calls):
 def look_up(group, f, tokens, weight, dy):
     group.trace.mark("forward")
     y = f(tokens, weight, operators(group))
-    group.trace.mark("over")
+    group.trace.mark(("over", "forward"))
     backward(group, y, dy)
     return {"y": y.detach(), "dw": weight.grad}
 
@@ -226,6 +226,6 @@ def loss_of(group, f, logits, targets):
     with Largest() as seen:
         group.trace.mark("forward")
         loss = f(logits, targets, operators(group))
-        group.trace.mark("over")
+        group.trace.mark(("over", "forward"))
         backward(group, loss, torch.ones((), dtype=loss.dtype))
     return {"loss": loss.detach(), "dlogits": logits.grad, "largest": seen.elements}

@@ -39,7 +39,7 @@ def marked(group, way, f, *given):
     """f(*given); the relay is told when it begins and when it is over."""
     group.trace.mark(way)
     out = f(*given)
-    group.trace.mark("over")
+    group.trace.mark(("over", way))
     return out
 
 

@@ -43,7 +43,7 @@ def walked(f, group, *blocks):
     for pairs in zip_longest(*rings):
         group.trace.mark(("yield",))
         seen.append(fresh(list(pairs)))
-    group.trace.mark("over")
+    group.trace.mark(("over", "call"))
     return {"seen": seen}
 
 
@@ -76,7 +76,7 @@ def rung(f, group, places, q, kv):
     group.trace.mark("call")
     with Steps(group.trace):
         flops = counted_flops(lambda: got.append(f(group, places, q, kv)))
-    group.trace.mark("over")
+    group.trace.mark(("over", "call"))
     return {"got": got[0], "flops": flops}
 
 
@@ -96,7 +96,7 @@ def backed(f, group, kv, factor):
 
     group.trace.mark("call")
     got = f(group, kv, gradients)
-    group.trace.mark("over")
+    group.trace.mark(("over", "call"))
     return {"got": got, "log": log}
 
 
@@ -121,7 +121,7 @@ def heads_for_tokens(group, f, calls):
     def forward(q, k, v):
         group.trace.mark("call")
         out = f(q, k, v, group.size, lambda pieces: Exchange.apply(pieces, group))
-        group.trace.mark("over")
+        group.trace.mark(("over", "call"))
         live.append((q, k, v))
         return out
 

@@ -144,7 +144,7 @@ def stepped(group, f, lines, parameters, wholes, limit, once):
     given, arguments = list(parameters.values()), [lines] if limit is None else [limit, lines]
     group.trace.mark("step")
     value = f(iter(given) if once else given, *arguments)
-    group.trace.mark("over")
+    group.trace.mark(("over", "step"))
     is_tensor, named = isinstance(value, torch.Tensor), parameters.items()
     return {
         "kind": str(value.dtype) if is_tensor else type(value).__name__,

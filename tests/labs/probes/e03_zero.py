@@ -274,7 +274,7 @@ def started(group, f):
     unit.free()
     freed = storage.nbytes()
     unit.free()
-    group.trace.mark("over")
+    group.trace.mark(("over", "turns"))
     return {"freed": freed}
 
 
@@ -286,7 +286,7 @@ def unused(group, f):
     group.trace.mark("turns")
     unit.start_gather()
     unit.free()
-    group.trace.mark("over")
+    group.trace.mark(("over", "turns"))
     out = {"freed": storage.nbytes()}
     unit.gather()
     return {**out, "values": values(layer) if has_memory(layer) else None}
@@ -350,7 +350,7 @@ class Zero3Run:
             found = {"training": training, "after forward": self.count_full()}
             if training:
                 loss.backward()
-        self.group.trace.mark("over")
+        self.group.trace.mark(("over", "pass", self.number))
         found["after backward"] = self.count_full()
         found["left"] = sum(p.grad is not None for p in self.model.parameters())
         shards = [unit.shard.grad for unit in self.units]
