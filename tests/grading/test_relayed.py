@@ -20,7 +20,7 @@ FIRST, SECOND = Note("all_reduce", 0, 8, 8, (0, 1)), Note("send", 1, 4, 4, (0, 1
 ASIDE = Note("barrier", 2, 0, 0, (0, 1))
 NOTES = [
     *(mark("call"), FIRST, mark(("B", 3)), Note("wait", 0), SECOND, mark(("over", "call"))),
-    *(ASIDE, mark("call"), mark(("over", "call"))),
+    *(mark("call"), mark(("over", "call"))),
 ]
 
 
@@ -31,6 +31,14 @@ def test_a_run_goes_from_its_mark_to_its_end():
     ((label, before),) = relayed.before_marks(one)
     assert label == ("B", 3) and relayed.operations(before) == [FIRST]
     assert relayed.waits(before) == [False], "it was waited for later"
+
+
+def test_what_is_sent_outside_of_all_runs_is_told():
+    assert relayed.runs([ASIDE, *NOTES], "call", 2), "before the first it is the probe's own"
+    with pytest.raises(CheckFailed, match=r"barrier of 0 bytes.* when no call of it was under way"):
+        relayed.runs([*NOTES, ASIDE], "call", 2)
+    beside = [mark("later"), ASIDE, mark(("over", "later"))]
+    assert relayed.runs([*NOTES, *beside], "call", 2, ["later"])
 
 
 def test_a_mark_too_many_or_none_is_told():

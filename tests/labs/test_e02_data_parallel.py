@@ -458,7 +458,8 @@ def wrapped(submission, plans, ranks):
 def add_what_was_sent(result, notes):
     """To each step of each model of a rank, from the relay's notes."""
     steps = [found for turn in zip(*result) for found in turn]  # as the probe takes them
-    stages = (relayed.runs(notes, stage, len(steps)) for stage in ("no_sync", "backward", "finish"))
+    names = ("no_sync", "backward", "finish")
+    stages = (relayed.runs(notes, name, len(steps), names) for name in names)
     for found, alone, backward, finish in zip(steps, *stages):
         found["in no_sync"] = len(sent_in(alone))
         found["seen"] = seen_in(backward)

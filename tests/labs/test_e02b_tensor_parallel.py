@@ -160,8 +160,9 @@ def in_turn(submission, probe, calls, watched=()):
 
 def each_way(calls, notes, read):
     """To each of a rank's calls, what the relay noted in its forward and in its backward."""
-    for way in ("forward", "backward"):
-        for call, run in zip(calls, relayed.runs(notes, way, len(calls))):
+    ways = ("forward", "backward")
+    for way in ways:
+        for call, run in zip(calls, relayed.runs(notes, way, len(calls), (*ways, "inference"))):
             call[way] = read(run)
 
 

@@ -359,8 +359,8 @@ class TestBalance(Exercise):
 def add_what_was_sent(results, notes):
     """To each call of each rank, by the relay's notes: (kind, payload, bytes on the wire)."""
     for calls, own in zip(results, notes):
-        for way in ("forward", "backward"):
-            for found, run in zip(calls, relayed.runs(own, way, len(calls))):
+        for way in (ways := ("forward", "backward")):
+            for found, run in zip(calls, relayed.runs(own, way, len(calls), ways)):
                 ops = relayed.operations(run)
                 found[way] = [(op.kind, op.payload_bytes, op.sent_bytes) for op in ops]
 

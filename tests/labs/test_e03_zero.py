@@ -506,7 +506,7 @@ class TestShardedUnit(Exercise):
             results = submission.launch(probes.unused, ranks=2)
         for rank, result in enumerate(results):
             self.is_freed(result["freed"], f"rank {rank}, freed")
-            (run,) = relayed.runs(submission.notes[rank], "turns", 1)
+            (run,) = relayed.runs(submission.notes[rank], "turns", 1, ["at last"])
             waits = relayed.waits(run)
             expect.that(waits and all(waits), f"rank {rank}: {words}")
             expect.equal(
@@ -530,7 +530,8 @@ class TestZero3(Exercise):
         results = submission.launch(probes.zero3_steps, self.cases, batches, ranks=ranks, timeout=8)
         for result, notes in zip(results, submission.notes):
             for number, own in enumerate(result):
-                runs = relayed.runs(notes, ("pass", number), len(own["passes"]))
+                beside = [*(("pass", other) for other in range(len(result))), "at last"]
+                runs = relayed.runs(notes, ("pass", number), len(own["passes"]), beside)
                 for each, run in zip(own["passes"], runs):
                     ops = relayed.operations(run)
                     each["ops"] = [(op.kind, op.sent_bytes) for op in ops]

@@ -12,24 +12,49 @@ more than the probe sets is a run too many, or one that is over twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.sandbox.relay import Note
 from minitrain.measure.traffic import Label
 
 
-def runs(notes: Sequence[Note], begin: Label, count: int) -> list[list[Note]]:
+def runs(
+    notes: Sequence[Note], begin: Label, count: int, beside: Collection[Label] = ()
+) -> list[list[Note]]:
     """What was noted from each mark `begin` to ("over", begin); CheckFailed unless these come by
-    turns, `count` times: a run that ended early would hide what follows."""
-    end = ("over", begin) if isinstance(begin, str) else ("over", *begin)
+    turns, `count` times: a run that ended early would hide what follows.
+
+    beside: all other runs of the probe. After the first of any, nothing is sent outside of them.
+    """
+    end = over(begin)
     places = [place for place, note in enumerate(notes) if note.label in (begin, end)]
     if [notes[place].label for place in places] != [begin, end] * count:
         raise CheckFailed(
             f"the trace has {len(places)} marks that say where {begin!r} begins and is over, and "
             f"the probe set {2 * count}: the marks are the grader's, set none in your code"
         )
+    _nothing_outside(notes, {begin, *beside})
     return [list(notes[i + 1 : j]) for i, j in zip(places[::2], places[1::2])]
+
+
+def over(begin: Label) -> Label:
+    """The mark that ends a run."""
+    return ("over", begin) if isinstance(begin, str) else ("over", *begin)
+
+
+def _nothing_outside(notes: Sequence[Note], begins: Collection[Label]) -> None:
+    under_way, has_begun = None, False
+    for note in notes:
+        if under_way is None and note.label in begins:
+            under_way, has_begun = note.label, True
+        elif under_way is not None and note.label == over(under_way):
+            under_way = None
+        elif under_way is None and has_begun and note.kind not in ("wait", "mark"):
+            raise CheckFailed(
+                f"it sent something ({note.kind} of {note.payload_bytes} bytes) when no call of it "
+                "was under way: send what a call needs before it returns"
+            )
 
 
 def operations(run: Sequence[Note]) -> list[Note]:

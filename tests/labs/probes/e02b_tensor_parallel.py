@@ -123,7 +123,9 @@ def pairs(group, f, calls):
         backward(group, call["y"], call["dy"])
     for (name, which, xs, _), call in zip(calls, live):
         call["plain"] = fresh(xs[group.rank])  # as in inference
+        group.trace.mark("inference")
         made[name][which](call["plain"])
+        group.trace.mark(("over", "inference"))
     return [
         {**call, "x": fresh(call["x"]).detach(), "dx": call["x"].grad, "y": call["y"].detach()}
         for call in live

@@ -131,6 +131,8 @@ def heads_for_tokens(group, f, calls):
         out = call["later"]
         call["later"] = out.detach().clone() if isinstance(out, torch.Tensor) else out
         if isinstance(out, torch.Tensor) and out.requires_grad and out.shape == d_out.shape:
+            group.trace.mark("backward")
             out.backward(d_out)
+            group.trace.mark(("over", "backward"))
         call["gradients"] = [leaf.grad for leaf in leaves]
     return found

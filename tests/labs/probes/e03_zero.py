@@ -288,7 +288,9 @@ def unused(group, f):
     unit.free()
     group.trace.mark(("over", "turns"))
     out = {"freed": storage.nbytes()}
+    group.trace.mark("at last")
     unit.gather()
+    group.trace.mark(("over", "at last"))
     return {**out, "values": values(layer) if has_memory(layer) else None}
 
 
@@ -376,9 +378,11 @@ def zero3_steps(group, f, cases, batches):
             own += [run.one_pass(part) for part in microbatches(step[group.rank])]
             run.step()
             own.append(run.one_pass(step[group.rank], training=False))
+    group.trace.mark("at last")
     for run in runs:
         for unit in run.units:
             unit.gather()
+    group.trace.mark(("over", "at last"))
     return [{"parameters": values(run.model), "passes": own} for run, own in zip(runs, passes)]
 
 
