@@ -16,13 +16,13 @@ from .probes import e06_lora as probes
 LAB = "e06_lora"
 SIZES = {
     "cpu": {
-        "length": 64, "width": 64, "batch": 16, "pretrain": 500, "steps": 100, "sweep_steps": 60,
+        "length": 64, "width": 64, "batch": 16, "pretrain": 500, "steps": 100, "sweep_steps": 40,
         "ranks": [1, 2, 4, 8, 16, 32, 64], "seeds": 3, "served": [1, 2, 4, 8, 16, 32],
-        "served_width": 1024, "repeats": 7,
+        "served_width": 1024, "repeats": 7, "speech_steps": 12,
     },
     "test": {
         "pretrain": 120, "steps": 40, "sweep_steps": 16, "ranks": [1, 4, 64], "served": [1, 8, 32],
-        "repeats": 3,
+        "repeats": 3, "speech_steps": 2,
     },
 }  # fmt: skip
 REVEALS = {
@@ -41,8 +41,6 @@ HIDDEN = (
 )
 BF16 = torch.bfloat16
 LIKELY = {
-    "does not require grad": "nothing that is trained leads to the result: A and B are nn.Parameter, and a tensor "
-    "that was detached, or made under torch.no_grad(), has no gradient",
     "mat1 and mat2 shapes": "the shapes do not fit: A is (R, I) and reads x, B is (O, R) and writes y. "
     "`F.linear(x, A)` is x Aᵀ",
     "must have the same dtype": "x and A differ in dtype over a bfloat16 layer: take x to A's dtype, and what is "
@@ -189,6 +187,17 @@ class TestLoRA(Exercise):
                 hints=[(b @ a, "that is B A without the scaling"), (delta.T, "that is transposed")],
             )
         self.is_exact(submission)
+        self.is_thin(submission, "forward")
+
+    def is_thin(self, submission, way):
+        """No product of both factors, of W's size."""
+        case = lora_case(300, 200, 2, [(3,)])
+        largest = submission.run(probes.weighed, case)[way]
+        expect.that(
+            largest < 200 * 300 / 4,
+            f"{way} made a tensor of {largest:,} numbers, as large as W, of 200 x 300: read from right to left, A x "
+            "first, of R numbers a token. B·A costs R·O·I more multiplications and a matrix of W's size",
+        )
 
     def is_value(self, case, turn, what):
         rank, s = case["arguments"]
@@ -249,6 +258,7 @@ class TestLoRA(Exercise):
             )
             for at, turn in enumerate(got["second"]):
                 self.are_gradients(case, {**turn, "at": at})
+        self.is_thin(submission, "backward")
 
     def are_gradients(self, case, turn):
         _, dx, da, db = lora_answer(case, turn)
@@ -293,14 +303,7 @@ class TestLoRA(Exercise):
                     f"the layer was called {turn['calls']} times in one forward, expected once: it may be quantized, "
                     "or cut over ranks, and knows itself how to compute",
                 )
-        case = lora_case(300, 200, 2, [(3,)])
-        found = submission.run(probes.weighed, case)
-        largest = max(found["forward"], found["backward"])
-        expect.that(
-            largest < 200 * 300 / 4,
-            f"a tensor of {largest:,} numbers was made, as large as W, of 200 x 300: read from right to left, A x "
-            "first, of R numbers a token. B·A costs R·O·I more multiplications and a matrix of W's size",
-        )
+        self.is_thin(submission, "forward")
 
 
 class TestMergedLinear(Exercise):
@@ -442,20 +445,35 @@ class TestDoRA(Exercise):
         with expect.because(LIKELY):
             rows = list(zip(cases, submission.run(probes.carried, cases)))
         for case, got in rows:
-            named, outs = got["first"]["named"], len(case["weight"])
-            expect.that(
-                "magnitude" in named,
-                f"there is no parameter `magnitude`, but {sorted(named)}: one length for each row of W",
-            )
-            expect.that(
-                tuple(named["magnitude"].shape) == (outs,),
-                f"`magnitude` is {tuple(named['magnitude'].shape)}, expected ({outs},): a length for each row, "
-                f"that is for each of the {outs} outputs",
-            )
+            self.are_lengths(got["first"]["named"], len(case["weight"]))
         return rows
+
+    def are_lengths(self, named, outs):
+        expect.that(
+            "magnitude" in named,
+            f"there is no parameter `magnitude`, but {sorted(named)}: one length for each row of W",
+        )
+        expect.that(
+            tuple(named["magnitude"].shape) == (outs,),
+            f"`magnitude` is {tuple(named['magnitude'].shape)}, expected ({outs},): a length for each row, that is "
+            f"for each of the {outs} outputs",
+        )
+
+    def is_thin(self, submission, *ways):
+        """Nothing of W's size, in what waits for backward or is made in it."""
+        found = submission.run(probes.weighed, dora_case(300, 200, 2, [(3,)]))
+        words = {"saved": "waits for backward", "backward": "is made in backward"}
+        for way in ways:
+            expect.that(
+                found[way] < 200 * 300 / 4,
+                f"beside W, of 200 x 300, a tensor of {found[way]:,} numbers {words[way]}: put y together from W x "
+                "and B(A x), each times m/‖V‖, and let the length be a constant",
+            )
 
     @check(points=2, title="it starts as the layer: magnitudes are the rows' lengths")
     def test_starts(self, submission):
+        for parameters in submission.run(probes.started_twice, drawn(16, 40), (8, 2.0)):
+            self.are_lengths(parameters, 16)
         for case, got in self.runs(submission):
             first, weight = got["first"], case["weight"]
             expect.equal(
@@ -480,6 +498,7 @@ class TestDoRA(Exercise):
             for again in ("second", "again"):
                 for at, turn in enumerate(got[again]):
                     self.is_value(case, {**turn, "at": at})
+        self.is_thin(submission, "saved")
 
     def is_value(self, case, turn):
         x, (a, b, m), s = case["x"][turn["at"]], case["set"].values(), case["arguments"][1]
@@ -532,16 +551,11 @@ class TestDoRA(Exercise):
                         ],
                     )
                 expect.equal(turn["dx"], dx, what="the gradient of x")
+        self.is_thin(submission, "backward")
 
     @check(points=2, title="no matrix of W's size waits for backward, none is made in it")
     def test_memory(self, submission):
-        case = dora_case(300, 200, 2, [(3,)])
-        found = submission.run(probes.weighed, case)
-        expect.that(
-            max(found["saved"], found["backward"]) < 200 * 300 / 4,
-            f"beside W, of 200 x 300, a tensor of {found['saved']:,} numbers waits for backward, and backward makes one "
-            f"of {found['backward']:,}: put y together from W x and B(A x), each times m/‖V‖",
-        )
+        self.is_thin(submission, "saved", "backward")
 
 
 HOUSLBY_SIZES = ((7, 10, 3), (5, 6, 1), (9, 4, 6))  # I, D, M
@@ -647,15 +661,15 @@ class TestPrefix(Exercise):
     def runs(self, submission):
         cases = []
         for model, count, width in (
-            ((3, 4, 2, 6), 5, 7),
-            ((2, 2, 2, 4), 1, 3),
-            ((4, 3, 1, 2), 3, 9),
+            ((3, 4, 2, 6), 5, 17),
+            ((2, 2, 2, 4), 1, 23),
+            ((4, 3, 1, 2), 3, 19),
         ):
             cases.append({"model": model, "count": count, "width": width})
         with expect.because(LIKELY):
             return list(zip(cases, submission.run(probes.prefixes, cases)))
 
-    @check(points=3, title="keys and values (K, n, C) for each layer, other ones in each")
+    @check(points=2, title="keys and values (K, n, C) for each layer, other ones in each")
     def test_shapes(self, submission):
         for case, got in self.runs(submission):
             layers, _, kv_heads, size = case["model"]
@@ -691,38 +705,35 @@ class TestPrefix(Exercise):
                 got["enabled"], "`enabled` is no longer True: the switch is the attention's"
             )
 
-    @check(points=3, title="one MLP of n vectors makes the keys and values of all layers")
+    def is_made(self, case, got):
+        narrow, wide = got["sizes"]
+        expect.that(
+            wide > narrow,
+            f"an MLP of width {case['width'] + 5} has as many trained numbers as one of {case['width']}: {wide}. Until "
+            "it is dropped, keys and values are made by an MLP of that width",
+        )
+        expect.that(
+            got["overlap"] > 0,
+            "the first layer's keys and the last one's are made from different numbers: the same n vectors, and one "
+            "MLP, make all of them",
+        )
+
+    @check(points=4, title="one MLP of n vectors makes the keys and values of all layers")
     def test_made(self, submission):
         for case, got in self.runs(submission):
-            layers, _, kv_heads, size = case["model"]
-            table = case["count"] * layers * 2 * kv_heads * size
-            narrow, wide = got["sizes"]
-            expect.that(
-                wide > narrow,
-                f"an MLP of width {case['width'] + 5} has as many trained numbers as one of {case['width']}: "
-                f"{wide}. Until it is dropped, keys and values are made by an MLP of that width",
-            )
-            expect.that(
-                got["overlap"] > 0,
-                "the first layer's keys and the last one's are made from different numbers: the same n vectors, and "
-                "one MLP, make all of them",
-            )
+            self.is_made(case, got)
             expect.that(
                 not got["owns_model"],
                 "the model's own parameters are parameters of the prefix: `self.model = model` makes them so, keep "
                 "model.config",
             )
-            expect.that(
-                got["learns"] > 0,
-                "no number of the prefix gets a gradient: what `of_layer` returns must hang on its parameters",
-            )
-            assert table > 0
 
     @check(points=4, title="drop_mlp keeps what it made, n·L·2·K·C numbers, and nothing else")
     def test_dropped(self, submission):
         for case, got in self.runs(submission):
             layers, _, kv_heads, size = case["model"]
             table = case["count"] * layers * 2 * kv_heads * size
+            self.is_made(case, got)
             for layer, (before, after) in enumerate(zip(got["before"], got["after"])):
                 for kind, one, other in zip(("keys", "values"), before, after):
                     expect.equal(
@@ -784,7 +795,7 @@ class TestRows(Exercise):
     hidden = HIDDEN
 
     @check(
-        points=4, title="each row gets its own adapter's B(A x), of any rank; none adds exactly 0"
+        points=3, title="each row gets its own adapter's B(A x), of any rank; none adds exactly 0"
     )
     def test_value(self, submission):
         calls = [
@@ -798,9 +809,14 @@ class TestRows(Exercise):
         calls.append((tables[2:], [s + 1 for s in scalings[2:]], x[:2], a.flip(1), b + a[:, :1]))
         with expect.because(LIKELY):
             found = submission.run(probes.in_rows, calls)
-        for call, got in zip(calls, found):
+        for call, got in zip(calls, found["calls"]):
             self.is_own(call, got["out"])
-        expect.left_alone(found, calls, ["tables", "scalings", "x", "a", "b"])
+        expect.left_alone(found["calls"], [call[2:] for call in calls], ["x", "a", "b"])
+        expect.that(
+            found["kept"],
+            "the tables were filled up in place: they are the caller's, and the next batch's rows stand in them. "
+            "Make new lists",
+        )
 
     def is_own(self, call, got):
         tables, _, x, a, _ = call
@@ -833,44 +849,48 @@ class TestRows(Exercise):
                 f"row {row} has no adapter, and what is added to it is not exactly 0",
             )
 
-    @check(points=3, title="two matmuls for the whole batch, however many adapters it has")
+    @check(points=4, title="two matmuls for the whole batch, however many adapters it has")
     def test_matmuls(self, submission):
-        cases = [rows_case([4, None, 2]), rows_case([1, 2, 3, 4, None, 5, 6, 7, 3, 2])]
+        self.is_batched(submission, [4, None, 2], [1, 2, 3, 4, None, 5, 6, 7, 3, 2])
+
+    def is_batched(self, submission, *batches):
+        cases = [rows_case(list(ranks)) for ranks in batches]
         with expect.because(LIKELY):
             found = submission.run(probes.effort, cases)
-        for (tables, *_), got in zip(cases, found):
+        for (tables, _, x, a, b), got in zip(cases, found):
+            rank = max(map(len, tables))
+            want = 2 * len(x) * x.shape[1] * rank * (a.shape[1] + b.shape[1])
+            expect.that(
+                got["flops"] <= want,
+                f"`added` took {got['flops']:,} FLOPs, expected 2·B·T·R·(I + O) = {want:,}: gather the pages of each row "
+                f"before multiplying, and not all {len(a)} pages",
+            )
             expect.that(
                 0 < got["matmuls"] <= 2,
                 f"{len(tables)} rows took {got['matmuls']} matrix products, expected 2: gather (B, R, I) and (B, R, O), "
                 "then one batched product each (`torch.bmm`); a loop over rows keeps the processor waiting",
             )
 
-    @check(points=3, title="only a row's own pages are multiplied; one batch serves every layer")
-    def test_effort(self, submission):
-        case = rows_case([3, None, 2, 1], tokens=5, ins=8, outs=7, spare=60)
-        with expect.because(LIKELY):
-            (got,) = submission.run(probes.effort, [case])
-        rows, rank = 4, 3
-        want = 2 * rows * 5 * rank * (8 + 7)
-        expect.that(
-            got["flops"] <= want,
-            f"`added` took {got['flops']:,} FLOPs, expected 2·B·T·R·(I + O) = {want:,}: gather the pages of each row "
-            f"before multiplying, and not all {len(case[3])} pages",
-        )
-        tables, scalings, x, a, b = case
-        layers = [(x, a, b)]
-        for ins, outs in ((8, 3), (5, 8)):
-            fresh_a, fresh_b = torch.randn(len(a), ins), torch.randn(len(b), outs)
-            fresh_a[0], fresh_b[0] = 0, 0
-            layers.append((torch.randn(4, 2, ins), fresh_a, fresh_b))
-        found = submission.run(probes.layers_of_one_batch, tables, scalings, layers)
-        for number, (layer, call) in enumerate(zip(layers, found)):
-            expect.equal(
-                call["out"],
-                rows_answer(tables, scalings, *layer),
-                what=f"layer {number} of three that one batch goes through",
-            )
-        expect.left_alone(found, layers, ["x", "a", "b"])
+    @check(points=3, title="one batch serves every layer, each with pages of its own")
+    def test_layers(self, submission):
+        tables, scalings, *_ = rows_case([3, None, 2, 1], spare=2)
+        pages = 1 + 6 + 2
+        for sizes in (((8, 7), (8, 7), (8, 7)), ((4, 3), (5, 8), (1, 9))):
+            layers = []
+            for ins, outs in sizes:
+                a, b = torch.randn(pages, ins), torch.randn(pages, outs)
+                a[0], b[0] = 0, 0
+                layers.append((torch.randn(4, 2, ins), a, b))
+            with expect.because(LIKELY):
+                found = submission.run(probes.layers_of_one_batch, tables, scalings, layers)
+            for number, (layer, call) in enumerate(zip(layers, found)):
+                expect.equal(
+                    call["out"],
+                    rows_answer(tables, scalings, *layer),
+                    what=f"layer {number} of three that one batch goes through",
+                )
+            expect.left_alone(found, layers, ["x", "a", "b"])
+        self.is_batched(submission, [2, 1, None, 3, 2])
 
 
 # --- what is recorded ---
@@ -908,7 +928,7 @@ class TestDrift(Experiment):
                 f"after {row['merges']} merges beside W, {row['beside_changed']:.1%} of W has changed: expected none",
             )
             expect.that(
-                row["in_place_changed"] > 0.05,
+                row["in_place_changed"] > 0.02,
                 f"after {row['merges']} merges in place only {row['in_place_changed']:.1%} of W has changed: is W "
                 "bfloat16?",
             )

@@ -25,22 +25,24 @@ def trained(rank: int) -> int:
 
 
 def draw_low_rank(ax: Axes, rank: int) -> None:
-    bare(ax, 12.4, 4.2)
+    bare(ax, 12.4, 5.2)
     wide, high, thin = INS * SCALE * 1.5, OUTS * SCALE, max(rank * SCALE * 1.5, 0.07)
-    hue = lighter(ORANGE, 0.25)
-    say(ax, 0.5, 2.0, "x", 13, fontweight="bold")
-    box(ax, 3.0, 0.7, wide, high, PALE, f"W\n{OUTS} x {INS}\nfrozen", 9, edgecolor="#999999")
-    arrow(ax, (0.8, 1.9), (2.9, 1.9))
-    box(ax, 6.3, 3.3 - thin / 2, wide, thin, hue, edgecolor="#999999")
-    say(ax, 6.3 + wide / 2, 3.9, f"A: {rank} x {INS}, random", 8)
-    arrow(ax, (0.7, 2.2), (6.2, 3.3), bend=0.25)
-    box(ax, 9.4, 0.7, thin, high, hue, edgecolor="#999999")
-    say(ax, 9.4 + thin / 2, 0.35, f"B: {OUTS} x {rank}, zero at first", 8)
-    arrow(ax, (6.4 + wide, 3.3), (9.3, 2.4))
-    say(ax, 8.75, 3.55, f"{rank} numbers a token", 8)
-    say(ax, 11.9, 1.9, "+ = y", 12, fontweight="bold")
-    arrow(ax, (3.1 + wide, 1.4), (9.3, 1.4))
-    arrow(ax, (9.5 + thin, 1.9), (11.4, 1.9))
+    hue, way = lighter(ORANGE, 0.25), 4.2
+    say(ax, 0.5, 2.2, "x", 13, fontweight="bold")
+    box(ax, 3.4, 0.2, wide, high, PALE, f"W\n{OUTS} x {INS}\nfrozen", 9, edgecolor="#999999")
+    arrow(ax, (0.8, 2.0), (3.3, 1.5))
+    arrow(ax, (3.5 + wide, 1.5), (10.7, 2.0))
+    arrow(ax, (0.8, 2.4), (3.3, way))
+    box(ax, 3.4, way - thin / 2, wide, thin, hue, edgecolor="#999999")
+    say(ax, 3.4 + wide / 2, way + 0.6, f"A: {rank} x {INS}, random", 8)
+    arrow(ax, (3.5 + wide, way), (8.1, way))
+    say(ax, 6.8, way + 0.3, f"{rank} numbers a token", 8)
+    box(ax, 8.2, 4.9 - high, thin, high, hue, edgecolor="#999999")
+    say(ax, 8.2, 5.1, f"B: {OUTS} x {rank}, zero at first", 8)
+    arrow(ax, (8.3 + thin, way), (10.7, 2.4))
+    say(ax, 11.0, 2.2, "+", 14, fontweight="bold")
+    arrow(ax, (11.2, 2.2), (11.8, 2.2))
+    say(ax, 12.1, 2.2, "y", 13, fontweight="bold")
 
 
 def say_low_rank(rank: int) -> str:
@@ -52,4 +54,4 @@ def say_low_rank(rank: int) -> str:
     )
 
 
-low_rank = Schematic(draw_low_rank, say_low_rank, (9.5, 3.3), {"rank": ([1, 2, 4, 8, 16], 8)})
+low_rank = Schematic(draw_low_rank, say_low_rank, (9.5, 3.6), {"rank": ([1, 2, 4, 8, 16], 8)})

@@ -1,7 +1,7 @@
 """Into the weights and out again: added to W itself, or in a matrix beside it.
 
-The format has whole numbers only here, so that what two roundings leave behind can be followed
-number by number (Hu et al. 2021, section 4.1).
+Numbers have two decimal digits here, as bfloat16 has eight binary ones: what is lost where a sum
+reaches the next power of ten can be followed number by number (Hu et al. 2021, section 4.1).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from minitrain.lab.ideas.schematic import Schematic
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-W = (4, -3, 7, 0, -6, 2)
-DELTA = (0.6, 0.5, 1.3, -0.8, 0.3, -1.5)  # what an adapter adds
+W = (9.7, -3.1, 0.12, 5.6, -9.9, 2.4)
+DELTA = (0.64, 0.25, 0.97, -0.38, -0.73, 0.11)  # what an adapter adds
 WAYS = ("in place", "beside")
 
 
-def written(number: float) -> int:
-    """As a format of whole numbers keeps it: to the nearest, ties to even."""
-    return round(number)
+def written(number: float) -> float:
+    """As a format of two decimal digits keeps it."""
+    return float(f"{number:.1e}")
 
 
-def after(way: str) -> list[list[int]]:
+def after(way: str) -> list[list[float]]:
     """W, then merged, then unmerged."""
     merged = [written(w + d) for w, d in zip(W, DELTA)]
     back = [written(m - d) for m, d in zip(merged, DELTA)] if way == "in place" else list(W)
@@ -42,7 +42,7 @@ def draw_merging(ax: Axes, way: str) -> None:
         for place, number in enumerate(numbers):
             changed = row == 2 and number != W[place]
             hue = ORANGE if changed else lighter(BLUE, 0.6)
-            box(ax, 3.0 + 0.85 * place, y, 0.75, 0.6, hue, str(number), 10)
+            box(ax, 3.0 + 0.85 * place, y, 0.75, 0.6, hue, f"{number:g}", 10)
     for row, sign in ((0, "+"), (1, "-")):
         if way == "beside" and row == 1:
             say(ax, 8.5, 2.6, "the merged one is let go:\nW was never written", 9, ha="left")
@@ -56,8 +56,8 @@ def say_merging(way: str) -> str:
     wrong = sum(a != b for a, b in zip(after(way)[2], W))
     how = "added to W, and subtracted" if way == "in place" else "kept in a matrix of its own"
     return (
-        f"Merged {way}: {wrong} of {len(W)} numbers do not come back. Numbers are rounded whenever "
-        f"they are written, here to whole ones; the sum is {how}."
+        f"Merged {way}: {wrong} of {len(W)} numbers do not come back. Numbers are rounded to two "
+        f"digits whenever they are written; the sum is {how}."
     )
 
 

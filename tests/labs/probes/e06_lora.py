@@ -205,8 +205,15 @@ def looked_at(case, base, layer):
         "trained": [name for name, p in layer.named_parameters() if p.requires_grad],
         "graph": layer.weight.grad_fn is not None,
         "untouched": torch.equal(now, weight), "shares": own == now.untyped_storage().data_ptr(),
-        "y": layer(torch.ones(2, weight.shape[1], dtype=layer.weight.dtype)).detach(),
+        "y": computed(layer, weight),
     }  # fmt: skip
+
+
+def computed(layer, weight):
+    """What it makes of ones in the dtype of W, where it has that one."""
+    if layer.weight.dtype != weight.dtype:
+        return None
+    return layer(torch.ones(2, weight.shape[1], dtype=weight.dtype)).detach()
 
 
 def in_bottleneck(f, case):
@@ -281,18 +288,25 @@ def overlapping(prefix, layers):
     parts = []
     for layer in (0, layers - 1):
         prefix.zero_grad()
-        sum(z.square().sum() for z in prefix.of_layer(layer)).backward()
+        backward_of(prefix.of_layer(layer))
         parts.append([None if p.grad is None else p.grad != 0 for p in prefix.parameters()])
     prefix.zero_grad()
     both = zip(*parts)
     return sum(int((a & b).sum()) for a, b in both if a is not None and b is not None)
 
 
+def backward_of(pair):
+    """Where anything learns."""
+    total = sum(z.square().sum() for z in pair)
+    if total.requires_grad:
+        total.backward()
+
+
 def learned(prefix, layers):
     """Which share of all trained numbers a step of every layer's keys and values moves."""
     prefix.zero_grad()
     for layer in range(layers):
-        sum(z.square().sum() for z in prefix.of_layer(layer)).backward()
+        backward_of(prefix.of_layer(layer))
     moved = [p.grad for p in prefix.parameters()]
     prefix.zero_grad()
     return sum(0 if g is None else int((g != 0).sum()) for g in moved) / max(numbers(prefix), 1)
@@ -300,13 +314,11 @@ def learned(prefix, layers):
 
 def in_rows(f, calls):
     """calls: (tables, scalings, x, a, b); all batches are made before the first is computed."""
-    batches = [f([list(t) for t in tables], list(scalings)) for tables, scalings, *_ in calls]
-    turns = iter(batches)
-
-    def added(tables, scalings, x, a, b):
-        return next(turns).added(x, a, b)
-
-    return in_turn(added, calls)
+    given = [([list(t) for t in tables], list(scalings)) for tables, scalings, *_ in calls]
+    turns = iter([f(*pair) for pair in given])
+    results = in_turn(lambda *rest: next(turns).added(*rest), [call[2:] for call in calls])
+    kept = [pair == tuple(map(list, call[:2])) for pair, call in zip(given, calls)]
+    return {"calls": results, "kept": all(kept)}
 
 
 def layers_of_one_batch(f, tables, scalings, layers):
