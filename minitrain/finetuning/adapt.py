@@ -42,7 +42,7 @@ from minitrain.finetuning.methods import (
     PrefixMethod,
     PromptMethod,
 )
-from minitrain.finetuning.prompts.prefix import add_prefix
+from minitrain.finetuning.prompts.prefix import Prefix, add_prefix
 from minitrain.finetuning.prompts.prompt import add_prompt
 from minitrain.model.hub.weights import HUB_PARTS
 from minitrain.model.transformer import Transformer
@@ -68,7 +68,7 @@ def adapt(model: Model, method: str | Method = "lora", *, seed: int = 0, **optio
         _check_transformer(model, method)
         model.requires_grad_(False)
         if isinstance(method, PrefixMethod):
-            add_prefix(model, method.tokens, method.width, generator)
+            add_prefix(model, Prefix(model, method.tokens, method.width, generator))
         else:
             add_prompt(model, method.tokens, generator)
     elif isinstance(method, FullMethod):

@@ -72,5 +72,13 @@ class LoRA(Adapter):
         return self.scaling * (b @ a)
 
     def merged(self, base: nn.Module) -> nn.Module:
-        weight = dense_weight(base)
-        return dense_linear((weight + self.delta()).to(weight.dtype), bias_of(base))
+        return merged_linear(base, self.delta())
+
+
+def merged_linear(base: nn.Module, delta: Tensor) -> nn.Linear:
+    """A frozen layer that computes W + delta, and base's bias; delta (O, I), base as it was.
+
+    Summed in the wider of both dtypes, and rounded to W's once.
+    """
+    weight = dense_weight(base)
+    return dense_linear((weight + delta).to(weight.dtype), bias_of(base))

@@ -127,11 +127,14 @@ class PagePool:
                 self.misses += 1
                 self._enter(name, names)
 
+    @property
+    def highest_rank(self) -> int:
+        """Of all that are known, in pages or not."""
+        return max((factors.rank for factors in self.known.values()), default=0)
+
     def pages_of(self, name: str | None) -> list[int]:
-        """As many for every row, padded with zeros to the highest rank that is known."""
-        pages = [] if name is None else self.table[name]
-        width = max((factors.rank for factors in self.known.values()), default=0)
-        return pages + [ZERO_PAGE] * (width - len(pages))
+        """An adapter's own; none for none."""
+        return [] if name is None else self.table[name]
 
     def _enter(self, name: str, needed: Collection[str]) -> None:
         factors = self.known[name]

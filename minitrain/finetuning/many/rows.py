@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -31,18 +30,37 @@ from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adaptation_of, find_layers
 from minitrain.finetuning.adapters.lora import LoRA
 from minitrain.finetuning.layer import LinearLike, adapted_layers, place_of
-from minitrain.finetuning.many.pool import Factors, PagePool
+from minitrain.finetuning.many.pool import ZERO_PAGE, Factors, PagePool
 from minitrain.finetuning.methods import ALL_LINEAR, LoRAMethod
 from minitrain.finetuning.peft_config import from_peft
 from minitrain.finetuning.peft_files import peft_paths, read_adapter
 
 
-@dataclass
 class Rows:
-    """Of the batch that is being computed: its pages (B, R), and its scalings (B, 1, 1)."""
+    """Of the batch that is being computed: its pages (B, R), and its scalings (B, 1, 1).
 
-    pages: Tensor
-    scaling: Tensor
+    tables: each row's pages, none for a row without adapter; scalings: a number a row. Shorter
+    tables are filled up with pages of zeros to `rank`, by default that of the longest.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Sequence[int]],
+        scalings: Sequence[float],
+        rank: int | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        rank = max(map(len, tables), default=0) if rank is None else rank
+        filled = [[*table, *[ZERO_PAGE] * (rank - len(table))] for table in tables]
+        self.pages = torch.tensor(filled, dtype=torch.long, device=device)
+        self.scaling = torch.tensor(scalings, device=device, dtype=dtype)[:, None, None]
+
+    def added(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """s·B(A x) of each row's own: x (B, T, I), pages a (P, I) and b (P, O) -> (B, T, O)."""
+        a, b = a[self.pages], b[self.pages]  # (B, R, I), (B, R, O)
+        inside = torch.bmm(x.to(a.dtype), a.transpose(1, 2)) * self.scaling  # (B, T, R)
+        return torch.bmm(inside, b)
 
 
 class RowWise(nn.Module):
@@ -64,9 +82,7 @@ class RowWise(nn.Module):
                 "name one a row, None for none"
             )
         pool = self.bank[0].pool
-        a, b = pool.a[self.path][rows.pages], pool.b[self.path][rows.pages]  # (B, R, I), (B, R, O)
-        inside = torch.bmm(x.to(a.dtype), a.transpose(1, 2)) * rows.scaling  # (B, T, R)
-        return y + torch.bmm(inside, b).to(y.dtype)
+        return y + rows.added(x, pool.a[self.path], pool.b[self.path]).to(y.dtype)
 
 
 class AdapterBank:
@@ -122,13 +138,10 @@ class AdapterBank:
     def _gather(self, names: Sequence[str | None]) -> Rows | None:
         if not any(names):
             return None
-        device, dtype = (getattr(next(iter(self.pool.a.values())), n) for n in ("device", "dtype"))
-        pages = [self.pool.pages_of(name) for name in names]
-        scaling = [0.0 if name is None else self.pool.known[name].scaling for name in names]
-        return Rows(
-            torch.tensor(pages, device=device),
-            torch.tensor(scaling, device=device, dtype=dtype)[:, None, None],
-        )
+        page = next(iter(self.pool.a.values()))
+        tables = [self.pool.pages_of(name) for name in names]
+        scalings = [0.0 if name is None else self.pool.known[name].scaling for name in names]
+        return Rows(tables, scalings, self.pool.highest_rank, page.device, page.dtype)
 
     def remove_from_model(self) -> nn.Module:
         """The bare model, as it was."""

@@ -107,15 +107,10 @@ class PrefixKernel:
         return self.prefix.of_layer(self.layer)
 
 
-def add_prefix(
-    model: Transformer,
-    count: int,
-    width: int | None = None,
-    generator: torch.Generator | None = None,
-) -> None:
-    """Puts `model.soft_prompt` before every layer, by the slots that a Transformer has for it."""
-    prefix = Prefix(model, count, width, generator)
+def add_prefix(model: Transformer, prefix: Prefix) -> None:
+    """Puts it before every layer, by the slots that a Transformer has for it, and keeps it as
+    `model.soft_prompt`. `prefix`: whatever has `of_layer`, `count` and `enabled`."""
     for layer, block in enumerate(model.blocks):
         block.attention.kernel = PrefixKernel(prefix, layer, block.attention.kernel)
     model.soft_prompt = prefix
-    model.look_around = Shifted(model.look_around, count, in_stream=False, switch=prefix)
+    model.look_around = Shifted(model.look_around, prefix.count, in_stream=False, switch=prefix)

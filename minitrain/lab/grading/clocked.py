@@ -21,4 +21,8 @@ CLOCKED: dict[str, dict[str, Sequence[str]]] = {
     "e03_zero": {"steps": ("spread_seconds", "step_seconds")},
     "e04_mixed_precision": {"formats": ("tokens_per_second",)},
     "e05_activation_memory": {"tradeoff": ("step_seconds",)},
+    "e06_lora": {
+        "methods": ("train_seconds",),
+        "mixed": ("loop_seconds", "mixed_seconds"),
+    },
 }

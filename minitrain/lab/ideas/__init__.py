@@ -9,6 +9,8 @@ handles), and which values can be tried.
 
 from minitrain.lab.ideas.accumulated import accumulation
 from minitrain.lab.ideas.activations import checkpoints
+from minitrain.lab.ideas.adapter_pages import adapter_pages
+from minitrain.lab.ideas.adapter_places import adapter_places
 from minitrain.lab.ideas.chance import rounding
 from minitrain.lab.ideas.context import ring_attention
 from minitrain.lab.ideas.data_parallel import replicas
@@ -20,16 +22,20 @@ from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.heads_for_tokens import heads_for_tokens
 from minitrain.lab.ideas.kept import kept_tensors
+from minitrain.lab.ideas.lengths import lengths
 from minitrain.lab.ideas.lifetimes import step_lifetimes
+from minitrain.lab.ideas.low_rank import low_rank
 from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
 from minitrain.lab.ideas.matrices import model_matrices
 from minitrain.lab.ideas.merged import merged_attention
+from minitrain.lab.ideas.merging import merging
 from minitrain.lab.ideas.mesh import counted_once, mesh_lines
 from minitrain.lab.ideas.messages import message_cost, send_and_recv
 from minitrain.lab.ideas.microbatches import unequal_microbatches
 from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.passes import step_passes
+from minitrain.lab.ideas.prefix_columns import prefix_columns
 from minitrain.lab.ideas.recomputing import recomputation
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
@@ -52,6 +58,8 @@ from minitrain.lab.ideas.zero import zero_stages
 
 __all__ = [
     "accumulation",
+    "adapter_pages",
+    "adapter_places",
     "attention_tiles",
     "block_scales",
     "block_tensors",
@@ -65,7 +73,10 @@ __all__ = [
     "heads_for_tokens",
     "kept_tensors",
     "layer_stream",
+    "lengths",
+    "low_rank",
     "merged_attention",
+    "merging",
     "mesh_lines",
     "message_cost",
     "model_matrices",
@@ -75,6 +86,7 @@ __all__ = [
     "pipeline_microbatches",
     "pipeline_order",
     "pipeline_stages",
+    "prefix_columns",
     "recomputation",
     "recursive_doubling",
     "replicas",

@@ -11,6 +11,7 @@ from torch import nn
 
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt, adaptation_of, find_layers, trainable_parameters
+from minitrain.finetuning.adapters.lora import merged_linear
 from minitrain.finetuning.layer import Adapted, adapted_layers, dense_linear
 from minitrain.finetuning.lora_plus import adapter_groups
 from minitrain.finetuning.merging import disabled, merge, merge_and_unload, unload, unmerge
@@ -133,6 +134,18 @@ def test_bfloat16_comes_back_bit_for_bit():
     unmerge(model)
     assert torch.equal(layer.base_layer.weight, weight)
     assert layer.adapter.lora_A.dtype == torch.float32 and model(tokens()).dtype == torch.bfloat16
+
+
+def test_a_merged_layer_is_rounded_once_and_leaves_its_base_alone():
+    """Twice, the difference before the sum too, is another matrix."""
+    torch.manual_seed(0)
+    base, delta = nn.Linear(40, 30).bfloat16(), 0.01 * torch.randn(30, 40)
+    before = base.weight.detach().clone()
+    merged = merged_linear(base, delta)
+    assert torch.equal(merged.weight, (before.float() + delta).bfloat16())
+    assert not torch.equal(merged.weight, before + delta.bfloat16())
+    assert torch.equal(merged.bias, base.bias) and torch.equal(base.weight, before)
+    assert not any(p.requires_grad for p in merged.parameters())
 
 
 @pytest.mark.parametrize("method", BESIDE)

@@ -6,7 +6,7 @@ from torch import nn
 
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt
-from minitrain.finetuning.many.rows import AdapterBank
+from minitrain.finetuning.many.rows import AdapterBank, Rows
 from minitrain.finetuning.peft_files import save_adapter
 from minitrain.measure.clock import compare
 from minitrain.model.config import ModelConfig
@@ -189,3 +189,16 @@ def test_one_sentence_for_what_cannot_be():
     with pytest.raises(InputError, match="no linear layer"):
         AdapterBank(fresh(), LARGE, targets=("norm",))
     assert isinstance(bank.model, nn.Module) and bank.current is None
+
+
+def test_rows_of_any_ranks_each_have_their_own_pages_and_none_adds_zero():
+    a, b = torch.randn(9, 4, dtype=torch.float64), torch.randn(9, 6, dtype=torch.float64)
+    a[0], b[0] = 0, 0
+    tables, scalings = [[8, 3], [], [5, 1, 2]], [2.0, 9.0, 0.5]
+    x = torch.randn(3, 2, 4, dtype=torch.float64)
+    for rank in (None, 5):
+        added = Rows(tables, scalings, rank, dtype=torch.float64).added(x, a, b)
+        for own, table, s, row in zip(x, tables, scalings, added):
+            torch.testing.assert_close(row, s * own @ a[table].T @ b[table])
+        assert not added[1].any()
+    assert not Rows([[], []], [1.0, 1.0]).added(x[:2], a, b).any()

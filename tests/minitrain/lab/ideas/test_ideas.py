@@ -11,6 +11,7 @@ import torch
 from matplotlib.text import Text
 from PIL import Image
 
+from minitrain.finetuning.adapt import adapt, trainable_parameters
 from minitrain.lab import ideas
 from minitrain.lab.drawing.figures import canvas
 from minitrain.lab.drawing.shapes import READABLE, contrast, ink_on
@@ -42,14 +43,23 @@ from minitrain.lab.ideas import (
     vocabulary,
     zero,
 )
+from minitrain.lab.ideas.adapter_pages import BATCHES, PAGES, TABLES, filled
+from minitrain.lab.ideas.adapter_places import TOUCHED, D, F
+from minitrain.lab.ideas.adapter_places import trained as trained_in_a_block
 from minitrain.lab.ideas.expert_exchange import stages as exchange_stages
 from minitrain.lab.ideas.heads_for_tokens import holder
+from minitrain.lab.ideas.lengths import DELTA, ROW, length, turned
+from minitrain.lab.ideas.low_rank import INS, OUTS
+from minitrain.lab.ideas.low_rank import trained as trained_of_rank
+from minitrain.lab.ideas.merging import WAYS, W, after
+from minitrain.lab.ideas.prefix_columns import WORDS, read_in_all, readable
 from minitrain.lab.ideas.ring_gradients import RANKS, parts
 from minitrain.lab.ideas.schematic import Schematic
 from minitrain.lab.widgets import Choice, default_of
 from minitrain.measure.predicted_memory import block_bytes_per_token
 from minitrain.memory.placement import Layer, plan_peak, uniform_plan
-from minitrain.model.config import preset
+from minitrain.model.config import ModelConfig, preset
+from minitrain.model.transformer import build
 
 ALL = {name: getattr(ideas, name) for name in ideas.__all__}
 
@@ -288,6 +298,46 @@ def test_rounding_by_chance_is_right_in_the_mean():
 
 def test_an_outlier_spoils_its_own_tile_alone():
     assert [scales.sharing(tile) for tile in scales.TILES] == [63, 3, 7]
+
+
+def test_numbers_beside_a_block_are_those_of_the_package():
+    config = ModelConfig(64, D, layers=1, heads=4, kv_heads=2, ffn_size=F)
+    names = dict(zip(TOUCHED, ("lora", "houlsby", "ia3", "bitfit", "p-tuning-v2")))
+    for method, name in names.items():
+        model = adapt(build(config), name)
+        assert trained_in_a_block(method) == trainable_parameters(model)[0], method
+    assert trained_of_rank(8) == 8 * (INS + OUTS)
+
+
+def test_what_is_merged_beside_comes_back_whole():
+    back = {way: after(way)[2] for way in WAYS}
+    assert back["beside"] == list(W) and back["in place"] != list(W)
+    assert 0 < sum(a == b for a, b in zip(back["in place"], W)) < len(W)
+
+
+def test_a_row_is_turned_to_the_sum_and_as_long_as_its_magnitude():
+    sums = [w + d for w, d in zip(ROW, DELTA)]
+    for share in (0.5, 1.0, 2.0):
+        x, y = turned(share)
+        assert math.isclose(math.hypot(x, y), share * length(ROW))
+        assert math.isclose(x * sums[1], y * sums[0])
+
+
+def test_every_word_reads_the_whole_prefix():
+    words = len(WORDS)
+    for learned in range(1, 5):
+        for row in range(words):
+            seen = [readable(row, column, learned) for column in range(learned + words)]
+            assert seen == [True] * (learned + row + 1) + [False] * (words - row - 1)
+        assert read_in_all(learned) == words * learned + words * (words + 1) // 2
+
+
+def test_a_page_belongs_to_the_adapter_whose_table_names_it():
+    for name, table in TABLES.items():
+        assert [PAGES[page] for page in table] == [f"{name}.{n}" for n in range(len(table))]
+    for batch in BATCHES:
+        assert len({len(table) for table in filled(batch)}) == 1
+    assert PAGES[0] == "zeros"
 
 
 def test_recomputing_peaks_as_a_plan_does():

@@ -1,0 +1,61 @@
+"""A row of W as a vector: LoRA moves its end, DoRA turns it and learns its length apart.
+
+y = m V / ‖V‖ with V = W + ΔW (Liu et al. 2024): the direction is V's, the length is m.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
+from minitrain.lab.drawing.shapes import arrow, bare, say
+from minitrain.lab.ideas.schematic import Schematic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROW = (3.0, 1.2)
+DELTA = (-0.6, 1.6)
+
+
+def length(vector: tuple[float, float]) -> float:
+    return math.hypot(*vector)
+
+
+def turned(share: float) -> tuple[float, float]:
+    """V: the row with so much of its length more, in the direction of W + ΔW."""
+    v = ROW[0] + DELTA[0], ROW[1] + DELTA[1]
+    wanted = share * length(ROW) / length(v)
+    return v[0] * wanted, v[1] * wanted
+
+
+def draw_lengths(ax: Axes, magnitude: float) -> None:
+    bare(ax, 12.4, 4.6)
+    for left, title in ((0.8, "LoRA: one sum"), (6.8, "DoRA: direction, then length")):
+        say(ax, left, 0.3, title, 10, ha="left", fontweight="bold")
+        start = left, 4.3
+        row = left + ROW[0], 4.3 - ROW[1]
+        arrow(ax, start, row, BLUE)
+        say(ax, row[0] + 0.2, row[1] + 0.1, "row of W", 9, ha="left")
+    start, end = (0.8, 4.3), (0.8 + ROW[0] + DELTA[0], 4.3 - ROW[1] - DELTA[1])
+    arrow(ax, (0.8 + ROW[0], 4.3 - ROW[1]), end, ORANGE)
+    arrow(ax, start, end, GREEN)
+    say(ax, end[0] + 0.2, end[1] - 0.2, "V = W + ΔW", 9, ha="left")
+    new = turned(magnitude)
+    arrow(ax, (6.8, 4.3), (6.8 + new[0], 4.3 - new[1]), GREEN)
+    words = f"m = {magnitude:g} of the old length,\nV gives the direction"
+    say(ax, 6.8 + 3.0, 1.2, words, 9, ha="left")
+
+
+def say_lengths(magnitude: float) -> str:
+    return (
+        f"DoRA: turned as LoRA would, and {magnitude:g} times as long as before. LoRA adds a "
+        "difference to a row, which changes its direction and its length at once; DoRA takes the "
+        "direction of the sum and a learned length."
+    )
+
+
+lengths = Schematic(
+    draw_lengths, say_lengths, (9.5, 3.2), {"magnitude": ([0.6, 0.8, 1.0, 1.2], 1.0)}
+)

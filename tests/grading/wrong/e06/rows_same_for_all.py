@@ -1,0 +1,14 @@
+# exercise: Rows
+# says: what is added to
+
+import torch
+
+
+class Rows:
+    """Every row gets the first adapter."""
+
+    def __init__(self, tables, scalings):
+        self.table, self.s = tables[0], scalings[0]
+
+    def added(self, x, a, b):
+        return self.s * (x @ a[self.table].T) @ b[self.table]
