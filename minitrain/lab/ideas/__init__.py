@@ -21,6 +21,7 @@ from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.heads_for_tokens import heads_for_tokens
 from minitrain.lab.ideas.kept import kept_tensors
 from minitrain.lab.ideas.lifetimes import step_lifetimes
+from minitrain.lab.ideas.made_again import made_again
 from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
 from minitrain.lab.ideas.matrices import model_matrices
 from minitrain.lab.ideas.merged import merged_attention
@@ -28,13 +29,18 @@ from minitrain.lab.ideas.mesh import counted_once, mesh_lines
 from minitrain.lab.ideas.messages import message_cost, send_and_recv
 from minitrain.lab.ideas.microbatches import unequal_microbatches
 from minitrain.lab.ideas.overlap import buckets
+from minitrain.lab.ideas.packed_block import packed_block
+from minitrain.lab.ideas.pages import page_table
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.passes import step_passes
+from minitrain.lab.ideas.quantiles import quantile_levels
 from minitrain.lab.ideas.recomputing import recomputation
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
+from minitrain.lab.ideas.rounded_away import rounded_away
 from minitrain.lab.ideas.saved import block_tensors
+from minitrain.lab.ideas.scale_bits import scale_bits
 from minitrain.lab.ideas.scales import block_scales
 from minitrain.lab.ideas.schedules import (
     pipeline_chunks,
@@ -65,16 +71,20 @@ __all__ = [
     "heads_for_tokens",
     "kept_tensors",
     "layer_stream",
+    "made_again",
     "merged_attention",
     "mesh_lines",
     "message_cost",
     "model_matrices",
     "number_lines",
+    "packed_block",
+    "page_table",
     "pareto_front",
     "pipeline_chunks",
     "pipeline_microbatches",
     "pipeline_order",
     "pipeline_stages",
+    "quantile_levels",
     "recomputation",
     "recursive_doubling",
     "replicas",
@@ -83,9 +93,11 @@ __all__ = [
     "ring_gradients",
     "ring_reduce_scatter",
     "roofline",
+    "rounded_away",
     "rounding",
     "router",
     "row_cut",
+    "scale_bits",
     "send_and_recv",
     "step_lifetimes",
     "step_passes",

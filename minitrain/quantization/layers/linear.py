@@ -6,7 +6,8 @@
 The weight has no gradient: what trains is before it, or beside it (QLoRA's adapter). Memory falls
 by 16/bits over bfloat16; time does not, for Ŵ passes through memory in full: packed kernels
 (packed_kernels.py) are what gains time.
-Paper: Dettmers et al. 2023 (arXiv:2305.14314), equation 5. Shapes: D width in  F width out.
+Paper: Dettmers et al. 2023 (arXiv:2305.14314), equation 5. Lab: e07.
+Shapes: D width in  F width out.
 """
 
 from __future__ import annotations
