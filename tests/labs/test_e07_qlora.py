@@ -522,11 +522,15 @@ def is_own_node(found):
     )
 
 
+SHAPES_DIFFER = (
+    "forward multiplies by the transpose, x @ Ŵ.T, and backward by Ŵ itself, dy @ Ŵ; each use remembers its own layer, "
+    "on its own ctx"
+)
 MATMUL_LIKELY = {
     "incorrect number of gradients": "backward returns one gradient for each input of forward, and the layer is one of "
     "them: `return dx, None`",
-    "mat1 and mat2 shapes": "forward multiplies by the transpose, x @ Ŵ.T, and backward by Ŵ itself, dy @ Ŵ",
-    "size mismatch": "forward multiplies by the transpose, x @ Ŵ.T, and backward by Ŵ itself, dy @ Ŵ",
+    "mat1 and mat2 shapes": SHAPES_DIFFER,
+    "size mismatch": SHAPES_DIFFER,
     "same dtype": "Ŵ comes in float32: cast it to the dtype of x, and in backward to that of dy",
     "expected m1 and m2": "Ŵ comes in float32: cast it to the dtype of x, and in backward to that of dy",
     "t() expects": "x may have one dimension, or three: take .T of Ŵ, never of x or dy",
@@ -648,12 +652,12 @@ class Simulated:
         up = 0 if self.mistake == "rounds down" else self.page_bytes - 1
         self.pages.setdefault(key, [(key, i) for i in range((nbytes + up) // self.page_bytes)])
         for page in self.pages[key]:
+            if self.mistake == "evicts before it looks":
+                self.evict_to(self.frames - 1)
             here = page in self.resident
             if not here and (not is_new or self.mistake == "counts new pages"):
                 self.counts[0] += 1
                 self.counts[1] += self.page_bytes
-            if self.mistake == "evicts before it looks":
-                self.evict_to(self.frames - 1)
             dirty = self.resident.get(page, False) or write
             if self.mistake == "forgets that it was dirty":
                 dirty = write

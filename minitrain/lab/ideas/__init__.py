@@ -9,6 +9,8 @@ handles), and which values can be tried.
 
 from minitrain.lab.ideas.accumulated import accumulation
 from minitrain.lab.ideas.activations import checkpoints
+from minitrain.lab.ideas.again import made_again
+from minitrain.lab.ideas.bits import scale_bits
 from minitrain.lab.ideas.chance import rounding
 from minitrain.lab.ideas.context import ring_attention
 from minitrain.lab.ideas.data_parallel import replicas
@@ -21,7 +23,6 @@ from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.heads_for_tokens import heads_for_tokens
 from minitrain.lab.ideas.kept import kept_tensors
 from minitrain.lab.ideas.lifetimes import step_lifetimes
-from minitrain.lab.ideas.made_again import made_again
 from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
 from minitrain.lab.ideas.matrices import model_matrices
 from minitrain.lab.ideas.merged import merged_attention
@@ -29,7 +30,7 @@ from minitrain.lab.ideas.mesh import counted_once, mesh_lines
 from minitrain.lab.ideas.messages import message_cost, send_and_recv
 from minitrain.lab.ideas.microbatches import unequal_microbatches
 from minitrain.lab.ideas.overlap import buckets
-from minitrain.lab.ideas.packed_block import packed_block
+from minitrain.lab.ideas.packed import packed_block
 from minitrain.lab.ideas.pages import page_table
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.passes import step_passes
@@ -38,9 +39,8 @@ from minitrain.lab.ideas.recomputing import recomputation
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
-from minitrain.lab.ideas.rounded_away import rounded_away
+from minitrain.lab.ideas.rounded import rounded_away
 from minitrain.lab.ideas.saved import block_tensors
-from minitrain.lab.ideas.scale_bits import scale_bits
 from minitrain.lab.ideas.scales import block_scales
 from minitrain.lab.ideas.schedules import (
     pipeline_chunks,

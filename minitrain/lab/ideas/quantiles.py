@@ -7,6 +7,7 @@ standard deviations in the mean. A level gets what lies nearer to it than to its
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, ORANGE
@@ -39,9 +40,9 @@ def below(x: float) -> float:
 def shares(datatype: str) -> list[float]:
     """Of all weights, what each level gets."""
     levels = LEVELS[datatype]
-    middles = [(low + high) / 2 for low, high in zip(levels, levels[1:])]
+    middles = [(low + high) / 2 for low, high in pairwise(levels)]
     edges = [0.0, *map(below, middles), 1.0]
-    return [high - low for low, high in zip(edges, edges[1:])]
+    return [high - low for low, high in pairwise(edges)]
 
 
 def place(x: float) -> float:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from minitrain.errors import InputError
 from minitrain.quantization.formats.weight import QuantizedWeight
@@ -71,7 +70,7 @@ class QuantLinear(nn.Module):
 
 
 class _DequantizedMatmul(torch.autograd.Function):
-    """x (..., D) -> x Ŵ^T (..., F)."""
+    """x (..., D) -> x Ŵ^T (..., F); linear in x and in dy, so it may be differentiated again."""
 
     @staticmethod
     def forward(ctx, x: Tensor, layer: QuantLinear) -> Tensor:
@@ -79,6 +78,5 @@ class _DequantizedMatmul(torch.autograd.Function):
         return x @ layer.weight.dequantize().to(x.dtype).t()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dy: Tensor) -> tuple[Tensor, None]:
         return dy @ ctx.layer.weight.dequantize().to(dy.dtype), None
