@@ -31,7 +31,7 @@ REVEALS = {
     "faults": Reveal("measured", "each page is evicted just before it is needed", formula=lambda: 9),
 }  # fmt: skip
 FORMATS = (
-    "minitrain/quantization/plain.py",
+    "minitrain/quantization/formats/plain.py",
     "minitrain/quantization/formats/grids.py",
     "minitrain/quantization/formats/packing.py",
     "minitrain/quantization/formats/weight.py",
@@ -188,7 +188,7 @@ class TestQuantizeBlocks(Exercise):
     """Quantization in blocks"""
 
     name = "quantize_blocks"
-    reference = "minitrain.quantization.plain:quantize_blocks"
+    reference = "minitrain.quantization.formats.plain:quantize_blocks"
     hidden = FORMATS
 
     def results(self, submission, calls):
@@ -362,7 +362,7 @@ class TestPack(Exercise):
     """Two codes a byte"""
 
     name = "pack"
-    reference = "minitrain.quantization.plain:pack_pairs"
+    reference = "minitrain.quantization.formats.plain:pack_pairs"
     hidden = FORMATS
 
     @staticmethod
@@ -426,7 +426,7 @@ class TestCompress(Exercise):
     """Double quantization"""
 
     name = "compress"
-    reference = "minitrain.quantization.plain:compress"
+    reference = "minitrain.quantization.formats.plain:compress"
     hidden = FORMATS
 
     PARTS = ("scale_codes", "scale_outer", "scale_mean")

@@ -59,7 +59,7 @@ from minitrain.memory.placement import Layer, plan_peak, uniform_plan
 from minitrain.model.config import preset
 from minitrain.planning.finetuning_memory import NF4_DOUBLE
 from minitrain.quantization.formats.grids import FP4, NF4, normal_levels
-from minitrain.quantization.plain import pack_pairs, quantize_blocks
+from minitrain.quantization.formats.plain import pack_pairs, quantize_blocks
 
 ALL = {name: getattr(ideas, name) for name in ideas.__all__}
 

@@ -11,7 +11,7 @@ from minitrain.quantization.formats.names import named
 from minitrain.quantization.formats.packing import unpack
 from minitrain.quantization.formats.weight import compress as compress_of_format
 from minitrain.quantization.formats.weight import expand
-from minitrain.quantization.plain import compress, pack_pairs, quantize_blocks
+from minitrain.quantization.formats.plain import compress, pack_pairs, quantize_blocks
 
 
 def matrix(*shape, seed=0):
