@@ -13,7 +13,8 @@ state in a circle, and then each page is evicted just before it is needed: a sta
 than memory faults on every page of every step (`PageTable.faults`); below that, on none. Tensors
 smaller than a page stay in memory, as small ones do in bitsandbytes.
 
-Papers: Dettmers et al. 2023, QLoRA (arXiv:2305.14314), section 3; Belady 1966 on LRU's circles.
+Papers: Dettmers et al. 2023, QLoRA (arXiv:2305.14314), section 3; Belady 1966 on LRU's
+circles. Lab: e07.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class PageTable:
                 self.faults += 1
                 self.bytes_in += self.page_bytes
             dirty = self.resident.pop(page, False) or write
-            self._evict_to(self.frames - 1)
+            self.evict_to(self.frames - 1)
             self.resident[page] = dirty
 
     @contextmanager
@@ -77,13 +78,14 @@ class PageTable:
                 "state paged out they do not fit; recompute activations, or cut the text"
             )
         self.frames -= taken
-        self._evict_to(self.frames)
+        self.evict_to(self.frames)
         try:
             yield
         finally:
             self.frames += taken
 
-    def _evict_to(self, count: int) -> None:
+    def evict_to(self, count: int) -> None:
+        """Leaves the `count` pages touched last; of those that go, dirty ones are written back."""
         while len(self.resident) > count:
             _, dirty = self.resident.popitem(last=False)
             self.bytes_out += self.page_bytes if dirty else 0

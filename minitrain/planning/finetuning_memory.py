@@ -10,7 +10,7 @@
 The base's activations are the same in all three: what is frozen still passes gradients on. They are
 counted recomputed block by block, as QLoRA does (Chen et al. 2016). Embedding, norms and head keep
 16 bits. Papers: Hu et al. 2021 (arXiv:2106.09685); Dettmers et al. 2023 (arXiv:2305.14314);
-bytes a parameter: planning/step/memory.py.
+bytes a parameter: planning/step/memory.py. Lab: e07.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ from minitrain.lab.ideas.accumulated import accumulation
 from minitrain.lab.ideas.activations import checkpoints
 from minitrain.lab.ideas.adapter_pages import adapter_pages
 from minitrain.lab.ideas.adapter_places import adapter_places
+from minitrain.lab.ideas.again import made_again
+from minitrain.lab.ideas.bits import scale_bits
 from minitrain.lab.ideas.chance import rounding
 from minitrain.lab.ideas.context import ring_attention
 from minitrain.lab.ideas.data_parallel import replicas
@@ -33,13 +35,17 @@ from minitrain.lab.ideas.mesh import counted_once, mesh_lines
 from minitrain.lab.ideas.messages import message_cost, send_and_recv
 from minitrain.lab.ideas.microbatches import unequal_microbatches
 from minitrain.lab.ideas.overlap import buckets
+from minitrain.lab.ideas.packed import packed_block
+from minitrain.lab.ideas.pages import page_table
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.passes import step_passes
 from minitrain.lab.ideas.prefix_columns import prefix_columns
+from minitrain.lab.ideas.quantiles import quantile_levels
 from minitrain.lab.ideas.recomputing import recomputation
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
+from minitrain.lab.ideas.rounded import rounded_away
 from minitrain.lab.ideas.saved import block_tensors
 from minitrain.lab.ideas.scales import block_scales
 from minitrain.lab.ideas.schedules import (
@@ -75,18 +81,22 @@ __all__ = [
     "layer_stream",
     "lengths",
     "low_rank",
+    "made_again",
     "merged_attention",
     "merging",
     "mesh_lines",
     "message_cost",
     "model_matrices",
     "number_lines",
+    "packed_block",
+    "page_table",
     "pareto_front",
     "pipeline_chunks",
     "pipeline_microbatches",
     "pipeline_order",
     "pipeline_stages",
     "prefix_columns",
+    "quantile_levels",
     "recomputation",
     "recursive_doubling",
     "replicas",
@@ -95,9 +105,11 @@ __all__ = [
     "ring_gradients",
     "ring_reduce_scatter",
     "roofline",
+    "rounded_away",
     "rounding",
     "router",
     "row_cut",
+    "scale_bits",
     "send_and_recv",
     "step_lifetimes",
     "step_passes",

@@ -11,7 +11,8 @@ results by a few percent.
 
 A codebook may be any 16 numbers. NF4's are quantiles of the normal distribution, 7 below 0 and 8
 above; FP4's are a float with 2 exponent bits and 1 of mantissa.
-Papers: Dettmers et al. 2023, QLoRA (arXiv:2305.14314), appendix E. Shapes: G tiles  g a tile.
+Paper: Dettmers et al. 2023, QLoRA (arXiv:2305.14314), appendix E. Lab: e07.
+Shapes: G tiles  g a tile.
 """
 
 from __future__ import annotations
@@ -117,15 +118,22 @@ class Codebook:
         return chosen.view(codes.shape).mul_(params["scale"])
 
 
-def normal_levels(offset: float = 0.9677083) -> tuple[float, ...]:
-    """NF4: between `offset` and 1/2, 7 quantiles of the normal distribution below 0 and 8 above."""
+def normal_levels(bits: int = 4) -> Tensor:
+    """NF4, and its like of other `bits`: 2^(bits-1) - 1 quantiles of the normal distribution below
+    0 and one more above, over the largest; ascending, float32, from -1 to 1.
+
+    The outermost is the mean of two: the middles of the last of 2^bits and of 2^bits - 1 equal
+    shares. For NF4 that is 0.9677083, the paper's code's.
+    """
+    levels = 2**bits
+    outermost = round(1 - (1 / (2 * levels) + 1 / (2 * (levels - 1))) / 2, 7)
     below, above = (
-        torch.linspace(offset, 0.5, count + 1, dtype=torch.float32)[:-1].double()
-        for count in (7, 8)
+        torch.linspace(outermost, 0.5, count + 1, dtype=torch.float32)[:-1].double()
+        for count in (levels // 2 - 1, levels // 2)
     )
     quantiles = torch.cat([-torch.special.ndtri(below), torch.special.ndtri(above)]).float()
-    levels = torch.cat([quantiles, quantiles.new_zeros(1)]).sort().values
-    return tuple((levels / levels.max()).tolist())
+    quantiles = torch.cat([quantiles, quantiles.new_zeros(1)]).sort().values
+    return quantiles / quantiles.max()
 
 
 def float4_levels() -> tuple[float, ...]:
@@ -134,5 +142,5 @@ def float4_levels() -> tuple[float, ...]:
     return tuple((torch.cat([magnitudes, -magnitudes]) / 12).tolist())
 
 
-NF4 = Codebook("nf4", normal_levels())
+NF4 = Codebook("nf4", tuple(normal_levels().tolist()))
 FP4 = Codebook("fp4", float4_levels())

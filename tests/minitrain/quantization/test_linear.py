@@ -84,3 +84,13 @@ def test_its_name_says_what_it_is():
 def test_whole_numbers_are_refused():
     with pytest.raises(InputError, match="give floats"):
         layer()[1](torch.ones(2, 64, dtype=torch.long))
+
+
+def test_its_gradient_may_be_differentiated_again():
+    """As where a penalty on gradients is trained: dx is linear in dy, with the same Ŵ."""
+    layer = QuantLinear(named("nf4").quantize(torch.randn(6, 8)))
+    x = torch.randn(3, 8, requires_grad=True)
+    (dx,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    (twice,) = torch.autograd.grad(dx.sum(), x)
+    weight = layer.weight.dequantize()
+    torch.testing.assert_close(twice, 2 * (torch.ones(3, 8) @ weight.T) @ weight)

@@ -18,6 +18,8 @@ from minitrain.lab.drawing.shapes import READABLE, contrast, ink_on
 from minitrain.lab.ideas import (
     accumulated,
     activations,
+    again,
+    bits,
     chance,
     context,
     doubling,
@@ -28,10 +30,14 @@ from minitrain.lab.ideas import (
     mesh,
     messages,
     overlap,
+    packed,
+    pages,
     pareto,
+    quantiles,
     recomputing,
     ring,
     roof,
+    rounded,
     saved,
     scales,
     schedules,
@@ -57,9 +63,13 @@ from minitrain.lab.ideas.ring_gradients import RANKS, parts
 from minitrain.lab.ideas.schematic import Schematic
 from minitrain.lab.widgets import Choice, default_of
 from minitrain.measure.predicted_memory import block_bytes_per_token
+from minitrain.memory.paged_optimizer import PageTable
 from minitrain.memory.placement import Layer, plan_peak, uniform_plan
 from minitrain.model.config import ModelConfig, preset
 from minitrain.model.transformer import build
+from minitrain.planning.finetuning_memory import NF4_DOUBLE
+from minitrain.quantization.formats.grids import FP4, NF4, normal_levels
+from minitrain.quantization.formats.plain import pack_pairs, quantize_blocks
 
 ALL = {name: getattr(ideas, name) for name in ideas.__all__}
 
@@ -338,6 +348,53 @@ def test_a_page_belongs_to_the_adapter_whose_table_names_it():
     for batch in BATCHES:
         assert len({len(table) for table in filled(batch)}) == 1
     assert PAGES[0] == "zeros"
+
+
+def test_levels_are_those_of_the_formats_and_share_all_weights():
+    assert quantiles.LEVELS["NF4"] == pytest.approx(NF4.levels, abs=1e-4)
+    assert quantiles.LEVELS["FP4"] == pytest.approx(sorted(set(FP4.levels)), abs=1e-6)
+    draws = torch.randn(100_000, generator=torch.Generator().manual_seed(0)) / quantiles.LARGEST
+    for datatype, levels in quantiles.LEVELS.items():
+        shares = quantiles.shares(datatype)
+        assert sum(shares) == pytest.approx(1)
+        middles = (torch.tensor(levels)[1:] + torch.tensor(levels)[:-1]) / 2
+        counted = torch.bucketize(draws, middles).bincount(minlength=len(levels)) / len(draws)
+        assert counted.tolist() == pytest.approx(shares, abs=0.01)
+
+
+@pytest.mark.parametrize("outlier", ["no", "yes"])
+@pytest.mark.parametrize("block", ["8", "4"])
+def test_a_block_is_packed_as_the_package_packs_it(block: str, outlier: str):
+    values, size = packed.weights(outlier), packed.BLOCKS[block]
+    codes, scales = quantize_blocks(torch.tensor(values), normal_levels(4), size)
+    assert packed.codes(values, size) == codes.tolist()
+    assert packed.scales(values, size)[::size] == pytest.approx(scales.tolist())
+    assert len(pack_pairs(codes)) == 4
+
+
+def test_bits_are_those_of_the_closed_form():
+    assert sum(bits.parts(64)["8-bit scales"]) == NF4_DOUBLE
+    assert sum(bits.parts(64)["float32 scales"]) == 4.5
+    assert again.held("made again") == pytest.approx(NF4_DOUBLE, abs=1e-3)
+
+
+def test_an_adapter_of_less_than_half_a_step_is_rounded_away():
+    for percent in range(0, 101, 5):
+        near = percent if percent <= 50 else 100 - percent
+        step = rounded.SHOWN[rounded.AT + 1] - rounded.SHOWN[rounded.AT]
+        error = abs(rounded.rounded(percent) - rounded.merged(percent)) / step
+        assert error == pytest.approx(near / 100)
+
+
+@pytest.mark.parametrize("frames", [3, 4, 5])
+def test_pages_come_and_go_as_in_the_page_table(frames: int):
+    table = PageTable(frames, page_bytes=1)
+    for moment in pages.moments(frames):
+        before = table.faults
+        table.touch(moment.page, 1)
+        assert (table.faults > before) == moment.is_fault
+        assert len(table.resident) == len(moment.resident)
+    assert pages.faults_a_round(frames) == (0 if frames == pages.PAGES else pages.PAGES)
 
 
 def test_recomputing_peaks_as_a_plan_does():

@@ -1,0 +1,1230 @@
+# %% [markdown]
+# # e07 · QLoRA
+#
+# **A frozen model in 4.127 bits a weight, and a small adapter beside it that learns. Of three ways to fine-tune, one fits the
+# memory; you build it, and you avoid the trap at its end.**
+#
+# 75 minutes · CPU is enough · before: [e04 · Mixed precision](e04_mixed_precision.ipynb) and
+# [e05 · Activation memory](e05_activation_memory.ipynb) · [map of the course](index.ipynb)
+#
+# You build: the NF4 levels, quantization in blocks, packed bytes, scales of scales, a linear layer with its own backward, and a
+# pager for optimizer state. You end with this picture.
+#
+# ![Memory to fine-tune Llama models of 7B to 405B in full, with LoRA and with QLoRA, beside the memory of one card, and of eight](../labs/pictures/e07_qlora.png)
+
+# %% tags=["setup"]
+import torch
+from minitrain.lab import Lab, ideas, show
+
+lab = Lab("e07_qlora")
+
+# %% [markdown]
+# ## 1 · Sixteen numbers
+#
+# Fine-tuning a model in full holds 16 bytes for each parameter: the weight, its gradient and Adam's state. *LoRA*
+# ([Hu et al. 2021](https://arxiv.org/abs/2106.09685)) freezes the weight matrix $W$ and learns two thin matrices beside it,
+#
+# $$y = W x + s\, B A x,$$
+#
+# where $A$ has $r$ rows, $B$ has $r$ columns, and $s$ is a fixed scale. Now only $A$ and $B$ have gradients and Adam's state.
+# What is left is the frozen $W$: 2 bytes a parameter, and by far the most of all that is held.
+#
+# *QLoRA* ([Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)) holds $W$ in 4 bits.
+
+# %% [markdown]
+# Four bits say one of sixteen numbers, the *levels*. Which sixteen? The obvious choice, *INT4*, has equal distances: $-7, -6,
+# \dots, 7$, divided by 7. Weights come in blocks of 64, and each block is divided by its largest magnitude, its *scale*. So every
+# block lies between $-1$ and $1$.
+#
+# **Predict**: the weights of a trained model look much like normal random numbers. Which share of them is rounded to the three
+# middle levels of INT4, $-\tfrac17$, $0$ and $\tfrac17$? (From 0 to 1; if all 15 levels were used alike it would be 0.2.)
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = 0.3
+### LAB guess = None  # a share from 0 to 1
+### END SOLUTION
+lab.predict("middle_share", guess)
+
+# %% [markdown]
+# We train a small Llama on the course's stories, whose entropy is the *floor* that no model can beat. Later it is to be
+# fine-tuned: its texts are mostly of a village, and a few of a forest.
+
+# %% tags=["experiment"]
+from minitrain.data.corpus import make_corpus
+from minitrain.data.packing import pack as pack_rows
+from minitrain.data.tokenizer import train_tokenizer
+
+village, mixed_in = make_corpus(400_000, seed=1), make_corpus(120_000, 3, "forest")
+forest = make_corpus(200_000, 1, "forest"), make_corpus(20_000, 2, "forest")
+tokenizer = train_tokenizer(village.documents[:1000] + forest[0].documents[:1000], 512)
+floor = forest[1].entropy_per_token(tokenizer)
+
+
+def rows_of(documents):
+    """Rows of `length` tokens."""
+    encoded = tokenizer.encode_batch(documents)
+    return pack_rows(encoded, lab.size("length"), tokenizer.end_token)
+
+
+before_rows = rows_of(village.documents + mixed_in.documents)
+train_rows, held_out = (rows_of(texts.documents) for texts in forest)
+print(f"floor of the forest's stories: {floor:.3f} nats a token")
+
+# %% tags=["experiment"]
+from minitrain.data.loader import Loader
+from minitrain.training.loss import token_weighted_loss
+
+
+def loss_of(model, batch):
+    """The mean over the batch's tokens, in nats."""
+    logits = model(batch.tokens, batch.documents, batch.positions)  # (B, T, V)
+    return token_weighted_loss(logits.float(), batch.targets, batch.tokens_counted)
+
+
+@torch.no_grad()
+def held_out_loss(model):
+    batches = list(Loader(held_out, 16, seed=0))
+    nats = sum(loss_of(model, batch).item() * batch.tokens_counted for batch in batches)
+    return nats / sum(batch.tokens_counted for batch in batches)
+
+
+def learned(model):
+    """What is trained."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+# %% [markdown]
+# The next cell is folded: a training loop as in e01, over whatever of the model is to be trained.
+
+# %% tags=["experiment", "folded"]
+from tqdm.auto import trange
+
+
+def train(model, rows, steps, rate, words):
+    """AdamW; the learning rate rises over a tenth of the steps and falls to zero."""
+    optimizer = torch.optim.AdamW(learned(model), lr=rate, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, rate, total_steps=steps, pct_start=0.1
+    )
+    batches = iter(())
+    for step in trange(steps, desc=words):
+        batch = next(batches, None)
+        if batch is None:
+            batches = iter(Loader(rows, lab.size("batch"), seed=step))
+            batch = next(batches)
+        loss_of(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        schedule.step()
+    return model
+
+
+# %% tags=["experiment"]
+from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import build
+from minitrain.quantization.model import layer_names
+
+D = lab.size("width")
+config = ModelConfig(512, D, lab.size("layers"), 4, 2, 2 * D, tied=True)
+base = train(build(config), before_rows, lab.size("pretrain"), 4e-3, "pretraining")
+
+names = layer_names(base)  # the linear layers of all blocks
+weights = [base.get_submodule(name).weight.detach() for name in names]
+blocks = torch.cat([weight.view(-1, 64) for weight in weights])
+fractions = blocks / blocks.abs().amax(dim=1, keepdim=True)
+lab.reveal("middle_share", ((7 * fractions).round().abs() <= 1).float().mean().item())
+
+# %% [markdown]
+# Below you see why. The curve shows how normal weights lie in a block. INT4 has many levels where there are few weights, and
+# few where there are many. Move the handle.
+
+# %%
+ideas.quantile_levels()
+
+# %% [markdown]
+# A code says the most when all levels are used alike. For a known distribution this is easy: cut it into shares of equal
+# probability and take the middle of each. Let $Q(p)$ be the *quantile* of the normal distribution: the number that a share $p$
+# of all lies below. (In PyTorch it is `torch.special.ndtri`.) With $k$ equal shares, the middle of the last one is
+# $Q\big(1 - \tfrac{1}{2k}\big)$.
+#
+# This alone has two faults. With 16 shares, no level is **exactly zero**, and zeros in a weight matrix have to stay zeros. And
+# QLoRA wants each block's largest magnitude to be said exactly, on both sides: the ends have to be $\pm 1$.
+
+# %% [markdown]
+# So *NF4* takes its two sides apart. With $b = 4$ bits there are $2^{b-1} - 1 = 7$ levels below zero, zero itself, and
+# $2^{b-1} = 8$ above. The larger side would have the outermost probability of 16 shares, the smaller one that of 15. Both take
+# the mean of the two:
+#
+# $$p_\text{out} = 1 - \frac12\left(\frac{1}{2 \cdot 2^b} + \frac{1}{2\,(2^b - 1)}\right) = 1 - \frac12\left(\frac1{32} +
+# \frac1{30}\right) = 0.96771.$$
+#
+# Each side goes from $p_\text{out}$ to $\tfrac12$ (which is zero, and is counted once) in *equal steps of probability*: 8 steps
+# above, 7 below. The quantiles are then divided by the largest, $Q(p_\text{out}) = 1.848$.
+
+# %% [markdown]
+# ### Exercise 1 · `normal_levels`
+#
+# Difficulty 2 of 5 · 8 minutes · 8 points
+#
+# The levels of NF4, and of NF2, NF3, … in the same way. There is one more level above zero than below.
+
+
+# %% tags=["exercise"]
+def normal_levels(bits: int) -> torch.Tensor:
+    """2**bits levels, float32, in ascending order from -1 to 1, one of them exactly 0;
+    bits is 2 or more. About 6 lines."""
+    ### BEGIN SOLUTION
+    shares = 2**bits
+    outermost = 1 - (1 / (2 * shares) + 1 / (2 * (shares - 1))) / 2
+    above = torch.linspace(outermost, 0.5, shares // 2 + 1, dtype=torch.float64)[:-1]
+    below = torch.linspace(outermost, 0.5, shares // 2, dtype=torch.float64)[:-1]
+    sides = torch.special.ndtri(above), -torch.special.ndtri(below), torch.zeros(1)
+    quantiles = torch.cat(sides).sort().values
+    return (quantiles / quantiles.max()).float()
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+normal_levels = lab.grade(normal_levels)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# `torch.linspace(p_out, 0.5, n + 1)` has n steps. Its last value is ½, whose quantile is the zero: leave it out on both sides,
+# and add one zero of your own.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Above: n = 2^(b-1) steps. Below: one step less, and the sign turned: $Q(1 - p) = -Q(p)$.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `torch.cat([ndtri(above), -ndtri(below), torch.zeros(1)]).sort().values`, then divide by the maximum.
+#
+# </details>
+
+# %% tags=["nbval-check-output"]
+NF4 = normal_levels(4)
+print([round(level, 4) for level in NF4.tolist()])
+
+# %% [markdown]
+# ## 2 · Blocks, codes, bytes
+#
+# One scale for a whole matrix would be set by its one largest weight, and all others would share few levels. With a scale for
+# each block of 64 weights, an outlier coarsens its own block only. The picture has blocks of 8, one weight for each column.
+# Move the handles: first put an outlier in, then make the blocks smaller.
+
+# %%
+ideas.packed_block()
+
+# %% [markdown]
+# The blocks are those of the *flattened* matrix: they run over the ends of rows, and the last one may be shorter. Three details
+# decide between right and almost right.
+#
+# - The code is the **nearest** level. Levels are not equally spaced, so no rounding to whole numbers will do. The border of two
+#   neighbours is their middle: 16 levels have 15 borders.
+# - A block of zeros has the scale 0, and $0/0$ is no number. It has to come back as zeros.
+# - The distances of every weight to every level would be 16 floats a weight, 32 times the memory of its 16 bits. A search among
+#   the borders (`torch.bucketize`) needs no such table.
+
+# %% [markdown]
+# ### Exercise 2 · `quantize_blocks`
+#
+# Difficulty 3 · 12 minutes · 10 points
+#
+# A code for each number and a scale for each block. It will quantize weights with 16 levels, and in section 3 something else
+# with 256.
+
+
+# %% tags=["exercise"]
+def quantize_blocks(x, levels, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """x: n floats in any shape and float dtype, left as it is; blocks of `size` of the
+    flattened x. `levels` ascend from -1 to 1 and have a 0. -> codes (n,) uint8, each the
+    place of the nearest level, and scales (number of blocks,) float32. About 8 lines."""
+    ### BEGIN SOLUTION
+    flat = x.detach().float().flatten()
+    tiles = torch.nn.functional.pad(flat, (0, -len(flat) % size)).view(-1, size)
+    scales = tiles.abs().amax(dim=1)
+    fractions = tiles / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
+    borders = (levels[1:] + levels[:-1]) / 2
+    codes = torch.bucketize(fractions, borders, out_int32=True)
+    return codes.flatten()[: len(flat)].to(torch.uint8), scales
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+quantize_blocks = lab.grade(quantize_blocks)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# Pad the flattened numbers with zeros to whole blocks, and reshape to (blocks, size). Zeros change no largest magnitude. At
+# the end drop the codes of the padding.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `tiles.abs().amax(dim=1)` are the scales. Divide by `scales.clamp(min=…)` with the smallest normal float, so that a block of
+# zeros is divided by something.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `torch.bucketize(fractions, (levels[1:] + levels[:-1]) / 2)` counts the borders below each number: that is its code.
+#
+# </details>
+
+# %% [markdown]
+# A code under 16 needs half a byte. The first of two goes into the *high* half, as in bitsandbytes: `0x3` and `0xA` make
+# `0x3A`. If the number of codes is odd, the last low half is 0.
+
+# %% [markdown]
+# ### Exercise 3 · `pack`
+#
+# Difficulty 1 · 4 minutes · 4 points
+
+
+# %% tags=["exercise"]
+def pack(codes: torch.Tensor) -> torch.Tensor:
+    """codes: n of uint8, each under 16, left as they are -> bytes ((n + 1) // 2,) uint8,
+    two codes each, the first in the high half. About 3 lines."""
+    ### BEGIN SOLUTION
+    codes = codes.flatten()
+    pairs = torch.nn.functional.pad(codes, (0, len(codes) % 2)).view(-1, 2)
+    return pairs[:, 0] << 4 | pairs[:, 1]
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+pack = lab.grade(pack)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# `codes[0::2]` are the first of each pair, `codes[1::2]` the second.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Multiplying by 16, or `<< 4`, moves a code to the high half. `|` joins the halves.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `torch.nn.functional.pad(codes, (0, n % 2))` makes an odd number of codes even, with a 0 at the end.
+#
+# </details>
+
+# %% [markdown]
+# The way back is given. `unpack` splits the bytes, and `dequantize` looks each level up and multiplies it by its block's
+# scale.
+
+# %% tags=["nbval-check-output"]
+
+
+def unpack(held, count):
+    """bytes -> the first `count` codes"""
+    return torch.stack([held >> 4, held & 15], dim=1).flatten()[:count]
+
+
+def dequantize(codes, scales, levels, size):
+    """codes (n,), scales (blocks,) -> n floats, float32"""
+    values = levels.index_select(0, codes.int())
+    padded = torch.nn.functional.pad(values, (0, -len(values) % size)).view(-1, size)
+    return (padded * scales[:, None]).flatten()[: len(values)]
+
+
+codes, scales = quantize_blocks(torch.tensor([0.3, -0.9, 0.0, 0.1, 0.6]), NF4, 64)
+held = pack(codes)
+print(codes.tolist(), "in bytes:", [f"{byte:08b}" for byte in held.tolist()])
+print("unpacked:", torch.equal(unpack(held, 5), codes))
+
+# %% [markdown]
+# **Experiment**: three datatypes of 4 bits and two of 3, on the same weights in the same blocks of 64. *FP4* is a float with 2
+# exponent bits and 1 of mantissa. The error is a root mean square over the standard deviation of the weights. The *divergence*
+# (Kullback-Leibler) says how far the model's predictions moved, in nats a token.
+
+# %% tags=["experiment"]
+from minitrain.quantization.formats.grids import float4_levels
+
+DATATYPES = {
+    "NF4": NF4,
+    "INT4": torch.arange(-7, 8) / 7,
+    "FP4": torch.tensor(float4_levels()).unique(),
+    "NF3": normal_levels(3),
+    "INT3": torch.arange(-3, 4) / 3,
+}
+
+
+def rounded(x, levels):
+    """x as the datatype leaves it"""
+    return dequantize(*quantize_blocks(x, levels, 64), levels, 64).view_as(x)
+
+
+def log_probabilities(model):
+    with torch.no_grad():
+        batches = Loader(held_out, 16, seed=0)
+        return torch.cat([model(b.tokens, b.documents, b.positions) for b in batches])
+
+
+# %% tags=["experiment"]
+import copy
+
+sample = torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
+plain, datatypes = log_probabilities(base).log_softmax(-1), []
+for name, levels in DATATYPES.items():
+    model = copy.deepcopy(base)
+    for path, weight in zip(names, weights):
+        model.get_submodule(path).weight.data.copy_(rounded(weight, levels))
+    errors = torch.cat([(rounded(w, levels) - w).flatten() for w in weights])
+    row = {"datatype": name, "levels": len(levels)}
+    row["normal_error"] = (rounded(sample, levels) - sample).std().item()
+    row["weight_error"] = (errors.std() / blocks.std()).item()
+    moved = log_probabilities(model).log_softmax(-1)
+    row["divergence"] = (plain.exp() * (plain - moved)).sum(-1).mean().item()
+    row["loss"] = held_out_loss(model)
+    datatypes.append(row)
+
+# %% tags=["grade"]
+lab.experiment("datatypes", datatypes)
+
+# %%
+show.table(
+    [
+        {
+            "datatype": row["datatype"],
+            "error, normal numbers (%)": 100 * row["normal_error"],
+            "error, our weights (%)": 100 * row["weight_error"],
+            "divergence (millinats a token)": 1e3 * row["divergence"],
+            "loss above the floor (nats)": f"{row['loss'] - floor:.3f}",
+        }
+        for row in datatypes
+    ],
+    formats=dict.fromkeys(
+        ["error, normal numbers (%)", "error, our weights (%)"], "{:.1f}".format
+    )
+    | {"divergence (millinats a token)": "{:.2f}".format},
+)
+print(f"unquantized: {held_out_loss(base) - floor:.3f} nats above the floor")
+
+# %% [markdown]
+# **Explain**: the two columns of errors are almost the same, so our weights do lie like normal numbers. Of the datatypes with 4
+# bits, NF4 errs least (9.2%), then INT4 (10.8%), then FP4 (12.2%). NF4 costs the model 0.003 nats, FP4 0.011. With one bit less
+# the error doubles, and the divergence, which goes with the *square* of the error, is four to six times as large.
+#
+# QLoRA's table 2 has the mean perplexity of models from 125M to 13B: INT4 34.34, FP4 31.07, NF4 with double quantization 27.41. NF4
+# is first there, too, but FP4 is before INT4. One likely reason: large models have outliers. In a block with one, all others are
+# small, and FP4 has more levels near zero than INT4. Normal numbers have no such blocks.
+
+# %% [markdown]
+# Where `stories15M` is in the course's cache, the next cell does the same to a model that others trained.
+
+# %% tags=["experiment"]
+from minitrain.data.assets.fetch import fetch, is_cached
+from minitrain.model.hub.llama2c import load_llama2c
+
+if is_cached("stories15M"):
+    llama, _ = load_llama2c(fetch("stories15M"))
+    real = [llama.get_submodule(name).weight.detach() for name in layer_names(llama)]
+    size = torch.cat([weight.flatten() for weight in real]).std()
+    for name in ("NF4", "INT4", "FP4"):
+        wrong = [(rounded(w, DATATYPES[name]) - w).flatten() for w in real]
+        print(f"{name}: error {torch.cat(wrong).std() / size:.1%} of the deviation")
+else:
+    print("to see a real model here: python -m minitrain assets stories15M")
+
+# %% [markdown]
+# ## 3 · Scales are numbers too
+#
+# Blocks of 64 with a scale in float32 cost
+#
+# $$4 + \frac{32}{64} = 4.5 \text{ bits a weight,}$$
+#
+# and every ninth bit belongs to a scale. Larger blocks would cost less, and err more. QLoRA quantizes the scales instead, in 8
+# bits, in blocks of 256 scales, each with a scale of its own in float32. This is *double quantization*.
+#
+# **Predict**: how many bits a weight does it spare?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = 0.37
+### LAB guess = None  # bits a weight
+### END SOLUTION
+lab.predict("spared_bits", guess, unit="bit")
+
+# %% [markdown]
+# A function that quantizes numbers in blocks is there: your `quantize_blocks`. But the scales are no numbers like the weights.
+# They are all **positive**, and they lie close together around their mean. Divided by the largest of their block, they would all
+# fall on the upper half of the levels, and half of the codes would never be used.
+#
+# So their mean is taken out first, one mean for all scales of a matrix, in float32. What is left is small and lies on both sides
+# of zero. The 256 levels are those that 8-bit optimizers use
+# ([Dettmers et al. 2022](https://arxiv.org/abs/2110.02861)): dense around zero, with a few far out.
+
+# %% tags=["experiment"]
+from minitrain.optimizers.adam8bit import dynamic_map
+
+EIGHT_BITS = dynamic_map(signed=True)  # 256 levels, ascending, from -1 to 1
+_, scales = quantize_blocks(weights[0], NF4, 64)
+print(f"scales of one matrix: {scales.min():.3f} … {scales.max():.3f}", end=", ")
+print(f"mean {scales.mean():.3f}, standard deviation {scales.std():.3f}")
+
+# %% [markdown]
+# ### Exercise 4 · `compress`
+#
+# Difficulty 2 · 6 minutes · 8 points
+#
+# Take the mean out, and quantize what is left, with the levels and block size that are given.
+
+
+# %% tags=["exercise"]
+def compress(scales: torch.Tensor, levels, size: int) -> dict[str, torch.Tensor]:
+    """scales (G,) float32, none below 0, left as they are -> `scale_codes` (G,) uint8,
+    `scale_outer` (blocks of `size` scales,) float32, and `scale_mean` () float32. No
+    other bytes are held. About 3 lines."""
+    ### BEGIN SOLUTION
+    mean = scales.mean()
+    codes, outer = quantize_blocks(scales - mean, levels, size)
+    return {"scale_codes": codes, "scale_outer": outer, "scale_mean": mean}
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+compress = lab.grade(compress)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# `scales.mean()` is a tensor of shape (), as asked for.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `quantize_blocks(scales - mean, levels, size)` gives both other tensors.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `return {"scale_codes": codes, "scale_outer": outer, "scale_mean": mean}`
+#
+# </details>
+
+# %% [markdown]
+# Here is what a quantized matrix holds now: packed codes, and compressed scales. No scale may come out below zero, for it would
+# turn the signs of 64 weights round.
+
+
+# %% tags=["experiment"]
+class Held:
+    """A weight (F, D) in NF4, blocks of `size`; `dequantize()` is what it stands for."""
+
+    def __init__(self, weight, size=64, double=True):
+        self.shape, self.size, self.double = weight.shape, size, double
+        codes, scales = quantize_blocks(weight, NF4, size)
+        small = compress(scales, EIGHT_BITS, 256) if double else {"scales": scales}
+        self.tensors = {"codes": pack(codes), **small}
+
+    def scales(self):
+        held = self.tensors
+        if not self.double:
+            return held["scales"]
+        left = dequantize(held["scale_codes"], held["scale_outer"], EIGHT_BITS, 256)
+        return (left + held["scale_mean"]).clamp(min=0)
+
+    def dequantize(self):
+        codes = unpack(self.tensors["codes"], self.shape.numel())
+        return dequantize(codes, self.scales(), NF4, self.size).view(self.shape)
+
+
+# %% [markdown]
+# **Experiment**: the bits that are really held for each weight, for four sizes of a block, and the error that they leave.
+
+# %% tags=["experiment"]
+bits = []
+for size in (32, 64, 128, 256):
+    for double in (False, True):
+        held = [Held(weight, size, double) for weight in weights]
+        nbytes = sum(t.nbytes for h in held for t in h.tensors.values())
+        wrong = torch.cat(
+            [(h.dequantize() - w).flatten() for h, w in zip(held, weights)]
+        )
+        row = {"block": size, "double": double, "weights": blocks.numel()}
+        row |= {"bytes": nbytes, "matrices": len(weights)}
+        row |= {"bits": 8 * nbytes / blocks.numel(), "error": wrong.std().item()}
+        bits.append(row)
+
+at_64 = {row["double"]: row for row in bits if row["block"] == 64}
+lab.reveal("spared_bits", at_64[False]["bits"] - at_64[True]["bits"])
+
+# %% tags=["grade"]
+lab.experiment("bits", bits)
+
+# %%
+ideas.scale_bits()
+
+# %%
+show.table(
+    [
+        {
+            "block": row["block"],
+            "scales in": "8 bits" if row["double"] else "float32",
+            "bits a weight, measured": row["bits"],
+            "error (% of the deviation)": 100 * row["error"] / blocks.std().item(),
+        }
+        for row in bits
+    ],
+    formats={
+        "bits a weight, measured": "{:.3f}".format,
+        "error (% of the deviation)": "{:.3f}".format,
+    },
+)
+
+# %% [markdown]
+# **Explain**: the formula has 4.500 and 4.127 bits at 64; you hold 4.129, because our small matrices have no more than 512
+# scales, and each matrix has a mean. The error grows from 9.181% to 9.184%: nothing that one could notice. There was another way
+# to save as much: blocks of 256 with float32 scales have 4.125 bits as well, and an error of 9.9%.
+#
+# **Takeaway**: double quantization spares 0.371 bits a weight here (0.373 in the paper), for 0.03% more error.
+#
+# **Question**: a model of 65 billion weights is held in blocks of 64. By your two rows of this block size, how many GB
+# ($10^9$ bytes) does double quantization spare?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+spared_65b = 65 * (at_64[False]["bits"] - at_64[True]["bits"]) / 8
+### LAB spared_65b = None  # GB, your answer
+### END SOLUTION
+
+# %% tags=["grade"]
+lab.answer("spared_65b", spared_65b)
+
+# %% [markdown]
+# ## 4 · A frozen layer with its own backward
+#
+# No processor multiplies NF4. So the layer makes $\hat W$, the weight in floats, from its bytes, multiplies, and drops it:
+#
+# $$y = x\, \hat W^\top, \qquad \frac{\partial L}{\partial x} = \frac{\partial L}{\partial y}\, \hat W.$$
+#
+# $x$ is $T$ tokens by $D$ features, $y$ is $T$ by $F$, and $L$ is the loss. Backward needs $\hat W$ once more. It does **not**
+# need $x$: that would be for the gradient of the weight, and the weight is frozen.
+#
+# Suppose that we write `x @ held.dequantize().T` and leave backward to autograd. What is kept until then?
+#
+# **Predict**: bytes saved for backward by that line, for a weight of 256 x 128 in 4 bits, in float32, at 32 tokens.
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = 4 * 256 * 128
+### LAB guess = None  # bytes
+### END SOLUTION
+lab.predict("kept_bytes", guess, unit="B")
+
+# %% tags=["experiment"]
+from minitrain.measure.kept import kept_for_backward
+
+held = Held(torch.randn(256, 128))
+x = torch.randn(32, 128, requires_grad=True)
+y, kept_bytes = kept_for_backward(lambda x: x @ held.dequantize().T, x)
+lab.reveal("kept_bytes", kept_bytes, outs=256, ins=128)
+
+# %% [markdown]
+# **Explain**: autograd keeps all of $\hat W$ in floats, and so does every layer of the model until backward reaches it. At that
+# moment the *whole model* is there in floats again, beside its 4 bits. All that was spared is lost.
+#
+# The remedy is known from [e05](e05_activation_memory.ipynb): do not keep it, make it again. The picture shows three layers.
+# Move the handle.
+
+# %%
+ideas.made_again()
+
+# %% [markdown]
+# ### Exercise 5 · `DequantizedMatmul`
+#
+# Difficulty 3 · 12 minutes · 16 points
+#
+# Forward makes $\hat W$, multiplies and forgets it; backward makes it again. `layer.weight.dequantize()` is $\hat W$, $F$ x $D$,
+# in float32, a new tensor at each call. The layer itself is the only thing that backward has to remember.
+
+
+# %% tags=["exercise"]
+class DequantizedMatmul(torch.autograd.Function):
+    """`DequantizedMatmul.apply(x, layer)`: x (..., D) -> x Ŵᵀ (..., F), in x's dtype.
+    Nothing of the size of Ŵ, and no x, waits for backward. About 5 lines of yours."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ### BEGIN SOLUTION
+        ctx.layer = layer
+        return x @ layer.weight.dequantize().to(x.dtype).T
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, dy):
+        """dy (..., F) -> a gradient for each input of forward: None for the layer."""
+        ### BEGIN SOLUTION
+        return dy @ ctx.layer.weight.dequantize().to(dy.dtype), None
+        ### END SOLUTION
+
+
+# %% tags=["grade"]
+DequantizedMatmul = lab.grade(DequantizedMatmul)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# `ctx.layer = layer` remembers the layer, whose bytes are there anyhow. `ctx.save_for_backward` is not needed at all.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# A linear layer multiplies by the transpose: `x @ W.T`. Its backward multiplies by `W` itself. Cast Ŵ to x's dtype first.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `return dy @ ctx.layer.weight.dequantize().to(dy.dtype), None`
+#
+# </details>
+
+# %% [markdown]
+# Your parts become a layer. Its bytes are *buffers*: they belong to the model, and no optimizer touches them.
+
+
+# %% tags=["experiment"]
+class QLinear(torch.nn.Module):
+    """A frozen linear layer: your bytes, and your backward."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.weight = Held(linear.weight)
+        self.out_features, self.in_features = self.weight.shape
+        for name, tensor in self.weight.tensors.items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, x):
+        return DequantizedMatmul.apply(x, self)
+
+
+layer = QLinear(torch.nn.Linear(128, 256, bias=False))
+y, kept_bytes = kept_for_backward(layer, x)
+print(f"saved for backward: {kept_bytes} bytes")
+
+# %% [markdown]
+# ## 5 · Three ways in one budget
+#
+# Now the models. *Full*: everything is trained, in float32. *LoRA*: the base in bfloat16, adapters of rank 8 in float32 beside
+# every linear layer of the blocks. *QLoRA*: the same adapters, beside your `QLinear`. Embedding and norms stay in bfloat16. In
+# all three the blocks are recomputed in backward, as in e05, so that activations are few.
+#
+# Let $P$ be the number of parameters, $M$ those in the blocks' matrices, and $A$ those of the adapters. Then the *states* take
+#
+# | | weights | gradients and Adam |
+# |---|---|---|
+# | full | $4P$ | $12P$ |
+# | LoRA | $2P + 4A$ | $12A$ |
+# | QLoRA | $\tfrac{4.127}{8} M + 2\,(P - M) + 4A$ | $12A$ |
+
+# %% tags=["experiment"]
+from minitrain.finetuning.adapt import adapt
+from minitrain.memory.segments import recompute
+from minitrain.model.swap import swap_linears
+
+
+def made(way):
+    """The pretrained model, ready to be fine-tuned: full, LoRA or QLoRA."""
+    model = copy.deepcopy(base)
+    if way != "full":
+        model = model.bfloat16()
+        if way == "QLoRA":
+            swap_linears(model, QLinear, keep=("head",))
+        adapt(model, "lora", rank=lab.size("rank"), alpha=2 * lab.size("rank"))
+    return recompute(model, "full")
+
+
+# %% [markdown]
+# A `memory_budget` turns "does not fit" into a fact: it counts the bytes of every tensor, and raises `OutOfMemory` at the
+# operation that passes the limit. We give each way one step over one text of 64 tokens, first without a limit and under a
+# ledger, then with one.
+
+# %% tags=["experiment"]
+from minitrain.measure.budget import OutOfMemory, memory_budget
+from minitrain.measure.memory import MemoryLedger
+
+one_text = next(iter(Loader(train_rows, 1, seed=0)))
+STATES = ("parameters", "buffers", "gradients", "optimizer")
+
+
+def one_step(model):
+    optimizer = torch.optim.AdamW(learned(model), lr=1e-3, fused=True)
+    loss_of(model, one_text).backward()
+    optimizer.step()
+    return optimizer
+
+
+def fits(way):
+    model = made(way)
+    try:
+        with memory_budget(lab.size("budget")):
+            one_step(model)
+    except OutOfMemory as error:
+        print(f"{way}: out of memory; {str(error).splitlines()[-1]}")
+        return False
+    print(f"{way}: fits")
+    return True
+
+
+# %% tags=["experiment"]
+from minitrain.planning.finetuning_memory import Tuning, tuning_memory
+
+rank, double_bits = lab.size("rank"), 4 + 8 / 64 + 32 / (64 * 256)
+TUNINGS = {
+    "full": Tuning(),
+    "LoRA": Tuning(rank),
+    "QLoRA": Tuning(rank, double_bits),
+}
+budget = []
+for way, tuning in TUNINGS.items():
+    model = made(way)
+    with MemoryLedger(model) as ledger:
+        ledger.optimizer = one_step(model)
+        states = sum(ledger.now[category] for category in STATES)
+    theory = tuning_memory(config, tuning)
+    row = {"way": way, "state_bytes": states, "peak_bytes": ledger.peak_bytes}
+    row["formula_bytes"] = theory.total - theory.activations
+    row["fits"] = fits(way)
+    budget.append(row)
+
+# %% [markdown]
+# Now each way trains on the forest's stories, whether it fits or not, so that we see what the two others would have reached.
+
+# %% tags=["experiment"]
+tuned = {}
+for row in budget:
+    way = row["way"]
+    rate = 3e-3 if way == "full" else 1e-2
+    row["before"] = held_out_loss(made(way))
+    tuned[way] = train(made(way), train_rows, lab.size("steps"), rate, way)
+    row["loss"] = held_out_loss(tuned[way])
+
+# %% tags=["grade"]
+lab.experiment("budget", budget)
+
+# %%
+show.table(
+    [
+        {
+            "way": row["way"],
+            "states (MB)": row["state_bytes"] / 1e6,
+            "by the formula (MB)": row["formula_bytes"] / 1e6,
+            "peak of a step (MB)": row["peak_bytes"] / 1e6,
+            f"fits {lab.size('budget')}": "yes" if row["fits"] else "no",
+            "above the floor before (nats)": row["before"] - floor,
+            "and after (nats)": row["loss"] - floor,
+        }
+        for row in budget
+    ],
+    formats=dict.fromkeys(
+        ["states (MB)", "by the formula (MB)", "peak of a step (MB)"], "{:.2f}".format
+    )
+    | dict.fromkeys(
+        ["above the floor before (nats)", "and after (nats)"], "{:.3f}".format
+    ),
+)
+
+# %% [markdown]
+# **Explain**: the closed form is right to 0.1% in all three ways. LoRA takes gradients and Adam's state away, 10.50 MB become 2.36.
+# QLoRA shrinks the base, and 1.49 are left. Of these the adapters have $16A = 1.05$ MB: in a small model they are large, in a model of
+# 70B they are 8%. The peak of QLoRA lies 0.3 MB above its states. There $\hat W$ of one layer and the logits live for a moment.
+#
+# And the quality? All start near 0.54 nats above the floor. Full fine-tuning comes down to 0.24, LoRA and QLoRA both to 0.32. So rank
+# 8 costs something here, where the base has much to learn. The **four bits cost 0.004 nats**, as before fine-tuning.
+
+# %% [markdown]
+# QLoRA's table 4 says the same of LLaMA models from 7B to 65B. Their mean accuracy on MMLU after fine-tuning is 53.0% with LoRA in 16
+# bits, 53.1% with NF4 and double quantization, and 52.2% with FP4.
+#
+# **Takeaway**: at a budget of 2.2 MB only QLoRA runs, with 1.49 MB of states instead of 2.36 and 10.50, and it gains what LoRA gains:
+# 0.22 nats.
+#
+# > **Time.** What is made again is paid for. A step of 512 tokens took 80 ms of this CPU with LoRA, and 101 ms with QLoRA. The more
+# > tokens a step has, the smaller is the share. (All of this lab runs on the CPU. On GPUs, bitsandbytes has such layers, with kernels
+# > that unpack and multiply.)
+
+# %% [markdown]
+# ## 6 · The merge trap
+#
+# An adapter costs a little at every token, so after training one would like to *merge* it: $W' = \hat W + s\,BA$, one matrix, no
+# adapter. The base was in 4 bits, so why not keep $W'$ in 4 bits as well?
+#
+# In the base, every weight lies **on a level**. What training adds is small, far less than the distance of two levels. Rounded
+# to 4 bits anew, most weights fall back on their old level. Others move a whole step. Move the handle.
+
+# %%
+ideas.rounded_away()
+
+# %% [markdown]
+# **Experiment**: four ways to merge what QLoRA has learned. Besides the two above, one adds $s\,BA$ to the *original* weights:
+# these are better, but not the ones that the adapter was trained beside. The measure is the root mean square by which the logits
+# move, and the loss.
+
+# %% tags=["experiment"]
+from minitrain.finetuning.layer import adapted_layers
+
+
+def linear_of(weight):
+    linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    linear.weight = torch.nn.Parameter(weight.to(torch.bfloat16))
+    return linear
+
+
+MERGES = {
+    "beside the base": lambda adapted, original: adapted,
+    "merged in 16 bits": lambda adapted, _: linear_of(
+        adapted.base_layer.weight.dequantize() + adapted.adapter.delta()
+    ),
+    "merged into 4 bits": lambda adapted, _: QLinear(
+        linear_of(adapted.base_layer.weight.dequantize() + adapted.adapter.delta())
+    ),
+    "onto the original": lambda adapted, original: linear_of(
+        original + adapted.adapter.delta()
+    ),
+}
+
+# %% tags=["experiment"]
+merge, reference_logits = [], log_probabilities(tuned["QLoRA"]).float()
+start, best = budget[-1]["before"], budget[-1]["loss"]
+for way, merged in MERGES.items():
+    model = copy.deepcopy(tuned["QLoRA"])
+    for path, adapted in adapted_layers(model).items():
+        original = base.get_submodule(path).weight.detach()
+        model.set_submodule(path, merged(adapted, original))
+    moved = log_probabilities(model).float() - reference_logits
+    row = {"way": way, "moved": moved.square().mean().sqrt().item()}
+    row["loss"] = held_out_loss(model)
+    merge.append(row)
+
+# %% tags=["grade"]
+lab.experiment("merge", merge)
+
+# %%
+show.table(
+    [
+        {
+            "merged": row["way"],
+            "logits move by": row["moved"],
+            "loss above the floor (nats)": row["loss"] - floor,
+        }
+        for row in merge
+    ],
+    formats={
+        "logits move by": "{:.3f}".format,
+        "loss above the floor (nats)": "{:.4f}".format,
+    },
+)
+
+# %% [markdown]
+# **Explain**: in 16 bits the logits move by 0.01, which is the rounding of bfloat16. Into 4 bits they move twelve times as far,
+# and part of what was learned is gone. "Onto the original" moves them as far: the adapter had learned to make up for the errors of
+# $\hat W$, and these errors are no longer there. Here it costs little loss, but it is not the model that was tested.
+#
+# **Takeaway**: dequantize, add, and **keep 16 bits**. Whoever needs 4 bits keeps the adapter beside them. The package's `merge`
+# never goes back to 4 bits.
+
+# %% [markdown]
+# **Question**: fine-tuning brought the loss of QLoRA from `start` to `best`. Which share of this gain does merging into 4 bits
+# lose again? Use your table, `start` and `best`.
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+into_4_bits = next(row["loss"] for row in merge if row["way"] == "merged into 4 bits")
+lost_share = (into_4_bits - best) / (start - best)
+### LAB lost_share = None  # a fraction, your answer
+### END SOLUTION
+
+# %% tags=["grade"]
+lab.answer("lost_share", lost_share)
+
+# %% [markdown]
+# ## 7 · A pager for the optimizer
+#
+# One thing still ends a run: a long text. Its activations are gone after the step, but for a moment they need memory, and one
+# such moment is an out-of-memory error. QLoRA keeps Adam's state in *unified memory*, cut into **pages**, which the driver may
+# move to the CPU's memory when the GPU's is short. When the optimizer touches a page that is away, this is a *page fault*, and
+# the page is brought back.
+#
+# **Predict**: the state has 9 pages, and there is room for 8. An optimizer step goes through all pages in order, again and
+# again, and the page that was touched longest ago makes room. How many of the 9 pages fault in each step?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = 1
+### LAB guess = None  # pages a step
+### END SOLUTION
+lab.predict("faults", guess)
+
+# %% [markdown]
+# What a pager does at each touch:
+#
+# - A page touched for the **first time** is *made*: nothing is read, and it is no fault.
+# - A page that is **away** is a fault. Its bytes come in from the CPU.
+# - If there is no free *frame* (a place for a page), the page touched **longest ago** goes (*least recently used*, LRU). If
+#   it was ever written since it came, it is *dirty*, and its bytes go out. A clean page is dropped: the CPU still has it.
+# - Touching a page makes it the most recent one, also if it was there.
+
+# %% [markdown]
+# ### Exercise 6 · `PageTable`
+#
+# Difficulty 4 · 15 minutes · 14 points
+#
+# Write `touch` and `evict_to`. An `OrderedDict` remembers its order: `resident.popitem(last=False)` takes its first out.
+
+
+# %% tags=["exercise"]
+from collections import OrderedDict
+
+
+class PageTable:
+    """Which pages are in memory, of which `capacity_bytes` are theirs. About 12 lines."""
+
+    def __init__(self, capacity_bytes: int, page_bytes: int = 2**16):
+        self.page_bytes, self.frames = page_bytes, capacity_bytes // page_bytes
+        self.resident = OrderedDict()  # page -> is it dirty? The oldest touch first
+        self.ranges = {}  # key -> its own page numbers, in order
+        self.faults = self.bytes_in = self.bytes_out = 0
+
+    def touch(self, key, nbytes: int, write: bool = True) -> None:
+        """Reads all pages of `key` in order, and writes them if `write`. A new key gets
+        pages of its own, as many as hold `nbytes`. A fault counts, and page_bytes come
+        in; never are more than `frames` pages resident."""
+        ### BEGIN SOLUTION
+        new = key not in self.ranges
+        if new:
+            first = sum(map(len, self.ranges.values()))
+            self.ranges[key] = range(first, first + -(-nbytes // self.page_bytes))
+        for page in self.ranges[key]:
+            if page not in self.resident and not new:
+                self.faults += 1
+                self.bytes_in += self.page_bytes
+            dirty = self.resident.pop(page, False) or write
+            self.evict_to(self.frames - 1)
+            self.resident[page] = dirty
+        ### END SOLUTION
+
+    def evict_to(self, count: int) -> None:
+        """Leaves at most `count` pages, the last touched; dirty ones that go: bytes out."""
+        ### BEGIN SOLUTION
+        while len(self.resident) > count:
+            _, dirty = self.resident.popitem(last=False)
+            self.bytes_out += self.page_bytes if dirty else 0
+        ### END SOLUTION
+
+
+# %% tags=["grade"]
+PageTable = lab.grade(PageTable)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# `-(-nbytes // page_bytes)` rounds up. The pages of a new key begin behind those of all keys before it.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# For each page: count a fault if it is not resident and the key is not new; `pop` it from `resident` (it goes to the end);
+# make room for one more; put it in.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `dirty = self.resident.pop(page, False) or write`, then `self.evict_to(self.frames - 1)`, then
+# `self.resident[page] = dirty`. A page that was dirty stays dirty when it is only read.
+#
+# </details>
+
+# %% [markdown]
+# Your table now stands behind a real optimizer: `paged` reports every access of AdamW to its state. The tensors themselves do
+# not move here, so that the steps are those of plain AdamW in every bit. We count what a GPU would have moved.
+
+# %% tags=["experiment"]
+from minitrain.memory.paged_optimizer import paged
+from minitrain.optimizers.adamw import NaiveAdamW
+
+PAGE = 1024  # bytes; on a GPU 64 KiB
+
+
+def run_paged(frames, steps=3):
+    """Adapters of QLoRA under a table of so many frames: faults and bytes a step."""
+    model = made("QLoRA")
+    table = PageTable(frames * PAGE, PAGE)
+    optimizer = paged(NaiveAdamW, learned(model), table, lr=1e-3)
+    loss_of(model, one_text).backward()
+    optimizer.step()  # makes the state
+    made_so_far = table.faults, table.bytes_in, table.bytes_out
+    for _ in range(steps):
+        optimizer.step()
+    moved = (table.faults, table.bytes_in, table.bytes_out)
+    return table, [(now - then) / steps for now, then in zip(moved, made_so_far)]
+
+
+# %% tags=["experiment"]
+table, _ = run_paged(10**6)
+count = len(table.resident)
+pages = []
+for frames in (count // 2, count - 1, count, count + 1):
+    _, (faults, bytes_in, bytes_out) = run_paged(frames)
+    row = {"frames": frames, "pages": count, "page_bytes": PAGE}
+    row |= {"faults": faults, "bytes_in": bytes_in, "bytes_out": bytes_out}
+    pages.append(row)
+
+nine = PageTable(8 * PAGE, PAGE)
+for _ in range(3):  # the first makes the pages
+    for page in range(9):
+        nine.touch(page, PAGE)
+lab.reveal("faults", nine.faults / 2)
+
+# %% tags=["grade"]
+lab.experiment("pages", pages)
+
+# %%
+show.table(
+    [
+        {
+            "frames": row["frames"],
+            "pages of state": row["pages"],
+            "faults a step": row["faults"],
+            "in, kB a step": row["bytes_in"] / 1e3,
+            "out, kB a step": row["bytes_out"] / 1e3,
+        }
+        for row in pages
+    ],
+    formats=dict.fromkeys(
+        ["faults a step", "in, kB a step", "out, kB a step"], "{:,.0f}".format
+    ),
+)
+ideas.page_table()
+
+# %% [markdown]
+# **Explain**: with as many frames as pages nothing ever moves. With *one* frame less, *every* page faults in every step: by the time
+# its turn comes, it is always the one touched longest ago. A cliff, not a slope. It is known as LRU's weakness on circles.
+#
+# How bad is it? Adam's state for the adapters of a 7B (rank 16, 40 million numbers) has $8 \cdot 40\text{M} = 320$ MB. Over a link of 25
+# GB/s it goes out and in again in 26 ms, and only in steps whose text was long. A step that is late by 26 ms is better than a run
+# that has ended.
+
+# %% [markdown]
+# ## 8 · Which card holds which model
+#
+# The formula of section 5 has been right on your small models. Now it may speak of large ones: Llama 2 of 7B, 13B and 70B,
+# and Llama 3 of 405B, rank 16, one text of 512 tokens, blocks recomputed, in 16-bit training (whose 2 + 2 + 12 bytes a parameter
+# are the same 16 in sum).
+
+# %% tags=["experiment"]
+from minitrain.model.config import preset
+
+MODELS = {
+    "7B": "llama2-7b",
+    "13B": "llama2-13b",
+    "70B": "llama2-70b",
+    "405B": "llama3-405b",
+}
+LARGE = {"full": Tuning(), "LoRA": Tuning(16), "QLoRA": Tuning(16, double_bits)}
+cards = []
+for name, shape in MODELS.items():
+    for way, tuning in LARGE.items():
+        memory = tuning_memory(preset(shape), tuning)
+        row = {"model": name, "way": way, "bytes": memory.total}
+        row |= {"base_bytes": memory.base, "activation_bytes": memory.activations}
+        cards.append(row)
+
+# %% tags=["grade"]
+lab.experiment("cards", cards)
+
+# %% tags=["picture", "folded"]
+CARDS = {
+    "24 GB (RTX 4090)": 24e9,
+    "48 GB (A6000)": 48e9,
+    "80 GB (H100)": 80e9,
+    "8 x H100": 640e9,
+}
+needed = {(row["model"], row["way"]): row["bytes"] / 1e9 for row in cards}
+with show.canvas(width=8.4, height=4.6) as (figure, axes):
+    show.bars(
+        list(MODELS),
+        {way: [needed[name, way] for name in MODELS] for way in LARGE},
+        y="memory to fine-tune (GB)",
+        x="parameters of the model",
+        title="Which card holds which model",
+        form="{:,.0f}",
+        ax=axes,
+    )
+    axes.set_yscale("log")
+    axes.set_ylim(3, 15e3)
+    axes.set_xlim(-1.35, 3.5)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    for card, size in CARDS.items():
+        axes.axhline(size / 1e9, color="#444444", linestyle="--", linewidth=1)
+        axes.text(-1.3, size / 1e9 * 1.06, card, ha="left", fontsize=8)
+show.figure(
+    figure,
+    alt="Memory to fine-tune models of 7B to 405B in full, with LoRA and with QLoRA, on a log axis, with the memory of four cards as lines.",
+)
+
+# %% [markdown]
+# **Explain**: read along the dashed lines. A card of 24 GB holds the 7B with LoRA, and the 13B with QLoRA. The 70B needs 142 GB with LoRA,
+# and 40 GB with QLoRA: one card of 48 GB, which is what the QLoRA paper promises for 65B. In full, even the 7B (108 GB) fits none of
+# these cards.
+#
+# **Question**: eight H100 of 80 GB hold the 405B with QLoRA. How many would it take, at the least, with LoRA in 16 bits?
+# (80e9 bytes each, everything cut evenly. Your table has the bytes.)
+
+# %%
+show.table(
+    [
+        {
+            "model": name,
+            **{f"{way} (GB)": needed[name, way] for way in LARGE},
+            "of QLoRA, the base (%)": next(
+                100 * row["base_bytes"] / row["bytes"]
+                for row in cards
+                if (row["model"], row["way"]) == (name, "QLoRA")
+            ),
+        }
+        for name in MODELS
+    ],
+    formats={f"{way} (GB)": "{:,.1f}".format for way in LARGE}
+    | {"of QLoRA, the base (%)": "{:.0f}".format},
+)
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+lora_405b = next(
+    r["bytes"] for r in cards if (r["model"], r["way"]) == ("405B", "LoRA")
+)
+h100s = int(-(-lora_405b // 80e9))
+### LAB h100s = None  # cards, your answer
+### END SOLUTION
+
+# %% tags=["grade"]
+lab.answer("h100s", h100s)
+
+# %% [markdown]
+# **Worked out: 405B on eight H100.** They have $8 \cdot 80 = 640$ GB. In full the model needs 6,496 GB, ten times as much. LoRA's base
+# alone is 812 GB: no. QLoRA's base has $\tfrac{4.127}{8} \cdot 401.6\text{B} = 207$ GB in its matrices, and 8.4 GB in embedding and head, which stay in 16
+# bits. Cut over eight cards ([ZeRO-3](e03_zero.ipynb)), this is 27 GB a card.
+
+# %% [markdown]
+# The adapters of rank 16 have 623 million numbers; at 16 bytes each they take 10 GB, 1.2 a card. A text of 512 tokens takes 2.4 GB
+# of activations on *every* card. That makes 31 of 80 GB, and leaves room for texts ten times as long. Moments are not counted here:
+# $\hat W$ of one layer in 16 bits (1.7 GB for an MLP matrix), the logits, and what the framework itself takes.
+#
+# **Takeaway**: 6,496 GB in full, 824 with LoRA, 228 with QLoRA. The eight cards hold the last, with room to spare.
+
+# %%
+lab.score(read="minitrain/quantization/layers/linear.py")
+
+# %% [markdown]
+# Next: [e10 · Cost](e10_cost.ipynb) turns bytes and FLOPs into days and dollars, or go by the
+# [map of the course](index.ipynb).
