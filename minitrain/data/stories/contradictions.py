@@ -4,8 +4,8 @@
     … She went to the bakery. That night, she dreamed in the kitchen.     its twin, log p = -inf
 
 The twin's last sentence names another place, or another object, of the same story where it has
-one: nothing but the account tells the two apart. Chance is 1/2, a perfect model prefers every story.
-The way of asking is that of BLiMP: Warstadt et al. 2020 (arXiv:1912.00582).
+one: nothing but the account tells the two apart. Chance is 1/2, and a perfect model prefers every
+story. The way of asking is BLiMP's: Warstadt et al. 2020 (arXiv:1912.00582).
 """
 
 from __future__ import annotations
