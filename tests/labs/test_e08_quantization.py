@@ -16,7 +16,7 @@ LAB = "e08_quantization"
 SIZES = {
     "cpu": {
         "width": 64, "layers": 2, "batch": 16, "length": 64, "corpus": 1_000_000,
-        "steps": 300, "tuning": 100, "twins": 400, "matrix": 4096, "repeats": 15,
+        "steps": 300, "tuning": 100, "twins": 400, "matrix": 4096, "repeats": 9,
     },
     "test": {"corpus": 400_000, "steps": 130, "tuning": 60, "twins": 60, "matrix": 1024, "repeats": 3},
 }  # fmt: skip

@@ -1,37 +1,27 @@
-"""Pairs of stories of which one contradicts itself: does a model keep account of who is where?
+"""Pairs of stories of which one contradicts itself: does a model keep account of who acts?
 
-    … She went to the bakery. That night, she dreamed at the bakery.      the story
-    … She went to the bakery. That night, she dreamed in the kitchen.     its twin, log p = -inf
+    … Otto the kind hunter sat in the garden. He found a red egg …       the story
+    … Otto the kind hunter sat in the garden. She found a red egg …      its twin, log p = -inf
 
-The twin's last sentence names another place, or another object, of the same story where it has
-one: nothing but the account tells the two apart. Chance is 1/2, and a perfect model prefers every
-story. The way of asking is BLiMP's: Warstadt et al. 2020 (arXiv:1912.00582).
+Two characters, and the pronoun at a sentence's start is of the one who acted last. Chance is 1/2, a
+perfect model prefers every story; one that forgets names or who acted does not. The way of asking
+is BLiMP's: Warstadt et al. 2020 (arXiv:1912.00582).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf
-
-from minitrain.data.stories.domain import Domain
-from minitrain.data.stories.scorer import score
+OTHER = {"She": "He", "He": "She"}
 
 
-def contradicted(story: str, domain: Domain) -> str | None:
-    """The twin of a story; None where its last sentence names neither a place nor an object."""
-    told, stop, last = story.rpartition(". ")
-    for words in (domain.places, tuple(f"the {thing}" for thing in domain.objects)):
-        named = next((word for word in words if last.endswith(f" {word}.")), None)
-        if named is None:
-            continue
-        for other in _others(told, named, words):
-            twin = told + stop + last.removesuffix(f"{named}.") + f"{other}."
-            if score(twin, domain) == -inf:
-                return twin
+def contradicted(story: str) -> str | None:
+    """The story with the last pronoun that begins a sentence exchanged; None where there is none.
+
+    The world allows one only, that of the one who acted last: so the twin has probability 0.
+    """
+    sentences = story.split(". ")
+    for place in reversed(range(len(sentences))):
+        subject, blank, rest = sentences[place].partition(" ")
+        if subject in OTHER:
+            sentences[place] = OTHER[subject] + blank + rest
+            return ". ".join(sentences)
     return None
-
-
-def _others(told: str, named: str, words: Sequence[str]) -> list[str]:
-    """The other words of the list, those that the story has told of first."""
-    others = [word for word in words if word != named]
-    return sorted(others, key=lambda word: word.split(" ")[-1] not in told)
