@@ -79,12 +79,19 @@ def drawn(shape, bits, group, size=1.0):
     return w.float(), codes.to(torch.int8), scale.float()
 
 
-def refuse_ready_made(names):
-    found = sorted(name for name in names if "quantize" in name)
+def refuse_ready_made(got, least):
+    """What came of calls; at least as many numbers must have been computed as `least` has."""
+    found = sorted(name for name in got["names"] if "quantize" in name)
     expect.that(
         not found,
         f"PyTorch's own {', '.join(found)} has done it: ready-made quantization is not the exercise. Divide, round "
         "and clamp yourself",
+    )
+    count = sum(tensor.numel() for tensor in least)
+    expect.that(
+        got["numbers"] >= count,
+        f"for {count:,} numbers PyTorch was seen to compute {got['numbers']:,}: compute with PyTorch's own operations, in "
+        "its sight",
     )
 
 
@@ -113,7 +120,7 @@ class TestQuantizeAbsmax(Exercise):
         """cases: (w, bits, group, codes, scale)."""
         calls = [case[:3] for case in cases]
         got = submission.run(probes.in_a_row, calls)
-        refuse_ready_made(got["names"])
+        refuse_ready_made(got, [case[0] for case in cases])
         for case, call in zip(cases, got["calls"]):
             self.is_right(call["out"], *case)
         expect.left_alone(got["calls"], calls, ["w"])
@@ -204,7 +211,7 @@ class TestQuantizeAbsmax(Exercise):
         zeros = torch.zeros(2, 8)
         cases = [(zeros, zeros.to(torch.int8)), (w, codes)]
         got = submission.run(probes.in_a_row, [(given, 4, 4) for given, _ in cases])
-        refuse_ready_made(got["names"])
+        refuse_ready_made(got, [given for given, _ in cases])
         for (given, want), call in zip(cases, got["calls"]):
             got_codes, got_scale = pair(call["out"])
             expect.that(
@@ -263,7 +270,7 @@ class TestQuantizeZeroPoint(Exercise):
 
     def compare(self, submission, cases):
         got = submission.run(probes.in_a_row, cases)
-        refuse_ready_made(got["names"])
+        refuse_ready_made(got, [case[0] for case in cases])
         for case, call in zip(cases, got["calls"]):
             self.is_right(call["out"], *case)
         expect.left_alone(got["calls"], cases, ["w"])
@@ -338,21 +345,17 @@ class TestQuantizeZeroPoint(Exercise):
         )
 
 
-def by_token(x, codes, scale, threshold=6.0, above=True):
-    """x Ŵ^T with the columns of outliers in float64, and the codes of the others."""
+def by_token(x, codes, scale, threshold=6.0):
+    """x Ŵ^T with the columns of outliers in float64; x's codes, the outliers, and x's scales."""
     x = x.double()
-    most = (x.abs() if above else x).amax(0)
-    outlier = most >= threshold
+    outlier = x.abs().amax(0) >= threshold
     regular = x.masked_fill(outlier, 0)
     x_scale = regular.abs().amax(1, keepdim=True) / 127
     x_scale = torch.where(x_scale > 0, x_scale, 1.0)
     x_codes = (regular / x_scale).round()
     w = codes.double() * scale.double()
-    return (
-        ((x_codes * x_scale) @ w.t() + x[:, outlier] @ w[:, outlier].t()).float(),
-        x_codes,
-        outlier,
-    )
+    y = (x_codes * x_scale) @ w.t() + x[:, outlier] @ w[:, outlier].t()
+    return y, x_codes, outlier, x_scale.where(regular.any(1, keepdim=True), 0.0)
 
 
 class TestLlmInt8(Exercise):
@@ -383,15 +386,17 @@ class TestLlmInt8(Exercise):
         return x, codes, 0.001 + 0.01 * torch.rand(features, 1)
 
     def compare(self, submission, cases, what):
-        got = submission.run(probes.multiplied, cases)
-        refuse_ready_made(got["names"])
-        for case, call, notes in zip(cases, got["calls"], got["notes"]):
+        extras = [self.extra(*case) for case in cases]
+        calls = [(*case[:3], extra, *case[3:]) for case, extra in zip(cases, extras)]
+        got = submission.run(probes.multiplied, calls)
+        refuse_ready_made(got, [case[0] for case in cases])
+        for case, extra, call, notes in zip(cases, extras, got["calls"], got["notes"]):
             self.used_integers(notes, *case)
-            self.is_right(call["out"], what, *case)
-        expect.left_alone(got["calls"], cases, ["x", "codes", "scale"])
+            self.is_right(call["out"], extra, what, *case)
+        expect.left_alone(got["calls"], calls, ["x", "codes", "scale"])
 
     def used_integers(self, notes, x, codes, scale, threshold=6.0):
-        _, x_codes, outlier = by_token(x, codes, scale, threshold)
+        _, x_codes, outlier, _ = by_token(x, codes, scale, threshold)
         expect.that(
             notes,
             "`multiply` was never called: the integer units have nothing to do. Give it x's codes and W's",
@@ -433,14 +438,23 @@ class TestLlmInt8(Exercise):
             (columns[:, ~outlier].double(), "that is one scale a column: each token, a row of x, has its own"),
         ]  # fmt: skip
 
-    def is_right(self, got, what, x, codes, scale, threshold=6.0):
-        want, x_codes, outlier = by_token(x, codes, scale, threshold)
-        w = codes.double() * scale.double()
-        part = (want.double() - x[:, outlier].double() @ w[:, outlier].t()).float()
-        expect.equal(got, want, tol=1e-4, what=what, hints=[
-            (part, "the outliers' columns are missing: add their product in floating point"),
-            ((x_codes @ codes.double().t()).float() , "those are bare integers: multiply by the scales of x and of W"),
-            (part + x[:, outlier] @ codes[:, outlier].float().t(), "the outliers' product lacks W's scale"),
+    def extra(self, *case):
+        """What the integer unit of a check adds: nobody has it who does without its sums. A token
+        without ordinary numbers has no scale that counts."""
+        *_, x_scale = by_token(*case)
+        return torch.randint(-900, 900, (len(case[0]), len(case[1]))) * (x_scale > 0)
+
+    def is_right(self, got, extra, what, x, codes, scale, threshold=6.0):
+        y, x_codes, outlier, x_scale = by_token(x, codes, scale, threshold)
+        added = extra * x_scale * scale.t()
+        of_outliers = x[:, outlier].double() @ (codes.double() * scale)[:, outlier].t()
+        part, bare = y + added - of_outliers, x_codes @ codes.double().t() + extra
+        without_scale = part + x[:, outlier].double() @ codes[:, outlier].double().t()
+        expect.equal(got, (y + added).float(), tol=1e-4, what=what, hints=[
+            (y.float(), "`multiply` was called, and y is not made of what it returned: this check's adds something to each sum"),
+            (part.float(), "the outliers' columns are missing: add their product in floating point"),
+            (bare.float(), "those are bare integers: multiply by the scales of x and of W"),
+            (without_scale.float(), "the outliers' product lacks W's scale"),
         ])  # fmt: skip
 
     @check(
@@ -562,7 +576,7 @@ class TestGptq(Exercise):
 
     def compare(self, submission, cases):
         got = submission.run(probes.in_a_row, cases)
-        refuse_ready_made(got["names"])
+        refuse_ready_made(got, [case[0] for case in cases])
         for case, call in zip(cases, got["calls"]):
             self.is_right(call["out"], *case)
         expect.left_alone(got["calls"], cases, ["w", "h"])
@@ -680,10 +694,12 @@ class TestGptq(Exercise):
         rows, width, block = 128, 256, 16
         case = (torch.randn(rows, width), correlated(width), 4, width, block)
         (numbers,) = submission.run(probes.written, [case])
-        (small,) = submission.run(probes.written, [(*gptq_case(3, 8, 4, 4), 4, 4, 4)])
-        results = submission.run(probes.in_a_row, [(*gptq_case(4, 12, 4, 12), 4, 12, 4)])
-        expect.that(small > 0 and results["calls"], "nothing was computed")
-        bound = rows * width * width * 0.6
+        bound, least = rows * width * width * 0.6, rows * width * block / 2
+        expect.that(
+            numbers >= least,
+            f"w {rows} x {width}: PyTorch was seen to write {numbers:,} numbers only. Compute with PyTorch's own "
+            "operations, in its sight",
+        )
         expect.that(
             numbers < bound,
             f"w {rows} x {width} in blocks of {block}: {numbers / 1e6:.1f} million numbers were written, expected under "
@@ -736,7 +752,7 @@ class TestAwq(Exercise):
 
     def compare(self, submission, cases):
         got = submission.run(probes.in_a_row, cases)
-        refuse_ready_made(got["names"])
+        refuse_ready_made(got, [case[0] for case in cases])
         for case, call in zip(cases, got["calls"]):
             self.is_right(call["out"], *case)
         expect.left_alone(got["calls"], cases, ["w", "mean_abs", "h"])
@@ -945,7 +961,7 @@ class TestFakeQuantize(Exercise):
 
     def run(self, submission, cases):
         got = submission.run(probes.trained_through, cases)
-        refuse_ready_made(got["names"])
+        refuse_ready_made(got, [case[0] for case in cases])
         for call in got["calls"]:
             expect.that(call["unchanged"], "w or scale was changed: they are the caller's")
         return got["calls"]
