@@ -26,6 +26,7 @@ overview()
 # | [e03](../labs/e03_zero.ipynb) | How is a model trained that no rank can hold? |
 # | [e04](../labs/e04_mixed_precision.ipynb) | How few bits does a number need? |
 # | [e05](../labs/e05_activation_memory.ipynb) | What may be forgotten and computed again? |
+# | [e08](../labs/e08_quantization.ipynb) | How few bits does a trained weight need? |
 # | [e10](../labs/e10_cost.ipynb) | What does a run cost, before it is rented? |
 
 # %% [markdown]

@@ -21,4 +21,5 @@ CLOCKED: dict[str, dict[str, Sequence[str]]] = {
     "e03_zero": {"steps": ("spread_seconds", "step_seconds")},
     "e04_mixed_precision": {"formats": ("tokens_per_second",)},
     "e05_activation_memory": {"tradeoff": ("step_seconds",)},
+    "e08_quantization": {"speed": ("seconds",)},
 }
