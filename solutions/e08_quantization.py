@@ -279,7 +279,8 @@ lab.experiment("formats", formats)
 # bits almost nothing. From 4 bits to 3 the step is $7/3$ times as wide, and the error's square grows 5.4 times; from 3 bits to 2
 # the step triples, and the square grows 9 times. Measured, with a scale a row, 0.004 nats became 0.033, and then 1.8: the errors
 # are no longer small beside the weights, and the loss grows faster than any square.
-#
+
+# %% [markdown]
 # At 2 bits the zero point wins by far. Absmax has the codes −1, 0 and 1, so that all weights under half of the largest become 0:
 # among 32 normal numbers these are three quarters. A fourth code makes the step a third smaller.
 
@@ -789,7 +790,8 @@ lab.answer("closed", closed)
 # **Explain**: at 3 bits GPTQ takes back about three fifths of the loss. For LLaMA-7B its authors report perplexities of 5.68 in 16 bits, 25.54
 # rounded to nearest and 8.07 with GPTQ. Their logarithms are nats: 1.50 lost, 1.15 taken back, 77%. Our layers have 64 inputs,
 # theirs 4,096: the more columns are still to come, the more can be made up for.
-#
+
+# %% [markdown]
 # AWQ does here what it was made for, and a little more than GPTQ alone; at 2 bits it gains nothing, for with three codes every
 # column is coarse. Both tasks hardly see 3 bits. At 2 bits, rounded to nearest, consistency falls to chance.
 #
