@@ -28,6 +28,7 @@ overview()
 # | [e05](../labs/e05_activation_memory.ipynb) | What may be forgotten and computed again? |
 # | [e06](../labs/e06_lora.ipynb) | How does a model learn something new while its weights stay? |
 # | [e07](../labs/e07_qlora.ipynb) | How is a model fine-tuned that fits only in four bits? |
+# | [e08](../labs/e08_quantization.ipynb) | How few bits does a trained weight need? |
 # | [e10](../labs/e10_cost.ipynb) | What does a run cost, before it is rented? |
 
 # %% [markdown]

@@ -5,5 +5,6 @@
     methods    GPTQ, AWQ, SmoothQuant, rotation, training aware of it
 
 A whole model: `model.py`; its folder: `folder.py`; which layers need the bits: `sensitivity.py`.
+Lab e08's plain versions: `plain.py`.
 Shapes, beside the course's legend: `D width in  F width out  G groups  g numbers of a group`.
 """

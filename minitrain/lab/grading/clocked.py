@@ -25,4 +25,5 @@ CLOCKED: dict[str, dict[str, Sequence[str]]] = {
         "methods": ("train_seconds",),
         "mixed": ("loop_seconds", "mixed_seconds"),
     },
+    "e08_quantization": {"speed": ("seconds",)},
 }

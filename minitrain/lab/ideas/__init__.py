@@ -14,6 +14,7 @@ from minitrain.lab.ideas.adapter_places import adapter_places
 from minitrain.lab.ideas.again import made_again
 from minitrain.lab.ideas.bits import scale_bits
 from minitrain.lab.ideas.chance import rounding
+from minitrain.lab.ideas.columns import column_loop
 from minitrain.lab.ideas.context import ring_attention
 from minitrain.lab.ideas.data_parallel import replicas
 from minitrain.lab.ideas.doubling import recursive_doubling
@@ -21,6 +22,7 @@ from minitrain.lab.ideas.expert_exchange import expert_exchange
 from minitrain.lab.ideas.experts import router
 from minitrain.lab.ideas.five_collectives import collectives
 from minitrain.lab.ideas.formats import number_lines
+from minitrain.lab.ideas.grids import integer_grids
 from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.heads_for_tokens import heads_for_tokens
 from minitrain.lab.ideas.kept import kept_tensors
@@ -34,6 +36,8 @@ from minitrain.lab.ideas.merging import merging
 from minitrain.lab.ideas.mesh import counted_once, mesh_lines
 from minitrain.lab.ideas.messages import message_cost, send_and_recv
 from minitrain.lab.ideas.microbatches import unequal_microbatches
+from minitrain.lab.ideas.moved import moved_scale
+from minitrain.lab.ideas.outlier_columns import outlier_columns
 from minitrain.lab.ideas.overlap import buckets
 from minitrain.lab.ideas.packed import packed_block
 from minitrain.lab.ideas.pages import page_table
@@ -54,6 +58,7 @@ from minitrain.lab.ideas.schedules import (
     pipeline_order,
 )
 from minitrain.lab.ideas.stages import pipeline_stages
+from minitrain.lab.ideas.straight import straight_through
 from minitrain.lab.ideas.stream import layer_stream
 from minitrain.lab.ideas.tiles import attention_tiles
 from minitrain.lab.ideas.tree import tree_broadcast
@@ -73,10 +78,12 @@ __all__ = [
     "checkpoints",
     "collectives",
     "column_cut",
+    "column_loop",
     "counted_once",
     "expert_exchange",
     "grouped_heads",
     "heads_for_tokens",
+    "integer_grids",
     "kept_tensors",
     "layer_stream",
     "lengths",
@@ -87,7 +94,9 @@ __all__ = [
     "mesh_lines",
     "message_cost",
     "model_matrices",
+    "moved_scale",
     "number_lines",
+    "outlier_columns",
     "packed_block",
     "page_table",
     "pareto_front",
@@ -113,6 +122,7 @@ __all__ = [
     "send_and_recv",
     "step_lifetimes",
     "step_passes",
+    "straight_through",
     "tree_broadcast",
     "turning",
     "unequal_microbatches",

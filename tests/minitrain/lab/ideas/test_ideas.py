@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -21,14 +22,17 @@ from minitrain.lab.ideas import (
     again,
     bits,
     chance,
+    columns,
     context,
     doubling,
     experts,
     five_collectives,
     formats,
+    grids,
     merged,
     mesh,
     messages,
+    moved,
     overlap,
     packed,
     pages,
@@ -42,6 +46,7 @@ from minitrain.lab.ideas import (
     scales,
     schedules,
     stages,
+    straight,
     stream,
     tiles,
     tree,
@@ -395,6 +400,43 @@ def test_pages_come_and_go_as_in_the_page_table(frames: int):
         assert (table.faults > before) == moment.is_fault
         assert len(table.resident) == len(moment.resident)
     assert pages.faults_a_round(frames) == (0 if frames == pages.PAGES else pages.PAGES)
+
+
+def test_a_zero_point_never_loses_zero_and_uses_all_codes():
+    for width in (2, 3, 4, 5):
+        one, other = grids.symmetric(width), grids.moved(width)
+        assert 0 in one and 0 in other and len(other) == len(one) + 1 == 2**width
+        assert grids.error(other) < grids.error(one)
+
+
+def test_a_scale_moves_and_leaves_every_product():
+    for alpha in (0.0, 0.25, 0.5, 1.0):
+        activations, weights = moved.after(alpha)
+        for x, w, own_x, own_w in zip(activations, weights, moved.ACTIVATIONS, moved.WEIGHTS):
+            assert math.isclose(x * w, own_x * own_w)
+    assert math.isclose(moved.spread(moved.after(1.0)[0]), 1.0)
+    assert math.isclose(moved.spread(moved.after(0.0)[1]), 1.0)
+    assert all(math.isclose(x, w) for x, w in zip(*moved.after(0.5)))
+
+
+def test_gptqs_blocks_end_with_their_group():
+    cuts = [start for start, _ in columns.spans()] + [columns.WIDTH]
+    assert columns.spans() == list(pairwise(cuts)) and set(range(0, columns.WIDTH, columns.GROUP)) < set(cuts)  # fmt: skip
+    assert max(stop - start for start, stop in columns.spans()) == columns.BLOCK
+    for at in range(columns.WIDTH):
+        states = [columns.state(place, at) for place in range(columns.WIDTH)]
+        assert states.count("rounded") == at and states.count("being rounded") == 1
+        assert "corrected now" not in states[columns.block_of(at)[1] :]
+
+
+def test_the_gradient_passes_where_torchs_own_does():
+    for width in (2, 3):
+        m = straight.largest(width)
+        x = torch.linspace(-straight.REACH, straight.REACH, 101, requires_grad=True)
+        out = torch.fake_quantize_per_tensor_affine(x, 1.0, 0, -m, m)
+        out.sum().backward()
+        assert [straight.gradient(v, width) for v in x.tolist()] == x.grad.tolist()
+        assert [straight.rounded(v, width) for v in x.tolist()] == out.tolist()
 
 
 def test_recomputing_peaks_as_a_plan_does():

@@ -1,0 +1,1276 @@
+"""The checks of lab e08: quantization, graded code by code where codes are the point."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+
+import torch
+
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+
+from .probes import e08_quantization as probes
+
+LAB = "e08_quantization"
+SIZES = {
+    "cpu": {
+        "width": 64, "layers": 2, "batch": 16, "length": 64, "corpus": 1_000_000,
+        "steps": 300, "tuning": 100, "twins": 400, "matrix": 4096, "repeats": 9,
+    },
+    "test": {"corpus": 400_000, "steps": 130, "tuning": 60, "twins": 60, "matrix": 1024, "repeats": 3},
+}  # fmt: skip
+REVEALS = {
+    "two_bits": Reveal("measured", "nats above the floor, 2 bits, a scale a row"),
+    "spoiled": Reveal("measured", "one scale for all activations, outliers times 100"),
+    "faster": Reveal("measured", "seconds of BF16 over seconds of int4, one token"),
+}
+HIDDEN = (
+    "minitrain/quantization/plain.py",
+    "minitrain/quantization/formats/grids.py",
+    "minitrain/quantization/layers/int8.py",
+    "minitrain/quantization/layers/fake.py",
+    "minitrain/quantization/methods/gptq.py",
+    "minitrain/quantization/methods/awq.py",
+    "minitrain/quantization/methods/smoothquant.py",
+    "minitrain/quantization/methods/outliers.py",
+    "minitrain/quantization/methods/junctions.py",
+)
+FOR_ZEROS = "a group of zeros: its scale must be above 0, or 0 / 0 is nan"
+OVER = "the last group of a row may be smaller: pad with zeros, and cut the padding off"
+MARGIN = 3e-4  # of a step, from any tie: what float32 may turn
+
+
+def largest(bits):
+    return 2 ** (bits - 1) - 1
+
+
+def cut(width, group):
+    return [slice(start, min(start + group, width)) for start in range(0, width, group)]
+
+
+def spread(scale, group, width):
+    """(F, G) -> (F, D)"""
+    return scale.repeat_interleave(group, dim=1)[:, :width]
+
+
+def drawn_codes(shape, bits, group):
+    """Codes of which each group has the largest, of either sign, and how far each is off."""
+    m = largest(bits)
+    codes = torch.randint(-m, m + 1, shape)
+    offsets = 0.8 * torch.rand(shape, dtype=torch.float64) - 0.4
+    for part in cut(shape[1], group):
+        place = torch.randint(part.start, part.stop, (shape[0],))
+        rows = torch.arange(shape[0])
+        codes[rows, place] = m * (2 * torch.randint(2, (shape[0],)) - 1)
+        offsets[rows, place] = 0
+        inner = codes[:, part].abs() == m
+        inner[rows, place - part.start] = False
+        codes[:, part] -= codes[:, part].sign() * inner  # no other one is as large
+    return codes, offsets
+
+
+def drawn(shape, bits, group, size=1.0):
+    """w (F, D) that no rounding of floats turns, its codes and its scales (F, G)."""
+    codes, offsets = drawn_codes(shape, bits, group)
+    groups = len(cut(shape[1], group))
+    scale = size * (0.2 + torch.rand(shape[0], groups, dtype=torch.float64))
+    w = (codes + offsets) * spread(scale, group, shape[1])
+    return w.float(), codes.to(torch.int8), scale.float()
+
+
+def refuse_ready_made(got, least):
+    """What came of calls; at least as many numbers must have been computed as `least` has."""
+    found = sorted(name for name in got["names"] if "quantize" in name)
+    expect.that(
+        not found,
+        f"PyTorch's own {', '.join(found)} has done it: ready-made quantization is not the exercise. Divide, round "
+        "and clamp yourself",
+    )
+    count = sum(tensor.numel() for tensor in least)
+    expect.that(
+        got["numbers"] >= count,
+        f"for {count:,} numbers PyTorch was seen to compute {got['numbers']:,}: compute with PyTorch's own operations, in "
+        "its sight",
+    )
+
+
+def pair(result, names=("codes", "scale")):
+    """The parts of a result, by name."""
+    count = len(names)
+    expect.that(
+        isinstance(result, (list, tuple)) and len(result) == count,
+        f"got {expect.show(result)}, expected {count} tensors: return {', '.join(names)}",
+    )
+    for name, part in zip(names, result):
+        expect.that(
+            isinstance(part, torch.Tensor), f"`{name}` is {expect.show(part)}, expected a tensor"
+        )
+    return result
+
+
+class TestQuantizeAbsmax(Exercise):
+    """Symmetric integers, a scale a group"""
+
+    name = "quantize_absmax"
+    reference = "minitrain.quantization.plain:quantize_absmax"
+    hidden = HIDDEN
+
+    def compare(self, submission, cases):
+        """cases: (w, bits, group, codes, scale)."""
+        calls = [case[:3] for case in cases]
+        got = submission.run(probes.in_a_row, calls)
+        refuse_ready_made(got, [case[0] for case in cases])
+        for case, call in zip(cases, got["calls"]):
+            self.is_right(call["out"], *case)
+        expect.left_alone(got["calls"], calls, ["w"])
+
+    def is_right(self, result, w, bits, group, codes, scale):
+        told = f"w {tuple(w.shape)}, {bits} bits, groups of {group}"
+        got_codes, got_scale = pair(result)
+        expect.equal(
+            got_scale, scale, what=f"scale ({told})", hints=self.wrong_scales(w, bits, group)
+        )
+        live = scale > 0
+        expect.equal(
+            (got_scale / scale)[live],
+            torch.ones_like(scale)[live],
+            what=f"each scale over what it must be ({told})",
+        )
+        expect.equal(
+            got_codes, codes, what=f"codes ({told})", hints=self.wrong_codes(w, bits, scale, group)
+        )
+
+    def wrong_scales(self, w, bits, group):
+        m, parts = largest(bits), cut(w.shape[1], group)
+        amax = torch.stack([w[:, part].abs().amax(1) for part in parts], dim=1)
+        rows = w.abs().amax(1, keepdim=True)
+        highest = torch.stack([w[:, part].amax(1) for part in parts], dim=1)
+        return [
+            (amax / (m + 1), f"that is divided by {m + 1}: the largest magnitude becomes code {m}, so divide by m"),
+            (amax / (m + 0.5), f"that is divided by {m + 0.5}: the largest magnitude becomes code {m}"),
+            (amax / (2 * m + 1), "that is divided by all codes: a sign takes half of them"),
+            (amax, f"that is the largest magnitude itself: divide it by m = {m}"),
+            (m / amax, "that is upside down: scale = largest magnitude / m"),
+            (rows / m, "that is one scale a row: one for each group"),
+            ((rows / m).expand_as(amax), "that is one scale a row: one for each group"),
+            ((w.abs().max() / m).expand_as(amax), "that is one scale for all: one for each group"),
+            (highest / m, "the largest *magnitude* sets the scale, of negative numbers too: `.abs()` first"),
+            (highest.abs() / m, "the largest *magnitude* sets the scale: `.abs()` comes before `.amax()`"),
+        ]  # fmt: skip
+
+    def wrong_codes(self, w, bits, scale, group):
+        x = w / spread(scale, group, w.shape[1])
+        x = torch.where((x - x.round()).abs() < 1e-3, x.round(), x)  # the largest one's is whole
+        shifted = x.round() + 2 ** (bits - 1)
+        return [
+            (x.trunc().to(torch.int8), "those are cut, toward 0: round to the nearest"),
+            (x.floor().to(torch.int8), "those are rounded down: round to the nearest"),
+            (shifted.to(torch.uint8), "those begin at 0: codes have a sign here, from -m to m"),
+            (x.round(), "the codes are still floats: `.to(torch.int8)`"),
+        ]
+
+    @check(
+        points=3, title="one scale a row: the largest magnitude becomes code m, others the nearest"
+    )
+    def test_rows(self, submission):
+        cases = []
+        for shape, bits, size in [
+            ((5, 8), 4, 1.0),
+            ((3, 16), 8, 1e-3),
+            ((1, 7), 3, 1e4),
+            ((4, 5), 2, 1.0),
+        ]:
+            w, codes, scale = drawn(shape, bits, shape[1], size)
+            cases.append((w, bits, shape[1], codes, scale))
+        self.compare(submission, cases)
+
+    @check(points=3, title="one scale a group, also where groups do not divide the row")
+    def test_groups(self, submission):
+        cases = []
+        for shape, bits, group in [
+            ((4, 12), 4, 4),
+            ((3, 10), 3, 4),
+            ((2, 7), 8, 3),
+            ((5, 4), 4, 16),
+            ((1, 9), 4, 2),
+        ]:
+            w, codes, scale = drawn(shape, bits, group)
+            cases.append((w, bits, group, codes, scale))
+        with expect.because(
+            {"unflatten": OVER, "invalid for input": OVER, "reshape": OVER, "view": OVER}
+        ):
+            self.compare(submission, cases)
+
+    @check(
+        points=2,
+        title="a group of zeros gives zeros; tiny and huge weights have scales of their size",
+    )
+    def test_edges(self, submission):
+        w, codes, _ = drawn((2, 8), 4, 4)
+        w[0, :4], codes[0, :4] = 0, 0
+        zeros = torch.zeros(2, 8)
+        cases = [(zeros, zeros.to(torch.int8)), (w, codes)]
+        got = submission.run(probes.in_a_row, [(given, 4, 4) for given, _ in cases])
+        refuse_ready_made(got, [given for given, _ in cases])
+        for (given, want), call in zip(cases, got["calls"]):
+            got_codes, got_scale = pair(call["out"])
+            expect.that(
+                (got_scale > 0).all() and got_scale.isfinite().all(),
+                f"the scales {expect.show(got_scale)} hold one that is not above 0. For {FOR_ZEROS}",
+            )
+            what = f"codes of {tuple(given.shape)} with a group of zeros"
+            expect.equal(got_codes, want, what=what)
+        for bits, group, size in [(8, 3, 1e-30), (4, 6, 1e30)]:
+            w, codes, scale = drawn((2, 6), bits, group, size)
+            self.compare(submission, [(w, bits, group, codes, scale)])
+
+
+def zero_points(w, bits, group, with_zero=True):
+    """Codes, scale and zero, in float64, group by group."""
+    n, codes = 2**bits - 1, torch.empty_like(w, dtype=torch.uint8)
+    scales, zeros = [], []
+    for part in cut(w.shape[1], group):
+        tile = w[:, part].double()
+        low, high = tile.amin(1, keepdim=True), tile.amax(1, keepdim=True)
+        if with_zero:
+            low, high = low.clamp(max=0), high.clamp(min=0)
+        scale = (high - low) / n
+        scale = torch.where(scale > 0, scale, 1.0)
+        zero = (-low / scale).round().clamp(0, 255)
+        codes[:, part] = ((tile / scale).round() + zero).clamp(0, n).byte()
+        scales.append(scale.float())
+        zeros.append(zero.byte())
+    return codes, torch.cat(scales, 1), torch.cat(zeros, 1)
+
+
+def far_from_ties(draw, ratios):
+    """Draws until no ratio is near a half."""
+    while True:
+        drawn = draw()
+        if all((r.double().remainder(1) - 0.5).abs().min() > MARGIN for r in ratios(drawn)):
+            return drawn
+
+
+class TestQuantizeZeroPoint(Exercise):
+    """Integers with a zero point"""
+
+    name = "quantize_zero_point"
+    reference = "minitrain.quantization.plain:quantize_zero_point"
+    hidden = HIDDEN
+
+    def draw(self, shape, bits, group, move=0.0, size=1.0):
+        """w whose groups lie to one side by `move`, without ties."""
+
+        def ratios(w):
+            _, scale, _ = zero_points(w, bits, group)
+            lows = torch.stack([w[:, p].amin(1) for p in cut(shape[1], group)], 1).clamp(max=0)
+            return w / spread(scale, group, shape[1]), -lows / scale
+
+        return far_from_ties(lambda: size * (torch.randn(shape) + move), ratios)
+
+    def compare(self, submission, cases):
+        got = submission.run(probes.in_a_row, cases)
+        refuse_ready_made(got, [case[0] for case in cases])
+        for case, call in zip(cases, got["calls"]):
+            self.is_right(call["out"], *case)
+        expect.left_alone(got["calls"], cases, ["w"])
+
+    def is_right(self, result, w, bits, group):
+        codes, scale, zero = zero_points(w, bits, group)
+        told = f"w {tuple(w.shape)} from {w.min():.3g} to {w.max():.3g}, {bits} bits, groups of {group}"
+        got_codes, got_scale, got_zero = pair(result, ("codes", "scale", "zero"))
+        n, parts = 2**bits - 1, cut(w.shape[1], group)
+        low = torch.stack([w[:, part].amin(1) for part in parts], 1)
+        high = torch.stack([w[:, part].amax(1) for part in parts], 1)
+        amax = torch.maximum(low.abs(), high.abs())
+        bare = zero_points(w, bits, group, with_zero=False)
+        expect.equal(got_scale, scale, what=f"scale ({told})", hints=[
+            (bare[1], "the range must hold 0, or 0 has no code: smallest at most 0, largest at least 0"),
+            ((high.clamp(min=0) - low.clamp(max=0)) / (n + 1), f"that is divided by {n + 1}: between {n + 1} codes there are {n} steps"),
+            (amax / largest(bits), "that is absmax's scale: (largest - smallest) / (2^b - 1)"),
+            (amax / n, "that is of the largest magnitude: the whole range, largest - smallest, has 2^b - 1 steps"),
+        ])  # fmt: skip
+        expect.equal(
+            (got_scale / scale),
+            torch.ones_like(scale),
+            what=f"each scale over what it must be ({told})",
+        )
+        expect.equal(got_zero, zero, what=f"zero ({told})", hints=[
+            (zero.float(), "it is a code: `.byte()`"),
+            (zero.to(torch.int32), "it is a code: `.byte()`"),
+            ((-low.clamp(max=0) / scale).byte(), "that is cut: zero is the *nearest* code, round it"),
+            ((n - zero.int()).byte(), "that is counted from the other end: -smallest / scale"),
+        ])  # fmt: skip
+        x = w / spread(scale, group, w.shape[1])
+        whole = spread(zero.float(), group, w.shape[1])
+        expect.equal(got_codes, codes, what=f"codes ({told})", hints=[
+            ((x + whole).clamp(0, n).byte(), "those are cut, toward 0: round to the nearest"),
+            ((x.round() - whole).clamp(0, n).byte(), "zero is subtracted: it is added, so that 0 has the code `zero`"),
+            (x.round().clamp(0, n).byte(), "zero is missing: add it, so that 0 has the code `zero`"),
+            (codes.float(), "the codes are still floats: `.byte()`"),
+        ])  # fmt: skip
+
+    @check(points=4, title="the range from smallest to largest has 2^b - 1 steps; 0 has a code")
+    def test_codes(self, submission):
+        shapes = [
+            ((5, 8), 4, 8, 0.5, 1.0),
+            ((3, 16), 8, 16, -0.3, 1e-3),
+            ((4, 9), 3, 9, 0.2, 1e3),
+            ((1, 6), 2, 6, 0.0, 1.0),
+        ]
+        self.compare(
+            submission, [(self.draw(s, b, g, move, size), b, g) for s, b, g, move, size in shapes]
+        )
+
+    @check(points=2, title="groups of one sign only: 0 is inside, exactly")
+    def test_one_sign(self, submission):
+        shapes = [((4, 8), 4, 4, 6.0), ((3, 8), 4, 8, -6.0), ((2, 5), 8, 5, 9.0)]
+        self.compare(submission, [(self.draw(s, b, g, move), b, g) for s, b, g, move in shapes])
+
+    @check(points=2, title="groups that do not divide the row, and groups of zeros")
+    def test_edges(self, submission):
+        shapes = [((3, 10), 4, 4, 0.4), ((2, 7), 3, 3, 6.0), ((5, 4), 8, 16, 0.1)]
+        with expect.because(
+            {"unflatten": OVER, "invalid for input": OVER, "reshape": OVER, "view": OVER}
+        ):
+            self.compare(submission, [(self.draw(s, b, g, move), b, g) for s, b, g, move in shapes])
+        got = submission.run(probes.in_a_row, [(torch.zeros(2, 6), 4, 3)])
+        codes, scale, zero = pair(got["calls"][0]["out"], ("codes", "scale", "zero"))
+        expect.that(
+            (scale > 0).all() and scale.isfinite().all(),
+            f"the scales of zeros are {expect.show(scale)}. For {FOR_ZEROS}",
+        )
+        expect.equal(
+            codes, zero.repeat_interleave(3, 1), what="codes of zeros, which are the code `zero`"
+        )
+
+
+def by_token(x, codes, scale, threshold=6.0):
+    """x Ŵ^T with the columns of outliers in float64; x's codes, the outliers, and x's scales."""
+    x = x.double()
+    outlier = x.abs().amax(0) >= threshold
+    regular = x.masked_fill(outlier, 0)
+    x_scale = regular.abs().amax(1, keepdim=True) / 127
+    x_scale = torch.where(x_scale > 0, x_scale, 1.0)
+    x_codes = (regular / x_scale).round()
+    w = codes.double() * scale.double()
+    y = (x_codes * x_scale) @ w.t() + x[:, outlier] @ w[:, outlier].t()
+    return y, x_codes, outlier, x_scale.where(regular.any(1, keepdim=True), 0.0)
+
+
+class TestLlmInt8(Exercise):
+    """Int8 products beside a few exact columns"""
+
+    name = "llm_int8"
+    reference = "minitrain.quantization.plain:llm_int8"
+    hidden = HIDDEN
+
+    def draw(self, tokens, width, features, outliers=(), negative=False):
+        """x (T, D) without ties; the columns `outliers` are 6 and more."""
+        x_codes, offsets = drawn_codes((tokens, width), 8, width)
+        x = (
+            (x_codes + offsets) * (0.01 + 0.02 * torch.rand(tokens, 1, dtype=torch.float64))
+        ).float()
+        for number, column in enumerate(outliers):
+            x[:, column] = 0.3 * torch.randn(tokens)
+            x[int(torch.randint(tokens, ())), column] = (-1 if negative else 1) * (
+                20.0 + 10 * number
+            )
+        regular = torch.ones(width, dtype=torch.bool)
+        regular[list(outliers)] = False
+        rest = x[:, regular]
+        rest = rest / rest.abs().amax(1, keepdim=True) * 127  # again without ties
+        clear = torch.where((rest.remainder(1) - 0.5).abs() < 0.02, rest + 0.1 * -rest.sign(), rest)
+        x[:, regular] = clear * (0.01 + 0.02 * torch.rand(tokens, 1))
+        codes = torch.randint(-127, 128, (features, width), dtype=torch.int8)
+        return x, codes, 0.001 + 0.01 * torch.rand(features, 1)
+
+    def compare(self, submission, cases, what):
+        extras = [self.extra(*case) for case in cases]
+        calls = [(*case[:3], extra, *case[3:]) for case, extra in zip(cases, extras)]
+        got = submission.run(probes.multiplied, calls)
+        refuse_ready_made(got, [case[0] for case in cases])
+        for case, extra, call, notes in zip(cases, extras, got["calls"], got["notes"]):
+            self.used_integers(notes, *case)
+            self.is_right(call["out"], extra, what, *case)
+        expect.left_alone(got["calls"], calls, ["x", "codes", "scale"])
+
+    def used_integers(self, notes, x, codes, scale, threshold=6.0):
+        _, x_codes, outlier, _ = by_token(x, codes, scale, threshold)
+        expect.that(
+            notes,
+            "`multiply` was never called: the integer units have nothing to do. Give it x's codes and W's",
+        )
+        for note in notes:
+            expect.that(
+                note["dtypes"] == ["torch.int8"] * 2,
+                f"`multiply` was given {' and '.join(note['dtypes'])}: both are int8, a byte a number",
+            )
+        expect.that(
+            len(notes) == 1,
+            f"`multiply` was called {len(notes)} times: one int8 matmul for all ordinary columns, and the "
+            "outliers' in floating point",
+        )
+        a = notes[0]["a"]
+        if a.shape[1] == x.shape[1]:
+            kept = a[:, outlier]
+            expect.that(
+                not kept.any(),
+                f"{int(outlier.sum())} of {x.shape[1]} columns reach {threshold:g}, and their codes went into "
+                "`multiply` too: make those columns 0 there, or leave them out",
+            )
+            a = a[:, ~outlier]
+        expect.equal(
+            a.double(),
+            x_codes[:, ~outlier],
+            what="the codes of x that went into `multiply`, ordinary columns",
+            hints=self.wrong_codes(x, outlier),
+        )
+
+    def wrong_codes(self, x, outlier):
+        rows = x.abs().amax(1, keepdim=True)
+        regular = x.masked_fill(outlier, 0)
+        whole = (regular / (regular.abs().max() / 127)).round()
+        columns = (regular / (regular.abs().amax(0) / 127).clamp(min=1e-30)).round()
+        return [
+            ((x / (rows / 127)).round()[:, ~outlier].double(), "the outliers have set the scales: take the largest magnitude of each token *without* them"),
+            (whole[:, ~outlier].double(), "that is one scale for all tokens: each token has its own"),
+            (columns[:, ~outlier].double(), "that is one scale a column: each token, a row of x, has its own"),
+        ]  # fmt: skip
+
+    def extra(self, *case):
+        """What the integer unit of a check adds: nobody has it who does without its sums. A token
+        without ordinary numbers has no scale that counts."""
+        *_, x_scale = by_token(*case)
+        return torch.randint(-900, 900, (len(case[0]), len(case[1]))) * (x_scale > 0)
+
+    def is_right(self, got, extra, what, x, codes, scale, threshold=6.0):
+        y, x_codes, outlier, x_scale = by_token(x, codes, scale, threshold)
+        added = extra * x_scale * scale.t()
+        of_outliers = x[:, outlier].double() @ (codes.double() * scale)[:, outlier].t()
+        part, bare = y + added - of_outliers, x_codes @ codes.double().t() + extra
+        without_scale = part + x[:, outlier].double() @ codes[:, outlier].double().t()
+        expect.equal(got, (y + added).float(), tol=1e-4, what=what, hints=[
+            (y.float(), "`multiply` was called, and y is not made of what it returned: this check's adds something to each sum"),
+            (part.float(), "the outliers' columns are missing: add their product in floating point"),
+            (bare.float(), "those are bare integers: multiply by the scales of x and of W"),
+            (without_scale.float(), "the outliers' product lacks W's scale"),
+        ])  # fmt: skip
+
+    @check(
+        points=3, title="no outlier: int8 products, each token and each row of W with its own scale"
+    )
+    def test_plain(self, submission):
+        cases = [self.draw(*sizes) for sizes in ((6, 12, 5), (1, 8, 3), (9, 4, 1))]
+        x, codes, scale = self.draw(5, 10, 4)
+        x[2] = 0  # a token of zeros
+        cases += [(x, codes, scale), (*self.draw(4, 9, 6, outliers=(3,)), float("inf"))]
+        with expect.because({"nan": FOR_ZEROS}):
+            self.compare(submission, cases, "y without outliers")
+
+    @check(
+        points=4,
+        title="columns that reach the threshold go in floating point, whole, and set no scale",
+    )
+    def test_outliers(self, submission):
+        cases = [
+            self.draw(6, 12, 5, outliers=(2, 9)),
+            self.draw(7, 10, 3, outliers=(4,), negative=True),
+            (*self.draw(1, 6, 4, outliers=(0, 5)), 6.0),
+            (*self.draw(5, 8, 4, outliers=(1,)), 25.0),
+            (*self.draw(5, 8, 4, outliers=(1, 2)), 25.0),
+        ]
+        self.compare(submission, cases, "y with outliers")
+
+    @check(
+        points=3,
+        title="a column that is exactly at the threshold; all columns; other sizes in between",
+    )
+    def test_edges(self, submission):
+        x, codes, scale = self.draw(4, 7, 5)
+        at = 2.0
+        x[:, 3], x[1, 3] = 0.1, -at  # the largest of its column
+        everything = self.draw(3, 5, 4)
+        cases = [(x, codes, scale, at), (*everything, 1e-9), self.draw(8, 16, 2, outliers=(7,))]
+        self.compare(submission, cases, "y")
+
+
+def damped(h, damping):
+    h = h.double().clone()
+    dead = h.diagonal() == 0
+    h.diagonal()[dead] = h.diagonal()[~dead].mean() if not dead.all() else 1.0
+    h.diagonal().add_(damping * h.diagonal().mean())
+    return h
+
+
+def gptq_oracle(w, h, bits, group, damping=0.01, stale=False, compensate=True, power=1.0):
+    """By the inverse of what is left of H, column by column, in float64: no factor, no blocks.
+
+    power: of the diagonal's entry by which the error is divided, 1 where it is right.
+    """
+    w, h, m = w.double().clone(), damped(h, damping), largest(bits)
+    original = w.clone()
+    codes, scales, nearest = torch.empty_like(w, dtype=torch.int8), [], []
+    for part in cut(w.shape[1], group):
+        source = original if stale else w
+        scale = (source[:, part].abs().amax(1) / m).float()
+        scale = torch.where(scale > 0, scale, 1.0)
+        scales.append(scale)
+        for j in range(part.start, part.stop):
+            x = w[:, j] / scale.double()
+            nearest.append(
+                ((x.abs() + 0.5).remainder(1)).where(x.abs() < m + 0.4, x.new_tensor(0.5))
+            )
+            q = x.round().clamp(-m, m)
+            codes[:, j] = q.to(torch.int8)
+            left = torch.linalg.inv(h[j:, j:])
+            error = (w[:, j] - q * scale.double()) / left[0, 0] ** power
+            if compensate:
+                w[:, j:] -= torch.outer(error, left[0])
+    close = torch.stack(nearest)
+    return codes, torch.stack(scales, 1), torch.minimum(close, 1 - close).min().item()
+
+
+def gptq_in_blocks(w, h, bits, group, block, damping, beyond, by_group):
+    """Mistakes of blocks: errors that end with their block, or blocks over a group's start."""
+    w, m, width = w.double().clone(), largest(bits), w.shape[1]
+    upper = torch.linalg.cholesky(torch.linalg.inv(damped(h, damping)), upper=True)
+    starts = sorted({*range(0, width, block), *(range(0, width, group) if by_group else ())})
+    codes, scales = torch.empty_like(w, dtype=torch.int8), []
+    for start, stop in zip(starts, [*starts[1:], width]):
+        errors = torch.zeros_like(w[:, start:stop])
+        for j in range(start, stop):
+            if j % group == 0:
+                scales.append((w[:, j : j + group].abs().amax(1) / m).clamp(min=1e-38).float())
+            own = scales[-1].double()
+            q = (w[:, j] / own).round().clamp(-m, m)
+            codes[:, j], errors[:, j - start] = q.to(torch.int8), (w[:, j] - q * own) / upper[j, j]
+            w[:, j:stop] -= torch.outer(errors[:, j - start], upper[j, j:stop])
+        if beyond:
+            w[:, stop:] -= errors @ upper[start:stop, stop:]
+    return codes, torch.stack(scales, 1)
+
+
+def correlated(width, tokens=None):
+    """X^T X / T of inputs that know of one another, (D, D)."""
+    x = torch.randn(tokens or 4 * width, width) @ (
+        torch.eye(width) + 0.5 * torch.randn(width, width)
+    )
+    return (x.t() @ x / len(x)).double()
+
+
+def gptq_case(rows, width, bits, group, dead=()):
+    """w and h of which no column comes near a tie."""
+    while True:
+        w, h = torch.randn(rows, width), correlated(width)
+        h[list(dead)], h[:, list(dead)] = 0, 0
+        if gptq_oracle(w, h, bits, group)[2] > MARGIN:
+            return w, h
+
+
+class TestGptq(Exercise):
+    """Rounding that makes up for its errors"""
+
+    name = "gptq"
+    reference = "minitrain.quantization.plain:gptq"
+    hidden = HIDDEN
+
+    def compare(self, submission, cases):
+        got = submission.run(probes.in_a_row, cases)
+        refuse_ready_made(got, [case[0] for case in cases])
+        for case, call in zip(cases, got["calls"]):
+            self.is_right(call["out"], *case)
+        expect.left_alone(got["calls"], cases, ["w", "h"])
+
+    def is_right(self, result, w, h, bits, group, block=128, damping=0.01):
+        codes, scale, _ = gptq_oracle(w, h, bits, group, damping)
+        told = f"w {tuple(w.shape)}, {bits} bits, groups of {group}, block {block}"
+        got_codes, got_scale = pair(result)
+        expect.that(
+            got_codes.dtype == torch.int8 and got_codes.shape == w.shape,
+            f"codes are {tuple(got_codes.shape)} {got_codes.dtype}, expected {tuple(w.shape)} torch.int8",
+        )
+        found = self.mistake(got_codes, got_scale, w, h, bits, group, block, damping)
+        zeros = (w == 0).all(1, keepdim=True).expand_as(scale)  # any scale above 0 will do
+        expect.that(
+            got_scale.shape != scale.shape or ((got_scale > 0) & got_scale.isfinite()).all(),
+            f"a scale is not above 0. For {FOR_ZEROS}",
+        )
+        if got_scale.shape == scale.shape:
+            got_scale = torch.where(zeros, scale, got_scale)
+        words = [(got_scale, found)] if found else []
+        expect.equal(got_scale, scale, tol=1e-4, what=f"scale ({told})", hints=words)
+        words = [(got_codes, found)] if found else []
+        expect.equal(got_codes, codes, what=f"codes ({told})", hints=words)
+
+    def mistake(self, got_codes, got_scale, *given):
+        """The words of the first likely mistake whose codes those are."""
+        for variant, words in self.mistakes(*given):
+            codes, scale, *_ = variant()
+            same = got_scale.shape == scale.shape and torch.equal(codes, got_codes)
+            if same and torch.allclose(scale, got_scale.float(), rtol=1e-3):
+                return words
+        return ""
+
+    def mistakes(self, w, h, bits, group, block, damping):
+        one = partial(gptq_oracle, w, h, bits, group)
+        blocks = partial(gptq_in_blocks, w, h, bits, group, block, damping)
+        found = [
+            (partial(one, damping, compensate=False),
+             "that is rounding to nearest: after each column the ones to come take up its error"),
+            (partial(one, damping, stale=True),
+             "the scales of a group come from the weights as they were: fit them when its first column comes, on weights "
+             "that hold every correction so far"),
+            *[(partial(one, damping, power=power),
+               "the error must be divided by U[j, j] before it is spread: e = (w_j - ŵ_j) / U[j, j]")
+              for power in (0.5, 0.0)],
+            *[(partial(blocks, False, by_group),
+               "the errors of a block stay in it: what is beyond the block must get them too, by one matmul after it")
+              for by_group in (True, False)],
+            (partial(blocks, True, False),
+             "a block has run over a group's start: the group's scale was fitted on columns behind the block that still "
+             "lack its errors. End blocks where a group ends"),
+        ]  # fmt: skip
+        if not (h.diagonal() == 0).any():
+            words = "the damping is missing: add damping · mean of the diagonal to the diagonal"
+            found.append((partial(one, 0.0), words))
+        return found
+
+    @check(
+        points=2, title="inputs that know nothing of one another: rounding to nearest, bit for bit"
+    )
+    def test_identity(self, submission):
+        cases = []
+        for rows, width, bits, group, block in [(4, 12, 4, 12, 5), (3, 10, 3, 4, 128)]:
+            w, *_ = drawn((rows, width), bits, group)
+            cases.append((w, 3.0 * torch.eye(width, dtype=torch.float64), bits, group, block))
+        self.compare(submission, cases)
+
+    @check(points=5, title="columns to come make up for each error, in one group of codes a row")
+    def test_columns(self, submission):
+        cases = []
+        for rows, width, bits in [(4, 16, 4), (6, 9, 3), (1, 12, 2), (5, 1, 4)]:
+            cases.append((*gptq_case(rows, width, bits, width), bits, width))
+        cases.append((*gptq_case(4, 10, 4, 10), 4, 10, 128, 0.2))
+        while gptq_oracle(*cases[-1][:4], 0.2)[2] < MARGIN:
+            cases[-1] = (*gptq_case(4, 10, 4, 10), 4, 10, 128, 0.2)
+        self.compare(submission, cases)
+
+    @check(points=3, title="the scales of a group are fresh, whatever the size of a block")
+    def test_groups(self, submission):
+        cases = []
+        w, h = gptq_case(4, 20, 3, 8)
+        for block in (5, 3, 12, 8, 1, 128):
+            cases.append((w, h, 3, 8, block))
+        for rows, width, bits, group, block in [
+            (3, 18, 4, 6, 4),
+            (2, 11, 3, 4, 16),
+            (4, 12, 4, 12, 5),
+        ]:
+            cases.append((*gptq_case(rows, width, bits, group), bits, group, block))
+        self.compare(submission, cases)
+
+    @check(points=2, title="columns whose input was always 0, rows of zeros")
+    def test_dead(self, submission):
+        words = "a column whose input was always 0 leaves H without an inverse: give its diagonal the mean of the others"
+        cases = [
+            (*gptq_case(4, 10, 4, 5, dead=(2, 7)), 4, 5, 4),
+            (*gptq_case(3, 8, 3, 8, dead=(0,)), 3, 8),
+        ]
+        w, h = gptq_case(4, 8, 4, 4)
+        w[1] = 0
+        cases.append((w, h, 4, 4))
+        with expect.because(
+            {
+                "singular": words,
+                "positive-definite": words,
+                "positive definite": words,
+                "factorization": words,
+            }
+        ):
+            self.compare(submission, cases)
+
+    @check(points=2, title="beyond a block the columns are written once a block, not once a column")
+    def test_lazy(self, submission):
+        rows, width, block = 128, 256, 16
+        case = (torch.randn(rows, width), correlated(width), 4, width, block)
+        (numbers,) = submission.run(probes.written, [case])
+        bound, least = rows * width * width * 0.6, rows * width * block / 2
+        expect.that(
+            numbers >= least,
+            f"w {rows} x {width}: PyTorch was seen to write {numbers:,} numbers only. Compute with PyTorch's own "
+            "operations, in its sight",
+        )
+        expect.that(
+            numbers < bound,
+            f"w {rows} x {width} in blocks of {block}: {numbers / 1e6:.1f} million numbers were written, expected under "
+            f"{bound / 1e6:.1f}. Keep a block's errors, correct within the block, and what is beyond it by one matmul "
+            "after the block: errors @ U[start:stop, stop:]",
+        )
+        w, h = gptq_case(4, 24, 4, 24)
+        self.compare(submission, [(w, h, 4, 24, 6)])
+
+
+def awq_errors(
+    w, mean_abs, h, bits, group, steps=20, normed=True, back=True, of_outputs=True, first=0
+):
+    """The error of every ratio, and the scales."""
+    scales, errors = [], []
+    for k in range(steps):
+        s = mean_abs.double().clamp(min=1e-4) ** ((k + first) / steps)
+        if normed:
+            s = s / (s.max() * s.min()).sqrt()
+        scaled, m = w.double() * s, largest(bits)
+        kept = torch.empty_like(scaled)
+        for part in cut(w.shape[1], group):
+            scale = (scaled[:, part].abs().amax(1, keepdim=True) / m).clamp(min=1e-38)
+            kept[:, part] = (scaled[:, part] / scale).round().clamp(-m, m) * scale
+        change = (kept / s if back else kept) - w.double()
+        moment = h.double() if of_outputs else torch.eye(len(h), dtype=torch.float64)
+        scales.append(s.float())
+        errors.append(((change @ moment) * change).sum().item())
+    return scales, errors
+
+
+DEAD_INPUT = (
+    "an input that is always 0 makes s 0, and its division by it nan: clamp mean_abs from below"
+)
+
+
+class TestAwq(Exercise):
+    """The search for the columns' scale"""
+
+    name = "awq"
+    reference = "minitrain.quantization.plain:awq"
+    hidden = HIDDEN
+
+    def draw(self, rows, width, spread=1.5, dead=()):
+        """w and what its inputs are like: of very different sizes."""
+        sizes = torch.exp(spread * torch.randn(width))
+        x = torch.randn(200, width) * sizes
+        x[:, list(dead)] = 0
+        return torch.randn(rows, width), x.abs().mean(0), x.t() @ x / len(x)
+
+    def compare(self, submission, cases):
+        got = submission.run(probes.in_a_row, cases)
+        refuse_ready_made(got, [case[0] for case in cases])
+        for case, call in zip(cases, got["calls"]):
+            self.is_right(call["out"], *case)
+        expect.left_alone(got["calls"], cases, ["w", "mean_abs", "h"])
+
+    def is_right(self, result, w, mean_abs, h, bits, group, steps=20):
+        told = f"w {tuple(w.shape)}, {bits} bits, groups of {group}, {steps} ratios"
+        expect.that(
+            isinstance(result, (list, tuple)) and len(result) == 2,
+            f"got {expect.show(result)}: return the best s and the list of all errors",
+        )
+        s, errors = result
+        given = mean_abs, h, bits, group, steps
+        scales, want = awq_errors(w, *given)
+        expect.that(
+            isinstance(errors, (list, tuple)) and len(errors) == steps,
+            f"errors: got {expect.show(errors)}, expected a list of {steps} numbers, one for each ratio k / {steps}",
+        )
+        errors = [float(error) for error in errors]
+        expect.that(
+            all(error == error for error in errors) or mean_abs.all(),
+            f"an error is nan. {DEAD_INPUT}",
+        )
+        expect.equal(errors, want, tol=0.03, what=f"the error of each ratio ({told})", hints=[
+            (awq_errors(w, *given, of_outputs=False)[1], "that is the weights' own error: what counts is the outputs', the sum of (ΔW h) · ΔW"),
+            (awq_errors(w, *given, back=False)[1], "divide by s again before the error is taken: x / s meets W · s"),
+            ([error / w.numel() for error in want], "that is the mean over all weights: the sum of (ΔW h) · ΔW"),
+            ([error / len(w) for error in want], "that is the mean over rows: the sum of (ΔW h) · ΔW"),
+            (awq_errors(w, *given, first=1)[1], "the grid begins at ratio 0: k / steps for k = 0, 1, … steps - 1"),
+        ])  # fmt: skip
+        best = errors.index(min(errors))
+        expect.that(
+            isinstance(s, torch.Tensor) and s.shape == mean_abs.shape,
+            f"s is {expect.show(s)}, expected a tensor {tuple(mean_abs.shape)}: one scale a column",
+        )
+        bare = mean_abs.clamp(min=1e-4) ** (best / steps)
+        worst = errors.index(max(errors))
+        expect.equal(s, scales[best], tol=1e-3, what=f"s of the smallest error, ratio {best / steps:.3g} ({told})", hints=[
+            (bare, "divide s by the root of its largest times its smallest, so that W keeps its size"),
+            (scales[worst], "that is the s of the *largest* error"),
+            (scales[-1], "that is the last s of the grid: the one with the smallest error"),
+            (1 / scales[best], "that is upside down: columns that meet large inputs are scaled *up*"),
+        ])  # fmt: skip
+
+    @check(points=4, title="each ratio's error is that of the outputs, and s is the best one's")
+    def test_search(self, submission):
+        cases = []
+        for rows, width, bits, group in [
+            (6, 16, 4, 16),
+            (4, 12, 3, 4),
+            (5, 10, 3, 4),
+            (3, 8, 2, 8),
+        ]:
+            cases.append((*self.draw(rows, width), bits, group))
+        self.compare(submission, cases)
+
+    @check(points=2, title="other grids, inputs that are always 0, inputs all alike")
+    def test_edges(self, submission):
+        cases = [
+            (*self.draw(4, 8, dead=(1, 5)), 4, 8),
+            (*self.draw(3, 9), 4, 3, 7),
+            (*self.draw(3, 6), 3, 6, 1),
+        ]
+        self.compare(submission, cases)
+
+    @check(points=1, title="ratio 0 leaves every bit as it was, and wins where no ratio gains")
+    def test_none(self, submission):
+        w, *_ = drawn((4, 8), 4, 8)
+        exact = (w / w.abs().amax(1, keepdim=True) * 7).round()  # on the grid: nothing is lost
+        mean_abs = torch.rand(8) + 0.5
+        h = torch.diag(mean_abs**2)
+        got = submission.run(probes.in_a_row, [(exact, mean_abs, h, 4, 8)])
+        result = got["calls"][0]["out"]
+        expect.that(
+            isinstance(result, (list, tuple)) and len(result) == 2, "return s and the errors"
+        )
+        expect.identical(
+            result[0], torch.ones(8), what="s where rounding loses nothing",
+            hints=[(None, "ratio 0 is s = 1")],
+        )  # fmt: skip
+        self.compare(submission, [(*self.draw(4, 8), 4, 8)])
+
+
+class TestSmooth(Exercise):
+    """A scale from activations into weights"""
+
+    name = "smooth"
+    reference = "minitrain.quantization.plain:smooth"
+    hidden = HIDDEN
+
+    def draw(self, width, rows, tokens=5):
+        weights = [torch.randn(n, width) * torch.rand(width).add(0.1) for n in rows]
+        sizes = torch.exp(2 * torch.randn(width))
+        return 0.5 + torch.rand(width), weights, sizes, torch.randn(tokens, width)
+
+    def scale_of(self, weights, max_abs, alpha=0.5, single=None):
+        """In float64; `single`: of that linear alone."""
+        chosen = weights if single is None else [weights[single]]
+        columns = torch.stack([w.double().abs().amax(0) for w in chosen]).amax(0).clamp(min=1e-5)
+        return (max_abs.double().clamp(min=1e-5) ** alpha / columns ** (1 - alpha)).float()
+
+    def compare(self, submission, cases):
+        for case, got in zip(cases, submission.run(probes.smoothed, cases)):
+            self.is_right(got, *case)
+
+    def is_right(self, got, scale, weights, max_abs, x, alpha=0.5):
+        told = f"{len(weights)} linear layers of {len(scale)} inputs, alpha {alpha:g}"
+        want = self.scale_of(weights, max_abs, alpha)
+        columns = torch.stack([w.abs().amax(0) for w in weights]).amax(0)
+        expect.equal(got["s"], want, tol=1e-4, what=f"s ({told})", hints=[
+            (1 / want, "that is upside down: a large activation makes a large s, which the norm is divided by"),
+            (self.scale_of(weights, max_abs, 1 - alpha), "alpha and 1 - alpha have changed places"),
+            (self.scale_of(weights, max_abs, alpha, 0), "that is of the first linear layer alone: all read the same x / s, so the largest of all their columns"),
+            (self.scale_of(weights, max_abs, alpha, -1), "that is of the last linear layer alone: all read the same x / s, so the largest of all their columns"),
+            (max_abs**alpha * columns ** (1 - alpha), "the weights' share is divided by, not multiplied"),
+            (max_abs**alpha, "the weights' share is missing: / max|w|^(1 - alpha)"),
+        ])  # fmt: skip
+        expect.that(got["max_abs"], "`max_abs` was changed: it is the caller's")
+        expect.that(
+            got["same"] and got["in_place"] and got["leaves"],
+            "the parameters must stay the same tensors, leaves that can be trained: change them in place under "
+            "`torch.no_grad()`",
+        )
+        turned = [scale * want, *(w / want for w in weights)]
+        for number, (now, given) in enumerate(zip(got["weights"], [scale, *weights])):
+            name = (
+                "the norm's weight" if number == 0 else f"the weight of linear layer {number - 1}"
+            )
+            right = given / want if number == 0 else given * want
+            expect.equal(now, right, tol=1e-4, what=f"{name} ({told})", hints=[
+                (given, f"{name} is as it was: the norm is divided by s, every linear layer's columns are multiplied"),
+                (turned[number], "that is the wrong way round: the norm is divided by s, the columns are multiplied"),
+            ])  # fmt: skip
+        for before, after in zip(got["before"], got["after"]):
+            expect.equal(
+                after, before, tol=1e-3, what=f"the outputs, which must not change ({told})"
+            )
+
+    @check(
+        points=3, title="s of the activations and of all layers that read them; the function stays"
+    )
+    def test_scale(self, submission):
+        self.compare(
+            submission, [self.draw(8, (4, 6, 6)), self.draw(5, (3,)), self.draw(6, (2, 7), 1)]
+        )
+
+    @check(points=1, title="alpha from 0 to 1")
+    def test_alpha(self, submission):
+        alpha = float(torch.rand(())) * 0.3 + 0.55
+        self.compare(submission, [(*self.draw(8, (4, 5)), a) for a in (0.0, 1.0, alpha)])
+
+    @check(points=2, title="channels that are always 0, and columns of zeros")
+    def test_zeros(self, submission):
+        one, other = self.draw(6, (4, 3)), self.draw(6, (4, 3))
+        one[2][1] = 0  # no activation
+        for weight in other[1]:
+            weight[:, 3] = 0
+        words = "a channel that is always 0, or a column of zeros, makes s 0 or infinite: clamp both from below"
+        for case, got in zip([one, other], submission.run(probes.smoothed, [one, other])):
+            expect.that(
+                isinstance(got["s"], torch.Tensor)
+                and got["s"].isfinite().all()
+                and (got["s"] > 0).all(),
+                f"s is {expect.show(got['s'])}: {words}",
+            )
+            for before, after in zip(got["before"], got["after"]):
+                expect.equal(after, before, tol=1e-3, what="the outputs, which must not change")
+            _, weights, max_abs, _ = case
+            live = (max_abs > 0) & (torch.stack([w.abs().amax(0) for w in weights]).amax(0) > 0)
+            expect.equal(
+                got["s"][live],
+                self.scale_of(weights, max_abs)[live],
+                tol=1e-4,
+                what="s of the other channels",
+            )
+
+
+class TestFakeQuantize(Exercise):
+    """Rounded forward, straight through backward"""
+
+    name = "fake_quantize"
+    reference = "minitrain.quantization.plain:fake_quantize"
+    hidden = HIDDEN
+
+    def draw(self, shape, bits, over=2.0):
+        """w of which some lie outside, without ties; scale (F, 1); a gradient."""
+        m = largest(bits)
+        scale = 0.1 + torch.rand(shape[0], 1)
+        x = (
+            torch.randint(-int(over * m) - 2, int(over * m) + 3, shape)
+            + 0.8 * torch.rand(shape)
+            - 0.4
+        )
+        return x * scale, scale, bits, torch.randn(shape)
+
+    def cases(self):
+        cases = [
+            self.draw(*sizes)
+            for sizes in (((4, 6), 4), ((3, 9), 3), ((1, 12), 2), ((7, 1), 8, 1.2))
+        ]
+        cases.append(self.draw((16, 32), 3, 9.0))  # far outside: there the last bit shows
+        w, scale, bits, d_out = self.draw((5, 8), 4)
+        return [
+            *cases,
+            (w.mT.contiguous().mT, scale, bits, d_out),
+            (0.3 * w.sign() * scale, scale, bits, d_out),
+        ]
+
+    def run(self, submission, cases):
+        got = submission.run(probes.trained_through, cases)
+        refuse_ready_made(got, [case[0] for case in cases])
+        for call in got["calls"]:
+            expect.that(call["unchanged"], "w or scale was changed: they are the caller's")
+        return got["calls"]
+
+    @check(points=2, title="forward: code times scale, bit for bit what is deployed")
+    def test_forward(self, submission):
+        cases = self.cases()
+        for (w, scale, bits, _), got in zip(cases, self.run(submission, cases)):
+            m = largest(bits)
+            want = (w / scale).round().clamp(-m, m) * scale
+            expect.identical(got["out"], want, what=f"what is left of w {tuple(w.shape)} in {bits} bits", hints=[
+                ((w / scale).round() * scale, "codes beyond ±m must be clamped"),
+                ((w / scale).round().clamp(-m - 1, m) * scale, f"codes go from -{m} to {m}: the lowest one is not used"),
+                ((w / scale).round().clamp(-m, m), "those are the codes: times scale"),
+                (w, "that is w itself: nothing was rounded"),
+                (w + (want - w), "those are the right numbers but for the last bit: w + (rounded - w) is not `rounded` in floats. "
+                 "Return the rounded number itself, plus something that is exactly 0"),
+            ])  # fmt: skip
+        calls = [case[:3] for case in cases[:3]]
+        results = submission.run(probes.without_gradient, calls)
+        expect.left_alone(results, calls, ["w", "scale"])
+
+    @check(points=3, title="backward: the gradient as it is where no code was clamped, else 0")
+    def test_gradient(self, submission):
+        cases = self.cases()
+        for (w, scale, bits, d_out), got in zip(cases, self.run(submission, cases)):
+            m = largest(bits)
+            inside = (w / scale).round().abs() <= m
+            expect.that(
+                got["gradient"] is not None,
+                "w got no gradient at all: something has cut it off the graph",
+            )
+            expect.equal(got["gradient"], d_out * inside, what=f"the gradient of w {tuple(w.shape)}, {bits} bits", hints=[
+                (d_out, "that passes outside too: where a code was clamped the gradient is 0, a step of w changes nothing"),
+                (0 * d_out, "that is 0 everywhere, round's own gradient: nothing would ever move. Let it pass straight through"),
+                (d_out * ~inside, "that is the wrong way round: 1 inside, 0 outside"),
+                (d_out * inside / scale, "that is divided by the scale: the division and the multiplication cancel"),
+                (d_out * inside * scale, "that is multiplied by the scale: the division and the multiplication cancel"),
+                (inside.float(), "that is 1 and 0: it must be multiplied by the gradient that arrives"),
+            ])  # fmt: skip
+
+    @check(points=2, title="what waits for backward is at most one byte a weight, beside w itself")
+    def test_kept(self, submission):
+        case = self.draw((64, 128), 4)
+        (got,) = self.run(submission, [case])
+        inside = (case[0] / case[1]).round().abs() <= largest(4)
+        expect.equal(got["gradient"], case[3] * inside, what="the gradient of w (64, 128)")
+        count = case[0].numel()
+        expect.that(
+            got["kept_bytes"] <= count,
+            f"{got['kept_bytes']:,} bytes wait for backward for {count:,} weights: a mask of bools, 1 byte a weight, is "
+            "all that backward needs",
+        )
+
+
+def by(table, *columns):
+    return {tuple(row[column] for column in columns): row for row in table}
+
+
+def found(rows, *key):
+    expect.that(key in rows, f"there is no row of {key}")
+    return rows[key]
+
+
+class TestFormats(Experiment):
+    """Bits and groups, rounded to nearest"""
+
+    name = "formats"
+    rests_on = ("quantize_absmax", "quantize_zero_point")
+
+    @check(points=2, title="8 bits cost nothing, and each bit less costs more")
+    def test_bits(self, table):
+        rows = by(table, "tiling", "bits")
+        for tiling in ("tensor", "row", "group"):
+            losses = [found(rows, tiling, bits)["above"] for bits in (8, 4, 3, 2)]
+            whole = found(rows, "float", 32)["above"]
+            expect.that(
+                abs(losses[0] - whole) < 0.01,
+                f"{tiling}, 8 bits: {losses[0]:.4f} above the floor, the float model {whole:.4f}",
+            )
+            expect.that(
+                all(one < other + 0.003 for one, other in pairwise(losses)),
+                f"{tiling}: {', '.join(f'{v:.4f}' for v in losses)} nats above the floor with 8, 4, 3, 2 bits",
+            )
+
+    @check(
+        points=2,
+        title="a scale a row beats one a matrix, groups beat rows; their bytes are counted",
+    )
+    def test_tilings(self, table):
+        rows = by(table, "tiling", "bits")
+        for bits in (3, 2):
+            tensor, row, group = (found(rows, t, bits)["above"] for t in ("tensor", "row", "group"))
+            expect.that(
+                group < row + 0.003 and row < tensor + 0.003,
+                f"{bits} bits: {tensor:.3f} with a scale a matrix, {row:.3f} a row, {group:.3f} a group",
+            )
+        for bits in (8, 4, 3, 2):
+            held = found(rows, "group", bits)["bits_per_weight"]
+            expect.close(
+                held,
+                bits + 32 / 32,
+                tol=0.002,
+                what=f"bits a weight of {bits} bits in groups of 32",
+            )
+
+
+class TestOutliers(Experiment):
+    """Outliers planted, four ways to meet them"""
+
+    name = "outliers"
+    rests_on = ("llm_int8", "smooth")
+
+    @check(points=1, title="the function itself does not change")
+    def test_function(self, table):
+        whole = [row["float"] for row in table]
+        expect.that(len(whole) >= 4, f"{len(whole)} factors: at least 4")
+        expect.that(
+            max(whole) - min(whole) < 1e-3,
+            f"the float model's loss goes from {min(whole):.5f} to {max(whole):.5f}: planted outliers change no output",
+        )
+
+    @check(
+        points=4, title="one scale fails first, one a token later; LLM.int8() and SmoothQuant hold"
+    )
+    def test_order(self, table):
+        row = max((r for r in table if r["factor"] <= 100), key=lambda r: r["factor"])
+        cost = {
+            name: row[name] - row["float"]
+            for name in ("per_tensor", "per_token", "llm_int8", "smooth")
+        }
+        told = ", ".join(f"{name} {value:.4f}" for name, value in cost.items())
+        expect.that(
+            cost["per_tensor"] > 5 * cost["per_token"] and cost["per_tensor"] > 0.2,
+            f"outliers times {row['factor']:g} cost: {told}",
+        )
+        expect.that(
+            cost["per_token"] > 2 * cost["llm_int8"] and cost["smooth"] < 0.02,
+            f"outliers times {row['factor']:g} cost: {told}",
+        )
+
+
+class TestMethods(Experiment):
+    """Four ways to round weights, and two tasks"""
+
+    name = "methods"
+    rests_on = ("gptq", "awq")
+
+    def costs(self, table):
+        rows = by(table, "method", "bits")
+        return {key: row["above"] for key, row in rows.items()}
+
+    @check(
+        points=4,
+        title="3 bits: GPTQ and AWQ each lose less than rounding to nearest, both together least",
+    )
+    def test_order(self, table):
+        above = self.costs(table)
+        rtn, gptq, awq, both = (
+            found(above, m, 3) for m in ("nearest", "GPTQ", "AWQ", "AWQ + GPTQ")
+        )
+        told = f"3 bits, nats above the floor: nearest {rtn:.4f}, GPTQ {gptq:.4f}, AWQ {awq:.4f}, both {both:.4f}"
+        expect.that(gptq < rtn and awq < rtn, told)
+        expect.that(both < min(gptq, awq) + 0.003, told)
+
+    @check(points=2, title="the tasks fall with the bits: accuracy, and stories told consistently")
+    def test_tasks(self, table):
+        rows = by(table, "method", "bits")
+        whole, two = found(rows, "float", 32), found(rows, "nearest", 2)
+        for column in ("accuracy", "consistent"):
+            expect.that(
+                0 <= two[column] < whole[column] <= 1,
+                f"{column}: {whole[column]:.3f} of the float model, {two[column]:.3f} with 2 bits rounded to nearest",
+            )
+
+
+class TestLayers(Experiment):
+    """Which layer needs the bits"""
+
+    name = "layers"
+    rests_on = ("quantize_absmax",)
+
+    @check(
+        points=3,
+        title="each layer alone: fewer bits cost more",
+    )
+    def test_layers(self, table):
+        expect.that(len(table) >= 14, f"{len(table)} layers, and the model has 14")
+        costs = [(row["int2"], row["int3"]) for row in table]
+        worse = sum(two > three for two, three in costs)
+        expect.that(
+            worse >= 0.8 * len(costs),
+            f"in {worse} of {len(costs)} layers 2 bits cost more than 3: round one layer alone, all others whole",
+        )
+
+
+class TestQat(Experiment):
+    """Training that sees the rounding"""
+
+    name = "qat"
+    rests_on = ("fake_quantize", "gptq")
+
+    @check(points=2, title="3 bits: training with the rounding beats the best rounding afterwards")
+    def test_beats(self, table):
+        above = {row["way"]: row["above"] for row in table}
+        for way in ("GPTQ", "more training, GPTQ", "QAT"):
+            expect.that(way in above, f"there is no row '{way}'")
+        told = ", ".join(f"{way} {value:.4f}" for way, value in above.items())
+        expect.that(above["QAT"] < above["GPTQ"] and above["QAT"] < above["nearest"], told)
+
+    @check(points=2, title="what is deployed is what was trained, bit for bit")
+    def test_deployed(self, table):
+        above = {row["way"]: row["above"] for row in table}
+        expect.that(
+            "QAT" in above and above.get("QAT, deployed") == above["QAT"],
+            f"trained: {above.get('QAT')}, deployed: {above.get('QAT, deployed')}: the same codes and scales",
+        )
+
+
+class TestSpeed(Experiment):
+    """Bytes and seconds of packed kernels"""
+
+    name = "speed"
+    rests_on = ("quantize_absmax",)
+
+    @check(
+        points=3,
+        title="bytes are what the formats say, for one token and for 32",
+    )
+    def test_bytes(self, table):
+        rows = by(table, "format", "tokens")
+        for tokens in (1, 32):
+            sixteen = found(rows, "bfloat16", tokens)
+            for name, share in (("int8-row", 0.5), ("int4-g64", 0.28125)):
+                row = found(rows, name, tokens)
+                # 8.02 and 4.25 or 4.5 bits a weight: kernels hold their scales in 16 bits.
+                expect.that(
+                    0.9 * share < row["bytes"] / sixteen["bytes"] < 1.1 * share,
+                    f"{name}: {row['bytes']:,} bytes, bfloat16 {sixteen['bytes']:,}",
+                )
+                expect.that(
+                    row["seconds"] > 0, f"{name}, {tokens} tokens: {row['seconds']} seconds"
+                )
+
+
+class TestClosed(Question):
+    """How much GPTQ wins back"""
+
+    name = "closed"
+    rests_on = ("methods",)
+
+    @check(
+        points=5,
+        title="the part of nearest rounding's loss that GPTQ takes back, 3 bits, in percent",
+    )
+    def test_value(self, value, records):
+        rows = by(expect.recorded(records, "methods"), "method", "bits")
+        whole, rtn, gptq = (
+            found(rows, *key)["above"] for key in (("float", 32), ("nearest", 3), ("GPTQ", 3))
+        )
+        want = 100 * (rtn - gptq) / (rtn - whole)
+        of_floor = 100 * (rtn - gptq) / rtn
+        words = "100 · (nearest - GPTQ) / (nearest - float)"
+        if abs(value - of_floor) <= 0.3:
+            words = "that is of the whole distance to the floor: what rounding has added is nearest - float"
+        elif abs(value - (100 - want)) <= 0.3:
+            words = "that is what is left: the part that is taken back"
+        elif abs(value - want / 100) <= 0.005:
+            words = "that is a share: in percent it is 100 times as much"
+        expect.that(abs(value - want) <= 0.5 + 0.02 * abs(want), f"got {value:.3g}: {words}")
+
+
+class TestFirstSpoiled(Question):
+    """Where one scale a token fails"""
+
+    name = "first_spoiled"
+    rests_on = ("outliers",)
+
+    @check(
+        points=5, title="the smallest factor at which one scale a token costs more than 0.05 nats"
+    )
+    def test_value(self, value, records):
+        rows = expect.recorded(records, "outliers")
+        spoiled = [row["factor"] for row in rows if row["per_token"] - row["float"] > 0.05]
+        expect.that(spoiled, "no factor of your table costs that much: record larger ones")
+        tensor = [row["factor"] for row in rows if row["per_tensor"] - row["float"] > 0.05]
+        expect.close(value, min(spoiled), tol=1e-6, what="the factor", hints=[
+            (max(spoiled), "that is the largest of the table: the smallest that costs more than 0.05"),
+            (min(tensor, default=-1), "that is of one scale for all: here each token has its own"),
+        ])  # fmt: skip
+
+
+class TestDearest(Question):
+    """Where a byte is worth the most"""
+
+    name = "dearest"
+    rests_on = ("layers",)
+
+    @check(points=5, title="the layer whose step from 2 to 3 bits saves the most loss a byte")
+    def test_value(self, value, records):
+        rows = expect.recorded(records, "layers")
+        worth = {row["layer"]: (row["int2"] - row["int3"]) / row["bytes"] for row in rows}
+        plain = {row["layer"]: row["int2"] - row["int3"] for row in rows}
+        expect.among(value, worth)
+        best = max(worth, key=worth.get)
+        words = "for each layer (int2 - int3) / bytes, and the largest of them"
+        if value == max(plain, key=plain.get):
+            words = "that one loses the most, but it has more bytes: divide by them"
+        expect.that(value == best, f"got {value}: {words}")
