@@ -1139,5 +1139,5 @@ lab.answer("longest_naive", longest_naive)
 lab.score(read="minitrain/memory/recompute.py")
 
 # %% [markdown]
-# Next: [e10 · Cost](e10_cost.ipynb) turns bytes and FLOPs into days and dollars, or go by the
+# Next: [e06 · LoRA](e06_lora.ipynb) teaches a trained model something new with a hundredth of its weights, or go by the
 # [map of the course](index.ipynb).

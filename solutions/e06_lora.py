@@ -1093,7 +1093,7 @@ else:
 # %% [markdown]
 # **Takeaway**: at 16 rows one mixed batch took 1.2 ms, the loop 16, for the same numbers.
 #
-# Next, [map of the course](index.ipynb). In the package, [pool.py](../minitrain/finetuning/many/pool.py) pages adapters in and out of a budget of bytes.
+# Next: [e07 · QLoRA](e07_qlora.ipynb) puts four bits under the adapter, or go by the [map of the course](index.ipynb). In the package, [pool.py](../minitrain/finetuning/many/pool.py) pages adapters in and out of a budget of bytes.
 
 # %%
 lab.score(read="minitrain/finetuning/adapters/lora.py")

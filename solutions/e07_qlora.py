@@ -1226,5 +1226,5 @@ lab.answer("h100s", h100s)
 lab.score(read="minitrain/quantization/layers/linear.py")
 
 # %% [markdown]
-# Next: [e10 · Cost](e10_cost.ipynb) turns bytes and FLOPs into days and dollars, or go by the
+# Next: [e08 · Quantization](e08_quantization.ipynb) rounds a trained model without training it again, or go by the
 # [map of the course](index.ipynb).

@@ -13,6 +13,8 @@ overview()
 # %% [markdown]
 # ## What each lab answers
 #
+# **Training**: one device, then many, then less memory.
+#
 # | lab | its question |
 # |---|---|
 # | [e00](../labs/e00_ranks_and_collectives.ipynb) | How do ranks talk, and what does a message cost? |
@@ -26,6 +28,12 @@ overview()
 # | [e03](../labs/e03_zero.ipynb) | How is a model trained that no rank can hold? |
 # | [e04](../labs/e04_mixed_precision.ipynb) | How few bits does a number need? |
 # | [e05](../labs/e05_activation_memory.ipynb) | What may be forgotten and computed again? |
+
+# %% [markdown]
+# **A model that is there**: taught something new, made small, and paid for.
+#
+# | lab | its question |
+# |---|---|
 # | [e06](../labs/e06_lora.ipynb) | How does a model learn something new while its weights stay? |
 # | [e07](../labs/e07_qlora.ipynb) | How is a model fine-tuned that fits only in four bits? |
 # | [e08](../labs/e08_quantization.ipynb) | How few bits does a trained weight need? |
