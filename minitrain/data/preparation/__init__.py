@@ -1,0 +1,1 @@
+"""Raw text to what is worth training on, each step from scratch."""
