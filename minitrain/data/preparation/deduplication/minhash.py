@@ -31,7 +31,9 @@ def minhash_naive(documents: Iterable[str], hashes: int = 128, words: int = 5, s
     rows = []
     for text in documents:
         own = shingle_hashes([text], words)[0].tolist()
-        permuted = ([(int(a[k]) * x + int(b[k])) % 2**32 for x in own] for k in range(hashes))
+        permuted = (
+            [(int(a[k]) * (x >> 32) + int(b[k])) % 2**32 for x in own] for k in range(hashes)
+        )
         rows.append([min(values, default=int(NO_SHINGLE)) for values in permuted])
     return np.array(rows, dtype=np.uint32).reshape(-1, hashes)
 
@@ -56,6 +58,7 @@ def similarity(one: np.ndarray, other: np.ndarray) -> np.ndarray | float:
 
 def _group_signatures(group: list[str], a: np.ndarray, b: np.ndarray, words: int) -> np.ndarray:
     hashes, bounds = shingle_hashes(group, words)
+    hashes = (hashes >> np.uint64(32)).astype(np.uint32)  # half the bytes for K passes over them
     out = np.full((len(a), len(group)), NO_SHINGLE)  # (K, N)
     with_words = np.flatnonzero(np.diff(bounds))
     if len(with_words):

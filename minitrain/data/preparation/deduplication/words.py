@@ -54,10 +54,10 @@ def jaccard(one: set, other: set) -> float:
 
 
 def shingle_hashes(documents: Sequence[str], width: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """(S,) uint32 hashes of all shingles, repeated ones too, and (N + 1,) int64 bounds.
+    """(S,) uint64 hashes of all shingles, repeated ones too, and (N + 1,) int64 bounds.
 
     hashes[bounds[i]:bounds[i + 1]] are document i's. Two unequal shingles share a hash with
-    probability 2^-32.
+    probability 2^-64.
     """
     _check(width)
     words, bounds = _word_hashes([plain_bytes(text) for text in documents])
@@ -71,8 +71,7 @@ def shingle_hashes(documents: Sequence[str], width: int = 5) -> tuple[np.ndarray
         hashes[: len(inside)] += inside
     whole = at + width <= owner_stops
     whole[bounds[:-1][counts > 0]] = True  # a short document's only one
-    hashes = (_mixed(hashes[whole]) >> np.uint64(32)).astype(np.uint32)
-    return hashes, np.concatenate(([0], np.cumsum(whole)))[bounds]
+    return _mixed(hashes[whole]), np.concatenate(([0], np.cumsum(whole)))[bounds]
 
 
 def _word_hashes(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:

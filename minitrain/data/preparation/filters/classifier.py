@@ -119,7 +119,7 @@ def _features(texts: Sequence[str], buckets: int) -> tuple[Tensor, Tensor]:
         for i in range(len(texts))
     ]
     folded = [
-        hashes.astype(np.int64) % (buckets - 1) + 1 if len(hashes) else np.array([NONE])
+        (hashes % np.uint64(buckets - 1)).astype(np.int64) + 1 if len(hashes) else np.array([NONE])
         for hashes in own
     ]
     starts = np.cumsum([0, *map(len, folded)])[:-1]

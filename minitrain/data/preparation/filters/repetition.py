@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from minitrain.data.preparation.filters.rule import Rule, share
 
@@ -35,22 +36,29 @@ def one_n_gram_again_and_again(text: str, most: Mapping[int, float] = COMMONEST)
 
 def repeated_n_grams(text: str, most: Mapping[int, float] = REPEATED) -> bool:
     words = text.split()
-    return any(share(repeated_signs(words, n), len(text)) > limit for n, limit in most.items())
+    for n, limit in sorted(most.items()):
+        signs = repeated_signs(words, n)
+        if share(signs, len(text)) > limit:
+            return True
+        if not signs:  # then nothing longer comes again
+            return False
+    return False
 
 
 def commonest_signs(words: Sequence[str], n: int) -> int:
     """How many signs the commonest n-gram fills, its spaces counted; once is no repetition."""
-    counts = Counter(" ".join(words[i : i + n]) for i in range(len(words) - n + 1))
-    n_gram, times = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
-    return len(n_gram) * times if times > 1 else 0
+    counts = Counter(_n_grams(words, n))
+    n_gram, times = max(counts.items(), key=itemgetter(1), default=((), 0))
+    return (sum(map(len, n_gram)) + n - 1) * times if times > 1 else 0
 
 
 def repeated_signs(words: Sequence[str], n: int) -> int:
     """How many signs lie in n-grams that came before, none counted twice."""
+    n_grams = list(_n_grams(words, n))
     seen: set[tuple[str, ...]] = set()
     signs = start = 0
-    while start <= len(words) - n:
-        n_gram = tuple(words[start : start + n])
+    while start < len(n_grams):
+        n_gram = n_grams[start]
         if n_gram in seen:
             signs += sum(map(len, n_gram))
             start += n
@@ -58,6 +66,10 @@ def repeated_signs(words: Sequence[str], n: int) -> int:
             seen.add(n_gram)
             start += 1
     return signs
+
+
+def _n_grams(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(words[start:] for start in range(n)))
 
 
 def _repeat(parts: Sequence[str], text: str, most: float, most_signs: float) -> bool:
