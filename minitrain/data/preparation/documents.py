@@ -53,6 +53,15 @@ def check_sources(sources: Sequence[str | Path]) -> None:
                 _reader(file)
 
 
+def source_bytes(sources: Sequence[str | Path]) -> int | None:
+    """The size of all files, a little more than that of their texts; None where it is not known."""
+    if any(_is_named(source) for source in sources):
+        return None
+    files = [file for source in sources for file in _files(Path(source))]
+    packed = any(file.suffix in (".gz", ".parquet") for file in files)
+    return None if packed else sum(file.stat().st_size for file in files)
+
+
 def _rows_of(source: str | Path, field: str) -> Iterator[Row]:
     if str(source).startswith(HUB):
         yield from dataset_rows(_from_hub(str(source).removeprefix(HUB)), str(source), field)

@@ -16,6 +16,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,12 @@ KINDS = (
         ),
     ),
 )
+
+
+def masked(row: dict[str, Any]) -> dict[str, Any]:
+    """A step: the row's text masked, and in `masked` how many there were."""
+    count = 0 if row.get("dropped") else len(find_private(row["text"]))
+    return {**row, "text": mask(row["text"]) if count else row["text"], "masked": count}
 
 
 def find_private(text: str) -> list[Found]:

@@ -12,8 +12,8 @@ shard anywhere. Cost: 2 bytes a token on disk; of memory, what is read.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from minitrain.errors import InputError
-from minitrain.paths import write_atomically
+from minitrain.paths import write_atomically, write_bytes_atomically
 
 INDEX, FORMAT = "index.json", "minitrain tokens, version 1"
 
@@ -70,7 +70,7 @@ def write_token_files(
         raise InputError(f"{folder} holds token files already: give another folder")
     shards = [
         write_shard(folder, number, group, vocab_size, end_token)
-        for number, group in enumerate(_groups(documents, shard_tokens))
+        for number, group in enumerate(shard_groups(documents, shard_tokens))
     ]
     return write_index(folder, TokenIndex(vocab_size, end_token, tuple(shards)))
 
@@ -149,7 +149,8 @@ def verify_token_files(folder: Path) -> TokenIndex:
     return index
 
 
-def _groups(documents: Iterable[Sequence[int]], most: int) -> Iterator[list[Sequence[int]]]:
+def shard_groups(documents: Iterable[Sequence[int]], most: int) -> Iterator[list[Sequence[int]]]:
+    """Whole documents, as many as `most` tokens have room for, and at least one."""
     if most < 1:
         raise InputError(f"shards of {most} tokens: use 1 or more")
     group: list[Sequence[int]] = []
@@ -165,14 +166,10 @@ def _groups(documents: Iterable[Sequence[int]], most: int) -> Iterator[list[Sequ
 
 
 def _write(file: Path, array: np.ndarray) -> str:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f".{file.name}.{os.getpid()}.new")
-    with new.open("wb") as out:
-        np.save(out, array.astype(array.dtype.newbyteorder("<")), allow_pickle=False)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(new, file)
-    return _sha256(file)
+    data = io.BytesIO()
+    np.save(data, array.astype(array.dtype.newbyteorder("<")), allow_pickle=False)
+    write_bytes_atomically(file, data.getvalue())
+    return hashlib.sha256(data.getvalue()).hexdigest()
 
 
 def _sha256(file: Path) -> str:

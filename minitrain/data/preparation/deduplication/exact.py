@@ -29,6 +29,11 @@ def digest(text: str) -> bytes:
 
 def exact_duplicates(documents: Iterable[str]) -> np.ndarray:
     """(N,) int64: for each document the first that is equal to it, itself where there is none."""
+    return firsts_of(map(digest, documents))
+
+
+def firsts_of(digests: Iterable[bytes]) -> np.ndarray:
+    """The same of documents that are digested already."""
     first: dict[bytes, int] = {}
-    found = [first.setdefault(digest(text), index) for index, text in enumerate(documents)]
+    found = [first.setdefault(own, index) for index, own in enumerate(digests)]
     return np.array(found, dtype=np.int64)

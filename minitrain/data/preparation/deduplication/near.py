@@ -54,23 +54,30 @@ def candidate_pairs(signatures: np.ndarray, split: Bands) -> np.ndarray:
 
     A document without words is like no other.
     """
+    return pairs_of_keys(band_keys(signatures, split))
+
+
+def band_keys(signatures: np.ndarray, split: Bands) -> np.ndarray:
+    """(N, K) -> (N, b) uint64, a hash of each band's rows; all 0 for a document without words."""
     if signatures.ndim != 2 or signatures.shape[1] < split.hashes:
         raise InputError(
             f"signatures of shape {signatures.shape} do not fill {split.bands} bands of "
             f"{split.rows} rows: give (documents, {split.hashes} or more)"
         )
-    with_words = np.flatnonzero((signatures != NO_SHINGLE).any(axis=1))
-    pairs = [_runs(band_keys(signatures[with_words], split, band)) for band in range(split.bands)]
+    keys = np.zeros((len(signatures), split.bands), np.uint64)
+    for row in range(split.rows):
+        keys ^= signatures[:, row : split.hashes : split.rows]  # (N, b), this row of every band
+        keys *= np.uint64(0x9E3779B97F4A7C15)
+        keys ^= keys >> np.uint64(29)
+    keys[(signatures == NO_SHINGLE).all(axis=1)] = 0
+    return keys
+
+
+def pairs_of_keys(keys: np.ndarray) -> np.ndarray:
+    """(N, b) of `band_keys` -> (E, 2): all that a run needs to keep of a document is b numbers."""
+    with_words = np.flatnonzero(keys.any(axis=1))
+    pairs = [_runs(keys[with_words, band]) for band in range(keys.shape[1])]
     return np.unique(with_words[np.concatenate(pairs)], axis=0)
-
-
-def band_keys(signatures: np.ndarray, split: Bands, band: int) -> np.ndarray:
-    """(N, K) -> (N,) uint64, a hash of the band's rows."""
-    key = np.zeros(len(signatures), np.uint64)
-    for row in range(band * split.rows, (band + 1) * split.rows):
-        key = (key ^ signatures[:, row]) * np.uint64(0x9E3779B97F4A7C15)
-        key ^= key >> np.uint64(29)
-    return key
 
 
 def _runs(keys: np.ndarray) -> np.ndarray:
