@@ -1,7 +1,7 @@
 """Packed rows into batches, split over ranks, in an order that is resumed at the exact sample.
 
 An epoch is an order of the rows, drawn from (seed, epoch) alone: a permutation of all, unless
-another is given (stream/order.py, preparation/mixture.py). A step takes the next
+another is given (stream/order, stream/mixture, stream/curriculum). A step takes the next
 batch_size * world_size rows of it and gives row i of them to rank i % world_size: the ranks are
 disjoint, together they see every row once, and N ranks see what one rank with N times the batch
 sees. The whole state is (epoch, rows consumed): it can be resumed with another number of ranks.
@@ -17,10 +17,9 @@ Shapes: B batch (a rank's)  T tokens. Lab: e01, e02; resuming: e12.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,15 +28,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from minitrain.data.packing import IGNORED, PADDING, Packed
 from minitrain.data.stream.order import InOrder, Order, Shuffled
+from minitrain.data.stream.rows import Rows
 from minitrain.errors import InputError
-
-
-class Rows(Protocol):
-    """A `Packed`, or what gives a part of one: `TokenRows`."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed: ...
 
 
 @dataclass(frozen=True)
