@@ -112,28 +112,28 @@ def drawn_texts(count: int, words: int) -> list[str]:
 # --- batches ---
 
 LENGTH, BATCH = 512, 16
-Read = Callable[[Path], Iterator[torch.Tensor]]  # of a folder of token files, batches of tokens
+Reader = Callable[[], Iterator[torch.Tensor]]  # batches of tokens
 
 
-def _batches(peer: Read, rows: int, repeats: int) -> Comparison:
+def _batches(peer: Callable[[Path], Reader], rows: int, repeats: int) -> Comparison:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokens = np.random.default_rng(0).integers(1, VOCABULARY, rows * LENGTH).tolist()
         documents = [tokens[i : i + 300] for i in range(0, len(tokens), 300)]
         write_token_files(folder, documents, VOCABULARY)
-        _write_parquet(folder)
-        counts = [_count(read, folder) for read in (our_batches, peer)]
-        assert counts[0] == counts[1], f"both read every row: {counts}"
-        steps = {OURS: partial(_count, our_batches, folder), PEER: partial(_count, peer, folder)}
+        readers = {OURS: our_batches(folder), PEER: peer(folder)}
+        steps = {who: partial(_count, reader) for who, reader in readers.items()}
+        assert steps[OURS]() == steps[PEER](), "both read every row"
         return compare(steps, repeats, warmup=1)
 
 
-def _count(read: Read, folder: Path) -> int:
-    return sum(batch.shape[0] for batch in read(folder))
+def _count(reader: Reader) -> int:
+    return sum(batch.shape[0] for batch in reader())
 
 
-def our_batches(folder: Path) -> Iterator[torch.Tensor]:
-    yield from (batch.tokens for batch in Loader(TokenRows(folder, LENGTH), BATCH))
+def our_batches(folder: Path) -> Reader:
+    loader = Loader(TokenRows(folder, LENGTH), BATCH)
+    return lambda: (batch.tokens for batch in loader)
 
 
 class MappedRows(Dataset):
@@ -152,25 +152,20 @@ class MappedRows(Dataset):
         return span[:-1], span[1:]
 
 
-def torch_batches(folder: Path) -> Iterator[torch.Tensor]:
+def torch_batches(folder: Path) -> Reader:
     loader = DataLoader(MappedRows(folder), BATCH, shuffle=True)
-    yield from (tokens for tokens, _ in loader)
+    return lambda: (tokens for tokens, _ in loader)
 
 
-def _write_parquet(folder: Path) -> None:
+def datasets_batches(folder: Path) -> Reader:
+    """Rows of inputs and targets on disk, streamed through a buffer that shuffles."""
     datasets = import_module("datasets")
     rows = TokenRows(folder, LENGTH)[:]
     columns = {"tokens": rows.tokens.numpy(), "targets": rows.targets.numpy()}
-    datasets.Dataset.from_dict(columns).to_parquet(folder / "rows.parquet")
-
-
-def datasets_batches(folder: Path) -> Iterator[torch.Tensor]:
-    datasets = import_module("datasets")
-    file = str(folder / "rows.parquet")
-    stream = datasets.load_dataset("parquet", data_files=file, split="train", streaming=True)
+    datasets.Dataset.from_dict(columns).save_to_disk(folder / "rows")
+    stream = datasets.load_from_disk(folder / "rows").to_iterable_dataset(num_shards=4)
     shuffled = stream.shuffle(seed=0, buffer_size=1000).with_format("torch")
-    for batch in shuffled.iter(BATCH):
-        yield batch["tokens"].long()
+    return lambda: (batch["tokens"].long() for batch in shuffled.iter(BATCH))
 
 
 # --- packing ---

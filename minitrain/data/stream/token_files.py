@@ -133,7 +133,7 @@ def open_shard(folder: Path, shard: Shard) -> tuple[np.ndarray, np.ndarray]:
             f"{files[0]} has {len(tokens):,} tokens of {len(stops):,} documents, and the index "
             f"says {shard.tokens:,} of {shard.documents:,}: prepare anew"
         )
-    return tokens, stops
+    return np.asarray(tokens), np.asarray(stops)  # the same pages; a memmap's slices are slow
 
 
 def verify_token_files(folder: Path) -> TokenIndex:

@@ -52,43 +52,31 @@ class TokenRows:
         for row in wanted:
             if not -count <= row < count:
                 raise IndexError(f"row {row} of {count}")
-        pieces = [self._row(row % count) for row in wanted]
-        shape = (len(pieces), self.length)
-        tokens, targets, owners = (
-            np.array([piece[part] for piece in pieces], np.int32).reshape(shape)
-            for part in range(3)
-        )
+        shape = (len(wanted), self.length)
+        tokens = np.full(shape, self.index.end_token, np.int32)
+        targets, owners = np.full(shape, IGNORED, np.int32), np.full(shape, PADDING, np.int32)
+        for place, row in enumerate(wanted):
+            self._fill(row % count, tokens[place], targets[place], owners[place])
         return Packed(*(torch.from_numpy(array) for array in (tokens, targets, owners)))
 
-    def _row(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        start = row * self.length
-        stop = min(start + self.length, self.index.tokens)
-        tokens = np.full(self.length, self.index.end_token, np.int32)
-        targets = np.full(self.length, IGNORED, np.int32)
-        owners = np.full(self.length, PADDING, np.int32)
-        targets[: stop - start] = self._read(start, stop)
-        tokens[1 : stop - start] = targets[: stop - start - 1]
+    def _fill(self, row: int, tokens: np.ndarray, targets: np.ndarray, owners: np.ndarray) -> None:
+        """One row, (T,) each; what lies behind the last token is left as it is."""
+        at, start = 0, row * self.length
+        for number, low, high in self._spans(start, min(start + self.length, self.index.tokens)):
+            own, stops = self.shards[number]
+            to = at + high - low
+            targets[at:to] = own[low:high]
+            first, last = stops.searchsorted((low, high - 1), side="right")
+            owner = self.documents_before[number] + first
+            owners[at:to] = owner
+            for end in stops[first:last].tolist():  # of the documents that are over before `high`
+                owner += 1
+                owners[at + end - low : to] = owner
+            at = to
+        tokens[1:at] = targets[: at - 1]
         if start:  # at 0 the first document begins, which follows an end
-            tokens[0] = self._read(start - 1, start)[0]
-        owners[: stop - start] = self._owners(start, stop)
-        return tokens, targets, owners
-
-    def _read(self, start: int, stop: int) -> np.ndarray:
-        """(stop - start,) tokens as they lie on disk, from one shard or several."""
-        parts = [self.shards[number][0][low:high] for number, low, high in self._spans(start, stop)]
-        return np.concatenate(parts)
-
-    def _owners(self, start: int, stop: int) -> np.ndarray:
-        """(stop - start,) whose token each is, counted over all shards."""
-        parts = []
-        for number, low, high in self._spans(start, stop):
-            stops = self.shards[number][1]
-            first = int(np.searchsorted(stops, low, side="right"))
-            last = int(np.searchsorted(stops, high, side="left"))
-            ends = np.clip(stops[first : last + 1], low, high)
-            own = np.arange(first, first + len(ends)) + self.documents_before[number]
-            parts.append(np.repeat(own, np.diff(ends, prepend=low)))
-        return np.concatenate(parts)
+            number, low, _ = self._spans(start - 1, start)[0]
+            tokens[0] = self.shards[number][0][low]
 
     def _spans(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """(shard, start in it, stop in it), for all that [start, stop) touches."""

@@ -62,7 +62,7 @@ def test_the_same_documents_give_the_same_bytes(tmp_path):
 def test_a_shard_is_mapped_and_not_loaded_and_a_worker_opens_its_own(tmp_path):
     write_token_files(tmp_path, [[1, 2, 3]] * 100, 9)
     rows = TokenRows(tmp_path, 4)
-    assert isinstance(rows.shards[0][0], np.memmap)
+    assert isinstance(rows.shards[0][0].base, np.memmap)
     sent = pickle.dumps(rows)
     assert len(sent) < 1000
     assert torch.equal(pickle.loads(sent)[:].tokens, rows[:].tokens)
