@@ -59,7 +59,7 @@ FILTERS = Kind("FILTER,…", "names of filters with commas between, or none", re
 LANGUAGE = Kind("LANGUAGE", "two letters, or any", read_language)
 SOURCE = Kind("SOURCE", "a file, a folder, or a name", read_source)
 
-data = typer.Typer(help="Raw text to files of tokens that a training run reads.")
+data = typer.Typer(help="Raw text to files of tokens, for Loader(TokenRows(DIR, length), …).")
 
 
 def prepare(
@@ -154,6 +154,7 @@ def show(report: Report, out: Path) -> None:
         table.add_row(stage["stage"], f"{stage['documents']:,}", bytes_text(stage["bytes"]))
     Console().print(table)
     print(f"{report.tokens:,} tokens in {out}; the drops, with samples: {out / 'report.md'}")
+    print(f"read them with: Loader(TokenRows({str(out)!r}, length=512), batch_size=8)")
 
 
 data.command(name="prepare")(typed(prepare))

@@ -3,7 +3,8 @@
     documents       rows from files, folders, `datasets`      steps     a row in, a row out
     filters/        published rules, language, a classifier   private   addresses, numbers, keys
     deduplication/  equal, near, shared passages              contamination   a test set's words
-    settings ▸ blocks ▸ prepare ▸ report     all of it, going on after a kill: `data prepare`
+    prepare         all of it, going on after a kill, as `minitrain data prepare` does:
+                    settings ▸ same ▸ blocks ▸ drops ▸ shards ▸ report
     synthetic       models that learn from models' text
 
 Afterwards: data/stream.

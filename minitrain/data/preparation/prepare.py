@@ -17,10 +17,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -40,20 +37,13 @@ from minitrain.data.preparation.deduplication.substring import cut_repeats
 from minitrain.data.preparation.documents import Row, source_bytes
 from minitrain.data.preparation.drops import Drops, add_drop, size_bytes
 from minitrain.data.preparation.report import Report, write_report
+from minitrain.data.preparation.same import check_same_settings
 from minitrain.data.preparation.settings import Settings
-from minitrain.data.stream.token_files import (
-    INDEX,
-    Shard,
-    TokenIndex,
-    shard_groups,
-    write_index,
-    write_shard,
-)
-from minitrain.data.tokenizer import Tokenizer, train_tokenizer
+from minitrain.data.preparation.shards import find_tokenizer, write_shards
+from minitrain.data.stream.token_files import INDEX, TokenIndex, write_index
 from minitrain.errors import InputError
-from minitrain.paths import write_atomically, write_bytes_atomically
+from minitrain.paths import write_bytes_atomically
 
-TOKENIZER_BYTES = 10_000_000  # to train it on
 EXACT, NEAR, EMPTY = "exact_duplicate", "near_duplicate", "nothing_but_repeats"
 
 
@@ -76,24 +66,26 @@ def prepare(settings: Settings, out: Path, progress: bool = True) -> Report:
 
 
 def _prepare(settings: Settings, out: Path, work: Path, progress: bool) -> Report:
-    _same_settings(settings, out, work)
+    check_same_settings(settings, out, work)
     for unfinished in (*out.glob(".*.new"), *work.glob(".*.new")):  # of a process that was killed
         unfinished.unlink()
     with _bar("cleaning", progress, source_bytes(settings.sources)) as bar:
         count = clean_blocks(settings, work, bar.update)
     numbers = range(count)
     if not any(block_counts(work, number)["kept"]["documents"] for number in numbers):
+        reasons_given = _reasons(work, numbers)
+        shutil.rmtree(work)  # so that other settings may begin
         raise InputError(
-            f"no document is left: {_reasons(work, numbers)}; use other --filters or --language"
+            f"no document is left: {reasons_given}; use other --filters or another --language"
         )
     reasons = _saved(work / "kept.npz", lambda: _kept(settings, work, numbers))
     if settings.passages:
         _cut_passages(settings, work, numbers, reasons)
-    tokenizer = _tokenizer(settings, out, lambda: _texts(settings, work, numbers, reasons))
+    tokenizer = find_tokenizer(settings, out, lambda: _texts(settings, work, numbers, reasons))
     total = sum(block_counts(work, number)["kept"]["bytes"] for number in numbers)
     with _bar("tokenizing", progress, total) as bar:
         rows = _texts(settings, work, numbers, reasons)
-        shards = _shards(settings, out, work, tokenizer, rows, bar.update)
+        shards = write_shards(settings, out, work, tokenizer, rows, bar.update)
     index = TokenIndex(tokenizer.vocab_size, tokenizer.end_token, tuple(shards))
     report = _report(settings, work, numbers, reasons, index)
     write_report(out, report)
@@ -142,61 +134,6 @@ def _texts(settings: Settings, work: Path, numbers: range, reasons: np.ndarray) 
         yield from (row for row in map(json.loads, lines) if row["text"].strip())
 
 
-# --- tokens ---
-
-
-def _tokenizer(settings: Settings, out: Path, rows: Callable[[], Iterator[Row]]) -> Tokenizer:
-    """The one that was given, or one trained on the first documents that stay; kept beside them."""
-    file = out / "tokenizer.json"
-    if not file.exists():
-        if settings.tokenizer is not None:
-            tokenizer = Tokenizer.load(settings.tokenizer)
-        else:
-            tokenizer = train_tokenizer(_sample(rows()), settings.vocab_size)
-        write_atomically(file, tokenizer.backend.to_str(pretty=True))
-    return Tokenizer.load(file)
-
-
-def _sample(rows: Iterator[Row]) -> Iterator[str]:
-    size = 0
-    for row in rows:
-        if size >= TOKENIZER_BYTES:
-            return
-        size += size_bytes(row)
-        yield row["text"]
-
-
-def _shards(
-    settings: Settings,
-    out: Path,
-    work: Path,
-    tokenizer: Tokenizer,
-    rows: Iterator[Row],
-    told: Callable[[int], Any],
-) -> list[Shard]:
-    """Writes those that are not there; work/shard-….json says that one is."""
-    shards: list[Shard] = []
-    while (done := work / f"shard-{len(shards):05d}.json").exists():
-        shards.append(Shard(**json.loads(done.read_text(encoding="utf-8"))))
-        told(sum(map(size_bytes, islice(rows, shards[-1].documents))))
-    pending: list[Row] = []  # read, and not in a shard yet
-    for group in shard_groups(_encoded(rows, tokenizer, pending), settings.shard_tokens):
-        number, own = len(shards), pending[: len(group)]
-        del pending[: len(group)]
-        write_bytes_atomically(out / f"documents-{number:05d}.jsonl", as_lines(own))
-        shard = write_shard(out, number, group, tokenizer.vocab_size, tokenizer.end_token)
-        write_atomically(work / f"shard-{number:05d}.json", json.dumps(asdict(shard)))
-        shards.append(shard)
-        told(sum(map(size_bytes, own)))
-    return shards
-
-
-def _encoded(rows: Iterator[Row], tokenizer: Tokenizer, pending: list[Row]) -> Iterator[list[int]]:
-    while batch := list(islice(rows, 256)):
-        pending += batch
-        yield from tokenizer.encode_batch([row["text"] for row in batch])
-
-
 # --- what is told ---
 
 
@@ -241,39 +178,6 @@ def _reasons(work: Path, numbers: range) -> str:
             totals[reason] = totals.get(reason, 0) + own["documents"]
     ordered = sorted(totals.items(), key=lambda pair: -pair[1])[:3]
     return ", ".join(f"{reason} dropped {count}" for reason, count in ordered) or "none was read"
-
-
-# --- going on ---
-
-
-def _same_settings(settings: Settings, out: Path, work: Path) -> None:
-    """What was begun with other settings, or of files that have changed, cannot be gone on with."""
-    now = json.loads(json.dumps({**asdict(settings), "files": _stamps(settings)}))
-    file = work / "settings.json"
-    if not file.exists():
-        write_atomically(file, json.dumps(now, indent=2))
-        return
-    begun = json.loads(file.read_text(encoding="utf-8"))
-    changed = [name for name in now if now[name] != begun.get(name)]
-    if changed:
-        raise InputError(
-            f"{out} was begun with another {' and '.join(changed)}: give the same to go on, "
-            "or --out another folder"
-        )
-
-
-def _stamps(settings: Settings) -> list[list[Any]]:
-    """Of every source that is a file or folder: its files' names, sizes and times."""
-    stamps: list[list[Any]] = []
-    for source in (*settings.sources, settings.test, settings.tokenizer):
-        path = Path(source or "")
-        files = sorted(path.rglob("*")) if source and path.is_dir() else [path]
-        stamps += [
-            [str(file), file.stat().st_size, file.stat().st_mtime_ns]
-            for file in files
-            if source and file.is_file()
-        ]
-    return stamps
 
 
 def _saved(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:

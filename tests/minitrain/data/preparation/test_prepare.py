@@ -222,3 +222,4 @@ def test_what_cannot_be_done_is_told_before_it_is_begun(source, settings, prepar
         prepare(settings, source, progress=False)
     with pytest.raises(InputError, match="no document is left: another_language dropped"):
         prepare(replace(settings, language="pl"), tmp_path / "out", progress=False)
+    assert list((tmp_path / "out").iterdir()) == [], "so that other settings may begin"
