@@ -69,7 +69,7 @@ class Settings:
         return None if self.near is None else choose_bands(self.near, HASHES)
 
     def steps(self) -> list[Step]:
-        """The cheap ones first; masking before the search for the test set, which it leaves be."""
+        """The cheap ones first, masking last: the test set is looked for in what was written."""
         steps: list[Step] = []
         if self.language is not None:
             steps.append(Filter((language_rule(self.language),)))

@@ -5,7 +5,8 @@
 That is fastText without its hidden layer (Joulin et al. 2016, 1607.01759). GPT-3 trained such a one
 on good texts against raw crawl and kept a document where pareto(9) > 1 - p, so that a little of
 everything stays (Brown et al. 2020, 2005.14165, appendix A); `FineWeb-Edu` keeps what is above a
-threshold. It is only as good as the two heaps it was shown, and learns whatever parts them.
+threshold. It is only as good as the two heaps it was shown, and learns whatever parts them. Judge
+no text that it was trained on: of those it has learnt by heart which heap they lay in.
 Shapes: N documents  C labels; W is (buckets, C). Trained in seconds on one core.
 """
 
