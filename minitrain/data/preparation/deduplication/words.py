@@ -1,9 +1,9 @@
 """Text to words, and to the hashes of its shingles: all runs of w words.
 
 A word is a run of letters and digits, in lower case; a Chinese or Japanese sign is a word by
-itself; punctuation and white space only part them. (Thai, Lao and Khmer are written without spaces
-and are not parted: a sentence is a word, and one changed letter changes it.) A document of fewer than w words has one
-shingle, all of it; one without words has none.
+itself; punctuation and white space only part them. (Thai, Lao and Khmer, written without spaces,
+are not parted: there a sentence is a word, and one changed letter changes it.) A document of fewer
+than w words has one shingle, all of it; one without words has none.
 
 `shingles` is the definition, a Python set of tuples. `shingle_hashes` gives the same set as
 numbers, of many documents at once, by array operations on their bytes: a word's hash is the
