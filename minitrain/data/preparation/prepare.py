@@ -151,7 +151,7 @@ def _report(
     for row, reason in rows:
         add_drop(duplicates, (EXACT, NEAR)[reason - 1], row)
     for reason in (EXACT, NEAR):
-        report.take(reason, duplicates.pop(reason, None))
+        report.take(reason, duplicates.get(reason))
     if settings.passages:
         _report_passages(report, work, numbers, reasons)
     return report

@@ -7,7 +7,7 @@ Prefix doubling (Manber and Myers 1990): suffixes sorted by their first k symbol
 the pair (rank of i, rank of i + k) sorts them by their first 2 k. Suffixes that are already alone
 in their rank are left out of each further round (Larsson and Sadakane 1999), and of natural text
 few are not after 32 signs. The naive version sorts the suffixes themselves.
-Cost: O(n log n) a round, at most log2(n) rounds; about 40 bytes a symbol at the peak.
+Cost: O(n log n) a round, at most log2(n) rounds; about 50 bytes a symbol at the peak.
 """
 
 from __future__ import annotations

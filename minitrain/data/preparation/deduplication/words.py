@@ -8,7 +8,7 @@ than w words has one shingle, all of it; one without words has none.
 `shingles` is the definition, a Python set of tuples. `shingle_hashes` gives the same set as
 numbers, of many documents at once, by array operations on their bytes: a word's hash is the
 difference of two prefix sums of c_i · P^i (mod 2^64, where an odd P can be divided by).
-Cost: about 100 bytes of memory for each byte of the documents given at once.
+Cost: about 50 bytes of memory for each byte of the documents given at once.
 """
 
 from __future__ import annotations

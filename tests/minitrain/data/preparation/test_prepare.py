@@ -46,7 +46,13 @@ def source(tmp_path_factory) -> Path:
     """Prose, equal and nearly equal copies, a shared notice, an address, junk."""
     rng = random.Random(0)
     texts = [document(rng) for _ in range(50)]
-    texts += [texts[3], texts[7] + " ", texts[5] + " and one word more", "too short", "# " * 80]
+    texts += [
+        texts[3],
+        texts[7] + " ",
+        texts[5] + " and one word more",
+        "bob@example.org",
+        "# " * 80,
+    ]
     texts += [f"{document(rng)} {NOTICE}{document(rng)}" for _ in range(4)]
     texts += [f"{document(rng)} Write to ann@example.org now."]
     rng.shuffle(texts)
@@ -130,6 +136,7 @@ def test_the_report_conserves_documents_and_bytes(prepared):
     for own in drops.values():
         assert 1 <= len(own["samples"]) <= 3
     text = (prepared / "report.md").read_text()
+    assert "example.org" not in text and "<EMAIL>" in text, "no address comes in by a sample"
     assert all(f"| {stage['stage']} | {stage['documents']} |" in text for stage in report["funnel"])
     assert (prepared / "funnel.png").read_bytes().startswith(b"\x89PNG")
     assert not (prepared / "work").exists()
