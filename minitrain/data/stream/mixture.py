@@ -123,8 +123,9 @@ class Mixture:
         rows = np.empty(self.samples, np.int64)
         for source, (start, size) in enumerate(zip(accumulate((0, *self.sizes)), self.sizes)):
             own = np.flatnonzero(sources == source)
-            passes = range(-(-len(own) // size))
-            every = [permutation(size, seed, epoch, source, number) for number in passes]
+            # From 1: seeds are padded with zeros, and (seed, epoch, 0, 0) has drawn the sources.
+            passes = range(1, 1 + -(-len(own) // size))
+            every = [permutation(size, seed, epoch, source + 1, number) for number in passes]
             if every:
                 rows[own] = start + np.concatenate(every)[: len(own)]
         return rows

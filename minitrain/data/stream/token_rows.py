@@ -48,7 +48,7 @@ class TokenRows:
         count = len(self)
         if isinstance(rows, slice):
             rows = range(count)[rows]
-        wanted = [int(row) for row in rows]
+        wanted = np.asarray(rows, np.int64).tolist()
         for row in wanted:
             if not -count <= row < count:
                 raise IndexError(f"row {row} of {count}")

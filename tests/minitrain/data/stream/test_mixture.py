@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from minitrain.data.loader import Loader
 from minitrain.data.packing import pack
 from minitrain.data.stream.mixture import JoinedRows, Mixture, tempered
+from minitrain.data.stream.order import permutation
 from minitrain.errors import InputError
 
 
@@ -46,6 +47,13 @@ def test_weights_are_realised_within_binomial_bounds():
     bounds = 4 * np.sqrt(weights * (1 - weights) / samples)
     assert (abs(shares - weights) < bounds).all()
     assert mixture.passes() == pytest.approx(weights * 500)
+
+
+def test_the_rows_of_a_source_are_drawn_apart_from_the_sources():
+    """NumPy pads seeds with zeros: two draws of (seed, epoch) and (seed, epoch, 0, 0) are one."""
+    assert permutation(99, 3, 0).tolist() == permutation(99, 3, 0, 0, 0).tolist()
+    alone = Mixture((99,), (1,), 99)(3, 0)
+    assert sorted(alone) == list(range(99)) and alone.tolist() != permutation(99, 3, 0).tolist()
 
 
 def test_annealing_moves_the_weights_in_a_straight_line():

@@ -169,6 +169,16 @@ def test_the_split_for_a_threshold():
     assert Bands(14, 8).meeting_probability(0.75) == pytest.approx(0.772, abs=5e-4)
 
 
+@pytest.mark.parametrize("miss_weight", [0.1, 0.5, 0.9])
+def test_the_split_is_datasketchs(miss_weight):
+    lsh = pytest.importorskip("datasketch.lsh")
+    for threshold in (0.3, 0.5, 0.7, 0.75, 0.9):
+        split = choose_bands(threshold, 64, miss_weight)
+        assert (split.bands, split.rows) == lsh._optimal_param(
+            threshold, 64, 1 - miss_weight, miss_weight
+        )
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
