@@ -1,5 +1,5 @@
 """`python -m minitrain COMMAND`: lab, train, finetune, merge, export, quantize, grade, build,
-bench, plan, doctor, assets."""
+bench, data, plan, doctor, assets."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import typer
 from minitrain.commands.assets import assets
 from minitrain.commands.bench import bench
 from minitrain.commands.build import build
+from minitrain.commands.data import data
 from minitrain.commands.doctor import doctor
 from minitrain.commands.export import export
 from minitrain.commands.finetune.command import finetune
@@ -44,6 +45,7 @@ for command in (lab, merge, export, quantize, grade, build, bench, doctor, asset
 app.command()(typed(train, TrainOptions))
 app.command()(typed(finetune, FinetuneOptions))
 app.add_typer(plan, name="plan")
+app.add_typer(data, name="data")
 
 
 def main() -> None:

@@ -40,10 +40,15 @@ def state_dir() -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a file of which a kill or a crash leaves the old text or the new, never a part."""
+    write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
+    """The same for bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with new.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with new.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)

@@ -1,1 +1,1 @@
-"""Text in, batches out: corpus, assets, tokenizer, packing, loader."""
+"""Text in, batches out: corpus, assets, preparation, tokenizer, packing, stream, loader."""

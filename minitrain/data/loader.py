@@ -1,9 +1,11 @@
 """Packed rows into batches, split over ranks, in an order that is resumed at the exact sample.
 
-An epoch is one permutation of all rows, drawn from (seed, epoch) alone. A step takes the next
+An epoch is an order of the rows, drawn from (seed, epoch) alone: a permutation of all, unless
+another is given (stream/order, stream/mixture, stream/curriculum). A step takes the next
 batch_size * world_size rows of it and gives row i of them to rank i % world_size: the ranks are
 disjoint, together they see every row once, and N ranks see what one rank with N times the batch
 sees. The whole state is (epoch, rows consumed): it can be resumed with another number of ranks.
+Worker processes are given whole steps, so that their number changes nothing but the speed.
 
     permutation  7 2 9 4 | 1 8 0 5 | 3 6         10 rows, batch 2, 2 ranks
     rank 0       7   9   | 1   0   | 3           the last step is smaller
@@ -14,14 +16,19 @@ Shapes: B batch (a rank's)  T tokens. Lab: e01, e02; resuming: e12.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from minitrain.data.packing import IGNORED, PADDING, Packed
+from minitrain.data.stream.order import InOrder, Order, Shuffled
+from minitrain.data.stream.rows import Rows
 from minitrain.errors import InputError
 
 
@@ -47,30 +54,35 @@ class Batch:
 class Loader:
     """Iterating gives the rest of the current epoch and then moves to the next.
 
-    batch_size is a rank's. A batch counts as consumed when it has been handed out. Without
-    `drop_last` the last step is smaller; where fewer rows than ranks are left, some ranks get
-    a row of padding, whose targets all are -100, so that every rank makes the same steps.
+    batch_size is a rank's. A batch counts as consumed when it has been handed out, not when a
+    worker has read it ahead. Without `drop_last` the last step is smaller; where fewer rows than
+    ranks are left, some ranks get a row of padding, whose targets all are -100, so that every rank
+    makes the same steps. `workers`: processes of torch's DataLoader that read ahead.
     """
 
     def __init__(
         self,
-        packed: Packed,
+        packed: Rows,
         batch_size: int,
         rank: int = 0,
         world_size: int = 1,
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
+        order: Order | None = None,
+        workers: int = 0,
     ) -> None:
-        _check(packed, batch_size, rank, world_size, seed)
+        _check(packed, batch_size, rank, world_size, seed, workers)
         self.packed, self.batch_size, self.seed = packed, batch_size, seed
         self.rank, self.world_size = rank, world_size
-        self.shuffle, self.drop_last = shuffle, drop_last
+        self.drop_last, self.workers = drop_last, workers
+        self.own_order = order is not None
+        self.order = order or (Shuffled if shuffle else InOrder)(len(packed))
         self.epoch = self.consumed = 0
         if len(self) == 0:
             raise InputError(
-                f"{len(packed)} rows do not fill one step of {batch_size} x {world_size} ranks: "
-                "use a smaller batch, a larger corpus, or drop_last=False"
+                f"{len(self.order)} rows do not fill one step of {batch_size} x {world_size} "
+                "ranks: use a smaller batch, a larger corpus, or drop_last=False"
             )
 
     @property
@@ -79,47 +91,65 @@ class Loader:
 
     def __len__(self) -> int:
         """Steps in a whole epoch, the same on every rank."""
-        whole, rest = divmod(len(self.packed), self.rows_per_step)
+        whole, rest = divmod(len(self.order), self.rows_per_step)
         return whole + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
         self._next_epoch_if_done()
-        order, epoch = self._order(), self.epoch
-        while self.epoch == epoch:
-            rows = order[self.consumed : self.consumed + self.rows_per_step]
-            self.consumed += len(rows)
-            yield self._batch(rows)
-            self._next_epoch_if_done()
+        order, epoch = self._drawn_order(), self.epoch
+        least = self.rows_per_step if self.drop_last else 1
+        starts = range(self.consumed, len(order) - least + 1, self.rows_per_step)
+        for start, batch in zip(starts, self._batches(order, starts)):
+            if (self.epoch, self.consumed) != (epoch, start):
+                raise InputError(
+                    "the loader was moved, or iterated elsewhere, in the middle of an epoch: "
+                    "begin a new iteration after load_state_dict"
+                )
+            self.consumed = min(start + self.rows_per_step, len(order))
+            yield batch
+        self._next_epoch_if_done()
 
     def _next_epoch_if_done(self) -> None:
-        left = len(self.packed) - self.consumed
+        left = len(self.order) - self.consumed
         if left <= 0 or (self.drop_last and left < self.rows_per_step):
             self.epoch, self.consumed = self.epoch + 1, 0
 
-    def _order(self) -> np.ndarray:
-        """The rows of this epoch; PCG64's raw stream is the same on every platform."""
-        if not self.shuffle:
-            return np.arange(len(self.packed))
-        bits = np.random.PCG64(np.random.SeedSequence([self.seed, self.epoch]))
-        return np.argsort(bits.random_raw(len(self.packed)), kind="stable")
+    def _drawn_order(self) -> np.ndarray:
+        order = np.asarray(self.order(self.seed, self.epoch))
+        if len(order) != len(self.order) or order.min() < 0 or order.max() >= len(self.packed):
+            raise InputError(
+                f"the order names rows {order.min()} to {order.max()}, {len(order)} in all, of "
+                f"{len(self.packed)} rows: make it for these rows"
+            )
+        return order
 
-    def _batch(self, rows: np.ndarray) -> Batch:
-        own = self.packed[torch.from_numpy(rows[self.rank :: self.world_size])]
-        if not len(own):
-            own = _padding_like(self.packed[:1])
-        tensors = (own.tokens.long(), own.targets.long(), own.documents.long(), own.positions())
-        return Batch(*tensors)
+    def _batches(self, order: np.ndarray, starts: range) -> Iterable[Batch]:
+        """A step for each start, here or in the workers: a worker is given every W-th of them."""
+        read = partial(_read_step, self.packed, order, self.rows_per_step, self.rank)
+        read = partial(read, self.world_size)
+        if not self.workers:
+            return map(read, starts)
+        # Its own generator: else the DataLoader would draw from the run's, and change it.
+        return DataLoader(
+            _Steps(read),
+            sampler=starts,
+            batch_size=None,
+            num_workers=self.workers,
+            generator=torch.Generator(),
+        )
 
-    def state_dict(self) -> dict[str, int]:
-        """Plain numbers, ready for JSON."""
+    def state_dict(self) -> dict[str, int | str]:
+        """Plain values, ready for JSON."""
+        order = {"order": self._order_digest()} if self.own_order else {}
         return {
             "epoch": self.epoch,
             "consumed": self.consumed,
             "rows": len(self.packed),
             "seed": self.seed,
+            **order,
         }
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, int | str]) -> None:
         """Continue where the state was taken, on any number of ranks."""
         for name, own in (("rows", len(self.packed)), ("seed", self.seed)):
             if state.get(name) != own:
@@ -127,7 +157,38 @@ class Loader:
                     f"this loader has {name}={own}, the saved one had {name}={state.get(name)}: "
                     "resume with the same data, packing and seed"
                 )
+        if state.get("order") != (self._order_digest() if self.own_order else None):
+            raise InputError(
+                "this loader's rows come in another order than the saved one's: resume with the "
+                "same weights, temperature and curriculum"
+            )
         self.epoch, self.consumed = int(state["epoch"]), int(state["consumed"])
+
+    def _order_digest(self) -> str:
+        """Of the first epoch: two orders that agree in it are one."""
+        first = np.asarray(self.order(self.seed, 0), np.int64)
+        return hashlib.sha256(first.tobytes()).hexdigest()[:16]
+
+
+class _Steps(Dataset):
+    """What torch's DataLoader asks for a step by where it starts."""
+
+    def __init__(self, read: partial[Batch]) -> None:
+        self.read = read
+
+    def __getitem__(self, start: int) -> Batch:
+        return self.read(start)
+
+
+def _read_step(
+    packed: Rows, order: np.ndarray, rows_per_step: int, rank: int, world_size: int, start: int
+) -> Batch:
+    rows = order[start : start + rows_per_step]
+    own = packed[torch.from_numpy(rows[rank::world_size])]
+    if not len(own):
+        own = _padding_like(packed[:1])
+    tensors = (own.tokens.long(), own.targets.long(), own.documents.long(), own.positions())
+    return Batch(*tensors)
 
 
 def _padding_like(row: Packed) -> Packed:
@@ -138,12 +199,16 @@ def _padding_like(row: Packed) -> Packed:
     )
 
 
-def _check(packed: Packed, batch_size: int, rank: int, world_size: int, seed: int) -> None:
+def _check(
+    packed: Rows, batch_size: int, rank: int, world_size: int, seed: int, workers: int
+) -> None:
     if batch_size < 1:
         raise InputError(f"a batch of {batch_size} rows is empty: use 1 or more")
     if world_size < 1 or not 0 <= rank < world_size:
         raise InputError(f"rank {rank} of {world_size}: ranks count from 0 to world_size - 1")
     if seed < 0:
         raise InputError(f"seed {seed} is negative: use 0 or more")
+    if workers < 0:
+        raise InputError(f"{workers} workers: use 0 to read in this process, or 1 and more")
     if not len(packed):
         raise InputError("the packed corpus has no rows: pack at least one document")

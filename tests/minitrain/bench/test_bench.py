@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from minitrain.bench import (
     attention,
     collectives,
+    data,
     ddp,
     experts,
     finetuning,
@@ -74,6 +75,12 @@ def test_collectives_small():
         "ring_all_gather",
     ]
     check_contract([c.row() for c in cases])
+
+
+def test_data_small():
+    rows = [case.row() for case in data.cases(repeats=1, documents=40, rows=40, packed=60)]
+    check_contract(rows)
+    assert len(rows) == 4
 
 
 def test_finetuning_small():

@@ -39,6 +39,7 @@ WORK = {
     "minitrain.commands.finetune.command.run": ("tuned", False),
     "minitrain.commands.models.fetch_model": Path("fetched"),
     "minitrain.commands.bench.chosen_cases": [],
+    "minitrain.commands.data.run": None,
     "minitrain.commands.lab.become": None,
     "minitrain.commands.build._build": None,
     "minitrain.commands.build._report_drift": 0,

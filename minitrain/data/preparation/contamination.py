@@ -1,0 +1,61 @@
+"""A test set that has slipped into the training text: shared runs of 13 words.
+
+A document that has any run of n words with a test text is contaminated: 13 words in a row are no
+coincidence, and fewer often are. Case and punctuation do not count. A test text of fewer words
+than n is looked for as a whole, down to `least` words; what is shorter still stands in `too_short`,
+since nothing can be said of it.
+Source: Brown et al. 2020 (GPT-3, 2005.14165), appendix C: 13 words, 8 at the least.
+Cost: 8 bytes a run of the test set; O(words) of what is looked through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from minitrain.data.preparation.deduplication.words import WORD, plain_bytes, shingle_hashes
+from minitrain.data.preparation.filters.rule import Rule
+from minitrain.errors import InputError
+
+SOURCE = "13-gram overlap, Brown et al. 2020 (2005.14165), appendix C"
+
+
+class TestSet:
+    """Runs of words that training text must not have."""
+
+    __test__ = False  # pytest would take it for tests
+
+    def __init__(self, texts: Sequence[str], width: int = 13, least: int = 8) -> None:
+        if not 1 <= least <= width:
+            raise InputError(f"runs of {width} words, {least} at the least: use 13 and 8")
+        counts = [len(WORD.findall(plain_bytes(text))) for text in texts]
+        self.too_short = [index for index, count in enumerate(counts) if count < least]
+        by_width: dict[int, list[str]] = {}
+        for text, count in zip(texts, counts):
+            if count >= least:
+                by_width.setdefault(min(count, width), []).append(text)
+        if not by_width:
+            raise InputError(
+                f"none of the {len(texts)} test texts has {least} words: give longer ones"
+            )
+        self.runs = {w: np.unique(shingle_hashes(own, w)[0]) for w, own in by_width.items()}
+
+    def overlaps(self, documents: Sequence[str]) -> np.ndarray:
+        """(N,) int64: how many runs of each document are runs of the test set."""
+        total = np.zeros(len(documents), np.int64)
+        for width, runs in self.runs.items():
+            hashes, bounds = shingle_hashes(documents, width)
+            places = np.searchsorted(runs, hashes).clip(max=len(runs) - 1)
+            found = np.concatenate(([0], np.cumsum(runs[places] == hashes)))
+            total += np.diff(found[bounds])
+        return total
+
+    def rule(self) -> Rule:
+        """Drops a document with any run of the test set."""
+        return Rule(partial(shares_a_run_with_the_test_set, test_set=self), SOURCE)
+
+
+def shares_a_run_with_the_test_set(text: str, test_set: TestSet) -> bool:
+    return bool(test_set.overlaps([text])[0])

@@ -1,0 +1,174 @@
+"""Documents as rows: {"text": …, "id": …}, from files, folders, named texts and `datasets`.
+
+    read_rows(["crawl.jsonl.gz", "books/", "news.parquet", "sotu", "hub:HuggingFaceFW/fineweb"])
+
+JSON lines and Parquet have a text field; .txt and .md are read as `data.text` reads them. Rows come
+one at a time, in order of name, the same every time: what was interrupted can be read again to
+where it stood. `id` says where a row is from; whatever else it held is dropped.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from minitrain.data import text as texts
+from minitrain.errors import InputError
+
+Row = dict[str, Any]
+HUB = "hub:"
+NAMED: dict[str, Callable[[], list[str]]] = {
+    "sotu": texts.sotu,
+    "moby-dick": texts.moby_dick,
+    "tinystories": texts.tinystories,
+    "wikitext": texts.wikitext,
+}
+
+
+def read_rows(sources: Sequence[str | Path], field: str = "text") -> Iterator[Row]:
+    """All rows of all sources; a text that is not there, or is no text, is an InputError."""
+    for source in sources:
+        yield from _rows_of(source, field)
+
+
+def dataset_rows(
+    rows: Iterable[Mapping[str, Any]], name: str, field: str = "text"
+) -> Iterator[Row]:
+    """Of a `datasets.Dataset` or `IterableDataset`, or of any dicts: text and id."""
+    for number, row in enumerate(rows):
+        yield _row(row, field, f"{name}:{number}")
+
+
+def check_sources(sources: Sequence[str | Path]) -> None:
+    """InputError for the first that cannot be read, before any work is done."""
+    if not sources:
+        raise InputError("there is no source: give files, folders, or a name such as sotu")
+    for source in sources:
+        if not _is_named(source):
+            for file in _files(Path(source)):
+                _reader(file)
+
+
+def source_bytes(sources: Sequence[str | Path]) -> int | None:
+    """The size of all files, a little more than that of their texts; None where it is not known."""
+    if any(_is_named(source) for source in sources):
+        return None
+    files = [file for source in sources for file in _files(Path(source))]
+    packed = any(file.suffix in (".gz", ".parquet") for file in files)
+    return None if packed else sum(file.stat().st_size for file in files)
+
+
+def _rows_of(source: str | Path, field: str) -> Iterator[Row]:
+    if str(source).startswith(HUB):
+        yield from dataset_rows(_from_hub(str(source).removeprefix(HUB)), str(source), field)
+    elif _is_named(source):
+        for number, text in enumerate(NAMED[str(source)]()):
+            yield {"text": text, "id": f"{source}:{number}"}
+    else:
+        for file in _files(Path(source)):
+            yield from _reader(file)(file, field)
+
+
+def _is_named(source: str | Path) -> bool:
+    """A file of the same name goes first."""
+    return str(source).startswith(HUB) or (str(source) in NAMED and not Path(source).exists())
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise InputError(
+            f"there is no file or folder {path}: give one, a name ({', '.join(NAMED)}), "
+            f"or {HUB}NAME of a dataset"
+        )
+    if path.is_file():
+        return [path]
+    files = sorted(
+        file
+        for file in path.rglob("*")
+        if file.is_file() and file.name.endswith(tuple(READERS)) and not file.name.startswith(".")
+    )
+    if not files:
+        raise InputError(f"the folder {path} holds no {', '.join(READERS)} file: put one there")
+    return files
+
+
+def _reader(file: Path) -> Callable[[Path, str], Iterator[Row]]:
+    for ending, reader in READERS.items():
+        if file.name.endswith(ending):
+            return reader
+    raise InputError(f"{file} is of no kind that can be read: give one of {', '.join(READERS)}")
+
+
+def _json_lines(file: Path, field: str) -> Iterator[Row]:
+    opened = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opened(file, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _row(json.loads(line), field, f"{file.name}:{number}")
+    except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{file} is no JSON lines ({error}): give one object a line") from error
+
+
+def _parquet(file: Path, field: str) -> Iterator[Row]:
+    import pyarrow.parquet as parquet
+    from pyarrow import ArrowException
+
+    try:
+        opened = parquet.ParquetFile(file)
+        if field not in opened.schema_arrow.names:
+            raise InputError(_no_field(str(file), field, opened.schema_arrow.names))
+        batches = opened.iter_batches(columns=[field], batch_size=1000)
+        every = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+        for number, text in enumerate(every):
+            yield _row({field: text}, field, f"{file.name}:{number}")
+    except (OSError, ArrowException) as error:
+        raise InputError(f"{file} is no Parquet file ({error}): write it again") from error
+
+
+def _plain(file: Path, field: str) -> Iterator[Row]:
+    for number, text in enumerate(texts.load_text(file)):
+        yield {"text": text, "id": f"{file.name}:{number}"}
+
+
+def _row(row: Any, field: str, name: str) -> Row:
+    if not isinstance(row, Mapping) or field not in row:
+        raise InputError(_no_field(name, field, row if isinstance(row, Mapping) else ()))
+    if not isinstance(row[field], str):
+        raise InputError(
+            f"'{field}' of {name} is {row[field]!r:.60} and no text: give the field that has it, "
+            "with --field"
+        )
+    return {"text": row[field], "id": name}
+
+
+def _no_field(name: str, field: str, fields: Iterable[str]) -> str:
+    has = ", ".join(map(str, fields)) or "none"
+    return f"{name} has no field '{field}' (it has {has}): give the one of the text with --field"
+
+
+def _from_hub(name: str) -> Iterable[Mapping[str, Any]]:
+    """The training split, streamed; NAME or NAME@SPLIT."""
+    from datasets import load_dataset
+
+    name, _, split = name.partition("@")
+    try:
+        return load_dataset(name, split=split or "train", streaming=True)
+    except Exception as error:  # each builder has errors of its own
+        raise InputError(
+            f"datasets cannot stream {name} ({' '.join(str(error).split())[:200]}): look at its "
+            "name and the network, or give a local file"
+        ) from error
+
+
+READERS: dict[str, Callable[[Path, str], Iterator[Row]]] = {
+    ".jsonl": _json_lines,
+    ".jsonl.gz": _json_lines,
+    ".parquet": _parquet,
+    ".txt": _plain,
+    ".md": _plain,
+}

@@ -1,0 +1,84 @@
+"""What `prepare` is asked to do, and the steps that this means."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from minitrain.data.preparation.contamination import TestSet
+from minitrain.data.preparation.deduplication.bands import Bands, choose_bands
+from minitrain.data.preparation.documents import check_sources, read_rows
+from minitrain.data.preparation.filters.c4 import C4, sentence_lines
+from minitrain.data.preparation.filters.fineweb import FINEWEB
+from minitrain.data.preparation.filters.gopher import GOPHER
+from minitrain.data.preparation.filters.language import language_rule
+from minitrain.data.preparation.filters.repetition import REPETITION
+from minitrain.data.preparation.private import masked
+from minitrain.data.preparation.steps import Edit, Filter, Step
+from minitrain.data.tokenizer import SMALLEST
+from minitrain.errors import InputError, unknown_name
+
+STEPS_OF: dict[str, tuple[Step, ...]] = {
+    "gopher": (Filter(GOPHER),),
+    "repetition": (Filter(REPETITION),),
+    "c4": (Edit(sentence_lines), Filter(C4)),
+    "fineweb": (Filter(FINEWEB),),
+}
+HASHES = 128  # of MinHash, at most
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that the output depends on; what is None or 0 is left out."""
+
+    sources: tuple[str, ...]
+    field: str = "text"
+    language: str | None = "en"
+    filters: tuple[str, ...] = ("gopher", "repetition")
+    mask: bool = True
+    test: str | None = None  # a source of texts that must not come in
+    near: float | None = 0.75  # Jaccard similarity
+    passages: int = 0  # signs
+    tokenizer: str | None = None  # a file; else one is trained
+    vocab_size: int = 4096
+    shard_tokens: int = 1 << 26
+    block_bytes: int = 4_000_000  # of text between two saves
+
+    def __post_init__(self) -> None:
+        check_sources(self.sources)
+        for name in self.filters:
+            if name not in STEPS_OF:
+                raise unknown_name("filter", name, STEPS_OF)
+        if self.language is not None:
+            language_rule(self.language)
+        if self.near is not None:
+            choose_bands(self.near, HASHES)
+        if self.test is not None:
+            check_sources([self.test])
+        if self.passages < 0 or self.shard_tokens < 1 or self.block_bytes < 1:
+            raise InputError(
+                f"passages {self.passages}, shard_tokens {self.shard_tokens}, block_bytes "
+                f"{self.block_bytes}: use 0 or more, and 1 or more of the others"
+            )
+        if self.tokenizer is None and self.vocab_size < SMALLEST:
+            raise InputError(f"a vocabulary of {self.vocab_size}: use {SMALLEST} or more")
+
+    @property
+    def bands(self) -> Bands | None:
+        return None if self.near is None else choose_bands(self.near, HASHES)
+
+    def steps(self) -> list[Step]:
+        """The cheap ones first, masking last: the test set is looked for in what was written."""
+        steps: list[Step] = []
+        if self.language is not None:
+            steps.append(Filter((language_rule(self.language),)))
+        for name in self.filters:
+            steps += STEPS_OF[name]
+        if self.test is not None:
+            texts = [row["text"] for row in read_rows([self.test], self.field)]
+            steps.append(Filter((TestSet(texts).rule(),)))
+        return [*steps, masked] if self.mask else steps
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"sources": [Path(source).name for source in self.sources]}

@@ -1,0 +1,128 @@
+"""Each published rule: a text on either side of its threshold, which differs in that alone."""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+
+import pytest
+
+from minitrain.data.preparation.filters.c4 import (
+    C4,
+    curly_bracket,
+    lorem_ipsum,
+    sentence_lines,
+    too_few_sentences,
+)
+from minitrain.data.preparation.filters.fineweb import (
+    FINEWEB,
+    line_for_each_few_words,
+    lines_without_end,
+    short_lines,
+    signs_in_repeated_lines,
+)
+from minitrain.data.preparation.filters.gopher import (
+    GOPHER,
+    lines_break_off,
+    mostly_bullets,
+    no_stop_words,
+    too_few_words,
+    too_many_ellipses,
+    too_many_hashes,
+    too_many_words,
+    unusual_word_length,
+    words_without_letters,
+)
+from minitrain.data.preparation.filters.repetition import (
+    REPETITION,
+    commonest_signs,
+    one_n_gram_again_and_again,
+    repeated_lines,
+    repeated_n_grams,
+    repeated_paragraphs,
+    repeated_signs,
+)
+from minitrain.data.preparation.filters.rule import Rule, first_failed, shares_dropped
+
+ALL = (*GOPHER, *REPETITION, *C4, *FINEWEB)
+DISTINCT = " ".join(f"word{i}" for i in range(100))
+
+
+def lines(count: int, marked: int, mark: str, plain: str) -> str:
+    return "\n".join(f"{i}{mark if i < marked else plain}" for i in range(count))
+
+
+BOTH_SIDES = [
+    (too_few_words, "a " * 49, "a " * 50),
+    (too_many_words, "a " * 100_001, "a " * 100_000),
+    (unusual_word_length, "ab abc " * 9, "abc " * 9),
+    (unusual_word_length, "abcdefghijk " * 9, "abcdefghij " * 9),
+    (too_many_hashes, "# " * 2 + "a " * 9, "# " + "a " * 9),
+    (too_many_ellipses, "a... " * 2 + "a " * 9, "a… " + "a " * 9),
+    (mostly_bullets, "- a\n" * 10, "- a\n" * 9 + "a"),
+    (lines_break_off, lines(10, 4, "...", "."), lines(10, 3, "…", ".")),
+    (words_without_letters, "a1 " * 7 + "12 " * 3, "a1 " * 8 + "12 " * 2),
+    (no_stop_words, "the the cat", "The cat with a hat"),
+    (repeated_lines, lines(6, 0, "", "") + "\n0\n1\n2", lines(7, 0, "", "") + "\n0\n1\n2"),
+    (repeated_lines, f"a\nb\nc\nd\n{'x' * 9}\n{'x' * 9}", f"a\nb\nc\nd\n{'x' * 9}\n{'y' * 9}"),
+    (repeated_paragraphs, "a\n\na\n\nb", "a\n\nb\n\nc"),
+    (one_n_gram_again_and_again, f"{DISTINCT} " + "big cat " * 25, DISTINCT + " big cat" * 4),
+    (repeated_n_grams, f"{DISTINCT[:100]} {DISTINCT[:100]}", DISTINCT),
+    (curly_bracket, "if (a) { b", "if (a) b"),
+    (lorem_ipsum, "x Lorem Ipsum x", "ipsum lorem"),
+    (too_few_sentences, "A. B! C? D.", "A. B! C? D. E."),
+    (lines_without_end, lines(9, 1, ".", ""), lines(8, 1, ".", "")),
+    (short_lines, "a\n" * 7 + ("b" * 31 + "\n") * 3, f"a\n{'b' * 31}"),
+    (signs_in_repeated_lines, "ab\n" + "c" * 98 + "\nab\nab", "ab\n" + "c" * 198 + "\nab"),
+    (line_for_each_few_words, "a b c\n" * 4, "a b c d\n" * 4),
+]
+
+
+@pytest.mark.parametrize(("rule", "fails", "passes"), BOTH_SIDES)
+def test_both_sides_of_a_threshold(rule, fails, passes):
+    assert rule(fails) and not rule(passes)
+
+
+def test_every_rule_is_tested_has_a_source_and_judges_any_text():
+    assert {rule.fails for rule in ALL} == {rule for rule, _, _ in BOTH_SIDES}
+    assert len({rule.name for rule in ALL}) == len(ALL)
+    for rule in ALL:
+        assert "20" in rule.source and rule.source[-1].isdigit()
+        for text in ("", " ", "\n", "#", "…", "\ud800", "日本語。"):
+            assert rule.fails(text) in (True, False)
+        assert pickle.loads(pickle.dumps(rule)) == rule, "it can be sent to a worker"
+
+
+PROSE = """The harbour lay quiet when the two brothers came down to the water in the morning.
+They had packed bread, a coil of rope and the old map that nobody else believed in.
+Their boat was small, and it leaked a little, but it had never failed them in a storm.
+"If the wind turns, we go back," said the elder, and he looked at the grey sky for a while.
+The younger did not answer; he was counting the gulls, which is what he did to be calm.
+Far out, beyond the second buoy, a bell was ringing with the swell."""
+
+
+def test_prose_passes_all_rules():
+    assert first_failed(ALL, PROSE) == ""
+
+
+def test_signs_by_hand():
+    assert commonest_signs(["a", "b", "a", "b", "c"], 2) == 6, "'a b' twice, its space counted"
+    assert commonest_signs(["a", "b", "c"], 2) == 0, "once is no repetition"
+    assert repeated_signs(["a", "b", "c", "a", "b", "c"], 3) == 3
+    assert repeated_signs(["a", "a", "a", "a"], 2) == 2, "none counted twice"
+    assert repeated_signs(["a", "b"], 3) == 0
+
+
+def test_sentence_lines():
+    page = "Home | About\nThis is a sentence.\nToo short.\nIt goes on...\nPlease enable Javascript now.\n'So it does here.'"
+    assert sentence_lines(page) == "This is a sentence.\n'So it does here.'"
+    assert sentence_lines("") == ""
+
+
+def test_the_reason_is_the_first_rule_that_fails_and_shares_are_of_each_alone():
+    rules = [Rule(partial(too_few_words, least=3), "mine"), Rule(curly_bracket, "C4 2020")]
+    texts = ["a b c", "a {", "a b {", "a"]
+    reasons = ["", "too_few_words", "curly_bracket", "too_few_words"]
+    assert [first_failed(rules, text) for text in texts] == reasons
+    assert shares_dropped(rules, texts) == {"too_few_words": 0.5, "curly_bracket": 0.5}
+    assert shares_dropped(rules, []) == {"too_few_words": 0.0, "curly_bracket": 0.0}

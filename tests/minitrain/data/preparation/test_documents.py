@@ -1,0 +1,102 @@
+"""Rows from every kind of source, the same every time; what cannot be read is one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pandas as pd
+import pytest
+from datasets import Dataset, load_dataset
+
+from minitrain.data.preparation.documents import check_sources, dataset_rows, read_rows
+from minitrain.errors import InputError
+
+TEXTS = ["one", "two\nlines", "drei ü"]
+
+
+def as_lines(texts=TEXTS) -> str:
+    return "".join(json.dumps({"text": text, "n": 1}) + "\n" for text in texts)
+
+
+def read(*sources, **options) -> list[str]:
+    return [row["text"] for row in read_rows(sources, **options)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "a.jsonl").write_text(as_lines(), encoding="utf-8")
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(as_lines() + "\n")
+    pd.DataFrame({"text": TEXTS, "n": 1}).to_parquet(tmp_path / "c.parquet")
+    (tmp_path / "d.txt").write_text("\n<|endoftext|>\n".join(TEXTS), encoding="utf-8")
+    (tmp_path / ".hidden.txt").write_text("no")
+    (tmp_path / "e.csv").write_text("no")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "c.parquet", "d.txt"])
+def test_each_kind(folder, name):
+    rows = list(read_rows([folder / name]))
+    assert [row["text"] for row in rows] == TEXTS
+    assert len({row["id"] for row in rows}) == 3 and all(name in row["id"] for row in rows)
+
+
+def test_a_folder_is_read_in_order_of_name(folder):
+    assert read(folder) == TEXTS * 4 == read(str(folder))
+    assert read(folder / "a.jsonl", folder / "d.txt") == TEXTS * 2
+
+
+def test_another_field(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"content": "x"}\n')
+    assert read(tmp_path / "a.jsonl", field="content") == ["x"]
+    with pytest.raises(InputError, match=r"it has content.*--field"):
+        read(tmp_path / "a.jsonl")
+
+
+def test_datasets_streaming_or_not(folder):
+    whole = Dataset.from_list([{"text": text, "n": 1} for text in TEXTS])
+    streamed = load_dataset(
+        "json", data_files=str(folder / "a.jsonl"), split="train", streaming=True
+    )
+    for rows in (whole, whole.to_iterable_dataset(), streamed):
+        found = list(dataset_rows(rows, "mine"))
+        assert found[1] == {"text": TEXTS[1], "id": "mine:1"} and len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.jsonl", b'{"text": ', "no JSON lines"),
+        ("a.jsonl", b'{"text": "\xff"}', "no JSON lines"),
+        ("a.jsonl", b"[1]", "no field 'text'"),
+        ("a.jsonl", b'{"text": 3}', "is 3 and no text"),
+        ("a.jsonl", b'{"text": null}', "is None and no text"),
+        ("a.jsonl.gz", b"no gzip", "no JSON lines"),
+        ("a.parquet", b"no parquet", "no Parquet"),
+        ("a.pdf", b"", "of no kind"),
+        ("a.txt", b"\xff", "not UTF-8"),
+    ],
+)
+def test_what_cannot_be_read_is_told(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=says):
+        read(tmp_path / name)
+
+
+def test_sources_are_checked_before_any_work(tmp_path, folder):
+    check_sources([folder, "sotu", "hub:some/name"])
+    (tmp_path / "empty").mkdir()
+    for sources, says in (([], "no source"), (["nowhere"], "no file or folder nowhere")):
+        with pytest.raises(InputError, match=says):
+            check_sources(sources)
+    with pytest.raises(InputError, match="holds no"):
+        check_sources([tmp_path / "empty"])
+    with pytest.raises(InputError, match="of no kind"):
+        check_sources([folder / "e.csv"])
+
+
+def test_a_hub_that_cannot_be_read_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InputError, match="give a local file"):
+        read(f"hub:{tmp_path}/nothing/here")
