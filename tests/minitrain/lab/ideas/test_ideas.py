@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
-from PIL import Image
 
 from minitrain.finetuning.adapt import adapt, trainable_parameters
 from minitrain.lab import ideas
@@ -87,10 +86,12 @@ def values(choice: Choice) -> list:
 
 
 def positions(schematic: Schematic) -> list[dict]:
-    """The defaults, and each handle at its ends."""
-    found = [{}]
+    """The defaults, and each handle at its ends, each position once."""
+    start = {name: default_of(name, choice) for name, choice in schematic.choices.items()}
+    found = [start]
     for name, choice in schematic.choices.items():
-        found += [{name: values(choice)[0]}, {name: values(choice)[-1]}]
+        ends = (start | {name: values(choice)[at]} for at in (0, -1))
+        found += [position for position in ends if position not in found]
     return found
 
 
@@ -104,10 +105,9 @@ CASES = [
 @pytest.mark.parametrize("schematic, position", CASES)
 def test_all_words_can_be_read(schematic: Schematic, position: dict):
     """Inside the picture, none on another, each with a contrast of 4.5 to what is behind it."""
-    full = {name: values(choice)[0] for name, choice in schematic.choices.items()} | position
     with canvas(width=schematic.size[0], height=schematic.size[1]) as (fig, ax):
         fig.set_dpi(80)
-        schematic.titled(ax, **full)
+        schematic.titled(ax, **position)
         texts = [t for t in fig.findobj(Text) if t.get_text() and t.get_visible()]
         fig.draw_without_rendering()
         fig.draw_without_rendering()  # the layout has settled
@@ -140,9 +140,10 @@ def tick_labels(ax) -> list[Text]:
 
 
 def pixels(fig) -> np.ndarray:
-    buffer = io.BytesIO()
-    fig.savefig(buffer, format="png", dpi=fig.dpi)
-    return np.asarray(Image.open(buffer).convert("RGB"))
+    """(height, width, 3)"""
+    page = FigureCanvasAgg(fig)
+    page.draw()
+    return np.asarray(page.buffer_rgba())[:, :, :3]
 
 
 @pytest.mark.parametrize("name", ALL)
