@@ -11,7 +11,7 @@ from minitrain.errors import InputError
 from minitrain.model.hub.load import load_pretrained
 from minitrain.model.hub.text import TextFiles
 from minitrain.model.transformer import Transformer
-from minitrain.reliability.checkpoint import checkpoints, newest_checkpoint
+from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 WANTED = ["*.json", "*.safetensors", "tokenizer.model", "merges.txt", "*.jinja"]

@@ -8,9 +8,11 @@ where there was none yet, the same command or --resume begins anew.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -28,9 +30,10 @@ from minitrain.model.config import ModelConfig
 from minitrain.parallel.pipeline.timeline import bubble_fraction
 from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
-from minitrain.reliability.checkpoint import checkpoints
+from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints
 from minitrain.training.loop import StepRecord, TrainResult, train
 from minitrain.training.report import Reporter, describe_loss
+from minitrain.training.state import TrainState
 
 SAVE_SECONDS = 60.0
 SAMPLE_TOKENS = 120
@@ -105,15 +108,19 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
 
 
 class Saver:
-    """A callback that saves once a minute, at the same steps on every rank."""
+    """A callback that saves once a minute, at the same steps on every rank. Where the disk is full,
+    the training goes on, and a minute later it tries again."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Any):
         self.run, self.next = run, run.state.seconds + SAVE_SECONDS
 
     def __call__(self, record: StepRecord) -> None:
         if record.seconds >= self.next:
             self.next = record.seconds + SAVE_SECONDS
-            self.run.save()
+            try:
+                self.run.save()
+            except NotSaved as error:
+                print(f"\n{error}; the training goes on", file=sys.stderr)
 
 
 def parameters_text(config: ModelConfig) -> str:
@@ -155,7 +162,7 @@ def mesh_text(wiring: OnMesh) -> str:
 
 def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
     """Saves, evaluates, samples; the summary, or for an interrupted run how to go on."""
-    whole = run.save().model
+    whole = last_save(run).model
     command = f"python -m minitrain train --out {run.job.folder} --resume"
     if result.interrupted:
         return f"stopped after step {run.state.step:,} and saved; go on with: {command}"
@@ -171,6 +178,16 @@ def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
         f"saved     {run.job.folder}; go on with: {command} --minutes N",
     ]
     return "\n".join(lines)
+
+
+def last_save(run: Run) -> TrainState:
+    """The last chance to save: of a save that failed before, nobody need hear any more."""
+    try:
+        whole = run.save()
+    except NotSaved:
+        whole = run.save()
+    run.saver.wait()
+    return whole
 
 
 def sample(run: Run, model: nn.Module) -> str:

@@ -18,20 +18,20 @@ from safetensors.torch import load_file
 from minitrain.errors import InputError
 from minitrain.generators import restore_torch, torch_states
 from minitrain.parallel.ddp import all_reduce_gradients
-from minitrain.reliability.checkpoint import (
+from minitrain.reliability.checkpoint.contents import CheckpointRanks, own_names, whole_layout
+from minitrain.reliability.checkpoint.folder import (
     MANIFEST,
-    CheckpointRanks,
     checkpoints,
-    load_checkpoint,
     newest_checkpoint,
-    own_names,
-    save_checkpoint,
     verify,
 )
+from minitrain.reliability.checkpoint.keep import Keep
+from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import Peers, train
 
-from ..training.toys import toy_state
+from ...training.toys import toy_state
 
 CONFIG = {"lr": 0.02, "warmup": 0.2, "accumulate": 2}
 
@@ -109,10 +109,10 @@ def test_the_models_tensors_may_have_other_names(tmp_path):
         return {f"hub.{name}": tensor.t() for name, tensor in own_names(model).items()}
 
     state = trained(toy_state(), 2)
-    folder = save_checkpoint(tmp_path, state, named=named)
+    folder = save_checkpoint(tmp_path, state, layout=whole_layout(named))
     stored = load_file(folder / "model.safetensors")
     assert torch.equal(stored["hub.head.weight"].t(), state.model.head.weight)
-    other = load_checkpoint(folder, toy_state(seed=4), named=named)
+    other = load_checkpoint(folder, toy_state(seed=4), layout=whole_layout(named))
     assert bits(other) == bits(state)
 
 
@@ -131,7 +131,7 @@ def test_files_counts_and_manifest(tmp_path):
 def test_keeps_the_newest_ones(tmp_path):
     state = toy_state()
     for step in (1, 2, 3, 4):
-        save_checkpoint(tmp_path, trained(state, step), keep=2)
+        save_checkpoint(tmp_path, trained(state, step), keep=Keep(2))
     assert [path.name[-1] for path in checkpoints(tmp_path)] == ["3", "4"]
     assert newest_checkpoint(tmp_path).name.endswith("4")
     before = newest_checkpoint(tmp_path).stat().st_mtime_ns
@@ -156,36 +156,36 @@ def test_a_half_written_one_is_never_seen_and_is_cleared_away(tmp_path):
 def test_one_that_was_being_removed_is_never_seen_and_is_cleared_away(tmp_path, monkeypatch):
     state = toy_state()
     for step in (1, 2):
-        save_checkpoint(tmp_path, trained(state, step), keep=2)
+        save_checkpoint(tmp_path, trained(state, step), keep=Keep(2))
 
     def killed(folder):
         (folder / "model.safetensors").unlink()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("minitrain.reliability.checkpoint.shutil.rmtree", killed)
-        save_checkpoint(tmp_path, trained(state, 3), keep=2)
+        patch.setattr("minitrain.reliability.checkpoint.folder.shutil.rmtree", killed)
+        save_checkpoint(tmp_path, trained(state, 3), keep=Keep(2))
     assert [verify(folder)["step"] for folder in checkpoints(tmp_path)] == [2, 3]
-    save_checkpoint(tmp_path, trained(state, 4), keep=2)
+    save_checkpoint(tmp_path, trained(state, 4), keep=Keep(2))
     assert sorted(path.name[-1] for path in tmp_path.iterdir()) == ["3", "4"]
 
 
 SAVE_FOR_EVER = """
 import sys
 from pathlib import Path
-from minitrain.reliability.checkpoint import save_checkpoint
+from minitrain.reliability.checkpoint.save import save_checkpoint
 from tests.minitrain.training.toys import toy_state
 state = toy_state(width=int(sys.argv[2]))
 while True:
     state.step += 1
-    save_checkpoint(Path(sys.argv[1]), state, keep=2)
+    save_checkpoint(Path(sys.argv[1]), state)
     print(state.step, flush=True)
 """
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
 def test_kill_9_at_any_moment_leaves_one_that_loads(tmp_path):
-    width, root = 20_000, Path(__file__).parents[3]
+    width, root = 20_000, Path(__file__).parents[4]
     saver = subprocess.Popen(
         [sys.executable, "-c", SAVE_FOR_EVER, str(tmp_path), str(width)],
         cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE, text=True,
