@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,8 @@ class BackgroundSaver:
 
     `optimizer` is the one that moves the weights: its step waits for the copy. Whoever writes to
     weights or to its state in another way calls `wait_copied` first. `stall_seconds` is how long
-    the training has waited for all of it, the copies and the saves before among them.
+    the training has waited for all of it, the copies and the saves before among them. `after` is
+    called on rank 0, beside the training, with each checkpoint that is complete: to upload it.
     """
 
     def __init__(
@@ -56,13 +57,14 @@ class BackgroundSaver:
         ranks: CheckpointRanks = ALONE,
         keep: Keep = NEWEST_TWO,
         layout: Layout | None = None,
+        after: Callable[[Path], object] = lambda checkpoint: None,
     ) -> None:
         if not hasattr(optimizer, "register_step_pre_hook"):
             raise InputError(
                 f"{type(optimizer).__name__} has no register_step_pre_hook, by which its step "
                 "would wait for the copy: give a torch optimizer, or use save_checkpoint"
             )
-        self.run, self.ranks, self.keep = run, ranks, keep
+        self.run, self.ranks, self.keep, self.after = run, ranks, keep, after
         self.layout = layout or whole_layout()
         self.room: dict[str, Tensor] = {}  # the copies' memory, used again and again
         self.stall_seconds = 0.0
@@ -124,7 +126,9 @@ class BackgroundSaver:
                 what = self._with_copies(what, lambda name: name in what.still)
             finally:
                 self._copied.set()
-            finish(self.run, step, what, self.ranks, self.keep, error)
+            checkpoint = finish(self.run, step, what, self.ranks, self.keep, error)
+            if self.ranks.rank == 0:
+                self.after(checkpoint)
         except NotSaved as failed:
             self._failed = failed
         except Exception as failed:  # in a thread of its own: carried to the trainer, not lost

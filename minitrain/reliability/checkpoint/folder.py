@@ -1,7 +1,7 @@
 """A run's checkpoints on the disk: what makes each of them whole, whatever dies when.
 
-    runs/NAME/.step-00000120.saving/     each rank writes its files, flushes them, then its *vote*: a
-                                         small file with their checksums, or the reason why not
+    runs/NAME/.step-00000120.saving/     each rank writes its files, flushes them, then its *vote*:
+                                         their checksums in a small file, or the reason why not
              … /manifest.json            by rank 0, when all votes are there
     runs/NAME/step-00000120/             one atomic rename
 
@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 
 from minitrain.errors import InputError
-from minitrain.paths import write_atomically
 from minitrain.reliability.checkpoint.files import Checksums, checksums, flush_folder, write_file
 from minitrain.reliability.checkpoint.keep import Keep
 
@@ -102,10 +101,17 @@ def begin(run: Path, step: int) -> None:
     saving_folder(run, step).mkdir(parents=True)
 
 
-def vote(run: Path, step: int, rank: int, files: Checksums, error: str = "") -> None:
-    """This rank's last word on a step: what it wrote, or why it could not."""
+def vote(run: Path, step: int, rank: int, files: Checksums) -> None:
+    """This rank's last word on a step: all of these are on the disk."""
     path = saving_folder(run, step) / f".vote-{rank:03d}"
-    write_atomically(path, json.dumps({"files": files, "error": error}))
+    new = path.with_suffix(".new")
+    write_file(new, json.dumps(files).encode())
+    os.replace(new, path)
+
+
+def vote_against(run: Path, step: int, rank: int) -> None:
+    """This rank could not write its part; an empty file finds room on a full disk."""
+    (saving_folder(run, step) / f".vote-{rank:03d}.failed").touch()
 
 
 def commit(run: Path, step: int, ranks: int, keep: Keep, patience: float | None = None) -> Path:
@@ -113,9 +119,7 @@ def commit(run: Path, step: int, ranks: int, keep: Keep, patience: float | None 
     saving, final = saving_folder(run, step), final_folder(run, step)
     try:
         votes = _votes(saving, ranks, PATIENCE_SECONDS if patience is None else patience)
-        if errors := [own["error"] for own in votes if own["error"]]:
-            raise NotSaved(errors[0])
-        files = {name: checksum for own in votes for name, checksum in own["files"].items()}
+        files = {name: checksum for own in votes for name, checksum in own.items()}
         manifest = {"step": step, "ranks": ranks, "files": dict(sorted(files.items()))}
         write_file(saving / MANIFEST, json.dumps(manifest, indent=1).encode())
         for path in saving.glob(".vote-*"):
@@ -123,12 +127,23 @@ def commit(run: Path, step: int, ranks: int, keep: Keep, patience: float | None 
         flush_folder(saving)
         os.rename(saving, final)
     except BaseException:
-        shutil.rmtree(saving, ignore_errors=True)
+        give_up(run, step)
         raise
     flush_folder(run)
     for old in keep.doomed(map(step_of, checkpoints(run))):
         _remove(final_folder(run, old))
     return final
+
+
+def give_up(run: Path, step: int) -> None:
+    """Renamed first: a rank that still writes must not put a file into a folder that goes."""
+    saving = saving_folder(run, step)
+    gone = saving.with_suffix(".given-up")
+    try:
+        os.rename(saving, gone)
+    except OSError:
+        return  # there is none, or nobody may write here
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def was_committed(run: Path, step: int, patience: float | None = None) -> bool:
@@ -148,7 +163,10 @@ def clear_leftovers(run: Path) -> None:
 def _votes(saving: Path, ranks: int, patience: float) -> list[dict]:
     until = time.monotonic() + patience
     while True:
-        found = sorted(saving.glob(".vote-*"))
+        found = sorted(saving.glob(".vote-[0-9][0-9][0-9]"))
+        if against := sorted(saving.glob(".vote-*.failed")):
+            rank = int(against[0].stem.removeprefix(".vote-"))
+            raise NotSaved(f"rank {rank} could not write its part")
         if len(found) == ranks:
             return [json.loads(path.read_text()) for path in found]
         if time.monotonic() > until or not _is_running():

@@ -9,8 +9,8 @@ Cost: 12 bytes a parameter in float32 (weight and AdamW's two means) at the disk
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from minitrain.reliability.checkpoint.contents import (
@@ -31,6 +31,7 @@ from minitrain.reliability.checkpoint.folder import (
     saving_folder,
     step_of,
     vote,
+    vote_against,
     was_committed,
 )
 from minitrain.reliability.checkpoint.keep import NEWEST_TWO, Keep
@@ -81,13 +82,13 @@ def finish(
 ) -> Path:
     """Writes this rank's part, and waits for the others': the checkpoint, or NotSaved on each."""
     reason: Exception | None = error
-    if reason is None and saving_folder(run, step).is_dir():
+    if saving_folder(run, step).is_dir():
         reason = _write(run, step, what, ranks.rank)
         if ranks.rank == 0:
             try:
                 commit(run, step, ranks.size, keep)
             except (OSError, NotSaved) as failed:
-                reason = failed
+                reason = reason or failed
     if was_committed(run, step):
         return final_folder(run, step)
     raise not_saved(run, step, reason) from reason
@@ -109,10 +110,8 @@ def _write(run: Path, step: int, what: Contents, rank: int) -> Exception | None:
     try:
         vote(run, step, rank, write_contents(folder, what))
     except OSError as error:
-        try:
-            vote(run, step, rank, {}, f"rank {rank}: {error.strerror}")
-        except OSError:
-            shutil.rmtree(folder, ignore_errors=True)  # no room even for that: all see it gone
+        with suppress(OSError):  # where not even that is possible, the others' patience ends
+            vote_against(run, step, rank)
         return error
     return None
 
