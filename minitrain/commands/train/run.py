@@ -21,7 +21,6 @@ from torch import nn
 from minitrain.commands.train.mesh_check import FLAGS
 from minitrain.commands.train.options import LOCK_FILE, LOG_FILE, RUN_FILE, Job
 from minitrain.commands.train.setup import Run, prepare
-from minitrain.commands.train.stopping import stop_on_signals
 from minitrain.commands.train.wiring import OnMesh
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
@@ -31,6 +30,7 @@ from minitrain.parallel.pipeline.timeline import bubble_fraction
 from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
 from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints
+from minitrain.reliability.stopping import stop_on_signals
 from minitrain.training.loop import StepRecord, TrainResult, train
 from minitrain.training.report import Reporter, describe_loss
 from minitrain.training.state import TrainState
