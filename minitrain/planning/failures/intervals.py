@@ -54,7 +54,7 @@ def simulated_shares(
     gaps: np.ndarray, save_seconds: float, restart_seconds: float, intervals: np.ndarray
 ) -> np.ndarray:
     """The same, (K,), counted for each of the `intervals` over the same failures, `gaps` (n,)
-    seconds apart: after a restart a run saves after each τ, until it fails; what is whole counts."""
+    seconds apart: after a restart a run saves after each τ until it fails. What is saved counts."""
     left = np.maximum(gaps - restart_seconds, 0.0)
     whole = [np.floor(left / (interval + save_seconds)).sum() for interval in intervals]
     return intervals * np.array(whole) / gaps.sum()

@@ -71,7 +71,8 @@ class BackgroundSaver:
         self._copied = threading.Event()
         self._copied.set()
         self._writer: threading.Thread | None = None
-        self._failed: Exception | None = None
+        self._failed: NotSaved | None = None
+        self._behind: InputError | None = None
         optimizer.register_step_pre_hook(lambda *_: self.wait_copied())
 
     def save(self, state: TrainState, files: Mapping[str, bytes] | None = None) -> None:
@@ -101,10 +102,13 @@ class BackgroundSaver:
             self.stall_seconds += time.perf_counter() - began
 
     def wait(self) -> None:
-        """Until the last save is complete: at the end of a run. NotSaved where it is not."""
+        """Until the last save is complete: at the end of a run. NotSaved where it is not, and on
+        rank 0 InputError where `after` failed for the last one."""
         began = time.perf_counter()
         try:
             self._join()
+            if self._behind is not None:
+                raise self._behind
         finally:
             self.stall_seconds += time.perf_counter() - began
 
@@ -127,14 +131,25 @@ class BackgroundSaver:
             finally:
                 self._copied.set()
             checkpoint = finish(self.run, step, what, self.ranks, self.keep, error)
-            if self.ranks.rank == 0:
-                self.after(checkpoint)
+            self._follow_up(checkpoint)
         except NotSaved as failed:
             self._failed = failed
         except Exception as failed:  # in a thread of its own: carried to the trainer, not lost
             self._failed = NotSaved(f"step {step} was not saved in {self.run}: {failed!r}")
         if self._failed and not threading.main_thread().is_alive():
             print(f"{self._failed}: call wait() before the process ends", file=sys.stderr)
+
+    def _follow_up(self, checkpoint: Path) -> None:
+        """On rank 0 alone, whose error the others cannot know of: so it is raised at the end."""
+        if self.ranks.rank > 0:
+            return
+        try:
+            self.after(checkpoint)
+        except Exception as failed:
+            self._behind = InputError(f"{checkpoint} is whole, but what follows failed: {failed}")
+            print(f"{self._behind}; the training goes on", file=sys.stderr)
+        else:
+            self._behind = None
 
     def _record(self, what: Contents) -> torch.cuda.Event | None:
         """A GPU may still be at work on the weights when `save` is called."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from minitrain.errors import InputError
 from minitrain.generators import generator_states
@@ -72,12 +73,29 @@ def whole_layout(named: Named = own_names) -> Layout:
     def layout(state: TrainState, ranks: CheckpointRanks) -> Placed:
         if state.model is None:  # the whole one was put together on another rank
             return Placed([], [])
+        check_whole(state.model)
         writes = ranks.rank == 0
         weights = named(state.model)
         places = [(whole_place(n, t.shape, writes), t) for n, t in weights.items()]
         return Placed(places, whole_parameters(state, writes))
 
     return layout
+
+
+def check_whole(model: nn.Module) -> None:
+    """InputError where this rank has parts of the model only, which one rank alone cannot save."""
+    whole = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+    parameters = list(model.parameters())
+    if any(isinstance(p, DTensor) for p in parameters):
+        raise InputError(
+            "the model's parameters are DTensors, of which a rank has a part: save it with "
+            "torch.distributed.checkpoint; load_torch_checkpoint reads that"
+        )
+    if any(id(p) not in whole or hasattr(p, "mesh_layout") for p in parameters):
+        raise InputError(
+            "the model's parameters are parts of it: give layout=zero_layout(zero) for ZeRO, "
+            "layout=mesh_layout(parts) for a mesh"
+        )
 
 
 def whole_parameters(state: TrainState, writes: bool = True) -> list[Place]:

@@ -56,8 +56,8 @@ class Part(NamedTuple):
 
 
 class NeighbourMemory:
-    """`shelf` is this *node's* folder in memory; `apart`: how many ranks a node has, so that the
-    neighbour is on another one."""
+    """`shelf` is this *node's* folder in memory, of this run alone; `apart`: how many ranks a node
+    has, so that the neighbour is on another one."""
 
     def __init__(self, group: Group, shelf: Path, apart: int = 1) -> None:
         if group.size > 1 and apart % group.size == 0:

@@ -109,7 +109,7 @@ def _write(run: Path, step: int, what: Contents, rank: int) -> Exception | None:
     folder = saving_folder(run, step)
     try:
         vote(run, step, rank, write_contents(folder, what))
-    except OSError as error:
+    except Exception as error:  # whatever it is, the others must not wait for this rank
         with suppress(OSError):  # where not even that is possible, the others' patience ends
             vote_against(run, step, rank)
         return error

@@ -22,10 +22,13 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from minitrain.__main__ import app
-from minitrain.commands.train import run
+from minitrain.commands.train import run, wiring
 from minitrain.commands.train import text as train_text
 from minitrain.errors import InputError
+from minitrain.optimizers.groups import clip_by_global_norm
 from minitrain.reliability.checkpoint.folder import begin, newest_checkpoint
+from minitrain.reliability.events import EventLog
+from minitrain.training.loop import Peers
 
 SMALL = ["--preset", "0.5M", "--batch", "4", "--length", "64", "--dtype", "float32"]
 ROOT = Path(__file__).parents[4]
@@ -223,7 +226,7 @@ def test_kill_9_before_the_first_checkpoint_is_no_dead_end(text):
 
 DIE_IN_THE_FOURTH_SAVE = """
 import os, sys
-from minitrain.commands.train import run
+from minitrain.commands.train import run, wiring
 from minitrain.__main__ import main
 renamed = []
 def rename(*paths):
@@ -270,8 +273,29 @@ def test_a_full_disk_is_told_and_the_training_goes_on(text, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "step 3 was not saved in full (No space left on device)" in result.output
     assert newest_checkpoint(Path("full")).name == "step-00000009"
+    events = EventLog(Path("full") / "events.jsonl").read()
+    assert [event["event"] for event in events] == ["not saved"]
     train(*common, "whole")
     assert final_bits(Path("full")) == final_bits(Path("whole"))
+
+
+def test_a_step_out_of_line_is_left_out_and_in_the_log(text, monkeypatch):
+    """The 30th batch's gradients are made a thousand times as large."""
+    seen = []
+
+    def spiking(parameters, limit):
+        seen.append(1)
+        for p in parameters:
+            p.grad.mul_(1000.0 if len(seen) == 30 else 1.0)
+        return clip_by_global_norm(parameters, limit)
+
+    monkeypatch.setattr(wiring, "ALONE", Peers(clip=spiking))
+    train(*SMALL, "--steps", "32", "--data", str(text), "--skip-spikes", "--out", "run")
+    events = EventLog(Path("run") / "events.jsonl").read()
+    assert [(event["event"], event["step"]) for event in events] == [("skipped", 29)]
+    assert len(log(Path("run"))) == 32 and len(seen) == 33
+    with pytest.raises(InputError, match="--skip-spikes is for data-parallel ranks"):
+        train(*SMALL, "--steps", "2", "--skip-spikes", "--tp", "2", "--out", "mesh")
 
 
 def launched_rank(parent: psutil.Process) -> psutil.Process:
