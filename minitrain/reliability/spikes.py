@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from minitrain.errors import InputError
+from minitrain.reliability.checkpoint.contents import ALONE, Layout, whole_layout
 from minitrain.reliability.events import EventLog
 from minitrain.training.state import TrainState
 
@@ -52,6 +53,7 @@ class SpikeGuard:
 
     z: deviations; `warmup` steps are taken unseen, unless they are not finite. After `patience`
     skipped steps in a row it goes back to a copy at least `back` steps old, at most `most` times.
+    `layout`: of the model's parts, as for a checkpoint.
     """
 
     state: TrainState
@@ -61,6 +63,7 @@ class SpikeGuard:
     patience: int = 3
     back: int = 20
     most: int = 5
+    layout: Layout = field(default_factory=whole_layout)
     loss: Running = field(default_factory=Running)
     norm: Running = field(default_factory=Running)
     skipped: int = 0  # in a row
@@ -106,18 +109,20 @@ class SpikeGuard:
         self.rollbacks, self.skipped = self.rollbacks + 1, 0
         before, kept = self.state.step, self.copies[0]
         with torch.no_grad():
-            for name, tensor in self.state.model.state_dict(keep_vars=True).items():
-                tensor.copy_(kept["model"][name])
+            placed = self.layout(self.state, ALONE)
+            for (_, tensor), old in zip(placed.weights, kept["weights"]):
+                tensor.copy_(old)
         self.state.optimizer.load_state_dict(copy.deepcopy(kept["optimizer"]))
+        placed.settle()
         self.state.step = kept["step"]  # the loader stays: other batches
         self.copies = [kept]
         self._note("rolled back", since=before)
 
     def _copy(self) -> dict[str, Any]:
-        model = self.state.model.state_dict()
+        weights = self.layout(self.state, ALONE).weights
         return {
             "step": self.state.step,
-            "model": {name: tensor.clone() for name, tensor in model.items()},
+            "weights": [tensor.detach().clone() for _, tensor in weights],
             "optimizer": copy.deepcopy(self.state.optimizer.state_dict()),
         }
 

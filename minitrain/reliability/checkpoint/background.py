@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from minitrain.reliability.checkpoint.contents import (
     whole_layout,
 )
 from minitrain.reliability.checkpoint.files import Box
-from minitrain.reliability.checkpoint.folder import NotSaved, final_folder
+from minitrain.reliability.checkpoint.folder import NotSaved, final_folder, vote_against
 from minitrain.reliability.checkpoint.keep import NEWEST_TWO, Keep
 from minitrain.reliability.checkpoint.save import finish, prepare
 from minitrain.training.state import TrainState
@@ -124,10 +125,9 @@ class BackgroundSaver:
         self, step: int, what: Contents, error: OSError | None, event: torch.cuda.Event | None
     ) -> None:
         try:
-            if event is not None:
-                event.synchronize()
             try:
-                what = self._with_copies(what, lambda name: name in what.still)
+                with _beside(event):
+                    what = self._with_copies(what, lambda name: name in what.still)
             finally:
                 self._copied.set()
             checkpoint = finish(self.run, step, what, self.ranks, self.keep, error)
@@ -136,6 +136,8 @@ class BackgroundSaver:
             self._failed = failed
         except Exception as failed:  # in a thread of its own: carried to the trainer, not lost
             self._failed = NotSaved(f"step {step} was not saved in {self.run}: {failed!r}")
+            with suppress(OSError):  # the others must not wait for this rank
+                vote_against(self.run, step, self.ranks.rank)
         if self._failed and not threading.main_thread().is_alive():
             print(f"{self._failed}: call wait() before the process ends", file=sys.stderr)
 
@@ -154,11 +156,8 @@ class BackgroundSaver:
     def _record(self, what: Contents) -> torch.cuda.Event | None:
         """A GPU may still be at work on the weights when `save` is called."""
         tensors = [tensor for boxes in what.tensors.values() for _, tensor, _ in boxes]
-        if not any(tensor.is_cuda for tensor in tensors):
-            return None
-        event = torch.cuda.Event()
-        event.record()
-        return event
+        on_gpu = [tensor for tensor in tensors if tensor.is_cuda]
+        return torch.cuda.current_stream(on_gpu[0].device).record_event() if on_gpu else None
 
     def _with_copies(self, what: Contents, wanted: Any) -> Contents:
         """The tensors that are `wanted` replaced by copies in CPU memory."""
@@ -181,3 +180,12 @@ class BackgroundSaver:
             room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             self.room[key] = room
         return room.copy_(tensor)
+
+
+def _beside(event: torch.cuda.Event | None) -> AbstractContextManager:
+    """A GPU's copies on a stream of their own, once the weights are what they were at the save:
+    else they would stand in line behind the next step's kernels."""
+    if event is None:
+        return nullcontext()
+    event.synchronize()
+    return torch.cuda.stream(torch.cuda.Stream(event.device))

@@ -82,11 +82,13 @@ def verify(folder: Path) -> dict:
 
 
 def newest_whole(run: Path) -> Path | None:
-    """The newest checkpoint whose files are what its manifest says; None where there is none."""
+    """The newest checkpoint whose files are what its manifest says; None where there is none. By
+    one rank: newer ones, which are damaged, are renamed, so that the run can save these steps."""
     for folder in reversed(checkpoints(run)):
         try:
             verify(folder)
         except InputError:
+            os.rename(folder, folder.with_name(f"damaged-{folder.name}"))
             continue
         return folder
     return None

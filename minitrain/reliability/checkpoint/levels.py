@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from minitrain.reliability.checkpoint.contents import ALONE, CheckpointRanks
-from minitrain.reliability.checkpoint.folder import newest_whole, step_of
+from minitrain.reliability.checkpoint.folder import checkpoints, newest_whole, step_of
 from minitrain.reliability.checkpoint.neighbour import NeighbourMemory
 from minitrain.reliability.checkpoint.remote import download, remote_steps
 
@@ -27,14 +27,18 @@ def newest_of_levels(
 ) -> Path | None:
     """The newest step of any level, as a whole checkpoint in the run's folder; None: begin anew.
 
-    All ranks call it. One that is damaged on the disk is passed over. Where two levels have the
+    All ranks call it. One that is damaged on the disk is put aside. Where two levels have the
     same step, the nearer one's is taken.
     """
+    if ranks.rank == 0:
+        newest_whole(run)  # puts aside what is damaged
+    ranks.barrier()
     if memory is not None:
         memory.recover(run)
     if url is not None and ranks.rank == 0:
-        here, there = newest_whole(run), remote_steps(url)
-        if there and (here is None or there[-1] > step_of(here)):
+        here, there = checkpoints(run), remote_steps(url)
+        if there and (not here or there[-1] > step_of(here[-1])):
             download(url, run, there[-1])
     ranks.barrier()
-    return newest_whole(run)
+    found = checkpoints(run)
+    return found[-1] if found else None

@@ -32,6 +32,7 @@ def upload(checkpoint: Path, url: str, keep: Keep = NEWEST_TWO) -> None:
     """Copies a complete checkpoint to url/step-…, and removes those that `keep` does not name."""
     there, root = _open(url)
     folder = f"{root}/{checkpoint.name}"
+    there.makedirs(folder, exist_ok=True)  # a store has none, a mounted folder does
     names = sorted(path.name for path in checkpoint.iterdir())
     for name in [*(name for name in names if name != MANIFEST), MANIFEST]:
         there.put_file(str(checkpoint / name), f"{folder}/{name}")

@@ -85,10 +85,12 @@ def test_a_group_has_a_neighbour():
 @pytest.fixture
 def url():
     yield "memory://runs/a"
-    fsspec.filesystem("memory").rm("/runs", recursive=True)
+    fsspec.filesystem("memory").store.clear()
 
 
-def test_up_to_a_store_and_down_again(tmp_path, url):
+@pytest.mark.parametrize("mounted", [False, True])
+def test_up_to_a_store_and_down_again(tmp_path, url, mounted):
+    url = f"file://{tmp_path}/far/away" if mounted else url
     state = toy_state(dropout=0.3)
     for step in (1, 2, 3):
         upload(save_checkpoint(tmp_path / "a", trained(state, step)), url, Keep(1, every=1))
@@ -126,4 +128,6 @@ def test_the_newest_level_wins_and_damage_is_passed_over(tmp_path, url):
     newest = checkpoints(run)[-1] / "progress.json"
     newest.write_text(newest.read_text() + " ")
     assert step_of(newest_of_levels(run, url=url)) == 1
+    save_checkpoint(run, trained(load_checkpoint(run, toy_state(seed=3)), 2))
+    assert step_of(newest_of_levels(run)) == 2, "the step is saved anew; the damaged one lies aside"
     assert newest_of_levels(tmp_path / "empty") is None
