@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[4]
-FEW = [("sync", 6), ("background", 6), ("ranks", 3)]
+FEW = [("sync", 4), ("background", 4), ("ranks", 2)]
 MANY = [("sync", 70), ("background", 70), ("ranks", 60)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints, commi
 from minitrain.reliability.checkpoint.keep import NEWEST_TWO
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
+from minitrain.reliability.events import EventLog
+from minitrain.training.loop import StepRecord
+from minitrain.training.report import Reporter
 
 from ...training.toys import toy_state
 from .test_save_and_load import bits, trained
@@ -82,6 +86,27 @@ def save_with_little_room(group, run, size):
             said = str(error)
     save_checkpoint(run, trained(state, 3), ranks=ranks)
     return said
+
+
+def test_the_logs_wait_for_room_or_say_it_elsewhere(tmp_path, capsys):
+    reporter = Reporter(tmp_path / "log.csv", lambda: 1.0)
+    record = StepRecord(1, 10, 5, 0.1, 2.0, 0.1, 1.0, 50.0)
+    reporter(record)
+    log = EventLog(tmp_path / "events.jsonl")
+    log.write("saved", 1, text="x" * reporter.log.stat().st_size)
+    with Room(reporter.log.stat().st_size + 10):
+        reporter(replace(record, step=2))
+        reporter(replace(record, step=3))
+        log.write("not saved", 3)
+    assert len(reporter.log.read_text().splitlines()) == 2, "and no half line"
+    reporter(replace(record, step=4))
+    reporter.close()
+    lines = reporter.log.read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["step", "1", "2", "3", "4"]
+    assert [event["event"] for event in log.read()] == ["saved"]
+    said = capsys.readouterr().err
+    assert '"event": "not saved"' in said
+    assert said.count("its lines wait for room") == 1
 
 
 def save_where_nobody_may(group, run):
