@@ -12,7 +12,7 @@ own in this list, and `make check` holds that:
     ranks         `launch` and `Group`: processes that talk, and that say where they hang
     training      the loop: loss, step, state, report
     memory        recomputation, its placement, offload, a paged optimizer
-    reliability   checkpoints
+    reliability   checkpoints; spikes, slow, hung and corrupt ranks; restarts
     parallel      DDP, meshes; collectives/ zero/ tensor/ pipeline/ expert/ context/, and all of
                   them at once in hybrid/
     quantization  weights in 8 to 2 bits: formats, GPTQ, AWQ, SmoothQuant, rotation, packed kernels

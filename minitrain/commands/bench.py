@@ -22,6 +22,7 @@ NAMES = (
     "attention",
     "recompute",
     "zero",
+    "checkpoint",
     "experts",
     "precision",
     "quantization",

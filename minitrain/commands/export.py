@@ -41,7 +41,7 @@ def read_source(source: Path, step: int | None) -> tuple[Transformer, TextFiles,
     """The model, how it reads text, and in words where they are from."""
     from minitrain.model.hub.gguf import find_gguf
     from minitrain.model.hub.load import load_pretrained
-    from minitrain.reliability.checkpoint import verify
+    from minitrain.reliability.checkpoint.folder import verify
 
     file = find_gguf(source)
     if file is not None:
@@ -53,7 +53,7 @@ def read_source(source: Path, step: int | None) -> tuple[Transformer, TextFiles,
 
 
 def checkpoint_of(source: Path, step: int | None) -> Path:
-    from minitrain.reliability.checkpoint import checkpoints, newest_checkpoint
+    from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint
 
     if source.is_file():
         raise InputError(f"{source} is a file: give the run's folder, a checkpoint's, or a .gguf")

@@ -44,7 +44,7 @@ def open_model(
 def find_model(name: str) -> Path:
     """The folder or file; of a run its newest checkpoint, which is one too."""
     from minitrain.data.assets.fetch import fetch
-    from minitrain.reliability.checkpoint import checkpoints, newest_checkpoint
+    from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint
 
     path = Path(name)
     if path.exists():

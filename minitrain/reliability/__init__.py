@@ -1,1 +1,9 @@
-"""Runs that survive: checkpoints that are written whole or not at all."""
+"""Runs that survive: what is kept, what is noticed, and how a run goes on.
+
+checkpoint/   kept: whole or not at all, on disk, in memory, far away
+events        one log of what happened, when, on which rank
+spikes        a loss or gradient out of line: skip the step, roll back
+stragglers    ranks that compute slowly       hangs     ranks that no longer come
+corruption    ranks that compute wrongly      stopping  signals and notices: save, then end
+restart       the same ranks again            elastic   fewer ranks, the same batches
+"""

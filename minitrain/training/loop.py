@@ -30,6 +30,7 @@ from minitrain.training.config import TrainConfig
 from minitrain.training.loss import IGNORED, token_weighted_loss
 from minitrain.training.state import TrainState
 
+Accept = Callable[[float, float], bool]  # loss, gradient norm -> whether the step is made
 SMALLEST_SCALE = 2.0**-14  # gradients that overflow under it are infinite by themselves
 
 
@@ -52,7 +53,8 @@ class StepResult:
     loss: float  # nats per token, mean over the step's tokens on all ranks
     grad_norm: float  # before clipping
     tokens: int  # targets that counted, on all ranks
-    skipped: bool = False  # the gradients overflowed, and the weights stayed where they were
+    skipped: bool = False  # the weights stayed where they were: the gradients overflowed,
+    refused: bool = False  # or whoever was asked did not accept the step
 
 
 def train_step(
@@ -63,11 +65,13 @@ def train_step(
     autocast: torch.dtype | None = None,
     peers: Peers = ALONE,
     scaler: LossScaler | None = None,
+    accept: Accept | None = None,
 ) -> StepResult:
     """One optimizer step over `microbatches`, the same as over one batch that holds them all.
 
     Parameters, and so gradients and their sum over microbatches, are float32; `autocast` computes
-    the matmuls in another dtype. With a `scaler`, a step whose gradients overflow is not made.
+    the matmuls in another dtype. With a `scaler`, a step whose gradients overflow is not made, and
+    none that `accept(loss, grad_norm)` refuses, which all ranks ask with the same numbers.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
@@ -90,13 +94,15 @@ def train_step(
     peers.all_reduce(loss)
     finite = scaler.unscale(parameters, peers.all_reduce) if scaler else True
     grad_norm = peers.clip(parameters, clip)
-    if finite:
+    taken = finite and (accept is None or accept(loss.item(), grad_norm.item()))
+    if taken:
         optimizer.step()
         update_biases(model, peers.all_reduce)
     if scaler:
         scaler.update(finite)
     optimizer.zero_grad(set_to_none=True)
-    return StepResult(loss.item(), grad_norm.item(), int(tokens), skipped=not finite)
+    refused = finite and not taken
+    return StepResult(loss.item(), grad_norm.item(), int(tokens), not taken, refused)
 
 
 def sizes_of(batch: Any) -> Tensor:
@@ -164,16 +170,20 @@ def train(
     step: Callable[[Sequence[Any]], StepResult] | None = None,
     stop: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.perf_counter,
+    accept: Accept | None = None,
 ) -> TrainResult:
     """Trains until `config.steps` or `config.seconds` are reached, or `stop()` is true on any rank.
 
     `peers`: the other ranks, and how gradients are averaged over them. `state`: where a resumed run
     goes on (its model is the one inside a wrapper such as DDP). `step`: another step than
     `train_step`, from this rank's microbatches; `peers` then only agree on time and on stopping.
+    `accept`: asked before each step of `train_step`, such as reliability's SpikeGuard.
     """
+    if step is not None and accept is not None:
+        raise InputError("accept is asked by train_step: a step of your own asks it itself")
     state = state or _fresh_state(model, loader, config)
     device = next(model.parameters()).device
-    settings = (config.clip, config.autocast, peers, state.scaler)
+    settings = (config.clip, config.autocast, peers, state.scaler, accept)
     step = step or (lambda batches: train_step(model, state.optimizer, batches, *settings))
     batches, result, speeds = _endless(loader), TrainResult(state), []
     began = now() - state.seconds
@@ -224,6 +234,8 @@ def _agree(peers: Peers, device: torch.device, elapsed: float, stop: bool) -> tu
 
 def _check_finite(step: StepResult, state: TrainState, lr: float) -> None:
     """A step that was skipped may have infinite gradients, while there is a scale to lower."""
+    if step.refused:
+        return
     overflown = step.skipped and state.scaler.scale >= SMALLEST_SCALE
     if not math.isfinite(step.loss) or not (overflown or math.isfinite(step.grad_norm)):
         raise InputError(

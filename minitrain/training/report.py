@@ -9,6 +9,7 @@ was drawn from a language whose law we wrote. For any other text the distance is
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,7 @@ class Reporter:
         self.utilisation, self.evaluations, self.speaks = utilisation, evaluations, speaks
         self.memory = memory
         self.held_out: float | None = None
+        self.unwritten: list[list] = []  # lines for which there was no room
         self.has_moved = True  # the model, since it was evaluated
         self.part = int(min(1.0, done_part) * evaluations)  # evaluations that were due so far
         layout = "{percentage:3.0f}%|{bar:16}| {desc} [{elapsed}<{remaining}]"
@@ -100,8 +102,16 @@ class Reporter:
     def _write(self, record: StepRecord, held_out: float | None) -> None:
         values = {name: getattr(record, name) for name in COLUMNS[:-1]}
         line = [*values.values(), "" if held_out is None else held_out]
-        with open(self.log, "a", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerow(line)
+        self.unwritten.append(line)
+        whole = self.log.stat().st_size
+        try:
+            with open(self.log, "a", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows(self.unwritten)
+            self.unwritten.clear()
+        except OSError as error:  # a full disk: the training goes on
+            os.truncate(self.log, whole)  # not half a line
+            if len(self.unwritten) == 1:
+                print(f"\n{self.log}: {error.strerror}; its lines wait for room", file=sys.stderr)
 
 
 def cut_log(log: Path, steps: int) -> None:

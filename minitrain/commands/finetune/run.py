@@ -32,12 +32,10 @@ from minitrain.generators import seed_generators
 from minitrain.model.hub.load import save_pretrained
 from minitrain.model.hub.text import TextFiles
 from minitrain.paths import write_atomically
-from minitrain.reliability.checkpoint import (
-    checkpoints,
-    load_checkpoint,
-    newest_checkpoint,
-    save_checkpoint,
-)
+from minitrain.reliability.checkpoint.contents import whole_layout
+from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint
+from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import evaluate, train
 from minitrain.training.report import Reporter
@@ -76,7 +74,7 @@ class Run:
             RUN_FILE: self.job.to_json().encode(),
             DATA_FILE: self.texts.fingerprint.encode(),
         }
-        save_checkpoint(self.job.folder, self.state, files, named=trained_tensors)
+        save_checkpoint(self.job.folder, self.state, files, layout=whole_layout(trained_tensors))
 
 
 def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -127,7 +125,7 @@ def resume(job: Job, state: TrainState, texts: Texts) -> None:
             f"the text is not the one that {job.folder} was begun with: put the old one back, or "
             "start a new run with another --out"
         )
-    load_checkpoint(checkpoint, state, named=trained_tensors)
+    load_checkpoint(checkpoint, state, layout=whole_layout(trained_tensors))
     if state.step >= job.options.steps:
         raise InputError(
             f"{job.folder} has made its {state.step} steps: go on with more, --resume --steps "

@@ -15,14 +15,15 @@ import typer
 from minitrain.commands.kinds import DEVICE, FOLDER, Option, whole
 from minitrain.commands.train.mesh_check import RANKS
 from minitrain.commands.train.options import (
+    RUN_FILE,
     Job,
     find_run,
     new_folder,
     new_options,
     resumed_options,
 )
-from minitrain.commands.train.stopping import stop_on_signals
 from minitrain.errors import InputError
+from minitrain.reliability.stopping import stop_on_signals
 
 LONGEST_SECONDS = 30 * 86400.0  # a launch has a deadline; a training run needs none
 INTERRUPTED = 130  # the exit code that shells give to Ctrl-C
@@ -50,6 +51,7 @@ def train(
     started = time.time()
     given = {name: value for name, value in fields.items() if is_typed(context, name)}
     given = {**ranks_outside(), **given}
+    resume = resume or is_restarted(out)
     if resume:
         folder = find_run(out)
         options = resumed_options(folder, given)
@@ -67,6 +69,12 @@ def train(
 def is_typed(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def is_restarted(out: Path | None) -> bool:
+    """Whether torchrun has started the same command again, after a rank died: then it goes on."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return restarts not in ("", "0") and out is not None and (out / RUN_FILE).is_file()
 
 
 def ranks_outside() -> dict[str, int]:

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from minitrain.commands.kinds import (
     COUNT,
     SEED,
@@ -30,6 +32,7 @@ from minitrain.errors import InputError, unknown_name
 from minitrain.model.config import PRESETS
 
 RUN_FILE, LOG_FILE, LOCK_FILE = "run.json", "log.csv", ".lock"
+EVENTS_FILE = "events.jsonl"  # what went wrong, when, on which rank
 TEXTS = ("corpus", *NAMED)  # any other name is a file's
 MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
 HOW_ON_MESH = ("sequence", "schedule", "chunks")
@@ -80,6 +83,13 @@ class TrainOptions(MeshRequest):
         Option(RECOMPUTE, "for less memory: none, selective, or full for a quarter more compute"),
     ] = "none"
     vocab: Annotated[int, Option(whole(SMALLEST, 10**6), "tokens to learn from the text")] = 512
+    skip_spikes: Annotated[
+        bool,
+        typer.Option(
+            "--skip-spikes",
+            help="leave out steps whose loss spikes, and go back if it stays",
+        ),
+    ] = False
     seed: Annotated[int, Option(SEED, "of weights, corpus and order")] = 0
     ranks: Annotated[int, Option(RANKS, "processes, data-parallel", panel=PANEL)] = 1
 
@@ -95,6 +105,8 @@ class TrainOptions(MeshRequest):
                 f"--length {self.length} is more than {self.preset} can read: use "
                 f"{config.max_length} or less"
             )
+        if self.on_mesh and self.skip_spikes:
+            raise InputError("--skip-spikes is for data-parallel ranks: leave the mesh's axes out")
         if self.on_mesh:
             check_mesh(config, self.request)
         else:
@@ -208,13 +220,16 @@ def new_folder(out: Path | None, options: TrainOptions) -> Path:
     return next(Path("runs") / name for name in names if is_free(Path("runs") / name))
 
 
+LEFT = {RUN_FILE, LOG_FILE, LOCK_FILE, EVENTS_FILE}  # by a run without a checkpoint
+
+
 def is_free(folder: Path) -> bool:
     """Nothing is there, or only what is left of a run that was killed before its first checkpoint:
     there is nothing to go on from, so the same command may begin anew."""
     if not folder.is_dir():
         return not folder.exists()
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".step-")}
-    return names <= {LOCK_FILE} or (RUN_FILE in names and names <= {RUN_FILE, LOG_FILE, LOCK_FILE})
+    return names <= {LOCK_FILE} or (RUN_FILE in names and names <= LEFT)
 
 
 def find_run(out: Path | None) -> Path:

@@ -1,26 +1,28 @@
 """One training run on one rank: prepare, train, conclude.
 
-While it trains: evaluations, a line in log.csv for each step, a checkpoint a minute, and a stop
-after the step in which someone asked for it. At the end: a last evaluation, a sample, a checkpoint.
+While it trains: evaluations, a line in log.csv for each step, a checkpoint a minute, what goes
+wrong in events.jsonl, and a stop after the step in which someone asked for it. At the end: a last
+evaluation, a sample, a checkpoint.
 A kill at any moment costs the steps since the last checkpoint: --resume comes to them again, and
 where there was none yet, the same command or --resume begins anew.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
 from minitrain.commands.train.mesh_check import FLAGS
-from minitrain.commands.train.options import LOCK_FILE, LOG_FILE, RUN_FILE, Job
+from minitrain.commands.train.options import EVENTS_FILE, LOCK_FILE, LOG_FILE, RUN_FILE, Job
 from minitrain.commands.train.setup import Run, prepare
-from minitrain.commands.train.stopping import stop_on_signals
-from minitrain.commands.train.wiring import OnMesh
+from minitrain.commands.train.wiring import DataParallel, OnMesh
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
 from minitrain.measure.parameters import active_parameter_count, parameter_count
@@ -28,9 +30,14 @@ from minitrain.model.config import ModelConfig
 from minitrain.parallel.pipeline.timeline import bubble_fraction
 from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
-from minitrain.reliability.checkpoint import checkpoints
+from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints
+from minitrain.reliability.events import EventLog
+from minitrain.reliability.spikes import SpikeGuard
+from minitrain.reliability.stopping import stop_on_signals
+from minitrain.reliability.stragglers import StragglerWatch
 from minitrain.training.loop import StepRecord, TrainResult, train
 from minitrain.training.report import Reporter, describe_loss
+from minitrain.training.state import TrainState
 
 SAVE_SECONDS = 60.0
 SAMPLE_TOKENS = 120
@@ -80,7 +87,9 @@ def begin(run: Run) -> None:
 
 
 def train_and_conclude(run: Run) -> tuple[str, bool]:
-    done = run.state.step
+    done, log = run.state.step, EventLog(run.job.folder / EVENTS_FILE, run.ranks.rank)
+    if done and run.speaks:
+        log.write("resumed", done, ranks=run.ranks.size)
     reporter = Reporter(
         run.job.folder / LOG_FILE,
         run.evaluate,
@@ -94,26 +103,41 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
         run.wiring.model,
         run.state.loader,
         run.train_config,
-        callbacks=[reporter, Saver(run)],
+        callbacks=[reporter, Saver(run, log), *slow_ranks_watched(run, log)],
         peers=run.wiring.peers,
         state=run.state,
         step=run.wiring.step,
         stop=run.job.stop_file.exists,
+        accept=SpikeGuard(run.state, log) if run.options.skip_spikes else None,
     )
     reporter.close()
+    if result.interrupted and run.speaks:
+        log.write("stopped", run.state.step)
     return conclude(run, result, reporter), result.interrupted
 
 
 class Saver:
-    """A callback that saves once a minute, at the same steps on every rank."""
+    """A callback that saves once a minute, at the same steps on every rank. Where the disk is full,
+    the training goes on, and a minute later it tries again."""
 
-    def __init__(self, run: Run):
-        self.run, self.next = run, run.state.seconds + SAVE_SECONDS
+    def __init__(self, run: Any, log: EventLog | None = None):
+        self.run, self.log, self.next = run, log, run.state.seconds + SAVE_SECONDS
 
     def __call__(self, record: StepRecord) -> None:
         if record.seconds >= self.next:
             self.next = record.seconds + SAVE_SECONDS
-            self.run.save()
+            try:
+                self.run.save()
+            except NotSaved as error:
+                print(f"\n{error}; the training goes on", file=sys.stderr)
+                if self.log is not None:
+                    self.log.write("not saved", record.step, said=str(error))
+
+
+def slow_ranks_watched(run: Run, log: EventLog) -> list[StragglerWatch]:
+    """On a mesh stages differ by nature; data-parallel ranks have the same work."""
+    group = run.wiring.group if isinstance(run.wiring, DataParallel) else None
+    return [] if group is None else [StragglerWatch(group, log)]
 
 
 def parameters_text(config: ModelConfig) -> str:
@@ -155,7 +179,7 @@ def mesh_text(wiring: OnMesh) -> str:
 
 def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
     """Saves, evaluates, samples; the summary, or for an interrupted run how to go on."""
-    whole = run.save().model
+    whole = last_save(run).model
     command = f"python -m minitrain train --out {run.job.folder} --resume"
     if result.interrupted:
         return f"stopped after step {run.state.step:,} and saved; go on with: {command}"
@@ -171,6 +195,16 @@ def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
         f"saved     {run.job.folder}; go on with: {command} --minutes N",
     ]
     return "\n".join(lines)
+
+
+def last_save(run: Run) -> TrainState:
+    """The last chance to save: of a save that failed before, nobody need hear any more."""
+    try:
+        whole = run.save()
+    except NotSaved:
+        whole = run.save()
+    run.saver.wait()
+    return whole
 
 
 def sample(run: Run, model: nn.Module) -> str:

@@ -31,14 +31,10 @@ from minitrain.model.hub.weights import hub_tensors
 from minitrain.model.transformer import build
 from minitrain.optimizers.adamw import adamw
 from minitrain.ranks.group import Group
-from minitrain.reliability.checkpoint import (
-    CheckpointRanks,
-    checkpoints,
-    load_checkpoint,
-    newest_checkpoint,
-    save_checkpoint,
-    verify,
-)
+from minitrain.reliability.checkpoint.background import BackgroundSaver
+from minitrain.reliability.checkpoint.contents import CheckpointRanks, whole_layout
+from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint, verify
+from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.training.config import TrainConfig
 from minitrain.training.state import TrainState
 
@@ -64,6 +60,7 @@ class Run:
     train_config: TrainConfig
     device: torch.device
     peak: float  # FLOP/s of a rank's matmuls in this dtype, where it speaks
+    saver: BackgroundSaver
 
     @property
     def speaks(self) -> bool:
@@ -85,14 +82,15 @@ class Run:
         return self.wiring.evaluate(Loader(self.rows.held_out, rows, *seat, shuffle=False))
 
     def save(self) -> TrainState:
-        """A checkpoint -> what is in it: the whole model, on rank 0 at least."""
+        """A checkpoint, written beside the training -> what is in it: the whole model, on rank 0
+        at least. NotSaved where the one before could not be written."""
         files = {
             RUN_FILE: self.options.to_json().encode(),
             DATA_FILE: self.rows.fingerprint.encode(),
             **hub_files(self.config, self.tokenizer),
         }
         whole = self.wiring.whole()
-        save_checkpoint(self.job.folder, whole, files, self.ranks, named=hub_tensors)
+        self.saver.save(whole, files)
         return whole
 
 
@@ -134,7 +132,11 @@ def prepare(group: Group | None, job: Job) -> Run:
     plan = train_config(options, rows, job.started, group)
     check_unfinished(plan, state)
     wiring = wire(state, group, options, plan)
-    return Run(job, options, rows, tokenizer, config, wiring, seat, ranks, plan, device, peak)
+    moves = wiring.state.optimizer
+    saver = BackgroundSaver(job.folder, moves, ranks, layout=whole_layout(hub_tensors))
+    return Run(
+        job, options, rows, tokenizer, config, wiring, seat, ranks, plan, device, peak, saver
+    )
 
 
 def find_ranks(options: TrainOptions, group: Group | None) -> CheckpointRanks:
@@ -157,7 +159,7 @@ def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: CheckpointRan
             f"the text is not the one that {checkpoint.parent} was trained on: put the old one "
             "back, or start a new run with another --out"
         )
-    load_checkpoint(checkpoint, state, ranks, named=hub_tensors)
+    load_checkpoint(checkpoint, state, ranks, layout=whole_layout(hub_tensors))
 
 
 def train_config(

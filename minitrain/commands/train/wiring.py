@@ -48,7 +48,7 @@ class DataParallel:
     step = None
 
     def __init__(self, state: TrainState, group: Group | None, plan: TrainConfig) -> None:
-        self.state, self.autocast = state, plan.autocast
+        self.state, self.group, self.autocast = state, group, plan.autocast
         self.model, self.peers = state.model, ALONE
         if group is not None:
             self.model = DDP(state.model, group)

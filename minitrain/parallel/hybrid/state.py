@@ -7,13 +7,14 @@ on with, and one process too; and who has trained on a mesh can read and sample 
 is sent by one of the ranks that hold it, all others add zeros: so it arrives to the last bit.
 
 Cost: 12 bytes a parameter on rank 0, and three all-reduces of the whole model a checkpoint, one
-tensor at a time. That is right until one rank cannot hold the model; beyond, every rank writes its
-own part. Labs: e02f_four_dimensions, e12.
+tensor at a time. That is right until one rank cannot hold the model; beyond, `mesh_layout` has
+every rank write its own part, and read what it needs of others'. Labs: e02f_four_dimensions, e12.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,9 @@ from minitrain.parallel.hybrid.gradients import AxisGroups
 from minitrain.parallel.hybrid.model import MeshModel
 from minitrain.parallel.layout import Slice, layout_of
 from minitrain.parallel.pipeline.stages import holders, ranks_with
+from minitrain.reliability.checkpoint.contents import CheckpointRanks, Layout
+from minitrain.reliability.checkpoint.placement import Box, Place, Placed, whole_place
+from minitrain.training.state import TrainState
 
 MEANS = ("exp_avg", "exp_avg_sq")  # AdamW's, of each parameter
 
@@ -44,6 +48,27 @@ class Held:
         """`tensor`, of this one's shape, where it belongs in a whole of zeros."""
         return tensor.clone() if self.part is None else self.part.in_whole(tensor)
 
+    def place(self, name: str) -> Place:
+        """For a checkpoint: which rows are here, and which of them this rank writes."""
+        local = tuple(self.tensor.shape)
+        if self.part is None:
+            return whole_place(name, local, self.speaks)
+        part = self.part
+        whole = (*local[: part.dim], part.whole, *local[part.dim + 1 :])
+        held = self._rows(range(part.held))
+        counted = range(part.held) if part.owned is None else part.owned
+        owned = self._rows(counted) if self.speaks else ()
+        return Place(name, whole, local, held, owned)
+
+    def _rows(self, rows: range) -> tuple[Box, ...]:
+        """A box of the whole: these rows of this rank's tensor."""
+        if not rows:
+            return ()
+        shape, offsets = list(self.tensor.shape), [0] * self.tensor.dim()
+        shape[self.part.dim], offsets[self.part.dim] = len(rows), self.part.start + rows.start
+        narrow = partial(torch.narrow, dim=self.part.dim, start=rows.start, length=len(rows))
+        return (Box(tuple(offsets), tuple(shape), narrow),)
+
 
 def held_by(model: MeshModel) -> dict[str, Held]:
     """What this rank holds, by one process's names: a tied head's is "embed.weight"."""
@@ -62,6 +87,21 @@ def is_first_copy(tensor: Tensor, axes: AxisGroups) -> bool:
     """Whether no rank of the same stage that holds the same elements comes before this one."""
     split = layout_of(tensor).split
     return all(place == 0 for axis, place in axes.here.items() if axis not in (*split, "pp"))
+
+
+def mesh_layout(model: MeshModel) -> Layout:
+    """Of a state whose model is `model.modules`, its optimizer from `take_apart`: every rank writes
+    its own part, and another mesh, or one process, reads them."""
+
+    def layout(state: TrainState, ranks: CheckpointRanks) -> Placed:
+        held = held_by(model)
+        places = {name: here.place(name) for name, here in held.items()}
+        names = {id(here.tensor): name for name, here in held.items()}
+        moved = [p for group in state.optimizer.param_groups for p in group["params"]]
+        weights = [(places[name], here.tensor.data) for name, here in held.items()]
+        return Placed(weights, [places[names[id(p)]] for p in moved], is_shared=True)
+
+    return layout
 
 
 @torch.no_grad()

@@ -68,7 +68,7 @@ def load_full_state_dict(zero: Sharded, state: dict[str, Tensor], root: int | No
             group.broadcast(full, root)
         zero.overwrite(unit, full[unit.mine])
     zero.settle()
-    for name, tensor in _uncut(zero).items():
+    for name, tensor in uncut(zero).items():
         if mine:
             tensor.copy_(state[name])
         if root is not None:
@@ -77,7 +77,7 @@ def load_full_state_dict(zero: Sharded, state: dict[str, Tensor], root: int | No
 
 def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
     known = zero.module.state_dict(keep_vars=True)
-    needed = [*_uncut(zero), *(name for unit in zero.units for name in unit.parameters)]
+    needed = [*uncut(zero), *(name for unit in zero.units for name in unit.parameters)]
     wrong = {
         "are missing": [name for name in needed if name not in state],
         "are not the model's": [name for name in state if name not in known],
@@ -93,7 +93,7 @@ def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
             )
 
 
-def _uncut(zero: Sharded) -> dict[str, Tensor]:
+def uncut(zero: Sharded) -> dict[str, Tensor]:
     """What a state dict holds beside the shards: buffers, and what stages 1 and 2 found frozen."""
     known = zero.module.state_dict(keep_vars=True)
     return {name: tensor for name, tensor in known.items() if tensor not in zero.piece_of}

@@ -1,21 +1,19 @@
-"""What failures take: how often to save, and what share of the time then trains.
+"""What failures add to a bill: the share of the time that trains, by Young's formula.
 
-With saves of δ seconds every τ, failures every M (of the whole cluster) and R to come back:
-
-    lost share = δ/τ + τ/(2 M) + R/M          least at τ = √(2 δ M)     Young 1974; Daly 2006: - δ
-
-M is a chip's own mean time between failures over the number of chips. Llama 3's 54 days on 16,384
-H100 had 419 unexpected interruptions (arXiv 2407.21783, table 5): one in 50,677 chip-hours.
+M is a chip's own mean time between failures over the number of chips; the formulas are
+failures/intervals.py, the law and Llama 3's 50,677 chip-hours failures/law.py, and what the
+formulas leave out failures/replay.py.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from minitrain.errors import InputError
+from minitrain.planning.failures.intervals import lost_share, young_interval
+from minitrain.planning.failures.law import LLAMA3_CHIPS, LLAMA3_DAYS
 
-LLAMA3_CHIP_HOURS = 54 * 24 * 16384 / 419
+LLAMA3_CHIP_HOURS = LLAMA3_DAYS * 24 * LLAMA3_CHIPS / 419
 
 
 @dataclass(frozen=True)
@@ -41,15 +39,14 @@ class Failures:
 
 def best_interval(failures: Failures, chips: int) -> float:
     """Seconds between saves, by Young's formula."""
-    return math.sqrt(2 * failures.save_seconds * failures.between(chips))
+    return young_interval(failures.save_seconds, failures.between(chips))
 
 
 def goodput(failures: Failures, chips: int, interval: float | None = None) -> float:
     """The share of the time that trains, at the best interval unless another is given."""
     between = failures.between(chips)
     interval = interval or best_interval(failures, chips)
-    saving = failures.save_seconds / interval if interval else 0.0
-    lost = saving + interval / (2 * between) + failures.restart_seconds / between
+    lost = lost_share(failures.save_seconds, failures.restart_seconds, between, interval)
     if lost >= 1:
         raise InputError(
             f"{chips} chips fail every {between / 60:.0f} minutes, and saves and restarts take "

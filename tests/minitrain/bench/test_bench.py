@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from minitrain.bench import (
     attention,
+    checkpoint,
     collectives,
     data,
     ddp,
@@ -65,6 +66,13 @@ def test_a_win_and_a_loss():
     assert "We lose a case: 1.50 x the cost of peer 1.0." in words
     assert words.endswith("Why: it is made up.") and "within the spread" not in words
     assert "within the spread" in verdict([replace(lost, ratio=1.01, spread=0.1)])
+
+
+def test_checkpoint_small():
+    cases = checkpoint.cases(repeats=2, presets=("1M",))
+    rows = measured_rows(cases)
+    check_contract(rows)
+    assert {row.name.split(" ")[1] for row in rows} == {"save", "load", "stall"}
 
 
 def test_collectives_small():

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from minitrain.data.tokenizer import Tokenizer
 from minitrain.errors import InputError
 from minitrain.model.hub.load import load_pretrained
-from minitrain.reliability.checkpoint import checkpoints, newest_checkpoint
+from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint
 
 from ..model.peers import exact, random_tokens
 from .command_line import minitrain

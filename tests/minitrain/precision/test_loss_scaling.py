@@ -15,7 +15,8 @@ from minitrain.model.rope import rotation
 from minitrain.model.transformer import build
 from minitrain.precision.emulated import EmulatedLinear, emulate, rounded
 from minitrain.precision.loss_scaling import LossScaler
-from minitrain.reliability.checkpoint import load_checkpoint, save_checkpoint
+from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import train, train_step
 from minitrain.training.loss import token_weighted_loss

@@ -12,7 +12,8 @@ from minitrain.precision.master_weights import (
     nearest,
     stochastic_round,
 )
-from minitrain.reliability.checkpoint import load_checkpoint, save_checkpoint
+from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.training.state import TrainState
 
 from ..training.toys import Toy, ToyLoader, random_batch

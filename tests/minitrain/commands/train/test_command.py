@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import random
@@ -21,10 +22,13 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from minitrain.__main__ import app
-from minitrain.commands.train import run
+from minitrain.commands.train import run, wiring
 from minitrain.commands.train import text as train_text
 from minitrain.errors import InputError
-from minitrain.reliability.checkpoint import newest_checkpoint
+from minitrain.optimizers.groups import clip_by_global_norm
+from minitrain.reliability.checkpoint.folder import begin, newest_checkpoint
+from minitrain.reliability.events import EventLog
+from minitrain.training.loop import Peers
 
 SMALL = ["--preset", "0.5M", "--batch", "4", "--length", "64", "--dtype", "float32"]
 ROOT = Path(__file__).parents[4]
@@ -220,22 +224,27 @@ def test_kill_9_before_the_first_checkpoint_is_no_dead_end(text):
         assert not list(Path(name).glob(".step-*"))
 
 
-def test_a_kill_loses_the_steps_since_the_last_checkpoint(text, monkeypatch):
-    """At the end of the fourth save, before its folder has its name (the third removed an old one)."""
+DIE_IN_THE_FOURTH_SAVE = """
+import os, sys
+from minitrain.commands.train import run, wiring
+from minitrain.__main__ import main
+renamed = []
+def rename(*paths):
+    renamed.append(paths)
+    if len(renamed) == 5:  # the third save has removed an old checkpoint
+        os.kill(os.getpid(), 9)
+    os.replace(*paths)
+run.SAVE_SECONDS, os.rename = 0.0, rename
+sys.argv[1:] = sys.argv[2:]
+main()
+"""
+
+
+def test_a_kill_loses_the_steps_since_the_last_checkpoint(text):
+    """At the end of the fourth save, before its folder has its name."""
     common = [*SMALL, "--steps", "9", "--data", str(text), "--out"]
-    saved = []
-
-    def killed(*paths):
-        saved.append(paths)
-        if len(saved) == 5:
-            raise KeyboardInterrupt
-        os.replace(*paths)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "SAVE_SECONDS", 0.0)
-        patch.setattr("minitrain.reliability.checkpoint.os.rename", killed)
-        result = CliRunner().invoke(app, ["train", *common, "killed"])
-    assert len(saved) == 5, result.output
+    script = [sys.executable, "-c", DIE_IN_THE_FOURTH_SAVE, "-", "train", *common, "killed"]
+    assert subprocess.run(script, capture_output=True).returncode == -signal.SIGKILL
     assert list(Path("killed").glob(".step-*"))
     step = int(newest_checkpoint(Path("killed")).name.removeprefix("step-"))
     assert step == 3 < len(log(Path("killed")))
@@ -244,6 +253,49 @@ def test_a_kill_loses_the_steps_since_the_last_checkpoint(text, monkeypatch):
     assert final_bits(Path("killed")) == final_bits(Path("whole"))
     assert lines(Path("killed")) == lines(Path("whole"))
     assert not list(Path("killed").glob(".step-*"))
+
+
+def test_a_full_disk_is_told_and_the_training_goes_on(text, monkeypatch):
+    """The third save finds no room; what the fourth is asked first is what became of the third."""
+    common = [*SMALL, "--steps", "9", "--data", str(text), "--out"]
+    begun = []
+
+    def full(folder, step):
+        begun.append(step)
+        if len(begun) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        begin(folder, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "SAVE_SECONDS", 0.0)
+        patch.setattr("minitrain.reliability.checkpoint.save.begin", full)
+        result = CliRunner().invoke(app, ["train", *common, "full"])
+    assert result.exit_code == 0, result.output
+    assert "step 3 was not saved in full (No space left on device)" in result.output
+    assert newest_checkpoint(Path("full")).name == "step-00000009"
+    events = EventLog(Path("full") / "events.jsonl").read()
+    assert [event["event"] for event in events] == ["not saved"]
+    train(*common, "whole")
+    assert final_bits(Path("full")) == final_bits(Path("whole"))
+
+
+def test_a_step_out_of_line_is_left_out_and_in_the_log(text, monkeypatch):
+    """The 30th batch's gradients are made a thousand times as large."""
+    seen = []
+
+    def spiking(parameters, limit):
+        seen.append(1)
+        for p in parameters:
+            p.grad.mul_(1000.0 if len(seen) == 30 else 1.0)
+        return clip_by_global_norm(parameters, limit)
+
+    monkeypatch.setattr(wiring, "ALONE", Peers(clip=spiking))
+    train(*SMALL, "--steps", "32", "--data", str(text), "--skip-spikes", "--out", "run")
+    events = EventLog(Path("run") / "events.jsonl").read()
+    assert [(event["event"], event["step"]) for event in events] == [("skipped", 29)]
+    assert len(log(Path("run"))) == 32 and len(seen) == 33
+    with pytest.raises(InputError, match="--skip-spikes is for data-parallel ranks"):
+        train(*SMALL, "--steps", "2", "--skip-spikes", "--tp", "2", "--out", "mesh")
 
 
 def launched_rank(parent: psutil.Process) -> psutil.Process:

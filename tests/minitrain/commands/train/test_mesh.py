@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from minitrain.commands.train.options import new_options
 from minitrain.errors import InputError
-from minitrain.reliability.checkpoint import newest_checkpoint
+from minitrain.reliability.checkpoint.folder import newest_checkpoint
 
 from .test_command import ROOT, SMALL, final_bits, log, stopped_here, train
 from .test_command import folder as folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from minitrain.model.transformer import Transformer, build
@@ -11,9 +12,20 @@ from minitrain.optimizers.adamw import adamw
 from minitrain.optimizers.groups import parameter_groups
 from minitrain.parallel.hybrid import state
 from minitrain.parallel.hybrid.model import MeshModel, MeshOptions, full_mesh
-from minitrain.parallel.hybrid.state import held_by, put_together, take_apart, whole_model
+from minitrain.parallel.hybrid.state import (
+    held_by,
+    mesh_layout,
+    put_together,
+    take_apart,
+    whole_model,
+)
 from minitrain.ranks.launch import launch
+from minitrain.reliability.checkpoint.contents import CheckpointRanks
+from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.checkpoint.save import save_checkpoint
+from minitrain.training.state import TrainState
 
+from ...training.toys import ToyLoader
 from .mesh_toys import DENSE, MIXTURE
 from .test_model import along
 
@@ -92,6 +104,30 @@ def test_what_is_taken_apart_comes_back_to_the_last_bit():
         assert found[1] == [], "rank 0 has the whole, and the others nothing"
 
 
+def save_parts(group, run, sizes, config, options):
+    parts, own = split(group, sizes, config, options)
+    state = TrainState(parts.modules, own, ToyLoader(), step=2)
+    ranks = CheckpointRanks(group.rank, group.size, group.barrier, may_change=True)
+    save_checkpoint(run, state, ranks=ranks, layout=mesh_layout(parts))
+
+
+def load_parts(group, run, sizes, config, options) -> set[str] | None:
+    """On another mesh, whose numbers were others before -> what differs from `trained`, on rank 0."""
+    model = build(config, seed=9)
+    fresh, names = adamw(model, 0.5), {p: name for name, p in model.named_parameters()}
+    parts = MeshModel(model, full_mesh(**sizes), group, options)
+    own = take_apart(parts, names, fresh)
+    state = TrainState(parts.modules, own, ToyLoader())
+    ranks = CheckpointRanks(group.rank, group.size, group.barrier, may_change=True)
+    load_checkpoint(run, state, ranks, mesh_layout(parts))
+    again = put_together(parts, own)
+    if again is None:
+        return None
+    got, want = everything(*again), everything(*trained(config))
+    assert got.keys() == want.keys()
+    return {name for name in want if not torch.equal(got[name], want[name])}
+
+
 def decays(group, sizes, config, options) -> dict[str, tuple[float, float]]:
     """Of each parameter here, its decay, and what one would give it who saw this part alone."""
     parts, optimizer = split(group, sizes, config, options)
@@ -102,6 +138,35 @@ def decays(group, sizes, config, options) -> dict[str, tuple[float, float]]:
     ]
     named = {name: held.tensor for name, held in held_by(parts).items()}
     return {name: tuple(f[id(p)] for f in found) for name, p in named.items() if id(p) in found[0]}
+
+
+RESHARDED = [  # saved on the first mesh, read on the second and in one process
+    (4, {"dp": 2, "tp": 2}, 4, {"pp": 2, "tp": 2}, TIED),
+    (
+        3,
+        {"tp": 3},
+        4,
+        {"tp": 2, "dp": 2},
+        DENSE,
+    ),  # three ranks share key heads and pad the vocabulary
+    (4, {"ep": 2, "pp": 2}, 2, {"dp": 2}, MIXTURE),
+]
+
+
+@pytest.mark.parametrize("ranks, sizes, others, other_sizes, config", RESHARDED)
+def test_every_ranks_part_is_read_on_another_mesh(
+    tmp_path, ranks, sizes, others, other_sizes, config
+):
+    launch(save_parts, tmp_path, sizes, config, along(), ranks=ranks)
+    writers = len(list(tmp_path.glob("step-00000002/model-*.safetensors")))
+    assert writers == ranks // sizes.get("dp", 1), "of dp's copies one is written"
+    found = launch(load_parts, tmp_path, other_sizes, config, along(), ranks=others)
+    assert found[0] == set()
+    model = build(config, seed=9)
+    state = TrainState(model, adamw(model, 0.5), ToyLoader())
+    load_checkpoint(tmp_path, state, CheckpointRanks(may_change=True))
+    got, want = everything(model, state.optimizer), everything(*trained(config))
+    assert {name for name in want if not torch.equal(got[name], want[name])} == set()
 
 
 def test_the_same_parameters_decay_as_in_one_process():

@@ -12,10 +12,10 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer, build
 from minitrain.optimizers.groups import clip_by_global_norm, parameter_groups
 from minitrain.parallel.ddp import DDP
+from minitrain.parallel.zero.full_state import full_state_dict
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
 from minitrain.parallel.zero.stage_3 import Zero3
 from minitrain.parallel.zero.stages_1_2 import Zero
-from minitrain.parallel.zero.state import gathered_state
 
 CONFIG = ModelConfig(17, 16, layers=3, heads=2, kv_heads=1, ffn_size=24)
 ROWS, LENGTH, LIMIT = 12, 5, 0.5  # rows over all ranks; gradients are clipped to LIMIT
@@ -119,8 +119,8 @@ def train(group, zero, optimizer, steps: int, first: int = 0) -> dict:
         norms.append(zero.clip_grad_norm_(LIMIT))
         optimizer.step()
         optimizer.zero_grad()
-    state = gathered_state(zero, optimizer)
-    weights = {name: piece["weight"] for name, piece in state["pieces"].items()}
+    trained = {name for unit in zero.units for name in unit.parameters}
+    weights = {n: t for n, t in full_state_dict(zero).items() if n in trained}
     return {"gradients": gradients, "norms": torch.stack(norms), "weights": plain_names(weights)}
 
 

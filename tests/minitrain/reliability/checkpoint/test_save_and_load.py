@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,24 +15,31 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 
 from minitrain.errors import InputError
 from minitrain.generators import restore_torch, torch_states
+from minitrain.optimizers.adamw import adamw
 from minitrain.parallel.ddp import all_reduce_gradients
-from minitrain.reliability.checkpoint import (
+from minitrain.precision.low_bit_linear import DELAYED, after_step, convert
+from minitrain.ranks.launch import launch
+from minitrain.reliability.checkpoint.contents import CheckpointRanks, own_names, whole_layout
+from minitrain.reliability.checkpoint.folder import (
     MANIFEST,
-    CheckpointRanks,
     checkpoints,
-    load_checkpoint,
     newest_checkpoint,
-    own_names,
-    save_checkpoint,
     verify,
 )
+from minitrain.reliability.checkpoint.keep import Keep
+from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.training.config import TrainConfig
-from minitrain.training.loop import Peers, train
+from minitrain.training.loop import Peers, train, train_step
+from minitrain.training.state import TrainState
 
-from ..training.toys import toy_state
+from ...parallel.zero import zero_toys
+from ...training.toys import ToyLoader, random_batch, toy_state
 
 CONFIG = {"lr": 0.02, "warmup": 0.2, "accumulate": 2}
 
@@ -109,10 +117,10 @@ def test_the_models_tensors_may_have_other_names(tmp_path):
         return {f"hub.{name}": tensor.t() for name, tensor in own_names(model).items()}
 
     state = trained(toy_state(), 2)
-    folder = save_checkpoint(tmp_path, state, named=named)
+    folder = save_checkpoint(tmp_path, state, layout=whole_layout(named))
     stored = load_file(folder / "model.safetensors")
     assert torch.equal(stored["hub.head.weight"].t(), state.model.head.weight)
-    other = load_checkpoint(folder, toy_state(seed=4), named=named)
+    other = load_checkpoint(folder, toy_state(seed=4), layout=whole_layout(named))
     assert bits(other) == bits(state)
 
 
@@ -131,7 +139,7 @@ def test_files_counts_and_manifest(tmp_path):
 def test_keeps_the_newest_ones(tmp_path):
     state = toy_state()
     for step in (1, 2, 3, 4):
-        save_checkpoint(tmp_path, trained(state, step), keep=2)
+        save_checkpoint(tmp_path, trained(state, step), keep=Keep(2))
     assert [path.name[-1] for path in checkpoints(tmp_path)] == ["3", "4"]
     assert newest_checkpoint(tmp_path).name.endswith("4")
     before = newest_checkpoint(tmp_path).stat().st_mtime_ns
@@ -156,36 +164,36 @@ def test_a_half_written_one_is_never_seen_and_is_cleared_away(tmp_path):
 def test_one_that_was_being_removed_is_never_seen_and_is_cleared_away(tmp_path, monkeypatch):
     state = toy_state()
     for step in (1, 2):
-        save_checkpoint(tmp_path, trained(state, step), keep=2)
+        save_checkpoint(tmp_path, trained(state, step), keep=Keep(2))
 
     def killed(folder):
         (folder / "model.safetensors").unlink()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("minitrain.reliability.checkpoint.shutil.rmtree", killed)
-        save_checkpoint(tmp_path, trained(state, 3), keep=2)
+        patch.setattr("minitrain.reliability.checkpoint.folder.shutil.rmtree", killed)
+        save_checkpoint(tmp_path, trained(state, 3), keep=Keep(2))
     assert [verify(folder)["step"] for folder in checkpoints(tmp_path)] == [2, 3]
-    save_checkpoint(tmp_path, trained(state, 4), keep=2)
+    save_checkpoint(tmp_path, trained(state, 4), keep=Keep(2))
     assert sorted(path.name[-1] for path in tmp_path.iterdir()) == ["3", "4"]
 
 
 SAVE_FOR_EVER = """
 import sys
 from pathlib import Path
-from minitrain.reliability.checkpoint import save_checkpoint
+from minitrain.reliability.checkpoint.save import save_checkpoint
 from tests.minitrain.training.toys import toy_state
 state = toy_state(width=int(sys.argv[2]))
 while True:
     state.step += 1
-    save_checkpoint(Path(sys.argv[1]), state, keep=2)
+    save_checkpoint(Path(sys.argv[1]), state)
     print(state.step, flush=True)
 """
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
 def test_kill_9_at_any_moment_leaves_one_that_loads(tmp_path):
-    width, root = 20_000, Path(__file__).parents[3]
+    width, root = 20_000, Path(__file__).parents[4]
     saver = subprocess.Popen(
         [sys.executable, "-c", SAVE_FOR_EVER, str(tmp_path), str(width)],
         cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE, text=True,
@@ -253,7 +261,54 @@ def test_another_shape_is_named_and_nothing_is_changed(tmp_path, other):
         load_checkpoint(tmp_path / "tied", toy_state())
 
 
+def fp8_state(seed=0):
+    state = toy_state(seed=seed, width=16)
+    state.model.middle = torch.nn.Linear(16, 16)
+    state.model.dropout = torch.nn.Sequential(state.model.middle)
+    convert(state.model, replace(DELAYED, history=4), keep=("head",))
+    state.optimizer = adamw(state.model, lr=0.01)
+    return state
+
+
+def fp8_steps(state, batches):
+    for number in batches:
+        train_step(state.model, state.optimizer, [random_batch(4, seed=number)])
+        after_step(state.model)
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_the_histories_of_fp8_are_kept(tmp_path, forgotten):
+    state = fp8_state()
+    fp8_steps(state, range(5))
+    save_checkpoint(tmp_path, state)
+    resumed = load_checkpoint(tmp_path, fp8_state(seed=3))
+    if forgotten:
+        for buffer in resumed.model.buffers():
+            buffer.mul_(3.0)
+    fp8_steps(state, range(5, 9))
+    fp8_steps(resumed, range(5, 9))
+    pairs = zip(state.model.parameters(), resumed.model.parameters())
+    assert all(torch.equal(a, b) for a, b in pairs) != forgotten
+
+
 # --- ranks ---
+
+
+def save_parts_as_if_whole(group, run):
+    said = []
+    zero, optimizer = zero_toys.sharded(group, 1)
+    fsdp2 = zero_toys.toy()
+    fully_shard(fsdp2, mesh=DeviceMesh.from_group(group.process_group, "cpu"))
+    for model in (zero, fsdp2):
+        with pytest.raises(InputError) as error:
+            save_checkpoint(run, TrainState(model, optimizer, ToyLoader()))
+        said.append(str(error.value))
+    return said
+
+
+def test_parts_are_not_taken_for_the_whole(tmp_path):
+    for zero, fsdp2 in launch(save_parts_as_if_whole, tmp_path, ranks=2):
+        assert "give layout=zero_layout(zero)" in zero and "are DTensors" in fsdp2
 
 
 def save_on_ranks(group, run, steps):
@@ -276,7 +331,6 @@ def save_on_ranks(group, run, steps):
 
 
 def test_each_rank_gets_its_own_random_state_and_place_back(tmp_path):
-    launch = pytest.importorskip("minitrain.ranks.launch").launch
     expected = list(launch(save_on_ranks, tmp_path / "whole", 8, ranks=2))
     launch(save_on_ranks, tmp_path / "half", 3, ranks=2)
     assert list(launch(save_on_ranks, tmp_path / "half", None, ranks=2)) == expected

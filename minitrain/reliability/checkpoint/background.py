@@ -1,0 +1,191 @@
+"""A checkpoint written beside the training, which hardly waits for it.
+
+    training   save() | forward, backward of the next step | optimizer.step |  forward, backward …
+    beside            | copy ............... | write, flush, vote, commit ......................|
+                                            ▲
+              only optimizer.step changes what is copied: it waits until the copy is made
+
+Between two optimizer steps weights and state lie still, so even the copy needs no pause: what does
+change in between (buffers, generators, counts) is small, and copied at once. One save at a time: a
+second waits for the first. An error of the writer is raised at the next call, on every rank.
+Cost: a second 12 bytes a parameter of CPU memory. Paper: DataStates-LLM (Maurya et al. 2024, arXiv
+2406.10707); the copy in one piece before it: CheckFreq (Mohan et al., FAST 2021). Lab: e12.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minitrain.errors import InputError
+from minitrain.reliability.checkpoint.contents import (
+    ALONE,
+    CheckpointRanks,
+    Contents,
+    Layout,
+    contents,
+    whole_layout,
+)
+from minitrain.reliability.checkpoint.files import Box
+from minitrain.reliability.checkpoint.folder import NotSaved, final_folder, vote_against
+from minitrain.reliability.checkpoint.keep import NEWEST_TWO, Keep
+from minitrain.reliability.checkpoint.save import finish, prepare
+from minitrain.training.state import TrainState
+
+
+class BackgroundSaver:
+    """`save` in place of `save_checkpoint`, and `wait` at the end of the run.
+
+    `optimizer` is the one that moves the weights: its step waits for the copy. Whoever writes to
+    weights or to its state in another way calls `wait_copied` first. `stall_seconds` is how long
+    the training has waited for all of it, the copies and the saves before among them. `after` is
+    called on rank 0, beside the training, with each checkpoint that is complete: to upload it.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        optimizer: Any,
+        ranks: CheckpointRanks = ALONE,
+        keep: Keep = NEWEST_TWO,
+        layout: Layout | None = None,
+        after: Callable[[Path], object] = lambda checkpoint: None,
+    ) -> None:
+        if not hasattr(optimizer, "register_step_pre_hook"):
+            raise InputError(
+                f"{type(optimizer).__name__} has no register_step_pre_hook, by which its step "
+                "would wait for the copy: give a torch optimizer, or use save_checkpoint"
+            )
+        self.run, self.ranks, self.keep, self.after = run, ranks, keep, after
+        self.layout = layout or whole_layout()
+        self.room: dict[str, Tensor] = {}  # the copies' memory, used again and again
+        self.stall_seconds = 0.0
+        self._copied = threading.Event()
+        self._copied.set()
+        self._writer: threading.Thread | None = None
+        self._failed: NotSaved | None = None
+        self._behind: InputError | None = None
+        optimizer.register_step_pre_hook(lambda *_: self.wait_copied())
+
+    def save(self, state: TrainState, files: Mapping[str, bytes] | None = None) -> None:
+        """All ranks call it. Raises NotSaved for the save *before*, where that one failed: then
+        nothing of this one has begun, and it may be called again."""
+        began = time.perf_counter()
+        try:
+            self._join()
+            if final_folder(self.run, state.step).is_dir():
+                return
+            error = prepare(self.run, state.step, self.ranks)
+            what = contents(state, self.layout, self.ranks, files or {})
+            event = self._record(what)
+            what = self._with_copies(what, lambda name: name not in what.still)
+            self._copied.clear()
+            arguments = (state.step, what, error, event)
+            self._writer = threading.Thread(target=self._write, args=arguments)
+            self._writer.start()
+        finally:
+            self.stall_seconds += time.perf_counter() - began
+
+    def wait_copied(self) -> None:
+        """Until weights and optimizer may change; where the copy failed, too."""
+        if not self._copied.is_set():
+            began = time.perf_counter()
+            self._copied.wait()
+            self.stall_seconds += time.perf_counter() - began
+
+    def wait(self) -> None:
+        """Until the last save is complete: at the end of a run. NotSaved where it is not, and on
+        rank 0 InputError where `after` failed for the last one."""
+        began = time.perf_counter()
+        try:
+            self._join()
+            if self._behind is not None:
+                raise self._behind
+        finally:
+            self.stall_seconds += time.perf_counter() - began
+
+    def _join(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    def _write(
+        self, step: int, what: Contents, error: OSError | None, event: torch.cuda.Event | None
+    ) -> None:
+        try:
+            try:
+                with _beside(event):
+                    what = self._with_copies(what, lambda name: name in what.still)
+            finally:
+                self._copied.set()
+            checkpoint = finish(self.run, step, what, self.ranks, self.keep, error)
+            self._follow_up(checkpoint)
+        except NotSaved as failed:
+            self._failed = failed
+        except Exception as failed:  # in a thread of its own: carried to the trainer, not lost
+            self._failed = NotSaved(f"step {step} was not saved in {self.run}: {failed!r}")
+            with suppress(OSError):  # the others must not wait for this rank
+                vote_against(self.run, step, self.ranks.rank)
+        if self._failed and not threading.main_thread().is_alive():
+            print(f"{self._failed}: call wait() before the process ends", file=sys.stderr)
+
+    def _follow_up(self, checkpoint: Path) -> None:
+        """On rank 0 alone, whose error the others cannot know of: so it is raised at the end."""
+        if self.ranks.rank > 0:
+            return
+        try:
+            self.after(checkpoint)
+        except Exception as failed:
+            self._behind = InputError(f"{checkpoint} is whole, but what follows failed: {failed}")
+            print(f"{self._behind}; the training goes on", file=sys.stderr)
+        else:
+            self._behind = None
+
+    def _record(self, what: Contents) -> torch.cuda.Event | None:
+        """A GPU may still be at work on the weights when `save` is called."""
+        tensors = [tensor for boxes in what.tensors.values() for _, tensor, _ in boxes]
+        on_gpu = [tensor for tensor in tensors if tensor.is_cuda]
+        return torch.cuda.current_stream(on_gpu[0].device).record_event() if on_gpu else None
+
+    def _with_copies(self, what: Contents, wanted: Any) -> Contents:
+        """The tensors that are `wanted` replaced by copies in CPU memory."""
+
+        def copied(stem: str, index: int, box: Box) -> Box:
+            name, tensor, offsets = box
+            if not wanted(name):
+                return box
+            return name, self._copy(f"{stem} {index} {name}", tensor), offsets
+
+        tensors = {
+            stem: [copied(stem, index, box) for index, box in enumerate(boxes)]
+            for stem, boxes in what.tensors.items()
+        }
+        return replace(what, tensors=tensors)
+
+    def _copy(self, key: str, tensor: Tensor) -> Tensor:
+        room = self.room.get(key)
+        if room is None or room.shape != tensor.shape or room.dtype != tensor.dtype:
+            room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            self.room[key] = room
+        return room.copy_(tensor)
+
+
+def _beside(event: torch.cuda.Event | None) -> AbstractContextManager:
+    """A GPU's copies on a stream of their own, once the weights are what they were at the save:
+    else they would stand in line behind the next step's kernels."""
+    if event is None:
+        return nullcontext()
+    event.synchronize()
+    return torch.cuda.stream(torch.cuda.Stream(event.device))

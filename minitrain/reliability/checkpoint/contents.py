@@ -1,0 +1,184 @@
+"""All that a run consists of, by name: weights, optimizer, counts, generators, place in the data.
+
+    model.safetensors        weights and buffers (FP8's histories are among these)
+    optimizer.safetensors    state.NAME.exp_avg …: by parameter, so that other ranks can read it
+    optimizer.json           the settings of each parameter's group, and what is no tensor
+    progress.json            step, tokens, seconds, the loss scaler; the schedule follows from these
+    rank-000.safetensors     one rank's random generators    rank-000.json   its place in the data
+
+Where every rank has a part, the first three are model-000…, model-001…: one a rank. Lab: e12.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from minitrain.errors import InputError
+from minitrain.generators import generator_states
+from minitrain.reliability.checkpoint.files import Box
+from minitrain.reliability.checkpoint.placement import Place, Placed, whole_place
+from minitrain.training.state import TrainState
+
+Named = Callable[[nn.Module], dict[str, Tensor]]  # a model's tensors, or views of them, by name
+
+
+@dataclass(frozen=True)
+class CheckpointRanks:
+    """The ranks that share a checkpoint, this one's number, and a `barrier` that waits for all.
+
+    `may_change`: another number of ranks may resume, where training draws no random numbers; a rank
+    that is new then begins where rank 0 was in the data.
+    """
+
+    rank: int = 0
+    size: int = 1
+    barrier: Callable[[], object] = lambda: None
+    may_change: bool = False
+
+
+ALONE = CheckpointRanks()
+Layout = Callable[[TrainState, CheckpointRanks], Placed]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What one rank writes: boxes of tensors, by the stem of their file's name, and other files.
+
+    `still` says of a tensor whether only the optimizer's step changes it: the weights and the
+    optimizer's state. Buffers and generators may change in the next forward.
+    """
+
+    tensors: dict[str, list[Box]]
+    files: dict[str, bytes]
+    still: frozenset[str]
+
+
+def own_names(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers under their own names; a tied one under its first."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(tensor), (name, tensor.detach()))
+    return dict(found.values())
+
+
+def whole_layout(named: Named = own_names) -> Layout:
+    """Every rank has all of the model, under the names that `named` gives; rank 0 writes it."""
+
+    def layout(state: TrainState, ranks: CheckpointRanks) -> Placed:
+        if state.model is None:  # the whole one was put together on another rank
+            return Placed([], [])
+        check_whole(state.model)
+        writes = ranks.rank == 0
+        weights = named(state.model)
+        places = [(whole_place(n, t.shape, writes), t) for n, t in weights.items()]
+        return Placed(places, whole_parameters(state, writes))
+
+    return layout
+
+
+def check_whole(model: nn.Module) -> None:
+    """InputError where this rank has parts of the model only, which one rank alone cannot save."""
+    whole = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+    parameters = list(model.parameters())
+    if any(isinstance(p, DTensor) for p in parameters):
+        raise InputError(
+            "the model's parameters are DTensors, of which a rank has a part: save it with "
+            "torch.distributed.checkpoint; load_torch_checkpoint reads that"
+        )
+    if any(id(p) not in whole or hasattr(p, "mesh_layout") for p in parameters):
+        raise InputError(
+            "the model's parameters are parts of it: give layout=zero_layout(zero) for ZeRO, "
+            "layout=mesh_layout(parts) for a mesh"
+        )
+
+
+def whole_parameters(state: TrainState, writes: bool = True) -> list[Place]:
+    """The optimizer's parameters by the model's own names; by their number, where it moves others
+    than the model's (a float32 copy of each)."""
+    names = {id(parameter): name for name, parameter in state.model.named_parameters()}
+    moved = [p for group in state.optimizer.param_groups for p in group["params"]]
+    return [
+        whole_place(names.get(id(p), str(index)), p.shape, writes) for index, p in enumerate(moved)
+    ]
+
+
+def contents(
+    state: TrainState, layout: Layout, ranks: CheckpointRanks, extra: Mapping[str, bytes]
+) -> Contents:
+    """What this rank writes of the state, as it is now: tensors are the run's own, not copies."""
+    tensors, files = {}, {}
+    placed = layout(state, ranks)
+    part = f"-{ranks.rank:03d}" if placed.is_shared else ""
+    if placed.is_shared or ranks.rank == 0:
+        weights = [box for place, tensor in placed.weights for box in _owned(place, tensor)]
+        kept, settings = _optimizer(state.optimizer.state_dict(), placed.parameters)
+        tensors |= {f"model{part}": weights, f"optimizer{part}": kept}
+        files[f"optimizer{part}.json"] = json.dumps(settings).encode()
+    still = {name for name, _, _ in tensors.get(f"optimizer{part}", ())}
+    moved = {} if state.model is None else {_storage(p) for p in state.model.parameters()}
+    still |= {place.name for place, tensor in placed.weights if _storage(tensor) in moved}
+    if ranks.rank == 0:
+        progress = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds}
+        if state.scaler:
+            progress["scaler"] = state.scaler.state_dict()
+        files |= {"progress.json": json.dumps(progress).encode(), **extra}
+    own = f"rank-{ranks.rank:03d}"
+    tensors[own], files[f"{own}.json"] = _own(state.loader, own)
+    return Contents(tensors, files, frozenset(still))
+
+
+def _storage(tensor: Tensor) -> int:
+    """The same for a parameter and all views of it."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _owned(place: Place, tensor: Tensor) -> Iterator[Box]:
+    for box in place.owned:
+        yield place.name, box.find(tensor.detach()), box.offsets
+
+
+def _optimizer(kept: dict, places: list[Place]) -> tuple[list[Box], dict]:
+    """A state_dict, as boxes named state.NAME.KIND, and the rest by the parameters' names."""
+    boxes, plain = [], {}
+    for index, values in kept["state"].items():
+        place = places[index]
+        for kind, value in values.items():
+            key = f"state.{place.name}.{kind}"
+            if not isinstance(value, Tensor):
+                plain[key] = value
+            elif tuple(value.shape) == place.local and place.local:
+                boxes += [(key, box.find(value), box.offsets) for box in place.owned]
+            elif place.is_whole or value.dim() == 0:
+                if place.owns_first:
+                    boxes.append((key, value, (0,) * value.dim()))
+            else:
+                raise InputError(
+                    f"the optimizer's {kind} of {place.name} is {list(value.shape)}, its weight "
+                    f"{list(place.local)} here, a part of {list(place.whole)}: of parts, only "
+                    "state of the weight's own shape can be saved (AdamW's, SGD's, Lion's)"
+                )
+    return boxes, {"plain": plain, "param_groups": _groups(kept["param_groups"], places)}
+
+
+def _groups(groups: list[dict], places: list[Place]) -> list[dict]:
+    """Settings, and to whom they apply."""
+    return [{**group, "params": [places[i].name for i in group["params"]]} for group in groups]
+
+
+def _own(loader: Any, name: str) -> tuple[list[Box], bytes]:
+    """What a rank has for itself alone."""
+    states = generator_states()
+    numpy_kind, words, *numpy_rest = states.numpy
+    own = {
+        "loader": loader.state_dict(),
+        "numpy": [numpy_kind, words.tolist(), *numpy_rest],
+        "python": states.python,
+    }
+    boxes = [(f"{name}.{device}", state, (0,)) for device, state in states.torch.items()]
+    return boxes, json.dumps(own).encode()

@@ -1,0 +1,190 @@
+"""A run's checkpoints on the disk: what makes each of them whole, whatever dies when.
+
+    runs/NAME/.step-00000120.saving/     each rank writes its files, flushes them, then its *vote*:
+                                         their checksums in a small file, or the reason why not
+             … /manifest.json            by rank 0, when all votes are there
+    runs/NAME/step-00000120/             one atomic rename
+
+Killed at any moment, the disk holds the checkpoint before or the new one, never half of one; the
+next run clears away what a kill has left. Votes are files, not messages: a writer beside the
+training must not mix its messages with the training's. Lab: e12.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+from minitrain.errors import InputError
+from minitrain.reliability.checkpoint.files import Checksums, checksums, flush_folder, write_file
+from minitrain.reliability.checkpoint.keep import Keep
+
+MANIFEST = "manifest.json"
+PATIENCE_SECONDS = 600.0  # for the slowest rank's files
+LOOK_SECONDS = 0.002
+
+
+class NotSaved(InputError):
+    """A checkpoint that could not be written, and why. The run can go on: the older ones are whole.
+
+    Every rank raises it for the same step.
+    """
+
+
+def final_folder(run: Path, step: int) -> Path:
+    return run / f"step-{step:08d}"
+
+
+def saving_folder(run: Path, step: int) -> Path:
+    return run / f".step-{step:08d}.saving"
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first; a half-written one has another name."""
+    return sorted(path for path in run.glob("step-*") if (path / MANIFEST).is_file())
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def newest_checkpoint(path: Path) -> Path:
+    """`path` itself if it is a checkpoint, else the newest one in the run's folder `path`."""
+    if path.name.startswith("step-") and path.is_dir():
+        return path
+    if not path.is_dir():
+        raise InputError(f"there is no folder {path}: give the folder of a run (runs/NAME)")
+    found = checkpoints(path)
+    if not found:
+        raise InputError(f"{path} holds no checkpoint (step-…): start this run without --resume")
+    return found[-1]
+
+
+def verify(folder: Path) -> dict:
+    """The manifest, after every file has been found to have the checksum that it states."""
+    remedy = f"remove {folder} and resume from an older step in {folder.parent}, or start a new run"
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        stated = manifest["files"]
+        found = checksums(folder, list(stated))
+        broken = [name for name, checksum in stated.items() if found[name] != checksum]
+        manifest["ranks"], manifest["step"]  # a manifest has these
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InputError(f"the checkpoint {folder} cannot be read ({error}): {remedy}") from error
+    if broken:
+        names = ", ".join(broken)
+        raise InputError(f"the checkpoint {folder} is damaged (the checksum of {names}): {remedy}")
+    return manifest
+
+
+def newest_whole(run: Path) -> Path | None:
+    """The newest checkpoint whose files are what its manifest says; None where there is none. By
+    one rank: newer ones, which are damaged, are renamed, so that the run can save these steps."""
+    for folder in reversed(checkpoints(run)):
+        try:
+            verify(folder)
+        except InputError:
+            os.rename(folder, folder.with_name(f"damaged-{folder.name}"))
+            continue
+        return folder
+    return None
+
+
+# --- writing one: begin (rank 0), vote (each), commit (rank 0) ---
+
+
+def begin(run: Path, step: int) -> None:
+    """An empty folder to write into, and nothing left of what a killed run had begun."""
+    clear_leftovers(run)
+    saving_folder(run, step).mkdir(parents=True)
+
+
+def vote(run: Path, step: int, rank: int, files: Checksums) -> None:
+    """This rank's last word on a step: all of these are on the disk."""
+    path = saving_folder(run, step) / f".vote-{rank:03d}"
+    new = path.with_suffix(".new")
+    write_file(new, json.dumps(files).encode())
+    os.replace(new, path)
+
+
+def vote_against(run: Path, step: int, rank: int) -> None:
+    """This rank could not write its part; an empty file finds room on a full disk."""
+    (saving_folder(run, step) / f".vote-{rank:03d}.failed").touch()
+
+
+def commit(run: Path, step: int, ranks: int, keep: Keep, patience: float | None = None) -> Path:
+    """Waits for all votes, and gives the step its name. After OSError or NotSaved it is gone."""
+    saving, final = saving_folder(run, step), final_folder(run, step)
+    try:
+        votes = _votes(saving, ranks, PATIENCE_SECONDS if patience is None else patience)
+        files = {name: checksum for own in votes for name, checksum in own.items()}
+        manifest = {"step": step, "ranks": ranks, "files": dict(sorted(files.items()))}
+        write_file(saving / MANIFEST, json.dumps(manifest, indent=1).encode())
+        for path in saving.glob(".vote-*"):
+            path.unlink()
+        flush_folder(saving)
+        os.rename(saving, final)
+    except BaseException:
+        give_up(run, step)
+        raise
+    flush_folder(run)
+    for old in keep.doomed(map(step_of, checkpoints(run))):
+        _remove(final_folder(run, old))
+    return final
+
+
+def give_up(run: Path, step: int) -> None:
+    """Renamed first: a rank that still writes must not put a file into a folder that goes."""
+    saving = saving_folder(run, step)
+    gone = saving.with_suffix(".given-up")
+    try:
+        os.rename(saving, gone)
+    except OSError:
+        return  # there is none, or nobody may write here
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def was_committed(run: Path, step: int, patience: float | None = None) -> bool:
+    """Waits until rank 0 has given the step its name, or has given it up."""
+    until = time.monotonic() + (PATIENCE_SECONDS if patience is None else patience)
+    while saving_folder(run, step).is_dir() and time.monotonic() < until and _is_running():
+        time.sleep(LOOK_SECONDS)
+    return final_folder(run, step).is_dir()
+
+
+def clear_leftovers(run: Path) -> None:
+    """Removes what a killed run has left half written or half removed."""
+    for path in run.glob(".step-*"):
+        shutil.rmtree(path)
+
+
+def _votes(saving: Path, ranks: int, patience: float) -> list[dict]:
+    until = time.monotonic() + patience
+    while True:
+        found = sorted(saving.glob(".vote-[0-9][0-9][0-9]"))
+        if against := sorted(saving.glob(".vote-*.failed")):
+            rank = int(against[0].stem.removeprefix(".vote-"))
+            raise NotSaved(f"rank {rank} could not write its part")
+        if len(found) == ranks:
+            return [json.loads(path.read_text()) for path in found]
+        if time.monotonic() > until or not _is_running():
+            have = {int(path.name[-3:]) for path in found}
+            late = ", ".join(str(rank) for rank in range(ranks) if rank not in have)
+            raise NotSaved(f"rank {late} has not written its part within {patience:g} s")
+        time.sleep(LOOK_SECONDS)
+
+
+def _is_running() -> bool:
+    """False in a writer's thread when the process is about to end: no vote will be waited for."""
+    return threading.main_thread().is_alive()
+
+
+def _remove(checkpoint: Path) -> None:
+    """Renamed first: a kill in between leaves no checkpoint that has lost some of its files."""
+    doomed = checkpoint.with_name(f".{checkpoint.name}.removing")
+    os.rename(checkpoint, doomed)
+    shutil.rmtree(doomed)

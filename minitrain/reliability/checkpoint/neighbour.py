@@ -1,0 +1,157 @@
+"""The newest step in memory, each rank's part twice: its own, and one on the next node.
+
+    rank 0: own, rank 3's │ rank 1: own, rank 0's │ rank 2: own, rank 1's │ rank 3: own, rank 2's
+                                    ✗ lost                      ▲ still has rank 1's part
+
+Saving at a network's speed, every few steps where the disk allows one an hour; a lost node costs
+those few steps. Nodes that are neighbours and fail together cost a disk checkpoint. The parts lie
+in folders of a file system in memory (/dev/shm), so that they survive the process: torchrun starts
+all ranks anew when one has died. Cost: 2 x 12 P/N bytes a rank of memory, twice for a moment, and
+12 P/N sent. Paper: Gemini (Wang et al., SOSP 2023). Lab: e12.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from minitrain.errors import InputError
+from minitrain.ranks.group import Group
+from minitrain.ranks.in_place import gather_objects
+from minitrain.reliability.checkpoint.contents import (
+    CheckpointRanks,
+    Layout,
+    contents,
+    whole_layout,
+)
+from minitrain.reliability.checkpoint.files import checksums
+from minitrain.reliability.checkpoint.folder import begin, commit, final_folder, saving_folder, vote
+from minitrain.reliability.checkpoint.keep import NEWEST_TWO, Keep
+from minitrain.reliability.checkpoint.save import write_contents
+from minitrain.training.state import TrainState
+
+SUMS = "parts.json"
+STEPS = 2  # kept: while ranks change to a new one, all still have the one before
+
+
+class Part(NamedTuple):
+    """What one of `ranks` ranks wrote of a step."""
+
+    step: int
+    rank: int
+    ranks: int
+
+    def __str__(self) -> str:
+        return f"part-{self.step}-{self.rank}-{self.ranks}"
+
+    @classmethod
+    def named(cls, folder: Path) -> Part:
+        return cls(*map(int, folder.name.split("-")[1:]))
+
+
+class NeighbourMemory:
+    """`shelf` is this *node's* folder in memory, of this run alone; `apart`: how many ranks a node
+    has, so that the neighbour is on another one."""
+
+    def __init__(self, group: Group, shelf: Path, apart: int = 1) -> None:
+        if group.size > 1 and apart % group.size == 0:
+            raise InputError(
+                f"{apart} ranks apart, of {group.size}, is the rank itself: give the ranks of a "
+                "node, and have at least two nodes"
+            )
+        self.group, self.shelf = group, shelf
+        self.next = (group.rank + apart) % group.size
+        self.before = (group.rank - apart) % group.size
+
+    def save(
+        self,
+        state: TrainState,
+        files: Mapping[str, bytes] | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        """All ranks call it; each then has its part, and that of the rank before it."""
+        ranks = CheckpointRanks(self.group.rank, self.group.size)
+        what = contents(state, layout or whole_layout(), ranks, files or {})
+        mine = [Part(state.step, rank, ranks.size) for rank in (ranks.rank, self.before)]
+        own, held = (self.shelf / f"{part}.new" for part in mine)
+        for folder in {own, held}:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        sums = write_contents(own, what)
+        (own / SUMS).write_text(json.dumps(sums))
+        if held != own:
+            self._pass_on(own, held)
+        self.group.barrier()  # every part is there twice
+        for part in dict.fromkeys(mine):
+            shutil.rmtree(self.shelf / str(part), ignore_errors=True)  # of a run before this one
+            os.rename(self.shelf / f"{part}.new", self.shelf / str(part))
+            there = [Part.named(folder) for folder in self.shelf.glob("part-*[0-9]")]
+            older = sorted(other.step for other in there if other.rank == part.rank)[:-STEPS]
+            for other in there:
+                if other.rank == part.rank and other.step in older:
+                    shutil.rmtree(self.shelf / str(other))
+
+    def recover(self, run: Path, keep: Keep = NEWEST_TWO) -> Path | None:
+        """The newest step of which some rank still has each part, as a checkpoint in the run's
+        folder, which all ranks see; None where there is none. All ranks call it, as many as saved
+        or others."""
+        everyone = gather_objects(self.group, self._parts())
+        parts = {part for node in everyone for part in node}
+        whole = [p for p in parts if all(p._replace(rank=r) in parts for r in range(p.ranks))]
+        if not whole:
+            return None
+        newest = max(whole, key=lambda part: part.step)
+        final = final_folder(run, newest.step)
+        if final.is_dir():
+            return final
+        if self.group.rank == 0:
+            begin(run, newest.step)
+        self.group.barrier()
+        for rank in range(newest.ranks):
+            part = newest._replace(rank=rank)
+            if next(n for n, node in enumerate(everyone) if part in node) == self.group.rank:
+                self._bring(part, run)
+        self.group.barrier()
+        if self.group.rank == 0:
+            commit(run, newest.step, newest.ranks, keep)
+        self.group.barrier()
+        return final
+
+    def _bring(self, part: Part, run: Path) -> None:
+        sums = json.loads((self.shelf / str(part) / SUMS).read_text())
+        for name in sums:
+            shutil.copyfile(self.shelf / str(part) / name, saving_folder(run, part.step) / name)
+        vote(run, part.step, part.rank, sums)
+
+    def _parts(self) -> list[Part]:
+        """Those that this node has, and whole."""
+        found = []
+        for folder in self.shelf.glob("part-*[0-9]"):
+            sums = json.loads((folder / SUMS).read_text())
+            if checksums(folder, list(sums)) == sums:
+                found.append(Part.named(folder))
+        return found
+
+    def _pass_on(self, own: Path, held: Path) -> None:
+        """My part to the next rank, and the part of the one before to me: names and lengths, then
+        all files' bytes."""
+        files = {path.name: path.read_bytes() for path in sorted(own.iterdir())}
+        lengths = {name: len(content) for name, content in files.items()}
+        came = json.loads(bytes(self._exchange(json.dumps(lengths).encode())))
+        content, start = self._exchange(b"".join(files.values())), 0
+        for name, length in came.items():
+            (held / name).write_bytes(content[start : start + length])
+            start += length
+
+    def _exchange(self, mine: bytes) -> memoryview:
+        size = torch.empty(1, dtype=torch.int64)
+        self.group.exchange(torch.tensor([len(mine)]), self.next, size, self.before)
+        came = torch.empty(int(size), dtype=torch.uint8)
+        leaving = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        return memoryview(self.group.exchange(leaving, self.next, came, self.before).numpy())

@@ -1,0 +1,82 @@
+"""A second home for checkpoints, in an object store: what survives the loss of the whole cluster.
+
+    BackgroundSaver(run, …, after=partial(upload, url="s3://bucket/runs/a"))     as each is complete
+    download("s3://bucket/runs/a", run)                                          the newest, back
+
+Whatever fsspec knows: s3:// and gs:// (with s3fs, gcsfs), memory://, a mounted folder. An object
+store has no rename: the manifest, written last, makes a checkpoint one. Lab: e12.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from minitrain.errors import InputError
+from minitrain.reliability.checkpoint.files import flush_folder
+from minitrain.reliability.checkpoint.folder import (
+    MANIFEST,
+    begin,
+    final_folder,
+    saving_folder,
+    verify,
+)
+from minitrain.reliability.checkpoint.keep import NEWEST_TWO, Keep
+
+
+def upload(checkpoint: Path, url: str, keep: Keep = NEWEST_TWO) -> None:
+    """Copies a complete checkpoint to url/step-…, and removes those that `keep` does not name."""
+    there, root = _open(url)
+    folder = f"{root}/{checkpoint.name}"
+    there.makedirs(folder, exist_ok=True)  # a store has none, a mounted folder does
+    names = sorted(path.name for path in checkpoint.iterdir())
+    for name in [*(name for name in names if name != MANIFEST), MANIFEST]:
+        there.put_file(str(checkpoint / name), f"{folder}/{name}")
+    for step in keep.doomed(remote_steps(url)):
+        doomed = f"{root}/step-{step:08d}"
+        there.rm_file(f"{doomed}/{MANIFEST}")  # first: half of it is then no checkpoint
+        there.rm(doomed, recursive=True)
+
+
+def remote_steps(url: str) -> list[int]:
+    """The steps of the complete checkpoints there, in order."""
+    there, root = _open(url)
+    found = there.glob(f"{root}/step-*/{MANIFEST}")
+    return sorted(int(path.split("/")[-2].removeprefix("step-")) for path in found)
+
+
+def download(url: str, run: Path, step: int | None = None) -> Path:
+    """The newest (or `step`) into the run's folder, checked: whole or not at all."""
+    there, root = _open(url)
+    steps = remote_steps(url)
+    if not steps or step not in (None, *steps):
+        kept = ", ".join(map(str, steps)) or "none"
+        raise InputError(f"{url} has no checkpoint of step {step or 'any'}: it has {kept}")
+    step = steps[-1] if step is None else step
+    final, saving = final_folder(run, step), saving_folder(run, step)
+    if final.is_dir():
+        return final
+    begin(run, step)
+    for path in there.ls(f"{root}/{final.name}", detail=False):
+        there.get_file(path, str(saving / path.split("/")[-1]))
+    try:
+        verify(saving)
+    except InputError as error:
+        shutil.rmtree(saving)
+        raise InputError(f"what {url} gave is damaged: {error}") from error
+    flush_folder(saving)
+    os.rename(saving, final)
+    flush_folder(run)
+    return final
+
+
+def _open(url: str) -> tuple[Any, str]:
+    try:
+        there, root = fsspec.url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise InputError(f"{url!r} cannot be opened ({error}): give s3://…, or a folder") from error
+    return there, root.rstrip("/")

@@ -1,0 +1,68 @@
+"""A machine that is taken away says so: AWS two minutes before, Google and Azure half a minute.
+
+    notice ─▶ stop file ─▶ each rank looks after its step, all agree ─▶ save, end
+
+Worth it only where a save fits into the time that is left: else what is lost is half an interval
+either way. Clouds put the notice at an address that only the machine itself can read; Slurm and
+Kubernetes send SIGTERM instead (stopping.py). Lab: e12.
+"""
+
+from __future__ import annotations
+
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from minitrain.errors import InputError
+from minitrain.reliability.events import EventLog
+
+AWS = "http://169.254.169.254/latest/meta-data/spot/instance-action"  # 404 until there is one
+GOOGLE = "http://metadata.google.internal/computeMetadata/v1/instance/preempted"  # TRUE or FALSE
+LOOK_SECONDS = 5.0
+
+
+def noticed_at(url: str, timeout: float = 2.0) -> bool:
+    """Whether a cloud's address says that the machine goes; not reachable is no notice."""
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            return answer.read().strip() not in (b"", b"FALSE")
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def worth_saving(save_seconds: float, step_seconds: float, notice_seconds: float) -> bool:
+    """Whether the step under way and a save end before the machine does."""
+    if min(save_seconds, step_seconds, notice_seconds) < 0:
+        raise InputError("seconds of a save, a step and a notice are 0 or more")
+    return save_seconds + step_seconds < notice_seconds
+
+
+@contextmanager
+def stop_on_notice(
+    stop: Path,
+    is_noticed: Callable[[], bool],
+    log: EventLog | None = None,
+    every: float = LOOK_SECONDS,
+) -> Iterator[None]:
+    """Within the block, `stop` comes to exist once `is_noticed()`, which a thread asks."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(every):
+            if is_noticed():
+                stop.touch()
+                if log is not None:
+                    log.write("notice")
+                return
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,77 @@
+"""Ranks that compute slowly: by their time *before* a collective, for there all ranks wait alike.
+
+    rank 0   ██ compute ██|···· waits ····|        step times are equal: 3 and 3
+    rank 1   ███████ compute ███████|        |     compute times are not: 1 and 3
+
+Slow is over the ranks' median by `factor`, and by 5 deviations of the others (from the median of
+absolute deviations, which one slow rank does not move), in the median of several steps: a pause
+of Python's garbage collector is one slow step, of a rank here and a rank there (MegaScale, arXiv
+2402.15627, section 6.3). Cost: 8 bytes a rank, once in `every` steps. Lab: e12.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import torch
+
+from minitrain.errors import InputError
+from minitrain.measure.traffic import length, union
+from minitrain.ranks.group import Group
+from minitrain.reliability.events import EventLog
+
+DEVIATIONS = 5.0
+TO_DEVIATION = 1.4826  # of normal values, over their median absolute deviation
+
+
+def slow_ranks_naive(step_seconds: Sequence[float], factor: float = 1.1) -> list[int]:
+    """By whole steps: all ranks wait for the slowest, so that nobody is ever slower than others."""
+    median = statistics.median(step_seconds)
+    return [rank for rank, seconds in enumerate(step_seconds) if seconds > factor * median]
+
+
+def slow_ranks(compute_seconds: Sequence[float], factor: float = 1.1) -> list[int]:
+    """By what each rank computed before it waited, in seconds."""
+    median = statistics.median(compute_seconds)
+    spread = statistics.median(abs(seconds - median) for seconds in compute_seconds)
+    limit = max(factor * median, median + DEVIATIONS * TO_DEVIATION * spread)
+    return [rank for rank, seconds in enumerate(compute_seconds) if seconds > limit]
+
+
+class StragglerWatch:
+    """A callback for `train`, on every rank: `log` gets an event "slow" for each rank that is.
+
+    `slow` are those of the last look. Two ranks have no median that tells who is slow: the faster
+    one is then the measure.
+    """
+
+    def __init__(
+        self, group: Group, log: EventLog | None = None, every: int = 20, factor: float = 1.1
+    ) -> None:
+        if every < 1 or factor <= 1:
+            raise InputError(f"every={every}, factor={factor}: give 1 or more, and over 1")
+        self.group, self.log, self.every, self.factor = group, log, every, factor
+        self.slow: list[int] = []
+        self._computed: list[float] = []
+        self._since, self._seen = group.now(), len(group.trace.ops)
+
+    def __call__(self, record: object) -> None:
+        now, ops = self.group.now(), self.group.trace.ops
+        waits = union((op.waited, op.done) for op in ops[self._seen :] if op.done is not None)
+        self._computed.append(now - self._since - length(waits))
+        if len(self._computed) == self.every:
+            self._look(getattr(record, "step", None))
+        self._since, self._seen = self.group.now(), len(ops)
+
+    def _look(self, step: int | None) -> None:
+        group = self.group
+        mine = torch.tensor([statistics.median(self._computed)], dtype=torch.float64)
+        self._computed.clear()
+        everyone = torch.empty(group.size, dtype=torch.float64, device=group.device)
+        seconds = group.all_gather(everyone, mine.to(group.device)).tolist()
+        measured = [*seconds, min(seconds)] if group.size == 2 else seconds
+        self.slow = slow_ranks(measured, self.factor)
+        median = statistics.median(measured)
+        if group.rank in self.slow and self.log is not None:
+            self.log.of(group.rank).write("slow", step, seconds=seconds[group.rank], median=median)

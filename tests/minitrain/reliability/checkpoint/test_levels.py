@@ -1,0 +1,133 @@
+"""A neighbour's memory and an object store give back what a node, or all of them, have lost."""
+
+from __future__ import annotations
+
+import shutil
+
+import fsspec
+import pytest
+import torch
+
+from minitrain.errors import InputError
+from minitrain.parallel.zero.state import zero_layout
+from minitrain.ranks.launch import launch
+from minitrain.reliability.checkpoint.contents import CheckpointRanks
+from minitrain.reliability.checkpoint.folder import checkpoints, step_of
+from minitrain.reliability.checkpoint.keep import Keep
+from minitrain.reliability.checkpoint.levels import newest_of_levels
+from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.checkpoint.neighbour import NeighbourMemory
+from minitrain.reliability.checkpoint.remote import download, remote_steps, upload
+from minitrain.reliability.checkpoint.save import save_checkpoint
+from minitrain.training.state import TrainState
+
+from ...parallel.zero import zero_toys
+from ...training.toys import ToyLoader, toy_state
+from .test_save_and_load import bits, trained
+
+
+def node(shelves, rank):
+    return shelves / f"node-{rank}"
+
+
+def save_in_memory(group, shelves):
+    zero, optimizer = zero_toys.sharded(group, 3)
+    state = TrainState(zero, optimizer, ToyLoader())
+    memory = NeighbourMemory(group, node(shelves, group.rank))
+    for step in (1, 2, 3):
+        zero_toys.train(group, zero, optimizer, 1, first=step - 1)
+        state.step = step
+        memory.save(state, layout=zero_layout(zero))
+    return zero_toys.train(group, zero, optimizer, 2, first=3)["weights"]
+
+
+def recover(group, shelves, run):
+    memory = NeighbourMemory(group, node(shelves, group.rank))
+    ranks = CheckpointRanks(group.rank, group.size, group.barrier, may_change=True)
+    found = newest_of_levels(run, memory, ranks=ranks)
+    if found is None:
+        return None
+    zero, optimizer = zero_toys.sharded(group, 3)
+    state = TrainState(zero, optimizer, ToyLoader())
+    load_checkpoint(found, state, ranks, zero_layout(zero))
+    first = state.step
+    return first, zero_toys.train(group, zero, optimizer, 5 - first, first=first)["weights"]
+
+
+@pytest.mark.parametrize("lost, step", [((1,), 3), ((0, 2), 3), ((1, 2), None), ((), 3)], ids=str)
+def test_a_lost_node_is_given_back_and_two_neighbours_are_not(tmp_path, lost, step):
+    want = launch(save_in_memory, tmp_path, ranks=4)[0]
+    assert len(list(node(tmp_path, 0).iterdir())) == 4, "two steps of two ranks"
+    for rank in lost:
+        shutil.rmtree(node(tmp_path, rank))
+    found = launch(recover, tmp_path, tmp_path / "run", ranks=4)
+    if step is None:
+        assert found == [None] * 4
+        return
+    for first, weights in found:
+        assert first == step
+        assert all(torch.equal(weights[name], want[name]) for name in want)
+
+
+def test_a_part_that_is_damaged_is_taken_from_the_neighbour_and_fewer_ranks_go_on(tmp_path):
+    want = launch(save_in_memory, tmp_path, ranks=4)[0]
+    part = node(tmp_path, 2) / "part-3-2-4" / "model-002.safetensors"
+    part.write_bytes(part.read_bytes()[:-4] + b"????")
+    for first, weights in launch(recover, tmp_path, tmp_path / "run", ranks=4):
+        assert first == 3 and all(torch.equal(weights[n], want[n]) for n in want)
+
+
+def test_a_group_has_a_neighbour():
+    with pytest.raises(InputError, match="is the rank itself"):
+        NeighbourMemory(type("Two", (), {"size": 2, "rank": 0})(), None, apart=2)
+
+
+@pytest.fixture
+def url():
+    yield "memory://runs/a"
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_up_to_a_store_and_down_again(tmp_path, url, mounted):
+    url = f"file://{tmp_path}/far/away" if mounted else url
+    state = toy_state(dropout=0.3)
+    for step in (1, 2, 3):
+        upload(save_checkpoint(tmp_path / "a", trained(state, step)), url, Keep(1, every=1))
+    assert remote_steps(url) == [1, 2, 3]
+    expected = bits(state)
+    shutil.rmtree(tmp_path / "a")
+    assert newest_of_levels(tmp_path / "a", url=url) == download(url, tmp_path / "a")
+    assert bits(load_checkpoint(tmp_path / "a", toy_state(seed=2))) == expected
+    upload(save_checkpoint(tmp_path / "a", trained(state, 4)), url, Keep(1))
+    assert remote_steps(url) == [4]
+    assert step_of(download(url, tmp_path / "b")) == 4
+    with pytest.raises(InputError, match="has no checkpoint of step 2: it has 4"):
+        download(url, tmp_path / "b", 2)
+
+
+def test_half_an_upload_is_none_and_a_damaged_one_is_refused(tmp_path, url):
+    store = fsspec.filesystem("memory")
+    upload(save_checkpoint(tmp_path / "a", trained(toy_state(), 1)), url)
+    store.pipe_file("/runs/a/step-00000002/model.safetensors", b"half")
+    assert remote_steps(url) == [1]
+    data = store.cat_file("/runs/a/step-00000001/model.safetensors")
+    store.pipe_file("/runs/a/step-00000001/model.safetensors", data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(InputError, match=r"gave is damaged"):
+        download(url, tmp_path / "b")
+    assert not list((tmp_path / "b").iterdir())
+    with pytest.raises(InputError, match="cannot be opened"):
+        remote_steps("gopher://x")
+
+
+def test_the_newest_level_wins_and_damage_is_passed_over(tmp_path, url):
+    run, state = tmp_path / "a", toy_state()
+    upload(save_checkpoint(run, trained(state, 1)), url)
+    save_checkpoint(run, trained(state, 2))
+    assert step_of(newest_of_levels(run, url=url)) == 2
+    newest = checkpoints(run)[-1] / "progress.json"
+    newest.write_text(newest.read_text() + " ")
+    assert step_of(newest_of_levels(run, url=url)) == 1
+    save_checkpoint(run, trained(load_checkpoint(run, toy_state(seed=3)), 2))
+    assert step_of(newest_of_levels(run)) == 2, "the step is saved anew; the damaged one lies aside"
+    assert newest_of_levels(tmp_path / "empty") is None

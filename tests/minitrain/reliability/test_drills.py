@@ -1,0 +1,294 @@
+"""What goes wrong on real ranks: each drill ends with the right loss, and the log names the rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitrain.errors import InputError
+from minitrain.parallel.ddp import all_reduce_gradients
+from minitrain.ranks.errors import RankDied
+from minitrain.ranks.launch import launch
+from minitrain.reliability.checkpoint.contents import CheckpointRanks
+from minitrain.reliability.checkpoint.folder import checkpoints, step_of
+from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.checkpoint.save import save_checkpoint
+from minitrain.reliability.corruption import replicas_agree
+from minitrain.reliability.elastic import share_of_batch
+from minitrain.reliability.events import EventLog
+from minitrain.reliability.hangs import hangs_watched, suspects
+from minitrain.reliability.notice import stop_on_notice
+from minitrain.reliability.restart import launch_until_done
+from minitrain.reliability.spikes import SpikeGuard
+from minitrain.reliability.stragglers import StragglerWatch, slow_ranks_naive
+from minitrain.training.config import TrainConfig
+from minitrain.training.loop import Peers, train
+
+from ..training.toys import Batch, random_batch, toy_state
+
+BATCH, STEPS, EVERY = 12, 16, 4  # rows; of a run; between saves
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+
+
+class Rows:
+    """A rank's rows of batches that are a function of their number; any number of ranks."""
+
+    def __init__(self, rank: int, ranks: int, accumulate: int = 1):
+        self.rank, self.ranks, self.accumulate, self.place = rank, ranks, accumulate, 0
+
+    def __iter__(self):
+        while True:
+            whole = random_batch(BATCH, valid=1.0, seed=self.place // self.accumulate)
+            own = slice(self.rank, None, self.ranks)
+            rows = [t[own].chunk(self.accumulate) for t in (whole.tokens, whole.targets)]
+            part = self.place % self.accumulate
+            self.place += 1
+            yield Batch(*(parts[part] for parts in rows))
+
+    def state_dict(self):
+        return {"step": self.place // self.accumulate}
+
+    def load_state_dict(self, state):
+        self.place = state["step"] * self.accumulate
+
+
+def run(group, folder, trouble=None, guard=False, room=BATCH, **options):
+    """STEPS steps on these ranks, from the newest checkpoint -> (losses of this call, weights)."""
+    share = share_of_batch(BATCH, group.size, room)
+    state = toy_state(seed=0)
+    state.loader = Rows(group.rank, group.size, share.accumulate)
+    ranks = CheckpointRanks(group.rank, group.size, group.barrier, may_change=True)
+    log = EventLog(folder / "events.jsonl", group.rank)
+    if checkpoints(folder):
+        load_checkpoint(folder, state, ranks)
+
+    def after_step(record):
+        if record.step % EVERY == 0:
+            save_checkpoint(folder, state, ranks=ranks)
+
+    def average():
+        if trouble:
+            trouble(group, state)
+        all_reduce_gradients(group, state.model)
+
+    peers = Peers(group.size, group.all_reduce, average)
+    config = TrainConfig(steps=STEPS, lr=0.02, accumulate=share.accumulate)
+    accept = SpikeGuard(state, log, warmup=4, back=3, z=20.0, patience=2) if guard else None
+    callbacks = [after_step, *(make(group, log, state, ranks) for make in options.get("more", ()))]
+    watched = hangs_watched(group, log, options["hangs"]) if "hangs" in options else nullcontext()
+    stop = options.get("stop", lambda: False)
+    with watched:
+        result = train(
+            state.model, state.loader, config, callbacks, peers, state, accept=accept, stop=stop
+        )
+    return result.losses, [p.detach().clone() for p in state.model.parameters()]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return launch(run, tmp_path_factory.mktemp("undisturbed"), ranks=3)[0]
+
+
+def at(rank: int, step: int, folder: Path, what):
+    """`what(state)` once, on one rank, in one step of the first attempt."""
+
+    def trouble(group, state):
+        done = folder / f"trouble-{rank}-{step}"
+        if group.rank == rank and state.step == step and not done.exists():
+            done.touch()
+            what(state)
+
+    return trouble
+
+
+def die(state):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def assert_same(found, undisturbed):
+    for losses, weights in found:
+        assert losses == undisturbed[0][-len(losses) :] and len(losses) < STEPS
+        assert all(torch.equal(a, b) for a, b in zip(weights, undisturbed[1]))
+
+
+def test_a_rank_is_killed(tmp_path, undisturbed):
+    log = EventLog(tmp_path / "events.jsonl")
+    found = launch_until_done(run, tmp_path, at(1, 9, tmp_path, die), ranks=3, log=log)
+    assert_same(found, undisturbed)
+    assert len(found[0][0]) == STEPS - 8, "from step 8 on, not from the start"
+    assert [(e["rank"], e["attempt"]) for e in log.read("failed")] == [(1, 0)]
+    assert [e["ranks"] for e in log.read("restarted")] == [3]
+
+
+def test_of_four_ranks_three_are_left_and_the_batch_is_the_same(tmp_path, undisturbed):
+    log = EventLog(tmp_path / "events.jsonl")
+    lost = at(2, 9, tmp_path, die)
+    found = launch_until_done(run, tmp_path, lost, False, 2, ranks=4, log=log, shrink_to=BATCH)
+    assert len(found) == 3
+    losses, weights = found[0]
+    torch.testing.assert_close(losses, undisturbed[0][8:], rtol=1e-5, atol=1e-6)
+    for mine, theirs in zip(weights, undisturbed[1]):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def hang(state):
+    time.sleep(60)
+
+
+def stop_process(state):
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def hanging(group, *arguments):
+    return run(group, *arguments, hangs=1.0)
+
+
+@pytest.mark.parametrize("trouble, said", [(hang, ["stuck"]), (stop_process, [])])
+def test_a_rank_hangs_or_is_stopped(tmp_path, undisturbed, trouble, said):
+    log = EventLog(tmp_path / "events.jsonl")
+    found = launch_until_done(hanging, tmp_path, at(1, 6, tmp_path, trouble), ranks=3, log=log)
+    assert_same(found, undisturbed)
+    assert suspects(log, 3) == [1]
+    assert [e["event"] for e in log.read() if e["rank"] == 1 and e["event"] != "failed"] == said
+    waits = log.read("waits")
+    assert {e["rank"] for e in waits} == {0, 2} and "all_reduce" in waits[0]["operation"]
+
+
+def make_nan(state):
+    next(state.model.parameters()).grad[0] = float("nan")
+
+
+def test_a_nan_on_one_rank_is_skipped_on_all(tmp_path, undisturbed):
+    found = launch(run, tmp_path, at(1, 7, tmp_path, make_nan), True, ranks=3)
+    log = EventLog(tmp_path / "events.jsonl")
+    assert [(e["rank"], e["step"], e["grad_norm"]) for e in log.read()] == [(0, 7, "nan")]
+    for losses, weights in found:
+        assert losses[:7] == undisturbed[0][:7] and len(losses) == STEPS
+        assert all(torch.equal(a, b) for a, b in zip(weights, found[0][1]))
+        assert all(w.isfinite().all() for w in weights) and losses[-1] < losses[0]
+    expected = launch(run, tmp_path / "without", None, False, ranks=3, timeout=60)
+    assert expected[0][0][:7] == losses[:7]
+
+
+def poison(group, state):
+    """On all ranks alike, as after a wrong step: the weights are off, whatever the batch."""
+    if state.step == 10 and not getattr(state, "was_poisoned", False):
+        state.was_poisoned = True
+        with torch.no_grad():
+            for p in state.model.parameters():
+                p.mul_(40.0)
+
+
+def test_weights_that_spike_are_rolled_back(tmp_path):
+    found = launch(run, tmp_path, poison, True, ranks=3)
+    log = EventLog(tmp_path / "events.jsonl")
+    back = log.read("rolled back")
+    assert len(back) == 1 and back[0]["step"] < back[0]["since"] == 11
+    for losses, weights in found:
+        assert max(losses[-4:]) < losses[0] and all(
+            torch.equal(a, b) for a, b in zip(weights, found[0][1])
+        )
+
+
+def slow(group, state):
+    time.sleep(0.005 + 0.06 * (group.rank == 1))
+
+
+def watch(group, log, state, ranks):
+    return StragglerWatch(group, log, every=5, factor=1.5)
+
+
+def watched_run(group, folder):
+    began = time.perf_counter()
+    run(group, folder, slow, more=[watch])
+    return time.perf_counter() - began
+
+
+def test_a_slow_rank_is_named_though_all_take_the_same_time(tmp_path):
+    seconds = launch(watched_run, tmp_path, ranks=3)
+    assert slow_ranks_naive(seconds) == []
+    events = EventLog(tmp_path / "events.jsonl").read("slow")
+    assert {e["rank"] for e in events} == {1} and len(events) >= 2
+    assert all(e["seconds"] > 1.5 * e["median"] for e in events)
+
+
+class Audit:
+    """After each step before a save, and after it: where replicas differ, back to the newest."""
+
+    def __init__(self, group, log, state, ranks):
+        self.group, self.log, self.state, self.ranks = group, log, state, ranks
+
+    def __call__(self, record):
+        tensors = self.state.model.parameters()
+        if not replicas_agree(self.group, tensors, self.log, record.step):
+            load_checkpoint(self.folder, self.state, self.ranks)
+
+
+def flip(state):
+    """A bit of a weight in the fraction's middle, in this rank's memory alone."""
+    next(state.model.parameters()).data.view(torch.int32)[3, 2] ^= 1 << 12
+
+
+def audited(group, folder, trouble):
+    def make(*parts):
+        audit = Audit(*parts)
+        audit.folder = folder
+        return audit
+
+    return run(group, folder, trouble, more=[make])
+
+
+def test_a_flipped_bit_is_found_and_the_run_is_the_undisturbed_one(tmp_path, undisturbed):
+    found = launch(audited, tmp_path, at(2, 5, tmp_path, flip), ranks=3)
+    events = EventLog(tmp_path / "events.jsonl").read("corrupt")
+    assert [(e["rank"], e["step"]) for e in events] == [(2, 6)]
+    for losses, weights in found:
+        assert losses[-12:] == undisturbed[0][-12:]
+        assert all(torch.equal(a, b) for a, b in zip(weights, undisturbed[1]))
+
+
+def until_noticed(group, folder):
+    stop, log = folder / "stop", EventLog(folder / "events.jsonl", group.rank)
+
+    def wait(group, state):
+        if state.step == 6:
+            time.sleep(0.3)
+
+    with stop_on_notice(stop, lambda: group.rank == 2, log, every=0.05):
+        return len(run(group, folder, wait, stop=stop.exists)[0])
+
+
+def test_a_notice_ends_all_ranks_after_the_same_step(tmp_path):
+    steps = launch(until_noticed, tmp_path, ranks=3)
+    assert len(set(steps)) == 1 and 0 < steps[0] < STEPS
+    assert [e["rank"] for e in EventLog(tmp_path / "events.jsonl").read("notice")] == [2]
+
+
+def test_what_a_person_did_wrong_is_not_tried_again(tmp_path):
+    def wrong(group):
+        raise InputError("--lr is no number")
+
+    log = EventLog(tmp_path / "events.jsonl")
+    with pytest.raises(InputError, match="is no number"):
+        launch_until_done(wrong, ranks=2, log=log)
+    with pytest.raises(RankDied):
+        launch_until_done(always_dies, ranks=2, log=log, restarts=1)
+    assert [e["attempt"] for e in log.read("failed")] == [0, 1]
+
+
+def always_dies(group):
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    group.barrier()
+
+
+def test_checkpoints_of_the_drills_are_few(tmp_path):
+    launch(run, tmp_path, ranks=2)
+    assert list(map(step_of, checkpoints(tmp_path))) == [12, 16]

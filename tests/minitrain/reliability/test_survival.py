@@ -1,0 +1,212 @@
+"""Each part of survival alone: spikes, slow ranks, corruption, the log, notices, shares of a batch."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.errors import InputError
+from minitrain.ranks.launch import launch
+from minitrain.reliability.corruption import fingerprint, odd_ranks, repeats
+from minitrain.reliability.elastic import Share, most_ranks, share_of_batch
+from minitrain.reliability.events import EventLog
+from minitrain.reliability.notice import noticed_at, worth_saving
+from minitrain.reliability.spikes import Running, SpikeGuard
+from minitrain.reliability.stragglers import slow_ranks, slow_ranks_naive
+
+from ..training.toys import toy_state
+
+NAN, INFINITE = float("nan"), float("inf")
+
+
+def feed(guard, losses, norm=1.0):
+    """Steps with these losses -> which were taken."""
+    taken = []
+    for loss in losses:
+        taken.append(guard(loss, norm))
+        guard.state.step += taken[-1]
+    return taken
+
+
+def steady(count):
+    return [2.0 + 0.05 * (-1) ** i for i in range(count)]
+
+
+@pytest.mark.parametrize("bad", [9.0, NAN, INFINITE, -INFINITE])
+def test_one_bad_batch_is_skipped_and_a_falling_loss_is_not(bad):
+    guard = SpikeGuard(toy_state(), warmup=10)
+    assert feed(guard, steady(20)) == [True] * 20
+    assert feed(guard, [bad, 2.0]) == [False, True] and guard.rollbacks == 0
+    falling = SpikeGuard(toy_state(), warmup=10)
+    assert all(feed(falling, [5 * 0.97**i for i in range(100)]))
+
+
+def test_before_the_warmup_only_what_is_not_finite_is_skipped():
+    assert feed(SpikeGuard(toy_state(), warmup=10), [2.0, 50.0, NAN, 2.0]) == [
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_a_norm_alone_is_enough():
+    guard = SpikeGuard(toy_state(), warmup=5)
+    feed(guard, steady(10))
+    assert not guard(2.0, 300.0) and guard(2.0, 1.0)
+
+
+def test_after_three_in_a_row_state_and_step_are_those_of_the_older_copy(tmp_path):
+    state, log = toy_state(), EventLog(tmp_path / "log")
+    guard = SpikeGuard(state, log, warmup=5, back=10, patience=3)
+    weight = state.model.head.weight
+    for loss in steady(35):
+        with torch.no_grad():
+            weight.fill_(float(state.step))
+        feed(guard, [loss])
+    assert feed(guard, [50.0, 50.0]) == [False, False] and state.step == 35
+    assert feed(guard, [50.0]) == [False]
+    assert state.step == 20 and weight[0, 0] == 20, "copies at 20 and 30: the older one"
+    assert [(e["event"], e["step"]) for e in log.read()] == [("skipped", 35)] * 3 + [
+        ("rolled back", 20)
+    ]
+    assert log.read("rolled back")[0]["since"] == 35
+    assert feed(guard, [2.0])[0]
+
+
+def test_it_does_not_go_back_for_ever():
+    guard = SpikeGuard(toy_state(), warmup=5, patience=1, most=2)
+    feed(guard, steady(10))
+    feed(guard, [50.0, 50.0])
+    with pytest.raises(InputError, match=r"2 times back from step .* still spikes"):
+        guard(50.0, 1.0)
+    with pytest.raises(InputError, match="give numbers over 0"):
+        SpikeGuard(toy_state(), z=0)
+
+
+def test_the_running_mean_is_plain_at_first_and_forgets():
+    running = Running(alpha=0.9)
+    values = torch.randn(5, dtype=torch.float64).tolist()
+    for value in values:
+        running.add(value)
+    assert running.mean == pytest.approx(sum(values) / 5)
+    variance = torch.tensor(values, dtype=torch.float64).var(unbiased=False)
+    assert running.variance == pytest.approx(variance.item())
+    for _ in range(300):
+        running.add(7.0)
+    assert running.mean == pytest.approx(7.0)
+
+
+def test_slow_by_compute_and_not_by_noise():
+    assert slow_ranks([1.0, 1.0, 1.3, 1.01]) == [2]
+    assert slow_ranks([1.0, 1.0, 1.05, 1.0]) == [], "under the factor"
+    assert slow_ranks([1.0, 1.4, 0.7, 1.2, 0.9, 1.1]) == [], "within what ranks differ anyway"
+    assert slow_ranks_naive([3.0, 3.0, 3.0]) == []
+
+
+TENSORS = [torch.float32, torch.bfloat16, torch.int64, torch.uint8]
+
+
+@given(st.sampled_from(TENSORS), st.integers(1, 40), st.data())
+def test_any_one_flipped_bit_changes_the_fingerprint(dtype, size, data):
+    tensors = [torch.arange(size).to(dtype), torch.arange(size).to(dtype)]
+    before = fingerprint(tensors)
+    number = data.draw(st.integers(0, 1))
+    place = data.draw(st.integers(0, tensors[number].nbytes - 1))
+    tensors[number].view(torch.uint8)[place] ^= 1 << data.draw(st.integers(0, 7))
+    assert fingerprint(tensors) != before
+
+
+def test_a_fingerprint_knows_order_and_nan():
+    a, b = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 1.0])
+    assert fingerprint([a]) != fingerprint([b]) and fingerprint([a, b]) != fingerprint([b, a])
+    c = torch.tensor([NAN, 2.0])
+    assert fingerprint([c]) == fingerprint([c.clone()])
+
+
+def odd(group, values):
+    return odd_ranks(group, torch.tensor(values[group.rank]))
+
+
+def test_the_majority_is_right_and_without_one_nobody_is():
+    assert launch(odd, [5, 5, 7], ranks=3) == [[2]] * 3
+    assert launch(odd, [5, 5, 5], ranks=3) == [[]] * 3
+    assert launch(odd, [5, 7], ranks=2) == [[0, 1]] * 2
+
+
+def test_a_step_that_does_not_repeat_is_found():
+    weight, faults = torch.randn(4, 4), iter([0.0, 1e-7])
+    assert repeats(lambda: [weight @ torch.randn(4)]), "the same random numbers both times"
+    assert not repeats(lambda: [weight @ torch.ones(4) + next(faults)])
+
+
+def append(group, path):
+    for step in range(50):
+        EventLog(path, group.rank).write("step", step, text="x" * 200)
+
+
+def test_lines_of_many_ranks_do_not_mix_and_half_a_line_is_left_out(tmp_path):
+    path = tmp_path / "a" / "log.jsonl"
+    launch(append, path, ranks=4)
+    with open(path, "a") as file:
+        file.write('{"event": "st')
+    lines = EventLog(path).read("step")
+    assert sorted((e["rank"], e["step"]) for e in lines) == [
+        (r, s) for r in range(4) for s in range(50)
+    ]
+    assert EventLog(tmp_path / "nowhere").read() == []
+    assert set(json.loads(path.read_text().splitlines()[0])) == {
+        "time",
+        "event",
+        "rank",
+        "step",
+        "text",
+    }
+
+
+class Metadata(http.server.BaseHTTPRequestHandler):
+    answer = None
+
+    def do_GET(self):
+        self.send_response(200 if self.answer else 404)
+        self.end_headers()
+        self.wfile.write(self.answer or b"")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    "answer, noticed",
+    [(None, False), (b"FALSE", False), (b"TRUE", True), (b'{"action": "stop"}', True)],
+)
+def test_a_clouds_notice(answer, noticed):
+    handler = type("Handler", (Metadata,), {"answer": answer})
+    server = http.server.HTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.handle_request)
+    thread.start()
+    assert noticed_at(f"http://127.0.0.1:{server.server_port}") == noticed
+    thread.join()
+    server.server_close()
+    assert not noticed_at(f"http://127.0.0.1:{server.server_port}"), "no server, no notice"
+
+
+def test_whether_a_save_fits_into_the_notice():
+    assert worth_saving(10, 5, 30) and not worth_saving(40, 5, 30)
+    with pytest.raises(InputError):
+        worth_saving(-1, 0, 30)
+
+
+def test_shares_of_a_batch():
+    assert share_of_batch(12, 4, 12) == Share(3, 1)
+    assert share_of_batch(12, 2, 3) == Share(3, 2)
+    assert share_of_batch(12, 1, 5) == Share(4, 3)
+    assert most_ranks(12, 5) == 4 and most_ranks(12, 3) == 3
+    with pytest.raises(InputError, match="12 rows of a batch cannot be split over 5 ranks"):
+        share_of_batch(12, 5, 4)
