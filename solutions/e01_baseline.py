@@ -169,8 +169,8 @@ models = {"ours": config, "Llama 2 7B": PRESETS["llama2-7b"]}
 models["Llama 3 405B"] = PRESETS["llama3-405b"]
 show.table(
     [
-        {"": name, **{f"{s} ({k})": getattr(shape, k) for k, s in symbols.items()}}
-        for name, shape in models.items()
+        {"": f"{s}, {k}", **{name: getattr(m, k) for name, m in models.items()}}
+        for k, s in symbols.items()
     ]
 )
 

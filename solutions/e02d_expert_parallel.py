@@ -38,8 +38,9 @@ ideas.router()
 # Let $D$ be the width of a token and $F$ the width inside an expert, both counted in numbers. A gated MLP has three matrices of
 # $D \times F$, and a weight costs two FLOPs for each token that passes through it, one to multiply and one to add. So a layer has
 #
-# $$P_\text{all} = E \cdot 3DF \text{ weights}, \qquad P_\text{active} = K \cdot 3DF \text{ weights a token}, \qquad
-# 2\,P_\text{active} \text{ FLOPs a token, forward}.$$
+# $$P_\text{all} = E \cdot 3DF \text{ weights}, \qquad P_\text{active} = K \cdot 3DF \text{ weights a token},$$
+#
+# and a token costs $2\,P_\text{active}$ FLOPs forward.
 #
 # The first grows with $E$, the other two only with $K$. With the sizes of this lab, $D = 32$, $F = 32$, $E = 8$ and
 # $K = 2$, a layer has 24,576 weights in its experts, of which a token uses 6,144, for 12,288 FLOPs.

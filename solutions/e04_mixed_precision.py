@@ -429,7 +429,8 @@ show.lines(
     x="weight at the start (power of 2)",
     y="moved by 100 steps (thousandths)",
     labels="legend",
-    alt="How far 100 small steps moved a weight: plain BF16 too far below 1 and nothing from 1 on; the others about 100 thousandths.",
+    alt="How far 100 small steps moved a weight: plain BF16 too far below 1 and "
+    "nothing from 1 on; the others about 100 thousandths.",
 )
 
 # %% tags=["grade"]
@@ -1002,7 +1003,8 @@ show.bars(
     [row["format"] for row in memory],
     [row["activation_bytes"] / 1e6 for row in memory],
     y="kept for backward (MB)",
-    alt="Megabytes of activations kept for backward in FP32, BF16, and BF16 with FP8 or FP4 linear layers, each less than the one before.",
+    alt="Megabytes of activations kept for backward in FP32, BF16, and BF16 with FP8 "
+    "or FP4 linear layers, each less than the one before.",
 )
 
 # %% tags=["grade"]

@@ -40,7 +40,7 @@ ideas.router.picture(capacity="none")
 # - an MLP of 3 matrices h x f with a gate (gate, up, down), of 2 without;
 # - two norms of h weights each.
 #
-# Around the layers stand a last norm, the embedding and the head. Here these two are tables of their own, hV each.
+# Around the layers stand a last norm, the embedding and the head. Here these two are tables of their own, $hV$ each.
 
 # %% [markdown]
 # Of Llama 2 70B
@@ -132,8 +132,8 @@ ideas.step_passes()
 
 # %% [markdown]
 # Attention's scores have no weights, and 6ND leaves them out. A query of d numbers meets the keys of all s tokens of the
-# sequence: 2sd FLOPs a head for $QK^\top$ and as many for the product with the values. Over all heads (ad = h) and layers this is
-# 4lhs a token, forward; published tables count it in full, although the causal mask makes half of it needless. With $N_a$
+# sequence: $2sd$ FLOPs a head for $QK^\top$ and as many for the product with the values. Over all heads ($ad = h$) and layers this
+# is $4\,l\,h\,s$ a token, forward; published tables count it in full, although the causal mask makes half of it needless. With $N_a$
 # the weights that multiply a token and D the tokens of a step, in FLOPs:
 #
 # $$C = 3\,(2 N_a + 4\,l\,h\,s)\,D$$
@@ -496,7 +496,7 @@ lab.predict("error", guess, unit="%")
 
 # %% [markdown]
 # **Matmul.** Count in *passes*: a forward is one, a backward two, since it has two matmuls for each. A step is 3 passes, or 4 where
-# full recomputation runs forward again. (Repeating the scores alone is small, and left out.) With $C$ of exercise 2, the scores' forward FLOPs $S = 4lhsD$, the others' $F = C/3 - S$, the held shares $\mu$ and $\alpha$ of
+# full recomputation runs forward again. (Repeating the scores alone is small, and left out.) With $C$ of exercise 2, the scores' forward FLOPs $S = 4\,l\,h\,s\,D$, the others' $F = C/3 - S$, the held shares $\mu$ and $\alpha$ of
 # matmuls and attention, $G$ chips, and the peak $\pi$ in FLOP/s, in seconds:
 #
 # $$T_\text{matmul} = \text{passes}\cdot\frac{F/\mu + S/\alpha}{G\,\pi}$$

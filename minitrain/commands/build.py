@@ -61,6 +61,7 @@ def _report_drift(chosen: list[Target]) -> int:
 def _build(target: Target, force: bool, unfilled: bool) -> None:
     from minitrain.lab.building.execute import execute
     from minitrain.lab.building.masters import (
+        as_solution,
         for_learners,
         is_current,
         read_master,
@@ -70,12 +71,12 @@ def _build(target: Target, force: bool, unfilled: bool) -> None:
     from minitrain.lab.building.rules import problems
 
     notebook = read_master(target)
-    lab = for_learners(notebook)
+    lab, solution = for_learners(notebook), as_solution(notebook)
     for line in problems(lab):
         print(f"{target.name}: {line}", file=sys.stderr)
     write(lab, target.lab)
-    if force or not is_current(target, notebook):
-        executed = execute(notebook, target.name, target.lab.parent)
+    if force or not is_current(target, solution):
+        executed = execute(solution, target.name, target.lab.parent)
         write(executed, target.solution)
         write_picture(executed, target)
         written = f"{_short(target.solution, target)}, {_short(target.lab, target)}"

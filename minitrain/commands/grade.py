@@ -16,7 +16,7 @@ from minitrain.paths import course_root, write_atomically
 from minitrain.words import plural
 
 if TYPE_CHECKING:
-    from minitrain.lab.grading.grade import Report
+    from minitrain.lab.grading.results import Report
     from minitrain.lab.grading.submission import Submission
 
 

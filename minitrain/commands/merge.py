@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from minitrain.commands.finetune.command import MODEL
 from minitrain.commands.finetune.options import ADAPTER
 from minitrain.commands.kinds import FOLDER, PATH, Argument, Option
+from minitrain.commands.models import MODEL
 from minitrain.errors import InputError
 
 
@@ -29,7 +29,7 @@ def merge(
 
 
 def write_merged(source: Path, out: Path, name: str | None) -> str:
-    from minitrain.commands.finetune.model import find_model
+    from minitrain.commands.models import find_model
     from minitrain.finetuning.merging import merge_and_unload
     from minitrain.finetuning.peft_files import CONFIG, load_adapter
     from minitrain.model.hub.config import read_json

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from minitrain.commands.kinds import FOLDER, PATH, Kind, Option, one_of, whole
+from minitrain.commands.finetune.options import TEXT
+from minitrain.commands.kinds import FOLDER, Kind, Option, one_of, whole
+from minitrain.commands.models import MODEL, MODEL_HELP, open_model
 from minitrain.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from minitrain.quantization.methods.method import Method
 
 BATCH = 8
+CORPUS_BYTES = 1_000_000
 
 
 def methods() -> dict[str, Method]:
@@ -43,8 +46,8 @@ FORMAT = Kind("FORMAT", "a format: int8, int4-g128, nf4-dq, mxfp4", format_name)
 
 
 def quantize(
-    model: Annotated[Path, Option(PATH, "a folder of the hub's form, a run, or a GGUF file")],
-    data: Annotated[Path, Option(PATH, "a text file, or a folder of them: calibrates and judges")],
+    model: Annotated[str, Option(MODEL, MODEL_HELP)],
+    data: Annotated[str, Option(TEXT, "calibrates and judges")],
     format: Annotated[str, Option(FORMAT, "int8 to int2, nf4, fp4, fp8, mxfp4; -g128, -row")] = (
         "int4"
     ),
@@ -67,10 +70,10 @@ def quantize(
     from minitrain.training.loop import evaluate
     from minitrain.words import bytes_text
 
-    out = out or model.with_name(f"{model.name}-{format}-{method}")
+    out = out or Path(model).with_name(f"{Path(model).name}-{format}-{method}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is there already and is not empty: give --out another name")
-    net, text = read_model(model)
+    net, text = open_model(model)
     chosen = formats_by_layer(net, named(format), methods()[method])
     packed = read_rows(data, text, net.config.vocab_size, length or min(256, net.config.max_length))
     calibration, held_out = split(packed, rows, judged)
@@ -89,23 +92,13 @@ def quantize(
     print(f"    model, text = load_quantized({str(out)!r})")
 
 
-def read_model(path: Path) -> tuple[Transformer, TextFiles]:
-    """A checkpoint of the hub's form or a GGUF file, or else a run's newest checkpoint."""
-    from minitrain.commands.export import read_source
-    from minitrain.model.hub.gguf import find_gguf
-    from minitrain.model.hub.load import load_pretrained
-
-    if find_gguf(path) is not None or (path / "config.json").is_file():
-        return load_pretrained(path)
-    return read_source(path, None)[:2]
-
-
-def read_rows(data: Path, text: TextFiles, vocabulary: int, length: int) -> Packed:
+def read_rows(data: str, text: TextFiles, vocabulary: int, length: int) -> Packed:
     """The text's tokens, by the model's own tokenizer, in full rows."""
     from tokenizers import Tokenizer
 
+    from minitrain.data.corpus import DOMAINS, make_corpus
     from minitrain.data.packing import pack_stream
-    from minitrain.data.text import load_text
+    from minitrain.data.text import NAMED, load_text, named_text
 
     if "tokenizer.json" not in text.tokenizer:
         raise InputError(
@@ -115,7 +108,11 @@ def read_rows(data: Path, text: TextFiles, vocabulary: int, length: int) -> Pack
     if begin is None:
         raise InputError("config.json names no bos_token_id and no eos_token_id: add one")
     tokenizer = Tokenizer.from_str(text.tokenizer["tokenizer.json"].decode())
-    encoded = tokenizer.encode_batch_fast(load_text(data), add_special_tokens=False)
+    if data in DOMAINS:
+        texts = make_corpus(CORPUS_BYTES, 0, data).documents
+    else:
+        texts = named_text(data) if data in NAMED else load_text(data)
+    encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     documents = [encoding.ids for encoding in encoded]
     largest = max((max(ids, default=0) for ids in documents), default=0)
     if max(largest, begin) >= vocabulary:

@@ -15,6 +15,12 @@ from minitrain.errors import InputError
 SEPARATOR = "<|endoftext|>"  # between documents, as in TinyStories' files
 CHAPTER = re.compile(r"^(?=CHAPTER \d+\.)", re.MULTILINE)
 READABLE = ("*.txt", "*.md")
+NAMED = ("sotu", "moby-dick", "tinystories")  # that can be fetched
+
+
+def named_text(name: str) -> list[str]:
+    """The documents of one of `NAMED`, fetched where it is not here."""
+    return {"sotu": sotu, "moby-dick": moby_dick, "tinystories": tinystories}[name]()
 
 
 def load_text(path: str | Path) -> list[str]:

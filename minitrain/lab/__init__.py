@@ -3,8 +3,9 @@
 A learner's function through `lab.grade(f)`, file by file:
 
     notebook/lab.py         finds the exercise; at the end returns f, or the reference
-    grading/grade.py        runs its checks in turn, each on an attempt
-    grading/attempt.py      pickles f and the check's probe: a request
+    grading/grade.py        an attempt of f for its checks
+    grading/running.py      runs them in turn, in bounded time: a result each
+    grading/attempt.py      what a check is given: sends f and the check's probe as a request
     tests/labs/test_*.py    the check: `submission.run(probe, …)`, then `expect.equal(…)`
     sandbox/sandbox.py      hands the request to a process inside the sandbox
     sandbox/request.py      what crosses the boundary, in both directions
@@ -13,9 +14,11 @@ A learner's function through `lab.grade(f)`, file by file:
     tests/labs/probes/*.py    the probe: what runs beside f
     sandbox/watch.py        follows the run until it ends
     sandbox/verdict.py      what it left is a reply, or a failure in words
+    grading/relayed.py      what was sent in each call, whatever the rank's own trace says
     grading/expect.py       what came back is as it must be, or words that say what is not
 
-Beside that path: course.py, checks.py and submission.py (what is graded), plain_data.py (bytes
+Beside that path: course.py, checks.py and submission.py (what is graded), recorded.py (tables and
+answers, which run nothing), difference.py (what is not equal, in words), plain_data.py (bytes
 without pickle), zygote.py (forks the child; no byte of f passes it), limits.py, bubblewrap.py,
 audit_hook.py and tampering.py (the walls), written.py (is there anything to grade?), progress.py
 and drawing/ (what the learner sees).

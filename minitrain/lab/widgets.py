@@ -20,6 +20,17 @@ from minitrain.lab.drawing.figures import canvas, picture
 
 Choice = tuple[float, float, float] | list[Any] | tuple[list[Any], Any]
 Words = str | Callable[..., str]
+LABEL_HANDLES = """
+const label = () => {
+    for (const row of document.querySelectorAll(".jupyter-widgets:has(> .widget-label)"))
+        for (const handle of row.querySelectorAll(".noUi-handle"))
+            handle.setAttribute("aria-label", row.querySelector(".widget-label").textContent);
+};
+const watch = new MutationObserver(label);
+watch.observe(document.body, { childList: true, subtree: true });
+setTimeout(() => watch.disconnect(), 10000);  // by then they are painted
+label();
+"""  # ipywidgets writes a slider's name beside it, and not where a screen reader looks for it
 
 
 def explore(
@@ -89,6 +100,8 @@ def _show_with_handles(
     for handle in handles.values():
         handle.observe(redraw, names="value")
     show_in_notebook(ipywidgets.VBox(list(handles.values())))
+    script = {"application/javascript": LABEL_HANDLES, "text/plain": ""}
+    show_in_notebook(script, raw=True)
 
 
 def _handle(name: str, choice: Choice) -> Any:

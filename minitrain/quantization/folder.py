@@ -68,17 +68,23 @@ def save_quantized(
     write_folder(folder, files, lambda new: save_file(tensors, new / WEIGHTS, {"format": "pt"}))
 
 
+def is_quantized(folder: str | Path) -> bool:
+    """Whether `save_quantized` wrote it."""
+    file = Path(folder) / "config.json"
+    return file.is_file() and read_json(file).get("model_type") == OURS
+
+
 def load_quantized(
     folder: str | Path, device: torch.device | str = "cpu"
 ) -> tuple[Transformer, TextFiles]:
     """What `save_quantized` wrote -> the model and its text files; InputError where a part is
     missing, damaged or of another shape than the configuration means."""
     folder = Path(folder)
-    raw = read_json(folder / "config.json")
-    if raw.get("model_type") != OURS:
+    if not is_quantized(folder):
         raise InputError(
             f"{folder} was not written by save_quantized: load a float model with load_pretrained"
         )
+    raw = read_json(folder / "config.json")
     stated = raw.pop("quantization_config")
     config = config_of({**raw, "model_type": stated["model_type"]}, folder / "config.json")
     with ExitStack() as stack:

@@ -19,7 +19,8 @@ The lines that go or stay are whole lines of the exercise's cell in `solutions/e
 exactly once: whoever changes a solution is told which mistakes to write anew.
 
 Any other program is a file of its own, `wrong/e02/naive_one_large_message.py`, whose first
-comments say the exercise and the words in the same way.
+comments say the exercise and the words in the same way. It holds what the learner writes: what the
+notebook defines beside it (e02's `Bucket` and `Wrapper`) comes from the solution.
 """
 
 from __future__ import annotations
@@ -84,15 +85,24 @@ class Specimen:
 
     def submission(self) -> Submission:
         """As it is handed in; ValueError where an edit does not fit the solution."""
-        if self.path.suffix != ".diff":
-            return read_submission(self.path)
-        return edited(solution(self.lab), self)
+        if self.path.suffix == ".diff":
+            return edited(solution(self.lab), self)
+        own = read_submission(self.path)
+        return replace(own, cells=(*given(self.number), *own.cells))
 
     def missing(self, text: str) -> list[str]:
         """The lines of `says` of which `text` has no alternative."""
         flat = " ".join(text.split()).lower()
         lacking = [line for line in self.says if not any(w.lower() in flat for w in line)]
         return [" | ".join(line) for line in lacking]
+
+
+@cache
+def given(number: str) -> tuple[Cell, ...]:
+    """What the lab's notebook defines for the learner, which no specimen repeats; nothing of a
+    lab that is not in the course."""
+    labs = [name for name in lab_names() if name.partition("_")[0] == number]
+    return tuple(cell for lab in labs for cell in solution(lab).cells if not cell.whole)
 
 
 @cache

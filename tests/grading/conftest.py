@@ -11,7 +11,8 @@ import nbformat
 import pytest
 
 from minitrain.lab.grading.course import LabChecks, load_lab
-from minitrain.lab.grading.grade import Report, grade_submission
+from minitrain.lab.grading.grade import grade_submission
+from minitrain.lab.grading.results import Report
 from minitrain.lab.grading.submission import RECORDED, Submission, read_submission
 from minitrain.lab.sandbox import bubblewrap
 from minitrain.lab.sandbox.limits import Limits

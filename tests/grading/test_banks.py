@@ -19,7 +19,8 @@ from minitrain.lab.grading.attempt import attempt_of
 from minitrain.lab.grading.checks import checks_of
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import LabChecks, load_lab, pickled_reference
-from minitrain.lab.grading.grade import CheckResult, run_check
+from minitrain.lab.grading.results import CheckResult
+from minitrain.lab.grading.running import run_check
 from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.lab.sandbox.sandbox import Sandbox
 
@@ -71,7 +72,7 @@ def words_of(check: Any) -> str:
 @pytest.fixture(autouse=True)
 def draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     seed = request.config.getoption("--draws")
-    monkeypatch.setattr("minitrain.lab.grading.grade.secrets.randbits", lambda bits: seed)
+    monkeypatch.setattr("minitrain.lab.grading.running.secrets.randbits", lambda bits: seed)
 
 
 def named(specimen: Specimen) -> str:

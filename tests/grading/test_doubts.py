@@ -11,7 +11,8 @@ import pytest
 from minitrain.lab.grading.clocked import CLOCKED
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.grading.doubts import copies, doubts_of, impossible, prints_of
-from minitrain.lab.grading.grade import CheckResult, Report, grade_submission, warm
+from minitrain.lab.grading.grade import grade_submission, warm
+from minitrain.lab.grading.results import CheckResult, Report
 from minitrain.lab.grading.submission import read_submission
 from minitrain.paths import course_root
 

@@ -7,6 +7,7 @@ import torch
 
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
+from minitrain.lab.grading.recorded import Word
 
 from ..labs.probes.in_turn import in_turn
 
@@ -96,7 +97,7 @@ def test_a_miss_does_not_say_what_is_expected(got, want, words):
 
 
 def test_words_are_equal_whatever_their_case_and_blanks():
-    typed = expect.Word(" All  Reduce")
+    typed = Word(" All  Reduce")
     assert typed in ["all reduce"] and typed in {"all reduce"}
     assert (typed != "ALL REDUCE") is False and typed != "allreduce" and typed != 3
 

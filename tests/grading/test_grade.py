@@ -15,13 +15,8 @@ from minitrain.lab.grading import expect
 from minitrain.lab.grading.attempt import Attempt, Spent
 from minitrain.lab.grading.checks import Exercise, Question, check, checks_of
 from minitrain.lab.grading.course import load_lab
-from minitrain.lab.grading.grade import (
-    grade_item,
-    grade_submission,
-    run_checks,
-    unpredictable,
-    within,
-)
+from minitrain.lab.grading.grade import grade_item, grade_submission
+from minitrain.lab.grading.running import run_checks, unpredictable, within
 from minitrain.lab.grading.submission import read_submission
 from minitrain.lab.sandbox.loader import Cell, Solution
 from minitrain.lab.sandbox.sandbox import Sandbox

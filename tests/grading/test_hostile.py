@@ -13,7 +13,9 @@ from minitrain.lab.failures import NotAttempted
 from minitrain.lab.grading.attempt import attempt_of
 from minitrain.lab.grading.checks import Exercise
 from minitrain.lab.grading.course import LabChecks, load_lab, pickled_reference
-from minitrain.lab.grading.grade import CheckResult, grade_submission, run_checks
+from minitrain.lab.grading.grade import grade_submission
+from minitrain.lab.grading.results import CheckResult
+from minitrain.lab.grading.running import run_checks
 from minitrain.lab.grading.submission import Submission
 from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.lab.sandbox.sandbox import Sandbox

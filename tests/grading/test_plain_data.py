@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitrain.lab.grading.expect import difference
+from minitrain.lab.grading.difference import difference
 from minitrain.lab.sandbox import plain_data
 
 KEYS = st.integers(-(2**61) + 2, 2**61 - 2)  # beyond them many numbers have one hash

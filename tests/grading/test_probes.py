@@ -13,9 +13,9 @@ from types import FunctionType, ModuleType
 import cloudpickle
 import pytest
 
-from minitrain.lab.grading.attempt import by_value
 from minitrain.lab.grading.collect import checks_folder, lab_names
 from minitrain.lab.grading.course import load_lab
+from minitrain.lab.grading.pickling import by_value
 from minitrain.ranks.payload import dumps
 
 EVERY = pytest.mark.parametrize("name", lab_names())

@@ -83,7 +83,7 @@ SUMMED = Op("all_reduce", 64, 64, 2, issued=3.0, waited=3.5, members=(0, 1))
 NOTES = [
     Note("send", 0, 8, 8, (0, 1), 1),
     Note("wait", 0),
-    Note("mark"),
+    Note("mark", label="backward"),
     Note("all_reduce", 1, 64, 64, (0, 1)),
     Note("wait", 1),
 ]
@@ -111,6 +111,7 @@ def test_an_honest_trace_says_what_was_noted():
         ([SENT, replace(SUMMED, issued="now")], [("backward", 2.5)], "times of group.trace"),
         ([replace(SENT, waited=None), SUMMED], [("backward", 2.5)], "times of group.trace"),
         ([SENT, SUMMED], [("backward", 9.0)], "times of group.trace"),
+        ([SENT, SUMMED], [("forward", 2.5)], "marks ('backward' was set)"),
         ([SENT, SUMMED], [], "times of group.trace"),
         ([SENT, SUMMED], [("a", 2.5), ("b", 2.6)], "group.trace.marks"),
     ],

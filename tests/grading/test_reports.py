@@ -12,7 +12,7 @@ from rich.console import Console
 
 from minitrain.lab.grading import reports
 from minitrain.lab.grading.collect import Entry
-from minitrain.lab.grading.grade import CheckResult, Report
+from minitrain.lab.grading.results import CheckResult, Report
 from minitrain.lab.grading.rows import failed, finished, graded
 from minitrain.lab.grading.summary import summary
 from minitrain.paths import write_atomically

@@ -19,7 +19,9 @@ from minitrain.lab.grading.attempt import Attempt, attempt_of
 from minitrain.lab.grading.checks import Exercise
 from minitrain.lab.grading.collect import find_lab, find_submissions
 from minitrain.lab.grading.course import LabChecks, lab_of, pickled_reference
-from minitrain.lab.grading.grade import payload_of, tables_of, unpredictable, warm
+from minitrain.lab.grading.grade import warm
+from minitrain.lab.grading.recorded import payload_of, tables_of
+from minitrain.lab.grading.running import unpredictable
 from minitrain.lab.grading.submission import Submission, read_submission
 from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.lab.sandbox.sandbox import Sandbox

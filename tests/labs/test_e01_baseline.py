@@ -320,7 +320,9 @@ class TestAttention(Exercise):
     @check(points=3, title="its gradients too: queries, keys and values")
     def test_gradients(self, submission):
         calls = [self.drawn(1, 4, 2, 5, 6), self.drawn(2, 3, 3, 4, 2), self.drawn(1, 4, 1, 5, 6)]
-        found = submission.run(probes.attended_gradients, calls)
+        words = "`q /= …` and its like write into the caller's tensor: make a new one, `q = q / …`"
+        with expect.because({"used in an in-place operation": words}):
+            found = submission.run(probes.attended_gradients, calls)
         for call, gradients in zip(calls, found["rows"]):
             inputs = [z.clone().requires_grad_() for z in call]
             self.oracle(*inputs).pow(3).sum().backward()
@@ -334,7 +336,8 @@ class TestAttention(Exercise):
     @check(points=2, title="large scores do not overflow, and nothing of the future leaks in")
     def test_extremes(self, submission):
         calls = [self.drawn(1, 2, 1, 4, 8, factor=300), self.drawn(2, 4, 2, 6, 4, factor=100)]
-        for call, row in zip(calls, submission.run(probes.attended, calls)["rows"]):
+        found = submission.run(probes.attended, calls)
+        for call, row in zip(calls, found["rows"]):
             out = row["out"]
             is_broken = isinstance(out, torch.Tensor) and not out.isfinite().all()
             expect.that(
@@ -346,6 +349,7 @@ class TestAttention(Exercise):
                 tol=1e-6,
                 what="scores of 10,000 and more (the mask must be lower than any: -inf)",
             )
+        self.written_out(found["used"])
 
 
 def whole_number(got, what):

@@ -7,7 +7,7 @@ from itertools import accumulate as running
 import torch
 
 from minitrain.lab.failures import CheckFailed
-from minitrain.lab.grading import expect
+from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
 
@@ -41,24 +41,26 @@ REVEALS = {
 DDP_FILE = "minitrain/parallel/ddp.py"
 
 
-def call(ranks, *rest, width=6, dtype=torch.float64, paths=None, old=False, again=False):
+def call(ranks, *rest, width=6, dtype=torch.float64, paths=None, old=False, again=False,
+         other=False):  # fmt: skip
     """A call of probes.averaged: a batch of its own for each rank; old: the frozen parameter has a
-    gradient from before; again: for the model of the call before."""
+    gradient from before; again: for the model of the call before; other: which by now trains other
+    parameters."""
     batches = [torch.randn(3, width, dtype=dtype) for _ in range(ranks)]
     paths = paths or [probes.WHOLE_PATH] * ranks
     return {"width": width, "dtype": dtype, "batches": batches, "paths": paths, "rest": rest,
-            "old": old, "again": again}  # fmt: skip
+            "old": old, "again": again, "other": other}  # fmt: skip
 
 
-def trainable(width, dtype=torch.float64):
+def trainable(width, dtype=torch.float64, other=False):
     """(name, bytes) of each, tied ones once, in order of registration."""
-    named = probes.network(width, dtype).named_parameters()
+    named = probes.network(width, dtype, other).named_parameters()
     return [(name, p.nbytes) for name, p in named if p.requires_grad]
 
 
-def gradients_of(width, dtype, batches, paths):
+def gradients_of(width, dtype, batches, paths, other=False):
     """Of the sum of these batches' losses, in one process; zeros for what no path uses."""
-    model = probes.network(width, dtype)
+    model = probes.network(width, dtype, other)
     for batch, path in zip(batches, paths):
         probes.squared(model, batch, path=path).backward()
     return {n: torch.zeros_like(p) if p.grad is None else p.grad
@@ -69,7 +71,7 @@ def own_gradients(made):
     """Each rank's, before any is averaged."""
     width, dtype = made["width"], made["dtype"]
     pairs = zip(made["batches"], made["paths"])
-    return [gradients_of(width, dtype, [batch], [path]) for batch, path in pairs]
+    return [gradients_of(width, dtype, [batch], [path], made["other"]) for batch, path in pairs]
 
 
 def mean_of(own):
@@ -95,12 +97,15 @@ def equal_gradients(results, own, where=""):
     """Every rank's gradients are the mean of all ranks' own."""
     mean, ranks = mean_of(own), len(own)
     weights = dict(probes.network(len(mean["layers.0.bias"])).named_parameters())
+    cached = (
+        "; are the parameters asked for in each call? Which of them train may change in between"
+    )
     for rank, got in enumerate(results):
         for name, want in mean.items():
             expect.that(
                 got.get(name) is not None,
                 f"{where}rank {rank}, {name}: its gradient is None. A parameter that this rank did not use "
-                "counts as zero in the average; the other ranks have a part of it",
+                f"counts as zero in the average; the other ranks have a part of it{cached if where else ''}",
             )
             if expect.difference(got[name], want) is None:
                 continue
@@ -139,7 +144,17 @@ def averaged(submission, calls):
         missing = "a rank without this gradient must contribute zeros"
         words += f": {missing}"
     with expect.because({expect.HANGS: words, "NoneType": missing}):
-        return submission.launch(probes.averaged, calls, ranks=ranks, timeout=8)
+        results = submission.launch(probes.averaged, calls, ranks=ranks, timeout=8)
+    for result, notes in zip(results, submission.notes):
+        for one, run in zip(result, relayed.runs(notes, "call", len(calls))):
+            one["sent"] = sent_in(run)
+    return results
+
+
+def sent_in(run):
+    """(kind, bytes) of what it sent."""
+    ops = relayed.operations(run)
+    return [(op.kind, op.payload_bytes) for op in ops if op.payload_bytes]
 
 
 def right_averages(results, calls):
@@ -148,6 +163,8 @@ def right_averages(results, calls):
         own = own_gradients(made)
         found = [result[number] for result in results]
         where = "" if number == 0 else "called again, for another model: "
+        if made["other"]:
+            where = "called again, for a model whose trainable parameters are now others: "
         equal_gradients([one["gradients"] for one in found], own, where)
         is_used_again = any(later["again"] for later in calls[number + 1 : number + 2])
         for rank, one in enumerate(found):
@@ -203,7 +220,8 @@ class TestAllReduceGradients(Exercise):
     @staticmethod
     def one_each(results, calls):
         for number, made in enumerate(calls):
-            want = [nbytes for _, nbytes in trainable(made["width"], made["dtype"])]
+            kind = made["width"], made["dtype"], made["other"]
+            want = [nbytes for _, nbytes in trainable(*kind)]
             for rank, result in enumerate(results):
                 sizes = only_all_reduces(result[number]["sent"], rank)
                 expect.that(
@@ -220,19 +238,22 @@ class TestAllReduceGradients(Exercise):
     @check(points=4, title="every gradient equals one process on the joined batch (2 and 3 ranks)")
     def test_gradients(self, submission):
         for ranks in (2, 3):
-            calls = [call(ranks), call(ranks, width=4), call(ranks, dtype=torch.float32)]
+            calls = [call(ranks), call(ranks, again=True, other=True)]
+            calls += [call(ranks, width=4), call(ranks, dtype=torch.float32)]
             right_averages(averaged(submission, calls), calls)
 
     @check(points=5, title="one all-reduce for each trainable parameter, tied ones once")
     def test_messages(self, submission):
-        calls = [call(2), call(2, width=5, dtype=torch.float32, old=True)]
+        calls = [call(2), call(2, again=True, other=True)]
+        calls.append(call(2, width=5, dtype=torch.float32, old=True))
         results = averaged(submission, calls)
         self.one_each(results, calls)
         right_averages(results, calls)
 
     @check(points=3, title="a parameter that not every rank used is sent as zeros, in its place")
     def test_unused(self, submission):
-        calls = [call(3, paths=SOME), call(3, paths=NOBODY_USES_3), call(3, paths=OTHER_ORDERS)]
+        calls = [call(3, paths=paths) for paths in (SOME, NOBODY_USES_3, OTHER_ORDERS)]
+        calls.append(call(3, paths=SOME, again=True, other=True))
         results = averaged(submission, calls)
         right_averages(results, calls)
         self.one_each(results, calls)
@@ -271,7 +292,9 @@ class TestBucketed(Exercise):
         )  # small ones fit, large ones have one to themselves
         limits = [1, between, exact, exact - 1, int(torch.randint(300, 900, ())), 10**6]
         calls = [call(ranks, limit, paths=paths) for limit in limits]
-        calls.append(call(ranks, exact, paths=paths, again=True))
+        calls += [
+            call(ranks, exact, paths=paths, again=True, other=other) for other in (False, True)
+        ]
         small = call(ranks, int(torch.randint(100, 300, ())), width=4, dtype=torch.float32)
         return [*calls, small]
 
@@ -280,7 +303,7 @@ class TestBucketed(Exercise):
         """The bytes of every message are those of the buckets, from the last parameter on."""
         for number, made in enumerate(calls):
             (limit,) = made["rest"]
-            sizes = trainable(made["width"], made["dtype"])
+            sizes = trainable(made["width"], made["dtype"], made["other"])
             want, forward = (bytes_of(filled(way, limit)) for way in (sizes[::-1], sizes))
             for rank, result in enumerate(results):
                 got = only_all_reduces(result[number]["sent"], rank)
@@ -370,7 +393,7 @@ def on_their_way(found, buckets, path, rank):
     """Each bucket was issued when it and all before it were full, and nobody waited for it."""
     total = len(buckets)
     for place in (*reversed(range(len(path))), -1):
-        issued, waited = found["seen"].get("returned" if place < 0 else place, (0, 0))
+        issued, waited = found["seen"].get(place, (0, 0))
         full = full_in_line(buckets, path, place)
         when = "when backward returned" if place < 0 else "while backward still had layers to go"
         expect.that(
@@ -418,17 +441,43 @@ def wrapped(submission, plans, ranks):
     without = "derive the class from Wrapper: it has no_sync"
     with expect.because({expect.HANGS: words, "attribute 'no_sync'": without}):
         results = submission.launch(probes.wrapped, plans, ranks=ranks, timeout=8)
-    for rank, trace in enumerate(results.traces):
+    for rank, notes in enumerate(submission.notes):
         expect.that(
-            all(op.waited is not None for op in trace.select("all_reduce")),
+            all(relayed.waits(notes)),
             f"rank {rank}: a work was never waited for: call `work.wait()` in finish()",
         )
     for rank, result in enumerate(results):
+        add_what_was_sent(result, submission.notes[rank])
         expect.that(
             all(found["all waited"] for steps in result for found in steps),
             f"rank {rank}: finish() returned before all works had been waited for: the gradients may not have arrived",
         )
     return results
+
+
+def add_what_was_sent(result, notes):
+    """To each step of each model of a rank, from the relay's notes."""
+    steps = [found for turn in zip(*result) for found in turn]  # as the probe takes them
+    names = ("no_sync", "backward", "finish")
+    stages = (relayed.runs(notes, name, len(steps), names) for name in names)
+    for found, alone, backward, finish in zip(steps, *stages):
+        found["in no_sync"] = len(sent_in(alone))
+        found["seen"] = seen_in(backward)
+        found["sent"] = sent_in([*backward, *finish])
+        found["all waited"] = all(relayed.waits([*backward, *finish]))
+
+
+def seen_in(backward):
+    """{place on the path: all-reduces issued, and waited for, when backward first came there}; -1
+    is when it returned."""
+    seen = {int(place): under_way(run) for place, run in [*relayed.before_marks(backward)][::-1]}
+    return {**seen, -1: under_way(backward)}
+
+
+def under_way(run):
+    waited = [is_waited for op, is_waited in zip(relayed.operations(run), relayed.waits(run))
+              if op.payload_bytes]  # fmt: skip
+    return len(waited), sum(waited)
 
 
 def plan_of(width, bucket_bytes, *steps):
@@ -510,7 +559,7 @@ class TestDDP(Exercise):
         results = wrapped(submission, [plan], 2)
         for rank, result in enumerate(results):
             for found in result[0]:
-                sent = found["seen"]["accumulated"][0]
+                sent = found["in no_sync"]
                 expect.that(
                     sent == 0,
                     f"rank {rank} made {plural(sent, 'all-reduce')} inside `with ddp.no_sync():`, where gradients only "
@@ -567,7 +616,10 @@ class TestAccumulate(Exercise):
             "the microbatches may come as a list or a tuple, as `chunk` makes it: do not change it"
         )
         with expect.because({"'tuple'": words}):
-            return submission.run(probes.accumulated, calls)
+            (results,) = submission.launch(probes.accumulated, calls, ranks=1)
+        for found, run in zip(results, relayed.runs(submission.notes[0], "call", len(calls))):
+            found["log"] = relayed.labels(run)
+        return results
 
     @check(points=3, title="the gradients are those of one large batch")
     def test_gradients(self, submission):
@@ -615,7 +667,7 @@ class TestAccumulate(Exercise):
         for microbatches, found in zip(calls, self.accumulated(submission, calls)):
             log, many = found["log"], len(microbatches)
             expect.that(
-                not any("finish" in entry for entry in log),
+                "finish" not in log,
                 "ddp.finish() was called: the caller does that",
             )
             self.one_after_another(log, many)
@@ -623,8 +675,8 @@ class TestAccumulate(Exercise):
 
     @staticmethod
     def one_after_another(log, many):
-        forwards = [entry for entry in log if "forward" in entry]
-        order = [entry["forward"] for entry in forwards]
+        forwards = [(which, alive) for way, which, _, *alive in log if way == "forward"]
+        order = [which for which, _ in forwards]
         expect.that(
             len(order) == many and None not in order,
             f"{many} microbatches, and {len(order)} forwards through ddp, of microbatches {order}: call "
@@ -635,11 +687,11 @@ class TestAccumulate(Exercise):
             f"the microbatches came in the order {order}: take them as they are given, the last one synchronizes",
         )
         expect.that(
-            not any(entry["alive"] for entry in forwards),
+            not any(alive[0] for _, alive in forwards),
             "when a forward began, the graph of the one before was still in memory: run each microbatch's "
             "backward right after its forward, and let it free the graph",
         )
-        backwards = [entry["backward"] for entry in log if "backward" in entry]
+        backwards = [which for way, which, *_ in log if way == "backward"]
         expect.that(
             backwards == list(range(many)),
             f"{many} microbatches, and backward ran for {backwards}: once for each",
@@ -655,7 +707,7 @@ class TestAccumulate(Exercise):
             ),
             ("backward", "all but the last run inside ddp.no_sync(), backward too: its hooks send"),
         ):
-            sends = [entry["sends"] for entry in log if way in entry]
+            sends = [is_sent for each, _, is_sent, *_ in log if each == way]
             expect.that(
                 sends == want,
                 f"{many} microbatches synchronized {sends} in {way}, expected {want}: {words}",

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 
-from minitrain.lab.grading import expect
+from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.measure.traffic import ring_bytes
 from minitrain.words import plural
@@ -152,7 +152,22 @@ def in_turn(submission, probe, calls, watched=()):
             f"rank {rank} of {len(calls)}: an attribute of `w` was set. It is the caller's, whose matrices "
             "change at the next step: keep what you make in names of your own",
         )
-    return [[call["out"] for call in result] for result in results]
+    found = [[call["out"] for call in result] for result in results]
+    for own, notes in zip(found, submission.notes):
+        each_way(own, notes, sent_in)
+    return found
+
+
+def each_way(calls, notes, read):
+    """To each of a rank's calls, what the relay noted in its forward and in its backward."""
+    ways = ("forward", "backward")
+    for way in ways:
+        for call, run in zip(calls, relayed.runs(notes, way, len(calls), (*ways, "inference"))):
+            call[way] = read(run)
+
+
+def sent_in(run):
+    return [(op.kind, op.payload_bytes) for op in relayed.operations(run)]
 
 
 def blocks(submission, made, ranks, watched=False):
@@ -256,6 +271,7 @@ class TestConjugates(Exercise):
         with expect.because({"": SEVERAL} if names == self.EVERY else {}):
             results = submission.launch(probes.pairs, calls, ranks=ranks)
         for rank, result in enumerate(results):
+            each_way(result, submission.notes[rank], relayed.labels)
             for made, got in zip(calls, result):
                 kind, where = "first" if made[1] == 0 else "second", OF_PAIR[made[0]]
                 yield f"rank {rank} of {ranks}, {kind} operator{where}", made, got, rank

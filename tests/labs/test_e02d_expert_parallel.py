@@ -7,7 +7,7 @@ import math
 import torch
 from torch.nn import functional as F
 
-from minitrain.lab.grading import expect
+from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
 
@@ -340,6 +340,7 @@ class TestBalance(Exercise):
         made = [choices_of(*world) for world in worlds]
         with expect.because(NO_COUNT):
             results = submission.launch(probes.shares, by_rank(made), ranks=3)
+        add_what_was_sent(results, submission.notes)
         for number, (sizes, count, k) in enumerate(worlds):
             _, grads = whole_loss(made[number])
             for rank, want in enumerate(grads):
@@ -352,7 +353,16 @@ class TestBalance(Exercise):
                 hints = gradient_hints(made[number][rank], want, k, sum(sizes), len(sizes))
                 what = f"{told}, gradient of p"
                 expect.equal(found["grad"], want, tol=COUNTED, what=what, hints=hints)
-                counts_travel(found["sent"], count, rank)
+                counts_travel(found["forward"] + found["backward"], count, rank)
+
+
+def add_what_was_sent(results, notes):
+    """To each call of each rank, by the relay's notes: (kind, payload, bytes on the wire)."""
+    for calls, own in zip(results, notes):
+        for way in (ways := ("forward", "backward")):
+            for found, run in zip(calls, relayed.runs(own, way, len(calls), ways)):
+                ops = relayed.operations(run)
+                found[way] = [(op.kind, op.payload_bytes, op.sent_bytes) for op in ops]
 
 
 def loss_hints(made, want, k):
@@ -908,6 +918,7 @@ def exchanges(submission, ranks):
     made = [exchange_case(counts) for counts in COUNTS[ranks]]
     with expect.because(LIKELY):
         results = submission.launch(probes.exchanged, by_rank(made), ranks=ranks, timeout=5)
+    add_what_was_sent(results, submission.notes)
     yield from zip(made, zip(*results))
     for rank, found in enumerate(results):
         given = [world[rank][:2] for world in made]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from minitrain.lab.failures import CheckFailed
-from minitrain.lab.grading import expect
+from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
 
@@ -71,7 +71,29 @@ def on_ranks(submission, probe, calls, ranks):
         results = alone(lambda: submission.launch(probe, calls, ranks=1, timeout=10))
     else:
         results = submission.launch(probe, calls, ranks=ranks, timeout=10)
+    for result, notes in zip(results, submission.notes):
+        for call, run in zip(result, relayed.runs(notes, "call", len(result), ["backward"])):
+            call["ops"], call["under way"] = told(run), list(under_way(run))
     return list(zip(zip(*calls), zip(*results)))
+
+
+def told(run):
+    """(kind, bytes, peer, bytes on the wire) of each operation."""
+    ops = relayed.operations(run)
+    return [(op.kind, op.payload_bytes, op.peer, op.sent_bytes) for op in ops]
+
+
+def under_way(run):
+    """At each mark, how many messages were sent off and how many waited for; where the mark has
+    sizes, of each of these."""
+    for (_, *sizes), before in relayed.before_marks(run):
+        each = list(zip(relayed.operations(before), relayed.waits(before)))
+        counts = []
+        for nbytes in sizes or (None,):
+            own = [pair for pair in each if nbytes in (None, pair[0].payload_bytes)]
+            arrived = sum(op.kind == "recv" and is_waited for op, is_waited in own)
+            counts.append((sum(op.kind == "send" for op, _ in own), arrived))
+        yield counts if sizes else counts[0]
 
 
 def to_the_right(ops, rank, ranks, instead):
@@ -281,7 +303,7 @@ class TestAround(Exercise):
             for given, results in self.walked(submission, ranks, shapes):
                 for rank, (mine, call) in enumerate(zip(given, results)):
                     for ring in range(len(mine)):
-                        steps = [pairs[ring] for pairs, *_ in call["out"]["seen"]]
+                        steps = [pairs[ring] for pairs in call["out"]["seen"]]
                         self.judge(steps, [every[ring] for every in given], rank, ranks)
                     expect.left_alone([call], [mine], ["block"] * len(mine), what=f"rank {rank}")
 
@@ -317,7 +339,7 @@ class TestAround(Exercise):
         for ranks in (4, 1):
             for given, results in self.walked(submission, ranks, shapes):
                 for rank, call in enumerate(results):
-                    ops = call["out"]["ops"]
+                    ops = call["ops"]
                     sends = [nbytes for kind, nbytes, *_ in ops if kind == "send"]
                     words = "the last one has been everywhere, it goes no further"
                     to_the_right(ops, rank, ranks, self.instead)
@@ -334,8 +356,8 @@ class TestAround(Exercise):
         ranks = 4
         for _, results in self.walked(submission, ranks, [[((2, 3), torch.float64)]] * 2):
             for rank, call in enumerate(results):
-                to_the_right(call["out"]["ops"], rank, ranks, self.instead)
-                for step, (_, sends, waited) in enumerate(call["out"]["seen"]):
+                to_the_right(call["ops"], rank, ranks, self.instead)
+                for step, (sends, waited) in enumerate(call["under way"]):
                     where = f"rank {rank}, at yield {step + 1} of {ranks}"
                     want = min(step + 1, ranks - 1)
                     words = "call pass_on before the yield, or nothing travels while the caller computes"
@@ -472,7 +494,7 @@ class TestRingForward(Exercise):
         ):
             for rank, (mine, call) in enumerate(zip(arguments, results)):
                 what = f"{order} order, rank {rank} of {ranks}"
-                yield what, given, places, rank, call["out"] | {"call": call, "mine": mine}
+                yield what, given, places, rank, call | call["out"] | {"call": call, "mine": mine}
 
     def is_ring(self, what, places, rank, got):
         """Blocks go to the right, and each is computed with while the next one travels."""
@@ -484,11 +506,12 @@ class TestRingForward(Exercise):
             pair for pair in steps if first[rank].max() >= first[(rank - pair[1]) % ranks].min()
         }
         words = "compute with each block inside the loop over `around`, while the next one travels"
-        if got["steps"][:1] == steps[-1:] != steps[:1]:
+        found = list(dict.fromkeys(got["under way"]))
+        if found[:1] == steps[-1:] != steps[:1]:
             words = f"all {ranks} blocks were here before the first was read: {words}"
         expect.that(
-            needed <= set(got["steps"]) <= set(steps),
-            f"{what}: (sent off, waited for) was {got['steps']} as it computed, expected {steps}, "
+            needed <= set(found) <= set(steps),
+            f"{what}: (sent off, waited for) was {found} as it computed, expected {steps}, "
             f"block by block: {words}",
         )
 
@@ -621,20 +644,21 @@ class TestRingBackward(Exercise):
             kvs, factors, on_ranks(submission, probes.back, calls, ranks)
         ):
             found = [
-                call["out"] | {"call": call, "mine": mine} for mine, call in zip(given, results)
+                call | call["out"] | {"call": call, "mine": mine}
+                for mine, call in zip(given, results)
             ]
             yield kv, factor[:, None] * kv, found
 
     def asks_in_turn(self, kv, rank, got):
         """`gradients` is asked once for each block, as it comes around."""
         ranks, what = len(kv), f"rank {rank} of {len(kv)}"
-        owners = [owner for owner, *_ in got["log"]]
+        owners = [owner for owner, _ in got["log"]]
         expect.that(
             owners == [(rank - step) % ranks for step in range(ranks)],
             f"{what}: `gradients` was asked for the blocks of ranks {owners}: once for each, as they "
             "come around",
         )
-        for owner, block, *_ in got["log"]:
+        for owner, block in got["log"]:
             is_right = torch.equal(block, kv[owner])
             expect.that(is_right, f"{what}: gradients({owner}, …) got another rank's block")
 
@@ -654,7 +678,7 @@ class TestRingBackward(Exercise):
             f"of its gradient's, {len(sends)} in all; expected {ranks - 1} of each, in the dtype that "
             f"`gradients` gives: {words}",
         )
-        for step, (*_, blocks, _) in enumerate(got["log"]):
+        for step, (blocks, _) in enumerate(got["under way"]):
             due = min(step + 1, ranks - 1), step
             expect.that(
                 blocks == due,
@@ -721,7 +745,7 @@ class TestRingBackward(Exercise):
         for kv, parts, results in self.rung(submission, ranks):
             for rank, got in enumerate(results):
                 self.is_ring(kv, parts, rank, got)
-                for step, (*_, (sends, waited)) in enumerate(got["log"]):
+                for step, (_, (sends, waited)) in enumerate(got["under way"]):
                     due, where = max(0, step - 1), f"rank {rank}, step {step}"
                     words = "pass one on as soon as this rank's part is in it"
                     if sends > due:

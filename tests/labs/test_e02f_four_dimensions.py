@@ -8,7 +8,7 @@ from itertools import permutations
 
 import torch
 
-from minitrain.lab.grading import expect
+from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.parallel.layout import layout_of
 
@@ -204,7 +204,12 @@ class TestCopies(Exercise):
             for words, split, partial in LAYOUTS
             if ("pp" in partial.split()) == tied and (not tied or sizes.get("pp", 1) > 1)
         ]
-        found = submission.run(probes.copies_of, [case[1:] for case in cases])
+        lacks = "a mesh may lack axes: `mesh[axis]` only where `axis in mesh.axes`, all others count once"
+        frozen = (
+            "`layout.split` and `layout.partial` are the parameter's own: read them, change nothing"
+        )
+        with expect.because({"tuple.index(x)": lacks, "'frozenset' object has no": frozen}):
+            found = submission.run(probes.copies_of, [case[1:] for case in cases])
         for (words, split, partial, sizes), got in zip(cases, found):
             mesh = probes.Grid(**sizes)
             want = copies(split, partial, mesh)
@@ -341,6 +346,10 @@ def launched(submission, sizes, steps, dtypes=None):
     results = submission.launch(
         probes.ran, sizes, dtypes or {}, steps, ranks=mesh.number, timeout=10
     )
+    for own, notes in zip(results, submission.notes):
+        for result, run in zip(own, relayed.runs(notes, "step", len(steps))):
+            ops = relayed.operations(run)
+            result["ops"] = [(op.kind, op.payload_bytes) for op in ops]
     for rank, result in enumerate(result for each in zip(*results) for result in each):
         words = f"rank {rank % mesh.number} returned"
         expect.that(result["kind"] != "NoneType", f"{words} None: return the norm")
@@ -610,7 +619,9 @@ class TestBytes(Exercise):
             (sizes, {axis: random.randrange(4, 400) / 4 for axis in axes.split()}, per_node)
             for sizes, axes, per_node in edges
         ]
-        calls = submission.run(probes.counted, cases)
+        lacks = "`sent` may lack axes of the mesh: along those nothing goes, `sent.get(axis, 0)`"
+        with expect.because({"KeyError": lacks}):
+            calls = submission.run(probes.counted, cases)
         expect.left_alone(calls, cases, ["mesh", "sent", "ranks_per_node"])
         for case, call in zip(cases, calls):
             sizes, sent, per_node = case

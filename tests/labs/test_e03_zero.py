@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from minitrain.lab.grading import expect
+from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
 
@@ -300,9 +300,10 @@ class TestReduceUnit(Exercise):
                 "whole tensor behind it; reduce_scatter into a tensor of its own",
             )
             expect.that(
-                not unit["whole"],
-                f"{where}, unit {number}: the whole gradient is still in memory after the call, so after "
-                "backward all of them are: let no attribute refer to it",
+                unit["beside"] < least * ranks,
+                f"{where}: {unit['beside']} bytes are in memory beside every shard.grad, and a whole gradient "
+                f"has {least * ranks}: the whole gradient is still in memory after the call, so after backward "
+                "all of them are: let no attribute refer to it, nor to a copy",
             )
 
     def sends_one_half(self, trace, rank, ranks):
@@ -445,6 +446,8 @@ class TestShardedUnit(Exercise):
                         f"{where}: gathered, the storage of `full` has {result.get('gathered')} bytes, and needs {whole}: "
                         "resize_(self.full.nbytes)",
                     )
+                    for when in ("freed", "freed again"):
+                        self.is_alone(result.get(("beside", when), 0), whole, f"{where}, {when}")
                     expect.that(result.get("same"), f"{where}: {STILL_VIEWS}")
 
     def is_freed(self, full, where):
@@ -454,32 +457,42 @@ class TestShardedUnit(Exercise):
             "forward holds the tensor: shrink it, full.untyped_storage().resize_(0)",
         )
 
+    def is_alone(self, beside, whole, where):
+        expect.that(
+            beside < whole,
+            f"{where}: {beside} bytes are in memory beside the shard, as many as the whole unit's {whole}: "
+            "free() leaves no copy of the parameters",
+        )
+
     @check(points=5, title="start_gather does not wait, gather does, and nothing is sent twice")
     def test_start(self, submission):
         for rank, result in enumerate(submission.launch(probes.started, ranks=2)):
             self.is_freed(result["freed"], f"rank {rank}, freed")
+            (run,) = relayed.runs(submission.notes[rank], "turns", 1)
+            waits = {mark: relayed.waits(before) for mark, before in relayed.before_marks(run)}
+            count, count_after_free = len(waits["used"]), len(relayed.waits(run))
             expect.that(
-                result["started"],
+                waits["started"],
                 f"rank {rank}: start_gather() sent nothing, so nothing can be prefetched",
             )
             expect.that(
-                not any(result["started"]),
+                not any(waits["started"]),
                 f"rank {rank}: start_gather() waited for its message: issue it with async_op=True and keep the work; "
                 "gather() waits",
             )
             expect.that(
-                result["count"] == 1,
-                f"rank {rank}: three start_gather() and two gather() without a free() sent {result['count']} messages, "
+                count == 1,
+                f"rank {rank}: three start_gather() and two gather() without a free() sent {count} messages, "
                 "expected 1: where a work is there, nothing is to be sent",
             )
             expect.that(
-                result["gathered"] and all(result["gathered"]),
+                waits["gathered"] and all(waits["gathered"]),
                 f"rank {rank}: after start_gather() and gather() a message is still under way: gather() must wait for "
                 "it, whoever has begun it, or the unit computes with what has not arrived",
             )
             expect.that(
-                result["count after free"] == 1,
-                f"rank {rank}: two free() after that sent {result['count after free'] - 1} messages more: free() sends "
+                count_after_free == 1,
+                f"rank {rank}: two free() after that sent {count_after_free - 1} messages more: free() sends "
                 "nothing, whether `full` is there or not",
             )
 
@@ -493,7 +506,9 @@ class TestShardedUnit(Exercise):
             results = submission.launch(probes.unused, ranks=2)
         for rank, result in enumerate(results):
             self.is_freed(result["freed"], f"rank {rank}, freed")
-            expect.that(result["waited"] and all(result["waited"]), f"rank {rank}: {words}")
+            (run,) = relayed.runs(submission.notes[rank], "turns", 1, ["at last"])
+            waits = relayed.waits(run)
+            expect.that(waits and all(waits), f"rank {rank}: {words}")
             expect.equal(
                 result["values"],
                 probes.values(self.layers()[0]),
@@ -512,8 +527,16 @@ class TestZero3(Exercise):
     def results(self, submission, ranks):
         """batches[case], and results[rank][case]."""
         batches = batches_of(self.cases, ranks)
-        run = submission.launch(probes.zero3_steps, self.cases, batches, ranks=ranks, timeout=8)
-        return batches, run
+        results = submission.launch(probes.zero3_steps, self.cases, batches, ranks=ranks, timeout=8)
+        for result, notes in zip(results, submission.notes):
+            for number, own in enumerate(result):
+                beside = [*(("pass", other) for other in range(len(result))), "at last"]
+                runs = relayed.runs(notes, ("pass", number), len(own["passes"]), beside)
+                for each, run in zip(own["passes"], runs):
+                    ops = relayed.operations(run)
+                    each["ops"] = [(op.kind, op.sent_bytes) for op in ops]
+                    each["log"] = relayed.labels(run)
+        return batches, results
 
     @check(points=4, title="three steps equal one process (2 and 3 ranks, 1, 3 and 5 units)")
     def test_parameters(self, submission):
@@ -580,12 +603,23 @@ class TestZero3(Exercise):
             )
 
     def are_two_at_most(self, each, where):
-        for line in each["log"]:
+        for what, number, *held in each["log"]:
+            full, large = held or (0, 0)
             expect.that(
-                len(line) == 2 or line[2] <= 2,
-                f"{where}: at the {line[0]} of unit {line[1]} {line[-1]} units were full: this one and the "
+                full <= 2,
+                f"{where}: at the {what} of unit {number} {full} units were full: this one and the "
                 "next are two; free() each when its forward and its backward are done",
             )
+            expect.that(
+                large < 2 * probes.WHOLE_WEIGHT,
+                f"{where}: at the {what} of unit {number} {large} bytes of whole units were in memory beside "
+                f"{units_are(full)} full: keep no copy of what gather() brought",
+            )
+        expect.that(
+            each["beside"] < probes.WHOLE_WEIGHT,
+            f"{where}: after the pass {each['beside']} bytes are in memory beside the shards' gradients: keep no "
+            "copy of what gather() brought, nor of whole gradients",
+        )
 
     def are_all_freed(self, each, when, units, where):
         begun = [line[1] for line in each["log"] if line[0] == "start"]

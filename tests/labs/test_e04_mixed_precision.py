@@ -208,6 +208,8 @@ class TestLossScaler(Exercise):
                 [[fine, fine]] * ranks,
                 [[fine, fine]] * (ranks - 1) + [[fine, bad]],
                 [[None, fine]] + [[bad, None]] * (ranks - 1),
+                [[None, None]] + [[bad, fine]] * (ranks - 1),
+                [[None, None]] + [[fine, fine]] * (ranks - 1),
             ]
             answers = self.launch(submission, steps, ranks)
             poisoned = [bool(answer) for answer in answers[-1]]
@@ -224,7 +226,7 @@ class TestLossScaler(Exercise):
             for rank, told in enumerate(answers):
                 told = [bool(answer) for answer in told]
                 expect.that(
-                    told[0] and told[3],
+                    told[0] and told[3] and told[7],
                     f"rank {rank}: no gradient of any rank is inf or nan, and unscale returned False. "
                     "The sum over ranks of what was found is 0 then, and nothing stays from the last step",
                 )
@@ -239,7 +241,7 @@ class TestLossScaler(Exercise):
                     "step, another not: add up over ranks what was found, before answering",
                 )
                 expect.that(
-                    not told[5],
+                    not told[5] and not told[6],
                     f"rank {rank}: the first gradient of every rank but rank 0, where it is None, held {poison}, and "
                     "unscale returned True: add up over ranks what was found, before answering",
                 )
@@ -301,7 +303,10 @@ class TestLossScaler(Exercise):
         )
 
     def launch(self, submission, steps, ranks):
-        words = "every rank must join the all-reduce in every step, whatever it found"
+        words = (
+            "every rank must join the all-reduce in every step, whatever it found, also where none of "
+            "its parameters has a gradient"
+        )
         with expect.because({expect.HANGS: words}):
             return submission.launch(probes.agreed, steps, ranks=ranks, timeout=5)
 

@@ -125,7 +125,7 @@ def test_a_slider_is_moved_with_the_arrow_keys(page, open_tab):
     cell = code_cell(panel, "widgets.explore")
     run_cell(page, cell)
     assert cell.locator("img[alt$='up to 5']").count() == 1, "a static picture comes first"
-    slider = cell.locator(".noUi-handle, [role=slider]").first
+    slider = cell.get_by_role("slider", name="last")
     slider.focus()
     page.keyboard.press("ArrowRight")
     cell.locator("img[alt$='up to 6']").wait_for()

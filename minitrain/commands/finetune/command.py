@@ -1,4 +1,4 @@
-"""`python -m minitrain finetune MODEL --data TEXT`: a model that is there learns something new."""
+"""`python -m minitrain finetune --model MODEL --data TEXT`: a model learns something new."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from minitrain.commands.finetune.options import FinetuneOptions, Job, resumed
-from minitrain.commands.kinds import DEVICE, FOLDER, Argument, Kind, Option, named
+from minitrain.commands.kinds import DEVICE, FOLDER, Option
+from minitrain.commands.models import MODEL, MODEL_HELP
 from minitrain.commands.train.command import INTERRUPTED, is_typed, stop_file
 from minitrain.errors import InputError
-
-MODEL = Kind("MODEL", "a folder, a .gguf file, or a name on the hub", lambda text: str(named(text)))
 
 
 def finetune(
     context: typer.Context,
-    model: Annotated[
-        str | None,
-        Argument(MODEL, "a Hugging Face folder, a run of train, a .gguf, or a name on the hub"),
-    ] = None,
+    model: Annotated[str | None, Option(MODEL, MODEL_HELP)] = None,
     out: Annotated[Path | None, Option(FOLDER, "the run's folder", "runs/MODEL-METHOD")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     device: Annotated[
@@ -37,7 +33,7 @@ def finetune(
         folder = out
     else:
         if model is None:
-            raise InputError("MODEL is missing: give a folder, a .gguf, or a name on the hub")
+            raise InputError(f"--model is missing: give {MODEL_HELP}")
         options = FinetuneOptions(**given)
         folder = new_folder(out, model, options)
     with stop_file() as stop:

@@ -22,6 +22,7 @@ from minitrain.commands.kinds import (
     real,
     whole,
 )
+from minitrain.data.text import NAMED
 from minitrain.errors import InputError
 
 RUN_FILE, LOG_FILE, BEFORE_FILE, ADAPTER = "finetune.json", "log.csv", "before.json", "adapter"
@@ -42,11 +43,11 @@ def domains() -> Collection[str]:
 
 
 def read_text_name(text: str) -> str:
-    """A domain of the corpus, or a file or folder that is there."""
-    if text not in domains() and not named(text).exists():
+    """A domain of the corpus, a text that can be fetched, or a file or folder that is there."""
+    if text not in (*domains(), *NAMED) and not named(text).exists():
         raise InputError(
             f"there is no text {text!r:.80}: give a .jsonl file, a text file, a folder of .txt and "
-            f".md, or a domain of the corpus, which are {', '.join(domains())}"
+            f".md, {', '.join(NAMED)}, or a domain of the corpus ({', '.join(domains())})"
         )
     return text
 
@@ -57,7 +58,11 @@ def read_targets(text: str) -> str:
     return text
 
 
-TEXT = Kind("TEXT", "a .jsonl or text file, a folder, or a domain of the corpus", read_text_name)
+TEXT = Kind(
+    "TEXT",
+    f"a .jsonl or text file, a folder, {', '.join(NAMED)}, or a domain of the corpus",
+    read_text_name,
+)
 METHOD = one_of("method", lambda: METHODS)
 DTYPE = one_of("dtype", lambda: ("float32", "bfloat16"))
 TARGETS = Kind("NAME,…", "names of layers with commas between, such as q,v", read_targets)
@@ -69,7 +74,7 @@ class FinetuneOptions:
 
     data: Annotated[
         str | None,
-        Option(TEXT, "the new text: .jsonl (prompt, completion), text file, folder, domain"),
+        Option(TEXT, f"new: .jsonl (prompt, completion), text file, folder, domain, {NAMED[0]}"),
     ] = None
     old: Annotated[
         str | None,

@@ -16,9 +16,9 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from minitrain.commands.finetune.model import open_model
 from minitrain.commands.finetune.options import ADAPTER, BEFORE_FILE, LOG_FILE, RUN_FILE, Job
 from minitrain.commands.finetune.text import Texts, make_texts
+from minitrain.commands.models import open_model
 from minitrain.commands.train.run import Saver, sole_writer
 from minitrain.commands.train.setup import find_device
 from minitrain.data.loader import Loader

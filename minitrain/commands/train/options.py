@@ -24,12 +24,13 @@ from minitrain.commands.kinds import (
     whole,
 )
 from minitrain.commands.train.mesh_check import FLAGS, PANEL, RANKS, MeshRequest, check_mesh
+from minitrain.data.text import NAMED
 from minitrain.data.tokenizer import SMALLEST
 from minitrain.errors import InputError, unknown_name
 from minitrain.model.config import PRESETS
 
 RUN_FILE, LOG_FILE, LOCK_FILE = "run.json", "log.csv", ".lock"
-TEXTS = ("corpus", "sotu", "moby-dick", "tinystories")  # any other name is a file's
+TEXTS = ("corpus", *NAMED)  # any other name is a file's
 MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
 HOW_ON_MESH = ("sequence", "schedule", "chunks")
 MESH_MAY_CHANGE = (*FLAGS, *HOW_ON_MESH, "ranks")  # its checkpoints are those of one process

@@ -1,7 +1,8 @@
-"""Where the repository is known: a badge in the title, and Colab's lines in the set-up cell.
+"""Where a release is known: Colab's badge in the title, and a folded cell that fetches the course.
 
-The address stands in pyproject.toml, `[project.urls] Repository = "https://github.com/OWNER/REPO"`;
-until it does, notebooks have neither. `notebook/colab.py` is what the lines fetch.
+The address stands in pyproject.toml, `[project.urls] Release = "https://…/course-1.0.zip"`, of any
+web server; GitHub makes one of every tag: `https://github.com/OWNER/REPO/archive/refs/tags/TAG.zip`.
+Until it does, notebooks have neither. `notebook/colab.py` is what the cell calls.
 """
 
 from __future__ import annotations
@@ -10,40 +11,42 @@ import re
 from pathlib import Path
 
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
 
-from minitrain import __version__
-
-ADDRESS = re.compile(r'^Repository\s*=\s*"https://github\.com/([\w.-]+/[\w.-]+?)/?"', re.MULTILINE)
-RAW = "https://raw.githubusercontent.com"
+RELEASE = re.compile(r'^Release\s*=\s*"(https?://\S+\.zip)"', re.MULTILINE)
+OF_A_TAG = re.compile(r"https://github\.com/([^/]+/[^/]+)/archive/refs/tags/(.+)\.zip")
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 OPEN = "https://colab.research.google.com/github"
+FETCH = """\
+# on Colab: fetch the course, and the packages that it lacks
+COURSE = "{address}"  # a release, or the folder of a clone
+if "google.colab" in str(get_ipython()):
+    import glob, runpy, shutil, urllib.request
+
+    if "://" in COURSE:
+        archive, _ = urllib.request.urlretrieve(COURSE)
+        shutil.unpack_archive(archive, COURSE := "/content/course", "zip")
+    found = glob.glob(f"{{COURSE}}/**/lab/notebook/colab.py", recursive=True)
+    runpy.run_path(found[0])["prepare_colab"]()"""
 
 
-def repository(root: Path) -> str | None:
-    """OWNER/REPO, or None where it is not known."""
+def release(root: Path) -> str | None:
+    """The address of the course as a .zip, or None where it is not known."""
     project = root / "pyproject.toml"
-    found = ADDRESS.search(project.read_text(encoding="utf-8")) if project.is_file() else None
+    found = RELEASE.search(project.read_text(encoding="utf-8")) if project.is_file() else None
     return found[1] if found else None
 
 
 def add_colab(notebook: NotebookNode, lab: str, root: Path) -> None:
-    """Changes the title cell and the set-up cell."""
-    name, tag = repository(root), f"v{__version__}"
-    if name is None:
+    """Adds a cell before the set-up cell and, where GitHub has the release, a badge."""
+    address = release(root)
+    if address is None:
         return
-    title = notebook.cells[0]
-    title.source += f"\n\n[![Open in Colab]({BADGE})]({OPEN}/{name}/blob/{tag}/labs/{lab}.ipynb)"
-    for cell in notebook.cells:
+    if tag := OF_A_TAG.fullmatch(address):
+        link = f"{OPEN}/{tag[1]}/blob/{tag[2]}/labs/{lab}.ipynb"
+        notebook.cells[0].source += f"\n\n[![Open in Colab]({BADGE})]({link})"
+    for number, cell in enumerate(notebook.cells):
         if "setup" in cell.metadata.get("tags", []):
-            cell.source = f"{colab_lines(name, tag)}\n{cell.source}"
+            fetch = new_code_cell(FETCH.format(address=address), metadata={"tags": ["folded"]})
+            notebook.cells.insert(number, fetch)
             return
-
-
-def colab_lines(name: str, tag: str) -> str:
-    """Fetches the course and what is missing on Colab, and does nothing anywhere else."""
-    return (
-        'if "google.colab" in str(get_ipython()):  # fetch the course and what is missing\n'
-        "    from urllib.request import urlopen\n"
-        f'    exec(urlopen("{RAW}/{name}/{tag}/minitrain/lab/notebook/colab.py").read()); '
-        f'prepare_colab("{name}", "{tag}")'
-    )

@@ -121,10 +121,24 @@ def for_learners(notebook: NotebookNode) -> NotebookNode:
     return lab
 
 
+def as_solution(notebook: NotebookNode) -> NotebookNode:
+    """The notebook as `solutions/` has it: its title says so, since both have one name."""
+    if not any("exercise" in cell.metadata.get("tags", []) for cell in notebook.cells):
+        return notebook
+    solution, name = nbformat.from_dict(notebook), notebook.metadata.minitrain.lab
+    title, _, rest = notebook.cells[0].source.partition("\n")
+    note = f"> This is the solution; you work in [labs/{name}.ipynb](../labs/{name}.ipynb)."
+    solution.cells[0].source = f"{title} · solution\n\n{note}\n{rest}"
+    return solution
+
+
 def drift(target: Target) -> Iterator[str]:
     """What differs between a master and its two notebooks; outputs are not compared."""
     master = read_master(target)
-    for path, wanted in ((target.lab, for_learners(master)), (target.solution, master)):
+    for path, wanted in (
+        (target.lab, for_learners(master)),
+        (target.solution, as_solution(master)),
+    ):
         place = path.relative_to(target.root)
         if not path.is_file():
             yield f"{place} is not there"
@@ -149,7 +163,7 @@ def _fixed_part(cell: NotebookNode) -> tuple[Any, ...]:
 
 
 def is_current(target: Target, notebook: NotebookNode) -> bool:
-    """Was the solution executed from this very master?"""
+    """Was the solution executed from this very master? `notebook`: as `as_solution` makes it."""
     if not target.solution.is_file():
         return False
     found = nbformat.read(target.solution, as_version=4)

@@ -19,6 +19,9 @@ from typing import Any
 
 from minitrain.lab.drawing.display import FONT, MUTED, RULE, TONES, Rich, words
 
+APART = (
+    '<span style="display:none;"> · </span>'  # seen only where styles are stripped, as on GitHub
+)
 LINK = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
 
 
@@ -38,7 +41,7 @@ class Line:
         below = _quote(self.message, self.tone) if self.message else _bar(self.share, self.tone)
         return (
             f'<div style="padding:4px 0;{RULE if self.badge else ""}">'
-            f'<span style="{aside}">{words(self.right)}</span>'
+            f'<span style="{aside}">{words(self.right)}</span>{APART if self.right else ""}'
             f"{_badge(self.badge, self.tone)}{_linked(self.text)}{below}</div>"
         )
 
@@ -73,7 +76,8 @@ class Card:
             'background-color:#88888814;padding:10px 16px;margin:6px 0;max-width:780px;">'
             '<div style="font-weight:600;margin-bottom:4px;">'
             f'<span style="{MUTED}float:right;padding-left:16px;">{words(self.right)}</span>'
-            f"{_linked(self.title)}</div>{_bar(self.share, self.tone)}{lines}{note}</div>"
+            f"{APART if self.right else ''}<b>{_linked(self.title)}</b></div>"
+            f"{_bar(self.share, self.tone)}{lines}{note}</div>"
         )
 
     def plain(self) -> str:
@@ -85,7 +89,7 @@ class Card:
 def _badge(word: str, tone: str) -> str:
     style = "color:#ffffff;border-radius:3px;padding:1px 8px;font-size:12px;font-weight:600;"
     ground = f"background-color:{TONES[tone]};white-space:nowrap;"
-    return f'<span style="{ground}{style}">{words(word)}</span>&nbsp; ' if word else ""
+    return f'<b style="{ground}{style}">{words(word)}</b>&nbsp; ' if word else ""
 
 
 def _quote(message: str, tone: str) -> str:

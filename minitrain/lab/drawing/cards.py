@@ -12,7 +12,7 @@ from minitrain.lab.grading.checks import Graded
 from minitrain.words import bytes_text, number_text, points_text, score_text, seconds_text
 
 if TYPE_CHECKING:
-    from minitrain.lab.grading.grade import CheckResult
+    from minitrain.lab.grading.results import CheckResult
 
 
 def grade_card(

@@ -12,41 +12,30 @@ and tensors come back. Anything else that happens raises SubmissionFailed with i
 
 from __future__ import annotations
 
-import io
-import linecache
-import os
-import pickle
-import sys
-import sysconfig
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import cloudpickle
 
 from minitrain.errors import InputError
-from minitrain.lab.failures import CheckFailed, NotAttempted, SubmissionFailed
+from minitrain.lab.failures import NotAttempted, SubmissionFailed
 from minitrain.lab.grading.checks import Exercise
-from minitrain.lab.grading.course import LabChecks, pickled_reference, reference
+from minitrain.lab.grading.course import LabChecks, pickled_reference
+from minitrain.lab.grading.pickling import SubmissionPickler, pickled_probe
 from minitrain.lab.grading.submission import Submission
 from minitrain.lab.sandbox.loader import Solution
+from minitrain.lab.sandbox.relay import Note
 from minitrain.lab.sandbox.request import Reply, Request
 from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.measure.traffic import Trace
 from minitrain.network.fabric import Fabric, find_fabric
 from minitrain.ranks.launch import Results
-from minitrain.ranks.payload import Pickler, modules_by_value
-from minitrain.ranks.source import CHECKER, cell_name, is_own
 
 LEAST = 0.3  # seconds in which no run can be judged
 SUBMISSION_SECONDS = 300.0  # of all exercises of a file together; an honest lab takes a fifth
 HANGS = 3  # runs of a file that may wait as long as an honest one under load
-OURS = ("minitrain", "__main__", "__mp_main__")
-LIBRARIES = tuple(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 @dataclass
@@ -65,7 +54,8 @@ class Attempt:
     ) -> None:
         self.sandbox, self.solution, self.name = sandbox, solution, name
         self.spent = spent or Spent()
-        self.traces: list[Trace] = []  # of the last launch
+        self.traces: list[Trace] = []  # of the last launch, as each rank tells it
+        self.notes: list[list[Note]] = []  # of each of its ranks, as the relay saw it
         self.used_seconds = 0.0
         self.has_hung = False
 
@@ -86,12 +76,13 @@ class Attempt:
         reply = self._send(probe, args, timeout, ranks, fabric)
         try:
             traces = [Trace.from_dict(plain) for plain in reply.traces]
-            if len(traces) != ranks or len(reply.results) != ranks:
+            notes = [[Note(*fields) for fields in rank] for rank in reply.notes]
+            if {len(traces), len(notes), len(reply.results)} != {ranks}:
                 raise ValueError("not one result a rank")
             timing = (float(reply.seconds), reply.emulated_seconds, reply.fabric)
         except (KeyError, TypeError, ValueError) as error:
             raise SubmissionFailed("tampered", "its traces are not as the grader's own") from error
-        self.traces = traces
+        self.traces, self.notes = traces, notes
         return Results(reply.results, traces, *timing)
 
     def _send(
@@ -102,7 +93,7 @@ class Attempt:
         ranks: int = 0,
         fabric: str | Fabric | None = None,
     ) -> Reply:
-        packed = _pickled(probe, args)  # while the sandbox may still be starting
+        packed = pickled_probe(probe, args)  # while the sandbox may still be starting
         self.sandbox.wait_until_ready()  # which is no part of the exercise's time
         request = Request(
             solution=self.solution,
@@ -178,85 +169,3 @@ def live_attempt(submitted: Any, item: type[Exercise], lab: LabChecks, sandbox: 
     live = pickler.pickled(submitted)
     used = {e.name: pickled_reference(e) for e in others if e.name in pickler.used}
     return Attempt(sandbox, Solution((), live, pickler.sources, used), item.name)
-
-
-class RenamingPickler(Pickler):
-    """Code that goes by value says that it comes from `rename(its file)`."""
-
-    def __init__(self, rename: Callable[[str], str]) -> None:
-        self.buffer, self.rename = io.BytesIO(), rename
-        super().__init__(self.buffer, protocol=pickle.HIGHEST_PROTOCOL)
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, CodeType):
-            code = value.replace(co_filename=self.rename(value.co_filename))
-            return self.dispatch_table[CodeType](code)
-        return super().reducer_override(value)
-
-    def dumps(self, value: Any) -> bytes:
-        self.dump(value)
-        return self.buffer.getvalue()
-
-
-class SubmissionPickler(RenamingPickler):
-    """Sends the references of other exercises by name, and refuses the one that is graded."""
-
-    def __init__(self, item: type[Exercise], others: Iterable[type[Exercise]]) -> None:
-        super().__init__(self.cell_or_file)
-        self.name, self.own = item.name, reference(item)
-        self.others = {id(reference(other)): other.name for other in others}
-        self.used: set[str] = set()
-        self.sources: dict[str, str] = {}  # the text of every file that its code comes from
-
-    def persistent_id(self, value: Any) -> str | None:
-        if value is self.own:
-            raise CheckFailed(
-                "this uses the course's own version: run the cell of yours, then this one again"
-            )
-        name = self.others.get(id(value))
-        if name is not None:
-            self.used.add(name)
-        return name
-
-    def cell_or_file(self, file: str) -> str:
-        """`cell In[3]`, or a file on the disk, or the exercise's own name for its cell."""
-        if not is_own(file):
-            return file
-        words = cell_name(file) or (file if Path(file).exists() else f"cell of {self.name}")
-        self.sources[words] = "".join(linecache.getlines(file))
-        return words
-
-    def pickled(self, submitted: Any) -> bytes:
-        try:
-            with by_value(submitted):
-                return self.dumps(submitted)
-        except CheckFailed:
-            raise
-        except Exception as error:
-            raise CheckFailed(
-                f"it cannot be sent to the grader ({error}): make what it uses inside the "
-                "function, or give it as an argument"
-            ) from error
-
-
-def _pickled(probe: Callable[..., Any], args: tuple) -> bytes:
-    """Without the checker's own files: no learner can mend them, so no message shows them."""
-    with by_value(probe):
-        return RenamingPickler(lambda file: CHECKER if is_own(file) else file).dumps((probe, args))
-
-
-def by_value(function: Any) -> AbstractContextManager[None]:
-    """Probes and their helpers live in `tests/`, which the sandbox does not show: sent whole."""
-    modules = [module for module in list(sys.modules.values()) if _is_beside(module, function)]
-    return modules_by_value(modules)
-
-
-def _is_beside(module: Any, function: Any) -> bool:
-    """The function's own module, and those in the same folder; no library, nor this package."""
-    name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
-    home = getattr(sys.modules.get(function.__module__ or ""), "__file__", None)
-    if not isinstance(file, str) or not isinstance(home, str):
-        return False
-    if name.partition(".")[0] in OURS or file.startswith(LIBRARIES):
-        return False
-    return os.path.dirname(file) == os.path.dirname(home)

@@ -22,7 +22,7 @@ from typing import Any
 from tqdm import tqdm
 
 from minitrain.errors import InputError
-from minitrain.lab.grading.collect import Entry, checks_folder, find_class, find_lab
+from minitrain.lab.grading.collect import Entry, checks_folder, find_class, find_lab, lab_names
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.grading.grade import grade_submission, warm
 from minitrain.lab.grading.rows import Grade, as_csv, failed, finished, graded, one_line, read_rows
@@ -158,15 +158,16 @@ def _mark(entry: Entry, root: Path | None) -> str:
         digest = hashlib.sha256(handed_in(entry.path))
     except InputError:
         return ""
+    others = {*lab_names(root)} - {entry.lab} if entry.lab else set()
     for checks in sorted([*checks_folder(root).glob("test_*.py"), *probes_of(root)]):
-        if entry.lab in ("", checks.stem.removeprefix("test_")):
+        if checks.stem.removeprefix("test_") not in others:
             digest.update(checks.read_bytes())
     digest.update(f"{_is_isolated()}".encode())
     return digest.hexdigest()[:16]
 
 
 def probes_of(root: Path | None) -> Iterator[Path]:
-    """What runs beside the submission for a lab's checks, a file a lab."""
+    """What runs beside the submission for a lab's checks: a file a lab, and what they share."""
     return (checks_folder(root) / "probes").glob("*.py")
 
 

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from minitrain.lab.grading.grade import CheckResult, Report
+from minitrain.lab.grading.results import CheckResult, Report
 from minitrain.words import plural, points_text, printable, score_text
 
 SIGNS = {

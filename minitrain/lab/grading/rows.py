@@ -18,7 +18,7 @@ import pandas
 from minitrain.errors import InputError
 from minitrain.lab.grading.collect import Entry
 from minitrain.lab.grading.doubts import copies
-from minitrain.lab.grading.grade import CheckResult, Report
+from minitrain.lab.grading.results import CheckResult, Report
 from minitrain.words import plural, points_text, printable
 
 PARTS = ("doubts", "sources", "prints")  # of a report

@@ -1,10 +1,7 @@
-"""Prepares Google Colab: clones the course at a tag, installs what is missing, never torch.
+"""Prepares Google Colab: puts the course on the path, installs what is missing, never torch.
 
-This file stands alone (standard library only), because a notebook on Colab fetches and runs it
-before the package is there:
-
-    exec(urlopen("https://raw.githubusercontent.com/OWNER/REPO/TAG/minitrain/lab/notebook/colab.py").read())
-    prepare_colab("OWNER/REPO", "TAG")
+This file stands alone (standard library only): a notebook on Colab fetches the course and runs
+this before the package can be imported (`lab/building/colab_cells.py`).
 """
 
 from __future__ import annotations
@@ -19,18 +16,16 @@ from pathlib import Path
 KEEP = {"torch", "numpy", "jupyterlab", "ipykernel"}  # Colab's own; another version breaks it
 
 
-def prepare_colab(repository: str, tag: str, folder: str = "/content/course") -> None:
-    """Clone once, put the course on the path, install only what is not there."""
-    if not Path(folder, "minitrain").is_dir():
-        address = f"https://github.com/{repository}.git"
-        _run("git", "clone", "--quiet", "--depth=1", f"--branch={tag}", address, folder)
-    missing = missing_packages(Path(folder, "pyproject.toml").read_text(encoding="utf-8"))
+def prepare_colab() -> None:
+    """After it `import minitrain` works, and the working folder is labs/, as in JupyterLab."""
+    course = Path(__file__).resolve().parents[3]
+    missing = missing_packages((course / "pyproject.toml").read_text(encoding="utf-8"))
     if missing:
         print("installing", ", ".join(missing))
         _run(sys.executable, "-m", "pip", "install", "--quiet", *missing)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    os.chdir(Path(folder, "labs"))
+    if str(course) not in sys.path:
+        sys.path.insert(0, str(course))
+    os.chdir(course / "labs")
 
 
 def missing_packages(pyproject: str) -> list[str]:

@@ -19,7 +19,6 @@ import faulthandler
 import os
 import pickle
 import secrets
-import signal
 import sys
 import tempfile
 from dataclasses import replace
@@ -28,7 +27,8 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from minitrain.lab.sandbox import limits, loader, meddling, plain_data, tampering
-from minitrain.lab.sandbox.audit_hook import NOT_ALLOWED, AuditHook, Forbidden
+from minitrain.lab.sandbox.audit_hook import AuditHook
+from minitrain.lab.sandbox.causes import failure, how_it_died
 from minitrain.lab.sandbox.plain_data import PlainDataError
 from minitrain.lab.sandbox.relay import Relay, differs
 from minitrain.lab.sandbox.request import (
@@ -42,16 +42,10 @@ from minitrain.lab.sandbox.request import (
 )
 from minitrain.lab.sandbox.seccomp import forbid_other_ways
 from minitrain.lab.sandbox.wire import Marks
-from minitrain.ranks.errors import DeadlineError, DeadlockError, MismatchError, RankDied, RankError
 from minitrain.ranks.group import Group
 from minitrain.ranks.launch import launch
-from minitrain.words import signal_text
 
 PR_SET_DUMPABLE = 4
-PAST_THE_GROUP = (
-    "it talks past the group's meter: torch.distributed has no process group on ranks that are "
-    "graded, so that nothing is sent unseen; use `group`"
-)
 
 
 def main(request_fd: int, reply_fd: int, output_fd: int, folder: str) -> NoReturn:
@@ -119,7 +113,7 @@ def _called(request: Request, private: tuple[int, ...]) -> bytes:
     status = os.waitpid(pid, 0)[1]
     if data and not status:
         return unframed(data, mark)
-    return plain_data.pack(vars(Reply(failure=("died", _how_it_died(status)))))
+    return plain_data.pack(vars(Reply(failure=("died", how_it_died(status)))))
 
 
 def _launched(request: Request, private: tuple[int, ...]) -> bytes:
@@ -143,6 +137,7 @@ def _launched(request: Request, private: tuple[int, ...]) -> bytes:
         seconds=results.seconds,
         emulated_seconds=results.emulated_seconds,
         fabric=results.fabric,
+        notes=[[tuple(note) for note in notes] for notes in relay.notes],
         past_the_meter=next(filter(None, differences), None),
     )
     return plain_data.pack(vars(reply))
@@ -164,17 +159,6 @@ def _withdraw(private: tuple[int, ...]) -> None:
         os.close(fd)
     if sys.platform == "linux":
         prctl(PR_SET_DUMPABLE, 1)
-
-
-def _how_it_died(status: int) -> str:
-    """`status` as os.waitpid gives it."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        causes = {signal.SIGXCPU: "out of CPU time", signal.SIGXFSZ: "it wrote too large a file"}
-        return f"its process was killed ({causes.get(number) or signal_text(number)})"
-    code = os.WEXITSTATUS(status)
-    left = f"ended with exit code {code}" if code else "left"
-    return f"its process {left} without a result, as os._exit does"
 
 
 def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
@@ -203,46 +187,6 @@ def _hide_ourselves() -> None:
     for name in list(vars(package)):
         if sys.modules.pop(f"{package.__name__}.{name}", None) is not None:
             delattr(package, name)
-
-
-def failure(error: BaseException, files: set[str]) -> tuple[str, str]:
-    """Kind and words for an exception that ended the run; `files` are the submission's own."""
-    if isinstance(error, RankError):
-        return _rank_failure(error)
-    words, where = loader.describe(error), loader.locate(error, files)
-    if "process group has not been initialized" in words:
-        return "tampered", PAST_THE_GROUP + where
-    if isinstance(error, SystemExit):
-        left = f"it calls sys.exit({error.code!r}){where}"
-        return "died", f"{left}: a function returns its result instead"
-    if isinstance(error, EOFError):
-        return "exception", f"it reads standard input, where nobody is there to type{where}"
-    if isinstance(error, (Forbidden, loader.NotDefined, PlainDataError)):
-        return _kind(error, words), str(error) + where
-    return _kind(error, words), words + where
-
-
-def _rank_failure(error: RankError) -> tuple[str, str]:
-    kinds = {
-        DeadlockError: "deadlock",
-        MismatchError: "mismatch",
-        RankDied: "died",
-        DeadlineError: "timeout",
-    }
-    known = [kind for cls, kind in kinds.items() if isinstance(error, cls)]
-    if "process group has not been initialized" in str(error):
-        return "tampered", f"{PAST_THE_GROUP}\n{error}"
-    text = str(error).replace(DeadlineError.ADVICE, "your loop may never end")  # not theirs to set
-    return known[0] if known else _kind(error, text), text
-
-
-def _kind(error: BaseException, text: str) -> str:
-    if isinstance(error, Forbidden) or NOT_ALLOWED in text:
-        return "forbidden"
-    if isinstance(error, NotImplementedError) or "NotImplementedError" in text:
-        return "not attempted"
-    no_memory = isinstance(error, MemoryError) or "MemoryError" in text
-    return "memory" if no_memory or "can't allocate memory" in text else "exception"
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from minitrain.lab.sandbox import plain_data
-from minitrain.lab.sandbox.wire import Wire
-from minitrain.measure.traffic import Op, Trace, ring_bytes
+from minitrain.lab.sandbox.wire import Wire, plain
+from minitrain.measure.traffic import Label, Op, Trace, ring_bytes
 
 SPLITS = 8  # of a group, which no trace counts; each sends a word
 WORD = 8  # bytes: a color, or the stamp of an emulated clock
@@ -35,7 +35,7 @@ REDUCE = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 
 
 class Note(NamedTuple):
-    """What a rank has begun: an operation, with its number, a wait for one, or a mark."""
+    """What a rank has begun: an operation, with its number, a wait for one, or a mark's label."""
 
     kind: str
     number: int = -1
@@ -43,6 +43,7 @@ class Note(NamedTuple):
     sent_bytes: int = 0
     members: tuple[int, ...] = ()
     peer: int | None = None
+    label: Label | None = None
 
     def is_of(self, op: Op) -> bool:
         mine = (self.kind, self.payload_bytes, self.sent_bytes, self.members, self.peer)
@@ -104,7 +105,7 @@ class Relay:
             self.waiting[rank] = message["number"]
             self._answer(rank)
         elif kind == "mark":
-            self.notes[rank].append(Note("mark"))
+            self.notes[rank].append(Note("mark", label=message["label"]))
         else:
             number, self.counts[rank] = self.counts[rank], self.counts[rank] + 1
             self.notes[rank].append(note_of(rank, number, message))
@@ -194,7 +195,9 @@ def differs(notes: Sequence[Note], trace: Trace) -> str | None:
     latest, words = float("-inf"), SPLITS + (len(trace.ops) if trace.emulated else 0)
     for note in notes:
         if note.kind == "mark":
-            when = marks.popleft()[1] if marks else None
+            label, when = marks.popleft() if marks else (None, None)
+            if when is not None and plain(label) != note.label:
+                return f"it has tampered with group.trace.marks ({note.label!r} was set)"
         elif note.kind == "wait":
             op = open_ops.pop(note.number, None)
             when = latest if op is None else op.waited

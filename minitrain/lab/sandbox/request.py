@@ -100,6 +100,7 @@ class Reply:
     seconds: float = 0.0
     emulated_seconds: float | None = None
     fabric: str | None = None
+    notes: list[list[Any]] = field(default_factory=list)  # the relay's, of each rank
     past_the_meter: str | None = None  # what a rank's trace says otherwise than the relay
 
     def pack(self, nonce: bytes) -> bytes:

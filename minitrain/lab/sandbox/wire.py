@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from minitrain.lab.sandbox import plain_data
+from minitrain.measure.traffic import Label
 
 REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
@@ -39,9 +40,9 @@ class Wire:
     def subgroup(self, ranks: Sequence[int], name: str) -> Wire:
         return Wire(self.connection, ranks, name, self.count)
 
-    def mark(self) -> None:
-        """The relay notes when the rank set a mark in its trace."""
-        self.tell("mark")
+    def mark(self, label: Label) -> None:
+        """The relay notes which mark the rank set in its trace, and when."""
+        self.tell("mark", label=plain(label))
 
     # ---- as torch's process groups name them ----
 
@@ -128,8 +129,13 @@ class Marks(list):
         self.wire = wire
 
     def append(self, mark: Any) -> None:
-        self.wire.mark()
+        self.wire.mark(mark[0])
         super().append(mark)
+
+
+def plain(label: Label) -> Label:
+    """As it is noted: a pipeline's operation is a tuple like any other."""
+    return label if isinstance(label, str) else tuple(label)
 
 
 def _name(options: Any) -> str:

@@ -17,13 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor
 
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
+from minitrain.model.hub.text import TextFiles, fast_tokenizer
 from minitrain.model.rope import interleaved_to_half_split
 from minitrain.model.transformer import Transformer, empty
 
+BLANK = "\u2581"  # SentencePiece's, in place of a space
 HEADER = struct.Struct("<7i")
 PIECE = struct.Struct("<fi")  # score, size
 FIRST_BYTE = 3  # tokens 3 to 258 are the 256 bytes, for characters that are no tokens
@@ -89,6 +92,49 @@ class Llama2cTokenizer:
             data += bytes([token - FIRST_BYTE]) if is_byte else self.pieces[token]
         text = data.decode(errors="replace")
         return text.removeprefix(" ") if tokens and tokens[0] == self.bos_id else text
+
+
+def text_files(tokenizer: Llama2cTokenizer) -> TextFiles:
+    """The same tokenizer in Hugging Face's form, for whatever reads `tokenizer.json`.
+
+    Every way to make a piece of two is a merge, and better scores come first.
+    """
+    names = [_name(number, piece) for number, piece in enumerate(tokenizer.pieces)]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    merges = []
+    for number in range(FIRST_BYTE + 256, len(names)):
+        name = names[number]
+        pairs = [(name[:cut], name[cut:]) for cut in range(1, len(name))]
+        known = [pair for pair in pairs if vocabulary.keys() >= set(pair)]
+        known.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+        merges += [(-tokenizer.scores[number], pair) for pair in known]
+    merges.sort(key=lambda merge: merge[0])  # stable: equal scores stay as they are
+    backend = Tokenizer(
+        models.BPE(vocabulary, [pair for _, pair in merges], unk_token=names[0], byte_fallback=True)
+    )
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(BLANK), normalizers.Replace(" ", BLANK)]
+    )
+    steps = [decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    special = {"unk_token": names[0], "bos_token": names[1], "eos_token": names[2]}
+    files = fast_tokenizer(backend.to_str(), special)
+    return TextFiles(files, tokenizer.bos_id, (tokenizer.eos_id,))
+
+
+def _name(number: int, piece: bytes) -> str:
+    """As SentencePiece calls it."""
+    if number < FIRST_BYTE:
+        return ("<unk>", "<s>", "</s>")[number]
+    if number < FIRST_BYTE + 256:
+        return f"<0x{number - FIRST_BYTE:02X}>"
+    return piece.decode(errors="replace").replace(" ", BLANK)
+
+
+def find_llama2c(path: Path) -> Path | None:
+    """`path` itself, or the one in a folder; None where it is another kind of checkpoint."""
+    found = path / "model.bin" if path.is_dir() else path
+    return found if found.name == "model.bin" and found.is_file() else None
 
 
 def load_llama2c(path: str | Path) -> tuple[Transformer, Llama2cTokenizer]:

@@ -1,4 +1,5 @@
-"""Hugging Face checkpoints, read and written: Llama, Mistral, Qwen2, Mixtral; GGUF files, read.
+"""Hugging Face checkpoints, read and written: Llama, Mistral, Qwen2, Mixtral; others are read:
+GGUF and llama2.c.
 
 A checkpoint is a folder: config.json (config.py), safetensors (weights.py), and the files
 of a tokenizer, which are passed on as they are (text.py). Writing touches the folder only when all
@@ -21,6 +22,7 @@ from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.model.hub.config import hub_config, read_config
 from minitrain.model.hub.gguf import find_gguf, load_gguf
+from minitrain.model.hub.llama2c import find_llama2c, load_llama2c, text_files
 from minitrain.model.hub.text import TextFiles, read_text_files
 from minitrain.model.hub.weights import (
     INDEX,
@@ -39,14 +41,16 @@ def load_pretrained(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> tuple[Transformer, TextFiles]:
-    """A checkpoint's folder, or a GGUF file -> model and text files.
+    """A checkpoint's folder, a GGUF file, or llama2.c's model.bin -> model and text files.
 
     `dtype` None keeps the one that the weights are stored in; a GGUF's become float32.
     """
     folder = Path(folder)
-    file = find_gguf(folder)
-    if file is not None:
+    if (file := find_gguf(folder)) is not None:
         return load_gguf(file, device, dtype or torch.float32)
+    if (file := find_llama2c(folder)) is not None:
+        model, tokenizer = load_llama2c(file)
+        return model.to(device, dtype or torch.float32), text_files(tokenizer)
     if not folder.is_dir():
         raise InputError(
             f"{folder} is not a folder: give one that holds config.json and {WEIGHTS}, as "

@@ -12,17 +12,17 @@ from .in_turn import in_turn
 def in_groups(group, f, calls):
     """calls: (ranks, arguments of each); the first `ranks` ranks are the group of that call.
 
-    What `in_turn` says of this rank's calls, each with its operations: (kind, peer, bytes).
+    What `in_turn` says of this rank's calls; each is marked for the relay.
     """
     mine = [(ranks, given[group.rank]) for ranks, given in calls if group.rank < ranks]
     groups = {ranks: group.subgroup(range(ranks)) for ranks in sorted({r for r, _ in mine})}
-    in_order, began = iter(mine), []
+    in_order = iter(mine)
 
     def call(*given):
-        began.append(len(group.trace.ops))
-        return f(groups[next(in_order)[0]], *given)
+        ranks, _ = next(in_order)
+        group.trace.mark("call")
+        out = f(groups[ranks], *given)
+        group.trace.mark(("over", "call"))
+        return out
 
-    rows = in_turn(call, [given for _, given in mine])
-    ops = [(op.kind, op.peer, op.payload_bytes) for op in group.trace.ops]
-    ends = [*began[1:], len(ops)]
-    return [{**row, "ops": ops[i:j]} for row, i, j in zip(rows, began, ends)]
+    return in_turn(call, [given for _, given in mine])

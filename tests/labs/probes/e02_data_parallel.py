@@ -25,10 +25,16 @@ class Net(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(LAYERS))
         self.layers[1].weight = self.layers[0].weight
-        self.layers[2].bias.requires_grad_(False)
+        self.freeze()
         self.scale = nn.Parameter(torch.tensor(1.5))
         self.head = nn.Linear(width, OUT)
         self.passed = None  # told a place on the path when backward comes by, above that layer
+
+    def freeze(self, other=False):
+        """The bias that is frozen; `other`: another one is, and this one no more."""
+        self.layers[2].bias.requires_grad_(other)
+        self.layers[3].bias.requires_grad_(not other)
+        return self.layers[3 if other else 2].bias
 
     def forward(self, x, path=WHOLE_PATH):
         for place, index in enumerate(path):
@@ -51,11 +57,13 @@ class Passing(torch.autograd.Function):
         return gradient, None, None
 
 
-def network(width=6, dtype=torch.float64):
-    """The same weights wherever it is made."""
+def network(width=6, dtype=torch.float64, other=False):
+    """The same weights wherever it is made; other: as after `freeze(other=True)`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        return Net(width).to(dtype)
+        model = Net(width).to(dtype)
+    model.freeze(other)
+    return model
 
 
 def gradients(model):
@@ -76,26 +84,26 @@ def displaced(group):
     return [nn.Parameter(torch.empty(0)) for _ in range(5 * group.rank)]
 
 
-def sent_since(group, begin):
-    return [(op.kind, op.payload_bytes) for op in group.trace.ops[begin:] if op.payload_bytes]
-
-
 def averaged(group, f, calls):
     """f(group, model, *rest) after a plain backward, call after call. A call: width, dtype, rest,
-    each rank's batch and path, whether the frozen parameter has a gradient from before, and
-    whether it is `again` for the model of the call before."""
+    each rank's batch and path, whether the frozen parameter has a gradient from before, whether
+    it is `again` for the model of the call before, and whether that now has `other` parameters: one
+    is frozen, one no more, and one is another tensor."""
     spare, done = displaced(group), []
     for call in calls:
         model = done[-1][0] if call["again"] else network(call["width"], call["dtype"])
         model.zero_grad()
-        frozen = model.layers[2].bias
+        frozen = model.freeze(call["other"])
+        if call["other"]:
+            model.scale = nn.Parameter(model.scale.detach().clone())
         frozen.grad = torch.full_like(frozen, group.rank) if call["old"] else None
         path = call["paths"][group.rank]
         squared(model, call["batches"][group.rank], path=path).backward()
-        begin, weights = len(group.trace.ops), copied(dict(model.named_parameters()))
+        weights = copied(dict(model.named_parameters()))
+        group.trace.mark("call")
         f(group, model, *call["rest"])
-        sent = sent_since(group, begin)
-        done.append((model, weights, copied(gradients(model)), sent, frozen.grad))
+        group.trace.mark(("over", "call"))
+        done.append((model, weights, copied(gradients(model)), frozen.grad))
     spare.clear()
     return [
         {
@@ -104,82 +112,73 @@ def averaged(group, f, calls):
             "weights": weights,
             "weights after": dict(model.named_parameters()),
             "frozen": frozen,
-            "sent": sent,
         }
-        for model, weights, first, sent, frozen in done
+        for model, weights, first, frozen in done
     ]
 
 
 class Job:
-    """A model in the submission's DDP, and what its all-reduces had come to at each place."""
+    """A model in the submission's DDP; the relay is told when backward comes by each place."""
 
     def __init__(self, group, f, plan):
-        self.group, self.plan = group, plan
+        self.mark, self.plan = group.trace.mark, plan
         self.model = network(plan["width"])
         self.ddp = f(self.model, group, plan["bucket_bytes"])
-        self.begin, self.seen, self.loss = 0, {}, None
+        self.loss = None
 
-    def forward(self, step):
+    def forward(self, step, rank):
         """The loss of the last microbatch, not yet backward; the others inside no_sync."""
         self.model.zero_grad(set_to_none=step["set_to_none"])
-        self.begin, self.seen = len(self.group.trace.ops), {}
-        paths = step["paths"][self.group.rank]
-        *first, last = zip(step["batches"][self.group.rank], paths)
+        self.mark("no_sync")
+        paths = step["paths"][rank]
+        *first, last = zip(step["batches"][rank], paths)
         with self.ddp.no_sync() if first else nullcontext():
             for batch, path in first:
                 squared(self.ddp, batch, path=path).backward()
-        self.look("accumulated")
-        self.model.passed = self.look
+        self.mark(("over", "no_sync"))
+        self.model.passed = lambda place: self.mark(str(place))
         batch, path = last
         self.loss = squared(self.ddp, batch, path=path)
         self.model.passed = None
 
-    def look(self, place):
-        ops = [op for op in self.group.trace.ops[self.begin :] if op.payload_bytes]
-        waited = [op for op in ops if op.waited is not None]
-        self.seen[place] = (len(ops), len(waited))
-
     def backward(self):
-        self.begin = len(self.group.trace.ops)
+        self.mark("backward")
         self.loss.backward()
-        self.look("returned")
+        self.mark(("over", "backward"))
         self.loss = None
 
     def finish(self):
+        self.mark("finish")
         self.ddp.finish()
+        self.mark(("over", "finish"))
         return copied(gradients(self.model))
 
 
 def wrapped(group, f, plans):
-    """The DDP class, on several models that are alive together, step by step. A plan: width,
-    bucket_bytes, steps; a step: set_to_none, and each rank's microbatches and their paths."""
+    """The gradients that the DDP class leaves in several models that are alive together, step by
+    step. A plan: width, bucket_bytes, steps; a step: set_to_none, and each rank's microbatches and
+    their paths."""
     spare = displaced(group)
     jobs, found = [Job(group, f, plan) for plan in plans], [[] for _ in plans]
     for number in range(len(plans[0]["steps"])):
         for job in jobs:
-            job.forward(job.plan["steps"][number])
-        sent = []
+            job.forward(job.plan["steps"][number], group.rank)
         for job in jobs:
             job.backward()
-            sent.append(job.begin)
-        stops = [*sent[1:], None]
-        for job, steps, start, stop in zip(jobs, found, sent, stops):
-            own = {"gradients": job.finish(), "seen": job.seen}
-            ops = [op for op in group.trace.ops[start:stop] if op.payload_bytes]
-            own["sent"] = [(op.kind, op.payload_bytes) for op in ops]
-            own["all waited"] = all(op.waited is not None for op in ops)
-            steps.append(own)
+        for job, steps in zip(jobs, found):
+            steps.append({"gradients": job.finish()})
     spare.clear()
     return found
 
 
 class Recorder(nn.Module):
-    """Stands for a DDP model: notes each forward and backward, and whether it would be sent."""
+    """Stands for a DDP model: tells the relay of each forward and backward, and whether it would
+    be sent. `alive()` counts what autograd keeps."""
 
-    def __init__(self, model, microbatches) -> None:
+    def __init__(self, model, microbatches, mark, alive) -> None:
         super().__init__()
-        self.module, self.sends, self.log = model, True, []
-        self.microbatches, self.kept = list(microbatches), []
+        self.module, self.sends, self.forwards = model, True, 0
+        self.microbatches, self.mark, self.alive = list(microbatches), mark, alive
         self.sent = {}  # gradients as they were when a hook that sends came by
         for name, p in model.named_parameters():
             if p.requires_grad:
@@ -190,9 +189,9 @@ class Recorder(nn.Module):
             self.sent[name] = p.grad.detach().clone()
 
     def forward(self, x):
-        alive = sum(kept() is not None for kept in self.kept)
-        which = self.place_of(x, next_one=sum("forward" in entry for entry in self.log))
-        self.log.append({"forward": which, "sends": self.sends, "alive": alive})
+        which = self.place_of(x, next_one=self.forwards)
+        self.forwards += 1
+        self.mark(("forward", which, self.sends, self.alive()))
         return Passing.apply(self.module(x), self.backward_begins, which)
 
     def place_of(self, x, next_one):
@@ -201,10 +200,10 @@ class Recorder(nn.Module):
         return next_one if next_one in places else places[0] if places else None
 
     def backward_begins(self, which):
-        self.log.append({"backward": which, "sends": self.sends})
+        self.mark(("backward", which, self.sends))
 
     def finish(self):
-        self.log.append({"finish": True})
+        self.mark("finish")
 
     @contextmanager
     def no_sync(self):
@@ -213,20 +212,22 @@ class Recorder(nn.Module):
         self.sends = True
 
 
-def accumulated(f, calls):
+def accumulated(group, f, calls):
     """accumulate, call after call: each on microbatches of its own, in a list or a tuple."""
-    return [accumulated_once(f, microbatches) for microbatches in calls]
+    return [accumulated_once(group, f, microbatches) for microbatches in calls]
 
 
-def accumulated_once(f, microbatches):
-    recorder = Recorder(network(), microbatches)
-    count = len(microbatches)
-    with kept_in(recorder.kept):
+def accumulated_once(group, f, microbatches):
+    count, kept = len(microbatches), []
+    alive = lambda: sum(one() is not None for one in kept)  # noqa: E731
+    recorder = Recorder(network(), microbatches, group.trace.mark, alive)
+    group.trace.mark("call")
+    with kept_in(kept):
         value = f(recorder, microbatches, squared)
+    group.trace.mark(("over", "call"))
     return {
         "gradients": copied(gradients(recorder.module)),
         "sent": {name: recorder.sent.get(name) for name in gradients(recorder.module)},
-        "log": recorder.log,
         "loss": value,
         "has graph": isinstance(value, torch.Tensor) and value.requires_grad,
         "length": (count, len(microbatches)),

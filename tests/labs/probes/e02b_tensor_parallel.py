@@ -66,11 +66,11 @@ def operators(group):
     )
 
 
-def noted(does, name, group, log):
-    """A function of one tensor that also notes when it is called."""
+def noted(does, name, group):
+    """A function of one tensor that also tells the relay when it is called."""
 
     def apply(x):
-        log.append(name)
+        group.trace.mark(name)
         return does(x, group)
 
     return apply
@@ -107,38 +107,36 @@ def pairs(group, f, calls):
 
     A call: the pair's name, 0 or 1 for its first or second operator, and each rank's x and dy.
     """
-    log, made, live = [], {}, []
+    made, live = {}, []
     for name in dict.fromkeys(call[0] for call in calls):
         there, back = PAIRS[name]
-        made[name] = f(noted(there, "there", group, log), noted(back, "back", group, log))
+        made[name] = f(noted(there, "there", group), noted(back, "back", group))
         if any(isinstance(operator, type) for operator in made[name]):
             raise TypeError("conjugates returned a class: return First.apply and Second.apply")
     for name, which, xs, dys in calls:
         x, dy = fresh(xs[group.rank]).requires_grad_(), fresh(dys[group.rank])
-        log.clear()
+        group.trace.mark("forward")
         y = made[name][which](x)
-        live.append({"x": x, "dy": dy, "y": y, "forward": list(log), "out": fresh(y)})
+        group.trace.mark(("over", "forward"))
+        live.append({"x": x, "dy": dy, "y": y, "out": fresh(y)})
     for call in live:
-        log.clear()
-        if call["y"].requires_grad and call["y"].shape == call["dy"].shape:
-            call["y"].backward(call["dy"])
-        call["backward"] = list(log)
+        backward(group, call["y"], call["dy"])
     for (name, which, xs, _), call in zip(calls, live):
         call["plain"] = fresh(xs[group.rank])  # as in inference
+        group.trace.mark("inference")
         made[name][which](call["plain"])
+        group.trace.mark(("over", "inference"))
     return [
         {**call, "x": fresh(call["x"]).detach(), "dx": call["x"].grad, "y": call["y"].detach()}
         for call in live
     ]
 
 
-def since(group, begin):
-    return [(op.kind, op.payload_bytes) for op in group.trace.ops[begin:]]
-
-
-def backward(y, dy):
+def backward(group, y, dy):
+    group.trace.mark("backward")
     if y.requires_grad and y.shape == dy.shape:
         y.backward(dy)
+    group.trace.mark(("over", "backward"))
 
 
 def blocks(group, f, calls):
@@ -147,15 +145,16 @@ def blocks(group, f, calls):
 
 
 def block(group, f, x, w, dy, head_size, is_split):
-    """On whole tokens with copy and reduce, or on this rank's; and what was sent when."""
-    tp, begin = operators(group), len(group.trace.ops)
+    """On whole tokens with copy and reduce, or on this rank's."""
+    tp = operators(group)
     ways = (tp.all_gather, tp.reduce_scatter) if is_split else (tp.copy, tp.reduce)
     weights = SimpleNamespace(head_size=head_size, **w)
+    group.trace.mark("forward")
     y = f(x, weights, *ways)
-    forward = since(group, begin)
-    backward(y, dy)
-    return {"as given": as_given(weights, head_size=head_size, **w), "y": y.detach(), "gradients": gradients(x, w), "forward": forward,
-            "backward": since(group, begin)[len(forward) :]}  # fmt: skip
+    group.trace.mark(("over", "forward"))
+    backward(group, y, dy)
+    is_as_given = as_given(weights, head_size=head_size, **w)
+    return {"as given": is_as_given, "y": y.detach(), "gradients": gradients(x, w)}
 
 
 def as_given(weights, **before):
@@ -175,7 +174,7 @@ def split_blocks(group, f, calls):
 
 def split_block(group, f, x, w, dy):
     """On this rank's tokens; also how many tensors of all tokens autograd keeps."""
-    tp, begin, kept = operators(group), len(group.trace.ops), set()
+    tp, kept = operators(group), set()
 
     def pack(tensor):
         if tensor.numel() == x.numel() * group.size:
@@ -184,11 +183,12 @@ def split_block(group, f, x, w, dy):
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         weights = SimpleNamespace(**w)
+        group.trace.mark("forward")
         y = f(x, weights, tp)
-    forward = since(group, begin)
-    backward(y, dy)
-    return {"as given": as_given(weights, **w), "y": y.detach(), "gradients": gradients(x, w), "forward": forward,
-            "backward": since(group, begin)[len(forward) :], "whole_kept": len(kept)}  # fmt: skip
+        group.trace.mark(("over", "forward"))
+    backward(group, y, dy)
+    return {"as given": as_given(weights, **w), "y": y.detach(), "gradients": gradients(x, w),
+            "whole_kept": len(kept)}  # fmt: skip
 
 
 def look_ups(group, f, calls):
@@ -197,12 +197,11 @@ def look_ups(group, f, calls):
 
 
 def look_up(group, f, tokens, weight, dy):
-    begin = len(group.trace.ops)
+    group.trace.mark("forward")
     y = f(tokens, weight, operators(group))
-    forward = since(group, begin)
-    backward(y, dy)
-    return {"y": y.detach(), "dw": weight.grad, "forward": forward,
-            "backward": since(group, begin)[len(forward) :]}  # fmt: skip
+    group.trace.mark(("over", "forward"))
+    backward(group, y, dy)
+    return {"y": y.detach(), "dw": weight.grad}
 
 
 class Largest(TorchDispatchMode):
@@ -225,12 +224,10 @@ def losses(group, f, calls):
 
 
 def loss_of(group, f, logits, targets):
-    """Its gradient, what was sent, and the largest tensor that it made."""
-    begin = len(group.trace.ops)
+    """Its gradient, and the largest tensor that it made."""
     with Largest() as seen:
+        group.trace.mark("forward")
         loss = f(logits, targets, operators(group))
-        forward = since(group, begin)
-        if loss.dim() == 0 and loss.requires_grad:
-            loss.backward()
-    return {"loss": loss.detach(), "dlogits": logits.grad, "forward": forward,
-            "backward": since(group, begin)[len(forward) :], "largest": seen.elements}  # fmt: skip
+        group.trace.mark(("over", "forward"))
+        backward(group, loss, torch.ones((), dtype=loss.dtype))
+    return {"loss": loss.detach(), "dlogits": logits.grad, "largest": seen.elements}

@@ -35,29 +35,24 @@ def routed(f, cases):
     ]
 
 
-class Meter:
-    """What a rank sends: `sent()` lists (kind, payload, bytes on the wire) since the last time."""
-
-    def __init__(self, group):
-        self.ops = group.trace.ops
-        self.seen = len(self.ops)
-
-    def sent(self):
-        new, self.seen = self.ops[self.seen :], len(self.ops)
-        return [(op.kind, op.payload_bytes, op.sent_bytes) for op in new]
+def marked(group, way, f, *given):
+    """f(*given); the relay is told when it begins and when it is over."""
+    group.trace.mark(way)
+    out = f(*given)
+    group.trace.mark(("over", way))
+    return out
 
 
 def shares(group, f, calls):
-    """The gradient of this rank's share with respect to its p, and what was sent for it."""
-    meter, live = Meter(group), []
+    """The gradient of this rank's share with respect to its p."""
+    live = []
     for p, experts in calls[group.rank]:
         p = p.clone().requires_grad_()
-        share = f(group, p, experts.clone())
-        live.append((p, share, meter.sent()))
+        live.append((p, marked(group, "forward", f, group, p, experts.clone())))
     found = []
-    for p, share, sent in live:
-        (grad,) = gradients(share, torch.ones_like(share), [p])
-        found.append({"grad": grad, "sent": sent + meter.sent()})
+    for p, share in live:
+        (grad,) = marked(group, "backward", gradients, share, torch.ones_like(share), [p])
+        found.append({"grad": grad})
     return found
 
 
@@ -99,25 +94,24 @@ def mixed_gradients(f, cases):
 
 
 def exchanged(group, f, calls):
-    """Answers, gradients and messages of one rank; the bank holds only its own experts."""
-    meter, live = Meter(group), []
+    """Answers and gradients of one rank; the bank holds only its own experts."""
+    live = []
     for rows, counts, slope, matrices in calls[group.rank]:
         held = len(counts) // group.size
         bank = Bank(matrices[group.rank * held : (group.rank + 1) * held])
         rows, counts = rows.clone().requires_grad_(), counts.clone()
-        y = f(group, bank, rows, counts)
+        y = marked(group, "forward", f, group, bank, rows, counts)
         notes = {
             "out": y.detach().clone(),
             "given": (rows.detach().clone(), counts.clone()),
             "shares": bool(storages(y) & storages([rows, counts])),
-            "forward": meter.sent(),
         }
         live.append((y, slope, rows, bank, notes))
-    return [went_back(meter, *one) for one in live]
+    return [went_back(group, *one) for one in live]
 
 
-def went_back(meter, y, slope, rows, bank, notes):
+def went_back(group, y, slope, rows, bank, notes):
     """What is known of a call after its backward."""
-    grad, *grads = gradients(y, slope, [rows, *bank.matrices])
-    back = {"rows": grad, "experts": grads, "backward": meter.sent()}
+    grad, *grads = marked(group, "backward", gradients, y, slope, [rows, *bank.matrices])
+    back = {"rows": grad, "experts": grads}
     return {**notes, **back, "later": y.detach(), "calls": bank.calls}

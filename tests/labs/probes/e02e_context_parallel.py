@@ -31,49 +31,32 @@ def refusals(f, cases):
     return found
 
 
-class Watch:
-    """What a rank has issued from here on."""
-
-    def __init__(self, group):
-        self.trace, self.start = group.trace, len(group.trace.ops)
-
-    def told(self):
-        """(kind, bytes, peer, bytes on the wire) of each operation."""
-        ops = self.trace.ops[self.start :]
-        return [(op.kind, op.payload_bytes, op.peer, op.sent_bytes) for op in ops]
-
-    def under_way(self, nbytes=None):
-        """How many messages (of this size) have been sent off, and how many waited for."""
-        ops = self.trace.ops[self.start :]
-        ops = [op for op in ops if nbytes in (None, op.payload_bytes)]
-        arrived = [op for op in ops if op.kind == "recv" and op.waited is not None]
-        return sum(op.kind == "send" for op in ops), len(arrived)
-
-
 def walk(group, f, calls):
-    """A call's blocks go round side by side: what came at each yield, and what was under way."""
+    """A call's blocks go round side by side: what came at each yield, which is marked."""
     return in_turn_on_ranks(group, partial(walked, f), calls)
 
 
 def walked(f, group, *blocks):
-    watch, seen = Watch(group), []
+    seen = []
+    group.trace.mark("call")
     rings = [islice(f(group, block), group.size + 1) for block in blocks]
     for pairs in zip_longest(*rings):
-        seen.append((fresh(list(pairs)), *watch.under_way()))
-    return {"seen": seen, "ops": watch.told()}
+        group.trace.mark(("yield",))
+        seen.append(fresh(list(pairs)))
+    group.trace.mark(("over", "call"))
+    return {"seen": seen}
 
 
 class Steps(TorchDispatchMode):
-    """What was under way at each matmul, once each."""
+    """Marks each matmul."""
 
-    def __init__(self, watch):
+    def __init__(self, trace):
         super().__init__()
-        self.watch, self.seen = watch, []
+        self.trace = trace
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         if is_matmul(function.overloadpacket):
-            now = self.watch.under_way()
-            self.seen += [now] if self.seen[-1:] != [now] else []
+            self.trace.mark(("matmul",))
         return function(*arguments, **(options or {}))
 
 
@@ -84,15 +67,17 @@ def is_matmul(packet):
 
 
 def ring(group, f, calls):
-    """ring_forward with its FLOPs, its messages, and what was under way as it computed."""
+    """ring_forward with its FLOPs; marks where it computed."""
     return in_turn_on_ranks(group, partial(rung, f), calls)
 
 
 def rung(f, group, places, q, kv):
-    watch, got = Watch(group), []
-    with Steps(Watch(group)) as steps:
+    got = []
+    group.trace.mark("call")
+    with Steps(group.trace):
         flops = counted_flops(lambda: got.append(f(group, places, q, kv)))
-    return {"got": got[0], "flops": flops, "steps": steps.seen, "ops": watch.told()}
+    group.trace.mark(("over", "call"))
+    return {"got": got[0], "flops": flops}
 
 
 def back(group, f, calls):
@@ -101,16 +86,18 @@ def back(group, f, calls):
 
 
 def backed(f, group, kv, factor):
-    watch, log = Watch(group), []
+    log = []
 
     def gradients(owner, block):
         part = factor * block
-        ways = [watch.under_way(nbytes) for nbytes in (block.nbytes, part.nbytes)]
-        log.append((owner, block.clone(), *ways))
+        group.trace.mark(("asked", block.nbytes, part.nbytes))
+        log.append((owner, block.clone()))
         return part.sum(0), part
 
+    group.trace.mark("call")
     got = f(group, kv, gradients)
-    return {"got": got, "log": log, "ops": watch.told()}
+    group.trace.mark(("over", "call"))
+    return {"got": got, "log": log}
 
 
 class Exchange(torch.autograd.Function):
@@ -128,21 +115,24 @@ class Exchange(torch.autograd.Function):
 
 
 def heads_for_tokens(group, f, calls):
-    """ulysses: all forward, then all backward, call by call; ops are those of forward."""
+    """ulysses: all forward, then all backward, call by call; forward is marked."""
     live = []
 
     def forward(q, k, v):
-        watch = Watch(group)
+        group.trace.mark("call")
         out = f(q, k, v, group.size, lambda pieces: Exchange.apply(pieces, group))
-        live.append(((q, k, v), watch.told()))
+        group.trace.mark(("over", "call"))
+        live.append((q, k, v))
         return out
 
     mine = calls[group.rank]
     found = in_turn(forward, [[z.requires_grad_() for z in given] for *given, _ in mine])
-    for (*_, d_out), (leaves, ops), call in zip(mine, live, found):
+    for (*_, d_out), leaves, call in zip(mine, live, found):
         out = call["later"]
         call["later"] = out.detach().clone() if isinstance(out, torch.Tensor) else out
         if isinstance(out, torch.Tensor) and out.requires_grad and out.shape == d_out.shape:
+            group.trace.mark("backward")
             out.backward(d_out)
-        call |= {"gradients": [leaf.grad for leaf in leaves], "ops": ops}
+            group.trace.mark(("over", "backward"))
+        call["gradients"] = [leaf.grad for leaf in leaves]
     return found

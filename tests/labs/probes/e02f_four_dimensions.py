@@ -137,12 +137,14 @@ def ran(group, f, sizes, dtypes, steps):
 
 
 def stepped(group, f, lines, parameters, wholes, limit, once):
-    """What it returned, the gradients and weights, and what it sent."""
-    mine, start = gradients_on(lines.mesh, lines.here, wholes), len(group.trace.ops)
+    """What it returned, the gradients and weights."""
+    mine = gradients_on(lines.mesh, lines.here, wholes)
     for name, p in parameters.items():
         p.grad = mine.get(name)
     given, arguments = list(parameters.values()), [lines] if limit is None else [limit, lines]
+    group.trace.mark("step")
     value = f(iter(given) if once else given, *arguments)
+    group.trace.mark(("over", "step"))
     is_tensor, named = isinstance(value, torch.Tensor), parameters.items()
     return {
         "kind": str(value.dtype) if is_tensor else type(value).__name__,
@@ -150,7 +152,6 @@ def stepped(group, f, lines, parameters, wholes, limit, once):
         "gradients": {name: p.grad.clone() for name, p in named if p.grad is not None},
         "in_place": all(parameters[name].grad is given for name, given in mine.items()),
         "weights": all(bool((p == (name != "frozen")).all()) for name, p in named),
-        "ops": [(op.kind, op.payload_bytes) for op in group.trace.ops[start:]],
     }
 
 

@@ -7,7 +7,6 @@ from one to the next: what a submission keeps of one must not reach another.
 
 from __future__ import annotations
 
-import weakref
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -17,6 +16,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from minitrain.parallel.zero.plain_unit import FlatUnit
+
+from .alive import Alive
 
 # A large eps, so that a gradient N times too large is not hidden by Adam's division.
 ADAMW = partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.1, eps=0.1)
@@ -35,6 +36,7 @@ LARGE = Case((5, 7, 5, 7))  # units of 42, 40 and 42 elements: shards of equal s
 SMALL = Case((1, 1, 4), torch.float32, SGD)  # 2 elements on 3 ranks: one rank has padding alone
 ONE_UNIT = Case((4, 3), torch.float32, SGD)
 FIVE_UNITS = Case((3, 4, 2, 5, 3, 4))
+WHOLE_WEIGHT = 8 * 5 * 7  # bytes of a weight of LARGE; no activation of any case has as many
 
 
 class Seen(torch.autograd.Function):
@@ -52,9 +54,9 @@ class Seen(torch.autograd.Function):
 
 
 class Linear(nn.Linear):
-    """Says in `log` when it computes; a freed parameter is told, not read."""
+    """Marks when it computes; a freed parameter is told, not read."""
 
-    log, number, counts, used = None, 0, None, ("weight", "bias")
+    mark, number, used = None, 0, ("weight", "bias")
 
     def forward(self, x):
         self.note("forward")
@@ -69,8 +71,8 @@ class Linear(nn.Linear):
                 f"the {what} of unit {self.number} begins and its parameters are freed: "
                 "gather() them before"
             )
-        if self.log is not None:
-            self.log.append((what, self.number, self.counts()))
+        if self.mark is not None:
+            self.mark(what, self.number)
 
 
 class Net(nn.Module):
@@ -165,40 +167,27 @@ def reduced(group, f, cases, batches, idle=None):
     and before the last one all is forgotten. idle: as above."""
     models = [network(case) for case in cases]
     units = [[FlatUnit(layer, group) for layer in model.layers] for model in models]
-    wholes = [watched(unit) for own in units for unit in own]
+    made = [Alive() for _ in cases]
     seen = [[] for _ in cases]
     for number, microbatches in enumerate(zip(*batches), 1):
-        for model, own, notes, step in zip(models, units, seen, microbatches):
+        for model, own, notes, alive, step in zip(models, units, seen, made, microbatches):
             if number == len(batches[0]):
                 for unit in own:
                     unit.shard.grad = None
             x, is_idle = step[group.rank], group.rank == idle
             squared_where_used(model, x, is_idle).backward()
-            for unit in reversed(own):
-                f(unit)
-            notes.append([after_reduce(unit, wholes) for unit in own])
+            with alive:
+                for unit in reversed(own):
+                    f(unit)
+            beside = alive.nbytes([unit.shard.grad for unit in own])
+            notes.append([{**after_reduce(unit), "beside": beside} for unit in own])
     kept = [values(model) for model in models]
     return [{"seen": notes, "parameters": now} for notes, now in zip(seen, kept)]
 
 
-def watched(unit):
-    """(the unit, references that keep nothing alive to the whole gradients that it gives out)."""
-    make, given = unit.whole_gradient, []
-
-    def whole_gradient():
-        whole = make()
-        given.append(weakref.ref(whole))
-        return whole
-
-    unit.whole_gradient = whole_gradient
-    return unit, given
-
-
-def after_reduce(unit, wholes):
+def after_reduce(unit):
     gradient = unit.shard.grad
-    (given,) = [given for other, given in wholes if other is unit]
     return {
-        "whole": any(whole() is not None for whole in given),
         "gradient": None if gradient is None else gradient.clone(),
         "held": 0 if gradient is None else gradient.untyped_storage().nbytes(),
         "left": sum(p.grad is not None for p in unit.parameters),
@@ -208,15 +197,30 @@ def after_reduce(unit, wholes):
 class Turns:
     """A unit on its way through gather and free, with a graph that holds its parameters."""
 
-    def __init__(self, layer, unit):
+    def __init__(self, layer, make, group):
+        self.alive = Alive()
+        with self.alive:
+            unit = make(layer, group)
         self.layer, self.unit = layer, unit
         full = getattr(unit, "full", None)
         self.storage = full.untyped_storage() if isinstance(full, torch.Tensor) else None
         self.out = {"shard": unit.shard.untyped_storage().nbytes()}
         self.x = torch.ones(1, layer.in_features, dtype=layer.weight.dtype, requires_grad=True)
 
+    def gather(self):
+        with self.alive:
+            self.unit.gather()
+
+    def free(self, when):
+        with self.alive:
+            self.unit.free()
+        self.note_bytes(when)
+
     def note_bytes(self, when):
         self.out[when] = -1 if self.storage is None else self.storage.nbytes()
+        unit = self.unit
+        known = (unit.shard, getattr(unit, "full", None), *self.layer.parameters())
+        self.out["beside", when] = self.alive.nbytes(known)
 
     def note_values(self, when):
         """Where there are none, the unit's turns are over."""
@@ -230,122 +234,129 @@ class Turns:
 def gathered(group, f):
     """Bytes and values of two units through two turns, alive together."""
     layers = [network(LARGE).layers[1], network(SMALL).layers[0]]
-    turns = [Turns(layer, f(layer, group)) for layer in layers]
+    turns = [Turns(layer, f, group) for layer in layers]
     for turn in turns:
         turn.note_bytes("at first")
     for turn in turns:
-        turn.unit.gather()
+        turn.gather()
     if not all(turn.note_values("values") for turn in turns):
         return [{**turn.out, "empty": "gather()"} for turn in turns]
     outputs = [turn.layer(turn.x).sum() for turn in turns]
     for turn in turns:
-        turn.unit.free()
-        turn.note_bytes("freed")
+        turn.free("freed")
         with torch.no_grad():
             turn.unit.shard.mul_(3.0)
     for turn in turns:
-        turn.unit.gather()
+        turn.gather()
     if not all(turn.note_values("tripled") for turn in turns):
         return [{**turn.out, "empty": "free() and a second gather()"} for turn in turns]
     for turn, y in zip(turns, outputs):
         y.backward()
         turn.out["gradient"] = turn.x.grad
         turn.out["same"] = are_views(turn.unit)
-        turn.unit.free()
-        turn.note_bytes("freed again")
+        turn.free("freed again")
     return [turn.out for turn in turns]
 
 
 def started(group, f):
     """Twice begun, twice waited for, begun once more; then freed twice."""
     unit = f(network().layers[1], group)
-    begin = len(group.trace.ops)
-    waited = lambda: [op.waited is not None for op in group.trace.ops[begin:]]  # noqa: E731
+    group.trace.mark("turns")
     unit.start_gather()
     unit.start_gather()
-    out = {"started": waited()}
+    group.trace.mark("started")
     unit.gather()
-    out["gathered"] = waited()
+    group.trace.mark("gathered")
     unit.gather()
     unit.start_gather()
-    out["count"] = len(waited())
+    group.trace.mark("used")
     storage = unit.full.untyped_storage()
     unit.free()
-    out["freed"] = storage.nbytes()
+    freed = storage.nbytes()
     unit.free()
-    return {**out, "count after free": len(waited())}
+    group.trace.mark(("over", "turns"))
+    return {"freed": freed}
 
 
 def unused(group, f):
     """A gather that is begun, and freed before anybody needed it; then one that is needed."""
     layer = network().layers[1]
     unit = f(layer, group)
-    begin, storage = len(group.trace.ops), unit.full.untyped_storage()
+    storage = unit.full.untyped_storage()
+    group.trace.mark("turns")
     unit.start_gather()
     unit.free()
-    out = {"waited": [op.waited is not None for op in group.trace.ops[begin:]]}
-    out["freed"] = storage.nbytes()
+    group.trace.mark(("over", "turns"))
+    out = {"freed": storage.nbytes()}
+    group.trace.mark("at last")
     unit.gather()
+    group.trace.mark(("over", "at last"))
     return {**out, "values": values(layer) if has_memory(layer) else None}
 
 
 class ShardedUnit(FlatUnit):
-    """The course's own; every call is a line of `log`."""
+    """The course's own; every call sets a mark."""
 
-    def __init__(self, module, group, log):
+    def __init__(self, module, group):
         super().__init__(module, group)
         self.shard = nn.Parameter(self.shard.data.clone())
-        self.log, self.work = log, None
+        self.work = None
         self.full.untyped_storage().resize_(0)
 
     def start_gather(self):
         if self.work is None:
-            self.log.append(("start", self.module.number))
+            self.group.trace.mark(("start", self.module.number))
             self.full.untyped_storage().resize_(self.full.nbytes)
             self.work = self.group.all_gather(self.full, self.shard.data, async_op=True)
 
     def gather(self):
         self.start_gather()
-        self.log.append(("gather", self.module.number))
+        self.group.trace.mark(("gather", self.module.number))
         self.work.wait()
 
     def free(self):
         if self.work is not None:
             self.work.wait()
-            self.log.append(("free", self.module.number))
+            self.group.trace.mark(("free", self.module.number))
         self.work = None
         self.full.untyped_storage().resize_(0)
 
 
 class Zero3Run:
-    """One model of a case, its units in the hands of a submission."""
+    """One model of a case, its units in the hands of a submission; `number` is the model's."""
 
-    def __init__(self, group, f, case):
-        self.group, self.model, self.log = group, network(case), []
-        self.units = []
-        for number, layer in enumerate(self.model.layers):
-            layer.number, layer.log, layer.counts = number, self.log, self.count_full
-            self.units.append(ShardedUnit(layer, group, self.log))
+    def __init__(self, group, f, case, number):
+        self.group, self.number, self.model = group, number, network(case)
+        self.units, self.alive = [], Alive()
+        for place, layer in enumerate(self.model.layers):
+            layer.number, layer.mark = place, self.mark
+            self.units.append(ShardedUnit(layer, group))
         f(list(self.units))
         self.optimizer = case.make([unit.shard for unit in self.units])
 
     def count_full(self):
         return sum(unit.full.untyped_storage().nbytes() > 0 for unit in self.units)
 
+    def mark(self, what, number):
+        """How many units are full as this one computes, and the bytes of what is as large as a
+        whole weight and was made since the pass began."""
+        large = self.alive.nbytes(at_least=WHOLE_WEIGHT)
+        self.group.trace.mark((what, number, self.count_full(), large))
+
     def one_pass(self, x, training=True):
-        """What was called, held and sent while it computed."""
-        self.log.clear()
-        begin = len(self.group.trace.ops)
-        with torch.set_grad_enabled(training):
-            loss = squared(self.model, x)
-        found = {"training": training, "after forward": self.count_full()}
-        if training:
-            loss.backward()
+        """What was held when it had computed; what was called and sent is marked."""
+        self.group.trace.mark(("pass", self.number))
+        with self.alive:
+            with torch.set_grad_enabled(training):
+                loss = squared(self.model, x)
+            found = {"training": training, "after forward": self.count_full()}
+            if training:
+                loss.backward()
+        self.group.trace.mark(("over", "pass", self.number))
         found["after backward"] = self.count_full()
         found["left"] = sum(p.grad is not None for p in self.model.parameters())
-        found["log"] = [list(line) for line in self.log]
-        ops = self.group.trace.ops[begin:]
-        return {**found, "ops": [[op.kind, op.sent_bytes] for op in ops]}
+        shards = [unit.shard.grad for unit in self.units]
+        return {**found, "beside": self.alive.nbytes([*shards, loss])}
 
     def step(self):
         self.optimizer.step()
@@ -360,16 +371,18 @@ def microbatches(x):
 def zero3_steps(group, f, cases, batches):
     """batches[case][step][rank]: microbatches and an update; then an evaluation. All models take
     their turns."""
-    runs = [Zero3Run(group, f, case) for case in cases]
+    runs = [Zero3Run(group, f, case, number) for number, case in enumerate(cases)]
     passes = [[] for _ in cases]
     for steps in zip(*batches):
         for run, own, step in zip(runs, passes, steps):
             own += [run.one_pass(part) for part in microbatches(step[group.rank])]
             run.step()
             own.append(run.one_pass(step[group.rank], training=False))
+    group.trace.mark("at last")
     for run in runs:
         for unit in run.units:
             unit.gather()
+    group.trace.mark(("over", "at last"))
     return [{"parameters": values(run.model), "passes": own} for run, own in zip(runs, passes)]
 
 

@@ -37,7 +37,7 @@ ONE_TABLE = Table("table", 0.0, 0.0, [Checked("row", 1.0, 1.0, 0.0)], "fitted")
 WORK = {
     "minitrain.commands.train.command.run": ("trained", False),
     "minitrain.commands.finetune.command.run": ("tuned", False),
-    "minitrain.commands.finetune.model.fetch_model": Path("fetched"),
+    "minitrain.commands.models.fetch_model": Path("fetched"),
     "minitrain.commands.generate.command.tell": None,
     "minitrain.commands.bench.chosen_cases": [],
     "minitrain.commands.lab.become": None,

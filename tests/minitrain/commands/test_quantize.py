@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from minitrain.data.assets.fetch import is_cached
 from minitrain.data.corpus import make_corpus
 from minitrain.data.tokenizer import END, train_tokenizer
+from minitrain.finetuning.peft_files import load_adapter
 from minitrain.model.config import ModelConfig
 from minitrain.model.hub.load import load_pretrained, save_pretrained
 from minitrain.model.hub.text import TextFiles
@@ -56,6 +58,30 @@ def test_its_folder_has_a_name_of_its_own_and_is_not_overwritten(folder):
     assert "model-int4-g64-gptq is there already" in quantize("--model", "model")
 
 
+def test_a_quantized_model_is_quantized_and_fine_tuned_further(folder):
+    """Both open the folder; what its layers hold is not rounded once more."""
+    quantize("--model", "model", "--format", "nf4-dq", "--method", "rtn", "--out", "few")
+    again = minitrain("quantize", "--model", "few", "--data", "sea", "--length", "32")
+    assert again.returncode == 2 and "quantized already" in again.stderr
+    words = "--data sea --rank 2 --steps 2 --batch 2 --length 32 --out run --device cpu"
+    tuned = minitrain("finetune", "--model", "few", *words.split())
+    assert tuned.returncode == 0, tuned.stderr
+    few, _ = load_quantized("few")
+    adapted = load_adapter(load_quantized("few")[0], "run/adapter")
+    tokens = torch.arange(20).view(1, 20)
+    assert 0 < (adapted(tokens) - few(tokens)).norm() / few(tokens).norm() < 0.5
+
+
+@pytest.mark.skipif(not is_cached("stories15M"), reason="stories15M is not here: no download")
+def test_a_model_of_the_courses_assets_by_its_name(folder):
+    words = ["--model", "stories15M", "--data", "sea", "--format", "int8-row", "--method", "rtn"]
+    said = quantize(*words, "--rows", "1", "--judged", "1")
+    before, after = said.split("perplexity", 1)[1].split()[0:3:2]
+    assert abs(float(after) / float(before) - 1) < 0.02 and "stories15M-int8-row-rtn" in said
+    model, text = load_quantized("stories15M-int8-row-rtn")
+    assert model.config.vocab_size == 32000 and "tokenizer.json" in text.tokenizer
+
+
 def test_the_stored_dtype_stays(folder):
     model, text = load_pretrained("model", dtype=torch.bfloat16)
     save_pretrained(model, "half", text=text)
@@ -86,8 +112,9 @@ def test_the_texts_that_judge_are_not_those_that_calibrate():
         (["--model", "model", "--length", "60000"], "a longer text, or a smaller --length"),
         (["--model", "bare"], "no tokenizer.json"),
         (["--model", "small"], "do not belong together"),
-        (["--model", "text.txt"], "give the run's folder"),
-        (["--model", "nowhere"], "--model is 'nowhere'"),
+        (["--model", "text.txt"], "text.txt is not a folder"),
+        (["--model", "nowhere"], "there is no model 'nowhere'"),
+        (["--model", "model", "--data", "nowhere"], "there is no text 'nowhere'"),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(folder, words, answer):

@@ -14,10 +14,10 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from minitrain.commands.finetune.model import find_model
 from minitrain.commands.finetune.options import METHODS, FinetuneOptions, Job, stored_job
 from minitrain.commands.finetune.run import run
 from minitrain.commands.finetune.text import Encoder, make_texts, read_jsonl, rows_of
+from minitrain.commands.models import find_model
 from minitrain.commands.train.run import Saver
 from minitrain.data.corpus import make_corpus
 from minitrain.data.tokenizer import END, train_tokenizer
@@ -83,7 +83,18 @@ def logits(model):
 
 
 def test_from_a_folder_to_a_merged_model():
-    words = said("finetune", "base", "--data", "data.jsonl", *LITTLE, "--steps", 40, "--out", "run")
+    words = said(
+        "finetune",
+        "--model",
+        "base",
+        "--data",
+        "data.jsonl",
+        *LITTLE,
+        "--steps",
+        40,
+        "--out",
+        "run",
+    )
     (new,) = [line.split() for line in words.splitlines() if line.startswith("new ")]
     assert new[0] == "new" and float(new[1]) > 2 * float(new[2]), "it learns what is asked"
     assert "old" in words and "village" in words and "tok/s" in words and "iB" in words
@@ -103,7 +114,7 @@ def test_from_a_folder_to_a_merged_model():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_and_is_saved(method):
-    words = said("finetune", "base", "--data", "text.txt", "--method", method, *LITTLE)
+    words = said("finetune", "--model", "base", "--data", "text.txt", "--method", method, *LITTLE)
     folder = Path(f"runs/base-{method}")
     assert len(log(folder)) == 4
     if method == "full":
@@ -128,14 +139,14 @@ def test_the_commands_methods_are_the_packages():
 def test_it_goes_on_bit_for_bit(method, tmp_path):
     common = ["--data", "data.jsonl", "--method", method, *LITTLE, "--steps", "6"]
     common += ["--dropout", "0.2"] if method == "dora" else []
-    said("finetune", "base", *common, "--out", "whole")
+    said("finetune", "--model", "base", *common, "--out", "whole")
 
     def stop_at_three(saver, record):
         if record.step == 3:
             saver.run.job.stop_file.touch()
 
     with patch.object(Saver, "__call__", stop_at_three):
-        stopped = minitrain("finetune", "base", *common, "--out", "parts")
+        stopped = minitrain("finetune", "--model", "base", *common, "--out", "parts")
     assert stopped.returncode == 130 and "stopped after step 3" in stopped.stdout
     assert "resumed at step 3" in said("finetune", "--out", "parts", "--resume")
     assert log("parts") == log("whole")
@@ -203,26 +214,26 @@ def test_a_run_stores_what_it_was_asked(tmp_path):
 @pytest.mark.parametrize(
     "words, answer",
     [
-        ("base", "--data is missing"),
-        ("base --data nowhere.jsonl", "there is no text"),
-        ("base --data sea --method lorra", "did you mean 'lora'"),
-        ("base --data sea --method ia3 --rank 4", "no option of --method ia3"),
-        ("base --data sea --tokens 4", "no option of --method lora"),
-        ("base --data sea --rank 0", "--rank is '0'"),
-        ("base --data sea --targets q,qq", "no layer is called 'qq'"),
-        ("base --data sea --method full --dtype bfloat16", "lose updates"),
-        ("base --data sea --length 65", "use 64 or less"),
-        ("base --data data.jsonl --batch 5000", "use --batch"),
-        ("nowhere --data sea", "there is no model"),
-        ("--data sea", "MODEL is missing"),
+        ("--model base", "--data is missing"),
+        ("--model base --data nowhere.jsonl", "there is no text"),
+        ("--model base --data sea --method lorra", "did you mean 'lora'"),
+        ("--model base --data sea --method ia3 --rank 4", "no option of --method ia3"),
+        ("--model base --data sea --tokens 4", "no option of --method lora"),
+        ("--model base --data sea --rank 0", "--rank is '0'"),
+        ("--model base --data sea --targets q,qq", "no layer is called 'qq'"),
+        ("--model base --data sea --method full --dtype bfloat16", "lose updates"),
+        ("--model base --data sea --length 65", "use 64 or less"),
+        ("--model base --data data.jsonl --batch 5000", "use --batch"),
+        ("--model nowhere --data sea", "there is no model"),
+        ("--data sea", "--model is missing"),
         ("--resume", "needs the run's folder"),
         ("--resume --out base", "holds no fine-tuning run"),
-        ("base --data sea --out base", "is not empty"),
-        ("base --data broken.jsonl", "line 2 of broken.jsonl is no JSON"),
-        ("base --data odd.jsonl", "line 1 of odd.jsonl has a, b"),
-        ("base --data empty.jsonl", "is empty"),
-        ("base --data one.jsonl", "give two or more"),
-        ("mute --data sea", "has no tokenizer.json"),
+        ("--model base --data sea --out base", "is not empty"),
+        ("--model base --data broken.jsonl", "line 2 of broken.jsonl is no JSON"),
+        ("--model base --data odd.jsonl", "line 1 of odd.jsonl has a, b"),
+        ("--model base --data empty.jsonl", "is empty"),
+        ("--model base --data one.jsonl", "give two or more"),
+        ("--model mute --data sea", "has no tokenizer.json"),
     ],
 )
 def test_one_sentence_for_what_cannot_be(words, answer):
@@ -238,7 +249,7 @@ def test_one_sentence_for_what_cannot_be(words, answer):
 
 
 def test_a_run_is_not_turned_into_another():
-    said("finetune", "base", "--data", "data.jsonl", *LITTLE, "--out", "run")
+    said("finetune", "--model", "base", "--data", "data.jsonl", *LITTLE, "--out", "run")
     for words, answer in (
         (["--rank", "4"], "started with rank None"),
         (["--method", "ia3"], "started with method lora"),
@@ -254,7 +265,7 @@ def test_a_run_is_not_turned_into_another():
 def test_merge_says_what_is_missing():
     with pytest.raises(InputError, match="holds no adapter"):
         said("merge", "base", "--out", "merged")
-    said("finetune", "base", "--data", "data.jsonl", *LITTLE, "--out", "run")
+    said("finetune", "--model", "base", "--data", "data.jsonl", *LITTLE, "--out", "run")
     with pytest.raises(InputError, match="not empty"):
         said("merge", "run", "--out", "base")
     config = Path("run/adapter/adapter_config.json")

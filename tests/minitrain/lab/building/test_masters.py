@@ -14,6 +14,7 @@ from minitrain.errors import InputError
 from minitrain.lab.building.execute import clean_outputs, execute
 from minitrain.lab.building.masters import (
     Target,
+    as_solution,
     drift,
     for_learners,
     is_current,
@@ -22,6 +23,7 @@ from minitrain.lab.building.masters import (
     write,
     write_picture,
 )
+from minitrain.lab.building.rules import problems
 
 MASTER = "e90_sums"
 
@@ -40,6 +42,16 @@ def edit(target: Target, old: str, new: str) -> Target:
 
 def cell_with(notebook, text: str):
     return next(cell for cell in notebook.cells if text in cell.source)
+
+
+def test_a_solution_says_that_it_is_one(target):
+    master = read_master(target)
+    title = as_solution(master).cells[0].source
+    assert title.startswith(
+        "# e90 · Running sums · solution\n\n> This is the solution; you work in [labs/"
+    )
+    assert as_solution(master).cells[1:] == master.cells[1:]
+    assert "solution" not in for_learners(master).cells[0].source
 
 
 def test_the_learner_gets_stubs_and_no_solution(target):
@@ -112,7 +124,7 @@ def test_a_lab_that_does_not_exist(course):
 def test_drift_is_seen_in_either_notebook(target):
     master = read_master(target)
     assert [line.split(" is ")[1] for line in drift(target)] == ["not there", "not there"]
-    write(for_learners(master), target.lab), write(master, target.solution)
+    write(for_learners(master), target.lab), write(as_solution(master), target.solution)
     assert list(drift(target)) == []
     lab = nbformat.read(target.lab, 4)
     lab.cells[2].source += " More."
@@ -127,6 +139,7 @@ def test_drift_is_seen_in_either_notebook(target):
 @pytest.mark.timeout(120)
 def test_executed_with_outputs_and_then_current(target, tmp_path):
     master = read_master(target)
+    master = as_solution(master)
     assert not is_current(target, master)
     write(execute(master, MASTER, target.lab.parent, quiet=True), target.solution)
     assert is_current(target, master)
@@ -146,7 +159,7 @@ def test_executed_with_outputs_and_then_current(target, tmp_path):
         'alt="The sum of n ones' in cell_with(solution, "show.lines").outputs[0].data["text/html"]
     )
     edit(target, "A running sum appears", "A sum appears")
-    assert not is_current(target, read_master(target))
+    assert not is_current(target, as_solution(read_master(target)))
 
 
 @pytest.mark.timeout(120)
@@ -205,14 +218,16 @@ def test_the_picture_is_written_for_the_map(target):
     assert target.picture.read_bytes() == b"\x89PNG\r\n"
 
 
-def test_colab_is_offered_where_the_address_is_known(target):
-    assert "colab" not in read_master(target).cells[0].source
-    text = '[project.urls]\nRepository = "https://github.com/owner/course"\n'
-    (target.root / "pyproject.toml").write_text(text)
+TAGGED = "https://github.com/owner/course/archive/refs/tags/v1.zip"
+
+
+@pytest.mark.parametrize("address", [TAGGED, "https://school.example/course.zip"])
+def test_colab_is_offered_where_a_release_is_known(target, address):
+    assert not any("colab" in cell.source for cell in read_master(target).cells)
+    (target.root / "pyproject.toml").write_text(f'[project.urls]\nRelease = "{address}"\n')
     notebook = read_master(target)
-    assert "/github/owner/course/blob/v" in notebook.cells[0].source
-    setup = cell_with(notebook, "Lab(").source
-    assert setup.startswith('if "google.colab"') and 'prepare_colab("owner/course", "v' in setup
-    compile(setup, "cell", "exec")
-    lines = [line for line in setup.splitlines() if line.strip()]
-    assert len(lines) <= 3 + 4, "the badge costs three lines"
+    badge = "/github/owner/course/blob/v1/labs/e90_sums.ipynb" in notebook.cells[0].source
+    assert badge == (address == TAGGED)
+    fetch = cell_with(notebook, "google.colab")
+    assert f'COURSE = "{address}"' in fetch.source and fetch.metadata.cellView == "form"
+    assert problems(for_learners(notebook)) == []

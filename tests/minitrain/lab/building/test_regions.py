@@ -10,6 +10,7 @@ from minitrain.errors import InputError
 from minitrain.lab.building import regions
 from minitrain.lab.building.masters import (
     Target,
+    as_solution,
     drift,
     for_learners,
     read_master,
@@ -86,7 +87,7 @@ def test_the_solution_shows_the_code_and_the_lab_its_stub(target):
 
 def test_a_change_of_the_package_is_drift(target, plain):
     master = read_master(target)
-    write(for_learners(master), target.lab), write(master, target.solution)
+    write(for_learners(master), target.lab), write(as_solution(master), target.solution)
     assert list(drift(target)) == []
     plain.write_text(PLAIN.replace("cumsum(0)", "cumsum(dim=0)"))
     assert len(list(drift(target))) == 2

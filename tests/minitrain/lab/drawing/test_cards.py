@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -39,6 +40,12 @@ def test_what_several_checks_say_is_said_once():
 def test_full_marks_read_as_such():
     card = cards.grade_card("Ring", [result(), result()])
     assert "4 of 4 points" in card.text and "not yet" not in card.text and card.value == "4.0"
+
+
+def test_a_card_reads_well_where_styles_are_stripped():
+    card = cards.grade_card("Ring", [result("failed", 0.0, "got 3, expected 6")])
+    bare = re.sub(r"<[^>]*>", "", card.html).replace("&nbsp;", "")
+    assert "0 of 2 points · Ring" in bare and "0/2 · not yet equals the sum" in bare
 
 
 def test_markup_in_a_message_is_text():

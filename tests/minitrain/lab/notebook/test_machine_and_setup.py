@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import nbformat
 import pytest
 import torch
 
+from minitrain.lab.building.colab_cells import FETCH
 from minitrain.lab.drawing.course_map import course_map, placed, said
 from minitrain.lab.notebook import colab, health
 from minitrain.lab.notebook.machine import Machine
@@ -51,24 +53,29 @@ def test_colab_installs_what_is_missing_and_never_torch():
     assert "torch>=2.6" in real and colab.missing_packages(real) == []
 
 
-def test_colab_stands_alone(tmp_path):
-    source = (course_root() / "minitrain/lab/notebook/colab.py").read_text()
-    check = "import sys; exec(sys.stdin.read()); print(callable(prepare_colab))"
+@pytest.mark.parametrize("given", ["a release", "a clone"])
+def test_colabs_cell_fetches_the_course_once_and_finds_it(tmp_path, given):
+    """In a process that has neither the course nor its packages on the path."""
+    course = tmp_path / "course-1.0"
+    shutil.copytree(course_root() / "minitrain/lab/notebook", course / "minitrain/lab/notebook")
+    (course / "minitrain/here.py").write_text("")
+    (course / "labs").mkdir()
+    (course / "pyproject.toml").write_text('dependencies = [\n    "torch>=2.6",\n]\n')
+    archive = shutil.make_archive(str(tmp_path / "release"), "zip", tmp_path, "course-1.0")
+    address = Path(archive).as_uri() if given == "a release" else str(course)
+    cell = FETCH.format(address=address).replace("/content", str(tmp_path / "content"))
+    colab_says = "get_ipython = lambda: 'google.colab._shell.Shell'\n"
+    check = "\nimport os, minitrain.here\nprint(os.path.basename(os.getcwd()))"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", check], input=source, text=True, capture_output=True
+        [sys.executable, "-I", "-S", "-c", colab_says + (cell + "\n") * 2 + check],
+        text=True,
+        capture_output=True,
     )
-    assert done.stdout == "True\n", done.stderr
+    assert done.stdout == "labs\n", done.stderr
 
 
-def test_colab_clones_once_and_says_why_it_cannot(tmp_path, monkeypatch):
-    folder = tmp_path / "course"
-    (folder / "minitrain").mkdir(parents=True), (folder / "labs").mkdir()
-    (folder / "pyproject.toml").write_text('dependencies = [\n    "torch>=2.6",\n]\n')
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    colab.prepare_colab("owner/repo", "v1", str(folder))
-    assert sys.path[0] == str(folder) and Path.cwd() == folder / "labs"
-    with pytest.raises(RuntimeError, match="failed"):
+def test_colab_says_why_it_cannot():
+    with pytest.raises(RuntimeError, match="failed: no network"):
         colab._run(sys.executable, "-c", "raise SystemExit('no network')")
 
 

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
-from minitrain.data.assets.fetch import fetch
+from minitrain.data.assets.fetch import fetch, is_cached
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig, preset
-from minitrain.model.hub.llama2c import KINDS, load_llama2c
+from minitrain.model.hub.llama2c import KINDS, load_llama2c, text_files
+from minitrain.model.hub.load import load_pretrained
 from minitrain.model.rope import rotate_interleaved
 from minitrain.model.transformer import Transformer, build
 
@@ -123,3 +125,34 @@ def test_stories15m_tells_a_story():
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the "
         "sunshine. One day, she saw a big, red ball in the sky. It was the sun! She thought it was"
     )
+
+
+TEXTS = [
+    "Once upon a time, there was a big dog.",
+    " two  blanks",
+    "naïve café 你好\n",
+    "",
+    "ab abba",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_hugging_faces_form_of_the_tokenizer_reads_and_writes_the_same(text, folder):
+    model, files = load_pretrained(folder)
+    tokenizer = load_llama2c(folder)[1]
+    assert same(tokenizer, files, text) and model.config == SMALL
+    assert (files.bos_id, files.eos_ids) == (1, (2,))
+
+
+@pytest.mark.skipif(not is_cached("stories15M"), reason="stories15M is not here: no download")
+@pytest.mark.parametrize("text", TEXTS)
+def test_of_a_real_vocabulary_too(text):
+    tokenizer = load_llama2c(fetch("stories15M"))[1]
+    assert same(tokenizer, text_files(tokenizer), text)
+
+
+def same(tokenizer, files, text: str) -> bool:
+    backend = Tokenizer.from_str(files.tokenizer["tokenizer.json"].decode())
+    tokens = backend.encode(text, add_special_tokens=False).ids
+    assert backend.decode(tokens) == tokenizer.decode([1, *tokens])
+    return [1, *tokens] == tokenizer.encode(text)

@@ -5,42 +5,6 @@ from itertools import takewhile
 import torch
 
 
-class Bucket:
-    def __init__(self, parameters):
-        self.parameters, self.missing = list(parameters), set(parameters)
-        self.buffer = torch.cat([torch.zeros_like(p).flatten() for p in parameters])
-        pieces = self.buffer.split([p.numel() for p in parameters])
-        self.views = {p: v.view_as(p) for p, v in zip(parameters, pieces)}
-
-    def take(self, p, ranks):
-        self.views[p].copy_(0 * p.data if p.grad is None else p.grad / ranks)
-        p.grad = self.views[p]
-        self.missing.discard(p)
-
-
-def make_buckets(model, bucket_bytes):
-    lists, room = [], 0
-    for p in reversed([p for p in model.parameters() if p.requires_grad]):
-        if p.nbytes > room or not lists:
-            lists, room = [*lists, []], bucket_bytes
-        lists[-1].append(p)
-        room -= p.nbytes
-    return [Bucket(bucket) for bucket in lists]
-
-
-class Wrapper(torch.nn.Module):
-    synchronize = True
-
-    def forward(self, *inputs, **options):
-        return self.module(*inputs, **options)
-
-    @contextmanager
-    def no_sync(self):
-        self.synchronize = False
-        yield
-        self.synchronize = True
-
-
 class DDP(Wrapper):
     """A model whose backward leaves averaged gradients. About 14 lines of yours."""
 

@@ -1,5 +1,5 @@
 # exercise: grouped_query_attention
-# says: RuntimeError
+# says: make a new one
 # Divides q by sqrt(C) in place to save a tensor; "q, k and v are left as they were".
 
 import torch

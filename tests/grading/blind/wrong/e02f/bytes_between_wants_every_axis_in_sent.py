@@ -1,5 +1,5 @@
 # exercise: bytes_between
-# says: KeyError
+# says: may lack axes of the mesh
 # looks up every axis of the mesh in `sent`, a KeyError where one is missing ("all axes of
 # `sent`, which may lack some of the mesh's")
 

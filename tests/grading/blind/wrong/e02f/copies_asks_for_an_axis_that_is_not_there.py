@@ -1,5 +1,5 @@
 # exercise: copies
-# says: ValueError
+# says: a mesh may lack axes
 # divides by the size of every axis in the layout, and fails where the mesh has no such axis, as
 # a mesh without pp ("A mesh may lack axes")
 

@@ -1,5 +1,5 @@
 # exercise: copies
-# says: ValueError
+# says: a mesh may lack axes
 # divides all ranks by the size of every axis in split, and fails where split names one that the
 # mesh does not have (split "tp" on Mesh(dp=2)); the text says "A mesh may lack axes".
 

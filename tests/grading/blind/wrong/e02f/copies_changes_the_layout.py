@@ -1,5 +1,5 @@
 # exercise: copies
-# says: AttributeError
+# says: read them, change nothing
 # adds "pp" to the parameter's own layout.split, so that after the count a tied table says that
 # its stages hold different elements; the text: "`layout.split` and `layout.partial` are sets of
 # axes" to read, and split means "ranks along these axes hold *different* elements".

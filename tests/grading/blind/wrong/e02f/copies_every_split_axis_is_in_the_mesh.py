@@ -1,5 +1,5 @@
 # exercise: copies
-# says: ValueError
+# says: a mesh may lack axes
 # It divides all ranks by the size of every axis in layout.split (and of pp), which is an error
 # where the mesh does not have that axis; the text says "A mesh may lack axes".
 

@@ -1,0 +1,80 @@
+"""What grading came to: of one check, of a lab.
+
+The message quotes what a submission wrote, so it is `printable`, wherever it goes from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from minitrain.lab.grading.checks import Graded, checks_of
+from minitrain.words import printable
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """`status` is passed, failed, error (of the check itself), not attempted or withheld."""
+
+    exercise: str
+    check: str
+    points: float
+    max_points: float
+    status: str
+    message: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", printable(self.message))
+
+
+@dataclass(frozen=True)
+class Report:
+    """A graded lab; `warning` says what an instructor must know of how it was graded.
+
+    doubts: what to ask about an experiment's table. sources: the tables that an experiment or a
+    question was graded from. prints: by which a copy of a table is found (`doubts.py`).
+    """
+
+    lab: str
+    checks: tuple[CheckResult, ...]
+    warning: str | None = None
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    prints: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float:
+        return sum(result.points for result in self.checks)
+
+    @property
+    def max_score(self) -> float:
+        return sum(result.max_points for result in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        scores = {"lab": self.lab, "score": self.score, "max_score": self.max_score}
+        checks = [asdict(result) for result in self.checks]
+        return {**scores, "warning": self.warning, "doubts": dict(self.doubts), "checks": checks}
+
+    def withheld(self) -> Report:
+        """The same without the points of doubtful tables, nor of the answers read off them."""
+        return replace(self, checks=tuple(map(self._without_doubt, self.checks)))
+
+    def _without_doubt(self, result: CheckResult) -> CheckResult:
+        words = [self.doubts[name] for name in self.doubtful(result.exercise)]
+        if not words or not result.points:
+            return result
+        return replace(result, points=0.0, status="withheld", message=f"withheld: {words[0]}")
+
+    def doubtful(self, item: str) -> list[str]:
+        """The tables behind an experiment or a question that are in doubt."""
+        return [name for name in self.sources.get(item, ()) if name in self.doubts]
+
+
+def all_checks(item: type[Graded], status: str, message: str) -> list[CheckResult]:
+    """One result for every check of an item that none of them was run for."""
+    return [
+        CheckResult(item.name, check.title, 0.0, check.points, status, message)
+        for check in checks_of(item)
+    ]

@@ -1,0 +1,97 @@
+"""Runs checks in the grader's own process: in bounded time, on inputs that nobody can know."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from minitrain.generators import generator_states, restore_generators, seed_generators
+from minitrain.lab.failures import CheckFailed, NotAttempted
+from minitrain.lab.grading.checks import Check, Graded, Question, checks_of
+from minitrain.lab.grading.results import CheckResult
+
+JUDGING_SECONDS = 10.0  # for a check to read what a learner may have invented, of any size
+
+
+def run_checks(item: type[Graded], fixtures: dict[str, Any]) -> list[CheckResult]:
+    """Each check gets the fixtures that it names."""
+    return [run_check(item, check, fixtures) for check in checks_of(item)]
+
+
+def run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> CheckResult:
+    """One of them; whatever it or the learner's code raises is in the result."""
+    wanted = list(inspect.signature(check.function).parameters)[1:]
+    status, message, points = "passed", "", check.points
+    try:
+        with unpredictable(), within(JUDGING_SECONDS + _running_seconds(fixtures)):
+            check.function(item(), **{name: fixtures[name] for name in wanted})
+    except NotAttempted:
+        status, message, points = "not attempted", "not filled in yet", 0.0
+    except CheckFailed as failure:
+        status, message, points = "failed", _told(item, failure), 0.0
+    except Exception as error:
+        attempt = fixtures.get("submission")
+        status, message = _stumbled(error, attempt.never_waited() if attempt else None)
+        points = 0.0
+    return CheckResult(item.name, check.title, points, check.points, status, message)
+
+
+def _running_seconds(fixtures: dict[str, Any]) -> float:
+    """What the sandbox may take of a check's time."""
+    attempt = fixtures.get("submission")
+    return attempt.sandbox.limits.exercise_seconds if attempt else 0.0
+
+
+def _told(item: type[Graded], failure: CheckFailed) -> str:
+    """An answer is to be found, not copied from the message."""
+    is_secret = issubclass(item, Question) and not item.tells
+    return failure.secretive if is_secret else str(failure)
+
+
+def _stumbled(error: Exception, never_waited: str | None) -> tuple[str, str]:
+    """A check stumbles over what came back: another type or shape, or nobody waited for a time."""
+    if never_waited is not None:
+        return "failed", never_waited
+    return "error", (
+        f"what came back is not what the check can read ({type(error).__name__}: {error}): "
+        "compare the type and the shape of what you return with the docstring"
+    )
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """CheckFailed once the time is up; only in the main thread, and not on Windows."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+
+    def late(*_: object) -> NoReturn:
+        raise CheckFailed(
+            f"it took the check more than {seconds:g} s: is it of the size that was asked for?"
+        )
+
+    handler = signal.signal(signal.SIGALRM, late)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)  # another's, such as pytest's
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+
+@contextmanager
+def unpredictable() -> Iterator[None]:
+    """Inputs that no submission can know, and the caller's own random numbers as they were."""
+    before = generator_states()
+    seed_generators(secrets.randbits(32))
+    try:
+        yield
+    finally:
+        restore_generators(before)
