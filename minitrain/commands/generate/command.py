@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from minitrain.commands.generate.job import Job
-from minitrain.commands.kinds import DEVICE, SEED, Kind, Option, named, real, whole
+from minitrain.commands.kinds import DEVICE, SEED, Kind, Option, real, whole
+from minitrain.commands.models import MODEL, MODEL_HELP
 from minitrain.inference.parameters import SamplingParameters
 
 INTERRUPTED = 130
@@ -20,17 +21,11 @@ def read_text(text: str) -> str:
     return text
 
 
-MODEL = Kind(
-    "MODEL", "a folder, a file, an asset or a name on the hub", lambda text: str(named(text))
-)
 TEXT = Kind("TEXT", "a text that is not empty", read_text)
 
 
 def generate(
-    model: Annotated[
-        str,
-        Option(MODEL, "a Hugging Face or quantized folder, a run, .gguf, model.bin, or stories15M"),
-    ],
+    model: Annotated[str, Option(MODEL, MODEL_HELP)],
     prompt: Annotated[
         list[str] | None, Option(TEXT, "what it goes on from; several are told in turn", many=True)
     ] = None,

@@ -89,7 +89,7 @@ def test_a_quantized_folder_is_opened_too(model):
         (("--prompt", ""), "--prompt is '': give a text"),
         (("--model", "modle"), "there is no model 'modle' here"),
         (("--top-p", "1.5"), "--top-p is '1.5'"),
-        (("--model", "sotu"), "no model is called 'sotu'"),
+        (("--model", "sotu"), "there is no model 'sotu'"),
     ],
 )
 def test_what_cannot_work_is_one_sentence(model, words, message):
