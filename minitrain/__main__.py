@@ -1,5 +1,5 @@
 """`python -m minitrain COMMAND`: lab, train, finetune, merge, export, quantize, generate,
-grade, build, bench, plan, doctor, assets."""
+serve, load, grade, build, bench, plan, doctor, assets."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from minitrain.commands.lab import lab
 from minitrain.commands.merge import merge
 from minitrain.commands.plan.command import plan
 from minitrain.commands.quantize import quantize
+from minitrain.commands.serve import serve
 from minitrain.commands.train.command import train
 from minitrain.commands.train.options import TrainOptions
 from minitrain.errors import InputError
@@ -40,7 +41,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (lab, merge, export, quantize, generate, grade, build, bench, doctor, assets):
+for command in (lab, merge, export, quantize, generate, serve, grade, build, bench, doctor, assets):
     app.command()(typed(command))
 app.command()(typed(train, TrainOptions))
 app.command()(typed(finetune, FinetuneOptions))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,7 @@ class Speaker:
     decode: Callable[[list[int]], str]
     begin: tuple[int, ...]
     ends: tuple[int, ...]
+    files: Mapping[str, bytes]  # the tokenizer's, by name
 
 
 def open_speaker(name: str, device: torch.device) -> Speaker:
@@ -39,4 +40,5 @@ def open_speaker(name: str, device: torch.device) -> Speaker:
         lambda tokens: tokenizer.decode(tokens),
         () if begin is None else (begin,),
         text.eos_ids,
+        text.tokenizer,
     )
