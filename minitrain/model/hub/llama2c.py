@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers
+from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from torch import Tensor
 
 from minitrain.errors import InputError
@@ -117,9 +117,13 @@ def text_files(tokenizer: Llama2cTokenizer) -> TextFiles:
     )
     steps = [decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
     backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    bos = (names[tokenizer.bos_id], tokenizer.bos_id)
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{bos[0]} $A", special_tokens=[bos]
+    )
     special = {"unk_token": names[0], "bos_token": names[1], "eos_token": names[2]}
     files = fast_tokenizer(backend.to_str(), special)
-    return TextFiles(files, tokenizer.bos_id, (tokenizer.eos_id,))
+    return TextFiles(files, tokenizer.bos_id, (tokenizer.eos_id, tokenizer.bos_id))
 
 
 def _name(number: int, piece: bytes) -> str:

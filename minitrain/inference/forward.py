@@ -1,0 +1,78 @@
+"""The forward pass over new tokens only: what came before is read from a cache.
+
+A token's keys and values depend on nothing after it, so they are made once, turned by RoPE, and
+kept. Of a text of t tokens the next one then costs one token's matmuls and 4·t·H·C FLOPs of
+attention a layer, where `sampling.generate` runs all t tokens again.
+
+    reader = cache.reader(...)              where the new tokens stand, and how they read
+    hidden = forward_new(model, tokens, reader)
+    logits = model.head(hidden)             of the rows that are needed: the head is the largest
+                                            matrix of a small model
+
+Every cache (the room `cache`) gives such a reader, and this is the one forward pass for all of
+them. Shapes: B batch  T new tokens  D width  H query heads  K key/value heads  C head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from minitrain.errors import InputError
+from minitrain.model.attention.grouped_query import Attention
+from minitrain.model.rope import Rotation, rotate, rotation
+from minitrain.model.transformer import Transformer
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Reader(Protocol):
+    """One pass over a cache. `positions` (B, T) int64: where each new token stands in its text."""
+
+    positions: Tensor
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q (B, H, T, C), k and v (B, K, T, C), turned by RoPE -> (B, H, T, C).
+
+        Keeps k and v in that layer of the cache, then reads all that each query may see.
+        """
+
+
+@torch.no_grad()
+def forward_new(model: Transformer, tokens: Tensor, reader: Reader) -> Tensor:
+    """tokens (B, T) int64 -> hidden (B, T, D), as `model.head` takes it. No gradient."""
+    check_servable(model)
+    x = model.embed(tokens)  # (B, T, D)
+    turns = rotation(model.config, reader.positions, x.dtype)
+    for layer, block in enumerate(model.blocks):
+        attend = partial(reader.attend, layer)
+        x = x + through(block.attention, block.attention_norm(x), turns, attend)
+        x = x + block.mlp(block.mlp_norm(x))
+    return model.norm(x)
+
+
+def through(attention: Attention, x: Tensor, turns: Rotation, attend: Attend) -> Tensor:
+    """x (B, T, D) -> (B, T, D): a layer's attention, with `attend` as its kernel."""
+    q, k, v = (attention.split(z(x)) for z in (attention.q, attention.k, attention.v))
+    q, k = rotate(q, turns), rotate(k, turns)  # (B, T, H, C), (B, T, K, C)
+    q, k, v = (rearrange(z, "b t h c -> b h t c") for z in (q, k, v))
+    return attention.o(rearrange(attend(q, k, v), "b h t c -> b t (h c)"))
+
+
+def check_servable(model: Transformer) -> None:
+    """InputError for models whose forward pass depends on more than the tokens before."""
+    if not isinstance(model.look_around, partial):
+        raise InputError(
+            "learned tokens stand before this model's text, and a cache would lose them: "
+            "unload(model), or use sampling.generate"
+        )
+    if model.config.capacity is not None:
+        raise InputError(
+            f"experts with capacity {model.config.capacity} drop tokens by who else is in the "
+            "batch: serve the model with capacity None"
+        )

@@ -1,0 +1,1 @@
+"""The engine behind HTTP, with OpenAI's interface: `python -m minitrain serve`."""

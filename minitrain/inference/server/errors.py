@@ -1,0 +1,70 @@
+"""What went wrong, in the body that OpenAI's clients read.
+
+    {"error": {"message": …, "type": …, "param": …, "code": …}}
+
+400: not JSON, or what this model cannot do. 401: key. 404: model or address. 413, 415: the body.
+422: JSON with a field that is missing, unknown or of another type. 429: full. 503: the server ends.
+"""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+RETRY_SECONDS = 1
+TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class Refused(Exception):
+    """A request that is answered with `status` and a sentence."""
+
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+    @property
+    def body(self) -> dict[str, object]:
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        error = {
+            "message": self.message,
+            "type": TYPES.get(self.status, kind),
+            "param": self.param,
+            "code": self.code,
+        }
+        return {"error": error}
+
+    @property
+    def response(self) -> JSONResponse:
+        headers = {"Retry-After": str(RETRY_SECONDS)} if self.status in (429, 503) else {}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return JSONResponse(self.body, self.status, headers)
+
+
+def of_validation(error: ValidationError) -> Refused:
+    """The first thing that is wrong, by its field."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return Refused(400, f"the body is not JSON: {first['msg']}")
+    place = ".".join(str(step) for step in first["loc"])
+    if not first["loc"]:
+        return Refused(422, "the body is JSON, and must be an object with fields")
+    words = {
+        "extra_forbidden": "is not a parameter that this server knows: leave it out",
+        "missing": "is missing",
+    }
+    return Refused(422, f"{place} {words.get(first['type'], 'is wrong: ' + first['msg'])}", place)
+
+
+async def refuse(request: Request, error: Refused) -> Response:
+    """As starlette calls it."""
+    return error.response
+
+
+async def refuse_address(request: Request, error: Exception) -> Response:
+    """Of 404 and 405 for an address or a method that is not served."""
+    status = getattr(error, "status_code", 404)
+    return Refused(status, f"{request.method} {request.url.path} is not served here").response

@@ -1,0 +1,166 @@
+"""What OpenAI's own client is told is what the engine tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from minitrain.inference.engine.engine import Engine
+from minitrain.inference.parameters import SamplingParameters
+
+from .serving import serving
+
+PROMPT = "Once upon a time"
+WARM = SamplingParameters(max_new_tokens=20, temperature=1.5, top_k=50, top_p=0.9, seed=3)
+ASKED = {
+    "model": "small",
+    "max_tokens": 20,
+    "temperature": 1.5,
+    "top_p": 0.9,
+    "seed": 3,
+    "extra_body": {"top_k": 50},
+}
+
+
+def engine_says(running, tokens, *parameters):
+    language = running.served.language
+    engine = Engine(running.served.loop.engine.runner.model, 128, 16, decode=language.decode)
+    return engine.generate([tokens] * len(parameters), list(parameters))
+
+
+def test_whole_equals_streamed_equals_the_engine(running):
+    language = running.served.language
+    (said,) = engine_says(running, language.encode(PROMPT), WARM)
+    whole = running.client.completions.create(prompt=PROMPT, **ASKED)
+    chunks = list(
+        running.client.completions.create(
+            prompt=PROMPT, stream=True, stream_options={"include_usage": True}, **ASKED
+        )
+    )
+    streamed = "".join(chunk.choices[0].text for chunk in chunks[:-1])
+    assert whole.choices[0].text == streamed == said.text != ""
+    assert whole.choices[0].finish_reason == chunks[-2].choices[0].finish_reason == "length"
+    assert len(chunks) > 5 and chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (
+        len(language.encode(PROMPT)),
+        20,
+    )
+
+
+def test_n_answers_are_those_of_the_following_seeds(running):
+    tokens = running.served.language.encode(PROMPT)
+    said = engine_says(running, tokens, *(replace(WARM, seed=3 + place) for place in range(3)))
+    whole = running.client.completions.create(prompt=PROMPT, n=3, **ASKED)
+    texts = ["", "", ""]
+    for chunk in running.client.completions.create(prompt=PROMPT, n=3, stream=True, **ASKED):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert [choice.text for choice in whole.choices] == texts == [one.text for one in said]
+    assert len(set(texts)) == 3
+    assert whole.usage.prompt_tokens == len(tokens) and whole.usage.completion_tokens == 60
+
+
+def test_several_prompts_as_texts_and_as_tokens(running):
+    encode = running.served.language.encode
+    texts = ["Once upon", "The big dog"]
+    told = [
+        [c.text for c in running.client.completions.create(prompt=prompt, **ASKED).choices]
+        for prompt in (texts, [encode(text) for text in texts])
+    ]
+    alone = [
+        running.client.completions.create(prompt=encode(text), **ASKED).choices[0].text
+        for text in texts
+    ]
+    assert told == [alone, alone]
+
+
+def test_a_chat_is_its_template_completed(running):
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+    ]
+    tokens = running.served.language.tokenizer.encode(
+        "system: Be brief.\nuser: Hello\nassistant:", add_special_tokens=False
+    ).ids
+    (said,) = engine_says(running, tokens, WARM)
+    chats = running.client.chat.completions
+    whole = chats.create(messages=messages, **ASKED)
+    chunks = list(chats.create(messages=messages, stream=True, **ASKED))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert whole.choices[0].message.content == streamed == said.text
+
+
+def test_a_chat_without_a_length_goes_to_the_end_of_what_fits(running):
+    asked = {k: v for k, v in ASKED.items() if k != "max_tokens"}
+    whole = running.client.chat.completions.create(
+        messages=[{"role": "user", "content": "a " * 225}], **asked
+    )
+    assert whole.choices[0].finish_reason == "length"
+    assert whole.usage.total_tokens == running.served.loop.engine.config.max_length
+
+
+def test_log_probabilities_are_the_models(running):
+    tokens = running.served.language.encode(PROMPT)
+    (said,) = engine_says(running, tokens, replace(WARM, log_probabilities=2))
+    choice = running.client.completions.create(prompt=PROMPT, logprobs=2, **ASKED).choices[0]
+    assert choice.logprobs.token_logprobs == [one.log_probability for one in said.drawn]
+    around = [tokens[-1], *said.tokens]
+    pieces = [running.served.language.piece(*pair) for pair in zip(around, said.tokens)]
+    assert choice.logprobs.tokens == pieces and choice.text == said.text
+    assert choice.logprobs.text_offset == [len("".join(pieces[:n])) for n in range(20)]
+    for one, log in zip(choice.logprobs.top_logprobs, choice.logprobs.token_logprobs):
+        assert 1 <= len(one) <= 3 and log in one.values()  # texts of tokens may be the same
+    chat = running.client.chat.completions.create(
+        messages=[{"role": "user", "content": "a"}], logprobs=True, top_logprobs=3, **ASKED
+    ).choices[0]
+    assert len(chat.logprobs.content) == 20
+    for one in chat.logprobs.content:
+        values = [likely.logprob for likely in one.top_logprobs]
+        assert len(values) == 3 and values == sorted(values, reverse=True)
+        assert one.logprob <= values[0] <= 0
+        known = None if "\ufffd" in one.token else list(one.token.encode())
+        assert one.bytes == known
+
+
+def test_stop_strings_and_end_tokens(running, given):
+    free = running.client.completions.create(prompt=PROMPT, **ASKED).choices[0].text
+    stop = free[6:9]
+    cut = running.client.completions.create(prompt=PROMPT, stop=[stop, "§"], **ASKED).choices[0]
+    assert cut.text == free[: free.index(stop)] and cut.finish_reason == "stop"
+    (said,) = engine_says(running, running.served.language.encode(PROMPT), WARM)
+    with serving(given, given.language(ends=(said.tokens[5],))) as ending:
+        told = ending.client.completions.create(prompt=PROMPT, **ASKED)
+        assert told.choices[0].finish_reason == "stop"
+        assert told.usage.completion_tokens == said.tokens.index(said.tokens[5])
+        body = {**ASKED["extra_body"], "ignore_eos": True}
+        on = ending.client.completions.create(prompt=PROMPT, **{**ASKED, "extra_body": body})
+        assert on.choices[0].text == said.text
+
+
+def test_without_a_seed_answers_differ(running):
+    asked = {k: v for k, v in ASKED.items() if k != "seed"}
+    told = {
+        running.client.completions.create(prompt=PROMPT, **asked).choices[0].text for _ in range(3)
+    }
+    assert len(told) == 3
+
+
+def test_models_and_metrics(running):
+    assert [model.id for model in running.client.models.list()] == ["small"]
+    before = running.metric("generation_tokens_total")
+    running.client.completions.create(prompt=PROMPT, **ASKED)
+    assert running.metric("generation_tokens_total") == before + 20
+    assert running.metric("kv_cache_usage_perc") == 0
+    assert running.metric('request_success_total{finished_reason="length"}') >= 1
+    assert running.metric("time_to_first_token_seconds_count") >= 1
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_greedy_is_greedy(running, n):
+    tokens = running.served.language.encode(PROMPT)
+    (said,) = engine_says(running, tokens, SamplingParameters(max_new_tokens=16))
+    told = running.client.completions.create(model="small", prompt=PROMPT, temperature=0, n=n)
+    assert [choice.text for choice in told.choices] == [said.text] * n

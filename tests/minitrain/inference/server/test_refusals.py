@@ -1,0 +1,181 @@
+"""What cannot be served is one sentence, in OpenAI's body, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+
+from .serving import serving
+
+FINE = {"model": "small", "prompt": "Once", "max_tokens": 4}
+CHAT = {"model": "small", "messages": [{"role": "user", "content": "a"}], "max_tokens": 4}
+
+
+def post(running, body, path="completions", **more):
+    if isinstance(body, dict):
+        return httpx.post(f"{running.url}/v1/{path}", json=body, timeout=30, **more)
+    headers = {"Content-Type": "application/json"}
+    return httpx.post(f"{running.url}/v1/{path}", content=body, headers=headers, timeout=30)
+
+
+def refused(reply, status, words, param=None):
+    assert reply.status_code == status, reply.text
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert words in error["message"], error
+    if param is not None:
+        assert error["param"].startswith(param), error
+    assert "Traceback" not in reply.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"nonsense",
+        b"\xff\xfe",
+        b'{"model": "\\ud800"}',
+        b"[" * 10_000,
+    ],
+)
+def test_what_is_not_json(running, body):
+    refused(post(running, body), 400, "not JSON")
+
+
+@pytest.mark.parametrize("body", [b"[]", b"5", b"null", b'"text"'])
+def test_json_that_is_no_object(running, body):
+    refused(post(running, body), 422, "object")
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("max_tokens", "4"),
+        ("max_tokens", 0),
+        ("max_tokens", 1.5),
+        ("max_tokens", True),
+        ("temperature", -1),
+        ("temperature", "hot"),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", -2),
+        ("n", 0),
+        ("n", 10**6),
+        ("seed", 2**63),
+        ("stop", [""]),
+        ("stop", ["a"] * 17),
+        ("prompt", []),
+        ("prompt", [[]]),
+        ("prompt", {"a": 1}),
+        ("prompt", [-1]),
+        ("prompt", None),
+        ("model", 5),
+        ("logprobs", 21),
+        ("stream", "yes"),
+        ("stream_options", {"usage": True}),
+        ("best_of", 3),
+        ("logit_bias", {"5": 1}),
+        ("max_token", 5),
+    ],
+)
+def test_a_field_of_another_type_or_range_is_named(running, field, value):
+    refused(post(running, FINE | {field: value}), 422, field, field)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("messages", []),
+        ("messages", "hello"),
+        ("messages", [{"role": "king", "content": "a"}]),
+        ("messages", [{"role": "user"}]),
+        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}]),
+        ("top_logprobs", -1),
+        ("response_format", {"type": "json_object"}),
+        ("tools", [{"type": "function"}]),
+    ],
+)
+def test_a_chats_field_too(running, field, value):
+    refused(post(running, CHAT | {field: value}, "chat/completions"), 422, field, field)
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"1e999"])
+def test_what_is_no_number(running, value):
+    body = b'{"model": "small", "prompt": "a", "temperature": ' + value + b"}"
+    refused(post(running, body), 422, "temperature", "temperature")
+
+
+def test_a_missing_field(running):
+    refused(post(running, {"model": "small"}), 422, "prompt is missing", "prompt")
+
+
+def test_what_this_model_cannot_do(running):
+    refused(post(running, FINE | {"prompt": "a " * 2000}), 400, "longer than the 512")
+    refused(post(running, FINE | {"max_tokens": 10**6}), 400, "longer than the 512")
+    refused(post(running, FINE | {"prompt": [299, 300]}), 400, "token 300 is none of the model's")
+    refused(post(running, FINE | {"n": 65}), 400, "65 answers are asked for at once")
+
+
+def test_one_prompt_of_several_that_cannot_be_served_stops_all(running):
+    refused(post(running, FINE | {"prompt": [[5], [6], [300]]}), 400, "token 300")
+    assert running.metric("num_requests_waiting") == running.metric("kv_cache_blocks_used") == 0
+    assert post(running, FINE).status_code == 200
+
+
+def test_more_than_the_pool_can_ever_hold(given):
+    with serving(given, num_blocks=4) as few:
+        refused(post(few, FINE | {"max_tokens": 100}), 400, "the pool has 4")
+        told = post(few, {k: v for k, v in CHAT.items() if k != "max_tokens"}, "chat/completions")
+        assert told.status_code == 200  # what was not asked for is fitted
+
+
+def test_an_unknown_model_and_address(running):
+    with pytest.raises(openai.NotFoundError) as caught:
+        running.client.completions.create(model="large", prompt="a")
+    assert caught.value.code == "model_not_found" and "'small'" in str(caught.value)
+    refused(httpx.get(f"{running.url}/v1/nothing"), 404, "GET /v1/nothing is not served")
+    refused(httpx.get(f"{running.url}/v1/completions"), 405, "not served")
+
+
+def test_a_model_without_a_template_does_not_chat(given):
+    with serving(given, given.language(template=None)) as mute:
+        refused(post(mute, CHAT, "chat/completions"), 400, "no chat template", "messages")
+        assert post(mute, FINE).status_code == 200
+
+
+def test_a_template_that_refuses(given):
+    strict = given.language(template="{{ raise_exception('user first') }}")
+    with serving(given, strict) as one:
+        refused(post(one, CHAT, "chat/completions"), 400, "user first", "messages")
+
+
+def test_a_template_is_held_in_its_sandbox(given):
+    for source in (
+        "{{ ''.__class__.__mro__ }}{{ messages.append(1) }}",
+        "{{ cycler.__init__.__globals__.os }}",
+    ):
+        with serving(given, given.language(template=source)) as one:
+            reply = post(one, CHAT, "chat/completions")
+            assert reply.status_code == 400 and "refuses" in reply.text, reply.text
+
+
+def test_a_body_that_is_too_large_or_of_another_kind(given):
+    with serving(given, body_bytes=1000) as one:
+        refused(post(one, FINE | {"prompt": "a" * 2000}), 413, "larger than 1000 B")
+        parts = (b"[" * 600 for _ in range(3))  # its length is not told
+        refused(post(one, parts), 413, "larger than")
+        refused(httpx.post(f"{one.url}/v1/completions", data=FINE), 415, "application/json")
+
+
+def test_a_key(given):
+    with serving(given, api_key="só-secret") as locked:
+        key = {"Authorization": "Bearer wrong"}
+        refused(post(locked, FINE), 401, "key")
+        refused(post(locked, FINE, headers=key), 401, "key")
+        refused(post(locked, CHAT, "chat/completions"), 401, "key")
+        refused(httpx.get(f"{locked.url}/v1/models"), 401, "key")
+        good = {"Authorization": "Bearer só-secret".encode()}
+        assert post(locked, FINE, headers=good).status_code == 200
+        assert httpx.get(f"{locked.url}/health").status_code == 200
