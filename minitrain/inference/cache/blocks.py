@@ -1,0 +1,194 @@
+"""Who holds which page: block tables, reference counts, and prefixes that requests share.
+
+    text A   [Once upon a ][time there wa][s a little ][dog …]      table A  7 2 5 1
+    text B   [Once upon a ][time there wa][s a big bla][ck c…]      table B  7 2 0 4
+                 7: 2 refs      2: 2 refs
+
+A block is `block_size` tokens' keys and values in every layer. A full one is findable by its key
+(parent, adapter, tokens): the parent is the number that the block before it was given when it
+became findable, so equal tokens after another beginning, or under another adapter, are another key.
+The dictionary holds the key itself and not only its hash: where two hashes collide nobody is given
+a stranger's keys and values. (vLLM stores a SHA-256 instead, which is 32 bytes for any block.)
+
+A block that nobody holds stays findable until it is needed: the free list, in the order in which
+its blocks will be taken, is the LRU list too. What is not findable goes to its front; of a text
+the tail is freed first, because nothing finds a tail whose beginning is gone. An OrderedDict is a
+doubly linked list with a dictionary over it, so that a hit in its middle is removed in O(1).
+No tensors here. Paper: Kwon et al., PagedAttention, arXiv 2309.06180, sections 4.2 to 4.5.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from minitrain.errors import InputError
+
+Key = tuple[int, "str | None", tuple[int, ...]]  # parent's number, adapter, tokens
+Copies = list[tuple[int, int]]  # blocks to copy, from and to, before anything is written
+ROOT = 0  # the parent of first blocks
+
+
+@dataclass
+class Block:
+    ref_count: int = 0
+    key: Key | None = None  # None: not findable
+    number: int = ROOT  # given to this content; its children's keys name it
+
+
+@dataclass
+class Table:
+    """A text's blocks in order; the first `committed` of them are findable."""
+
+    blocks: list[int] = field(default_factory=list)
+    committed: int = 0
+
+
+class BlockManager:
+    """`queried` and `hit` count tokens: asked for at admission, and found."""
+
+    def __init__(self, num_blocks: int, block_size: int, share_prefixes: bool = True) -> None:
+        for name, value in (("num_blocks", num_blocks), ("block_size", block_size)):
+            if value < 1:
+                raise InputError(f"{name} is {value}; it must be 1 or more")
+        self.block_size, self.share_prefixes = block_size, share_prefixes
+        self.blocks = [Block() for _ in range(num_blocks)]
+        self.free = OrderedDict.fromkeys(range(num_blocks))  # who is taken first stands first
+        self.found: dict[Key, int] = {}
+        self.contents = ROOT
+        self.queried = self.hit = 0
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def used(self) -> int:
+        return self.num_blocks - len(self.free)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def admit(
+        self, tokens: Sequence[int], adapter: str | None, most: int
+    ) -> tuple[Table, int] | None:
+        """Room for a text's beginning: what is known of it, and `most` tokens more at most.
+
+        -> (table, how many tokens are computed already), or None where blocks are missing. The
+        last token of `tokens` is never among the computed: its logits are what is wanted.
+        """
+        matched = self.match(tokens, adapter)
+        computed = len(matched) * self.block_size
+        table = Table([], len(matched))
+        for block in matched:  # first of all: what is held cannot be taken for something else
+            self._take(block, table)
+        if self.grow(table, computed, min(len(tokens), computed + most)) is None:
+            self.release(table)
+            return None
+        self.queried += len(tokens)
+        self.hit += computed
+        return table, computed
+
+    def match(self, tokens: Sequence[int], adapter: str | None) -> list[int]:
+        """The blocks that hold the longest known beginning, in full blocks."""
+        matched: list[int] = []
+        parent = ROOT
+        last_full = (len(tokens) - 1) // self.block_size if self.share_prefixes else 0
+        for index in range(last_full):
+            block = self.found.get(self._key(parent, adapter, tokens, index))
+            if block is None:
+                break
+            matched.append(block)
+            parent = self.blocks[block].number
+        return matched
+
+    def grow(self, table: Table, written: int, num_tokens: int) -> Copies | None:
+        """Room for `num_tokens`, of which `written` are there; None if blocks are missing, and
+        then nothing has changed. A shared block that would be written to is copied first."""
+        shared = written % self.block_size and written < num_tokens
+        place = written // self.block_size
+        copying = bool(shared) and self.blocks[table.blocks[place]].ref_count > 1
+        missing = max(0, self.blocks_for(num_tokens) - len(table.blocks))
+        if missing + copying > len(self.free):
+            return None
+        for _ in range(missing):
+            self._take(self._oldest(), table)
+        if not copying:
+            return []
+        source, own = table.blocks[place], Table()
+        self._take(self._oldest(), own)
+        table.blocks[place] = own.blocks[0]
+        self.blocks[source].ref_count -= 1
+        return [(source, own.blocks[0])]
+
+    def commit(
+        self, table: Table, tokens: Sequence[int], adapter: str | None, written: int
+    ) -> None:
+        """Makes the blocks findable that the first `written` tokens fill, once they are computed.
+
+        Where another text has computed the same block in the meantime, one of the two is enough.
+        """
+        if not self.share_prefixes:
+            return
+        for index in range(table.committed, written // self.block_size):
+            parent = self.blocks[table.blocks[index - 1]].number if index else ROOT
+            key = self._key(parent, adapter, tokens, index)
+            twin = self.found.get(key)
+            if twin is None:
+                self._name(table.blocks[index], key)
+            else:
+                own, table.blocks[index] = table.blocks[index], twin
+                self._hold(twin)
+                self._drop(own)
+            table.committed += 1
+
+    def fork(self, table: Table, num_tokens: int) -> Table:
+        """A second text of the same first tokens: it holds the same blocks."""
+        shared = table.blocks[: self.blocks_for(num_tokens)]
+        for block in shared:
+            self._hold(block)
+        return Table(shared, min(table.committed, num_tokens // self.block_size))
+
+    def truncate(self, table: Table, num_tokens: int) -> None:
+        """Gives back the blocks behind the first `num_tokens`: those of refused drafts."""
+        while len(table.blocks) > self.blocks_for(num_tokens):
+            self._drop(table.blocks.pop())
+
+    def release(self, table: Table) -> None:
+        """Gives all blocks back, the tail first."""
+        self.truncate(table, 0)
+        table.committed = 0
+
+    def _key(self, parent: int, adapter: str | None, tokens: Sequence[int], index: int) -> Key:
+        start = index * self.block_size
+        return parent, adapter, tuple(tokens[start : start + self.block_size])
+
+    def _oldest(self) -> int:
+        """The block whose turn it is to be taken; what it held can no longer be found."""
+        block = next(iter(self.free))
+        if self.blocks[block].key is not None:
+            del self.found[self.blocks[block].key]
+            self.blocks[block].key = None
+        return block
+
+    def _name(self, block: int, key: Key) -> None:
+        self.contents += 1
+        self.blocks[block].key, self.blocks[block].number = key, self.contents
+        self.found[key] = block
+
+    def _take(self, block: int, table: Table) -> None:
+        self._hold(block)
+        table.blocks.append(block)
+
+    def _hold(self, block: int) -> None:
+        if self.blocks[block].ref_count == 0:
+            del self.free[block]
+        self.blocks[block].ref_count += 1
+
+    def _drop(self, block: int) -> None:
+        self.blocks[block].ref_count -= 1
+        if self.blocks[block].ref_count == 0:
+            self.free[block] = None
+            if self.blocks[block].key is None:
+                self.free.move_to_end(block, last=False)

@@ -1,0 +1,214 @@
+"""The engine: add requests at any time, and take what they are told, step by step.
+
+    engine = Engine(model, num_blocks=256, decode=tokenizer.decode)
+    engine.add(tokenizer.encode("Once upon a time"), SamplingParameters(max_new_tokens=50))
+    for output in engine.stream():
+        print(output.text, end="", flush=True)
+
+A step: the scheduler says who computes which tokens, the runner computes all of them in one
+forward pass, the sampler draws, and who has ended makes room for who waits. What a request is told
+depends on its tokens, parameters and adapter, and on nobody else in the batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from minitrain.errors import InputError
+from minitrain.inference.cache.blocks import BlockManager
+from minitrain.inference.engine.answer import Answer, Output, draw_answers
+from minitrain.inference.engine.metrics import StepMetrics
+from minitrain.inference.engine.request import Request, Times
+from minitrain.inference.engine.runner import Adapters, Runner
+from minitrain.inference.engine.scheduler import Plan, Scheduler
+from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.streaming import Decode, TextStream
+from minitrain.model.transformer import Transformer
+
+STEPS_KEPT = 10_000  # the newest steps' metrics
+
+
+class Proposer(Protocol):
+    """Who guesses tokens ahead (speculative decoding): all guesses are verified in one pass."""
+
+    def propose(self, request: Request, most: int) -> Sequence[int]:
+        """Up to `most` tokens that may follow `request.tokens`; none is a fine guess too."""
+
+
+class Engine:
+    """`num_blocks` blocks of `block_size` tokens are taken at once; `budget` tokens a step at most,
+    `max_running` requests at once. `steps` has the newest steps' metrics."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        num_blocks: int,
+        block_size: int = 16,
+        budget: int = 512,
+        max_running: int = 64,
+        share_prefixes: bool = True,
+        decode: Decode | None = None,
+        adapters: Adapters | None = None,
+        proposer: Proposer | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.config = model.config
+        self.runner = Runner(model, num_blocks, block_size, adapters)
+        blocks = BlockManager(num_blocks, block_size, share_prefixes)
+        self.scheduler = Scheduler(blocks, budget, max_running)
+        self.decode, self.proposer, self.clock = decode, proposer, clock
+        self.requests: dict[str, Request] = {}
+        self.steps: deque[StepMetrics] = deque(maxlen=STEPS_KEPT)
+        self.added = 0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.requests)
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        parameters: SamplingParameters | None = None,
+        adapter: str | None = None,
+        id: str | None = None,
+    ) -> str:
+        """-> its id. InputError for what can never be served, before anything is computed."""
+        request = self._request(prompt, parameters or SamplingParameters(), adapter, id)
+        self.scheduler.add(request)
+        self._welcome(request)
+        return request.id
+
+    def fork(self, id: str, parameters: SamplingParameters, from_prompt: bool = False) -> str:
+        """A second answer, which goes on from what request `id` has been told, or from its prompt.
+
+        It shares the first one's blocks; the first to write into one gets a copy.
+        """
+        parent = self.requests.get(id)
+        if parent is None:
+            raise InputError(f"request '{id}' is not here, it may have ended: add its tokens")
+        tokens = parent.prompt if from_prompt else parent.tokens
+        child = self._request(tokens, parameters, parent.adapter, None)
+        self.scheduler.fork(parent, child)
+        self._welcome(child)
+        return child.id
+
+    def cancel(self, id: str) -> bool:
+        """Ends a request and frees its blocks; False where it is not here (any more)."""
+        if id not in self.requests:
+            return False
+        self._end(self.requests[id], "cancelled")
+        return True
+
+    def step(self) -> list[Output]:
+        """One forward pass; [] where nobody is here."""
+        began = self.clock()
+        if self.proposer is not None:
+            for request in self.scheduler.running:
+                self._propose(request)
+        plan = self.scheduler.schedule()
+        if not plan.work:
+            return []
+        for work in plan.work:
+            if work.request.times.started is None:
+                work.request.times.started = began
+        sampled, logits = self.runner.run(plan)
+        outputs, right = draw_answers(sampled, logits, self.clock())
+        for work in plan.work:
+            self.scheduler.computed(work, right.get(work.request.id, 0))
+        self._measure(plan, len(outputs), began)
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._end(self.requests[output.id], output.finish_reason)
+        return outputs
+
+    def stream(self) -> Iterator[Output]:
+        """All requests' outputs, until none is left; in between, add and cancel as you like."""
+        while self.busy:
+            for output in self.step():
+                if output.finish_reason or output.id in self.requests:
+                    yield output
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        parameters: SamplingParameters | Sequence[SamplingParameters] | None = None,
+    ) -> list[Answer]:
+        """All prompts' answers, in the prompts' order; one's parameters, or all's."""
+        if parameters is None or isinstance(parameters, SamplingParameters):
+            parameters = [parameters] * len(prompts)
+        answers = {self.add(*each): Answer() for each in zip(prompts, parameters)}
+        for output in self.stream():
+            if output.id in answers:
+                answers[output.id].extend(output)
+        return list(answers.values())
+
+    def _request(
+        self,
+        prompt: Sequence[int],
+        parameters: SamplingParameters,
+        adapter: str | None,
+        id: str | None,
+    ) -> Request:
+        id = f"request-{self.added}" if id is None else id
+        if id in self.requests:
+            raise InputError(f"a request is called '{id}' already: give another id, or none")
+        self._check(prompt, parameters, adapter)
+        text = None if self.decode is None else TextStream(self.decode, prompt, parameters.stop)
+        times = Times(arrived=self.clock())
+        return Request(id, tuple(prompt), parameters, times, adapter, text=text)
+
+    def _check(
+        self, prompt: Sequence[int], parameters: SamplingParameters, adapter: str | None
+    ) -> None:
+        if not prompt:
+            raise InputError("the prompt is empty and one token is needed: begin with bos")
+        vocabulary, longest = self.config.vocab_size, self.config.max_length
+        if odd := [token for token in prompt if not 0 <= token < vocabulary]:
+            raise InputError(
+                f"token {odd[0]} is none of the model's 0 to {vocabulary - 1}: encode the prompt "
+                "with the model's own tokenizer"
+            )
+        if len(prompt) + parameters.max_new_tokens > longest:
+            raise InputError(
+                f"a prompt of {len(prompt)} tokens and an answer of up to "
+                f"{parameters.max_new_tokens} are longer than the {longest} tokens that the model "
+                "can read: shorten one of them"
+            )
+        if parameters.stop and self.decode is None:
+            raise InputError("stop strings need text: give the engine `decode`, or stop_tokens")
+        self.runner.check_adapter(adapter)
+
+    def _welcome(self, request: Request) -> None:
+        self.requests[request.id] = request
+        self.added += 1
+
+    def _propose(self, request: Request) -> None:
+        """Drafts are for requests that lack one token only, and never reach past the answer."""
+        most = request.parameters.max_new_tokens - request.num_told - 1
+        if most > 0 and request.num_computed_tokens == len(request.tokens) - 1:
+            request.drafts = list(self.proposer.propose(request, most))[:most]
+
+    def _end(self, request: Request, reason: str) -> None:
+        request.times.ended = self.clock()
+        self.scheduler.finish(request, reason)
+        del self.requests[request.id]
+
+    def _measure(self, plan: Plan, sampled: int, began: float) -> None:
+        blocks, running = self.scheduler.blocks, self.scheduler.running
+        places = sum(len(request.table.blocks) for request in running) * blocks.block_size
+        self.steps.append(
+            StepMetrics(
+                seconds=self.clock() - began,
+                requests=len(plan.work),
+                tokens=plan.num_tokens,
+                sampled=sampled,
+                waiting=len(self.scheduler.waiting),
+                preemptions=len(plan.preempted),
+                blocks_used=blocks.used,
+                empty_places=places - sum(request.num_computed_tokens for request in running),
+                hit_rate=blocks.hit / max(1, blocks.queried),
+            )
+        )

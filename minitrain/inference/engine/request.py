@@ -1,0 +1,93 @@
+"""A request: its tokens, how many of them are computed, and when what happened to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+
+from minitrain.inference.cache.blocks import Table
+from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.streaming import TextStream
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass
+class Times:
+    """Seconds on the engine's clock."""
+
+    arrived: float
+    started: float | None = None  # its first token was scheduled
+    tokens: list[float] = field(default_factory=list)  # each token's of the answer
+    ended: float | None = None
+
+    @property
+    def queue_seconds(self) -> float | None:
+        return None if self.started is None else self.started - self.arrived
+
+    @property
+    def first_token_seconds(self) -> float | None:
+        """From arrival to the first token (TTFT)."""
+        return self.tokens[0] - self.arrived if self.tokens else None
+
+    @property
+    def between_tokens_seconds(self) -> list[float]:
+        """From each token to the next (ITL)."""
+        return [after - before for before, after in zip(self.tokens, self.tokens[1:])]
+
+    @property
+    def total_seconds(self) -> float | None:
+        return None if self.ended is None else self.ended - self.arrived
+
+
+@dataclass(eq=False)
+class Request:
+    """`tokens` are the prompt's and the answer's; `drafts` are guesses that stand after them.
+
+    All that a scheduler needs is the distance between `num_computed_tokens` and `num_tokens`: it
+    is large for a new prompt, 1 for an answer that goes on, all again after a preemption.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    parameters: SamplingParameters
+    times: Times
+    adapter: str | None = None
+    tokens: list[int] = field(init=False)
+    drafts: list[int] = field(default_factory=list)
+    table: Table = field(default_factory=Table)
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0  # found, not computed, when it was last admitted
+    num_preemptions: int = 0
+    status: Status = Status.WAITING
+    finish_reason: str | None = None  # "length", "stop" or "cancelled"
+    text: TextStream | None = None  # where tokens are decoded
+    generator: torch.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.prompt)
+        self.generator = torch.Generator().manual_seed(self.parameters.seed)
+
+    @property
+    def told(self) -> list[int]:
+        return self.tokens[len(self.prompt) :]
+
+    @property
+    def num_told(self) -> int:
+        return len(self.tokens) - len(self.prompt)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all that is to be computed, drafts among them."""
+        return len(self.tokens) + len(self.drafts)
+
+    @property
+    def most_tokens(self) -> int:
+        """That will ever be in the cache: the answer's last token is never read."""
+        return len(self.prompt) + self.parameters.max_new_tokens - 1

@@ -1,0 +1,188 @@
+"""Who computes how many tokens in the next step: one rule, and no tensors.
+
+    new tokens = num_tokens - num_computed_tokens, as many as budget and blocks allow
+
+There is no prefill phase and no decode phase. A prompt has many new tokens, and gets what is left
+of the budget: that is chunked prefill. An answer has one. A known prefix counts as computed. A
+request that lost its blocks has all its tokens to compute again. Drafts are tokens too.
+
+    budget 8    step 1   A A A A A A A A      A's prompt has 10 tokens
+                step 2   A A B B B B B B      B arrives, with 9
+                step 3   A B B B C C          A answers, B's prompt ends; C arrives
+                step 4   A B C
+
+First come, first served. Who runs comes first, the oldest first; where a block is missing, the
+youngest that runs gives all its blocks back and waits again, in front. So the oldest always goes
+on, and every request ends. After vLLM's v1 scheduler; Yu et al., Orca (OSDI 2022), for scheduling
+by the step; Agrawal et al., Sarathi, arXiv 2308.16369, for chunks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from minitrain.errors import InputError
+from minitrain.inference.cache.blocks import BlockManager, Copies
+from minitrain.inference.engine.request import Request, Status
+
+
+@dataclass(frozen=True)
+class Work:
+    """A request's `tokens` from position `start` on, drafts at their end.
+
+    `samples`: at how many of the last ones the next token is wanted; where the text ends, 1 and
+    1 for each draft, and 0 in the middle of a prompt.
+    """
+
+    request: Request
+    start: int
+    tokens: list[int]
+    samples: int
+
+    @classmethod
+    def of(cls, request: Request, start: int, count: int) -> Work:
+        known = request.tokens[start : start + count]
+        tokens = known + request.drafts[: count - len(known)]
+        at_end = start + count == request.num_tokens
+        return cls(request, start, tokens, 1 + len(request.drafts) if at_end else 0)
+
+    @property
+    def count(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass
+class Plan:
+    """A step's work; `copies` of blocks come before it."""
+
+    work: list[Work] = field(default_factory=list)
+    copies: Copies = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(work.count for work in self.work)
+
+
+class Scheduler:
+    """`budget` tokens a step; `max_running` requests in it."""
+
+    def __init__(self, blocks: BlockManager, budget: int = 512, max_running: int = 64) -> None:
+        if max_running < 1 or budget < max_running:
+            raise InputError(
+                f"a budget of {budget} tokens a step cannot serve {max_running} requests, one "
+                f"token each: give a budget of {max(1, max_running)} or more, or a smaller "
+                "max_running"
+            )
+        self.blocks, self.budget, self.max_running = blocks, budget, max_running
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+
+    def add(self, request: Request) -> None:
+        """InputError for a request that no empty pool could hold to its end."""
+        self._check(request)
+        self.waiting.append(request)
+
+    def schedule(self) -> Plan:
+        """The next step; empty where nobody is here."""
+        plan = Plan()
+        self._go_on(plan)
+        if not plan.preempted:
+            self._admit(plan)
+        return plan
+
+    def _go_on(self, plan: Plan) -> None:
+        """Who runs, the oldest first."""
+        index = 0
+        while index < len(self.running):
+            request = self.running[index]
+            start = request.num_computed_tokens
+            count = min(request.num_tokens - start, self.budget - plan.num_tokens)
+            request.drafts = request.drafts[: max(0, start + count - len(request.tokens))]
+            copies = self.blocks.grow(request.table, start, start + count)
+            if copies is None and request.drafts:
+                request.drafts = []  # a guess is not worth anybody's blocks
+                continue
+            if copies is None:
+                plan.preempted.append(self._preempt())
+                continue  # again, unless it was this one
+            if count:
+                plan.work.append(Work.of(request, start, count))
+                plan.copies += copies
+            index += 1
+
+    def _preempt(self) -> Request:
+        """Of those who run the youngest waits again, without blocks, in front of all others."""
+        request = self.running.pop()
+        self.blocks.release(request.table)
+        request.status, request.num_computed_tokens = Status.WAITING, 0
+        request.drafts, request.num_preemptions = [], request.num_preemptions + 1
+        self.waiting.appendleft(request)
+        return request
+
+    def _admit(self, plan: Plan) -> None:
+        """Who waits, in order, while there is budget, room in the batch, and blocks."""
+        while self.waiting and len(self.running) < self.max_running:
+            request, left = self.waiting[0], self.budget - plan.num_tokens
+            if left == 0:
+                return
+            admitted = self.blocks.admit(request.tokens, request.adapter, left)
+            if admitted is None:
+                assert self.running, "an empty pool cannot hold a request that `add` let in"
+                return
+            request.table, computed = admitted
+            request.num_computed_tokens = request.num_cached_tokens = computed
+            request.status = Status.RUNNING
+            self.running.append(self.waiting.popleft())
+            count = min(request.num_tokens - computed, left)
+            plan.work.append(Work.of(request, computed, count))
+
+    def computed(self, work: Work, right: int = 0) -> None:
+        """After a step, when the request's answer has grown by what was drawn.
+
+        Of its drafts, the first `right` were what was drawn. What the others left in the cache is
+        not counted, and written over.
+        """
+        request = work.request
+        refused = len(request.drafts) - right if work.samples else 0
+        request.num_computed_tokens = work.start + work.count - refused
+        request.drafts = []
+        self.blocks.truncate(request.table, request.num_computed_tokens)
+        self.blocks.commit(
+            request.table, request.tokens, request.adapter, request.num_computed_tokens
+        )
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """`child`, whose tokens are the parent's first ones, goes on from them in the same blocks.
+
+        Where the batch is full, or the parent has no blocks, it waits like any other.
+        """
+        self._check(child)
+        computed = min(parent.num_computed_tokens, len(child.tokens) - 1)
+        if computed == 0 or len(self.running) == self.max_running:
+            self.waiting.append(child)
+            return
+        child.table = self.blocks.fork(parent.table, computed)
+        child.num_computed_tokens = child.num_cached_tokens = computed
+        child.status = Status.RUNNING
+        self.running.append(child)
+
+    def finish(self, request: Request, reason: str) -> None:
+        """Ends it, wherever it is; its blocks are free, and findable."""
+        if request.status is Status.RUNNING:
+            self.running.remove(request)
+            self.blocks.release(request.table)
+        elif request.status is Status.WAITING:
+            self.waiting.remove(request)
+        request.status, request.finish_reason = Status.FINISHED, reason
+
+    def _check(self, request: Request) -> None:
+        needed = self.blocks.blocks_for(request.most_tokens)
+        if needed > self.blocks.num_blocks:
+            raise InputError(
+                f"a prompt of {len(request.prompt)} tokens and an answer of up to "
+                f"{request.parameters.max_new_tokens} need {needed} blocks, and the pool has "
+                f"{self.blocks.num_blocks} of {self.blocks.block_size} tokens: shorten one of "
+                "them, or make the pool larger"
+            )

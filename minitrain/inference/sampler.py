@@ -1,0 +1,83 @@
+"""One token for each of many requests, each by its own parameters and its own generator.
+
+With one generator for all, what a request is told would depend on who else is in its batch and on
+what they draw. Here request and seed alone decide, and a request that is preempted goes on where it
+was: its generator is its own. Greedy rows are one argmax; rows with the same cuts are cut together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from minitrain.inference.logits import cut, draw, penalised
+from minitrain.inference.parameters import SamplingParameters
+
+
+class Asking(Protocol):
+    """What the sampler reads of a request."""
+
+    parameters: SamplingParameters
+    generator: torch.Generator
+    prompt: Sequence[int]
+
+    @property
+    def told(self) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A token; the log probabilities, if they were asked for, are the model's own: before
+    penalties, temperature and cuts."""
+
+    token: int
+    log_probability: float | None = None
+    likeliest: tuple[tuple[int, float], ...] = ()  # (token, log probability), the likeliest first
+
+
+def sample(logits: Tensor, requests: Sequence[Asking]) -> list[Drawn]:
+    """logits (B, V), request b asks for a token of row b."""
+    tokens = _tokens(logits.float(), requests)
+    return [
+        _with_log_probabilities(token, logits[row], request.parameters.log_probabilities)
+        for row, (token, request) in enumerate(zip(tokens, requests))
+    ]
+
+
+def _tokens(logits: Tensor, requests: Sequence[Asking]) -> list[int]:
+    changed = [row for row, request in enumerate(requests) if request.parameters.penalised]
+    if changed:
+        logits = logits.clone()
+        for row in changed:
+            one = requests[row]
+            logits[row] = penalised(logits[row], one.prompt, one.told, one.parameters)
+    tokens = logits.argmax(dim=-1).tolist()
+    for (temperature, *cuts), rows in _alike(requests).items():
+        uniforms = [torch.rand((), generator=requests[row].generator) for row in rows]
+        kept = cut(logits[rows] / temperature, *cuts)
+        for row, token in zip(rows, draw(kept, torch.stack(uniforms).to(kept.device)).tolist()):
+            tokens[row] = token
+    return tokens
+
+
+def _alike(requests: Sequence[Asking]) -> dict[tuple, list[int]]:
+    """The rows that draw, by temperature and cuts."""
+    groups = defaultdict(list)
+    for row, request in enumerate(requests):
+        p = request.parameters
+        if not p.greedy:
+            groups[p.temperature, p.top_k, p.top_p, p.min_p].append(row)
+    return groups
+
+
+def _with_log_probabilities(token: int, logits: Tensor, wanted: int | None) -> Drawn:
+    if wanted is None:
+        return Drawn(token)
+    logs = logits.float().log_softmax(dim=-1)  # (V,)
+    values, tokens = logs.topk(min(wanted, len(logs)))
+    return Drawn(token, float(logs[token]), tuple(zip(tokens.tolist(), values.tolist())))

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import pytest
+
+from minitrain.errors import InputError
+from minitrain.inference.cache.blocks import BlockManager
+from minitrain.inference.engine.request import Status
+from minitrain.inference.engine.scheduler import Scheduler, Work
+
+from .traffic import Server, make_request, random_case, told_alone
+
+CASES = 3000
+
+
+def test_random_traffic_is_answered_as_if_each_request_were_alone():
+    servers = [random_case(seed) for seed in range(CASES)]
+    assert sum(server.preemptions for server in servers) > 1000
+    assert sum(server.scheduler.blocks.hit for server in servers) > 10000
+
+
+class ShowsBug:
+    """A planted mistake must break an invariant, or change an answer, in some random case."""
+
+    def __init__(self, manager=BlockManager, scheduler=Scheduler):
+        self.kinds = {"manager": manager, "scheduler": scheduler}
+
+    def found(self) -> bool:
+        for seed in range(CASES):
+            try:
+                random_case(seed, **self.kinds)
+            except (AssertionError, IndexError, KeyError):
+                return True
+        return False
+
+
+class StaleEntry(BlockManager):
+    """nano-vllm f64d821: a block that is taken for something else stays findable as what it was."""
+
+    def _oldest(self):
+        block = next(iter(self.free))
+        self.blocks[block].key = None
+        return block
+
+
+class KeyWithoutParent(BlockManager):
+    def _key(self, parent, adapter, tokens, index):
+        return super()._key(0, adapter, tokens, index)
+
+
+class KeyWithoutAdapter(BlockManager):
+    """Another adapter's keys and values: what one tenant has computed is read by another."""
+
+    def _key(self, parent, adapter, tokens, index):
+        return super()._key(parent, None, tokens, index)
+
+
+class FullHit(BlockManager):
+    """nano-vllm issue 144: a prompt that is found to its end leaves no token to compute."""
+
+    def match(self, tokens, adapter):
+        return super().match([*tokens, 0], adapter)
+
+
+class WritesToShared(BlockManager):
+    def grow(self, table, written, num_tokens):
+        return super().grow(table, 0, num_tokens)  # as if nothing were half full
+
+
+class PartialBlocksFindable(BlockManager):
+    def commit(self, table, tokens, adapter, written):
+        super().commit(table, tokens, adapter, self.blocks_for(written) * self.block_size)
+
+
+class NeverFreed(BlockManager):
+    def truncate(self, table, num_tokens):
+        keep = self.blocks_for(num_tokens)
+        del table.blocks[keep + 1 :]
+
+
+class CountedBeforeFound(Scheduler):
+    """nano-vllm 77dd709: how much is computed was decided before it was known what is found."""
+
+    def _admit(self, plan):
+        before = len(plan.work)
+        super()._admit(plan)
+        plan.work[before:] = [Work.of(w.request, 0, w.start + w.count) for w in plan.work[before:]]
+
+
+class ResumedIsTakenForAnswering(Scheduler):
+    """nano-vllm issue 144: a preempted request has answered, so it is given one token a step."""
+
+    def _admit(self, plan):
+        before = len(plan.work)
+        super()._admit(plan)
+        plan.work[before:] = [
+            Work.of(w.request, w.request.num_tokens - 1, 1) if w.request.num_told else w
+            for w in plan.work[before:]
+        ]
+
+
+class RefusedDraftsCount(Scheduler):
+    def computed(self, work, right=0):
+        super().computed(work, len(work.request.drafts))
+
+
+class OldestIsPreempted(Scheduler):
+    def _preempt(self):
+        self.running.append(self.running.pop(0))
+        return super()._preempt()
+
+
+class BudgetForgotten(Scheduler):
+    def _go_on(self, plan):
+        own, self.budget = self.budget, 10**6
+        super()._go_on(plan)
+        self.budget = own
+
+
+BUGS = {
+    "f64d821 stale entry": ShowsBug(manager=StaleEntry),
+    "77dd709 counted before found": ShowsBug(scheduler=CountedBeforeFound),
+    "issue 144 full hit": ShowsBug(manager=FullHit),
+    "issue 144 resumed is taken for answering": ShowsBug(scheduler=ResumedIsTakenForAnswering),
+    "key without parent": ShowsBug(manager=KeyWithoutParent),
+    "key without adapter": ShowsBug(manager=KeyWithoutAdapter),
+    "no copy on write": ShowsBug(manager=WritesToShared),
+    "half a block findable": ShowsBug(manager=PartialBlocksFindable),
+    "blocks leak": ShowsBug(manager=NeverFreed),
+    "refused drafts count": ShowsBug(scheduler=RefusedDraftsCount),
+    "the oldest is preempted": ShowsBug(scheduler=OldestIsPreempted),
+    "budget forgotten": ShowsBug(scheduler=BudgetForgotten),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found_by_random_traffic(bug):
+    assert BUGS[bug].found()
+
+
+def test_a_long_prompt_is_computed_in_chunks_beside_who_answers():
+    server = Server.of(num_blocks=40, block_size=4, budget=8, max_running=4)
+    server.add("short", [1, 2], 10)
+    server.step()
+    server.add("long", [0, 1, 2] * 9, 2)
+    plans = server.run()
+    chunks = [[w.count for w in plan.work if w.request.id == "long"] for plan in plans]
+    assert chunks[:4] == [[7], [7], [7], [6]]
+    assert all(plan.work[0].request.id == "short" for plan in plans[:9])  # in every step
+    assert max(plan.num_tokens for plan in plans) == 8
+
+
+def test_of_three_the_youngest_is_preempted_and_all_end_in_order():
+    server = Server.of(num_blocks=6, block_size=2, budget=20, max_running=3)
+    for name in "abc":
+        server.add(name, [ord(name) % 3, 1, 0], 6)
+    plans = server.run()
+    lost = [request.id for plan in plans for request in plan.preempted]
+    assert lost and "a" not in lost
+    assert [request.id for request in server.ended] == ["a", "b", "c"]
+
+
+def test_an_old_request_is_never_starved_by_new_ones():
+    server = Server.of(num_blocks=8, block_size=2, budget=8, max_running=2)
+    server.add("first", [0, 1, 2], 8)
+    for number in range(30):
+        server.add(f"new {number}", [number % 3, 2], 3)
+    server.run()
+    ends = [request.id for request in server.ended]
+    assert ends.index("first") <= 6
+    arrived = ["first", *(f"new {n}" for n in range(30))]
+    assert all(abs(ends.index(name) - place) <= 6 for place, name in enumerate(arrived))
+
+
+@pytest.mark.parametrize("length", [4, 8, 12])
+def test_a_prompt_of_full_blocks_that_is_all_known_still_computes_its_last_token(length):
+    server = Server.of(num_blocks=10, block_size=4)
+    prompt = [n % 3 for n in range(length)]
+    server.add("first", prompt, 3)
+    server.run()
+    again = server.add("again", prompt, 3)
+    first = server.run()[0].work[0]
+    assert (first.start, first.count) == (length - 4, 4)
+    assert again.told == told_alone(tuple(prompt), None, 3)
+
+
+def test_a_preempted_request_finds_what_it_had_computed():
+    server = Server.of(num_blocks=8, block_size=2, budget=20, max_running=2)
+    server.add("old", [0, 1, 1], 10)
+    young = server.add("young", [2, 2, 1], 10)
+    plans = server.run()
+    assert young.num_preemptions > 0
+    again = [
+        w for plan in plans for w in plan.work if w.request is young and w.start and w.count > 1
+    ]
+    assert again, "after a preemption, a part is found, and more than one token computed"
+
+
+def test_drafts_give_way_before_anybody_is_preempted():
+    server = Server.of(num_blocks=4, block_size=2, budget=20, max_running=2)
+    server.add("a", [0, 1, 2], 2)
+    server.add("b", [1, 1, 2], 2)
+    server.step()
+    a = server.scheduler.running[0]
+    a.parameters = type(a.parameters)(6)
+
+    def draft(request):
+        if request is a:
+            request.drafts = [0, 0, 0]
+
+    plan = server.step(draft)
+    assert not plan.preempted and plan.work[0].count == 1
+
+
+def test_forks_share_blocks_until_one_writes():
+    server = Server.of(num_blocks=12, block_size=4)
+    parent = server.add("parent", [0, 1, 2, 0, 1], 6)
+    server.step()
+    server.step()  # 6 tokens computed: one and a half blocks
+    child = make_request("child", parent.tokens, 4)
+    server.scheduler.fork(parent, child)
+    assert child.table.blocks == parent.table.blocks
+    assert server.scheduler.blocks.used == 2
+    plan = server.step()
+    assert len(plan.copies) == 1  # the first to write has a copy, the other the original
+    assert child.table.blocks[0] == parent.table.blocks[0]
+    assert child.table.blocks[1] != parent.table.blocks[1]
+    server.run()
+    assert child.told == told_alone(child.prompt, None, 4)
+    assert parent.told == told_alone(parent.prompt, None, 6)
+
+
+def test_a_fork_from_the_prompt_computes_its_last_token_again():
+    server = Server.of(num_blocks=12, block_size=4)
+    parent = server.add("parent", [0, 1, 2, 0, 1], 6)
+    server.step()
+    server.step()
+    child = make_request("child", list(parent.prompt), 6)
+    server.scheduler.fork(parent, child)
+    plan = server.step()
+    assert [(w.start, w.count) for w in plan.work if w.request is child] == [(4, 1)]
+    server.run()
+    assert child.told == parent.told
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_cancelled_request_leaves_nothing_behind(steps):
+    server = Server.of(num_blocks=6, block_size=2, budget=4, max_running=2)
+    here = [server.add(str(n), [n, 1, 2, 0], 4) for n in range(3)]
+    for _ in range(steps):
+        server.step()
+    for request in here:
+        server.scheduler.finish(request, "cancelled")
+        assert request.status is Status.FINISHED and not request.table.blocks
+    assert server.scheduler.blocks.used == 0
+    assert not server.step().work
+
+
+def test_what_no_pool_could_serve_is_refused_up_front():
+    server = Server.of(num_blocks=4, block_size=2, budget=8)
+    server.add("fits", [0, 1, 2], 6)  # 8 places, as the last token is never read
+    with pytest.raises(InputError, match="3 tokens and an answer of up to 7 need 5 blocks"):
+        server.add("too large", [0, 1, 2], 7)
+    with pytest.raises(InputError, match="cannot serve 8 requests"):
+        Scheduler(BlockManager(4, 2), budget=4, max_running=8)
+    server.run()
+    assert [request.id for request in server.ended] == ["fits"]

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from minitrain.errors import InputError
+from minitrain.inference.logits import cut, draw, penalised
+from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.sampling import next_token_probabilities
+
+
+def random_logits(rows: int, vocabulary: int, seed: int) -> torch.Tensor:
+    return torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    top_k=st.none() | st.integers(1, 30),
+    top_p=st.none() | st.floats(0.01, 1.0),
+    min_p=st.none() | st.floats(0.01, 1.0),
+    seed=st.integers(0, 999),
+)
+def test_cuts_are_transformers_one_after_the_other(top_k, top_p, min_p, seed):
+    logits = random_logits(4, 25, seed)
+    theirs = logits.clone()
+    if top_k is not None:
+        theirs = TopKLogitsWarper(top_k)(None, theirs)
+    if top_p is not None:
+        theirs = TopPLogitsWarper(top_p)(None, theirs)
+    if min_p is not None:
+        theirs = MinPLogitsWarper(min_p)(None, theirs)
+    assert torch.equal(cut(logits, top_k, top_p, min_p), theirs)
+
+
+@pytest.mark.parametrize("top_k", [None, 3, 99])
+@pytest.mark.parametrize("top_p", [None, 0.5, 1.0])
+def test_cuts_are_the_naive_version(top_k, top_p):
+    logits = random_logits(3, 11, 0)
+    ours = cut(logits / 0.8, top_k, top_p).softmax(dim=-1)
+    for row, naive in zip(ours, logits):
+        torch.testing.assert_close(row, next_token_probabilities(naive, 0.8, top_k, top_p))
+
+
+def test_top_p_counts_what_top_k_has_left():
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    # of 0.4 and 0.3 the first has 0.57: it reaches 0.5 alone, which of all four it does not
+    assert (cut(logits, top_k=2, top_p=0.5) > -torch.inf).sum() == 1
+    assert (cut(logits, top_p=0.5) > -torch.inf).sum() == 2
+
+
+def test_the_likeliest_is_always_kept():
+    logits = random_logits(5, 9, 3)
+    for kept in (cut(logits, top_p=1e-9), cut(logits, top_k=1), cut(logits, min_p=1.0)):
+        assert torch.equal(kept.argmax(-1), logits.argmax(-1))
+        assert ((kept > -torch.inf).sum(-1) == 1).all()
+
+
+@pytest.mark.parametrize("penalty", [0.7, 1.3])
+def test_the_repetition_penalty_is_transformers(penalty):
+    logits, prompt, told = random_logits(1, 20, 4), [3, 5, 3], [7, 7]
+    theirs = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([prompt + told]), logits)
+    ours = penalised(logits[0], prompt, told, SamplingParameters(repetition_penalty=penalty))
+    assert torch.equal(ours, theirs[0])
+
+
+def test_presence_and_frequency_count_the_answer_alone():
+    logits = torch.zeros(6)
+    parameters = SamplingParameters(presence_penalty=0.5, frequency_penalty=0.25)
+    found = penalised(logits, [0, 1], [1, 3, 3], parameters)
+    assert found.tolist() == [0, -0.75, 0, -1.0, 0, 0]
+    assert penalised(logits, [0, 1], [], parameters).tolist() == [0] * 6
+    assert logits.tolist() == [0] * 6  # the model's own are left alone
+
+
+def test_draws_follow_the_probabilities_and_never_take_what_was_cut():
+    logits = torch.tensor([2.0, -torch.inf, 1.0, 0.0, -torch.inf])
+    uniforms = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
+    drawn = draw(logits.expand(len(uniforms), -1), uniforms)
+    found = torch.bincount(drawn, minlength=5) / len(uniforms)
+    assert (found - logits.softmax(0)).abs().max() < 0.01
+    assert found[1] == found[4] == 0
+    edges = torch.tensor([0.0, 1 - 2**-24])
+    assert draw(logits.expand(2, -1), edges).tolist() == [0, 3]
+    assert draw(torch.tensor([[-torch.inf, 0.0, -torch.inf]]), torch.zeros(1)).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_new_tokens": 0},
+        {"temperature": -0.1},
+        {"top_k": 0},
+        {"top_p": 0.0},
+        {"min_p": 1.5},
+        {"repetition_penalty": 0},
+        {"presence_penalty": 3},
+        {"frequency_penalty": -3},
+        {"stop": ("",)},
+        {"log_probabilities": -1},
+    ],
+)
+def test_impossible_parameters_are_named(options):
+    with pytest.raises(InputError, match=next(iter(options))):
+        SamplingParameters(**options)
+
+
+def test_one_stop_string_needs_no_tuple():
+    assert SamplingParameters(stop="end").stop == ("end",)
