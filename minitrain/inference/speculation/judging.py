@@ -77,8 +77,12 @@ def _judge_drawn(cases: Sequence[Case]) -> list[Verdict]:
     q = _filled([case.draft.probabilities for case in cases])  # (B, g, V)
     drafts = _filled([torch.tensor(case.draft.tokens) for case in cases])  # (B, g)
     lengths = torch.tensor([len(case.draft.tokens) for case in cases])
-    coins = torch.stack([case.chance.coins(drafts.shape[1] + 1) for case in cases])  # (B, g + 1)
-    tokens, kept = verify(p, q, drafts, coins, lengths)
+    uniforms = [case.chance.coins(len(case.draft.tokens) + 1) for case in cases]
+    coins, last = (
+        _filled([own[:-1] for own in uniforms]),
+        torch.stack([own[-1:] for own in uniforms]),
+    )
+    tokens, kept = verify(p, q, drafts, torch.cat((coins, last), dim=1), lengths)
     return [
         Verdict(list(range(count)), row[: count + 1])
         for row, count in zip(tokens.tolist(), kept.tolist())

@@ -1,13 +1,13 @@
 """How long a draft should be: as long as its last token still pays.
 
 After a round of g drafts of which k were kept, the target has looked at k + 1 of them (k kept, one
-not), or at all g. Of those looked at, the kept ones estimate the acceptance a; older rounds count
+not), or at all g. Of those looked at, the kept ones estimate the acceptance a; older ones count
 less, as a text has easy and hard stretches:
 
-    a = (m·prior + Σ 0.9^age·kept) / (m + Σ 0.9^age·looked at)
+    a = (m·prior + Σ 0.9^age·kept) / (m + Σ 0.9^age)          over all drafts looked at
 
 and the length is the one that formula.py says is fastest, at what a draft and a pass over g + 1
-tokens were measured to cost. Where that is 0 nothing is drafted, the old rounds fade, a goes back
+tokens were measured to cost. Where that is 0 nothing is drafted, the old ones fade, a goes back
 to its prior, and drafts are tried again. It depends on the text alone and on no clock, so that the
 same chance writes the same text.
 
@@ -89,8 +89,12 @@ class AdaptiveLength:
         return best_length(self.acceptance(key), self.costs.draft, self.most, cost)
 
     def observe(self, key: Hashable, drafted: int, kept: int) -> None:
-        before, looked_at = (self.fade * value for value in self.seen.get(key, (0.0, 0.0)))
-        self.seen[key] = before + kept, looked_at + min(kept + 1, drafted)
+        before, looked_at = self.seen.get(key, (0.0, 0.0))
+        if drafted == 0:
+            self.seen[key] = self.fade * before, self.fade * looked_at
+        for place in range(min(kept + 1, drafted)):
+            before, looked_at = self.fade * before + (place < kept), self.fade * looked_at + 1
+            self.seen[key] = before, looked_at
 
     def forget(self, key: Hashable) -> None:
         self.seen.pop(key, None)

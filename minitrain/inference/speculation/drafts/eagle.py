@@ -51,6 +51,7 @@ class EagleLayer(nn.Module):
         self.outer = nn.Parameter(rows.clone())  # (V', D)
         self.register_buffer("shortlist", shortlist)
         self.register_buffer("own", rows.clone())
+        self.to(rows)
         self.embedding = [target.embed]  # in a list: it is the target's, and not trained
 
     def forward(self, tokens: Tensor, hidden: Tensor, reader: DenseReader | None = None) -> Tensor:

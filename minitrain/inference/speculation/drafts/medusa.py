@@ -39,7 +39,7 @@ class MedusaHeads(nn.Module):
         rows = target.head.weight.detach()[shortlist]  # (V', D)
         self.register_buffer("shortlist", shortlist)
         self.register_buffer("own", rows.clone())
-        self.inner = nn.Parameter(torch.zeros(heads, rows.shape[1], rows.shape[1]))
+        self.inner = nn.Parameter(rows.new_zeros(heads, rows.shape[1], rows.shape[1]))
         self.outer = nn.Parameter(rows.repeat(heads, 1, 1))  # (K, V', D)
 
     def forward(self, hidden: Tensor) -> Tensor:

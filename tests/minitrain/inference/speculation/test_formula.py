@@ -63,6 +63,22 @@ def test_acceptance_is_what_verification_keeps():
     assert acceptance(torch.eye(2)[0], torch.eye(2)[1]) == 0
 
 
+def test_where_acceptance_is_alike_everywhere_the_formula_counts_the_tokens_of_a_pass():
+    p, q = torch.randn(2, 6, generator=torch.Generator().manual_seed(2)).softmax(dim=-1)
+    passes, g, generator = 50_000, 4, torch.Generator().manual_seed(3)
+    drafts = torch.multinomial(q, passes * g, replacement=True, generator=generator)
+    uniforms = torch.rand(passes, g + 1, generator=generator)
+    p_rows, q_rows = p.expand(passes, g + 1, 6), q.expand(passes, g, 6)
+    tokens = verify(p_rows, q_rows, drafts.view(passes, g), uniforms)[1] + 1.0
+    expected = expected_tokens(float(acceptance(p, q)), g)
+    assert tokens.mean() == pytest.approx(expected, abs=4 * float(tokens.std()) / passes**0.5)
+
+
+def test_where_it_is_not_the_mean_acceptance_says_too_little():
+    """Half of the texts are easy (0.9), half hard (0.3): E of the mean is below the mean of E."""
+    assert expected_tokens(0.6, 4) < (expected_tokens(0.9, 4) + expected_tokens(0.3, 4)) / 2
+
+
 def test_impossible_numbers_are_named():
     with pytest.raises(InputError, match="no probability"):
         expected_tokens(1.1, 2)

@@ -24,7 +24,10 @@ def test_a_node_reads_itself_and_its_way_from_the_text():
 @pytest.mark.parametrize(
     ("own", "path"),
     [
-        ([5, 7, 0, 8, 0, 9], [0, 2, 4]),  # after the text 5, after it 7, after that 8: all of a branch
+        (
+            [5, 7, 0, 8, 0, 9],
+            [0, 2, 4],
+        ),  # after the text 5, after it 7, after that 8: all of a branch
         ([5, 6, 7, 8, 8, 8], [0, 1]),  # after node 1 the target says 7, which is no child of it
         ([5, 8, 8, 8, 8, 8], [0]),  # 8 is in the tree, but not under node 0
         ([6, 6, 6, 6, 6, 6], []),
@@ -42,7 +45,8 @@ def test_rivals_share_the_probability_of_their_parent():
     tokens, parents, found = (1, 2, 0, 1), (-1, -1, 0, 1), torch.zeros(3, 3)
     after = [0, *tokens]
     own = torch.stack(
-        [torch.multinomial(p[t], draws, replacement=True, generator=generator) for t in after], dim=1
+        [torch.multinomial(p[t], draws, replacement=True, generator=generator) for t in after],
+        dim=1,
     )
     for row in own.tolist():
         path = walk(tokens, parents, row)
@@ -60,7 +64,8 @@ def test_the_best_tree_is_the_best_of_all_trees():
 
     def worth(paths):
         return sum(
-            torch.tensor([float(accuracy[d, r]) for d, r in enumerate(path)]).prod() for path in paths
+            torch.tensor([float(accuracy[d, r]) for d, r in enumerate(path)]).prod()
+            for path in paths
         )
 
     every = [path for size in (1, 2) for path in product(range(3), repeat=size)]

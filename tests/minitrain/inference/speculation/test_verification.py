@@ -32,7 +32,9 @@ def p_value(counts: torch.Tensor, expected: torch.Tensor) -> float:
         return 0.0
     expected = expected[possible].double() * counts.sum()
     chi2 = ((counts[possible] - expected) ** 2 / expected).sum()
-    return float(torch.special.gammaincc(torch.tensor((len(expected) - 1) / 2.0).double(), chi2 / 2))
+    return float(
+        torch.special.gammaincc(torch.tensor((len(expected) - 1) / 2.0).double(), chi2 / 2)
+    )
 
 
 def ours(p, q, drafts, generator):
@@ -98,7 +100,10 @@ WRONG = {
         by_rule, lambda p, q, x, u: u * of(p, x) < of(q, x), positive_part
     ),
 }
-RIGHT = {"ours": ours, "the same by the loop of the wrong ones": partial(by_rule, ratio, positive_part)}
+RIGHT = {
+    "ours": ours,
+    "the same by the loop of the wrong ones": partial(by_rule, ratio, positive_part),
+}
 
 
 def first_tokens(rule, count: int, length: int, target=TARGET, draft=DRAFT) -> torch.Tensor:
@@ -116,7 +121,9 @@ def first_tokens(rule, count: int, length: int, target=TARGET, draft=DRAFT) -> t
         p.append(target[at])
         tokens, kept = rule(torch.stack(p, 1), torch.stack(q, 1), torch.stack(drafts, 1), generator)
         columns = written[short][:, None] + torch.arange(length + 1)
-        text[short.nonzero(), columns] = torch.where(tokens < 0, text[short.nonzero(), columns], tokens)
+        text[short.nonzero(), columns] = torch.where(
+            tokens < 0, text[short.nonzero(), columns], tokens
+        )
         last[short] = tokens.gather(1, kept[:, None])[:, 0]
         written[short] += kept + 1
     return text[:, :count]
