@@ -1,0 +1,172 @@
+"""Speculation at batch 1, greedy: beside transformers' own, and beside writing without drafts.
+
+stories15M writes a story, and one that was told already again; where it is not cached, a model of
+random weights stands in. Before anything is timed, both must have written the same tokens. Beside
+"without drafts" the name has the ratio that the formula expects, from the acceptance on the
+target's own greedy text and from measured costs (`inference/speculation/formula.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import torch
+from torch import nn
+
+import minitrain
+from minitrain.bench.case import OURS, PEER, Case, from_transformers
+from minitrain.bench.training import as_llama
+from minitrain.data.assets.fetch import fetch, is_cached
+from minitrain.inference.cached import generate_cached
+from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.speculation.drafts.model import DraftModel
+from minitrain.inference.speculation.drafts.ngram import NGram
+from minitrain.inference.speculation.drafts.self_draft import first_layers, quantized_draft
+from minitrain.inference.speculation.formula import speed_up
+from minitrain.inference.speculation.measured import measure_acceptance, measure_costs
+from minitrain.inference.speculation.proposer import Proposer
+from minitrain.inference.speculation.writing import speculate
+from minitrain.measure.clock import Comparison, compare
+from minitrain.model.config import preset
+from minitrain.model.hub.llama2c import load_llama2c
+from minitrain.model.transformer import Transformer, build
+
+LENGTH = 4
+WITHOUT = f"minitrain {minitrain.__version__} without drafts"
+GREEDY = SamplingParameters(max_new_tokens=2**10)
+COST_REASON = (
+    "the draft reads too much for what is kept of it: its norms, its head and Python's own time do "
+    "not shrink with its bits or layers, and a pass over 5 tokens costs a CPU more than one over 1"
+)
+FEW_REASON = "a new story hardly repeats itself, and a draft that is dropped was read for nothing"
+PEER_REASON = "both read the same tokens in as many passes: what is left is each one's own loop"
+
+DRAFTS: dict[str, Callable[[Transformer], Transformer]] = {
+    "int8": lambda target: quantized_draft(target, "int8"),
+    "int4-g32": lambda target: quantized_draft(target, "int4-g32"),
+    "5 of 6 layers": lambda target: first_layers(target, target.config.layers - 1),
+}
+
+
+def cases(repeats: int = 7, tokens: int = 96, model: str | None = None) -> list[Case]:
+    """`model`: stories15M, or a preset's name; None: what is here."""
+    name = model or ("stories15M" if is_cached("stories15M") else "10M")
+    theirs = f"transformers {from_transformers('speculation', 'transformers').__version__}"
+    own, lookup = partial(_without, name, tokens, repeats), partial(_lookup, name, tokens, repeats)
+    title = f"{name}, {tokens} tokens, "
+    return [
+        *(
+            Case(
+                f"{title}{draft} draft (formula {_expected(name, tokens, draft):.2f})",
+                WITHOUT,
+                partial(own, draft),
+                COST_REASON,
+            )
+            for draft in DRAFTS
+        ),
+        Case(f"{title}n-grams", WITHOUT, partial(own, "n-grams"), FEW_REASON),
+        Case(f"{title}n-grams, told again", WITHOUT, partial(own, "n-grams", again=True), FEW_REASON),
+        Case(
+            f"{title}5 of 6 layers draft",
+            f"assistant_model of {theirs}",
+            partial(_assistant, name, tokens, repeats),
+            PEER_REASON,
+        ),
+        *(
+            Case(
+                f"{title}n-grams{', told again' if again else ''}",
+                f"prompt_lookup_num_tokens of {theirs}",
+                partial(lookup, again),
+                PEER_REASON,
+            )
+            for again in (False, True)
+        ),
+    ]
+
+
+@lru_cache
+def _story(name: str, tokens: int, again: bool = False) -> tuple[Transformer, list[int], list[int]]:
+    """Model, prompt, and what it writes without drafts."""
+    if name == "stories15M":
+        model, tokenizer = load_llama2c(fetch("stories15M"))
+        prompt = tokenizer.encode("Once upon a time")
+    else:
+        model, prompt = build(preset(name)), [1, 2, 3]
+    model.requires_grad_(False)
+    told = generate_cached(model, prompt, tokens, temperature=0)
+    if again:
+        prompt = [*prompt, *told, *prompt, *told[:8]]
+        told = generate_cached(model, prompt, tokens, temperature=0)
+    return model, prompt, told
+
+
+@lru_cache
+def _proposer(name: str, tokens: int, draft: str) -> Proposer:
+    if draft == "n-grams":
+        return NGram()
+    return DraftModel(DRAFTS[draft](_story(name, tokens)[0]))
+
+
+def _expected(name: str, tokens: int, draft: str) -> float:
+    """Seconds over those without drafts, by the formula."""
+    target, prompt, told = _story(name, tokens)
+    proposer = _proposer(name, tokens, draft)
+    kept = measure_acceptance(target, proposer.model, torch.tensor([[*prompt, *told]]), GREEDY)
+    costs = measure_costs(target, proposer, [*prompt, *told], LENGTH)
+    acceptance = float(kept[0, len(prompt) - 1 : -1].mean())
+    return 1 / speed_up(acceptance, LENGTH, costs.draft, costs.passes[LENGTH])
+
+
+def _measured(
+    name: str, tokens: int, repeats: int, draft: str, peer: Callable[[], list[int]], again: bool
+) -> Comparison:
+    target, prompt, told = _story(name, tokens, again)
+    proposer, parameters = _proposer(name, tokens, draft), SamplingParameters(tokens)
+
+    def ours() -> list[int]:
+        return speculate(target, proposer, [prompt], parameters, LENGTH)[0].told
+
+    assert ours() == peer() == told, f"{draft} and its peer write two texts"
+    return compare({OURS: ours, PEER: peer}, repeats, warmup=1)
+
+
+def _without(name: str, tokens: int, repeats: int, draft: str, again: bool = False) -> Comparison:
+    target, prompt, _ = _story(name, tokens, again)
+    peer = partial(generate_cached, target, prompt, tokens, temperature=0)
+    return _measured(name, tokens, repeats, draft, peer, again)
+
+
+def _assistant(name: str, tokens: int, repeats: int) -> Comparison:
+    """The same draft on both sides, of the same length."""
+    draft = "5 of 6 layers"
+    assistant = as_llama(_proposer(name, tokens, draft).model).eval()
+    assistant.generation_config.num_assistant_tokens = LENGTH
+    assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    assistant.generation_config.assistant_confidence_threshold = 0.0
+    peer = _peer(name, tokens, False, assistant_model=assistant)
+    return _measured(name, tokens, repeats, draft, peer, False)
+
+
+def _lookup(name: str, tokens: int, repeats: int, again: bool) -> Comparison:
+    peer = _peer(name, tokens, again, prompt_lookup_num_tokens=LENGTH)
+    return _measured(name, tokens, repeats, "n-grams", peer, again)
+
+
+def _peer(name: str, tokens: int, again: bool, **how: int | nn.Module) -> Callable[[], list[int]]:
+    target, prompt, _ = _story(name, tokens, again)
+    llama, read = as_llama(target).eval(), torch.tensor([prompt])
+
+    def generate() -> list[int]:
+        out = llama.generate(
+            read,
+            attention_mask=torch.ones_like(read),
+            max_new_tokens=tokens,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+            **how,
+        )
+        return out[0, len(prompt) :].tolist()
+
+    return generate
