@@ -1,5 +1,5 @@
-"""`python -m minitrain COMMAND`: lab, train, finetune, merge, export, quantize, grade, build,
-bench, plan, doctor, assets."""
+"""`python -m minitrain COMMAND`: lab, train, finetune, merge, export, quantize, generate,
+grade, build, bench, plan, doctor, assets."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from minitrain.commands.doctor import doctor
 from minitrain.commands.export import export
 from minitrain.commands.finetune.command import finetune
 from minitrain.commands.finetune.options import FinetuneOptions
+from minitrain.commands.generate.command import generate
 from minitrain.commands.grade import grade
 from minitrain.commands.kinds import typed
 from minitrain.commands.lab import lab
@@ -39,7 +40,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (lab, merge, export, quantize, grade, build, bench, doctor, assets):
+for command in (lab, merge, export, quantize, generate, grade, build, bench, doctor, assets):
     app.command()(typed(command))
 app.command()(typed(train, TrainOptions))
 app.command()(typed(finetune, FinetuneOptions))

@@ -65,6 +65,8 @@ class PagePool:
         self.free = list(range(pages - 1, ZERO_PAGE, -1))
         self.capacity = len(self.free)
         self.known: dict[str, Factors] = {}
+        self.added = 0
+        self.numbers: dict[str, int] = {}  # the how-manieth to be added: a name may come again
         self.table: OrderedDict[str, list[int]] = OrderedDict()  # used longest ago first
         self.hits = self.misses = self.evictions = 0
 
@@ -98,6 +100,8 @@ class PagePool:
                     f"model {wanted[0]} to {wanted[1]}: it belongs to another model"
                 )
         self.known[name] = factors
+        self.added += 1
+        self.numbers[name] = self.added
 
     def remove(self, name: str) -> None:
         """Forgets an adapter, in pages or not."""
@@ -106,12 +110,16 @@ class PagePool:
             self._leave(name)
         del self.known[name]
 
+    def ranks(self, names: Collection[str]) -> int:
+        """That these have together; InputError for a name that is not known."""
+        for name in names:
+            self._check_known(name)
+        return sum(self.known[name].rank for name in set(names))
+
     def ensure(self, names: Collection[str]) -> None:
         """All of these are in pages when it returns; none of them leaves for another."""
         names = list(dict.fromkeys(names))
-        for name in names:
-            self._check_known(name)
-        needed = sum(self.known[name].rank for name in names)
+        needed = self.ranks(names)
         if needed > self.capacity:
             raise InputError(
                 f"the {len(names)} adapters of this batch have {needed} ranks together, and the "

@@ -19,7 +19,7 @@ Shapes: B rows  T tokens  I, O features in and out  R rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +104,15 @@ class AdapterBank:
 
     def remove(self, name: str) -> None:
         self.pool.remove(name)
+
+    def number(self, name: str) -> int:
+        """Of the adapter that is called so now; InputError where there is none."""
+        self.pool.ranks([name])
+        return self.pool.numbers[name]
+
+    def fits(self, names: Collection[str]) -> bool:
+        """Whether there are pages for all of these in one batch."""
+        return self.pool.ranks(names) <= self.pool.capacity
 
     @contextmanager
     def rows(self, names: Sequence[str | None]) -> Iterator[None]:

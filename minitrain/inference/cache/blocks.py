@@ -20,12 +20,12 @@ No tensors here. Paper: Kwon et al., PagedAttention, arXiv 2309.06180, sections 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from minitrain.errors import InputError
 
-Key = tuple[int, "str | None", tuple[int, ...]]  # parent's number, adapter, tokens
+Key = tuple[int, Hashable, tuple[int, ...]]  # parent's number, adapter, tokens
 Copies = list[tuple[int, int]]  # blocks to copy, from and to, before anything is written
 ROOT = 0  # the parent of first blocks
 
@@ -71,7 +71,7 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def admit(
-        self, tokens: Sequence[int], adapter: str | None, most: int
+        self, tokens: Sequence[int], adapter: Hashable, most: int
     ) -> tuple[Table, int] | None:
         """Room for a text's beginning: what is known of it, and `most` tokens more at most.
 
@@ -90,7 +90,7 @@ class BlockManager:
         self.hit += computed
         return table, computed
 
-    def match(self, tokens: Sequence[int], adapter: str | None) -> list[int]:
+    def match(self, tokens: Sequence[int], adapter: Hashable) -> list[int]:
         """The blocks that hold the longest known beginning, in full blocks."""
         matched: list[int] = []
         parent = ROOT
@@ -122,9 +122,7 @@ class BlockManager:
         self.blocks[source].ref_count -= 1
         return [(source, own.blocks[0])]
 
-    def commit(
-        self, table: Table, tokens: Sequence[int], adapter: str | None, written: int
-    ) -> None:
+    def commit(self, table: Table, tokens: Sequence[int], adapter: Hashable, written: int) -> None:
         """Makes the blocks findable that the first `written` tokens fill, once they are computed.
 
         Where another text has computed the same block in the meantime, one of the two is enough.
@@ -160,7 +158,7 @@ class BlockManager:
         self.truncate(table, 0)
         table.committed = 0
 
-    def _key(self, parent: int, adapter: str | None, tokens: Sequence[int], index: int) -> Key:
+    def _key(self, parent: int, adapter: Hashable, tokens: Sequence[int], index: int) -> Key:
         start = index * self.block_size
         return parent, adapter, tuple(tokens[start : start + self.block_size])
 

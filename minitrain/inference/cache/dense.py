@@ -12,6 +12,7 @@ Shapes: L layers  B rows  T new tokens  K key/value heads  S room a row  C head 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from einops import rearrange
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.inference.forward import forward_new
+from minitrain.inference.forward import Reader, forward_new
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
 
@@ -91,6 +92,10 @@ class DenseCache:
                 "a tree of tokens cannot be read through a sliding window: give them one by one"
             )
         return DenseReader(self, new, positions, seen)
+
+    def grow(self, new: int) -> None:
+        """After a pass: each row holds `new` tokens more."""
+        self.lengths = [length + new for length in self.lengths]
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Row b keeps its first `lengths[b]` tokens."""
@@ -168,22 +173,34 @@ class DenseReader:
         )
 
 
+class RowCache(Protocol):
+    """A cache of as many rows as the batch has: dense, in few bits, or a ring."""
+
+    lengths: Sequence[int]
+
+    def reader(self, new: int) -> Reader: ...
+
+    def grow(self, new: int) -> None: ...
+
+
 def read_on(
     model: Transformer,
     tokens: Tensor,
-    cache: DenseCache,
+    cache: RowCache,
     positions: Tensor | None = None,
     seen: Tensor | None = None,
 ) -> Tensor:
     """tokens (B, T), read after what each row holds -> hidden (B, T, D); the rows grow by T.
 
-    Rows of a batch that are shorter are filled up at their ends, and cut by `truncate` afterwards.
+    Of a dense cache, rows that are shorter are filled up at their ends, and cut by `truncate`
+    afterwards; a tree's `positions` and `seen` are for it alone.
     """
     if len(tokens) != len(cache.lengths):
         raise InputError(
             f"the batch has {len(tokens)} rows and the cache {len(cache.lengths)}: make one for "
             "each batch"
         )
-    hidden = forward_new(model, tokens, cache.reader(tokens.shape[1], positions, seen))
-    cache.lengths = [length + tokens.shape[1] for length in cache.lengths]
+    tree = () if positions is None and seen is None else (positions, seen)
+    hidden = forward_new(model, tokens, cache.reader(tokens.shape[1], *tree))
+    cache.grow(tokens.shape[1])
     return hidden

@@ -58,11 +58,14 @@ class Engine:
         self.config = model.config
         self.runner = Runner(model, num_blocks, block_size, adapters)
         blocks = BlockManager(num_blocks, block_size, share_prefixes)
-        self.scheduler = Scheduler(blocks, budget, max_running)
+        fit = None if adapters is None else adapters.fits
+        self.scheduler = Scheduler(blocks, budget, max_running, fit)
+        self.adapters = adapters
         self.decode, self.proposer, self.clock = decode, proposer, clock
         self.requests: dict[str, Request] = {}
         self.steps: deque[StepMetrics] = deque(maxlen=STEPS_KEPT)
         self.added = 0
+        self.cancelled: set[str] = set()  # since the last step
 
     @property
     def busy(self) -> bool:
@@ -99,12 +102,14 @@ class Engine:
         """Ends a request and frees its blocks; False where it is not here (any more)."""
         if id not in self.requests:
             return False
+        self.cancelled.add(id)
         self._end(self.requests[id], "cancelled")
         return True
 
     def step(self) -> list[Output]:
         """One forward pass; [] where nobody is here."""
         began = self.clock()
+        self.cancelled.clear()
         if self.proposer is not None:
             for request in self.scheduler.running:
                 self._propose(request)
@@ -128,7 +133,7 @@ class Engine:
         """All requests' outputs, until none is left; in between, add and cancel as you like."""
         while self.busy:
             for output in self.step():
-                if output.finish_reason or output.id in self.requests:
+                if output.id not in self.cancelled:
                     yield output
 
     def generate(
@@ -155,14 +160,21 @@ class Engine:
         id = f"request-{self.added}" if id is None else id
         if id in self.requests:
             raise InputError(f"a request is called '{id}' already: give another id, or none")
-        self._check(prompt, parameters, adapter)
+        self._check(prompt, parameters)
         text = None if self.decode is None else TextStream(self.decode, prompt, parameters.stop)
         times = Times(arrived=self.clock())
-        return Request(id, tuple(prompt), parameters, times, adapter, text=text)
+        key = self._adapter_key(adapter)
+        return Request(id, tuple(prompt), parameters, times, adapter, key, text=text)
 
-    def _check(
-        self, prompt: Sequence[int], parameters: SamplingParameters, adapter: str | None
-    ) -> None:
+    def _adapter_key(self, name: str | None) -> tuple[str, int] | None:
+        """A name may be given to another adapter later, whose keys and values are others."""
+        if name is None:
+            return None
+        if self.adapters is None:
+            raise InputError(f"adapter '{name}' was asked for: give the engine an AdapterBank")
+        return name, self.adapters.number(name)
+
+    def _check(self, prompt: Sequence[int], parameters: SamplingParameters) -> None:
         if not prompt:
             raise InputError("the prompt is empty and one token is needed: begin with bos")
         vocabulary, longest = self.config.vocab_size, self.config.max_length
@@ -179,7 +191,6 @@ class Engine:
             )
         if parameters.stop and self.decode is None:
             raise InputError("stop strings need text: give the engine `decode`, or stop_tokens")
-        self.runner.check_adapter(adapter)
 
     def _welcome(self, request: Request) -> None:
         self.requests[request.id] = request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -59,6 +60,7 @@ class Request:
     parameters: SamplingParameters
     times: Times
     adapter: str | None = None
+    adapter_key: Hashable = None  # that its prefixes are found by, the adapter's name unless given
     tokens: list[int] = field(init=False)
     drafts: list[int] = field(default_factory=list)
     table: Table = field(default_factory=Table)
@@ -72,6 +74,8 @@ class Request:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
+        if self.adapter_key is None:
+            self.adapter_key = self.adapter
         self.generator = torch.Generator().manual_seed(self.parameters.seed)
 
     @property

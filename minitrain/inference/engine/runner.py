@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from minitrain.errors import InputError
 from minitrain.inference.cache.paged import PagedCache, Part, batching_order
 from minitrain.inference.engine.scheduler import Plan, Work
 from minitrain.inference.forward import forward_new
@@ -17,7 +16,11 @@ from minitrain.model.transformer import Transformer
 
 
 class Adapters(Protocol):
-    """What `finetuning.many.rows.AdapterBank` does: within, row i has adapter `names[i]`."""
+    """What the engine needs of `finetuning.many.rows.AdapterBank`."""
+
+    def number(self, name: str) -> int: ...
+
+    def fits(self, names: Collection[str]) -> bool: ...
 
     def rows(self, names: Sequence[str | None]) -> AbstractContextManager[None]: ...
 
@@ -56,10 +59,6 @@ class Runner:
                 rows += range(row - work.samples, row)
         with self._rows([adapters[row] for row in rows]):
             return sampled, self.model.head(hidden[rows])[:, 0]  # (M, V)
-
-    def check_adapter(self, name: str | None) -> None:
-        if name is not None and self.adapters is None:
-            raise InputError(f"adapter '{name}' was asked for: give the engine an AdapterBank")
 
     def _rows(self, names: Sequence[str | None]) -> AbstractContextManager[None]:
         return nullcontext() if self.adapters is None else self.adapters.rows(names)

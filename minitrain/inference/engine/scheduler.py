@@ -20,6 +20,7 @@ by the step; Agrawal et al., Sarathi, arXiv 2308.16369, for chunks.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from minitrain.errors import InputError
@@ -66,9 +67,15 @@ class Plan:
 
 
 class Scheduler:
-    """`budget` tokens a step; `max_running` requests in it."""
+    """`budget` tokens a step; `max_running` requests in it, if their adapters fit together."""
 
-    def __init__(self, blocks: BlockManager, budget: int = 512, max_running: int = 64) -> None:
+    def __init__(
+        self,
+        blocks: BlockManager,
+        budget: int = 512,
+        max_running: int = 64,
+        adapters_fit: Callable[[set[str]], bool] | None = None,
+    ) -> None:
         if max_running < 1 or budget < max_running:
             raise InputError(
                 f"a budget of {budget} tokens a step cannot serve {max_running} requests, one "
@@ -76,6 +83,7 @@ class Scheduler:
                 "max_running"
             )
         self.blocks, self.budget, self.max_running = blocks, budget, max_running
+        self.adapters_fit = adapters_fit
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
 
@@ -125,9 +133,9 @@ class Scheduler:
         """Who waits, in order, while there is budget, room in the batch, and blocks."""
         while self.waiting and len(self.running) < self.max_running:
             request, left = self.waiting[0], self.budget - plan.num_tokens
-            if left == 0:
+            if left == 0 or not self._fits(request):
                 return
-            admitted = self.blocks.admit(request.tokens, request.adapter, left)
+            admitted = self.blocks.admit(request.tokens, request.adapter_key, left)
             if admitted is None:
                 assert self.running, "an empty pool cannot hold a request that `add` let in"
                 return
@@ -137,6 +145,10 @@ class Scheduler:
             self.running.append(self.waiting.popleft())
             count = min(request.num_tokens - computed, left)
             plan.work.append(Work.of(request, computed, count))
+
+    def _fits(self, request: Request) -> bool:
+        names = {one.adapter for one in (*self.running, request)} - {None}
+        return self.adapters_fit is None or self.adapters_fit(names)
 
     def computed(self, work: Work, right: int = 0) -> None:
         """After a step, when the request's answer has grown by what was drawn.
@@ -150,7 +162,7 @@ class Scheduler:
         request.drafts = []
         self.blocks.truncate(request.table, request.num_computed_tokens)
         self.blocks.commit(
-            request.table, request.tokens, request.adapter, request.num_computed_tokens
+            request.table, request.tokens, request.adapter_key, request.num_computed_tokens
         )
 
     def fork(self, parent: Request, child: Request) -> None:

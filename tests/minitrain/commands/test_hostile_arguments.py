@@ -38,6 +38,7 @@ WORK = {
     "minitrain.commands.train.command.run": ("trained", False),
     "minitrain.commands.finetune.command.run": ("tuned", False),
     "minitrain.commands.finetune.model.fetch_model": Path("fetched"),
+    "minitrain.commands.generate.command.tell": None,
     "minitrain.commands.bench.chosen_cases": [],
     "minitrain.commands.lab.become": None,
     "minitrain.commands.build._build": None,
