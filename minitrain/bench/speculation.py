@@ -45,7 +45,7 @@ PEER_REASON = "both read the same tokens in as many passes: what is left is each
 DRAFTS: dict[str, Callable[[Transformer], Transformer]] = {
     "int8": lambda target: quantized_draft(target, "int8"),
     "int4-g32": lambda target: quantized_draft(target, "int4-g32"),
-    "5 of 6 layers": lambda target: first_layers(target, target.config.layers - 1),
+    "one layer fewer": lambda target: first_layers(target, target.config.layers - 1),
 }
 
 
@@ -66,9 +66,11 @@ def cases(repeats: int = 7, tokens: int = 96, model: str | None = None) -> list[
             for draft in DRAFTS
         ),
         Case(f"{title}n-grams", WITHOUT, partial(own, "n-grams"), FEW_REASON),
-        Case(f"{title}n-grams, told again", WITHOUT, partial(own, "n-grams", again=True), FEW_REASON),
         Case(
-            f"{title}5 of 6 layers draft",
+            f"{title}n-grams, told again", WITHOUT, partial(own, "n-grams", again=True), FEW_REASON
+        ),
+        Case(
+            f"{title}one layer fewer draft",
             f"assistant_model of {theirs}",
             partial(_assistant, name, tokens, repeats),
             PEER_REASON,
@@ -139,7 +141,7 @@ def _without(name: str, tokens: int, repeats: int, draft: str, again: bool = Fal
 
 def _assistant(name: str, tokens: int, repeats: int) -> Comparison:
     """The same draft on both sides, of the same length."""
-    draft = "5 of 6 layers"
+    draft = "one layer fewer"
     assistant = as_llama(_proposer(name, tokens, draft).model).eval()
     assistant.generation_config.num_assistant_tokens = LENGTH
     assistant.generation_config.num_assistant_tokens_schedule = "constant"

@@ -27,6 +27,7 @@ NAMES = (
     "quantization",
     "optimizers",
     "finetuning",
+    "speculation",
 )
 BENCH = one_of("bench", lambda: NAMES)
 

@@ -34,8 +34,12 @@ STEPS_KEPT = 10_000  # the newest steps' metrics
 class Proposer(Protocol):
     """Who guesses tokens ahead (speculative decoding): all guesses are verified in one pass."""
 
-    def propose(self, request: Request, most: int) -> Sequence[int]:
-        """Up to `most` tokens that may follow `request.tokens`; none is a fine guess too."""
+    def propose(self, requests: Sequence[Request], most: Sequence[int]) -> Sequence[Sequence[int]]:
+        """For each, up to so many tokens that may follow `request.tokens`; none is a fine guess
+        too. All are asked at once, so that a draft model reads its weights once."""
+
+    def forget(self, id: str) -> None:
+        """The request has ended."""
 
 
 class Engine:
@@ -111,8 +115,7 @@ class Engine:
         began = self.clock()
         self.cancelled.clear()
         if self.proposer is not None:
-            for request in self.scheduler.running:
-                self._propose(request)
+            self._propose(self.proposer)
         plan = self.scheduler.schedule()
         if not plan.work:
             return []
@@ -196,15 +199,24 @@ class Engine:
         self.requests[request.id] = request
         self.added += 1
 
-    def _propose(self, request: Request) -> None:
+    def _propose(self, proposer: Proposer) -> None:
         """Drafts are for requests that lack one token only, and never reach past the answer."""
-        most = request.parameters.max_new_tokens - request.num_told - 1
-        if most > 0 and request.num_computed_tokens == len(request.tokens) - 1:
-            request.drafts = list(self.proposer.propose(request, most))[:most]
+        asked = {
+            request: request.parameters.max_new_tokens - request.num_told - 1
+            for request in self.scheduler.running
+            if request.num_computed_tokens == len(request.tokens) - 1
+        }
+        asked = {request: most for request, most in asked.items() if most > 0}
+        if asked:
+            found = proposer.propose(list(asked), list(asked.values()))
+            for (request, most), drafts in zip(asked.items(), found):
+                request.drafts = list(drafts)[:most]
 
     def _end(self, request: Request, reason: str) -> None:
         request.times.ended = self.clock()
         self.scheduler.finish(request, reason)
+        if self.proposer is not None:
+            self.proposer.forget(request.id)
         del self.requests[request.id]
 
     def _measure(self, plan: Plan, sampled: int, began: float) -> None:

@@ -119,8 +119,8 @@ def accelerate(model: nn.Module) -> nn.Module:
         formats = ", ".join(sorted({layer.format.name for _, layer in found})) or "none"
         raise InputError(
             f"no layer has a format with a packed kernel (its formats: {formats}): quantize to "
-            f"int8-row, at a width of a multiple of {COLUMNS}, or to int4 or int4z in groups of 32, "
-            "64, 128 or 256 that divide its width"
+            f"int8-row, of a width that {COLUMNS} divides, or to int4 or int4z in groups of 32, "
+            "64, 128 or 256 that divide it"
         )
     if any(layer.codes.device.type != "cpu" for name, layer in found if kernels[name]):
         raise InputError("these kernels are for CPUs: move the model there with .cpu() first")
