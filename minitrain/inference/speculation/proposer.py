@@ -99,3 +99,23 @@ def drawn(tokens: Sequence[int], probabilities: Sequence[Tensor | None]) -> Draf
     """The chain of what `chosen` gave one after the other."""
     picked = not probabilities or probabilities[0] is None
     return Draft.chain(tokens, None if picked else torch.stack(list(probabilities)))
+
+
+def check_drafts(drafts: Sequence[Draft], most: Sequence[int], vocabulary: int) -> None:
+    """InputError for what a target of this vocabulary was not asking for."""
+    if len(drafts) != len(most):
+        raise InputError(
+            f"{len(most)} requests were asked about and {len(drafts)} drafts came: give one for "
+            "each, Draft() where there is no idea"
+        )
+    for draft, limit in zip(drafts, most):
+        if len(draft.tokens) > limit:
+            raise InputError(
+                f"a draft of {len(draft.tokens)} tokens came where {limit} were asked for: give "
+                "`most` at most"
+            )
+        if draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < vocabulary:
+            raise InputError(
+                f"a draft of {list(draft.tokens)} came for a target that knows tokens 0 to "
+                f"{vocabulary - 1}: draft with a model of the same tokenizer"
+            )

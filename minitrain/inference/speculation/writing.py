@@ -26,9 +26,10 @@ from minitrain.inference.cache.dense import DenseCache, read_on
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.speculation.judging import Case, Verdict, judge
 from minitrain.inference.speculation.length import FixedLength, Length
-from minitrain.inference.speculation.proposer import ROOT, Draft, Proposer
+from minitrain.inference.speculation.proposer import ROOT, Draft, Proposer, check_drafts
 from minitrain.inference.speculation.request import Request
 from minitrain.inference.speculation.tree import ancestors, depths
+from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
 
 GREEDY = SamplingParameters()
@@ -59,7 +60,7 @@ def speculate(
     room = max(map(len, prompts)) + parameters.max_new_tokens + length.most + 1
     cache = DenseCache.of(target, len(requests), room)
     while going := [request for request in requests if not request.ended]:
-        drafts = propose(proposer, going, length, target.config.hidden_size)
+        drafts = propose(proposer, going, length, target.config)
         for request, verdict in zip(going, read_and_judge(target, cache, going, drafts)):
             length.observe(request.key, *request.rounds[-1])
             request.extend(verdict.tokens)
@@ -70,13 +71,15 @@ def speculate(
 
 
 def propose(
-    proposer: Proposer, requests: Sequence[Request], length: Length, width: int
+    proposer: Proposer, requests: Sequence[Request], length: Length, config: ModelConfig
 ) -> list[Draft]:
-    """A draft for each; none where it has one token to go."""
+    """A draft for each, to be read by a target of this shape; none where it has one token to go."""
     most = [min(length.next(request.key), request.left - 1) for request in requests]
-    asked = [one.asked(count, width) for one, count in zip(requests, most) if count > 0]
-    found = iter(proposer.propose(asked) if asked else ())
-    return [next(found) if count > 0 else Draft() for count in most]
+    asked = [one.asked(n, config.hidden_size) for one, n in zip(requests, most) if n > 0]
+    found = proposer.propose(asked) if asked else []
+    check_drafts(found, [one.most for one in asked], config.vocab_size)
+    rest = iter(found)
+    return [next(rest) if count > 0 else Draft() for count in most]
 
 
 def read_and_judge(
@@ -94,7 +97,7 @@ def read_and_judge(
     verdicts = judge(
         [Case(one, d, rows, one.chance) for one, d, rows in zip(requests, drafts, logits)]
     )
-    lengths = starts
+    lengths = list(starts)
     for one, new, draft, verdict in zip(requests, unread, drafts, verdicts):
         places = [*range(len(new)), *(len(new) + node for node in verdict.path)]
         if places[-1] >= len(places):  # the path skips a node

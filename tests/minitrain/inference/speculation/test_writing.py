@@ -180,14 +180,14 @@ def test_both_caches_are_those_of_a_fresh_prefill_after_every_round(name):
     requests = [Request(key, prompt, LATER) for key, prompt in enumerate(PROMPTS)]
     cache = DenseCache.of(TARGET, 4, room=60)
     for _ in range(5):
-        drafts = propose(proposer, requests, length, SMALL.hidden_size)
+        drafts = propose(proposer, requests, length, SMALL)
         verdicts = read_and_judge(TARGET, cache, requests, drafts)
         for request, verdict in zip(requests, verdicts):
             request.extend(verdict.tokens)
         check_cache(TARGET, cache, [request.tokens[:-1] for request in requests])
         if name == "a draft model":
             check_cache(proposer.model, proposer.cache, proposer.read)
-            propose(proposer, requests, length, SMALL.hidden_size)  # asked twice: it rolls back
+            propose(proposer, requests, length, SMALL)  # asked twice: it rolls back
             check_cache(proposer.model, proposer.cache, proposer.read)
     assert any(0 < kept < 4 for request in requests for _, kept in request.rounds)
 
@@ -211,7 +211,7 @@ def test_a_cache_that_is_not_rolled_back_is_seen():
 
     request = Request(0, PROMPTS[0], LATER)
     cache = Forgetful(SMALL, 1, 60, dtype=torch.float64)
-    drafts = propose(PROPOSERS["another model"](), [request], FixedLength(4), SMALL.hidden_size)
+    drafts = propose(PROPOSERS["another model"](), [request], FixedLength(4), SMALL)
     request.extend(read_and_judge(TARGET, cache, [request], drafts)[0].tokens)
     assert request.rounds[0][1] < 4, "something was rejected"
     with pytest.raises(AssertionError):
@@ -271,3 +271,24 @@ def test_an_adaptive_length_writes_the_same_and_follows_what_is_kept():
 def test_what_cannot_be_written_is_named(message, options):
     with pytest.raises(InputError, match=message):
         speculate(TARGET, NGram(), **({"prompts": PROMPTS[:1]} | options))
+
+
+class Saying:
+    def __init__(self, *drafts):
+        self.drafts = drafts
+
+    def propose(self, requests):
+        return list(self.drafts)
+
+
+@pytest.mark.parametrize(
+    ("message", "drafts"),
+    [
+        ("0 drafts came", []),
+        ("5 tokens came where 4", [Draft.chain([1] * 5)]),
+        ("same tokenizer", [Draft.chain([3, 61])]),
+    ],
+)
+def test_a_proposer_that_says_what_nobody_asked_is_named(message, drafts):
+    with pytest.raises(InputError, match=message):
+        speculate(TARGET, Saying(*drafts), PROMPTS[:1], LATER, 4)
