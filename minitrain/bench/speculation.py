@@ -49,7 +49,7 @@ DRAFTS: dict[str, Callable[[Transformer], Transformer]] = {
 }
 
 
-def cases(repeats: int = 7, tokens: int = 96, model: str | None = None) -> list[Case]:
+def cases(repeats: int = 5, tokens: int = 96, model: str | None = None) -> list[Case]:
     """`model`: stories15M, or a preset's name; None: what is here."""
     name = model or ("stories15M" if is_cached("stories15M") else "10M")
     theirs = f"transformers {from_transformers('speculation', 'transformers').__version__}"

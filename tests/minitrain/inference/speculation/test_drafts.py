@@ -29,7 +29,6 @@ from ...model.peers import SMALL
 from ...quantization import toys
 
 GREEDY = SamplingParameters(max_new_tokens=24)
-DRAWN = SamplingParameters(max_new_tokens=24, temperature=1.0)
 
 
 def asked(tokens, most, key=0, parameters=GREEDY, hidden=None):

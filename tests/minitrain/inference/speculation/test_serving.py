@@ -17,7 +17,7 @@ from minitrain.inference.speculation.serving import EngineDrafts
 from ..engine.texts import prompts
 from .test_writing import TARGET, Rivals, distorted
 
-ANSWER = SamplingParameters(max_new_tokens=16)
+ANSWER = SamplingParameters(max_new_tokens=12)
 CHEAP = Costs(0.05, tuple(1 + 0.02 * g for g in range(6)))
 DRAFTS = {
     "a draft model": lambda: EngineDrafts(DraftModel(distorted(2, 0.2), rows=8)),
@@ -30,7 +30,7 @@ DRAFTS = {
 @pytest.mark.parametrize("name", DRAFTS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_every_request_of_a_batch_is_told_what_it_is_told_without_drafts(name, temperature):
-    texts, parameters = prompts(8), replace(ANSWER, temperature=temperature)
+    texts, parameters = prompts(6), replace(ANSWER, temperature=temperature)
     plain = Engine(TARGET, 60, block_size=4)
     wanted = [answer.tokens for answer in plain.generate(texts, parameters)]
     roomy = Engine(TARGET, 80, 4, proposer=DRAFTS[name]())
