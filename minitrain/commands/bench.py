@@ -27,6 +27,7 @@ NAMES = (
     "quantization",
     "optimizers",
     "finetuning",
+    "inference",
 )
 BENCH = one_of("bench", lambda: NAMES)
 

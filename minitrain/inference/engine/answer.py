@@ -70,7 +70,8 @@ def draw_answers(
         row += work.samples
     while going_on:
         requests = [request for request, _ in going_on]
-        drawn = sample(logits[[row for _, row in going_on]], requests)
+        rows = [row for _, row in going_on]
+        drawn = sample(logits if len(rows) == len(logits) else logits[rows], requests)
         told = [tell(request, one, now) for request, one in zip(requests, drawn)]
         outputs += told
         following = []
