@@ -95,7 +95,7 @@ def tell(request: Request, drawn: Drawn, now: float) -> Output:
     text = "" if stream is None else stream.push(drawn.token)
     if stream is not None and stream.stopped:
         return Output(request.id, drawn, text, "stop", request.times)
-    if request.num_told == parameters.max_new_tokens:
+    if request.num_told >= parameters.max_new_tokens:
         text += "" if stream is None else stream.finish()
         reason = "stop" if stream is not None and stream.stopped else "length"
         return Output(request.id, drawn, text, reason, request.times)
