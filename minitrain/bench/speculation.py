@@ -20,6 +20,8 @@ from minitrain.bench.training import as_llama
 from minitrain.data.assets.fetch import fetch, is_cached
 from minitrain.inference.cached import generate_cached
 from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.speculation.drafts.eagle import Eagle, EagleLayer
+from minitrain.inference.speculation.drafts.lessons import Course, frequent, own_text, train
 from minitrain.inference.speculation.drafts.model import DraftModel
 from minitrain.inference.speculation.drafts.ngram import NGram
 from minitrain.inference.speculation.drafts.self_draft import first_layers, quantized_draft
@@ -32,12 +34,13 @@ from minitrain.model.config import preset
 from minitrain.model.hub.llama2c import load_llama2c
 from minitrain.model.transformer import Transformer, build
 
-LENGTH = 4
+LENGTH = {"n-grams": 4}  # of drafts that cost nothing; 2 of others
+LESSONS = (384, 160, 300)  # for EAGLE: texts of so many tokens, and steps: about a minute
 WITHOUT = f"minitrain {minitrain.__version__} without drafts"
-GREEDY = SamplingParameters(max_new_tokens=2**10)
+GREEDY = SamplingParameters()
 COST_REASON = (
     "the draft reads too much for what is kept of it: its norms, its head and Python's own time do "
-    "not shrink with its bits or layers, and a pass over 5 tokens costs a CPU more than one over 1"
+    "not shrink with its bits or layers, and a pass over several tokens costs a CPU more than one"
 )
 FEW_REASON = "a new story hardly repeats itself, and a draft that is dropped was read for nothing"
 PEER_REASON = "both read the same tokens in as many passes: what is left is each one's own loop"
@@ -49,7 +52,12 @@ DRAFTS: dict[str, Callable[[Transformer], Transformer]] = {
 }
 
 
-def cases(repeats: int = 5, tokens: int = 96, model: str | None = None) -> list[Case]:
+def cases(
+    repeats: int = 5,
+    tokens: int = 96,
+    model: str | None = None,
+    lessons: tuple[int, int, int] = LESSONS,
+) -> list[Case]:
     """`model`: stories15M, or a preset's name; None: what is here."""
     name = model or ("stories15M" if is_cached("stories15M") else "10M")
     theirs = f"transformers {from_transformers('speculation', 'transformers').__version__}"
@@ -64,6 +72,12 @@ def cases(repeats: int = 5, tokens: int = 96, model: str | None = None) -> list[
                 COST_REASON,
             )
             for draft in DRAFTS
+        ),
+        Case(
+            f"{title}EAGLE, {lessons[2]} steps on its own text",
+            WITHOUT,
+            partial(_eagle, name, tokens, repeats, lessons),
+            COST_REASON,
         ),
         Case(f"{title}n-grams", WITHOUT, partial(own, "n-grams"), FEW_REASON),
         Case(
@@ -115,44 +129,67 @@ def _expected(name: str, tokens: int, draft: str) -> float:
     target, prompt, told = _story(name, tokens)
     proposer = _proposer(name, tokens, draft)
     kept = measure_acceptance(target, proposer.model, torch.tensor([[*prompt, *told]]), GREEDY)
-    costs = measure_costs(target, proposer, [*prompt, *told], LENGTH)
+    length = LENGTH.get(draft, 2)
+    costs = measure_costs(target, proposer, [*prompt, *told], length)
     acceptance = float(kept[0, len(prompt) - 1 : -1].mean())
-    return 1 / speed_up(acceptance, LENGTH, costs.draft, costs.passes[LENGTH])
+    return 1 / speed_up(acceptance, length, costs.draft, costs.passes[length])
+
+
+def _eagle(name: str, tokens: int, repeats: int, lessons: tuple[int, int, int]) -> Comparison:
+    """Trained first, which is not timed."""
+    (target, prompt, told), (texts, length, steps) = _story(name, tokens), lessons
+    heard = own_text(target, prompt[:1], texts, length, generator=torch.Generator().manual_seed(0))
+    layer = EagleLayer(target, frequent(heard.tokens, 1500))
+    train(layer, heard, Course(steps, texts=8, lr=4e-3))
+    peer = partial(generate_cached, target, prompt, tokens, temperature=0)
+    return _measured(target, prompt, told, Eagle(layer), 2, peer, repeats)
 
 
 def _measured(
-    name: str, tokens: int, repeats: int, draft: str, peer: Callable[[], list[int]], again: bool
+    target: Transformer,
+    prompt: list[int],
+    told: list[int],
+    proposer: Proposer,
+    length: int,
+    peer: Callable[[], list[int]],
+    repeats: int,
 ) -> Comparison:
-    target, prompt, told = _story(name, tokens, again)
-    proposer, parameters = _proposer(name, tokens, draft), SamplingParameters(tokens)
+    parameters = SamplingParameters(len(told))
 
     def ours() -> list[int]:
-        return speculate(target, proposer, [prompt], parameters, LENGTH)[0].told
+        return speculate(target, proposer, [prompt], parameters, length)[0].told
 
-    assert ours() == peer() == told, f"{draft} and its peer write two texts"
+    assert ours() == peer() == told, "drafts, and the peer, must change no token"
     return compare({OURS: ours, PEER: peer}, repeats, warmup=1)
+
+
+def _beside(
+    name: str, tokens: int, draft: str, again: bool, peer: Callable[[], list[int]], repeats: int
+) -> Comparison:
+    proposer, length = _proposer(name, tokens, draft), LENGTH.get(draft, 2)
+    return _measured(*_story(name, tokens, again), proposer, length, peer, repeats)
 
 
 def _without(name: str, tokens: int, repeats: int, draft: str, again: bool = False) -> Comparison:
     target, prompt, _ = _story(name, tokens, again)
     peer = partial(generate_cached, target, prompt, tokens, temperature=0)
-    return _measured(name, tokens, repeats, draft, peer, again)
+    return _beside(name, tokens, draft, again, peer, repeats)
 
 
 def _assistant(name: str, tokens: int, repeats: int) -> Comparison:
     """The same draft on both sides, of the same length."""
     draft = "one layer fewer"
     assistant = as_llama(_proposer(name, tokens, draft).model).eval()
-    assistant.generation_config.num_assistant_tokens = LENGTH
+    assistant.generation_config.num_assistant_tokens = LENGTH.get(draft, 2)
     assistant.generation_config.num_assistant_tokens_schedule = "constant"
     assistant.generation_config.assistant_confidence_threshold = 0.0
     peer = _peer(name, tokens, False, assistant_model=assistant)
-    return _measured(name, tokens, repeats, draft, peer, False)
+    return _beside(name, tokens, draft, False, peer, repeats)
 
 
 def _lookup(name: str, tokens: int, repeats: int, again: bool) -> Comparison:
-    peer = _peer(name, tokens, again, prompt_lookup_num_tokens=LENGTH)
-    return _measured(name, tokens, repeats, "n-grams", peer, again)
+    peer = _peer(name, tokens, again, prompt_lookup_num_tokens=LENGTH["n-grams"])
+    return _beside(name, tokens, "n-grams", again, peer, repeats)
 
 
 def _peer(name: str, tokens: int, again: bool, **how: int | nn.Module) -> Callable[[], list[int]]:

@@ -28,6 +28,7 @@ NAMES = (
     "optimizers",
     "finetuning",
     "speculation",
+    "inference",
 )
 BENCH = one_of("bench", lambda: NAMES)
 

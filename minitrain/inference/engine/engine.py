@@ -12,6 +12,7 @@ depends on its tokens, parameters and adapter, and on nobody else in the batch.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +22,14 @@ from minitrain.errors import InputError
 from minitrain.inference.cache.blocks import BlockManager
 from minitrain.inference.engine.answer import Answer, Output, draw_answers
 from minitrain.inference.engine.metrics import StepMetrics
+from minitrain.inference.engine.prompt import as_tokens, check_readable
 from minitrain.inference.engine.request import Request, Times
 from minitrain.inference.engine.runner import Adapters, Runner
 from minitrain.inference.engine.scheduler import Plan, Scheduler
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.streaming import Decode, TextStream
 from minitrain.model.transformer import Transformer
+from minitrain.words import plural
 
 STEPS_KEPT = 10_000  # the newest steps' metrics
 
@@ -44,7 +47,8 @@ class Proposer(Protocol):
 
 class Engine:
     """`num_blocks` blocks of `block_size` tokens are taken at once; `budget` tokens a step at most,
-    `max_running` requests at once. `steps` has the newest steps' metrics."""
+    `max_running` requests at once. `steps` has the newest steps' metrics. `adapters` is an
+    AdapterBank of the same model."""
 
     def __init__(
         self,
@@ -145,12 +149,27 @@ class Engine:
         parameters: SamplingParameters | Sequence[SamplingParameters] | None = None,
     ) -> list[Answer]:
         """All prompts' answers, in the prompts' order; one's parameters, or all's."""
+        if self.busy:
+            raise InputError(
+                f"{plural(len(self.requests), 'request')} are being served, and their outputs "
+                "would be lost: take all by stream(), or cancel them"
+            )
         if parameters is None or isinstance(parameters, SamplingParameters):
             parameters = [parameters] * len(prompts)
-        answers = {self.add(*each): Answer() for each in zip(prompts, parameters)}
-        for output in self.stream():
-            if output.id in answers:
+        if len(parameters) != len(prompts):
+            raise InputError(
+                f"{plural(len(prompts), 'prompt')} and {len(parameters)} parameters: give one for "
+                "each prompt, or one for all"
+            )
+        answers: dict[str, Answer] = {}
+        try:
+            for prompt, one in zip(prompts, parameters):
+                answers[self.add(prompt, one)] = Answer()
+            for output in self.stream():
                 answers[output.id].extend(output)
+        finally:  # nobody is left, but where something went wrong
+            for id in answers:
+                self.cancel(id)
         return list(answers.values())
 
     def _request(
@@ -160,10 +179,15 @@ class Engine:
         adapter: str | None,
         id: str | None,
     ) -> Request:
-        id = f"request-{self.added}" if id is None else id
+        if id is None:
+            names = (f"request-{number}" for number in itertools.count(self.added))
+            id = next(name for name in names if name not in self.requests)
         if id in self.requests:
             raise InputError(f"a request is called '{id}' already: give another id, or none")
-        self._check(prompt, parameters)
+        prompt = as_tokens(prompt)
+        check_readable(prompt, parameters.max_new_tokens, self.config)
+        if parameters.stop and self.decode is None:
+            raise InputError("stop strings need text: give the engine `decode`, or stop_tokens")
         text = None if self.decode is None else TextStream(self.decode, prompt, parameters.stop)
         times = Times(arrived=self.clock())
         key = self._adapter_key(adapter)
@@ -176,24 +200,6 @@ class Engine:
         if self.adapters is None:
             raise InputError(f"adapter '{name}' was asked for: give the engine an AdapterBank")
         return name, self.adapters.number(name)
-
-    def _check(self, prompt: Sequence[int], parameters: SamplingParameters) -> None:
-        if not prompt:
-            raise InputError("the prompt is empty and one token is needed: begin with bos")
-        vocabulary, longest = self.config.vocab_size, self.config.max_length
-        if odd := [token for token in prompt if not 0 <= token < vocabulary]:
-            raise InputError(
-                f"token {odd[0]} is none of the model's 0 to {vocabulary - 1}: encode the prompt "
-                "with the model's own tokenizer"
-            )
-        if len(prompt) + parameters.max_new_tokens > longest:
-            raise InputError(
-                f"a prompt of {len(prompt)} tokens and an answer of up to "
-                f"{parameters.max_new_tokens} are longer than the {longest} tokens that the model "
-                "can read: shorten one of them"
-            )
-        if parameters.stop and self.decode is None:
-            raise InputError("stop strings need text: give the engine `decode`, or stop_tokens")
 
     def _welcome(self, request: Request) -> None:
         self.requests[request.id] = request

@@ -3,7 +3,9 @@
     verification   drafts that were drawn: kept or replaced, the target's distribution exactly
     tree           drafts that were picked, in a chain or a tree: the target draws, and walks it
     formula        tokens a pass and speed-up, from acceptance and costs
-    writing        the loop: propose, read, verify, roll the cache back
+    judging        both over a batch; chance.py is what it draws with
+    writing        the loop: propose, read, judge, roll the cache back
+    serving        the same for an engine's requests
     proposer       what a proposer is asked, and what it gives; the room `drafts` holds them
     length         how long a draft should be, from what was kept
     measured       acceptance and costs of a pair of models

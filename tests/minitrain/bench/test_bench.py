@@ -16,6 +16,7 @@ from minitrain.bench import (
     ddp,
     experts,
     finetuning,
+    inference,
     launch,
     optimizers,
     pipeline,
@@ -74,6 +75,17 @@ def test_collectives_small():
         "ring_all_gather",
     ]
     check_contract([c.row() for c in cases])
+
+
+def test_inference_small():
+    shape = ModelConfig(300, 32, 2, 2, 1, 48, max_length=256)
+    rows = [c.row() for c in inference.cases(1, 4, shape, peers=("sequential", "static"))]
+    check_contract(rows)
+    names = [row.name for row in rows]
+    assert sum(name.startswith("4 requests, mixed") for name in names) == 2
+    assert sum(name.startswith("first token") for name in names) == 4
+    unused = next(row for row in rows if row.unit == "bytes")
+    assert not unused.lost, "pages leave less unused than rows of a batch's longest"
 
 
 def test_finetuning_small():
