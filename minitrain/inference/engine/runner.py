@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Protocol
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
+from minitrain.errors import InputError, divide
 from minitrain.inference.cache.paged import PagedCache, Part, batching_order
 from minitrain.inference.engine.scheduler import Plan, Work
 from minitrain.inference.forward import forward_new
 from minitrain.model.transformer import Transformer
+from minitrain.ranks.group import Group
 
 
 class Adapters(Protocol):
@@ -26,15 +30,26 @@ class Adapters(Protocol):
 
 
 class Runner:
+    """`group`: the ranks over which `tensor_parallel` has cut the model. Each holds the keys and
+    values of its own heads, and gets all ranks' logits: so all draw the same tokens, and plan the
+    same next step, without a word about it."""
+
     def __init__(
         self,
         model: Transformer,
         num_blocks: int,
         block_size: int,
         adapters: Adapters | None = None,
+        group: Group | None = None,
     ) -> None:
-        self.model, self.adapters = model, adapters
-        self.cache = PagedCache.of(model, num_blocks, block_size)
+        self.model, self.adapters, self.group = model, adapters, group
+        config, weight = model.config, model.embed.weight
+        if model.sequence_ranks > 1:
+            raise InputError("ranks cannot share a token: tensor_parallel(model, group) as it is")
+        if group is not None:
+            kv_heads = divide("key/value heads", config.kv_heads, group.size)
+            config = replace(config, kv_heads=kv_heads, head_size=config.head_size)
+        self.cache = PagedCache(config, num_blocks, block_size, weight.device, weight.dtype)
 
     @torch.no_grad()
     def run(self, plan: Plan) -> tuple[list[Work], Tensor]:
@@ -58,7 +73,17 @@ class Runner:
                 sampled.append(work)
                 rows += range(row - work.samples, row)
         with self._rows([adapters[row] for row in rows]):
-            return sampled, self.model.head(hidden[rows])[:, 0]  # (M, V)
+            logits = self.model.head(hidden[rows])[:, 0]  # (M, V), or (M, V/N) of a group
+        return sampled, self._of_all_ranks(logits)
+
+    def _of_all_ranks(self, logits: Tensor) -> Tensor:
+        """logits (M, V/N) -> (M, V), without the columns that fill the last rank up."""
+        if self.group is None or not len(logits):
+            return logits
+        gathered = logits.new_empty(self.group.size, *logits.shape)
+        self.group.all_gather(gathered, logits.contiguous())
+        whole = rearrange(gathered, "ranks m v -> m (ranks v)")
+        return whole[:, : self.model.config.vocab_size]
 
     def _rows(self, names: Sequence[str | None]) -> AbstractContextManager[None]:
         return nullcontext() if self.adapters is None else self.adapters.rows(names)
