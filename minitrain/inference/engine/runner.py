@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Protocol
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
-from minitrain.errors import InputError, divide
+from minitrain.errors import InputError
 from minitrain.inference.cache.paged import PagedCache, Part, batching_order
 from minitrain.inference.engine.scheduler import Plan, Work
 from minitrain.inference.forward import forward_new
@@ -43,13 +42,10 @@ class Runner:
         group: Group | None = None,
     ) -> None:
         self.model, self.adapters, self.group = model, adapters, group
-        config, weight = model.config, model.embed.weight
         if model.sequence_ranks > 1:
             raise InputError("ranks cannot share a token: tensor_parallel(model, group) as it is")
-        if group is not None:
-            kv_heads = divide("key/value heads", config.kv_heads, group.size)
-            config = replace(config, kv_heads=kv_heads, head_size=config.head_size)
-        self.cache = PagedCache(config, num_blocks, block_size, weight.device, weight.dtype)
+        ranks = 1 if group is None else group.size
+        self.cache = PagedCache.of(model, num_blocks, block_size, ranks)
 
     @torch.no_grad()
     def run(self, plan: Plan) -> tuple[list[Work], Tensor]:
