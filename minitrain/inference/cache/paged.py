@@ -1,4 +1,4 @@
-"""Keys and values in pages, and attention that reads them where they lie.
+"""Keys and values in pages, and attention that reads them by the block table, span by span.
 
 A text of n tokens holds ⌈n / block⌉ pages, wherever they are free: at most block - 1 places are
 paid for and empty, where a dense row pays for the longest text that may come. `block_table` says
@@ -18,7 +18,7 @@ S places in a page  C head size  N new tokens  B texts  T new tokens of each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import torch
@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
+from minitrain.errors import divide
 from minitrain.inference.cache.blocks import Copies
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
@@ -68,10 +69,12 @@ class PagedCache:
         self.block_size, self.window = block_size, config.window
 
     @classmethod
-    def of(cls, model: Transformer, num_blocks: int, block_size: int) -> PagedCache:
-        """On the model's device, in its dtype."""
-        weight = model.embed.weight
-        return cls(model.config, num_blocks, block_size, weight.device, weight.dtype)
+    def of(cls, model: Transformer, num_blocks: int, block_size: int, ranks: int = 1) -> PagedCache:
+        """On the model's device, in its dtype; one rank's key/value heads of `ranks`."""
+        config, weight = model.config, model.embed.weight
+        kv_heads = divide("key/value heads", config.kv_heads, ranks)
+        config = replace(config, kv_heads=kv_heads)
+        return cls(config, num_blocks, block_size, weight.device, weight.dtype)
 
     def copy(self, copies: Copies) -> None:
         """Before a step: blocks that are shared and will be written to."""

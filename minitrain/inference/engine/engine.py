@@ -29,6 +29,7 @@ from minitrain.inference.engine.scheduler import Plan, Scheduler
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.streaming import Decode, TextStream
 from minitrain.model.transformer import Transformer
+from minitrain.ranks.group import Group
 from minitrain.words import plural
 
 STEPS_KEPT = 10_000  # the newest steps' metrics
@@ -48,7 +49,8 @@ class Proposer(Protocol):
 class Engine:
     """`num_blocks` blocks of `block_size` tokens are taken at once; `budget` tokens a step at most,
     `max_running` requests at once. `steps` has the newest steps' metrics. `adapters` is an
-    AdapterBank of the same model."""
+    AdapterBank of the same model; `group` the ranks that `tensor_parallel` cut it over, each of
+    which adds, steps and cancels the same."""
 
     def __init__(
         self,
@@ -61,10 +63,11 @@ class Engine:
         decode: Decode | None = None,
         adapters: Adapters | None = None,
         proposer: Proposer | None = None,
+        group: Group | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.config = model.config
-        self.runner = Runner(model, num_blocks, block_size, adapters)
+        self.runner = Runner(model, num_blocks, block_size, adapters, group)
         blocks = BlockManager(num_blocks, block_size, share_prefixes)
         fit = None if adapters is None else adapters.fits
         self.scheduler = Scheduler(blocks, budget, max_running, fit)
