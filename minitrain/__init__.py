@@ -17,7 +17,7 @@ own in this list, and `make check` holds that:
                   them at once in hybrid/
     quantization  weights in 8 to 2 bits: formats, GPTQ, AWQ, SmoothQuant, rotation, packed kernels
     finetuning    LoRA and its kin, soft prompts, PEFT's files; many adapters in one batch
-    inference     sampling
+    inference     sampling; caches of keys and values; an engine that serves many at once
     planning      memory, time, money and energy of a run, before it is paid for
     lab           what the notebooks see, grading, the sandbox, the build
     bench         each technique beside the peer that a user would pick instead

@@ -38,11 +38,11 @@ class Workload:
         requests: int,
         vocabulary: int,
         shared: int = 0,
-        longest: int = 96,
-        most_new: int = 64,
+        longest: int = 64,
+        most_new: int = 128,
         seed: int = 0,
     ) -> Workload:
-        """Prompts of 8 to `longest` tokens and answers of 8 to `most_new`; every prompt begins
+        """Prompts of 8 to `longest` tokens and answers of 16 to `most_new`; every prompt begins
         with the same `shared` tokens besides."""
         chance = random.Random(seed)
         common = chance.choices(range(3, vocabulary), k=shared)
@@ -50,7 +50,7 @@ class Workload:
             (*common, *chance.choices(range(3, vocabulary), k=chance.randint(8, longest)))
             for _ in range(requests)
         ]
-        return cls(tuple(prompts), tuple(chance.randint(8, most_new) for _ in prompts))
+        return cls(tuple(prompts), tuple(chance.randint(16, most_new) for _ in prompts))
 
     @property
     def blocks(self) -> int:

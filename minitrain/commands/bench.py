@@ -29,6 +29,8 @@ NAMES = (
     "optimizers",
     "finetuning",
     "data",
+    "speculation",
+    "inference",
 )
 BENCH = one_of("bench", lambda: NAMES)
 

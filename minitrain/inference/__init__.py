@@ -1,1 +1,9 @@
-"""A trained model in use: sampling from it."""
+"""A trained model in use, from the naive version to the one that serves many at once.
+
+sampling      the naive version: the whole text again for each token
+cached        one text, with a dense cache;  forward: the pass over new tokens, for every cache
+parameters    what a request may ask for;  logits, sampler: how its tokens are drawn
+streaming     text from tokens as they come, and stop strings
+cache/        dense rows, pages that texts share, few bits, a ring
+engine/       requests come and go at any step: scheduler, runner, answers, metrics
+"""

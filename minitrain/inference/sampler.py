@@ -59,7 +59,8 @@ def _tokens(logits: Tensor, requests: Sequence[Asking]) -> list[int]:
     tokens = logits.argmax(dim=-1).tolist()
     for (temperature, *cuts), rows in _alike(requests).items():
         uniforms = [torch.rand((), generator=requests[row].generator) for row in rows]
-        kept = cut(logits[rows] / temperature, *cuts)
+        below = logits[rows] - logits[rows].amax(dim=-1, keepdim=True)  # however low temperature is
+        kept = cut(below / temperature, *cuts)
         for row, token in zip(rows, draw(kept, torch.stack(uniforms).to(kept.device)).tolist()):
             tokens[row] = token
     return tokens

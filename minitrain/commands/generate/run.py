@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 from minitrain.commands.generate.job import Job
@@ -16,6 +17,7 @@ from minitrain.inference.parameters import SamplingParameters
 from minitrain.words import plural, seconds_text
 
 NEW_TOKENS, BLOCK = 128, 16
+Place = tuple[int, int]  # a prompt's number, and a sample's
 
 
 def tell(job: Job) -> None:
@@ -25,13 +27,20 @@ def tell(job: Job) -> None:
     requests = [(tokens, parameters(job, speaker, len(tokens))) for tokens in prompts]
     blocks = sum(-(-(len(t) + p.max_new_tokens) // BLOCK) for t, p in requests) * job.samples
     engine = Engine(speaker.model, blocks, BLOCK, decode=speaker.decode)
-    printer = Printer()
-    for prompt, (tokens, wanted) in zip(job.prompts, requests):
-        for sample in range(job.samples):
-            id = engine.add(tokens, replace(wanted, seed=wanted.seed + sample))
-            printer.expect(id, prompt or "")
+    printer = Printer(job.prompts, job.samples)
+    unforked = {}
+    for number, (tokens, wanted) in enumerate(requests):
+        printer.places[engine.add(tokens, wanted)] = number, 0
+        unforked[number, 0] = tokens, wanted
     for output in engine.stream():
-        printer.take(output)
+        place = printer.take(output)
+        if place in unforked:  # its prompt is computed now, for all its samples
+            tokens, wanted = unforked.pop(place)
+            for sample in range(1, job.samples):
+                other = replace(wanted, seed=wanted.seed + sample)
+                gone = output.finish_reason is not None
+                id = engine.add(tokens, other) if gone else engine.fork(output.id, other, True)
+                printer.places[id] = place[0], sample
     printer.summary()
 
 
@@ -52,25 +61,29 @@ def parameters(job: Job, speaker: Speaker, prompt_length: int) -> SamplingParame
 class Printer:
     """Answers in the order in which they were asked for, whatever the order in which they come."""
 
-    def __init__(self) -> None:
-        self.kept: dict[str, str] = {}  # what is not printed yet, in order; the first is live
-        self.ended: dict[str, Times] = {}
+    def __init__(self, prompts: Sequence[str | None], samples: int) -> None:
+        self.kept = {  # what is not printed yet; the first is live
+            (number, sample): prompt or ""
+            for number, prompt in enumerate(prompts)
+            for sample in range(samples)
+        }
+        self.places: dict[str, Place] = {}  # by id
+        self.ended: dict[Place, Times] = {}
 
-    def expect(self, id: str, prompt: str) -> None:
-        self.kept[id] = prompt
-
-    def take(self, output: Output) -> None:
-        self.kept[output.id] += output.text
+    def take(self, output: Output) -> Place:
+        place = self.places[output.id]
+        self.kept[place] += output.text
         if output.times is not None:
-            self.ended[output.id] = output.times
+            self.ended[place] = output.times
         while self.kept:
             first = next(iter(self.kept))
             print(self.kept[first], end="", flush=True)
             self.kept[first] = ""
             if first not in self.ended:
-                return
+                break
             del self.kept[first]
             print(end="\n\n" if self.kept else "\n", flush=True)
+        return place
 
     def summary(self) -> None:
         times = list(self.ended.values())

@@ -1,4 +1,4 @@
-"""Keys and values in pages, and attention that reads them where they lie.
+"""Keys and values in pages, and attention that reads them by the block table, span by span.
 
 A text of n tokens holds ⌈n / block⌉ pages, wherever they are free: at most block - 1 places are
 paid for and empty, where a dense row pays for the longest text that may come. `block_table` says
@@ -18,7 +18,7 @@ S places in a page  C head size  N new tokens  B texts  T new tokens of each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import torch
@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
+from minitrain.errors import divide
 from minitrain.inference.cache.blocks import Copies
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
@@ -68,10 +69,12 @@ class PagedCache:
         self.block_size, self.window = block_size, config.window
 
     @classmethod
-    def of(cls, model: Transformer, num_blocks: int, block_size: int) -> PagedCache:
-        """On the model's device, in its dtype."""
-        weight = model.embed.weight
-        return cls(model.config, num_blocks, block_size, weight.device, weight.dtype)
+    def of(cls, model: Transformer, num_blocks: int, block_size: int, ranks: int = 1) -> PagedCache:
+        """On the model's device, in its dtype; one rank's key/value heads of `ranks`."""
+        config, weight = model.config, model.embed.weight
+        kv_heads = divide("key/value heads", config.kv_heads, ranks)
+        config = replace(config, kv_heads=kv_heads)
+        return cls(config, num_blocks, block_size, weight.device, weight.dtype)
 
     def copy(self, copies: Copies) -> None:
         """Before a step: blocks that are shared and will be written to."""
@@ -105,33 +108,34 @@ class PagedReader:
         keys, values = self.cache.keys[layer], self.cache.values[layer]  # (K, P, S, C)
         for held, new in ((keys, k), (values, v)):
             flat = held.flatten(1, 2)  # (K, P·S, C)
-            flat.index_copy_(1, self.slots, rearrange(new, "n kv 1 c -> kv n c"))
+            flat.index_copy_(1, self.slots, new[:, :, 0].transpose(0, 1))  # (K, N, C)
         outs = []
         for group in self.groups:
-            own = rearrange(q[group.rows], "(b t) h 1 c -> b h t c", t=group.count)
+            own = q[group.rows]  # (B·T, H, 1, C), which is (B, H, T, C) where T is 1
+            if group.count > 1:
+                own = rearrange(own, "(b t) h 1 c -> b h t c", t=group.count)
             out = paged_attention(own, keys, values, group)
-            outs.append(rearrange(out, "b h t c -> (b t) h 1 c"))
+            if group.count > 1:
+                out = rearrange(out, "b h t c -> (b t) h 1 c")
+            outs.append(out)
         return torch.cat(outs) if len(outs) > 1 else outs[0]
 
 
 @dataclass(frozen=True)
 class Span:
-    """Places `first` to `stop` of the first `texts` texts: all others end before it."""
+    """A run of places of the first `texts` texts: all others end before it."""
 
     texts: int
     pages: Tensor  # (texts·pages,)
     mask: Tensor  # (texts, 1, T, span) bool: what each new token may read
-    keys: Tensor  # (K, texts·pages, S, C), into which pages are read, layer after layer
-    values: Tensor
+    buffers: Tensor  # (2, K, texts·pages, S, C), into which pages are read, layer after layer
 
     def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """A layer's keys and values (K, P, S, C) -> those of the span, (K, texts, span, C)."""
-        torch.index_select(keys, 1, self.pages, out=self.keys)
-        torch.index_select(values, 1, self.pages, out=self.values)
-        return tuple(
-            rearrange(held, "kv (b p) s c -> kv b (p s) c", b=self.texts)
-            for held in (self.keys, self.values)
-        )
+        for held, buffer in zip((keys, values), self.buffers):
+            torch.index_select(held, 1, self.pages, out=buffer)
+        texts = rearrange(self.buffers, "two kv (b p) s c -> two kv b (p s) c", b=self.texts)
+        return texts.unbind()
 
 
 class Group:
@@ -161,8 +165,8 @@ class Group:
         first, stop = page * size, page * size + table.shape[1] * size
         mask = readable(self.positions[:texts], first, stop, cache.window)
         _, heads, _, *place = cache.keys.shape
-        keys, values = cache.keys.new_empty(2, heads, table.numel(), *place)
-        return Span(texts, table.flatten(), mask[:, None], keys, values)
+        buffers = cache.keys.new_empty(2, heads, table.numel(), *place)
+        return Span(texts, table.flatten(), mask[:, None], buffers)
 
 
 def readable(positions: Tensor, first: int, stop: int, window: int | None) -> Tensor:

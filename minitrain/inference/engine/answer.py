@@ -70,7 +70,8 @@ def draw_answers(
         row += work.samples
     while going_on:
         requests = [request for request, _ in going_on]
-        drawn = sample(logits[[row for _, row in going_on]], requests)
+        rows = [row for _, row in going_on]
+        drawn = sample(logits if len(rows) == len(logits) else logits[rows], requests)
         told = [tell(request, one, now) for request, one in zip(requests, drawn)]
         outputs += told
         following = []
@@ -94,7 +95,7 @@ def tell(request: Request, drawn: Drawn, now: float) -> Output:
     text = "" if stream is None else stream.push(drawn.token)
     if stream is not None and stream.stopped:
         return Output(request.id, drawn, text, "stop", request.times)
-    if request.num_told == parameters.max_new_tokens:
+    if request.num_told >= parameters.max_new_tokens:
         text += "" if stream is None else stream.finish()
         reason = "stop" if stream is not None and stream.stopped else "length"
         return Output(request.id, drawn, text, reason, request.times)

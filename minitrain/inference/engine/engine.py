@@ -12,6 +12,7 @@ depends on its tokens, parameters and adapter, and on nobody else in the batch.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +22,15 @@ from minitrain.errors import InputError
 from minitrain.inference.cache.blocks import BlockManager
 from minitrain.inference.engine.answer import Answer, Output, draw_answers
 from minitrain.inference.engine.metrics import StepMetrics
+from minitrain.inference.engine.prompt import as_tokens, check_readable
 from minitrain.inference.engine.request import Request, Times
 from minitrain.inference.engine.runner import Adapters, Runner
 from minitrain.inference.engine.scheduler import Plan, Scheduler
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.streaming import Decode, TextStream
 from minitrain.model.transformer import Transformer
+from minitrain.ranks.group import Group
+from minitrain.words import plural
 
 STEPS_KEPT = 10_000  # the newest steps' metrics
 
@@ -34,13 +38,19 @@ STEPS_KEPT = 10_000  # the newest steps' metrics
 class Proposer(Protocol):
     """Who guesses tokens ahead (speculative decoding): all guesses are verified in one pass."""
 
-    def propose(self, request: Request, most: int) -> Sequence[int]:
-        """Up to `most` tokens that may follow `request.tokens`; none is a fine guess too."""
+    def propose(self, requests: Sequence[Request], most: Sequence[int]) -> Sequence[Sequence[int]]:
+        """For each, up to so many tokens that may follow `request.tokens`; none is a fine guess
+        too. All are asked at once, so that a draft model reads its weights once."""
+
+    def forget(self, id: str) -> None:
+        """The request has ended."""
 
 
 class Engine:
     """`num_blocks` blocks of `block_size` tokens are taken at once; `budget` tokens a step at most,
-    `max_running` requests at once. `steps` has the newest steps' metrics."""
+    `max_running` requests at once. `steps` has the newest steps' metrics. `adapters` is an
+    AdapterBank of the same model; `group` the ranks that `tensor_parallel` cut it over, each of
+    which adds, steps and cancels the same."""
 
     def __init__(
         self,
@@ -53,10 +63,11 @@ class Engine:
         decode: Decode | None = None,
         adapters: Adapters | None = None,
         proposer: Proposer | None = None,
+        group: Group | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.config = model.config
-        self.runner = Runner(model, num_blocks, block_size, adapters)
+        self.runner = Runner(model, num_blocks, block_size, adapters, group)
         blocks = BlockManager(num_blocks, block_size, share_prefixes)
         fit = None if adapters is None else adapters.fits
         self.scheduler = Scheduler(blocks, budget, max_running, fit)
@@ -111,8 +122,7 @@ class Engine:
         began = self.clock()
         self.cancelled.clear()
         if self.proposer is not None:
-            for request in self.scheduler.running:
-                self._propose(request)
+            self._propose(self.proposer)
         plan = self.scheduler.schedule()
         if not plan.work:
             return []
@@ -142,12 +152,27 @@ class Engine:
         parameters: SamplingParameters | Sequence[SamplingParameters] | None = None,
     ) -> list[Answer]:
         """All prompts' answers, in the prompts' order; one's parameters, or all's."""
+        if self.busy:
+            raise InputError(
+                f"{plural(len(self.requests), 'request')} are being served, and their outputs "
+                "would be lost: take all by stream(), or cancel them"
+            )
         if parameters is None or isinstance(parameters, SamplingParameters):
             parameters = [parameters] * len(prompts)
-        answers = {self.add(*each): Answer() for each in zip(prompts, parameters)}
-        for output in self.stream():
-            if output.id in answers:
+        if len(parameters) != len(prompts):
+            raise InputError(
+                f"{plural(len(prompts), 'prompt')} and {len(parameters)} parameters: give one for "
+                "each prompt, or one for all"
+            )
+        answers: dict[str, Answer] = {}
+        try:
+            for prompt, one in zip(prompts, parameters):
+                answers[self.add(prompt, one)] = Answer()
+            for output in self.stream():
                 answers[output.id].extend(output)
+        finally:  # nobody is left, but where something went wrong
+            for id in answers:
+                self.cancel(id)
         return list(answers.values())
 
     def _request(
@@ -157,10 +182,15 @@ class Engine:
         adapter: str | None,
         id: str | None,
     ) -> Request:
-        id = f"request-{self.added}" if id is None else id
+        if id is None:
+            names = (f"request-{number}" for number in itertools.count(self.added))
+            id = next(name for name in names if name not in self.requests)
         if id in self.requests:
             raise InputError(f"a request is called '{id}' already: give another id, or none")
-        self._check(prompt, parameters)
+        prompt = as_tokens(prompt)
+        check_readable(prompt, parameters.max_new_tokens, self.config)
+        if parameters.stop and self.decode is None:
+            raise InputError("stop strings need text: give the engine `decode`, or stop_tokens")
         text = None if self.decode is None else TextStream(self.decode, prompt, parameters.stop)
         times = Times(arrived=self.clock())
         key = self._adapter_key(adapter)
@@ -174,37 +204,28 @@ class Engine:
             raise InputError(f"adapter '{name}' was asked for: give the engine an AdapterBank")
         return name, self.adapters.number(name)
 
-    def _check(self, prompt: Sequence[int], parameters: SamplingParameters) -> None:
-        if not prompt:
-            raise InputError("the prompt is empty and one token is needed: begin with bos")
-        vocabulary, longest = self.config.vocab_size, self.config.max_length
-        if odd := [token for token in prompt if not 0 <= token < vocabulary]:
-            raise InputError(
-                f"token {odd[0]} is none of the model's 0 to {vocabulary - 1}: encode the prompt "
-                "with the model's own tokenizer"
-            )
-        if len(prompt) + parameters.max_new_tokens > longest:
-            raise InputError(
-                f"a prompt of {len(prompt)} tokens and an answer of up to "
-                f"{parameters.max_new_tokens} are longer than the {longest} tokens that the model "
-                "can read: shorten one of them"
-            )
-        if parameters.stop and self.decode is None:
-            raise InputError("stop strings need text: give the engine `decode`, or stop_tokens")
-
     def _welcome(self, request: Request) -> None:
         self.requests[request.id] = request
         self.added += 1
 
-    def _propose(self, request: Request) -> None:
+    def _propose(self, proposer: Proposer) -> None:
         """Drafts are for requests that lack one token only, and never reach past the answer."""
-        most = request.parameters.max_new_tokens - request.num_told - 1
-        if most > 0 and request.num_computed_tokens == len(request.tokens) - 1:
-            request.drafts = list(self.proposer.propose(request, most))[:most]
+        asked = {
+            request: request.parameters.max_new_tokens - request.num_told - 1
+            for request in self.scheduler.running
+            if request.num_computed_tokens == len(request.tokens) - 1
+        }
+        asked = {request: most for request, most in asked.items() if most > 0}
+        if asked:
+            found = proposer.propose(list(asked), list(asked.values()))
+            for (request, most), drafts in zip(asked.items(), found):
+                request.drafts = list(drafts)[:most]
 
     def _end(self, request: Request, reason: str) -> None:
         request.times.ended = self.clock()
         self.scheduler.finish(request, reason)
+        if self.proposer is not None:
+            self.proposer.forget(request.id)
         del self.requests[request.id]
 
     def _measure(self, plan: Plan, sampled: int, began: float) -> None:

@@ -7,12 +7,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
+from minitrain.errors import InputError
 from minitrain.inference.cache.paged import PagedCache, Part, batching_order
 from minitrain.inference.engine.scheduler import Plan, Work
 from minitrain.inference.forward import forward_new
 from minitrain.model.transformer import Transformer
+from minitrain.ranks.group import Group
 
 
 class Adapters(Protocol):
@@ -26,15 +29,23 @@ class Adapters(Protocol):
 
 
 class Runner:
+    """`group`: the ranks over which `tensor_parallel` has cut the model. Each holds the keys and
+    values of its own heads, and gets all ranks' logits: so all draw the same tokens, and plan the
+    same next step, without a word about it."""
+
     def __init__(
         self,
         model: Transformer,
         num_blocks: int,
         block_size: int,
         adapters: Adapters | None = None,
+        group: Group | None = None,
     ) -> None:
-        self.model, self.adapters = model, adapters
-        self.cache = PagedCache.of(model, num_blocks, block_size)
+        self.model, self.adapters, self.group = model, adapters, group
+        if model.sequence_ranks > 1:
+            raise InputError("ranks cannot share a token: tensor_parallel(model, group) as it is")
+        ranks = 1 if group is None else group.size
+        self.cache = PagedCache.of(model, num_blocks, block_size, ranks)
 
     @torch.no_grad()
     def run(self, plan: Plan) -> tuple[list[Work], Tensor]:
@@ -58,7 +69,17 @@ class Runner:
                 sampled.append(work)
                 rows += range(row - work.samples, row)
         with self._rows([adapters[row] for row in rows]):
-            return sampled, self.model.head(hidden[rows])[:, 0]  # (M, V)
+            logits = self.model.head(hidden[rows])[:, 0]  # (M, V), or (M, V/N) of a group
+        return sampled, self._of_all_ranks(logits)
+
+    def _of_all_ranks(self, logits: Tensor) -> Tensor:
+        """logits (M, V/N) -> (M, V), without the columns that fill the last rank up."""
+        if self.group is None or not len(logits):
+            return logits
+        gathered = logits.new_empty(self.group.size, *logits.shape)
+        self.group.all_gather(gathered, logits.contiguous())
+        whole = rearrange(gathered, "ranks m v -> m (ranks v)")
+        return whole[:, : self.model.config.vocab_size]
 
     def _rows(self, names: Sequence[str | None]) -> AbstractContextManager[None]:
         return nullcontext() if self.adapters is None else self.adapters.rows(names)

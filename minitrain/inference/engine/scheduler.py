@@ -61,9 +61,11 @@ class Plan:
     copies: Copies = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
 
-    @property
-    def num_tokens(self) -> int:
-        return sum(work.count for work in self.work)
+    num_tokens: int = 0
+
+    def add(self, work: Work) -> None:
+        self.work.append(work)
+        self.num_tokens += work.count
 
 
 class Scheduler:
@@ -116,7 +118,7 @@ class Scheduler:
                 plan.preempted.append(self._preempt())
                 continue  # again, unless it was this one
             if count:
-                plan.work.append(Work.of(request, start, count))
+                plan.add(Work.of(request, start, count))
                 plan.copies += copies
             index += 1
 
@@ -144,7 +146,7 @@ class Scheduler:
             request.status = Status.RUNNING
             self.running.append(self.waiting.popleft())
             count = min(request.num_tokens - computed, left)
-            plan.work.append(Work.of(request, computed, count))
+            plan.add(Work.of(request, computed, count))
 
     def _fits(self, request: Request) -> bool:
         names = {one.adapter for one in (*self.running, request)} - {None}

@@ -28,6 +28,7 @@ from minitrain.quantization.layers.linear import QuantLinear
 
 GROUPS = (32, 64, 128, 256)  # that the 4-bit kernel has
 ROWS = 16  # of W, that it takes at a time
+COLUMNS = 16  # of W, that the 8-bit kernel takes at a time: of a rest it would read what is behind
 
 
 class PackedLinear(nn.Module):
@@ -101,7 +102,7 @@ def kernel_for(weight: QuantizedWeight) -> type[PackedLinear] | None:
     if not isinstance(form, GridFormat) or form.double:
         return None
     if (form.grid, form.tiling) == (Absmax(8), Rows()):
-        return Int8PackedLinear
+        return Int8PackedLinear if weight.shape[1] % COLUMNS == 0 else None
     fits = isinstance(form.tiling, Groups) and form.tiling.size in GROUPS
     fits = fits and weight.shape[1] % form.tiling.size == 0 and weight.shape[0] % ROWS == 0
     return Int4PackedLinear if fits and form.grid in (Absmax(4), ZeroPoint(4)) else None
@@ -118,7 +119,8 @@ def accelerate(model: nn.Module) -> nn.Module:
         formats = ", ".join(sorted({layer.format.name for _, layer in found})) or "none"
         raise InputError(
             f"no layer has a format with a packed kernel (its formats: {formats}): quantize to "
-            "int8-row, or to int4 or int4z in groups of 32, 64, 128 or 256 that divide its width"
+            f"int8-row, of a width that {COLUMNS} divides, or to int4 or int4z in groups of 32, "
+            "64, 128 or 256 that divide it"
         )
     if any(layer.codes.device.type != "cpu" for name, layer in found if kernels[name]):
         raise InputError("these kernels are for CPUs: move the model there with .cpu() first")

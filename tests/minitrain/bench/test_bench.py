@@ -18,6 +18,7 @@ from minitrain.bench import (
     ddp,
     experts,
     finetuning,
+    inference,
     launch,
     optimizers,
     pipeline,
@@ -89,6 +90,17 @@ def test_data_small():
     rows = [case.row() for case in data.cases(repeats=1, documents=40, rows=40, packed=60)]
     check_contract(rows)
     assert len(rows) == 4
+
+
+def test_inference_small():
+    shape = ModelConfig(300, 32, 2, 2, 1, 48, max_length=256)
+    rows = [c.row() for c in inference.cases(1, 4, shape, peers=("sequential", "static"))]
+    check_contract(rows)
+    names = [row.name for row in rows]
+    assert sum(name.startswith("4 requests, mixed") for name in names) == 2
+    assert sum(name.startswith("first token") for name in names) == 4
+    unused = next(row for row in rows if row.unit == "bytes")
+    assert not unused.lost, "pages leave less unused than rows of a batch's longest"
 
 
 def test_finetuning_small():

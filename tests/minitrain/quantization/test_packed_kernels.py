@@ -53,6 +53,7 @@ def test_its_bytes_are_no_more(name):
 @pytest.mark.parametrize(
     ("name", "rows", "columns"),
     [
+        ("int8", 48, 40),  # torch's kernel would give NaN, or read memory that is not there
         ("int8-tensor", 48, 256),
         ("int8z", 48, 256),
         ("int4-row", 48, 256),

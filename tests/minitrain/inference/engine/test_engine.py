@@ -61,6 +61,32 @@ def test_what_is_drawn_depends_on_seed_and_text_and_not_on_company():
     assert alone(texts[0], replace(DRAWN, seed=99)) != wanted[0]
 
 
+def test_a_temperature_near_0_is_greedy():
+    nearly = SamplingParameters(12, temperature=1e-30)
+    assert alone([5, 6], nearly) == alone([5, 6], SamplingParameters(12))
+
+
+def test_what_was_interrupted_goes_on(monkeypatch):
+    """Ctrl-C in a notebook, in the middle of a step, and then stream() again."""
+    texts = prompts(4)
+    engine = Engine(MODEL, 60, block_size=4)
+    told = {engine.add(text, DRAWN): [] for text in texts}
+    for number in range(40):
+        with monkeypatch.context() as patch:
+            if number % 3 == 2:
+                patch.setattr(engine.runner.model.norm, "forward", interrupted)
+            try:
+                for output in engine.step():
+                    told[output.id].append(output.drawn.token)
+            except KeyboardInterrupt:
+                assert number % 3 == 2
+    assert list(told.values()) == [alone(text, DRAWN) for text in texts]
+
+
+def interrupted(x):
+    raise KeyboardInterrupt
+
+
 def test_torchs_own_generator_is_left_alone():
     before = torch.get_rng_state()
     alone([1, 2, 3], DRAWN)
@@ -73,10 +99,16 @@ class Guessing:
     def __init__(self, answers: dict[tuple[int, ...], list[int]], right: float) -> None:
         self.answers, self.right, self.chance = answers, right, random.Random(0)
 
-    def propose(self, request, most):
+    def propose(self, requests, most):
+        return [self.guess(request) for request in requests]
+
+    def guess(self, request):
         told = len(request.tokens) - len(request.prompt)
         ahead = self.answers[request.prompt][told : told + 4]
         return [t if self.chance.random() < self.right else (t + 1) % 61 for t in ahead]
+
+    def forget(self, id):
+        pass
 
 
 @pytest.mark.parametrize("right, steps", [(1.0, 4), (0.6, 11), (0.0, 12)])
@@ -270,6 +302,17 @@ def test_what_cannot_be_served_is_refused_up_front(prompt, parameters, message):
     with pytest.raises(InputError, match=message):
         engine.add(prompt, parameters)
     assert not engine.busy
+    with pytest.raises(InputError, match="give a list of token numbers"):
+        engine.generate("text")
+    with pytest.raises(InputError, match="give a list of token numbers"):
+        engine.generate([1, 2])
+    with pytest.raises(InputError, match="2 prompts and 1 parameters"):
+        engine.generate([[1], [2]], [parameters])
+    with pytest.raises(InputError):
+        engine.generate([[1], prompt], parameters)
+    assert not engine.busy  # nor is the first prompt left behind
     engine.add([1], SamplingParameters(2), id="one")
+    with pytest.raises(InputError, match="being served"):
+        engine.generate([[1]])
     with pytest.raises(InputError, match="already"):
         engine.add([1], id="one")

@@ -6,7 +6,6 @@ import random
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
 
 from minitrain.bench.training import as_llama
 from minitrain.data.assets.fetch import fetch, is_cached
@@ -18,28 +17,35 @@ from minitrain.model.transformer import Transformer, build
 
 from .texts import prompts
 
+Served = tuple[Transformer, list[list[int]], list[list[int]]]
 
-@pytest.fixture(scope="module")
-def stories() -> tuple[Transformer, LlamaForCausalLM, list[list[int]], list[list[int]]]:
-    """The model, transformers', prompts, and transformers' greedy answers, one by one."""
-    if is_cached("stories15M"):
-        model, _ = load_llama2c(fetch("stories15M", progress=False))
-    else:
-        model = build(ModelConfig(300, 64, 3, 4, 2, 96, max_length=256), seed=1)
+
+def answered(model: Transformer, count: int, new: int) -> Served:
+    """The model, prompts, and transformers' greedy answers to them, one by one."""
     peer = as_llama(model).eval()
-    texts, answers = prompts(12, vocabulary=model.config.vocab_size), []
+    texts, answers = prompts(count, vocabulary=model.config.vocab_size), []
     for text in texts:
         ids = torch.tensor([text])
         told = peer.generate(
             ids,
             attention_mask=torch.ones_like(ids),
-            max_new_tokens=12,
+            max_new_tokens=new,
             do_sample=False,
             pad_token_id=0,
             eos_token_id=None,
         )
         answers.append(told[0, len(text) :].tolist())
-    return model, peer, texts, answers
+    return model, texts, answers
+
+
+@pytest.fixture(scope="module")
+def small() -> Served:
+    return answered(build(ModelConfig(300, 32, 2, 4, 2, 48, max_length=256), seed=1), 12, 12)
+
+
+@pytest.fixture(scope="module")
+def stories() -> Served:
+    return answered(load_llama2c(fetch("stories15M", progress=False))[0], 6, 8)
 
 
 MODES = {
@@ -55,8 +61,8 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_greedy_answers_are_transformers_token_for_token(mode, stories):
-    model, _, texts, answers = stories
+def test_greedy_answers_are_transformers_token_for_token(mode, small):
+    model, texts, answers = small
     engine = Engine(model, **{"num_blocks": 60, "max_running": 12, **MODES[mode]})
     rounds = 2 if "preempted" in mode else 1
     found = engine.generate(texts * rounds, SamplingParameters(12))
@@ -67,16 +73,27 @@ def test_greedy_answers_are_transformers_token_for_token(mode, stories):
     assert max(step.tokens for step in engine.steps) <= engine.scheduler.budget
 
 
-def test_chunks_of_every_size_give_the_same(stories):
-    model, _, texts, answers = stories
+@pytest.mark.skipif(not is_cached("stories15M"), reason="python -m minitrain assets stories15M")
+@pytest.mark.parametrize(
+    "mode",
+    [{"num_blocks": 60}, {"num_blocks": 6, "block_size": 4, "budget": 9, "max_running": 5}],
+    ids=["batched", "preempted, in chunks"],
+)
+def test_a_trained_models_answers_are_too(mode, stories):
+    model, texts, answers = stories
+    engine = Engine(model, **mode)
+    assert [a.tokens for a in engine.generate(texts, SamplingParameters(8))] == answers
+    assert (sum(step.preemptions for step in engine.steps) > 0) == ("block_size" in mode)
+
+
+def test_chunks_of_every_size_give_the_same(small):
+    model, texts, answers = small
     chance = random.Random(5)
-    for _ in range(3):
+    for _ in range(10):
         engine = Engine(model, 60, block_size=chance.randint(2, 9), budget=8, max_running=8)
-        for text in texts[:4]:
-            engine.add(text, SamplingParameters(12))
-        told = {}
+        told = {engine.add(text, SamplingParameters(12)): [] for text in texts[:4]}
         while engine.busy:
             engine.scheduler.budget = chance.randint(8, 30)
             for output in engine.step():
-                told.setdefault(output.id, []).append(output.drawn.token)
-        assert [told[f"request-{n}"] for n in range(4)] == answers[:4]
+                told[output.id].append(output.drawn.token)
+        assert list(told.values()) == answers[:4]

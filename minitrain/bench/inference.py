@@ -1,0 +1,197 @@
+"""The inference engine beside `transformers`, and each of its parts beside what it replaces.
+
+stories15M, or fresh weights of its shape where it was not fetched, serves 32 requests of mixed
+lengths, then 32 that begin alike. Both contenders must give the same answers, token for token. A
+static batch waits for its longest answer; its requests come one batch after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from minitrain.bench.case import OURS, PEER, TORCH, Case, from_transformers, once
+from minitrain.bench.serving import (
+    BLOCK,
+    Pairs,
+    Served,
+    Workload,
+    by_engine,
+    continuously,
+    in_batches,
+)
+from minitrain.bench.training import as_llama
+from minitrain.data.assets.fetch import fetch, is_cached
+from minitrain.inference.cache.paged import Group, PagedCache, Part, paged_attention
+from minitrain.inference.engine.engine import Engine
+from minitrain.inference.parameters import SamplingParameters
+from minitrain.measure.clock import Comparison, compare
+from minitrain.model.config import ModelConfig, preset
+from minitrain.model.hub.llama2c import load_llama2c
+from minitrain.model.transformer import Transformer, build
+
+SIZE = 8  # of a static batch
+SHARED = 48  # tokens that all prompts of the second workload begin with
+CHUNK, WHOLE = 64, 4096  # tokens a step
+SERVING_REASON = (
+    "a few long answers at the end run alone, and both then read all weights for each token"
+)
+LATENCY_REASON = (
+    "a step computes tokens of every request that is here, so it takes longer than one of a small "
+    "batch: the others do not wait for it in a queue instead"
+)
+CHUNK_REASON = "the long prompts are too short to hold a step up on this machine"
+PAGED_REASON = "pages are read into a buffer first, which the dense rows are spared"
+PEERS = ("sequential", "static", "continuous")
+
+
+def cases(
+    repeats: int = 3,
+    requests: int = 32,
+    shape: ModelConfig | None = None,
+    peers: Sequence[str] = PEERS,
+) -> list[Case]:
+    model = trained() if shape is None else build(shape)
+    version = from_transformers("inference", "transformers").__version__
+    llama = as_llama(model).eval()
+    contenders = {
+        "sequential": (in_batches(llama, 1), f"generate of transformers {version}, one by one"),
+        "static": (in_batches(llama, SIZE), f"generate of transformers {version}, batches of 8"),
+        "continuous": (continuously(llama), f"generate_batch of transformers {version}"),
+    }
+    vocabulary, ours = model.config.vocab_size, by_engine(model)
+    found: list[Case] = []
+    for kind, shared in (("mixed", 0), ("shared prefix", SHARED)):
+        work = Workload.mixed(requests, vocabulary, shared)
+        title = f"{requests} requests, {kind}, {sum(work.new)} tokens"
+        for peer in peers:
+            serve, name = contenders[peer]
+            pairs = Pairs(ours, serve, work, repeats)
+            measure = partial(pairs.comparison, lambda served: served.seconds)
+            found.append(Case(title, name, measure, SERVING_REASON))
+            if not shared:
+                found += latency_cases(pairs, name)
+    found.append(
+        Case(
+            "KV memory unused in a step, mixed",
+            f"rows as long as a batch's longest, of 8 (transformers {version})",
+            partial(unused_bytes, model, Workload.mixed(requests, vocabulary)),
+            "",
+            "bytes",
+        )
+    )
+    found.append(
+        Case(
+            f"longest gaps between tokens (p99), long prompts in chunks of {CHUNK}",
+            "our engine, whole prompts at once (budget 4096)",
+            partial(beside_long_prompts, model, repeats),
+            CHUNK_REASON,
+        )
+    )
+    measure = partial(paged_measured, model.config, 32, 128, 5 * repeats)
+    peer = f"scaled_dot_product_attention of {TORCH}, dense"
+    found.append(Case("paged attention, 32 texts of 128 tokens", peer, measure, PAGED_REASON))
+    return found
+
+
+def trained() -> Transformer:
+    if is_cached("stories15M"):
+        return load_llama2c(fetch("stories15M", progress=False))[0]
+    return build(preset("stories15M"))
+
+
+def latency_cases(pairs: Pairs, peer: str) -> list[Case]:
+    """Percentiles of the time to the first token, and between two tokens."""
+
+    def first(percentile: int) -> Callable[[Served], float]:
+        return lambda served: served.latency.first_token[percentile]
+
+    def between(percentile: int) -> Callable[[Served], float]:
+        return lambda served: served.latency.between_tokens[percentile]
+
+    costs = [
+        (f"{what}, p{percentile}", cost(percentile))
+        for what, cost in (("first token", first), ("between tokens", between))
+        for percentile in (50, 99)
+    ]
+    return [Case(n, peer, partial(pairs.comparison, c), LATENCY_REASON) for n, c in costs]
+
+
+def unused_bytes(model: Transformer, work: Workload) -> Comparison:
+    """Of the places that are held, in the mean over steps, those that hold no token of an answer
+    that is still going on, or of its prompt."""
+    config, weight = model.config, model.embed.weight
+    place_bytes = 2 * config.layers * config.kv_heads * config.head_size * weight.itemsize
+    engine = Engine(model, work.blocks, BLOCK)
+    engine.generate(work.prompts, [SamplingParameters(n) for n in work.new])
+    ours = [step.empty_places for step in engine.steps]
+    theirs = [
+        sum(width + step - (len(p) + step if step < n else 0) for p, n in batch)
+        for batch, width in batches(work)
+        for step in range(max(n for _, n in batch))
+    ]
+    means = {OURS: sum(ours) / len(ours), PEER: sum(theirs) / len(theirs)}
+    return once({who: round(mean * place_bytes) for who, mean in means.items()})
+
+
+def batches(work: Workload) -> list[tuple[list[tuple[tuple[int, ...], int]], int]]:
+    """(prompts and numbers of tokens, longest prompt) of each static batch."""
+    all_ = list(zip(work.prompts, work.new))
+    parts = [all_[first : first + SIZE] for first in range(0, len(all_), SIZE)]
+    return [(part, max(len(prompt) for prompt, _ in part)) for part in parts]
+
+
+def beside_long_prompts(model: Transformer, repeats: int) -> Comparison:
+    """Of eight requests that are being answered when four long prompts come."""
+    return Pairs(
+        partial(with_long_prompts, model, CHUNK),
+        partial(with_long_prompts, model, WHOLE),
+        Workload.mixed(SIZE, model.config.vocab_size, longest=16, most_new=64),
+        repeats,
+    ).comparison(lambda served: served.latency.between_tokens[99])
+
+
+def with_long_prompts(model: Transformer, budget: int, work: Workload) -> Served:
+    length = model.config.max_length - 8
+    engine = Engine(model, work.blocks + 4 * (length // BLOCK + 1), BLOCK, budget, SIZE + 4)
+    parameters = [SamplingParameters(max(n, 24)) for n in work.new]
+    told = {engine.add(p, one): [] for p, one in zip(work.prompts, parameters)}
+    times, steps = [], 0
+    while engine.busy:
+        if steps == 8:
+            for number in range(4):
+                engine.add([3 + number] * length, SamplingParameters(4))
+        for output in engine.step():
+            if output.id in told:
+                told[output.id].append(output.drawn.token)
+                times += [output.times] if output.times else []
+        steps += 1
+    return Served(list(told.values()), sum(step.seconds for step in engine.steps), times)
+
+
+@torch.no_grad()
+def paged_measured(config: ModelConfig, texts: int, length: int, repeats: int) -> Comparison:
+    """One layer of a step in which each text reads all its tokens by one query."""
+    pages = -(-length // BLOCK)
+    cache = PagedCache(replace(config, layers=1), texts * pages, BLOCK)
+    for held in (cache.keys, cache.values):
+        held.normal_()
+    table = torch.randperm(texts * pages).view(texts, pages)
+    group = Group(cache, [Part(row, length - 1, 1) for row in table.tolist()])
+    q = torch.randn(texts, config.heads, 1, config.head_size)
+    k, v = (
+        held[0][:, table].flatten(2, 3).transpose(0, 1)[:, :, :length].contiguous()
+        for held in (cache.keys, cache.values)
+    )  # (B, K, T, C)
+    steps = {
+        OURS: partial(paged_attention, q, cache.keys[0], cache.values[0], group),
+        PEER: partial(
+            F.scaled_dot_product_attention, q, k, v, enable_gqa=config.heads != config.kv_heads
+        ),
+    }
+    torch.testing.assert_close(steps[OURS](), steps[PEER](), rtol=1e-4, atol=1e-5)
+    return compare(steps, repeats, warmup=3)

@@ -1,0 +1,35 @@
+"""What a prompt must be, before anything is computed for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minitrain.errors import InputError
+from minitrain.model.config import ModelConfig
+
+
+def as_tokens(prompt: Sequence[int]) -> list[int]:
+    """A list or a tensor (T,) of token numbers; InputError for text, and for a single number."""
+    try:
+        return [int(token) for token in prompt]
+    except (TypeError, ValueError):
+        raise InputError(
+            f"a prompt is {prompt!r:.40}: give a list of token numbers, tokenizer.encode(text)"
+        ) from None
+
+
+def check_readable(prompt: list[int], max_new_tokens: int, config: ModelConfig) -> None:
+    """InputError where the model knows a token not, or was not made for so long a text."""
+    if not prompt:
+        raise InputError("the prompt is empty and one token is needed: begin with bos")
+    vocabulary, longest = config.vocab_size, config.max_length
+    if odd := [token for token in prompt if not 0 <= token < vocabulary]:
+        raise InputError(
+            f"token {odd[0]} is none of the model's 0 to {vocabulary - 1}: encode the prompt with "
+            "the model's own tokenizer"
+        )
+    if len(prompt) + max_new_tokens > longest:
+        raise InputError(
+            f"a prompt of {len(prompt)} tokens and an answer of up to {max_new_tokens} are longer "
+            f"than the {longest} tokens that the model can read: shorten one of them"
+        )

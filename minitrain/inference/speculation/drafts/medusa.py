@@ -1,0 +1,94 @@
+"""Medusa: heads upon the target's last hidden vector, each of which guesses one token further.
+
+    hidden of "little" ─ the target's head   girl                   drawn already, the text's newest
+                       ─ head 1              named | who | called   guesses for the tokens behind
+                       ─ head 2              Lily | loved | lived   it: a tree of the best ranks
+
+All heads work at once, so a draft costs one small product; but head 2 does not know what head 1
+guessed, nor what was drawn, and is the worse for it. A tree makes up for some: several guesses at
+each depth, in the shape that kept most on the training text (tree.best_tree). Guesses are picked,
+so that every text is the target's own; the paper's "typical acceptance" is not used, as it changes
+the distribution.
+
+    head k     logits_k = (h + silu(W_k h)) U_k^T, W_k 0 at first and U_k the target's own rows
+
+Cost a draft: K·(D² + V'·D) numbers read. Paper: Cai et al., arXiv 2401.10774. Lab: e09b.
+Shapes: B texts  T tokens  K heads  D width  V' shortlist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+import torch.nn.functional as F
+from einops import einsum
+from torch import Tensor, nn
+
+from minitrain.errors import InputError
+from minitrain.inference.speculation.drafts.lessons import Lessons
+from minitrain.inference.speculation.proposer import Asked, Draft
+from minitrain.inference.speculation.tree import best_tree, parents_of
+from minitrain.model.transformer import Transformer
+
+
+class MedusaHeads(nn.Module):
+    def __init__(self, target: Transformer, shortlist: Tensor, heads: int = 4) -> None:
+        """`shortlist` (V',): the token ids that are guessed at all."""
+        super().__init__()
+        rows = target.head.weight.detach()[shortlist]  # (V', D)
+        self.register_buffer("shortlist", shortlist)
+        self.register_buffer("own", rows.clone())
+        self.inner = nn.Parameter(rows.new_zeros(heads, rows.shape[1], rows.shape[1]))
+        self.outer = nn.Parameter(rows.repeat(heads, 1, 1))  # (K, V', D)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden (..., D) -> logits (..., K, V')."""
+        inner = einsum(hidden, self.inner, "... d, k e d -> ... k e")
+        x = hidden.unsqueeze(-2) + F.silu(inner)  # (..., K, D)
+        return einsum(x, self.outer, "... k d, k v d -> ... k v")
+
+    def loss(self, lessons: Lessons) -> Tensor:
+        """Cross-entropy with what the target says, a token further for each head, in the mean."""
+        logits = self(lessons.hidden)  # (B, T, K, V')
+        said = (lessons.hidden @ self.own.T).softmax(dim=-1)  # (B, T, V'): p of the token after t
+        losses = [
+            F.cross_entropy(logits[:, : -k - 1, k].flatten(0, 1), said[:, k + 1 :].flatten(0, 1))
+            for k in range(logits.shape[2])
+        ]
+        return torch.stack(losses).mean()
+
+    @torch.no_grad()
+    def accuracy(self, lessons: Lessons, ranks: int = 8) -> Tensor:
+        """(K, ranks): how often each head's guess of each rank is the text's token."""
+        found = []
+        best = self.shortlist[self(lessons.hidden).topk(ranks, dim=-1).indices]  # (B, T, K, ranks)
+        for k in range(best.shape[2]):
+            right = best[:, : -k - 2, k] == lessons.tokens[:, k + 2 :, None]
+            found.append(right.flatten(0, 1).float().mean(dim=0))
+        return torch.stack(found)
+
+
+class Medusa:
+    """`lessons`: texts on which the tree's shape is found; `nodes` of it, at most."""
+
+    def __init__(self, heads: MedusaHeads, lessons: Lessons, nodes: int = 12) -> None:
+        self.heads, self.paths = heads, best_tree(heads.accuracy(lessons), nodes)
+        if not self.paths:
+            raise InputError(f"a tree of {nodes} nodes drafts nothing: give 1 or more")
+
+    @torch.no_grad()
+    def propose(self, requests: Sequence[Asked]) -> list[Draft]:
+        """A request's `most` counts nodes: the tree's best ones."""
+        return [self._tree(asked) if len(asked.hidden) else Draft() for asked in requests]
+
+    def _tree(self, asked: Asked) -> Draft:
+        paths = self.paths[: asked.most]
+        ranks = 1 + max(rank for path in paths for rank in path)
+        best = self.heads.shortlist[self.heads(asked.hidden[-1]).topk(ranks, dim=-1).indices]
+        best = best.tolist()  # K of `ranks` token ids
+        tokens = tuple(best[len(path) - 1][path[-1]] for path in paths)
+        return Draft(tokens, parents_of(paths))
+
+    def forget(self, key: Hashable) -> None:
+        pass

@@ -1,0 +1,121 @@
+"""What a proposer is asked of a request, and the draft that it gives.
+
+A proposer may be wrong in all it says but one thing: a draft's `probabilities` must be those that
+its tokens were drawn from. Where tokens were picked and not drawn (a table, the likeliest ones, a
+tree of rivals) there are none, and the target itself draws and looks whether its own token is
+among them (tree.py).
+
+Shapes: n drafted tokens  V vocabulary  D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from minitrain.errors import InputError
+from minitrain.inference.logits import cut, draw
+from minitrain.inference.parameters import SamplingParameters
+
+ROOT = -1  # the parent of a draft that follows the text's last token
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request, as a proposer sees it.
+
+    `hidden` (n, D): what the target's head was given at the last n tokens but the newest, which
+    the target has not read; n counts those since the proposer was last asked, and may be 0.
+    """
+
+    key: Hashable  # whose caches these are
+    tokens: Sequence[int]  # prompt and text so far, not empty
+    most: int  # draft no more than that
+    parameters: SamplingParameters
+    hidden: Tensor
+    generator: torch.Generator | None = None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """n tokens; node i continues node `parents[i]` < i, or the text itself where that is -1."""
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    probabilities: Tensor | None = None  # (n, V) of a chain that was drawn; None: picked
+
+    def __post_init__(self) -> None:
+        orderly = all(ROOT <= parent < node for node, parent in enumerate(self.parents))
+        if len(self.parents) != len(self.tokens) or not orderly:
+            raise InputError(
+                f"a draft of {len(self.tokens)} tokens has parents {self.parents}: give one for "
+                "each token, -1 or the number of a token before it"
+            )
+        if self.probabilities is not None and not self.is_chain:
+            raise InputError(
+                "a tree's tokens cannot be verified as draws, which are a chain: leave out "
+                "probabilities, and the target draws for itself"
+            )
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], probabilities: Tensor | None = None) -> Draft:
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probabilities)
+
+    @property
+    def is_chain(self) -> bool:
+        return self.parents == tuple(range(-1, len(self.tokens) - 1))
+
+
+class Proposer(Protocol):
+    def propose(self, requests: Sequence[Asked]) -> list[Draft]:
+        """A draft for each; an empty one where it has no idea. What a proposer keeps between calls
+        it finds out by itself from `tokens`: nobody tells it what was kept."""
+
+    def forget(self, key: Hashable) -> None:
+        """The request is over."""
+
+
+def shaped(logits: Tensor, parameters: SamplingParameters) -> Tensor:
+    """logits (n, V) -> (n, V) whose softmax is drawn from, the same in drafts and in the target:
+    after temperature, top-k, top-p and min-p. Not for greedy parameters, which draw nothing."""
+    p = parameters
+    return cut(logits / p.temperature, p.top_k, p.top_p, p.min_p)
+
+
+def chosen(asked: Asked, logits: Tensor) -> tuple[int, Tensor | None]:
+    """logits (V,) -> the next draft, and (V,) what it was drawn from: None where it was picked."""
+    if asked.parameters.greedy:
+        return int(logits.argmax()), None
+    logits = shaped(logits[None].float().cpu(), asked.parameters)  # (1, V)
+    uniform = torch.rand(1, generator=asked.generator)
+    return int(draw(logits, uniform)), logits[0].softmax(dim=-1)
+
+
+def drawn(tokens: Sequence[int], probabilities: Sequence[Tensor | None]) -> Draft:
+    """The chain of what `chosen` gave one after the other."""
+    picked = not probabilities or probabilities[0] is None
+    return Draft.chain(tokens, None if picked else torch.stack(list(probabilities)))
+
+
+def check_drafts(drafts: Sequence[Draft], most: Sequence[int], vocabulary: int) -> None:
+    """InputError for what a target of this vocabulary was not asking for."""
+    if len(drafts) != len(most):
+        raise InputError(
+            f"{len(most)} requests were asked about and {len(drafts)} drafts came: give one for "
+            "each, Draft() where there is no idea"
+        )
+    for draft, limit in zip(drafts, most):
+        if len(draft.tokens) > limit:
+            raise InputError(
+                f"a draft of {len(draft.tokens)} tokens came where {limit} were asked for: give "
+                "`most` at most"
+            )
+        if draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < vocabulary:
+            raise InputError(
+                f"a draft of {list(draft.tokens)} came for a target that knows tokens 0 to "
+                f"{vocabulary - 1}: draft with a model of the same tokenizer"
+            )

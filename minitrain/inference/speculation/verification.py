@@ -1,0 +1,111 @@
+"""Verification: drafted tokens are kept or replaced such that the text is the target's, exactly.
+
+A draft model drew g tokens from its own distributions q_1 … q_g. One pass of the target over them
+gives p_1 … p_g, and p_{g+1} after the last. From the left, token x_i is kept with probability
+
+    min(1, p_i(x_i) / q_i(x_i)).      The first that is not is replaced by a draw from
+    (p_i - q_i)+ / Σ (p_i - q_i)+     and what follows it is dropped: a "recovered" token.
+
+Where all are kept, p_{g+1} gives one more, the "bonus" token: a pass gives 1 to g + 1 tokens. Why
+it is exact: x is written at i as a kept draft with probability q(x)·min(1, p/q) = min(p, q), and as
+a replacement with P(reject)·(p - q)+ / Σ (p - q)+, where P(reject) = 1 - Σ min(p, q) = Σ (p - q)+:
+together min(p, q) + (p - q)+ = p(x). It holds for any q, a bad draft only costs time. p and q are
+what is really drawn from: temperature, top-k and top-p come before, in both. At temperature 0
+they are 1 for one token, and the rule says: keep what the target would have written.
+
+Papers: Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318. Lab: e09b.
+Shapes: B requests  g drafted tokens  V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+from minitrain.errors import InputError
+from minitrain.inference.logits import draw
+
+NOTHING = -1  # in place of a token where a request has got fewer than others
+
+
+def verify_naive(
+    p: Tensor, q: Tensor, drafts: list[int], generator: torch.Generator | None = None
+) -> list[int]:
+    """One request: p (g + 1, V), q (g, V), g drafts -> the kept ones and one token more."""
+    for i, draft in enumerate(drafts):
+        coin = torch.rand((), generator=generator)
+        if coin * q[i, draft] < p[i, draft]:
+            continue
+        residual = (p[i] - q[i]).clamp(min=0)
+        recovered = torch.multinomial(residual / residual.sum(), 1, generator=generator)
+        return [*drafts[:i], int(recovered)]
+    bonus = torch.multinomial(p[len(drafts)], 1, generator=generator)
+    return [*drafts, int(bonus)]
+
+
+def verify(
+    p: Tensor, q: Tensor, drafts: Tensor, uniforms: Tensor, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same for B requests: p (B, g + 1, V), q (B, g, V), drafts (B, g) int64, which were drawn
+    from q; `uniforms` (B, g + 1) in [0, 1), all the chance there is, a number for each draft and
+    one for the last token. `lengths` (B,): how many of the g are drafts, where that differs.
+
+    -> tokens (B, g + 1), of which each request's first `kept` + 1 are its new text and the others
+    -1; and kept (B,), how many drafts that text begins with.
+    """
+    lengths = _checked(p, q, drafts, uniforms, lengths)
+    requests = torch.arange(len(p), device=p.device)
+    index = rearrange(drafts, "b g -> b g 1")
+    target, draft = (rearrange(z.gather(2, index), "b g 1 -> b g") for z in (p[:, :-1], q))
+    place = torch.arange(p.shape[1], device=p.device)  # (g + 1,)
+    real = place[:-1] < rearrange(lengths, "b -> b 1")  # (B, g)
+    _check_drawn(draft, real)
+    accepted = (uniforms[:, :-1] * draft < target) & real  # undivided: p = 0 is never kept
+    kept = accepted.long().cumprod(dim=1).sum(dim=1)  # (B,): up to the first that is not
+
+    q = F.pad(q, (0, 0, 0, 1))  # a place for the bonus token
+    rest = residual(p[requests, kept], q[requests, kept], kept < lengths)
+    last = rearrange(draw(rest.log(), uniforms[:, -1]), "b -> b 1")
+    end = rearrange(kept, "b -> b 1")
+    tokens = F.pad(drafts, (0, 1)).masked_fill(place > end, NOTHING).scatter(1, end, last)
+    return tokens, kept
+
+
+def residual(p: Tensor, q: Tensor, rejected: Tensor) -> Tensor:
+    """p, q (B, V), rejected (B,) -> (B, V): what to draw the last token from, not normalised.
+
+    (p - q)+ after a rejection, p itself for a bonus token. Where rounding alone rejected, as p and
+    q are equal, nothing is left of the difference, and p is as right.
+    """
+    rest = (p - q).clamp(min=0)
+    use = rejected & (rest.sum(dim=1) > 0)
+    return torch.where(rearrange(use, "b -> b 1"), rest, p)
+
+
+def _checked(
+    p: Tensor, q: Tensor, drafts: Tensor, uniforms: Tensor, lengths: Tensor | None
+) -> Tensor:
+    """The lengths (B,), each g where none are given; InputError where shapes do not fit."""
+    batch, most = drafts.shape
+    fits = p.shape[:2] == uniforms.shape == (batch, most + 1)
+    if not fits or q.shape != (batch, most, p.shape[2]):
+        raise InputError(
+            f"verify got p {list(p.shape)}, q {list(q.shape)}, drafts {list(drafts.shape)} and "
+            f"uniforms {list(uniforms.shape)}: for (B, g) drafts p is (B, g + 1, V), one place "
+            "more, as uniforms (B, g + 1) are, and q (B, g, V)"
+        )
+    if lengths is None:
+        return torch.full((batch,), most, device=p.device)
+    if lengths.shape != (batch,) or (lengths < 0).any() or (lengths > most).any():
+        raise InputError(f"lengths {lengths.tolist()} must be {batch} numbers from 0 to {most}")
+    return lengths
+
+
+def _check_drawn(probability: Tensor, real: Tensor) -> None:
+    if (real & (probability <= 0)).any():
+        raise InputError(
+            "a draft has probability 0 in q, and cannot have been drawn from it: give q after the "
+            "same temperature, top-k and top-p as the draw, and no q for tokens that were picked"
+        )
