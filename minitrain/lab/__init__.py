@@ -18,10 +18,10 @@ A learner's function through `lab.grade(f)`, file by file:
     grading/expect.py       what came back is as it must be, or words that say what is not
 
 Beside that path: course.py, checks.py and submission.py (what is graded), recorded.py (tables and
-answers, which run nothing), difference.py (what is not equal, in words), plain_data.py (bytes
-without pickle), zygote.py (forks the child; no byte of f passes it), limits.py, bubblewrap.py,
-audit_hook.py and tampering.py (the walls), written.py (is there anything to grade?), progress.py
-and drawing/ (what the learner sees).
+answers, which run nothing), pickling.py (f as bytes), results.py (a check's, a lab's),
+difference.py (what is not equal, in words), plain_data.py (bytes without pickle), zygote.py (forks
+the child; no byte of f passes it), limits.py, bubblewrap.py, audit_hook.py and tampering.py (the
+walls), written.py (is there anything to grade?), progress.py and drawing/ (what the learner sees).
 
 `Lab` is imported at its first use, so that the sandboxed child, which has no use for it, starts
 fast.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from minitrain.commands.build import _report_drift
-from minitrain.lab.building.masters import for_learners, read_master, targets, write
+from minitrain.lab.building.masters import as_solution, for_learners, read_master, targets, write
 from minitrain.paths import course_root
 
 from .command_line import minitrain
@@ -68,12 +68,12 @@ def test_check_tells_drift_and_broken_rules(course, capsys):
     assert _report_drift([target]) == 1
     assert "labs/e90_sums.ipynb is not there: run 'make build'" in capsys.readouterr().out
     notebook = read_master(target)
-    write(for_learners(notebook), target.lab), write(notebook, target.solution)
+    write(for_learners(notebook), target.lab), write(as_solution(notebook), target.solution)
     assert _report_drift([target]) == 0
     text = target.master.read_text().replace("A running sum", "word " * 130 + "A running sum")
     target.master.write_text(text)
     notebook = read_master(target)
-    write(for_learners(notebook), target.lab), write(notebook, target.solution)
+    write(for_learners(notebook), target.lab), write(as_solution(notebook), target.solution)
     assert _report_drift([target]) == 1
     assert "a prose cell has at most 130" in capsys.readouterr().out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -256,12 +257,15 @@ def test_a_flipped_bit_is_found_and_the_run_is_the_undisturbed_one(tmp_path, und
 
 def until_noticed(group, folder):
     stop, log = folder / "stop", EventLog(folder / "events.jsonl", group.rank)
+    notice = threading.Event()
 
     def wait(group, state):
-        if state.step == 6:
-            time.sleep(0.3)
+        if group.rank == 2 and state.step == 3:
+            notice.set()
+            while not stop.exists():
+                time.sleep(0.01)
 
-    with stop_on_notice(stop, lambda: group.rank == 2, log, every=0.05):
+    with stop_on_notice(stop, notice.is_set, log, every=0.01):
         return len(run(group, folder, wait, stop=stop.exists)[0])
 
 
