@@ -4,7 +4,7 @@
 # **A trained model in 8, 4, 3 and 2 bits a weight: what each bit costs, and the six devices that make rounding hurt less. You
 # build them all.**
 #
-# 75 minutes · CPU is enough · before: [e04 · Mixed precision](e04_mixed_precision.ipynb) · [map of the course](index.ipynb)
+# 90 minutes · CPU is enough · before: [e04 · Mixed precision](e04_mixed_precision.ipynb) · [map of the course](index.ipynb)
 #
 # You build: integers with a scale a group, with and without a zero point; LLM.int8(); SmoothQuant; GPTQ; AWQ; the rounding that
 # lets gradients through. You end with this picture: one model, rounded in four ways to four sizes, over the floor that no model
@@ -84,9 +84,9 @@ quantize_absmax = lab.grade(quantize_absmax)
 # to the largest weight of the group, and widen it where it must be, so that it holds 0. With $n = 2^b - 1$ steps,
 #
 # $$s = \frac{\max - \min}{n}, \qquad z = \mathrm{round}\!\left(\frac{-\min}{s}\right), \qquad
-# q = \mathrm{round}\!\left(\frac{w}{s}\right) + z, \qquad \hat w = s\,(q - z).$$
+# q = \mathrm{clamp}\!\left(\mathrm{round}\!\left(\frac{w}{s}\right) + z,\; 0,\; n\right), \qquad \hat w = s\,(q - z).$$
 #
-# $z$ is a whole number, the code of 0. So 0 stays exactly 0, which padding and pruned weights rely on. For 2 bits this matters
+# The clamp is needed where $\max = -\min$: both $\max/s$ and $z$ are halves then, and may both be rounded up. $z$ is a whole number, the code of 0. So 0 stays exactly 0, which padding and pruned weights rely on. For 2 bits this matters
 # most: absmax has 3 codes there, and with a zero point there are 4.
 
 # %% [markdown]
@@ -529,13 +529,15 @@ lab.answer("first_spoiled", first_spoiled)
 # one, and moves all that are still whole so that the output's error becomes the least.
 
 # %% [markdown]
-# Which move is that? Let column $j$ be fixed at $\hat w_j$, and ask for the change of the later columns that minimises the error. Setting the derivative
-# to zero gives, with the inverse of what is left of $H$,
+# Which move is that? Columns before $j$ are fixed. Let $R = H_{\ge j,\,\ge j}$ be the rows and columns of $H$ from $j$ on. We minimise
+# $\Delta w\, R\, \Delta w^{\top}$ under the one condition that $\Delta w_j = \hat w_j - w_j$. With a Lagrange multiplier $\lambda$ for it the derivative is
+# zero where $\Delta w\, R = \lambda\, e_j$ ($e_j$ the unit vector), so that $\Delta w$ is $\lambda$ times row $j$ of $R^{-1}$. The condition gives $\lambda$:
 #
-# $$\Delta w_k = -\,\frac{w_j - \hat w_j}{[H^{-1}_{\ge j}]_{jj}}\; [H^{-1}_{\ge j}]_{jk} \qquad (k > j).$$
-#
+# $$\Delta w_k = -\,\frac{w_j - \hat w_j}{(R^{-1})_{jj}}\; (R^{-1})_{jk} \qquad (k > j).$$
+
+# %% [markdown]
 # An inverse for each column would cost $D^4$. But $H^{-1} = U^{\top} U$, with $U$ the upper Cholesky factor, has them all: row $j$ of $U$
-# is row $j$ of $H^{-1}_{\ge j}$ over the root of its diagonal entry. So
+# is row $j$ of that column's $R^{-1}$ over the root of its diagonal entry. So
 #
 # $$e = \frac{w_j - \hat w_j}{U_{jj}}, \qquad w_k \leftarrow w_k - e\; U_{jk} \quad (k > j).$$
 
@@ -554,10 +556,11 @@ ideas.column_loop()
 # %% [markdown]
 # ### Exercise 5 · `gptq`
 #
-# Difficulty 5 · 20 minutes · 14 points
+# Difficulty 5 · 35 minutes · 14 points
 #
 # First make $H$ invertible. An input that was always 0 has a 0 on the diagonal: give it the mean of the others (1 if all are 0). Then add
-# `damping` times the diagonal's mean to the whole diagonal. Compute in float64. `torch.linalg.cholesky(…, upper=True)` gives $U$ of $H^{-1}$.
+# `damping` times the diagonal's mean to the whole diagonal. Compute in float64: `h` comes in it, and stays as it was; `quantize_absmax` wants
+# float32. `torch.linalg.cholesky(…, upper=True)` gives $U$ of $H^{-1}$.
 
 
 # %% tags=["exercise"]
@@ -874,7 +877,7 @@ for words, chosen in {"dealt out": dealt, "the other way round": turned}.items()
 # **Explain**: the down projections suffer most, the queries and keys of the last block least. Both deals have the
 # same bytes; the order of the layers makes all the difference.
 #
-# The sum is the theory, and it is wrong by a factor of four to five: each cost was measured with clean inputs, while in a model that is rounded whole, a
+# The sum is the theory, and it is wrong by a factor of four to five here: each cost was measured with clean inputs, while in a model that is rounded whole, a
 # layer's inputs bear the errors of all before it. For a ranking the sum is good enough. For a promise it is not.
 #
 # **Takeaway**: 30,208 bytes cost 0.344 nats dealt out by sensitivity, and 1.335 the other way round.
@@ -1097,14 +1100,14 @@ show.table(
 lab.experiment("speed", speed)
 
 # %% [markdown]
-# **Explain**: the bytes are what was promised: a half, and with scales of 16 bits for 64 weights each, 28%. For one token, fewer
+# **Explain**: the bytes are what was promised: a half, and with a scale and a shift of 16 bits each for 64 weights, 28%. For one token, fewer
 # bytes are less time. A ratio under 1 in the last column is no miracle: the bandwidth is that of a copy, which writes as well, and a large cache
 # (480 MB on the machine of these outputs) serves $W$ faster than memory does. BF16 stays behind its own roofline where a CPU has no units for it.
 
 # %% [markdown]
 # We lose twice. With 32 tokens the packed kernels are several times *slower* than BF16: every weight is unpacked by instructions,
 # which now cost more than the memory that they spare. And where $\hat W$ is written out before it is multiplied ("unpacked first"), no
-# time is won at any size. "4 bits are slower than 16" is among the most frequent questions to quantization libraries.
+# time is won, for one token or for 32. "4 bits are slower than 16" is among the most frequent questions to quantization libraries.
 #
 # **Takeaway**: on two busy cores one token took 1.4 ms in 4 bits and 12 in BF16; 32 tokens took 45 and 17. Quantize weights for few
 # tokens at a time. For many, multiply in int8 (section 2), or use BF16.

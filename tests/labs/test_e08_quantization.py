@@ -344,6 +344,22 @@ class TestQuantizeZeroPoint(Exercise):
         expect.equal(
             codes, zero.repeat_interleave(3, 1), what="codes of zeros, which are the code `zero`"
         )
+        self.both_ends(submission)
+
+    def both_ends(self, submission):
+        """Where largest = -smallest, w/s and z are halves, and both may round up."""
+        w = torch.randn(64, 6).clamp(-2, 2)
+        w[:, 1], w[:, 4] = 2 + torch.rand(64), 0
+        w[:, 4] = -w[:, 1]
+        cases = [(w, bits, 6) for bits in (4, 8)]
+        for (_, bits, _), call in zip(cases, submission.run(probes.in_a_row, cases)["calls"]):
+            codes, scale, zero = pair(call["out"], ("codes", "scale", "zero"))
+            back = (codes.double() - zero.double()) * scale.double()
+            expect.that(
+                int(codes.max()) < 2**bits and ((back - w).abs() <= 0.51 * scale).all(),
+                f"in a group from -a to a, with {bits} bits, a code is {int(codes.max())} or a weight is off by "
+                f"more than half a step: w/s and z may both round up, and codes end at {2**bits - 1}: clamp them",
+            )
 
 
 def by_token(x, codes, scale, threshold=6.0):
@@ -673,7 +689,7 @@ class TestGptq(Exercise):
 
     @check(points=2, title="columns whose input was always 0, rows of zeros")
     def test_dead(self, submission):
-        words = "a column whose input was always 0 leaves H without an inverse: give its diagonal the mean of the others"
+        words = "a column whose input was always 0 leaves H without an inverse: give its diagonal the mean of the others, 1 if all are 0"
         cases = [
             (*gptq_case(4, 10, 4, 5, dead=(2, 7)), 4, 5, 4),
             (*gptq_case(3, 8, 3, 8, dead=(0,)), 3, 8),
@@ -681,6 +697,7 @@ class TestGptq(Exercise):
         w, h = gptq_case(4, 8, 4, 4)
         w[1] = 0
         cases.append((w, h, 4, 4))
+        cases.append((drawn((3, 6), 4, 3)[0], torch.zeros(6, 6, dtype=torch.float64), 4, 3))
         with expect.because(
             {
                 "singular": words,
