@@ -1,5 +1,5 @@
-"""`python -m minitrain COMMAND`: lab, train, finetune, merge, export, quantize, generate,
-serve, load, grade, build, bench, data, plan, doctor, assets."""
+"""`python -m minitrain COMMAND`: lab, train, finetune, merge, export, quantize, generate, serve,
+grade, build, bench, data, plan, doctor, assets."""
 
 from __future__ import annotations
 

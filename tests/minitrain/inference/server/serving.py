@@ -101,6 +101,21 @@ def serving(
         assert not thread.is_alive() and not loop.thread.is_alive()
 
 
+@contextlib.contextmanager
+def slowed(running: Running, seconds: float) -> Iterator[None]:
+    """Each step takes so much longer: what is to happen in the middle of an answer does."""
+    engine = running.served.loop.engine
+    step = engine.step
+
+    def slowly():
+        time.sleep(seconds)
+        return step()
+
+    engine.step = slowly
+    yield
+    engine.step = step
+
+
 def wait_until(true: Callable[[], object], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():

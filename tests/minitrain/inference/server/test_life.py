@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from .serving import serving, wait_until
+from .serving import serving, slowed, wait_until
 
 LONG = {
     "model": "small",
@@ -71,8 +71,7 @@ def test_at_the_end_those_here_are_finished(given):
 
 
 def test_at_the_end_of_the_grace_who_is_left_gets_an_error(given):
-    with serving(given, grace=0.2) as one:
-        slow(one)
+    with serving(given, grace=0.2) as one, slowed(one, 0.02):
         stream = one.client.completions.create(stream=True, **LONG)
         whole: list[Exception] = []
         waiting = threading.Thread(target=lambda: whole.append(error_of(one)))
@@ -91,8 +90,7 @@ def test_at_the_end_of_the_grace_who_is_left_gets_an_error(given):
 
 
 def test_while_it_ends_nobody_new_is_taken(given):
-    with serving(given, grace=30) as one, httpx.Client(base_url=one.url) as kept:
-        slow(one, 0.01)
+    with serving(given, grace=30) as one, slowed(one, 0.01), httpx.Client(base_url=one.url) as kept:
         stream = one.client.completions.create(stream=True, **(LONG | {"max_tokens": 60}))
         next(iter(stream))
         one.served.loop.drain(30)
@@ -118,16 +116,6 @@ def test_an_engine_that_fails_says_so_to_everybody(given):
             one.client.completions.create(**LONG)
         assert httpx.get(f"{one.url}/health").status_code == 503
         assert one.metric("kv_cache_blocks_used") == 0
-
-
-def slow(running, seconds: float = 0.02) -> None:
-    step, pause = running.served.loop.engine.step, threading.Event()
-
-    def slowly():
-        pause.wait(seconds)
-        return step()
-
-    running.served.loop.engine.step = slowly
 
 
 def error_of(running) -> Exception | None:

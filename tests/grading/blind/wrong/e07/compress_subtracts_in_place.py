@@ -1,0 +1,21 @@
+# exercise: compress
+# says: changed its input
+# the mean is subtracted in place: the caller's scales are changed
+
+import torch
+import torch.nn.functional as F
+
+
+def compress(scales: torch.Tensor, levels, size: int) -> dict[str, torch.Tensor]:
+    mean = scales.mean()
+    scales -= mean
+    tiles = F.pad(scales, (0, -len(scales) % size)).view(-1, size)
+    scale = tiles.abs().amax(dim=1)
+    safe = torch.where(scale == 0, torch.ones_like(scale), scale)
+    borders = (levels[1:] + levels[:-1]) / 2
+    codes = torch.bucketize(tiles / safe[:, None], borders).to(torch.uint8)
+    return {
+        "scale_codes": codes.flatten()[: len(scales)],
+        "scale_outer": scale,
+        "scale_mean": mean,
+    }
