@@ -38,8 +38,8 @@ test: $(READY)  ## run everything: package, graders, notebooks at their test siz
 	@$(PY) -m pytest -m "alone and not full" --durations=5  # these measure time: one after the other
 	@echo "make test took $$(( $$(date +%s) - $(BEGAN) )) s in all"
 
-test-full: $(READY)  ## every notebook at its true size, the submissions of blind readers, 200 kills
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -m full $(WORKERS) tests/notebooks tests/grading tests/minitrain/reliability --durations=15
+test-full: $(READY)  ## every notebook at its true size, the submissions of blind readers, 200 kills, 200 streams
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -m full $(WORKERS) --durations=15
 
 check: $(READY)  ## ruff, the floors of the package, drift between masters and notebooks
 	@$(PY) -m ruff check .
