@@ -28,8 +28,8 @@ KERNEL_REASON = (
     "weight is read for a few tokens; after that bfloat16's matrix units are ahead"
 )
 UNPACKED_REASON = (
-    "each weight is unpacked into bfloat16 once a call, in passes that cost the same for any "
-    "number of tokens (one for 8 bits, five for 4), before the same matmul: this side saves memory alone"
+    "each weight is unpacked into bfloat16 once a call, at the same cost for any number of tokens "
+    "(a pass for 8 bits, five for 4), before the same matmul: it saves memory alone"
 )
 WRITTEN_REASON = (
     "the whole weight is written to memory before it is multiplied: this layer saves memory alone"

@@ -25,6 +25,7 @@ NAMES = (
     "experts",
     "precision",
     "quantization",
+    "nf4",
     "optimizers",
     "finetuning",
     "data",

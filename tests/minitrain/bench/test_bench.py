@@ -18,6 +18,7 @@ from minitrain.bench import (
     experts,
     finetuning,
     launch,
+    nf4,
     optimizers,
     pipeline,
     precision,
@@ -34,6 +35,7 @@ from minitrain.errors import InputError
 from minitrain.measure.clock import Comparison, Timing, threads
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
+from minitrain.quantization.formats.names import named
 from minitrain.ranks.launch import launch as launch_ranks
 
 KEYS = {"name", "ours", "peer", "ratio", "unit", "peer_name", "spread"}
@@ -149,13 +151,29 @@ def test_optimizers_and_precision_small():
 
 
 def test_quantization_small():
-    rows = [c.row() for c in quantization.cases(repeats=2, width=256, tokens=(1,))]
+    rows = [c.row() for c in quantization.cases(repeats=2, width=256, tokens=(1, 64))]
     check_contract(rows)
-    assert [row.unit for row in rows] == ["seconds", "bytes", "seconds", "bytes", "seconds"]
+    kernel = ["seconds", "seconds", "bytes"]
+    assert [row.unit for row in rows] == [*kernel, *kernel, "seconds"]
     assert [row.ratio for row in rows if row.unit == "bytes"] == [
         pytest.approx(bits / 16, rel=0.01) for bits in (8 + 16 / 256, 4.5)
     ]
     assert "(roofline 0.5" in rows[0].name and rows[-1].reason
+
+
+def test_nf4_small():
+    pytest.importorskip("bitsandbytes")
+    with threads(1):
+        cases = nf4.cases(repeats=1, sizes=((64, 128),), shapes=(("1M", 1, 8),))
+        check_contract([c.row() for c in cases])
+
+
+def test_a_step_over_another_base_is_not_timed(monkeypatch):
+    pytest.importorskip("bitsandbytes")
+    monkeypatch.setattr(nf4, "FORMAT", named("fp4-b64-dq"))  # as many bits, other levels
+    case = nf4.cases(repeats=1, shapes=(("1M", 1, 8),))[-1]
+    with pytest.raises(AssertionError, match="the logits differ by"):
+        case.row()
 
 
 def test_training_small():
