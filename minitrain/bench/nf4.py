@@ -32,8 +32,8 @@ FORMAT = named("nf4-dq")
 TOLERANCE = 5e-3  # the lowest of its 8-bit levels of the scales is -1, of ours -0.993
 SETTINGS = {"quant_type": "nf4", "blocksize": 64, "compress_statistics": True}
 QUANTIZE_REASON = (
-    "four fifths of ours is torch.bucketize, a binary search among 15 middles for each weight; the "
-    "peer's is one compiled loop"
+    "ours is a dozen passes over the matrix (magnitudes, cells, comparisons, packing), the peer's "
+    "one compiled loop"
 )
 DEQUANTIZE_REASON = (
     "ours takes two passes over the float32 weight, a look into a table of byte -> two levels, and "
