@@ -26,6 +26,7 @@ NAMES = (
     "precision",
     "quantization",
     "nf4",
+    "weight_only",
     "optimizers",
     "finetuning",
     "data",

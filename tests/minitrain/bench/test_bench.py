@@ -24,6 +24,7 @@ from minitrain.bench import (
     precision,
     quantization,
     tensor,
+    weight_only,
     zero,
 )
 from minitrain.bench import recompute as recompute_bench
@@ -176,6 +177,13 @@ def test_a_step_over_another_base_is_not_timed(monkeypatch):
         case.row()
 
 
+def test_weight_only_small():
+    pytest.importorskip("torchao")
+    check_contract([c.row() for c in weight_only.cases(repeats=1, width=256)])
+    with pytest.raises(AssertionError, match="int4-g64 of ours is off"):
+        weight_only.check_near(torch.zeros(4), torch.ones(4), 0.2, "int4-g64 of ours")
+
+
 def test_training_small():
     pytest.importorskip("transformers")
     with threads(1):
@@ -231,6 +239,7 @@ def test_unknown_names_and_bad_options_are_refused_before_anything_runs(tmp_path
 
 
 def test_every_name_has_cases():
-    pytest.importorskip("transformers")
+    for peer in ("transformers", "bitsandbytes", "torchao"):
+        pytest.importorskip(peer)
     for name in NAMES:
         assert chosen_cases([name]), name
