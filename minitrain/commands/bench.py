@@ -26,6 +26,8 @@ NAMES = (
     "experts",
     "precision",
     "quantization",
+    "nf4",
+    "weight_only",
     "optimizers",
     "finetuning",
     "data",

@@ -78,7 +78,7 @@ class Groups:
         return f"g{self.size}"
 
     def cut(self, matrix: Tensor) -> Tensor:
-        padded = F.pad(matrix, (0, -matrix.shape[1] % self.size))
+        padded = _filled(matrix, self.size)
         return rearrange(padded, "f (n g) -> (f n) g", g=self.size)
 
     def join(self, tiles: Tensor, shape: Shape) -> Tensor:
@@ -100,7 +100,7 @@ class Blocks:
         return f"b{self.size}"
 
     def cut(self, matrix: Tensor) -> Tensor:
-        padded = F.pad(matrix.flatten(), (0, -matrix.numel() % self.size))
+        padded = _filled(matrix.flatten(), self.size)
         return rearrange(padded, "(n g) -> n g", g=self.size)
 
     def join(self, tiles: Tensor, shape: Shape) -> Tensor:
@@ -113,6 +113,12 @@ class Blocks:
                 f"column by column: use groups, g{self.size}, or a size that divides {shape[1]}"
             )
         return self.size
+
+
+def _filled(x: Tensor, size: int) -> Tensor:
+    """Zeros behind the last dimension up to a multiple of `size`; F.pad would copy for none too."""
+    missing = -x.shape[-1] % size
+    return F.pad(x, (0, missing)) if missing else x
 
 
 def _check_size(size: int) -> None:

@@ -5,9 +5,11 @@ One token at a time, a linear layer reads each weight once for two FLOPs, so it 
     seconds >= max(bytes of W / bandwidth, 2·T·F·D / peak)        T tokens
 
 and a weight of 8 bits, unpacked in registers, may take half of bfloat16's time, one of 4 bits and
-scales of 16 in groups of 64 a bit over a quarter. From some T on the matmul is bound by FLOPs, the
-unpacking comes on top, and bfloat16 is as fast or faster: `bench/quantization.py` measures where.
-`QuantLinear` writes Ŵ to memory and reads it again, and never is faster.
+scales of 16 in groups of 64 a bit over a quarter. From some T on the matmul is bound by FLOPs and
+the unpacking, made again for every few tokens, comes on top: bfloat16 is faster, and more than
+`few` tokens go another way (unpacked_blocks.py), where the CPU multiplies bfloat16 itself. Then W
+is smaller and not faster: `bench/quantization.py` measures both sides.
+`QuantLinear` writes Ŵ to memory in float32 and reads it again, and never is faster.
 
 The kernels multiply bfloat16 activations and keep scales in bfloat16: the result is Ŵ's to about
 0.5%. For float32 and float16 activations torch has no fast ones, so x is rounded to bfloat16.
@@ -25,6 +27,7 @@ from minitrain.quantization.formats.packing import unpack
 from minitrain.quantization.formats.tiling import Groups, Rows
 from minitrain.quantization.formats.weight import GridFormat, QuantizedWeight
 from minitrain.quantization.layers.linear import QuantLinear
+from minitrain.quantization.layers.unpacked_blocks import int4_product, int8_product, tile_of
 
 GROUPS = (32, 64, 128, 256)  # that the 4-bit kernel has
 ROWS = 16  # of W, that it takes at a time
@@ -32,7 +35,13 @@ COLUMNS = 16  # of W, that the 8-bit kernel takes at a time: of a rest it would 
 
 
 class PackedLinear(nn.Module):
-    """y = x Ŵ^T + bias, by a kernel's own layout of Ŵ; the result has x's dtype."""
+    """y = x Ŵ^T + bias, by a kernel's own layout of Ŵ; the result has x's dtype.
+
+    `few`: the most tokens for which the kernel is the faster way, a round number near where the two
+    take the same on one core with AVX-512.
+    """
+
+    few: int
 
     def __init__(self, layer: QuantLinear):
         super().__init__()
@@ -43,6 +52,15 @@ class PackedLinear(nn.Module):
         """x (T, D) bfloat16 -> (T, F)"""
         raise AssertionError(f"{type(self).__name__} must say which kernel multiplies")
 
+    def multiply_many(self, x: Tensor) -> Tensor:
+        """The same by the way for more than `few` tokens."""
+        raise AssertionError(f"{type(self).__name__} must say how it unpacks its weight")
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether many tokens go another way: without bfloat16's instructions it is the slower."""
+        return torch.cpu._is_avx512_bf16_supported()
+
     def forward(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., F); InputError where a gradient would be lost."""
         if x.requires_grad and torch.is_grad_enabled():
@@ -50,12 +68,16 @@ class PackedLinear(nn.Module):
                 "the packed kernels have no gradient: run under torch.no_grad(), or train with the "
                 "QuantLinear layers from before accelerate()"
             )
-        y = self.multiply(x.reshape(-1, self.in_features).bfloat16()).to(x.dtype)
+        rows = x.reshape(-1, self.in_features).bfloat16()  # (T, D)
+        many = len(rows) > self.few and self.unpacks
+        y = (self.multiply_many(rows) if many else self.multiply(rows)).to(x.dtype)
         y = y if self.bias is None else y + self.bias.to(x.dtype)
         return y.view(*x.shape[:-1], self.out_features)
 
 
 class Int8PackedLinear(PackedLinear):
+    few = 16
+
     def __init__(self, layer: QuantLinear):
         super().__init__(layer)
         held = layer.weight.tensors
@@ -66,9 +88,14 @@ class Int8PackedLinear(PackedLinear):
     def multiply(self, x: Tensor) -> Tensor:
         return torch.ops.aten._weight_int8pack_mm(x, self.codes, self.scale)
 
+    def multiply_many(self, x: Tensor) -> Tensor:
+        return int8_product(x, self.codes, self.scale)
+
 
 class Int4PackedLinear(PackedLinear):
     """The kernel's weight is (code - 8)·scale + shift: a zero point becomes a shift."""
+
+    few = 48
 
     def __init__(self, layer: QuantLinear):
         super().__init__(layer)
@@ -76,6 +103,7 @@ class Int4PackedLinear(PackedLinear):
         codes, scale, shift = _four_bits(layer.weight)
         packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
         self.register_buffer("codes", packed)
+        self.tile = tile_of(codes, packed)
         both = torch.stack([scale, shift], dim=-1).transpose(0, 1)  # (D/g, F, 2)
         self.register_buffer("scale_and_shift", both.bfloat16().contiguous())
 
@@ -83,6 +111,13 @@ class Int4PackedLinear(PackedLinear):
         return torch.ops.aten._weight_int4pack_mm_for_cpu(
             x, self.codes, self.group, self.scale_and_shift
         )
+
+    def multiply_many(self, x: Tensor) -> Tensor:
+        return int4_product(x, self.codes, self.scale_and_shift, self.tile)
+
+    @property
+    def unpacks(self) -> bool:
+        return super().unpacks and self.tile is not None
 
 
 def _four_bits(weight: QuantizedWeight) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,11 +20,13 @@ from minitrain.bench import (
     finetuning,
     inference,
     launch,
+    nf4,
     optimizers,
     pipeline,
     precision,
     quantization,
     tensor,
+    weight_only,
     zero,
 )
 from minitrain.bench import recompute as recompute_bench
@@ -36,6 +38,7 @@ from minitrain.errors import InputError
 from minitrain.measure.clock import Comparison, Timing, threads
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
+from minitrain.quantization.formats.names import named
 from minitrain.ranks.launch import launch as launch_ranks
 
 KEYS = {"name", "ours", "peer", "ratio", "unit", "peer_name", "spread"}
@@ -169,13 +172,36 @@ def test_optimizers_and_precision_small():
 
 
 def test_quantization_small():
-    rows = [c.row() for c in quantization.cases(repeats=2, width=256, tokens=(1,))]
+    rows = [c.row() for c in quantization.cases(repeats=2, width=256, tokens=(1, 64))]
     check_contract(rows)
-    assert [row.unit for row in rows] == ["seconds", "bytes", "seconds", "bytes", "seconds"]
+    kernel = ["seconds", "seconds", "bytes"]
+    assert [row.unit for row in rows] == [*kernel, *kernel, "seconds"]
     assert [row.ratio for row in rows if row.unit == "bytes"] == [
         pytest.approx(bits / 16, rel=0.01) for bits in (8 + 16 / 256, 4.5)
     ]
     assert "(roofline 0.5" in rows[0].name and rows[-1].reason
+
+
+def test_nf4_small():
+    pytest.importorskip("bitsandbytes")
+    with threads(1):
+        cases = nf4.cases(repeats=1, sizes=((64, 128),), shapes=(("1M", 1, 8),))
+        check_contract([c.row() for c in cases])
+
+
+def test_a_step_over_another_base_is_not_timed(monkeypatch):
+    pytest.importorskip("bitsandbytes")
+    monkeypatch.setattr(nf4, "FORMAT", named("fp4-b64-dq"))  # as many bits, other levels
+    case = nf4.cases(repeats=1, shapes=(("1M", 1, 8),))[-1]
+    with pytest.raises(AssertionError, match="the logits differ by"):
+        case.row()
+
+
+def test_weight_only_small():
+    pytest.importorskip("torchao")
+    check_contract([c.row() for c in weight_only.cases(repeats=1, width=256)])
+    with pytest.raises(AssertionError, match="int4-g64 of ours is off"):
+        weight_only.check_near(torch.zeros(4), torch.ones(4), 0.2, "int4-g64 of ours")
 
 
 def test_training_small():
@@ -233,6 +259,7 @@ def test_unknown_names_and_bad_options_are_refused_before_anything_runs(tmp_path
 
 
 def test_every_name_has_cases():
-    pytest.importorskip("transformers")
+    for peer in ("transformers", "bitsandbytes", "torchao"):
+        pytest.importorskip(peer)
     for name in NAMES:
         assert chosen_cases([name]), name

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minitrain.errors import InputError
 from minitrain.precision import low_bit_linear as recipes
 from minitrain.precision.blocks import quantize
-from minitrain.quantization.formats.grids import NF4
+from minitrain.quantization.formats.grids import NF4, Codebook
 from minitrain.quantization.formats.names import FLOATS, GRIDS, named
 from minitrain.quantization.formats.packing import WIDTHS, pack, unpack
 
@@ -192,3 +192,27 @@ def test_what_has_no_scale_is_refused():
 
 def test_every_grid_has_a_default_tiling():
     assert {named(name).tiling.name for name in GRIDS} == {"row", "g64", "b64"}
+
+
+@pytest.mark.parametrize("name", ["nf4", "fp4"])
+def test_many_numbers_find_the_same_levels_as_few(name):
+    """At every middle, beside it, at every cell's edge, and beyond both ends."""
+    book = named(name).grid
+    levels = torch.tensor(book.levels).sort().values
+    middles, edges = (levels[1:] + levels[:-1]) / 2, torch.arange(-1024, 1025) / 1024
+    points = torch.cat([middles, edges, torch.tensor([-3.0, -1e-9, 1e-9, 3.0])])
+    around = [points, *(torch.nextafter(points, torch.tensor(end)) for end in (-9.0, 9.0))]
+    x = torch.cat([*around, torch.linspace(-1.1, 1.1, 2**17)]).unsqueeze(0)
+    one = {"scale": torch.ones(1, 1)}
+    few = torch.cat([book.encode(part, one) for part in x.split(2**15, dim=1)], dim=1)
+    assert torch.equal(book.encode(x, one), few)
+    distance = (x.flatten().unsqueeze(1).clamp(-1, 1) - levels).abs()
+    found = (x.flatten().clamp(-1, 1) - torch.tensor(book.levels)[few.flatten().int()]).abs()
+    assert torch.allclose(found, distance.amin(dim=1), rtol=0, atol=1e-7)
+
+
+def test_levels_too_near_for_a_cell_are_told_apart():
+    book = Codebook("near", (-1.0, *(i / 8192 for i in range(14)), 1.0))
+    x, one = torch.linspace(-0.01, 0.01, 2**17).unsqueeze(0), {"scale": torch.ones(1, 1)}
+    nearest = (x.T - torch.tensor(book.levels)).abs().amin(dim=1)
+    assert torch.allclose((x - book.decode(book.encode(x, one), one)).abs()[0], nearest, atol=1e-7)

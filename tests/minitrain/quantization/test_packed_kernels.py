@@ -15,6 +15,7 @@ from minitrain.quantization.layers.packed_kernels import (
     kernel_for,
     roofline_seconds,
 )
+from minitrain.quantization.layers.unpacked_blocks import BLOCK, tile_of
 from minitrain.quantization.methods.method import METHODS
 from minitrain.quantization.model import quantize_model
 
@@ -41,6 +42,41 @@ def test_a_kernel_multiplies_by_the_same_weight(name, dtype, shape):
         y, expected = fast(x), layer(x)
     assert y.dtype == dtype and y.shape == expected.shape
     assert (y - expected).norm() < 0.008 * expected.norm()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("rows", [64, BLOCK + 128])
+def test_many_tokens_multiply_by_the_same_weight(name, rows):
+    """Blocks of rows, the last smaller; each row apart, so that none may be at another's place."""
+    layer = quantized(name, rows, bias=False)
+    fast, x = kernel_for(layer.weight)(layer), torch.randn(70, 256).bfloat16()
+    with torch.no_grad():
+        expected = x.double() @ layer.weight.dequantize().double().t()
+        for way in (fast.multiply, fast.multiply_many):
+            error = (way(x) - expected).norm(dim=0) / expected.norm(dim=0)
+            assert error.max() < 0.008, way
+
+
+@pytest.mark.parametrize("name", ["int8", "int4-g64"])
+def test_few_tokens_take_the_kernel_and_many_the_other_way(name, monkeypatch):
+    fast = kernel_for(quantized(name, 64).weight)(quantized(name, 64))
+    ways = []
+    for way in ("multiply", "multiply_many"):
+        monkeypatch.setattr(fast, way, lambda x, w=way: ways.append(w) or x.new_zeros(len(x), 64))
+    for supported in (True, False):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda s=supported: s)
+        for count in (1, fast.few, fast.few + 1):
+            assert fast(torch.randn(count, 256)).shape == (count, 64)
+    assert [w == "multiply_many" for w in ways] == [False, False, True, False, False, False]
+
+
+def test_a_layout_that_is_not_known_keeps_the_kernel():
+    fast = kernel_for(quantized("int4-g64", 48).weight)(quantized("int4-g64", 48))
+    assert fast.tile is None and not fast.unpacks, "48 rows are no whole tiles"
+    codes = torch.randint(16, (64, 32), dtype=torch.uint8)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
+    assert tile_of(codes, packed) is not None
+    assert tile_of(codes, packed.flip(0)) is None and tile_of(codes.flip(1), packed) is None
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -120,3 +156,16 @@ def test_one_token_is_faster_than_in_bfloat16(name):
     with torch.no_grad(), threads(1):
         found = compare({"ours": lambda: fast(x), "peer": lambda: linear(x)}, repeats=15, warmup=3)
     assert found.ratio("ours", "peer") < 0.9
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(
+    not torch.cpu._is_avx512_bf16_supported(), reason="this CPU has no bfloat16 instructions"
+)
+@pytest.mark.parametrize("name", ["int8", "int4-g64"])
+def test_many_tokens_are_faster_than_in_the_kernel(name):
+    layer = quantized(name, 2048, 2048)
+    fast, x = kernel_for(layer.weight)(layer), torch.randn(256, 2048).bfloat16()
+    with torch.no_grad(), threads(1):
+        ways = {"ours": lambda: fast(x), "kernel": lambda: fast.multiply(x)}
+        assert compare(ways, repeats=9, warmup=2).ratio("ours", "kernel") < 0.7
