@@ -1100,16 +1100,16 @@ show.table(
 lab.experiment("speed", speed)
 
 # %% [markdown]
-# **Explain**: the bytes are what was promised: a half, and with a scale and a shift of 16 bits each for 64 weights, 28%. For one token, fewer
-# bytes are less time. A ratio under 1 in the last column is no miracle: the bandwidth is that of a copy, which writes as well, and a large cache
-# (480 MB on the machine of these outputs) serves $W$ faster than memory does. BF16 stays behind its own roofline where a CPU has no units for it.
+# **Explain**: the bytes are what was promised: a half, and with a scale and a shift of 16 bits each for 64 weights, 28%. For one token
+# fewer bytes are less time: 0.60 and 0.39 of BF16's. The roofline promises 0.50 and 0.28; the rest is unpacking. (On a machine with a
+# large cache the last column may fall under 1: the bandwidth is that of a copy through memory.)
 
 # %% [markdown]
-# We lose twice. With 32 tokens the packed kernels are several times *slower* than BF16: every weight is unpacked by instructions,
+# We lose twice. With 32 tokens the packed kernels are two to three times *slower* than BF16: every weight is unpacked by instructions,
 # which now cost more than the memory that they spare. And where $\hat W$ is written out before it is multiplied ("unpacked first"), no
 # time is won, for one token or for 32. "4 bits are slower than 16" is among the most frequent questions to quantization libraries.
 #
-# **Takeaway**: on two busy cores one token took 1.4 ms in 4 bits and 12 in BF16; 32 tokens took 45 and 17. Quantize weights for few
+# **Takeaway**: on two cores one token took 0.61 ms in 4 bits and 1.56 in BF16; 32 tokens took 6.2 and 2.0. Quantize weights for few
 # tokens at a time. For many, multiply in int8 (section 2), or use BF16.
 
 # %% [markdown]
