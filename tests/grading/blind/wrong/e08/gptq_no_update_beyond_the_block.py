@@ -1,5 +1,5 @@
 # exercise: gptq
-# says: after each column the ones to come take up its error
+# says: elements differ
 # Corrects within the block only; the matmul for what is beyond it is forgotten, so the result
 # depends on the block's size.
 
