@@ -226,7 +226,8 @@ ideas.packed_block()
 #
 # - The code is the **nearest** level. Levels are not equally spaced, so no rounding to whole numbers will do. The border of two
 #   neighbours is their middle: 16 levels have 15 borders.
-# - A block of zeros has the scale 0, and $0/0$ is no number. It has to come back as zeros.
+# - In a block of zeros the largest magnitude is 0, and $0/0$ is no number. The block has to come back as zeros.
+# - A scale that hangs on the graph of a parameter keeps the float weight alive, which is what was to be spared.
 # - The distances of every weight to every level would be 16 floats a weight, 32 times the memory of its 16 bits. A search among
 #   the borders (`torch.bucketize`) needs no such table.
 
@@ -241,9 +242,10 @@ ideas.packed_block()
 
 # %% tags=["exercise"]
 def quantize_blocks(x, levels, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """x: n floats in any shape and float dtype, left as it is; blocks of `size` of the
-    flattened x. `levels` ascend from -1 to 1 and have a 0. -> codes (n,) uint8, each the
-    place of the nearest level, and scales (number of blocks,) float32. About 8 lines."""
+    """x: n floats in any shape and float dtype, left as it is, perhaps a parameter: the
+    results hang on no graph. Blocks are `size` of the flattened x. `levels` ascend from
+    -1 to 1 and have a 0. -> codes (n,) uint8, each the place of the nearest level, and
+    scales (number of blocks,) float32. About 8 lines."""
     ### BEGIN SOLUTION
     flat = x.detach().float().flatten()
     tiles = torch.nn.functional.pad(flat, (0, -len(flat) % size)).view(-1, size)
@@ -261,7 +263,7 @@ quantize_blocks = lab.grade(quantize_blocks)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Pad the flattened numbers with zeros to whole blocks, and reshape to (blocks, size). Zeros change no largest magnitude. At
+# Begin with `x.detach()`. Pad the flattened numbers with zeros to whole blocks, and reshape to (blocks, size). Zeros change no largest magnitude. At
 # the end drop the codes of the padding.
 #
 # </details>
@@ -1174,8 +1176,8 @@ show.figure(
 
 # %% [markdown]
 # **Explain**: read along the dashed lines. A card of 24 GB holds the 7B with LoRA, and the 13B with QLoRA. The 70B needs 142 GB with LoRA,
-# and 40 GB with QLoRA: one card of 48 GB, which is what the QLoRA paper promises for 65B. In full, even the 7B (108 GB) fits none of
-# these cards.
+# and 40 GB with QLoRA: one card of 48 GB, which is what the QLoRA paper promises for 65B. In full, even the 7B (108 GB) fits
+# on no single card.
 #
 # **Question**: eight H100 of 80 GB hold the 405B with QLoRA. How many would it take, at the least, with LoRA in 16 bits?
 # (80e9 bytes each, everything cut evenly. Your table has the bytes.)

@@ -11,7 +11,8 @@ class LossScaler:
 
     def unscale(self, parameters, all_reduce=lambda tensor: tensor):
         grads = [p.grad.data for p in parameters if p.grad is not None]
-        torch._foreach_div_(grads, self.scale)
+        if grads:  # it refuses an empty list
+            torch._foreach_div_(grads, self.scale)
         bad = [not torch.isfinite(g).all() for g in grads]
         count = torch.tensor(float(sum(bad)), dtype=torch.float64)
         all_reduce(count)
