@@ -221,11 +221,13 @@ print([round(level, 4) for level in NF4.tolist()])
 ideas.packed_block()
 
 # %% [markdown]
-# The blocks are those of the *flattened* matrix: they run over the ends of rows, and the last one may be shorter. Three details
+# The blocks are those of the *flattened* matrix: they run over the ends of rows, and the last one may be shorter. Four details
 # decide between right and almost right.
 #
 # - The code is the **nearest** level. Levels are not equally spaced, so no rounding to whole numbers will do. The border of two
 #   neighbours is their middle: 16 levels have 15 borders.
+
+# %% [markdown]
 # - In a block of zeros the largest magnitude is 0, and $0/0$ is no number. The block has to come back as zeros.
 # - A scale that hangs on the graph of a parameter keeps the float weight alive, which is what was to be spared.
 # - The distances of every weight to every level would be 16 floats a weight, 32 times the memory of its 16 bits. A search among
