@@ -98,7 +98,7 @@ def read_rows(data: str, text: TextFiles, vocabulary: int, length: int) -> Packe
 
     from minitrain.data.corpus import DOMAINS, make_corpus
     from minitrain.data.packing import pack_stream
-    from minitrain.data.text import NAMED, load_text, named_text
+    from minitrain.data.text import read_documents
 
     if "tokenizer.json" not in text.tokenizer:
         raise InputError(
@@ -111,7 +111,7 @@ def read_rows(data: str, text: TextFiles, vocabulary: int, length: int) -> Packe
     if data in DOMAINS:
         texts = make_corpus(CORPUS_BYTES, 0, data).documents
     else:
-        texts = named_text(data) if data in NAMED else load_text(data)
+        texts = read_documents(data)
     encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     documents = [encoding.ids for encoding in encoded]
     largest = max((max(ids, default=0) for ids in documents), default=0)

@@ -7,6 +7,7 @@ document. Packing cuts what is longer than a row, so a whole book may be one doc
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from minitrain.data.assets.fetch import fetch
@@ -15,12 +16,11 @@ from minitrain.errors import InputError
 SEPARATOR = "<|endoftext|>"  # between documents, as in TinyStories' files
 CHAPTER = re.compile(r"^(?=CHAPTER \d+\.)", re.MULTILINE)
 READABLE = ("*.txt", "*.md")
-NAMED = ("sotu", "moby-dick", "tinystories")  # that can be fetched
 
 
-def named_text(name: str) -> list[str]:
-    """The documents of one of `NAMED`, fetched where it is not here."""
-    return {"sotu": sotu, "moby-dick": moby_dick, "tinystories": tinystories}[name]()
+def read_documents(name: str) -> list[str]:
+    """The documents of one of `NAMED`, fetched where it is not here, or of a file or folder."""
+    return NAMED[name]() if name in NAMED else load_text(name)
 
 
 def load_text(path: str | Path) -> list[str]:
@@ -88,3 +88,11 @@ def _documents(file: Path) -> list[str]:
     if not documents:
         raise InputError(f"{file} is empty: give a file that holds some text")
     return documents
+
+
+NAMED: dict[str, Callable[[], list[str]]] = {  # that can be fetched
+    "sotu": sotu,
+    "moby-dick": moby_dick,
+    "tinystories": tinystories,
+    "wikitext": wikitext,
+}

@@ -74,7 +74,7 @@ class FinetuneOptions:
 
     data: Annotated[
         str | None,
-        Option(TEXT, f"new: .jsonl (prompt, completion), text file, folder, domain, {NAMED[0]}"),
+        Option(TEXT, "new: .jsonl (prompt, completion), text file, folder, domain, sotu"),
     ] = None
     old: Annotated[
         str | None,

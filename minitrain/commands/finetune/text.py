@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from minitrain.commands.finetune.options import FinetuneOptions
 from minitrain.data.corpus import DOMAINS, make_corpus
 from minitrain.data.packing import IGNORED, Packed, pack, pack_stream
-from minitrain.data.text import NAMED, load_text, named_text
+from minitrain.data.text import read_documents
 from minitrain.errors import InputError
 from minitrain.model.hub.text import TextFiles
 
@@ -103,12 +103,10 @@ def read_examples(name: str, options: FinetuneOptions) -> tuple[list[Example], l
             make_corpus(HELD_OUT_BYTES, options.seed + 1_000_000, name).documents,
         ]
         return tuple([Example("", text) for text in part] for part in texts)
-    if name in NAMED:
-        return split_off([Example("", text) for text in named_text(name)], options.seed)
     path = Path(name)
     if path.suffix == ".jsonl":
         return split_off(read_jsonl(path), options.seed)
-    return split_off([Example("", text) for text in load_text(path)], options.seed)
+    return split_off([Example("", text) for text in read_documents(name)], options.seed)
 
 
 def read_jsonl(path: Path) -> list[Example]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from minitrain.commands.train.options import TrainOptions
 from minitrain.data.corpus import make_corpus
 from minitrain.data.packing import Packed, pack, pack_stream
-from minitrain.data.text import NAMED, load_text, named_text
+from minitrain.data.text import read_documents
 from minitrain.data.tokenizer import Tokenizer, train_tokenizer
 from minitrain.errors import InputError
 
@@ -51,9 +51,7 @@ def read_text(options: TrainOptions) -> Text:
         corpus = make_corpus(corpus_bytes(options), options.seed, options.domain)
         held_out = make_corpus(HELD_OUT_BYTES, HELD_OUT_SEED + options.seed, options.domain)
         return Text(corpus.documents, held_out.documents, float(held_out.nats.sum()))
-    if options.data in NAMED:
-        return split_off(named_text(options.data), options.seed)
-    return split_off(load_text(options.data), options.seed)
+    return split_off(read_documents(options.data), options.seed)
 
 
 def corpus_bytes(options: TrainOptions) -> int:

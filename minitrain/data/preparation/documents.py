@@ -16,17 +16,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from minitrain.data import text as texts
+from minitrain.data.text import NAMED, load_text
 from minitrain.errors import InputError
 
 Row = dict[str, Any]
 HUB = "hub:"
-NAMED: dict[str, Callable[[], list[str]]] = {
-    "sotu": texts.sotu,
-    "moby-dick": texts.moby_dick,
-    "tinystories": texts.tinystories,
-    "wikitext": texts.wikitext,
-}
 
 
 def read_rows(sources: Sequence[str | Path], field: str = "text") -> Iterator[Row]:
@@ -131,7 +125,7 @@ def _parquet(file: Path, field: str) -> Iterator[Row]:
 
 
 def _plain(file: Path, field: str) -> Iterator[Row]:
-    for number, text in enumerate(texts.load_text(file)):
+    for number, text in enumerate(load_text(file)):
         yield {"text": text, "id": f"{file.name}:{number}"}
 
 

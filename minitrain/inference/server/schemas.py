@@ -8,6 +8,7 @@ vLLM's top_k, min_p, repetition_penalty, stop_token_ids and ignore_eos are here 
 from __future__ import annotations
 
 import secrets
+from abc import abstractmethod
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -53,9 +54,9 @@ class Asked(Strict):
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
 
     @property
+    @abstractmethod
     def likeliest(self) -> int | None:
         """How many log probabilities of each token."""
-        raise NotImplementedError
 
     @property
     def most(self) -> int | None:
