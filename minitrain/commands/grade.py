@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -52,6 +53,10 @@ def grade(
         int | None,
         Option(whole(1, 1024), "parallel processes for --csv", "one a core that has 4 GB"),
     ] = None,
+    draw: Annotated[
+        int | None,
+        Option(whole(0, 2**32), "what the checks' inputs are drawn from", "a new one each time"),
+    ] = None,
     withhold_doubtful: Annotated[
         bool,
         typer.Option(
@@ -62,13 +67,14 @@ def grade(
     ] = False,
 ) -> None:
     """Grade submissions in the sandbox, as text or for other tools."""
+    draw = secrets.randbits(32) if draw is None else draw
     if csv is not None:
-        _class(submissions, csv, jobs or _jobs(), withhold_doubtful)
+        _class(submissions, csv, jobs or _jobs(), withhold_doubtful, draw)
         return
     found, refused = _read(_files(submissions))
     if gradescope is not None and len({name for _, name in found}) < len(found):
         raise InputError("--gradescope adds up the labs of one student: give each lab once")
-    reports = [(submission.path, _report(submission, name)) for submission, name in found]
+    reports = [(submission.path, _report(submission, name, draw)) for submission, name in found]
     if withhold_doubtful:
         reports = [(path, report.withheld()) for path, report in reports]
     _warn()
@@ -113,13 +119,14 @@ def _read(paths: list[Path]) -> tuple[list[tuple[Submission, str]], list[str]]:
     return found, refused
 
 
-def _report(submission: Submission, name: str) -> Report:
+def _report(submission: Submission, name: str, draw: int) -> Report:
     from minitrain.lab.grading.course import load_lab
     from minitrain.lab.grading.grade import grade_submission, warm
+    from minitrain.lab.grading.running import drawn_from
     from minitrain.lab.sandbox.limits import PATIENT
 
     lab = load_lab(name)
-    with warm(lab, PATIENT) as sandbox:
+    with warm(lab, PATIENT) as sandbox, drawn_from(draw):
         return grade_submission(submission, lab, sandbox)
 
 
@@ -151,18 +158,19 @@ def _jobs() -> int:
     return max(1, min(os.cpu_count() or 1, memory))
 
 
-def _class(paths: list[Path], csv: Path, jobs: int, withhold: bool) -> None:
+def _class(paths: list[Path], csv: Path, jobs: int, withhold: bool, draw: int) -> None:
     if len(paths) != 1 or not paths[0].is_dir():
         raise InputError("--csv grades one folder of submissions: give that folder alone")
 
     from minitrain.lab.grading.classroom import grade_folder  # torch: seconds
     from minitrain.lab.grading.summary import print_summary
 
-    rows = grade_folder(paths[0], csv, jobs, withhold=withhold)
+    rows = grade_folder(paths[0], csv, jobs, withhold=withhold, draw=draw)
     _warn()
     print_summary(rows)
     failed = [row for row in rows if row.error]
     print(f"{csv}: {len(rows)} rows, {len(failed)} of them with an error")
+    print(f"  --draw {draw} grades on the same inputs again")
     for row in failed:
         print(f"  {row.student}: {row.error}")
     doubtful = sum(bool(row.doubts) for row in rows)

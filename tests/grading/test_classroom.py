@@ -85,6 +85,20 @@ def test_a_class_is_graded_and_only_the_new_is_graded_again(folder, course, tmp_
     assert "1/1" in capfd.readouterr().err, "only dan's was graded again"
 
 
+def test_the_same_draw_gives_the_same_table_byte_for_byte(notebook, tmp_path, course):
+    """What is said of a wrong answer holds the numbers that were drawn."""
+    for student in ("ada", "bob"):
+        cells = [("def chunk_sizes(elements, ranks):\n    return [elements] * ranks", [], [])]
+        notebook(f"class/{student}/t00_tiny.ipynb", cells)
+    tables = []
+    for name, draw in (("a", 7), ("b", 7), ("c", 8)):
+        grade_folder(tmp_path / "class", tmp_path / f"{name}.csv", 2, course, draw=draw)
+        tables.append((tmp_path / f"{name}.csv").read_bytes())
+    assert tables[0] == tables[1] != tables[2]
+    ada, bob = read_rows(tmp_path / "a.csv")
+    assert ada.remarks == bob.remarks != ""
+
+
 def test_what_is_no_submission_costs_its_own_row(complete, course, tmp_path):
     """Links, folders, pipes, holes of gigabytes and names that are no text."""
     work = complete("class/ada/t00_tiny.ipynb")

@@ -16,7 +16,7 @@ from minitrain.lab.grading.attempt import Attempt, Spent
 from minitrain.lab.grading.checks import Exercise, Question, check, checks_of
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.grading.grade import grade_item, grade_submission
-from minitrain.lab.grading.running import run_checks, unpredictable, within
+from minitrain.lab.grading.running import drawn_from, run_checks, unpredictable, within
 from minitrain.lab.grading.submission import read_submission
 from minitrain.lab.sandbox.loader import Cell, Solution
 from minitrain.lab.sandbox.sandbox import Sandbox
@@ -263,6 +263,19 @@ class TestLive:
         after = torch.rand(1), random.random()
         torch.manual_seed(3), random.seed(3)
         assert (torch.rand(1), random.random()) == after and drawn != after
+
+    def test_a_number_gives_each_check_inputs_of_its_own_and_the_same_ones_again(self):
+        def drawn(name: str) -> float:
+            with unpredictable(name):
+                return torch.rand(1).item()
+
+        assert drawn("a") != drawn("a")
+        with drawn_from(3):
+            first = drawn("a")
+            assert first == drawn("a") != drawn("b")
+        with drawn_from(4):
+            assert drawn("a") != first
+        assert drawn("a") != drawn("a")
 
 
 class TestRecorded:

@@ -26,6 +26,7 @@ from minitrain.lab.grading.collect import Entry, checks_folder, find_class, find
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.grading.grade import grade_submission, warm
 from minitrain.lab.grading.rows import Grade, as_csv, failed, finished, graded, one_line, read_rows
+from minitrain.lab.grading.running import drawn_from
 from minitrain.lab.grading.submission import handed_in, read_submission
 from minitrain.lab.sandbox import bubblewrap
 from minitrain.lab.sandbox.limits import PATIENT
@@ -36,11 +37,17 @@ MEMORY_BYTES = 6 * 2**30  # of the process that reads what it returns, and judge
 
 
 def grade_folder(
-    folder: Path, csv_path: Path, workers: int, root: Path | None = None, withhold: bool = False
+    folder: Path,
+    csv_path: Path,
+    workers: int,
+    root: Path | None = None,
+    withhold: bool = False,
+    draw: int | None = None,
 ) -> list[Grade]:
     """Grades what is new or changed, writes the CSV after each, returns all its rows in order.
 
-    withhold: without the points of doubtful tables (`doubts.py`).
+    withhold: without the points of doubtful tables (`doubts.py`); draw: what the checks' inputs
+    are drawn from, for every submission (None: each check draws its own).
     """
     entries = find_class(folder, root)
     done = {(row.file, row.graded_from): row for row in read_rows(csv_path) if row.graded_from}
@@ -53,14 +60,15 @@ def grade_folder(
         write_atomically(csv_path, as_csv(made))
         return made
 
-    for row, entry in _graded([e for e in entries if e.path not in rows], marks, workers, root):
+    todo = [e for e in entries if e.path not in rows]
+    for row, entry in _graded(todo, marks, workers, (root, draw)):
         rows[entry.path] = row
         written()
     return written()
 
 
 def _graded(
-    todo: list[Entry], marks: dict[Path, str], workers: int, root: Path | None
+    todo: list[Entry], marks: dict[Path, str], workers: int, how: tuple[Path | None, int | None]
 ) -> Iterator[tuple[Grade, Entry]]:
     """In the order in which they are finished, with a progress bar."""
     context = multiprocessing.get_context("forkserver")  # this process may have run torch
@@ -68,7 +76,7 @@ def _graded(
     living: dict[Any, Entry] = {}
     with ThreadPoolExecutor(max(1, min(workers, len(todo)))) as pool:
         futures = {
-            pool.submit(_alone, context, living, entry, marks[entry.path], root): entry
+            pool.submit(_alone, context, living, entry, marks[entry.path], *how): entry
             for entry in todo
         }
         try:
@@ -99,11 +107,16 @@ def _with_bar(futures: dict[Future, Entry], living: dict[Any, Entry]) -> Iterato
 
 
 def _alone(
-    context: Any, living: dict[Any, Entry], entry: Entry, mark: str, root: Path | None
+    context: Any,
+    living: dict[Any, Entry],
+    entry: Entry,
+    mark: str,
+    root: Path | None,
+    draw: int | None = None,
 ) -> Grade:
     """One submission, in a process of its own."""
     ours, theirs = context.Pipe(duplex=False)
-    worker = context.Process(target=_work, args=(theirs, entry, mark, root))
+    worker = context.Process(target=_work, args=(theirs, entry, mark, root, draw))
     worker.start()
     living[worker] = entry
     theirs.close()
@@ -122,7 +135,7 @@ def _alone(
     return failed(entry, reason, "")
 
 
-def _work(answer: Connection, entry: Entry, mark: str, root: Path | None) -> None:
+def _work(answer: Connection, entry: Entry, mark: str, root: Path | None, draw: int | None) -> None:
     """In that process, which leaves Ctrl-C to its parent."""
     import resource  # not on Windows, where nothing is graded
 
@@ -130,7 +143,8 @@ def _work(answer: Connection, entry: Entry, mark: str, root: Path | None) -> Non
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, hard))
     try:
-        row = grade_entry(entry, mark, root)
+        with drawn_from(draw):
+            row = grade_entry(entry, mark, root)
     except Exception as error:
         row = failed(entry, f"the grader failed: {type(error).__name__}: {error}", "")
     answer.send(row)

@@ -6,6 +6,7 @@ import inspect
 import secrets
 import signal
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -16,6 +17,18 @@ from minitrain.lab.grading.checks import Check, Graded, Question, checks_of
 from minitrain.lab.grading.results import CheckResult
 
 JUDGING_SECONDS = 10.0  # for a check to read what a learner may have invented, of any size
+_draw: int | None = None  # of this process: none, and each check draws its own
+
+
+@contextmanager
+def drawn_from(draw: int | None) -> Iterator[None]:
+    """A check's inputs are those of this number, whoever is graded; None: it draws its own."""
+    global _draw
+    before, _draw = _draw, draw
+    try:
+        yield
+    finally:
+        _draw = before
 
 
 def run_checks(item: type[Graded], fixtures: dict[str, Any]) -> list[CheckResult]:
@@ -28,7 +41,10 @@ def run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> Che
     wanted = list(inspect.signature(check.function).parameters)[1:]
     status, message, points = "passed", "", check.points
     try:
-        with unpredictable(), within(JUDGING_SECONDS + _running_seconds(fixtures)):
+        with (
+            unpredictable(f"{item.name}: {check.title}"),
+            within(JUDGING_SECONDS + _running_seconds(fixtures)),
+        ):
             check.function(item(), **{name: fixtures[name] for name in wanted})
     except NotAttempted:
         status, message, points = "not attempted", "not filled in yet", 0.0
@@ -87,10 +103,14 @@ def within(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def unpredictable() -> Iterator[None]:
-    """Inputs that no submission can know, and the caller's own random numbers as they were."""
+def unpredictable(name: str = "") -> Iterator[None]:
+    """Inputs that no submission can know, and the caller's own random numbers as they were.
+
+    name: of what is drawn, so that one number (`drawn_from`) gives each check inputs of its own.
+    """
     before = generator_states()
-    seed_generators(secrets.randbits(32))
+    ours = secrets.randbits(32) if _draw is None else zlib.crc32(f"{_draw} {name}".encode())
+    seed_generators(ours)
     try:
         yield
     finally:

@@ -97,7 +97,7 @@ class Carried:
         self.layer.zero_grad()
         self.given.clear()
         y = self.layer(x)
-        dy = torch.cos(torch.arange(y.numel(), dtype=torch.float32)).view(y.shape).to(y.dtype)
+        dy = (1.5 + torch.cos(torch.arange(y.numel(), dtype=torch.float32))).view_as(y).to(y.dtype)
         calls, is_x = len(self.given), all(z is x for z in self.given)
         if y.requires_grad:
             y.backward(dy)
