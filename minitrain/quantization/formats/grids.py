@@ -1,13 +1,14 @@
 """The levels that a weight may take: equally spaced, or where normal numbers are dense.
 
     absmax      w ~ scale·q            q = -m .. m, m = 2^(b-1) - 1    scale = max|w| / m
+    full range  w ~ scale·q            q = -m-1 .. m                   scale = max|w| / (m + 1/2)
     zero point  w ~ scale·(q - zero)   q = 0 .. n,  n = 2^b - 1        scale = (max - min) / n
     codebook    w ~ scale·level[q]     16 levels in [-1, 1]            scale = max|w|
 
-Zero stays exactly zero in all: min and max include it. |error| <= scale/2 in the first two (a
+Zero stays exactly zero in all: min and max include it. |error| <= scale/2 in the first three (a
 zero point that is rounded may cost the ends another half). Absmax leaves its lowest code unused, so
-that w and -w lose the same; libraries differ here (7, 7.5 or 8 as int4's divisor), and their
-results by a few percent.
+that w and -w lose the same. The full range uses it, as compressed-tensors does: the more, the fewer
+the bits (8 levels for 7 at 3 bits), but a number may come back another than its negative.
 
 A codebook may be any 16 numbers. NF4's are quantiles of the normal distribution, 7 below 0 and 8
 above; FP4's are a float with 2 exponent bits and 1 of mantissa.
@@ -67,6 +68,23 @@ class Absmax:
 
     def decode(self, codes: Tensor, params: Params) -> Tensor:
         return codes.float().sub_(2 ** (self.bits - 1)).mul_(params["scale"])
+
+
+@dataclass(frozen=True)
+class FullRange(Absmax):
+    """The largest lies half a step beyond the last level, and the smallest half a step within."""
+
+    @property
+    def name(self) -> str:
+        return f"int{self.bits}f"
+
+    def fit(self, tiles: Tensor) -> Params:
+        amax = tiles.abs().amax(dim=1, keepdim=True)
+        return {"scale": (amax / (self.largest + 0.5)).clamp(min=TINY)}
+
+    def encode(self, x: Tensor, params: Params) -> Tensor:
+        q = (x / params["scale"]).round().clamp(-self.largest - 1, self.largest)
+        return (q + 2 ** (self.bits - 1)).byte()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Formats by name: `grid[-tiling][-dq]`, or a float of `precision`.
 
-    int8  int4  int3  int2       absmax; with z (int4z) a zero point
+    int8  int4  int3  int2       absmax; with f (int4f) the full range, with z a zero point
     nf4   fp4                    codebooks of 16 levels
     -tensor  -row  -g64  -b64    a scale for all, a row, 64 along a row, 64 of the flattened one
     -dq                          the scales in 8 bits too
@@ -15,15 +15,17 @@ import re
 
 from minitrain.errors import unknown_name
 from minitrain.precision import low_bit_linear as recipes
-from minitrain.quantization.formats.grids import FP4, NF4, Absmax, Grid, ZeroPoint
+from minitrain.quantization.formats.grids import FP4, NF4, Absmax, FullRange, Grid, ZeroPoint
 from minitrain.quantization.formats.packing import WIDTHS
 from minitrain.quantization.formats.tiling import Blocks, Groups, Rows, Tiling, Whole
 from minitrain.quantization.formats.weight import FloatFormat, Format, GridFormat
 
 GRIDS: dict[str, tuple[Grid, Tiling]] = {
     **{f"int{bits}": (Absmax(bits), Groups(64)) for bits in WIDTHS},
+    **{f"int{bits}f": (FullRange(bits), Groups(64)) for bits in WIDTHS},
     **{f"int{bits}z": (ZeroPoint(bits), Groups(64)) for bits in WIDTHS},
     "int8": (Absmax(8), Rows()),
+    "int8f": (FullRange(8), Rows()),
     "int8z": (ZeroPoint(8), Rows()),
     "nf4": (NF4, Blocks(64)),
     "fp4": (FP4, Blocks(64)),

@@ -22,13 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.quantization.formats.grids import Absmax, ZeroPoint
+from minitrain.quantization.formats.grids import Absmax, FullRange, ZeroPoint
 from minitrain.quantization.formats.packing import unpack
 from minitrain.quantization.formats.tiling import Groups, Rows
 from minitrain.quantization.formats.weight import GridFormat, QuantizedWeight
 from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.layers.unpacked_blocks import int4_product, int8_product, tile_of
 
+FOUR_BITS = (Absmax(4), FullRange(4), ZeroPoint(4))
 GROUPS = (32, 64, 128, 256)  # that the 4-bit kernel has
 ROWS = 16  # of W, that it takes at a time
 COLUMNS = 16  # of W, that the 8-bit kernel takes at a time: of a rest it would read what is behind
@@ -140,7 +141,7 @@ def kernel_for(weight: QuantizedWeight) -> type[PackedLinear] | None:
         return Int8PackedLinear if weight.shape[1] % COLUMNS == 0 else None
     fits = isinstance(form.tiling, Groups) and form.tiling.size in GROUPS
     fits = fits and weight.shape[1] % form.tiling.size == 0 and weight.shape[0] % ROWS == 0
-    return Int4PackedLinear if fits and form.grid in (Absmax(4), ZeroPoint(4)) else None
+    return Int4PackedLinear if fits and form.grid in FOUR_BITS else None
 
 
 def accelerate(model: nn.Module) -> nn.Module:
@@ -154,8 +155,8 @@ def accelerate(model: nn.Module) -> nn.Module:
         formats = ", ".join(sorted({layer.format.name for _, layer in found})) or "none"
         raise InputError(
             f"no layer has a format with a packed kernel (its formats: {formats}): quantize to "
-            f"int8-row, of a width that {COLUMNS} divides, or to int4 or int4z in groups of 32, "
-            "64, 128 or 256 that divide it"
+            f"int8-row, of a width that {COLUMNS} divides, or to int4, int4f or int4z in groups "
+            "of 32, 64, 128 or 256 that divide it"
         )
     if any(layer.codes.device.type != "cpu" for name, layer in found if kernels[name]):
         raise InputError("these kernels are for CPUs: move the model there with .cpu() first")

@@ -21,7 +21,7 @@ from minitrain.quantization.model import quantize_model
 
 from .toys import calibration, fresh, tokens
 
-FORMATS = ["int8", "int4-g32", "int4-g64", "int4-g128", "int4z-g32", "int4z-g256"]
+FORMATS = ["int8", "int4-g32", "int4-g64", "int4-g128", "int4f-g64", "int4z-g32", "int4z-g256"]
 
 
 def quantized(name, rows=48, columns=256, bias=True):
