@@ -59,6 +59,8 @@ LONG = 18  # layers, of which there are 100 million plans
 
 
 LIKELY = {
+    "has no attribute 'parameters'": "a function need not be a module: torch.autograd.backward(out, gradient) reaches "
+    "all that the repetition used, and needs no list of it",
     "does not require grad": "the repetition was not recorded: backward runs without recording, put "
     "`with torch.enable_grad():` around the repetition",
     "incorrect number of gradients": "backward returns one gradient for each input of forward, and the function "
