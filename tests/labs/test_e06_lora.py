@@ -758,6 +758,10 @@ class TestPrefix(Exercise):
                 got["overlap_after"] == 0,
                 "after drop_mlp() layers still share numbers: each key and value is its own parameter now",
             )
+            expect.that(
+                got["fails"] is None,
+                f"a second drop_mlp() fails ({got['fails']}): once the MLP is gone there is nothing to do",
+            )
             expect.equal(
                 got["twice"], got["after"], what="keys and values after a second drop_mlp()"
             )

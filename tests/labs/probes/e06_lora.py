@@ -259,15 +259,23 @@ def prefixed(f, case):
     owns_model = any(id(p) in of_model for p in prefix.parameters())
     prefix.drop_mlp()
     after = [taken(prefix.of_layer(i)) for i in range(layers)]
-    prefix.drop_mlp()
+    fails = failure_of(prefix.drop_mlp)
     twice = [taken(prefix.of_layer(i)) for i in range(layers)]
     others = [taken(other.of_layer(i)) for i in range(layers)]
     return {
-        "before": before, "after": after, "twice": twice, "others": others, "overlap": overlap,
+        "before": before, "after": after, "twice": twice, "fails": fails, "others": others, "overlap": overlap,
         "overlap_after": overlapping(prefix, layers), "sizes": sizes, "left": numbers(prefix),
         "leaves": all(p.is_leaf for p in prefix.parameters()), "owns_model": owns_model,
         "learns": learned(prefix, layers), "enabled": bool(prefix.enabled),
     }  # fmt: skip
+
+
+def failure_of(call):
+    """What it raises, in words, or None."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def prefixes(f, cases):

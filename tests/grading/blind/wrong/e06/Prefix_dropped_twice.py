@@ -1,5 +1,5 @@
 # exercise: Prefix
-# says: TypeError
+# says: a second drop_mlp() fails
 # a second drop_mlp fails: it calls the MLP that is no longer there
 
 import torch
