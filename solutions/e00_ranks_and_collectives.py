@@ -4,7 +4,7 @@
 # **In an hour you write the collective that trains every large model, from nothing but *send* and *receive*, and know
 # what it costs before you run it.**
 #
-# 60 minutes · CPU is enough · next: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
+# 90 minutes · CPU is enough · next: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
 #
 # You build: a ring shift, a broadcast tree, reduce-scatter, all-gather, all-reduce and all-to-all, and you repair a
 # deadlock from its report. You end with this picture: the bandwidth of *your* machine, measured and predicted, beside
@@ -84,8 +84,8 @@ ideas.collectives()
 # collectives yourself, from messages alone, and find out what they cost.
 
 # %% [markdown]
-# In every exercise N is 2 or more and tensors are contiguous; what you are given is left as it was, what you return is
-# made anew in each call, and all that moves are these messages.
+# In every exercise N is 2 or more and tensors are contiguous. Never change what you are given, return a newly made tensor in
+# each call, and move data by `send`, `recv` and `exchange` alone.
 #
 # ### Exercise 1 · `ring_shift`
 #
@@ -244,7 +244,7 @@ lab.reveal("rounds", rounds, ranks=ranks)
 # added up. With S the size of the tensor in bytes, $(N-1) \cdot S$ bytes would arrive at rank 0 through its one link, and all
 # other links would be idle nearly all the time: the more ranks, the slower.
 #
-# **The ring's idea** is to let every rank be the one that adds up, for a part of the tensor. Cut the tensor into N
+# **The ring's idea** is to let every rank be the one that finishes the sum, for a part of the tensor. Cut the tensor into N
 # **chunks**, and let each go once around the ring:
 
 # %%
@@ -403,7 +403,7 @@ ring_all_gather = lab.grade(ring_all_gather)
 # ## 4 · All-reduce
 #
 # Reduce-scatter, then all-gather: every rank ends with the whole sum. This **all-reduce** is what data-parallel training
-# calls after every backward pass. As each element is added up on one rank only and then copied, all ranks get the same bits,
+# calls after every backward pass. As each element's sum is finished on one rank only and then copied, all ranks get the same bits,
 # which keeps their weights equal for ever.
 #
 # ### Exercise 5 · `ring_all_reduce`
@@ -490,23 +490,24 @@ ideas.message_cost()
 #
 # $$t = 2(N-1)\,\alpha + \frac{2(N-1)}{N}\,S\,\beta .$$
 #
-# With 8 such machines and S = 1 MB: 14 · 30 µs + 1.75 · 10⁶ · 0.34 ns = 420 µs + 596 µs. That is on paper. Now measure *your* all-reduce
-# on this machine, over many sizes, the median of several repeats.
+# With 8 such machines and S = 1 MB: 14 · 30 µs + 1.75 · 10⁶ · 0.34 ns = 420 µs + 595 µs. That is on paper. Now measure *your* all-reduce
+# on this machine, on N ranks (two on a small CPU), over many sizes. Of several repeats the fastest counts: whatever else runs
+# here can only add to a time.
 
 
 # %% tags=["experiment"]
 def timed(group, sizes, repeats):
-    """(seconds, bytes sent) of each size, the median over repeats."""
+    """(seconds, bytes sent) of each size, the fastest of the repeats after a first call."""
     rows = []
     for size in sizes:
         x, seconds = torch.ones(size // 4, device=group.device), []
-        for _ in range(repeats):
+        for _ in range(1 + repeats):
             group.barrier()
             start, before = group.now(), group.trace.bytes_sent("send")
             ring_all_reduce(group, x)
             seconds.append(group.now() - start)
         sent = group.trace.bytes_sent("send") - before
-        rows.append((sorted(seconds)[repeats // 2], sent))
+        rows.append((min(seconds[1:]), sent))
     return rows
 
 
@@ -541,7 +542,8 @@ show.lines(
 
 # %% [markdown]
 # **Explain**: on the left the curve is flat: a tensor four times as large takes as long, because all of it is latency. On
-# the right it rises in proportion to S. Where a point lies far above the line, another program had the processor.
+# the right it rises in proportion to S. Where a point lies far above the line, other programs had the processor in
+# every repeat: run the cells from the sweep on once more.
 #
 # Your α is longer than that of a network card, though these messages never leave the machine: each passes through the
 # operating system, Python and a process that must first wake up. 1/β is slow for a memory, too, because the same cores
@@ -648,10 +650,6 @@ show.lines(
     alt="Two curves cross: doubling is faster for small tensors, the ring for large ones.",
 )
 
-# %% [markdown]
-# **Question**: from how many bytes on does the ring win here? Any size between the two neighbours in your table counts.
-# You may also set the two formulas equal, with α = 30 µs and 1/β = 2.94 GB/s.
-
 # %%
 show.table(
     [
@@ -666,6 +664,10 @@ show.table(
     ],
     caption="One rank of 8: time emulated, bytes counted",
 )
+
+# %% [markdown]
+# **Question**: from how many bytes on does the ring win here? Any size between the two neighbours in your table counts.
+# You may also set the two formulas equal, with α = 30 µs and 1/β = 2.94 GB/s.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -693,7 +695,7 @@ lab.answer("crossover", crossover)
 # Experts and long sequences need one more collective: rank i has a *different* chunk for each rank j, the last column of
 # the picture in section 1. Each rank must send N - 1 messages, and the art is in their order. If all send to rank 0 first,
 # then to rank 1, one link is crowded and the others idle. So in step s each rank sends to the one *s places* to its right:
-# every rank then sends one chunk and receives one, and no two meet.
+# every rank then sends one chunk and receives one, and no two send to the same rank.
 
 # %% [markdown]
 # ### Exercise 6 · `pairwise_all_to_all`
@@ -751,6 +753,8 @@ def broken_all_reduce(group, total):
     if group.rank == 0:
         for rank in range(1, group.size):
             total += group.recv(torch.empty_like(total), rank)
+        for rank in range(1, group.size):
+            group.send(total, rank)
     else:
         group.recv(total, 0)
         group.send(total, 0)
@@ -763,14 +767,14 @@ except RuntimeError as report:
     print(report)
 
 # %% [markdown]
-# Read it line by line: rank 0 waits in `recv` for rank 1. Rank 1, which should send to it, waits in `recv` for rank 0, and so
-# does rank 2. They wait in a circle, and nobody in it sends.
+# Read it line by line. For whom does rank 0 wait? For whom do rank 1, and rank 2? Draw an arrow from each rank to the one it
+# waits for: where do the arrows lead?
 #
 # ### Exercise 7 · `naive_all_reduce`
 #
 # Difficulty 2 · 5 minutes · 7 points
 #
-# Everyone waits to receive, nobody sends. Move one line.
+# Which rank must not wait first? Move one line.
 
 
 # %% tags=["exercise"]
@@ -852,7 +856,8 @@ show.lines(
 )
 
 # %% [markdown]
-# **Explain**: all three have one shape, latency on the left and bandwidth on the right. Even eight A100s reach 1.3 GB/s at
+# **Explain**: all three rise, from latency on the left to bandwidth on the right. (Yours may fall again where a tensor no longer
+# fits into a cache.) Even eight A100s reach 1.3 GB/s at
 # 32 KiB, of the 235 GB/s at 16 GiB: that is 180 times slower for each byte.
 #
 # One number surprises: the H200s reach 482 GB/s, though the NVLink 4 of a GPU carries 450 GB/s in one direction. No law is

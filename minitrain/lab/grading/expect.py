@@ -71,8 +71,8 @@ def left_alone(
         for name, now, before in zip(names, call["given"], arguments):
             that(
                 difference(now, before, 0.0) is None,
-                f"{where}the call changed its input `{name}`, which is the caller's: work on a "
-                "clone, or write `a = a + b` where you have `a += b`",
+                f"{where}the call changed its input `{name}`, which is the caller's: write into a "
+                "tensor of your own (`a = a + b` makes one, `a += b` writes into a)",
             )
         that(
             not (own and call["shares"]),

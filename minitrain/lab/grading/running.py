@@ -89,7 +89,8 @@ def within(seconds: float) -> Iterator[None]:
 
     def late(*_: object) -> NoReturn:
         raise CheckFailed(
-            f"it took the check more than {seconds:g} s: is it of the size that was asked for?"
+            f"it took the check more than {seconds:g} s: is it of the size that was asked for? "
+            "If it is, the machine is busy: grade again"
         )
 
     handler = signal.signal(signal.SIGALRM, late)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RANKS = 4
+HALF, WHOLE = RANKS - 1, 2 * (RANKS - 1)  # messages of a reduce-scatter, and of both
 ACROSS, HIGH = 2.4, 0.8  # from a column to the next, the height of a row
 WIDE = 1.5  # of a box
 
@@ -29,7 +30,7 @@ def parts(step: int) -> list[list[list[int]]]:
         before = [[list(chunk) for chunk in row] for row in held]
         for rank in range(RANKS):
             left, chunk = (rank - 1) % RANKS, moving(done, rank - 1)
-            is_sum = done < RANKS - 1
+            is_sum = done < HALF
             arrived = before[left][chunk]
             held[rank][chunk] = arrived + before[rank][chunk] if is_sum else arrived
     return held
@@ -40,8 +41,17 @@ def moving(step: int, rank: int) -> int:
     return (rank - 1 - step) % RANKS
 
 
-def draw_ring(ax: Axes, step: int) -> None:
-    held, is_over = parts(step), step in (RANKS - 1, 2 * (RANKS - 1))
+def draw_reduce_scatter(ax: Axes, step: int) -> None:
+    _draw(ax, step, parts(step), HALF)
+
+
+def draw_all_gather(ax: Axes, step: int) -> None:
+    """What is no whole sum is out of its sight."""
+    held = [[chunk if len(chunk) == RANKS else [] for chunk in row] for row in parts(step)]
+    _draw(ax, step, held, WHOLE)
+
+
+def _draw(ax: Axes, step: int, held: list[list[list[int]]], last: int) -> None:
     bare(ax, ACROSS * RANKS + 0.9, HIGH * RANKS + 0.7)
     for rank in range(RANKS):
         x = 0.9 + ACROSS * rank
@@ -49,8 +59,8 @@ def draw_ring(ax: Axes, step: int) -> None:
         for chunk in range(RANKS):
             y, own = 0.6 + HIGH * chunk, held[rank][chunk]
             color = GREEN if len(own) == RANKS else lighter(BLUE, 1 - len(own) / RANKS)
-            color = PALE if len(own) == 1 else color
-            leaves = not is_over and chunk == moving(step, rank)
+            color = PALE if len(own) <= 1 else color
+            leaves = step < last and chunk == moving(step, rank)
             edge = {"edgecolor": ORANGE, "linewidth": 2} if leaves else {}
             box(ax, x, y, WIDE, HIGH - 0.15, color, " + ".join(map(str, own)), **edge)
             if leaves:
@@ -62,20 +72,28 @@ def draw_ring(ax: Axes, step: int) -> None:
         say(ax, 0.75, 0.6 + HIGH * chunk + (HIGH - 0.15) / 2, f"chunk {chunk}", ha="right")
 
 
-def say_ring(step: int) -> str:
+def say_reduce_scatter(step: int) -> str:
+    over = "Reduce-scatter done: rank r holds chunk r of the sum" if step == HALF else ""
+    return _said("Reduce-scatter", step, over)
+
+
+def say_all_gather(step: int) -> str:
+    over = "All-gather done: every rank holds every chunk of the sum" if step == WHOLE else ""
+    return _said("All-gather", step, over)
+
+
+def _said(phase: str, step: int, over: str) -> str:
     complete = sum(len(chunk) == RANKS for row in parts(step) for chunk in row)
-    done = f"{step} of {2 * (RANKS - 1)} messages sent by each rank of an all-reduce"
+    done = f"{step} of {WHOLE} messages sent by each rank of an all-reduce"
     found = f"{complete} of {RANKS * RANKS} boxes hold the sum over all {RANKS} ranks"
-    if step == RANKS - 1:
-        return f"Reduce-scatter done: rank r holds chunk r of the sum. {done}; {found}."
-    if step == 2 * (RANKS - 1):
-        return f"All-gather done: every rank holds every chunk of the sum. {done}; {found}."
+    if over:
+        return f"{over}. {done}; {found}."
     sent = ", ".join(f"rank {r} sends chunk {moving(step, r)}" for r in range(RANKS))
-    phase = "Reduce-scatter" if step < RANKS - 1 else "All-gather"
     return f"{phase}: message {step + 1} goes to the right. {done}; {found}. Next, {sent}."
 
 
-ring_reduce_scatter = Schematic(draw_ring, say_ring, (9.5, 3.6), {"step": (0, RANKS - 1, 0)})
-ring_all_gather = Schematic(
-    draw_ring, say_ring, (9.5, 3.6), {"step": (RANKS - 1, 2 * (RANKS - 1), RANKS - 1)}
+SIZE = (9.5, 3.6)
+ring_reduce_scatter = Schematic(
+    draw_reduce_scatter, say_reduce_scatter, SIZE, {"step": (0, HALF, 0)}
 )
+ring_all_gather = Schematic(draw_all_gather, say_all_gather, SIZE, {"step": (HALF, WHOLE, HALF)})
