@@ -177,6 +177,11 @@ def dense(tensor: Tensor, kind: str) -> Tensor:
     """The tensor's elements in one piece, as torch sends them: itself, or where strided a copy."""
     if not isinstance(tensor, Tensor):
         raise InputError(f"{kind} takes a tensor, not {type(tensor).__name__}")
+    if tensor.numel() and not tensor.untyped_storage().nbytes():
+        raise InputError(
+            f"{kind} was given a tensor of {tensor.numel():,} elements that has no memory: give it "
+            f"some first, tensor.untyped_storage().resize_({tensor.nbytes})"
+        )
     return tensor.detach().contiguous()
 
 

@@ -708,8 +708,8 @@ class TestOffloadedStep(Exercise):
             problems = "; ".join(dict.fromkeys(result["problems"]))
             expect.that(
                 not problems,
-                f"the store says: {problems}. Give tensors their memory (resize_(tensor.nbytes)) before the read, "
-                "write them after the step, free them after the write",
+                f"the store says: {problems}. Read only a state that is there, give its tensors their memory "
+                "(resize_(tensor.nbytes)) before the read, write them after the step, free them after the write",
             )
             forgetful = self.stepped(make, own, steps, forgets=True)
             expect.equal(
@@ -859,7 +859,7 @@ class TestSteps(Experiment):
     name = "steps"
     rests_on = ("Zero1", "reduce_unit", "ShardedUnit", "Zero3", "offloaded_step")
 
-    @check(points=4, title="DDP and stages 1 and 2 send 2(N-1)/N of P, stage 3 half as much again")
+    @check(points=4, title="DDP and stages 1 and 2 send 2(N-1)/N of P, stage 3 what section 4 says")
     def test_sent(self, table):
         for variant, factor in [("DDP", 2), ("stage 1", 2), ("stage 2", 2), ("stage 3", 3)]:
             row = row_of(table, "variant", variant)

@@ -107,9 +107,12 @@ class Attempt:
         try:
             return self.sandbox.run(request)
         except SubmissionFailed:
-            if time.monotonic() - began >= request.seconds:
-                self.has_hung = True
-                self.spent.hangs += 1
+            if time.monotonic() - began < request.seconds:
+                raise
+            if not self.has_hung and request.seconds < (timeout or self.sandbox.limits.seconds):
+                raise SubmissionFailed("timeout", self._late(request.seconds)) from None
+            self.has_hung = True
+            self.spent.hangs += 1
             raise
         finally:
             self.used_seconds += time.monotonic() - began
@@ -128,6 +131,14 @@ class Attempt:
         hangs = self.has_hung or self.spent.hangs >= HANGS
         usual = limits.after_hang if hangs else (timeout or limits.seconds)
         return min(usual, left)
+
+    def _late(self, seconds: float) -> str:
+        """Of a run that had less time than it should, so that nothing is known of it."""
+        return (
+            f"not finished in the {seconds:.1f} s that the checks before it left of the exercise's "
+            f"{self.sandbox.limits.exercise_seconds:g} s: a slow solution, or a busy machine; then "
+            "run this cell again"
+        )
 
     def never_waited(self) -> str | None:
         """In words, the first work of the last launch that nobody waited for."""

@@ -22,7 +22,7 @@ class Limits:
 
     seconds: float = 4.0  # wall-clock of one run
     after_hang: float = 1.2  # and of later runs of an exercise that has already hung
-    exercise_seconds: float = 9.0  # of all runs of an exercise together
+    exercise_seconds: float = 20.0  # of all runs of an exercise together
     memory_bytes: int = 3 * GB  # private memory of all its processes together
     processes: int = 64
     file_bytes: int = 64 * 2**20  # of one file

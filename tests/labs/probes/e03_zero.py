@@ -395,6 +395,7 @@ class Store:
     def write(self, key, tensors):
         tensors = list(tensors)
         if not tensors:
+            self.kept.setdefault(key, [])
             return
         self.calls.append(["write", str(key)])
         if not all_in_memory(tensors):
@@ -405,6 +406,8 @@ class Store:
     def read(self, key, into):
         into = list(into)
         if not into:
+            if key not in self.kept:
+                self.problems.append("was asked for what was never written")
             return
         self.calls.append(["read", str(key)])
         kept = self.kept.get(key)
