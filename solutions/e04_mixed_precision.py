@@ -4,7 +4,7 @@
 # **Half the bytes of a number, or a quarter, or an eighth: what is lost, where it shows, and the three devices that win
 # it back. You build all three.**
 #
-# 60 minutes · CPU is enough · before: [e03 · ZeRO](e03_zero.ipynb) · [map of the course](index.ipynb)
+# 1 h 45 · CPU is enough · before: [e03 · ZeRO](e03_zero.ipynb) · [map of the course](index.ipynb)
 #
 # You build: dynamic loss scaling, master weights, stochastic rounding, the cast to FP8, block scales and delayed scales.
 # You end with this picture: one model trained in eight formats, over the floor that no model can beat.
@@ -148,7 +148,7 @@ show.figure(
 # %% [markdown]
 # ### Exercise 1 · `LossScaler`
 #
-# Difficulty 3 of 5 · 12 minutes · 14 points
+# Difficulty 3 of 5 · 15 minutes · 14 points
 #
 # After an inf or nan in a gradient, skip the step, halve S (times `backoff`). After `interval` finite steps in a row double it
 # (times `growth`), count anew. **All ranks must skip together**, or their weights part. Whatever it finds, `unscale` divides
@@ -356,10 +356,10 @@ ideas.rounding()
 # %% [markdown]
 # ### Exercise 3 · `stochastic_round`
 #
-# Difficulty 3 · 8 minutes · 8 points
+# Difficulty 3 · 12 minutes · 8 points
 #
 # Round up or down by chance: ¾ of the way up, up 3 times in 4. Random bits added to the last 16 carry into the others just
-# as often.
+# as often. (`x.view(torch.int32)` are a float's bits. What is cast to BF16 must have nothing left in its last 16.)
 
 
 # %% tags=["exercise"]
@@ -429,20 +429,12 @@ show.lines(
     x="weight at the start (power of 2)",
     y="moved by 100 steps (thousandths)",
     labels="legend",
-    alt="How far 100 small steps moved a weight: plain BF16 too far below 1 and "
-    "nothing from 1 on; the others about 100 thousandths.",
+    alt="How far 100 small steps moved a weight: plain BF16 too far from some starts and "
+    "not at all from others; the others about 100 thousandths.",
 )
 
 # %% tags=["grade"]
 lab.experiment("stall", stall)
-
-# %% [markdown]
-# **Explain**: from 1.0 down the spacing is $\Delta = 0.0039$. A step of 0.001 is less than half of it and rounds back to 1.0,
-# every time, a hundred times. The weight stands still, however long one trains.
-#
-# Just below ½ the spacing is 0.00195. Half of it is 0.00098, so that 0.001 is a little more, and is rounded *up* to a whole
-# spacing: the weight goes twice as far. Masters err by their last rounding only, and stochastic rounding by noise that
-# averages out.
 
 # %% [markdown]
 # **Question**: the smallest start in your table that did not move at all?
@@ -458,6 +450,14 @@ show.table([{headings[key]: row[key] for key in row} for row in stall])
 
 # %% tags=["grade"]
 lab.answer("first_stall", first_stall)
+
+# %% [markdown]
+# **Explain**: from 1.0 down the spacing is $\Delta = 0.0039$. A step of 0.001 is less than half of it and rounds back to 1.0,
+# every time, a hundred times. The weight stands still, however long one trains.
+#
+# Just below ½ the spacing is 0.00195. Half of it is 0.00098, so that 0.001 is a little more, and is rounded to a whole
+# spacing: the weight goes twice as far. Masters err by their last rounding only, and stochastic rounding by noise that
+# averages out.
 
 # %% [markdown]
 # **Takeaway**: of 100 steps down from 1.0, plain BF16 took none; masters ended at 0.8984, rounding by chance at 0.8996 in the
@@ -495,7 +495,9 @@ E4M3, E5M2, E2M1 = Form(3, -6, 448.0), Form(2, -14, 57344.0), Form(1, 0, 6.0)
 # %% [markdown]
 # ### Exercise 4 · `round_to`
 #
-# Difficulty 4 · 12 minutes · 12 points
+# Difficulty 2 · 8 minutes · 12 points
+#
+# One function for all three formats: only the two constants of a `Form` and its largest number differ.
 
 
 # %% tags=["exercise"]
@@ -557,7 +559,7 @@ ideas.block_scales()
 #
 # ### Exercise 5 · `fake_quantize`
 #
-# Difficulty 4 · 12 minutes · 8 points
+# Difficulty 4 · 15 minutes · 8 points
 #
 # amax is a tile's largest magnitude; scale = amax / form.largest, however small; 1 for a tile of zeros. Divide, `round_to`,
 # multiply back.
@@ -602,8 +604,8 @@ fake_quantize = lab.grade(fake_quantize)
 # </details>
 
 # %% [markdown]
-# **Predict**: 8 blocks of 32 numbers near 1; each row gets an outlier of 100,000 in block 0. With one scale for all, by
-# which factor does the error in the *other* blocks grow? (1: not at all.)
+# **Predict**: 64 rows of 8 blocks of 32 normal random numbers (mean 0, deviation 1); each row gets an outlier of 100,000 in
+# block 0. With one scale for all, by which factor does the mean error in the *other* blocks grow? (1: not at all.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -641,7 +643,7 @@ grown = {
 lab.reveal("grows", grown["tensor"][sizes.index(1e5)])
 show.lines(
     {"one scale": (sizes, grown["tensor"]), "1 x 32 blocks": (sizes, grown["block"])},
-    x="size of the outlier (the others are near 1)",
+    x="size of the outlier (the others: mean 0, deviation 1)",
     y="error in another block, after / before",
     log="xy",
     alt="Error in another block by the size of an outlier: with one scale it is the same up to about 10,000 and grows beyond, with block scales it never changes.",
@@ -652,10 +654,10 @@ lab.experiment("outlier", outlier)
 
 # %% [markdown]
 # **Explain**: an outlier of 10,000 costs little, which surprises those who know integers. A float keeps its *relative* error
-# when it is divided by a scale, as long as it stays normal, and E4M3 reaches over $2^{18}$ from its smallest number to its
-# largest.
+# when it is divided by a scale, as long as it stays normal, and E4M3's normal numbers span a factor of
+# $448 / 2^{-6} = 28{,}672$: 10,000 fits in, 100,000 does not.
 #
-# An outlier of 100,000 makes $s = 10^5/448 = 223$. A number near 1 becomes $1/223 = 0.0045$, below the smallest normal
+# An outlier of 100,000 makes $s = 10^5/448 = 223$. A number of size 1 becomes $1/223 = 0.0045$, below the smallest normal
 # $2^{-6} = 0.0156$. There the steps are $2^{-9}$, and $223 \cdot 2^{-9} = 0.44$ after multiplying back. Beyond that, all fall
 # to zero. Integers have no such reserve: all of their steps are equal.
 #
@@ -676,7 +678,8 @@ lab.experiment("outlier", outlier)
 #
 # Difficulty 3 · 8 minutes · 8 points
 #
-# Evaluation (`record=False`) scales in the same way, and notes nothing. Zero counts as seen: it is a magnitude like others.
+# Evaluation (`record=False`) scales in the same way, and notes nothing. A zero that was seen takes a
+# row like any magnitude; only a role that did not run has none. A past of zeros alone gives no scale: take `now`.
 
 
 # %% tags=["exercise"]
@@ -926,15 +929,16 @@ show.figure(
 # %% [markdown]
 # **Explain**: FP16 without a scale loses most of its gradients and stays 4.4 nats above the floor; with one it ends at 0.76, as
 # FP32. Plain BF16 stalls as the learning rate falls: 16% farther from the floor. With masters it is FP32's equal. FP4 costs
-# 7 to 8%.
+# about 8%.
 #
-# One column surprises: on this CPU, BF16 is *slower* than FP32. It has no units that multiply BF16, so every operand is
-# widened, multiplied and rounded again. What BF16 wins here is memory (section 7), not time.
+# One column may surprise: BF16 can be *slower* than FP32 here. A CPU without units for BF16 widens every operand, multiplies and
+# rounds again; and where it has them, the products of so small a model do not decide the time alone. What BF16 wins here is
+# memory (section 7), not time.
 
 # %% [markdown]
 # **Question**: FP8 cost DeepSeek-V3 under 0.25% of the *loss* ([2412.19437](https://arxiv.org/abs/2412.19437), 3.3). How
-# many percent farther from the *floor* is your block FP8 than BF16 with masters? (We saw 0.0 to 1.2.) The floor makes the
-# question harder: it takes away what no model can learn, here half of the loss.
+# many percent farther from the *floor* is your block FP8 than BF16 with masters? (We saw 0.0 to 1.2.) Measured from the
+# floor the same gap is about twice the percentage, because half of the loss is floor.
 
 # %% tags=["question"]
 show.table(

@@ -500,7 +500,8 @@ class TestStochasticRound(Exercise):
         mean = result.double().mean(dim=0)
         if (result == x.to(BF16)).all():
             raise CheckFailed(
-                "that is rounding to nearest, the same each time: 1.001 is 1 forever. Add noise before the bits are cut"
+                "that is rounding to nearest, the same each time: 1.001 is 1 forever. Add noise before the bits are cut, "
+                "another for each element"
             )
         if (result == below.to(BF16)).all():
             raise CheckFailed("that always cuts, toward 0: add noise before clearing the bits")
@@ -966,7 +967,10 @@ class TestAmaxHistory(Exercise):
             what="a column that did not run in the second and third step",
             hints=[
                 (torch.tensor([-1.0, -1.0, 5.0]), "-1 says that it did not run: leave it alone"),
-                (torch.tensor([0.0, 0.0, 5.0]), "it was rolled though it did not run"),
+                (
+                    torch.tensor([0.0, 0.0, 5.0]),
+                    "it was rolled though it did not run, or what is new is not in row 0",
+                ),
             ],
         )
         expect.equal(past[:, 1], torch.tensor([8.0, 7.0, 6.0]), what="the column that ran")

@@ -33,6 +33,7 @@ FORMATS = (
     Format("E5M2", 2, -14, 57344.0, PINK),
 )
 LEFT, WIDE = 1.2, 10.0
+FINE = 300  # strokes that can still be told apart
 LOWEST, HIGHEST = -40, 40  # exponents in the picture; BF16 goes on to both sides
 HIGH = 0.62
 
@@ -67,9 +68,12 @@ def draw_number_lines(ax: Axes) -> None:
     for row, form in enumerate(FORMATS):
         y, count = 4.2 + 0.5 * row, 2**form.mantissa
         say(ax, LEFT - 0.15, y + 0.2, form.name, ha="right", fontweight="bold")
-        for number in range(count + 1):
-            x = LEFT + WIDE * number / count
-            ax.plot([x, x], [y + 0.03, y + 0.37], color=form.color, linewidth=min(1.6, 300 / count))
+        if count > FINE:
+            box(ax, LEFT, y + 0.03, WIDE, 0.34, form.color)
+        else:
+            wide = min(1.6, 300 / count)
+            for x in (LEFT + WIDE * number / count for number in range(count + 1)):
+                ax.plot([x, x], [y + 0.03, y + 0.37], color=form.color, linewidth=wide)
         say(ax, LEFT + WIDE + 0.1, y + 0.2, f"steps of 1/{count}", 8, ha="left")
     for value in (1, 1.25, 1.5, 1.75, 2):
         say(ax, LEFT + WIDE * (value - 1), 6.28, f"{value:g}", 8)

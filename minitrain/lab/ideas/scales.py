@@ -57,12 +57,12 @@ def draw_block_scales(ax: Axes, tile: str) -> None:
 def say_block_scales(tile: str) -> str:
     high, wide = TILES[tile]
     return (
-        f"A matrix of {ROWS} x {COLUMNS} numbers, {tile}: {sharing(tile)} share the outlier's. "
-        f"A tile is {high} x {wide}; each of the {ROWS * COLUMNS // (high * wide)} tiles has one "
-        "scale, set by its own largest magnitude."
+        f"A matrix of {ROWS} x {COLUMNS} numbers, {tile}: {sharing(tile)} share the outlier's "
+        f"scale. A tile is {high} x {wide}; each of the {ROWS * COLUMNS // (high * wide)} tiles has "
+        "one scale, set by its own largest magnitude."
     )
 
 
 block_scales = Schematic(
-    draw_block_scales, say_block_scales, (9.5, 2.3), {"tile": (list(TILES), "one scale")}
+    draw_block_scales, say_block_scales, (9.5, 2.3), {"tile": (list(TILES), "1 x 4 blocks")}
 )
