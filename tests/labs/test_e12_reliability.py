@@ -457,10 +457,10 @@ class TestAsyncSaver(Exercise):
             )
         self.is_written(notes, tensors, [(1, 0), (2, 1), (3, 2)])
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        held = max(note["held"] for note in self.of(notes, "write"))
+        held = max(note["held"] for note in notes if "held" in note)
         expect.that(
             held < 1.5 * size,
-            f"{held} bytes of copies were held while one save was written, a copy has {size}: wait for the save before, "
+            f"{held} bytes of copies were held at once, a copy has {size}: wait for the save before, "
             "then copy, and keep no older copy",
         )
 
@@ -751,8 +751,12 @@ def as_list_equal(got, want):
 # --- who is slow, what is out of line ---
 
 
-def timed(compute, offsets=True):
-    """compute (N, S) seconds -> (N, S, 3): a step ends for all when the slowest has come."""
+def timed(compute, late=None):
+    """compute (N, S) seconds -> (N, S, 3): a step ends for all when the slowest has come.
+
+    Each rank has a clock of its own, one of them far ahead. `late`: {rank: seconds} that it leaves
+    the collective after the others.
+    """
     ranks, steps = compute.shape
     times, now = torch.empty(ranks, steps, 3, dtype=torch.float64), 0.0
     for step in range(steps):
@@ -760,8 +764,11 @@ def timed(compute, offsets=True):
         times[:, step, 0] = now
         times[:, step, 1] = now + compute[:, step]
         times[:, step, 2] = end
-        now = end
-    shift = torch.rand(ranks, 1, 1, dtype=torch.float64) * 1000 if offsets else 0
+        for rank, seconds in (late or {}).items():
+            times[rank, step, 2] += seconds
+        now = end + max((late or {0: 0.0}).values())
+    shift = 1e-3 * torch.rand(ranks, 1, 1, dtype=torch.float64)
+    shift[randint(0, ranks - 1)] += 5000
     return times + shift
 
 
@@ -773,42 +780,42 @@ class TestSlowRanks(Exercise):
     hidden = HIDDEN
 
     def ask(self, submission, cases):
-        """cases: (compute (N, S), factor or None, who is slow, words)."""
-        calls = [
-            (timed(compute), *([] if factor is None else [factor]))
-            for compute, factor, _, _ in cases
-        ]
+        """cases: (times (N, S, 3), factor or None, who is slow, words)."""
+        calls = [(times, *([] if factor is None else [factor])) for times, factor, _, _ in cases]
         got = submission.run(probes.called, calls)
         expect.left_alone(got, calls, ["times"], own=False)
-        for call, (times, *_), (_, factor, want, words) in zip(got, calls, cases):
+        for call, (times, factor, want, words) in zip(got, cases):
             out = call["out"]
             is_list = isinstance(out, (list, tuple)) and all(isinstance(r, int) for r in out)
             expect.that(is_list, f"got {expect.show(out)}, expected a list of ranks, such as [2]")
             told = f"{len(times)} ranks, {times.shape[1]} steps"
-            hint = self.likely(list(out), times, factor or 1.1)
-            expect.that(
-                sorted(out) == want, f"{told}: got {list(out)}, expected {want}: {hint or words}"
-            )
+            out = sorted(out)
+            hint = self.likely(out, times, factor or 1.1) if out else None
+            expect.that(out == want, f"{told}: got {out}, expected {want}: {hint or words}")
 
     def likely(self, out, times, factor):
-        """Words for a likely mistake that gives just this."""
-        compute = times[:, :, 1] - times[:, :, 0]
-        slow = lambda c: (c > factor * c.median()).nonzero()[:, 0].tolist()  # noqa: E731
-        wrong = self.by_limit(compute.mean(dim=1), factor)
-        right = self.by_limit(compute.median(dim=1).values, factor)
-        if out == right:
-            return ""
-        if out == self.by_limit((times[:, :, 2] - times[:, :, 0]).median(dim=1).values, factor):
-            return "whole steps are equally long on all ranks, for all wait for the slowest: compare what each computed"
-        if out == self.by_limit(times[:, :, 1].median(dim=1).values, factor):
-            return "the ranks' clocks do not agree: take differences on one clock only"
-        if out == self.by_limit((times[:, :, 2] - times[:, :, 1]).median(dim=1).values, factor):
-            return "those wait the longest, because they are fast: compare what each computed"
-        if out == wrong:
+        """Words for a likely mistake that accuses just these."""
+        began, reached, left = times.unbind(dim=2)
+        own = (reached - began).median(dim=1).values
+        mistakes = [
+            (
+                left - began,
+                "whole steps hold the waiting, too: compare what each computed before the collective",
+            ),
+            (
+                left - reached,
+                "those wait, because they are fast or leave late: compare what each computed",
+            ),
+            (reached, "the ranks' clocks do not agree: take differences on one clock only"),
+        ]
+        for wrong, words in mistakes:
+            if out == self.by_limit(wrong.median(dim=1).values, factor):
+                return words
+        if out == self.by_limit((reached - began).mean(dim=1), factor):
             return "one long step (a collection of garbage) moves a mean: take each rank's median over the steps"
-        if out == slow(compute.median(dim=1).values):
+        if out == (own > factor * own.median()).nonzero()[:, 0].tolist():
             return "those ranks vary by nature: over the median by 5 deviations, too"
-        return ""
+        return None
 
     @staticmethod
     def by_limit(compute, factor):
@@ -820,14 +827,23 @@ class TestSlowRanks(Exercise):
         base = uniform(0.05, 0.4)
         return base * (1 + noise * (torch.rand(ranks, steps, dtype=torch.float64) - 0.5))
 
+    def misleading(self):
+        """Rank 1 is slow; the last but one leaves late, the last computes little and waits long."""
+        compute = self.level(7, 9)
+        compute[1] *= 1.6
+        compute[6] *= 0.4
+        late = {5: compute.max().item()}
+        return timed(compute, late), None, [1], "its compute time is over the others'"
+
     @check(points=2, title="by what each computed before the collective, on its own clock")
     def test_compute(self, submission):
-        cases = []
+        cases = [self.misleading()]
         for ranks, count in [(5, 1), (8, 2), (4, 1), (3, 1), (7, 3)]:
             compute, slow = self.level(ranks, 9), sorted(sample(range(ranks), count))
             compute[slow] *= uniform(1.3, 3)
-            cases.append((compute, None, slow, "their compute time is over the others'"))
-        cases.append((self.level(6, 5), None, [], "all are equally fast"))
+            words = "their compute time, from the first column to the second, is over the others'"
+            cases.append((timed(compute), None, slow, words))
+        cases.append((timed(self.level(6, 5)), None, [], "all are equally fast"))
         self.ask(submission, cases)
 
     @check(points=2, title="a pause in one step is no straggler: the median of the steps")
@@ -841,7 +857,7 @@ class TestSlowRanks(Exercise):
         slow[5] *= 1.4
         slow[2, 6] *= 25
         words = "a rank is slow where most of its steps are"
-        self.ask(submission, [(compute, None, [], words), (slow, None, [5], words)])
+        self.ask(submission, [(timed(compute), None, [], words), (timed(slow), None, [5], words)])
 
     @check(points=2, title="over the median by the factor and by 5 deviations of the others")
     def test_limit(self, submission):
@@ -856,10 +872,10 @@ class TestSlowRanks(Exercise):
         self.ask(
             submission,
             [
-                (varied, None, [], "its ranks vary by nature: 5 deviations are not passed"),
-                (tight, None, [], "5% over the median: the factor is 1.1"),
-                (narrow, 1.02, [3], "the factor was given as 1.02"),
-                (strict, 1.5, [], "the factor was given as 1.5"),
+                (timed(varied), None, [], "its ranks vary by nature: 5 deviations are not passed"),
+                (timed(tight), None, [], "5% over the median: the factor is 1.1"),
+                (timed(narrow), 1.02, [3], "the factor was given as 1.02"),
+                (timed(strict), 1.5, [], "the factor was given as 1.5"),
             ],
         )
 
@@ -910,15 +926,19 @@ class TestSpikeRule(Exercise):
     reference = "minitrain.reliability.plain:SpikeRule"
     hidden = HIDDEN
 
-    def falling(self, steps, start=6.0, end=2.0):
-        """A loss that falls, with noise whose size is known."""
-        return [
-            end
-            + (start - end) * math.exp(-step / 30)
-            + 0.1 * math.sin(5.1 * step)
-            + uniform(-0.02, 0.02)
-            for step in range(steps)
-        ]
+    def calm(self, steps, spikes=(), height=4.0):
+        """A loss about 2 with noise of 0.05, and spikes of 40 deviations or more."""
+        losses = [2.0 + 0.05 * math.sin(5.1 * step) + uniform(-0.02, 0.02) for step in range(steps)]
+        for step in spikes:
+            losses[step] += height + random()
+        return losses
+
+    def falling(self, steps, spikes=(), height=30.0):
+        """A loss that falls from 6 to 2."""
+        losses = self.calm(steps)
+        for step in range(steps):
+            losses[step] += 4 * math.exp(-step / 30) + (step in spikes) * height
+        return losses
 
     def ask(self, submission, series):
         got = submission.run(probes.decided, series)
@@ -946,22 +966,17 @@ class TestSpikeRule(Exercise):
 
     @check(points=2, title="over the running mean by z deviations: skipped; what falls is not")
     def test_spikes(self, submission):
-        one, two = self.falling(90), self.falling(120, 9.0, 3.0)
-        for place in (40, 55, 80):
-            one[place] += uniform(4, 9)
-        two[70] -= 2.5  # far below
-        two[100] += 6
-        steady = [2.0 + 1e-5 * random() for _ in range(40)] + [2.001, 2.5, 2.0]
-        short = self.falling(40)
-        short[14] += 30
-        drift = [9.0 - 0.02 * k + 0.05 * math.sin(3.3 * k) for k in range(300)]
-        drift[280] += 2.0
+        deep, steady = self.calm(90, (50, 80)), [2.0 + 1e-5 * random() for _ in range(40)]
+        deep[65] -= 1.5  # 30 deviations below
+        drift = [9.0 - 0.02 * step + 0.05 * math.sin(3.3 * step) for step in range(300)]
+        drift[280] += 8.0
+        short = self.falling(40, (14,))
         self.ask(
             submission,
             [
-                ({}, one),
-                ({}, two),
-                ({}, steady),
+                ({}, self.falling(90, (40, 55, 80))),
+                ({}, deep),
+                ({}, [*steady, 2.001, 2.5, 2.0]),
                 ({"warmup": 10, "z": 8.0}, short),
                 ({}, drift),
                 ({"alpha": 0.9}, drift),
@@ -970,7 +985,7 @@ class TestSpikeRule(Exercise):
 
     @check(points=1, title="not finite is out of line at any time; the warm-up lets all else pass")
     def test_not_finite(self, submission):
-        first, second = self.falling(60), self.falling(60)
+        first, second = self.calm(60), self.calm(60)
         first[5], first[40], first[50] = math.nan, math.inf, -math.inf
         second[3] += 5
         second[0] = math.nan
@@ -978,21 +993,14 @@ class TestSpikeRule(Exercise):
 
     @check(points=1, title="what was skipped is not learnt")
     def test_not_learnt(self, submission):
-        losses = self.falling(70)
-        for place in range(40, 70, 3):
-            losses[place] += 6
+        losses = self.calm(70, range(40, 70, 3))
         self.ask(submission, [({}, losses), ({"patience": 2}, losses)])
 
     @check(points=2, title="after `patience` in a row the run goes back, and the count begins anew")
     def test_back(self, submission):
-        row, parted = self.falling(80), self.falling(80)
-        for place in range(40, 49):
-            row[place] += 6
-        for place in (40, 42, 44, 46, 50, 51):
-            parted[place] += 6
-        self.ask(
-            submission, [({}, row), ({}, parted), ({"patience": 2}, row), ({"patience": 1}, parted)]
-        )
+        row, parted = self.calm(80, range(40, 49)), self.calm(80, (40, 42, 44, 46, 50, 51))
+        series = [({}, row), ({}, parted), ({"patience": 2}, row), ({"patience": 1}, parted)]
+        self.ask(submission, series)
 
 
 # --- how often to save ---

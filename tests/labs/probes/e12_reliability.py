@@ -120,7 +120,9 @@ class Drill:
 
     def start(self, function, *arguments):
         pending = sum(not handle.done() for handle in self.handles)
-        self.notes.append({"what": "start", "during": self.call, "pending": pending})
+        held = self.alive.nbytes(list(self.tensors.values()))
+        note = {"what": "start", "during": self.call, "pending": pending, "held": held}
+        self.notes.append(note)
         self.handles.append(Handle(self, function, arguments))
         return self.handles[-1]
 
