@@ -12,10 +12,12 @@ from minitrain.lab.ideas.activations import checkpoints
 from minitrain.lab.ideas.adapter_pages import adapter_pages
 from minitrain.lab.ideas.adapter_places import adapter_places
 from minitrain.lab.ideas.again import made_again
+from minitrain.lab.ideas.beside import saving_beside
 from minitrain.lab.ideas.bits import scale_bits
 from minitrain.lab.ideas.chance import rounding
 from minitrain.lab.ideas.columns import column_loop
 from minitrain.lab.ideas.context import ring_attention
+from minitrain.lab.ideas.cuts import power_cuts
 from minitrain.lab.ideas.data_parallel import replicas
 from minitrain.lab.ideas.doubling import recursive_doubling
 from minitrain.lab.ideas.expert_exchange import expert_exchange
@@ -44,17 +46,15 @@ from minitrain.lab.ideas.packed import packed_block
 from minitrain.lab.ideas.pages import page_table
 from minitrain.lab.ideas.pareto import pareto_front
 from minitrain.lab.ideas.passes import step_passes
-from minitrain.lab.ideas.power_cuts import power_cuts
 from minitrain.lab.ideas.prefix_columns import prefix_columns
 from minitrain.lab.ideas.quantiles import quantile_levels
 from minitrain.lab.ideas.recomputing import recomputation
-from minitrain.lab.ideas.resharding import resharding
+from minitrain.lab.ideas.resharded import resharding
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
 from minitrain.lab.ideas.rounded import rounded_away
 from minitrain.lab.ideas.saved import block_tensors
-from minitrain.lab.ideas.saving_beside import saving_beside
 from minitrain.lab.ideas.scales import block_scales
 from minitrain.lab.ideas.schedules import (
     pipeline_chunks,
@@ -69,7 +69,7 @@ from minitrain.lab.ideas.tree import tree_broadcast
 from minitrain.lab.ideas.turning import turning
 from minitrain.lab.ideas.units import unit_lifetimes
 from minitrain.lab.ideas.vocabulary import vocabulary_cut
-from minitrain.lab.ideas.waiting_ranks import waiting_ranks
+from minitrain.lab.ideas.waiting import waiting_ranks
 from minitrain.lab.ideas.zero import zero_stages
 
 __all__ = [

@@ -50,7 +50,7 @@ def draw_intervals(ax: Axes, interval: float) -> None:
             ax, LEFT + SCALE * start, 0.35, wide - min(0.03, wide / 3), HIGH, colors[what], words, 8
         )
     for failure in FAILURES:
-        say(ax, LEFT + SCALE * failure, 0.18, "✗", 11, color=ORANGE, fontweight="bold")
+        say(ax, LEFT + SCALE * failure, 0.18, "✗", 11, fontweight="bold")
     for place in range(0, int(END) + 1, 20):
         say(ax, LEFT + SCALE * place, 1.15, str(place), 8)
     legend = "minutes    blue: trained    pink: a save    orange: trained and lost    dark: restart"
