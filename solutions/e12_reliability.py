@@ -70,7 +70,8 @@ import zlib
 def save_whole(disk, step: int, data: bytes) -> None:
     """A file called f"step-{step:08d}": the CRC-32 of the data as 4 bytes, "little",
     then the data. No power cut leaves a torn file whose name begins with "step-", nor
-    takes an older one away; what has returned is there to stay. About 5 lines."""
+    takes an older one away; what has returned is there to stay, and no other new file.
+    About 5 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.reliability.plain:save_whole
     ### END SOLUTION

@@ -6,6 +6,7 @@ comes back. Disks note what is done to them; what a power cut would leave is wor
 
 from __future__ import annotations
 
+import pickle
 import random
 
 import numpy as np
@@ -142,7 +143,7 @@ class Drill:
                 "step": step,
                 "values": values,
                 "held": held,
-                "graph": any(tensor.requires_grad for tensor in tensors.values()),
+                "graph": any(tensor.grad_fn is not None for tensor in tensors.values()),
             }
         )
 
@@ -269,6 +270,10 @@ def snapped(f, seed, before, after, step=Run.step, parts=Run.parts):
     found = {"at": parts(run)}
     early, late = f(run), f(run)
     found["left"] = parts(run)
+    try:
+        found["unpicklable"] = pickle.dumps(vars(late)) and None
+    except Exception as error:  # whatever it is that it keeps
+        found["unpicklable"] = f"{type(error).__name__}: {error}"
     other = Run(seed + 1)
     step(other)
     early.restore(other)
