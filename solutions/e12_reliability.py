@@ -710,7 +710,11 @@ with show.canvas() as (figure, axes):
         {
             f"attempt {attempt}": (
                 [r["step"] for r in resumed if r["attempt"] == attempt],
-                [r["loss"] + 0.12 * attempt for r in resumed if r["attempt"] == attempt],
+                [
+                    r["loss"] + 0.12 * attempt
+                    for r in resumed
+                    if r["attempt"] == attempt
+                ],
             )
             for attempt in sorted({r["attempt"] for r in resumed})
         },
@@ -835,6 +839,7 @@ guess = 25
 ### LAB guess = None  # percent
 ### END SOLUTION
 lab.predict("waiting", guess)
+
 
 # %% tags=["experiment"]
 def paced(group, steps):
@@ -979,14 +984,24 @@ from tqdm.auto import tqdm
 
 def guarded(run, steps, rule, is_disturbed):
     """A row a step: its loss, and what was decided."""
-    rows, kept, taken, batch_at, weights_at = [], [Snapshot(run)], 0, steps // 2, 7 * steps // 10
+    rows, kept, taken, batch_at, weights_at = (
+        [],
+        [Snapshot(run)],
+        0,
+        steps // 2,
+        7 * steps // 10,
+    )
     for step in tqdm(range(steps), leave=False):
         bad = is_disturbed and step == batch_at
         if is_disturbed and step == weights_at:
             with torch.no_grad():
                 for p in run.model.parameters():
                     p += 0.3 * torch.randn(p.shape)
-        spoil = (lambda b: torch.randint_like(b.targets, 320)) if bad else (lambda b: b.targets)
+        spoil = (
+            (lambda b: torch.randint_like(b.targets, 320))
+            if bad
+            else (lambda b: b.targets)
+        )
         loss = run.gradients(spoil=spoil)
         decision = rule(loss)
         rows.append({"step": step, "loss": loss, "decision": decision})
@@ -1020,7 +1035,9 @@ with show.canvas() as (figure, axes):
         axes.plot([row["loss"] - floor for row in mine], color=color, linewidth=1.2)
         end = sum(row["loss"] for row in mine[-10:]) / 10 - floor
         shift = {"undisturbed": 0.9, "guarded": 1.1}.get(name, 1.0)
-        axes.text(steps * 1.01, end * shift, name, color=color, va="center", weight="bold")
+        axes.text(
+            steps * 1.01, end * shift, name, color=color, va="center", weight="bold"
+        )
     for share, words in ((0.5, "a bad batch"), (0.7, "bad weights")):
         axes.text(share * steps - 2, 7.5, words, ha="right", fontsize=9)
     axes.set(xlabel="step", ylabel="loss above the floor (nats a token)", yscale="log")
@@ -1035,7 +1052,10 @@ for name in ("undisturbed", "unguarded", "guarded"):
     mine = [row for row in spikes if row["run"] == name]
     end = sum(row["loss"] for row in mine[-10:]) / 10 - floor
     words = [row["decision"] for row in mine]
-    print(f"{name}: {end:.2f} nats above the floor, {words.count('skip')} skipped,", end=" ")
+    print(
+        f"{name}: {end:.2f} nats above the floor, {words.count('skip')} skipped,",
+        end=" ",
+    )
     print(f"{words.count('back')} times back")
 
 # %% [markdown]
@@ -1241,25 +1261,37 @@ show.table(
             "best, simulated (s)": row["simulated"],
             "trains, yours (%)": 100 * row["share"],
             "trains, hourly saves (%)": 100 * row["share_hourly"],
-            "fits in 30 s": "yes" if worth_saving(row["save_seconds"], 12.0, 30.0) else "no",
+            "fits in 30 s": "yes"
+            if worth_saving(row["save_seconds"], 12.0, 30.0)
+            else "no",
         }
         for row in goodput
     ],
     formats={
         "a save (s)": "{:.1f}".format,
-        **dict.fromkeys(["Young (s)", "yours (s)", "best, simulated (s)"], "{:.0f}".format),
-        **dict.fromkeys(["trains, yours (%)", "trains, hourly saves (%)"], "{:.1f}".format),
+        **dict.fromkeys(
+            ["Young (s)", "yours (s)", "best, simulated (s)"], "{:.0f}".format
+        ),
+        **dict.fromkeys(
+            ["trains, yours (%)", "trains, hourly saves (%)"], "{:.1f}".format
+        ),
     },
 )
 
 # %% tags=["picture", "folded"]
-tried, fine, sizes = np.geomspace(30, 14400, 14), np.geomspace(30, 14400, 60), (4096, 16384, 65536)
+tried, fine, sizes = (
+    np.geomspace(30, 14400, 14),
+    np.geomspace(30, 14400, 60),
+    (4096, 16384, 65536),
+)
 with show.canvas() as (figure, axes):
     counted, exact = {}, {}
     for chips in sizes:
         shares = simulated_shares(law.gaps(chips, 20_000), 15.0, RESTART, tried)
         counted[f"{chips:,} GPUs"] = (tried.tolist(), (100 * shares).tolist())
-        shares = [100 * effective_share(15.0, RESTART, law.between(chips), t) for t in fine]
+        shares = [
+            100 * effective_share(15.0, RESTART, law.between(chips), t) for t in fine
+        ]
         exact[f"{chips:,} GPUs, exact"] = (fine.tolist(), shares)
     show.lines(
         counted,
@@ -1272,12 +1304,22 @@ with show.canvas() as (figure, axes):
     )
     for chips, color in zip(sizes, show.COLORS):
         between = law.between(chips)
-        own, young = best_interval(15.0, chips, 419, chip_hours), young_interval(15.0, between)
+        own, young = (
+            best_interval(15.0, chips, 419, chip_hours),
+            young_interval(15.0, between),
+        )
         for at, mark, up in ((own, "v", 4.5), (young, "|", 8.5)):
             share = 100 * effective_share(15.0, RESTART, between, at)
-            axes.plot(at, share + up, mark, color=color, markersize=9, markeredgewidth=2)
+            axes.plot(
+                at, share + up, mark, color=color, markersize=9, markeredgewidth=2
+            )
     axes.set_ylim(0, 108)
-    axes.text(32, 5, "points: simulated    dashed: exact\ntriangle: yours    bar: Young", fontsize=9)
+    axes.text(
+        32,
+        5,
+        "points: simulated    dashed: exact\ntriangle: yours    bar: Young",
+        fontsize=9,
+    )
 show.figure(
     figure,
     alt="Share of the time that trains against the interval, for three cluster sizes, with maxima.",
@@ -1311,6 +1353,7 @@ lab.answer("four_times", four_times)
 
 # %% tags=["experiment"]
 from minitrain.planning.failures.replay import Level, Site, llama3_replay, mean_account
+
 
 def best(save_seconds):
     return best_interval(save_seconds, 16384, 419, chip_hours)
@@ -1352,7 +1395,9 @@ with show.canvas(width=8.4, height=3.6) as (figure, axes):
     axes.text(10.2, 3, "published: less than 10%", fontsize=8, va="center")
     axes.invert_yaxis()
     axes.set_xlim(0, max(left) * 1.25)
-    axes.set(xlabel="time that does not train (%)", title="54 days on 16,384 GPUs, replayed")
+    axes.set(
+        xlabel="time that does not train (%)", title="54 days on 16,384 GPUs, replayed"
+    )
     axes.legend(loc="lower right")
 show.figure(
     figure,
