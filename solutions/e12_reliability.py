@@ -447,7 +447,7 @@ show.table(
 
 # %% [markdown]
 # **Explain**: the stall that is left is the copy, at the speed of memory, where the disk's is 122 MB/s. The factor would be memory's speed
-# over the disk's, some 20 to 50, but the memory of a first copy has to be made, too, and the writer shares two cores with the steps. PyTorch's
+# over the disk's, but the memory for the copy has to be made, too, and the writer shares the cores with the steps. PyTorch's
 # `torch.distributed.checkpoint.async_save` does the same, and the package's
 # [background.py](../minitrain/reliability/checkpoint/background.py) hides even the copy: between two optimizer steps the weights lie
 # still, so it copies during forward and backward.
