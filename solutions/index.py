@@ -38,6 +38,7 @@ overview()
 # | [e07](../labs/e07_qlora.ipynb) | How is a model fine-tuned that fits only in four bits? |
 # | [e08](../labs/e08_quantization.ipynb) | How few bits does a trained weight need? |
 # | [e10](../labs/e10_cost.ipynb) | What does a run cost, before it is rented? |
+# | [e12](../labs/e12_reliability.ipynb) | How does a run survive what fails? |
 
 # %% [markdown]
 # ## How a lab works

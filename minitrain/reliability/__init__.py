@@ -6,4 +6,6 @@ spikes        a loss or gradient out of line: skip the step, roll back
 stragglers    ranks that compute slowly       hangs     ranks that no longer come
 corruption    ranks that compute wrongly      stopping  signals and notices: save, then end
 restart       the same ranks again            elastic   fewer ranks, the same batches
+disk          a folder, and an emulated one whose power can be cut
+plain         each of these in a few lines, as lab e12 writes them
 """

@@ -26,4 +26,8 @@ CLOCKED: dict[str, dict[str, Sequence[str]]] = {
         "mixed": ("loop_seconds", "mixed_seconds"),
     },
     "e08_quantization": {"speed": ("seconds",)},
+    "e12_reliability": {
+        "stall": ("stall_seconds",),
+        "stragglers": ("compute_ms", "step_ms"),
+    },
 }

@@ -12,10 +12,12 @@ from minitrain.lab.ideas.activations import checkpoints
 from minitrain.lab.ideas.adapter_pages import adapter_pages
 from minitrain.lab.ideas.adapter_places import adapter_places
 from minitrain.lab.ideas.again import made_again
+from minitrain.lab.ideas.beside import saving_beside
 from minitrain.lab.ideas.bits import scale_bits
 from minitrain.lab.ideas.chance import rounding
 from minitrain.lab.ideas.columns import column_loop
 from minitrain.lab.ideas.context import ring_attention
+from minitrain.lab.ideas.cuts import power_cuts
 from minitrain.lab.ideas.data_parallel import replicas
 from minitrain.lab.ideas.doubling import recursive_doubling
 from minitrain.lab.ideas.expert_exchange import expert_exchange
@@ -25,6 +27,7 @@ from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.grids import integer_grids
 from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.heads_for_tokens import heads_for_tokens
+from minitrain.lab.ideas.intervals import checkpoint_intervals
 from minitrain.lab.ideas.kept import kept_tensors
 from minitrain.lab.ideas.lengths import lengths
 from minitrain.lab.ideas.lifetimes import step_lifetimes
@@ -46,6 +49,7 @@ from minitrain.lab.ideas.passes import step_passes
 from minitrain.lab.ideas.prefix_columns import prefix_columns
 from minitrain.lab.ideas.quantiles import quantile_levels
 from minitrain.lab.ideas.recomputing import recomputation
+from minitrain.lab.ideas.resharded import resharding
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
@@ -65,6 +69,7 @@ from minitrain.lab.ideas.tree import tree_broadcast
 from minitrain.lab.ideas.turning import turning
 from minitrain.lab.ideas.units import unit_lifetimes
 from minitrain.lab.ideas.vocabulary import vocabulary_cut
+from minitrain.lab.ideas.waiting import waiting_ranks
 from minitrain.lab.ideas.zero import zero_stages
 
 __all__ = [
@@ -75,6 +80,7 @@ __all__ = [
     "block_scales",
     "block_tensors",
     "buckets",
+    "checkpoint_intervals",
     "checkpoints",
     "collectives",
     "column_cut",
@@ -104,11 +110,13 @@ __all__ = [
     "pipeline_microbatches",
     "pipeline_order",
     "pipeline_stages",
+    "power_cuts",
     "prefix_columns",
     "quantile_levels",
     "recomputation",
     "recursive_doubling",
     "replicas",
+    "resharding",
     "ring_all_gather",
     "ring_attention",
     "ring_gradients",
@@ -118,6 +126,7 @@ __all__ = [
     "rounding",
     "router",
     "row_cut",
+    "saving_beside",
     "scale_bits",
     "send_and_recv",
     "step_lifetimes",
@@ -128,5 +137,6 @@ __all__ = [
     "unequal_microbatches",
     "unit_lifetimes",
     "vocabulary_cut",
+    "waiting_ranks",
     "zero_stages",
 ]

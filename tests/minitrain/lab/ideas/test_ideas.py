@@ -19,15 +19,18 @@ from minitrain.lab.ideas import (
     accumulated,
     activations,
     again,
+    beside,
     bits,
     chance,
     columns,
     context,
+    cuts,
     doubling,
     experts,
     five_collectives,
     formats,
     grids,
+    intervals,
     merged,
     mesh,
     messages,
@@ -38,6 +41,7 @@ from minitrain.lab.ideas import (
     pareto,
     quantiles,
     recomputing,
+    resharded,
     ring,
     roof,
     rounded,
@@ -51,6 +55,7 @@ from minitrain.lab.ideas import (
     tree,
     units,
     vocabulary,
+    waiting,
     zero,
 )
 from minitrain.lab.ideas.adapter_pages import BATCHES, PAGES, TABLES, filled
@@ -457,3 +462,42 @@ def test_the_rest_is_as_its_formula_says():
     assert max(map(len, experts.kept(1.0))) == 4
     assert roof.reachable(1e9) == roof.PEAK
     assert pareto.front()[0] == (3, 95) and (15, 41) not in pareto.front()
+
+
+def test_only_the_flushed_way_is_never_torn():
+    torn = {
+        way: [words for words, kinds in cuts.outcomes(way) if "a torn one" in kinds]
+        for way in cuts.WAYS
+    }
+    assert torn["flushed, then renamed"] == []
+    assert torn["in place"] == ["write step-04"]
+    assert torn["renamed, not flushed"] == ["rename .new"]
+    assert cuts.outcomes("flushed, then renamed")[-1] == ("flush names", ["the new one"])
+
+
+def test_a_save_beside_the_training_leaves_time_for_more_steps():
+    assert beside.steps_done("beside") > beside.steps_done("waits")
+    for way in ("waits", "beside"):
+        for lane in ("training", "disk"):
+            own = [span for span in beside.spans(way) if span[0] == lane]
+            assert all(one[2] <= other[1] + 1e-9 for one, other in pairwise(own))
+
+
+@pytest.mark.parametrize("old", [2, 3, 4])
+@pytest.mark.parametrize("new", [1, 3, 6])
+def test_every_element_is_read_once(old: int, new: int):
+    read = [e for _, _, start, stop in resharded.pieces(old, new) for e in range(start, stop)]
+    assert sorted(read) == list(range(resharded.ELEMENTS))
+
+
+def test_time_is_trained_lost_saved_or_spent_on_a_restart():
+    for interval in (4, 8, 16, 32):
+        parts = ("train", "lost", "save", "restart")
+        total = sum(intervals.minutes(interval, part) for part in parts)
+        assert total == pytest.approx(intervals.END)
+    assert intervals.minutes(4, "save") > intervals.minutes(32, "save")
+    assert intervals.minutes(4, "lost") < intervals.minutes(32, "lost")
+
+
+def test_nobody_waits_where_all_are_equally_fast():
+    assert waiting.waited(1.0) == 0 and waiting.waited(1.5) == pytest.approx(3 / 14)

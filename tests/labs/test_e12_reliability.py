@@ -1,0 +1,1410 @@
+"""The checks of lab e12: reliability, graded by what is left after a power cut, a kill, a resume."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import zlib
+from random import randint, random, sample, uniform
+
+import torch
+
+from minitrain.generators import generator_states, restore_generators
+from minitrain.lab.failures import CheckFailed
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.planning.failures.law import llama3_law
+from minitrain.reliability.disk import FragileDisk
+
+from .probes import e12_reliability as probes
+
+LAB = "e12_reliability"
+SIZES = {
+    "cpu": {
+        "parameters": 4_000_000, "saves": 3, "spike_steps": 240, "corpus": 300_000,
+        "failures": 1_000_000, "replays": 20,
+    },
+    "test": {
+        "parameters": 500_000, "saves": 2, "spike_steps": 180, "corpus": 100_000,
+        "failures": 300_000, "replays": 5,
+    },
+}  # fmt: skip
+REVEALS = {
+    "stall_ratio": Reveal("measured", "seconds of a save that waits over seconds of a copy"),
+    "waiting": Reveal("measured", "percent of all ranks' time"),
+    "hours": Reveal(
+        "computed",
+        "chip-hours between interruptions / chips",
+        formula=lambda chips: llama3_law().chip_hours / chips,
+    ),
+}
+HIDDEN = (
+    "minitrain/reliability/plain.py",
+    "minitrain/reliability/checkpoint/background.py",
+    "minitrain/reliability/stragglers.py",
+    "minitrain/reliability/spikes.py",
+    "minitrain/planning/failures/intervals.py",
+)
+
+
+# --- files ---
+
+
+def sealed(data):
+    return zlib.crc32(data).to_bytes(4, "little") + data
+
+
+def name_of(step):
+    return f"step-{step:08d}"
+
+
+def is_whole(content):
+    return len(content) >= 4 and sealed(content[4:]) == content
+
+
+def some_bytes(count):
+    return bytes(randint(0, 255) for _ in range(count))
+
+
+def replayed(files, log):
+    """The disk after each operation that changes it: (words for it, the disk)."""
+    disk = FragileDisk(files)
+    for operation, *arguments in log:
+        if operation not in ("read", "names"):
+            getattr(disk, operation)(*arguments)
+            names = ", ".join(str(a) for a in arguments if isinstance(a, str))
+            yield f"{operation}({names})", disk
+
+
+def at_the_end(files, log):
+    return [FragileDisk(files), *(disk for _, disk in replayed(files, log))][-1]
+
+
+def contents(disk):
+    return {name: disk.read(name) for name in disk.names()}
+
+
+class TestSaveWhole(Exercise):
+    """A file that is there whole or not at all"""
+
+    name = "save_whole"
+    reference = "minitrain.reliability.plain:save_whole"
+    hidden = HIDDEN
+
+    def cases(self):
+        """(files, step, data): nothing there; older steps; the rest of a kill; the step itself."""
+        step = randint(10, 99)
+        old = {name_of(step - 5): sealed(some_bytes(40)), name_of(step - 1): sealed(some_bytes(7))}
+        rest = {f".{name_of(step)}.new": some_bytes(9), "notes.txt": b"keep me"}
+        return [
+            ({}, step, some_bytes(30)),
+            (old, step + 3, some_bytes(64)),
+            ({**old, **rest}, step, some_bytes(21)),
+            (old, step - 1, some_bytes(11)),
+            (old, 10**8 + step, b""),
+        ]
+
+    def after(self, submission, cases, full=False):
+        """(case, its log) of each."""
+        got = submission.run(probes.saved, [(*case, full) for case in cases])
+        return [(case, call["log"], call["error"]) for case, call in zip(cases, got)]
+
+    @check(points=2, title="the file has its name, its checksum and its bytes; others stay")
+    def test_file(self, submission):
+        for (files, step, data), log, error in self.after(submission, self.cases()):
+            expect.that(error is None, f"saving step {step} raised {error}")
+            disk = at_the_end(files, log)
+            now, name = contents(disk), name_of(step)
+            expect.that(
+                name in now,
+                f"after save_whole of step {step} there is no {name}: there is {', '.join(now) or 'nothing'}",
+            )
+            self.is_sealed(now[name], name, data)
+            for other, content in files.items():
+                if other != name and other in disk.names():
+                    expect.that(
+                        now[other] == content or other.startswith("."),
+                        f"{other} was changed: it is not this step's",
+                    )
+            lost = [n for n in files if n not in now and not n.startswith(".")]
+            expect.that(not lost, f"{', '.join(lost)} is gone: older steps stay")
+            left = [n for n in now if n not in files and n != name]
+            expect.that(
+                not left,
+                f"{', '.join(left)} is left over: the temporary file gets its name by rename",
+            )
+
+    @staticmethod
+    def is_sealed(got, name, data):
+        want = sealed(data)
+        why = "the CRC-32 of the data as four bytes, then the data"
+        if got == data:
+            why = "it has no checksum: four bytes of it, then the data"
+        elif got == want[:4][::-1] + data:
+            why = 'the checksum is from the other end: to_bytes(4, "little")'
+        elif got == data + want[:4]:
+            why = "the checksum comes first, then the data"
+        expect.that(got == want, f"{name} holds {got[:12]!r}…, expected {want[:12]!r}…: {why}")
+
+    @check(points=4, title="power cut after each operation: never a torn step, never one lost")
+    def test_cuts(self, submission):
+        for (files, step, data), log, _ in self.after(submission, self.cases()):
+            self.survives(files, step, data, log)
+
+    def survives(self, files, step, data, log):
+        name, done = name_of(step), []
+        before = {n: c for n, c in files.items() if n.startswith("step-")}
+        for words, disk in replayed(files, log):
+            done.append(words)
+            for left in disk.after_cut():
+                there = contents(left)
+                torn = [n for n in there if n.startswith("step-") and not is_whole(there[n])]
+                if torn:
+                    raise CheckFailed(self.why_torn(name, log, done, torn))
+                gone = [n for n in before if n not in there]
+                expect.that(
+                    not gone,
+                    f"power cut after {', '.join(done)}: {', '.join(gone)} is gone. Nothing whole may go before the new "
+                    "one is there: rename replaces at once",
+                )
+                kept = all(there[n] == c for n, c in before.items() if n != name)
+                expect.that(
+                    kept,
+                    f"power cut after {', '.join(done)}: an older step has other bytes than before",
+                )
+                expect.that(
+                    there.get(name) in (None, before.get(name), sealed(data)),
+                    f"power cut after {', '.join(done)}: {name} is neither the old one nor the new one",
+                )
+
+    @staticmethod
+    def why_torn(name, log, done, torn):
+        where = f"power cut after {', '.join(done)}: {torn[0]} is there and not whole. "
+        if ["write", name] in [entry[:2] for entry in log]:
+            return where + (
+                "It was written under its own name: write under another one, and rename when all bytes are on the disk"
+            )
+        starts = [entry[1] for entry in log if entry[0] == "write" and entry[1].startswith("step-")]
+        if starts:
+            return (
+                where
+                + "The temporary name begins with step-, so a reader takes it for a checkpoint: begin it otherwise"
+            )
+        kinds = [entry[0] for entry in log]
+        if "flush" not in kinds:
+            return (
+                where
+                + "Its bytes were never flushed: a name may reach the disk before the bytes do"
+            )
+        if kinds.index("flush") > kinds.index("rename"):
+            return (
+                where
+                + "It was flushed after the rename: the name may reach the disk before the bytes; flush first"
+            )
+        return where + "Bytes must be on the disk (flush) before the name is (rename)"
+
+    @check(points=2, title="what has returned stays; a full disk is an error, and nothing is lost")
+    def test_stays(self, submission):
+        for (files, step, data), log, _ in self.after(submission, self.cases()):
+            disk = at_the_end(files, log)
+            whole = [contents(left).get(name_of(step)) == sealed(data) for left in disk.after_cut()]
+            expect.that(
+                all(whole),
+                f"save_whole of step {step} had returned, then a power cut undid it: the new name is in memory until "
+                "disk.flush_names()",
+            )
+        for (files, step, data), log, error in self.after(submission, self.cases()[1:4], full=True):
+            expect.that(
+                error is not None,
+                "the disk was full and nobody heard of it: let the OSError pass, the run decides what to do",
+            )
+            self.survives(files, step, data, log)
+
+
+class TestNewestWhole(Exercise):
+    """The newest that is whole"""
+
+    name = "newest_whole"
+    reference = "minitrain.reliability.plain:newest_whole"
+    hidden = HIDDEN
+
+    def shuffled(self, files):
+        return {name: files[name] for name in sample(list(files), len(files))}
+
+    def found(self, submission, calls):
+        calls = [self.shuffled(files) for files in calls]
+        got = submission.run(probes.found_newest, calls)
+        for call in got:
+            changing = [entry[0] for entry in call["log"] if entry[0] != "read"]
+            expect.that(not changing, f"it called {', '.join(changing)}: who looks changes nothing")
+        return got
+
+    def is_found(self, got, step, data, words, data_hint=()):
+        is_pair = isinstance(got, (tuple, list)) and len(got) == 2
+        expect.that(
+            is_pair, f"got {expect.show(got)}, expected (step, data) of step {step}: {words}"
+        )
+        expect.that(
+            not isinstance(got[0], str),
+            f"the step is the text {got[0]!r}: it is a number, int(…)",
+        )
+        expect.that(got[0] == step, f"got step {got[0]}, expected {step}: {words}")
+        expect.that(
+            got[1] != sealed(data),
+            "the data still have their checksum: the first four bytes are not the run's",
+        )
+        expect.that(
+            got[1] == data,
+            f"step {step} is right, its data are {got[1]!r:.60}, expected {data!r:.60}",
+        )
+
+    @check(points=3, title="damaged ones are passed over: cut off, changed, empty")
+    def test_damaged(self, submission):
+        base, cases = randint(20, 90), []
+        good = {base + n: some_bytes(20) for n in (0, 3, 7)}
+        whole = {name_of(step): sealed(data) for step, data in good.items()}
+        content = sealed(some_bytes(30))
+        place = randint(4, 33)
+        changed = (
+            content[:place] + bytes([content[place] ^ 1 << randint(0, 7)]) + content[place + 1 :]
+        )
+        shared = "the newest is damaged: compare its checksum, and go on to the one before"
+        for bad in (content[:17], changed, b"", content[:2], bytes(20)):
+            cases.append(({**whole, name_of(base + 9): bad}, base + 7, shared))
+        two = {**whole, name_of(base + 9): b"", name_of(base + 8): changed}
+        cases.append((two, base + 7, "the two newest are damaged"))
+        empty = {**whole, name_of(base + 9): sealed(b"")}
+        with expect.because({"IndexError": "a file may have fewer than four bytes"}):
+            got = self.found(submission, [files for files, _, _ in [*cases, (empty, 0, "")]])
+        for (_, step, words), call in zip(cases, got):
+            expect.that(call["out"] is not None, f"got None, expected step {step}: {words}")
+            self.is_found(call["out"], step, good[step], words)
+        self.is_found(got[-1]["out"], base + 9, b"", "it is whole, and has no bytes")
+
+    @check(points=1, title="by number, among other files; None where nothing is whole")
+    def test_names(self, submission):
+        data, step = some_bytes(12), randint(3, 9)
+        others = {
+            f".{name_of(step + 4)}.new": sealed(b"half"),
+            "notes.txt": b"seen",
+            "damaged": sealed(b"x"),
+        }
+        many = {name_of(10**8 + 1): sealed(data), name_of(10**8 - 1): sealed(b"older")}
+        calls = [
+            {**others, name_of(step): sealed(data)},
+            many,
+            {},
+            others,
+            {name_of(step): b"torn"},
+        ]
+        causes = {
+            "ValueError": "other files lie there too: only names that begin with step- are checkpoints"
+        }
+        with expect.because(causes):
+            got = [call["out"] for call in self.found(submission, calls)]
+        self.is_found(got[0], step, data, "only names that begin with step- are checkpoints")
+        self.is_found(
+            got[1],
+            10**8 + 1,
+            data,
+            "a step of nine digits is later than one of eight: compare numbers, not texts",
+        )
+        for out, words in zip(
+            got[2:], ("an empty folder", "a folder without steps", "a single torn file")
+        ):
+            expect.that(out is None, f"for {words} got {expect.show(out)}, expected None")
+
+    @check(points=1, title="nothing older is read than must be")
+    def test_reads(self, submission):
+        base = randint(20, 90)
+        files = {name_of(base + n): sealed(some_bytes(9)) for n in range(6)}
+        files[name_of(base + 5)] = b"torn"
+        (call,) = self.found(submission, [files])
+        expect.that(
+            call["out"] is not None and call["out"][0] == base + 4,
+            "it is not the newest that is whole",
+        )
+        read = {entry[1] for entry in call["log"]}
+        more = sorted(read - {name_of(base + 5), name_of(base + 4)})
+        expect.that(
+            not more,
+            f"{', '.join(more)} was read too, older than the newest whole one: a checkpoint of terabytes takes minutes to "
+            "read; begin with the newest and stop",
+        )
+
+
+# --- beside the training ---
+
+
+class TestAsyncSaver(Exercise):
+    """Written beside the training"""
+
+    name = "AsyncSaver"
+    reference = "minitrain.reliability.plain:AsyncSaver"
+    hidden = HIDDEN
+
+    def drawn(self):
+        return {
+            "weight": torch.randn(randint(3, 9), 7),
+            "moment": torch.randn(12, dtype=torch.float64)[::2],
+            "half": torch.randn(5).bfloat16(),
+            "step": torch.tensor(randint(1, 99)),
+        }
+
+    def drill(self, submission, *script):
+        """The notes, and the tensors as they were at the beginning."""
+        tensors = self.drawn()
+        causes = {
+            "starts a thread": "`start(function, *arguments)` is given for that: it runs the function beside the training",
+            "_thread": "`start(function, *arguments)` is given for that",
+        }
+        with expect.because(causes):
+            got = submission.run(probes.drilled, tensors, [list(action) for action in script])
+        return got["notes"], tensors
+
+    def of(self, notes, what):
+        return [note for note in notes if note["what"] == what]
+
+    def is_beside(self, notes):
+        for note in self.of(notes, "write"):
+            during = note["during"]
+            own = during is not None and during[0] == "save" and during[1] == note["step"]
+            words = f"step {note['step']} was written before save({note['step']}) returned"
+            expect.that(
+                not (own and note["who"] == "foreground"),
+                f"{words}: the training waits for the disk. Hand the writing to `start`",
+            )
+            expect.that(
+                not own,
+                f"{words}: `result()` waits for the whole write. Keep the handle, and wait at the next save",
+            )
+            expect.that(
+                note["who"] != "foreground",
+                f"step {note['step']} was written by save or wait itself: let `start` run it",
+            )
+
+    def is_written(self, notes, tensors, steps):
+        """steps: (step, how often the training had moved the tensors by then)."""
+        found = self.of(notes, "write")
+        got = [note["step"] for note in found]
+        expect.that(
+            got == [step for step, _ in steps],
+            f"steps {got} were written, expected {[step for step, _ in steps]}: each save is written once, in order",
+        )
+        for note, (step, moved) in zip(found, steps):
+            expect.that(
+                set(note["values"]) == set(tensors),
+                f"step {step} was written with {sorted(note['values'])}, expected {sorted(tensors)}",
+            )
+            expect.that(
+                not note["graph"],
+                f"step {step}: a tensor is still joined to autograd: .detach() before .clone()",
+            )
+            for name, tensor in tensors.items():
+                want = tensor.clone()
+                for _ in range(moved):
+                    want = want + 1
+                expect.identical(
+                    note["values"][name],
+                    want,
+                    what=f"`{name}` as it was written for step {step}",
+                    hints=self.later(tensor, moved),
+                )
+
+    def later(self, tensor, moved):
+        words = (
+            "those are the values after the next step: the training changes its tensors in place while they are written. "
+            "Write a copy, made before save returns"
+        )
+        for more in (1, 2, 3):
+            want = tensor.clone()
+            for _ in range(moved + more):
+                want = want + 1
+            yield want, words
+
+    @check(points=2, title="each save is written beside the training, with its step and its values")
+    def test_written(self, submission):
+        first = randint(3, 50)
+        notes, tensors = self.drill(
+            submission,
+            ("save", first), ("run",), ("train",), ("save", first + 5), ("run",), ("save", first + 6), ("run",), ("wait",),
+        )  # fmt: skip
+        self.is_beside(notes)
+        self.is_written(notes, tensors, [(first, 0), (first + 5, 1), (first + 6, 1)])
+
+    @check(
+        points=3, title="a copy: the training changes its tensors while the old ones are written"
+    )
+    def test_copy(self, submission):
+        notes, tensors = self.drill(
+            submission,
+            ("save", 4), ("train",), ("run",), ("save", 8), ("train",), ("train",), ("save", 12), ("train",), ("wait",),
+        )  # fmt: skip
+        self.is_beside(notes)
+        self.is_written(notes, tensors, [(4, 0), (8, 1), (12, 3)])
+
+    @check(points=3, title="at most one in flight, and one copy in memory")
+    def test_one(self, submission):
+        notes, tensors = self.drill(
+            submission, ("save", 1), ("train",), ("save", 2), ("train",), ("save", 3), ("wait",)
+        )
+        self.is_beside(notes)
+        for note in self.of(notes, "start"):
+            expect.that(
+                note["pending"] == 0,
+                f"during {note['during'][0]}({note['during'][1]}) a second write was started while one was under way: on a "
+                "slow disk they pile up. Wait for the one before",
+            )
+        self.is_written(notes, tensors, [(1, 0), (2, 1), (3, 2)])
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        held = max(note["held"] for note in notes if "held" in note)
+        expect.that(
+            held < 1.5 * size,
+            f"{held} bytes of copies were held at once, a copy has {size}: wait for the save before, "
+            "then copy, and keep no older copy",
+        )
+
+    @check(points=2, title="an error of the writer is raised by the next save or wait, once")
+    def test_errors(self, submission):
+        step = randint(2, 60)
+        notes, tensors = self.drill(
+            submission,
+            ("full",), ("save", step), ("run",), ("train",), ("save", step + 1), ("save", step + 1), ("run",), ("full",),
+            ("save", step + 2), ("wait",), ("save", step + 3), ("wait",),
+        )  # fmt: skip
+        done = self.of(notes, "done")
+        own, following, again = (note for note in done if note["during"][1] in (step, step + 1))
+        failed, waited, _, last = [n for n in done if n["during"][0] in ("save", "wait")][-4:]
+        expect.that(
+            own["raised"] is None,
+            f"save({step}) raised its own error: it had to wait for the write",
+        )
+        expect.that(
+            following["raised"] is not None and f"step {step}" in following["raised"],
+            f"step {step} was never written, for lack of room, and save({step + 1}) said nothing: ask the handle's "
+            "result(), which raises the error",
+        )
+        expect.that(
+            again["raised"] is None,
+            f"the error of step {step} was raised twice: drop the handle before its result() raises, so that the saver can "
+            "be used again",
+        )
+        expect.that(failed["raised"] is None, f"save({step + 2}) raised {failed['raised']}")
+        expect.that(
+            waited["raised"] is not None,
+            f"step {step + 2} was never written, and wait() said nothing: let the error of result() pass",
+        )
+        expect.that(last["raised"] is None, "wait() raised an error that had been raised before")
+        self.is_written(notes, tensors, [(step + 1, 1), (step + 3, 1)])
+
+    @check(points=1, title="after wait all is written; with nothing to wait for it returns")
+    def test_wait(self, submission):
+        notes, tensors = self.drill(
+            submission, ("wait",), ("save", 7), ("train",), ("wait",), ("wait",)
+        )
+        for note in self.of(notes, "done"):
+            expect.that(note["raised"] is None, f"{note['during'][0]} raised {note['raised']}")
+        writes = [note["during"] for note in self.of(notes, "write")]
+        expect.that(writes == [["wait", None]], "wait() returned, and the save was not complete")
+        self.is_written(notes, tensors, [(7, 0)])
+
+
+# --- other numbers of ranks ---
+
+
+def cut(whole, ranks, rank):
+    """A rank's part of a flat tensor, zeros behind its end."""
+    size = -(-len(whole) // ranks)
+    part = whole[rank * size : (rank + 1) * size]
+    return torch.cat([part, part.new_zeros(size - len(part))])
+
+
+class TestReshard(Exercise):
+    """From n files to m ranks"""
+
+    name = "reshard"
+    reference = "minitrain.reliability.plain:reshard"
+    hidden = HIDDEN
+
+    def parts(self, submission, cases):
+        """cases: (elements, old, new, dtype) -> (case, whole, rank, out, reads) of each new rank."""
+        calls = []
+        for elements, old, new, dtype in cases:
+            whole = torch.randint(1, 100, (elements,)).to(dtype)
+            padding = float("nan") if dtype.is_floating_point else 111
+            calls.append((whole, old, new, padding))
+        causes = {
+            "IndexError": "a file has ⌈elements/old⌉ elements: start and stop count within it",
+            "shape mismatch": "the last rank has fewer elements than places: the rest is zeros",
+        }
+        with expect.because(causes):
+            found = iter(submission.run(probes.resharded, calls))
+        for case, (whole, _, new, _) in zip(cases, calls):
+            for rank in range(new):
+                yield case, whole, rank, next(found)
+
+    def is_right(self, case, whole, rank, got):
+        elements, old, new, _ = case
+        told = f"{elements} elements of {old} files, rank {rank} of {new}"
+        out, want = got["out"], cut(whole, new, rank)
+        expect.that(
+            isinstance(out, torch.Tensor), f"got {expect.show(out)}, expected a tensor ({told})"
+        )
+        expect.that(
+            not (out.is_floating_point() and out.isnan().any()),
+            f"a NaN was copied ({told}): what lies behind the last element is padding, and may be anything",
+        )
+        short = whole[rank * -(-elements // new) : (rank + 1) * -(-elements // new)]
+        expect.that(
+            len(want) == len(short) or out.shape != short.shape,
+            f"got {len(short)} elements, expected {len(want)} ({told}): all ranks' parts are equally long, zeros at the end",
+        )
+        floor = elements // new
+        expect.identical(
+            out,
+            want,
+            what=told,
+            hints=[
+                (
+                    whole[rank * floor : (rank + 1) * floor],
+                    "⌈elements/new⌉ rounds up: -(-elements // new)",
+                ),
+                (whole[rank::new], "that is every n-th element: a rank has a run of neighbours"),
+                (whole, "that is the whole tensor: this rank's part of it is asked for"),
+            ],
+        )
+
+    @check(points=3, title="any number of ranks from any other, every element in its place")
+    def test_parts(self, submission):
+        ranks = [(4, 2), (2, 4), (4, 3), (3, 5), (1, 6), (6, 1), (3, 3), (8, 7)]
+        cases = [(randint(1, 9) * 840, *pair, torch.float32) for pair in ranks]
+        for part in self.parts(submission, cases):
+            self.is_right(*part)
+
+    @check(
+        points=3,
+        title="lengths that no number of ranks divides, padding, ranks that get nothing; dtypes",
+    )
+    def test_padding(self, submission):
+        cases = [
+            (randint(40, 60) * 12 + 5, 4, 3, torch.float32),
+            (randint(40, 60) * 12 + 1, 3, 4, torch.bfloat16),
+            (23, 4, 6, torch.float64),
+            (5, 4, 4, torch.float32),  # the last old file is padding alone
+            (3, 2, 8, torch.int64),
+            (1, 1, 3, torch.float32),
+            (0, 2, 3, torch.float32),
+        ]
+        for part in self.parts(submission, cases):
+            self.is_right(*part)
+
+    @check(points=3, title="only this rank's elements are read, each file at most once")
+    def test_reads(self, submission):
+        cases = [
+            (601, 4, 3, torch.float32),
+            (77, 3, 8, torch.float32),
+            (1000, 2, 5, torch.float32),
+            (29, 8, 2, torch.int64),
+        ]
+        for case, whole, rank, got in self.parts(submission, cases):
+            self.is_right(case, whole, rank, got)
+            elements, old, new, _ = case
+            told = f"{elements} elements of {old} files, rank {rank} of {new}"
+            first, last = (min(n * -(-elements // new), elements) for n in (rank, rank + 1))
+            read = sum(stop - start for _, start, stop in got["reads"])
+            expect.that(
+                read <= last - first,
+                f"{read} elements were read, {last - first} are this rank's ({told}): of a file read only from `start` to "
+                "`stop`, and no padding",
+            )
+            files = [file for file, start, stop in got["reads"]]
+            size = -(-elements // old)
+            needed = [f for f in range(old) if max(first, f * size) < min(last, (f + 1) * size)]
+            expect.that(
+                sorted(files) == needed,
+                f"files {sorted(files)} were read, {needed} have this rank's elements, each in one piece ({told})",
+            )
+
+
+# --- the state of a run ---
+
+PARTS = {
+    "weights": "the weights are not: run.model.state_dict()",
+    "buffers": "the model's buffers are not (BatchNorm's means): run.model.state_dict() has them, its parameters alone do "
+    "not",
+    "optimizer": "the optimizer's state is not: Adam's two means and its count of steps, run.optimizer.state_dict()",
+    "rates": "the learning rate is not: run.optimizer.state_dict() has it in its groups",
+    "schedule": "the schedule is not: it counts steps of its own, run.schedule.state_dict()",
+    "loader": "the place in the data is not: run.loader.state_dict()",
+    "torch": "torch's generator is not, which dropout draws from",
+    "numpy": "NumPy's generator is not, which the noise on the data is drawn from",
+    "python": "Python's generator is not, which the loader shuffles with",
+}
+
+
+def is_as(got, want, before, words=None):
+    """The parts of a run are those of another, to the last bit."""
+    for part, lacking in PARTS.items():
+        same = [
+            torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+            for a, b in zip(as_list(got[part]), as_list(want[part]))
+        ]
+        if not all(same) or len(as_list(got[part])) != len(as_list(want[part])):
+            told = lacking if words is None else f"{lacking.partition(':')[0]}. {words}"
+            raise CheckFailed(f"{before} {told}")
+
+
+def as_list(value):
+    return value if isinstance(value, list) else [value]
+
+
+class TestSnapshot(Exercise):
+    """All that a run is"""
+
+    name = "Snapshot"
+    reference = "minitrain.reliability.plain:Snapshot"
+    hidden = HIDDEN
+
+    def runs(self, submission):
+        seed, before, after = randint(1, 10**6), randint(13, 24), 8
+        causes = {
+            "size mismatch": "the state of one part was loaded into another",
+            "expected CPUBoolType": "torch.set_rng_state wants what torch.get_rng_state gave",
+        }
+        with expect.because(causes):
+            found = submission.run(probes.snapped, seed, before, after)
+        is_as(
+            found["left"],
+            found["at"],
+            "after a snapshot the run itself is another, what must not change:",
+            "Only look: draw no number, change nothing",
+        )
+        return found, seed, before, after
+
+    @check(
+        points=4,
+        title="another run is this one, in every part, once the snapshot is restored into it",
+    )
+    def test_parts(self, submission):
+        found, *_ = self.runs(submission)
+        expect.that(
+            found["unpicklable"] is None,
+            f"the snapshot cannot be written to a disk ({found['unpicklable']}): keep what state_dict() gives and the "
+            "generators' states, not the run or its parts",
+        )
+        at, got = found["at"], found["restored"]
+        others = [part for part in PARTS if part != "torch"]
+        late = not torch.equal(got["torch"], at["torch"])
+        if late and all(as_list_equal(got[part], at[part]) for part in others):
+            raise CheckFailed(
+                "after restore all is as it was but torch's generator: it was not kept, or something drew from it after it "
+                "was set. Loading may draw random numbers (run.loader does): set the generators last"
+            )
+        is_as(got, at, "after restore, all but this must be as it was at the snapshot:")
+
+    @check(points=3, title="the snapshot is a copy: the run that goes on does not change it")
+    def test_copy(self, submission):
+        found, *_ = self.runs(submission)
+        is_as(
+            found["restored 3"],
+            found["at"],
+            "restored after the run had gone on for eight steps:",
+            "state_dict() gives the run's own tensors and lists, which each step changes: keep copies (copy.deepcopy)",
+        )
+
+    @check(
+        points=2, title="it can be restored twice: a run that goes on from it does not change it"
+    )
+    def test_twice(self, submission):
+        found, *_ = self.runs(submission)
+        is_as(
+            found["restored 4"],
+            found["at"],
+            "restored a second time, after another run had gone on from it:",
+            "load_state_dict may take the tensors that it is given as its own: hand it a copy",
+        )
+
+    @check(
+        points=2,
+        title="the next eight losses are those of a run that was never interrupted, bit for bit",
+    )
+    def test_losses(self, submission):
+        found, seed, before, after = self.runs(submission)
+        states = generator_states()
+        try:
+            want = probes.plain_run(seed, before + after)[before:]
+        finally:
+            restore_generators(states)
+        for got, which in zip(
+            found["losses"], ("the same run, set back", "another run", "a third run")
+        ):
+            off = [place for place, (a, b) in enumerate(zip(got, want)) if a != b]
+            expect.that(
+                not off,
+                f"{which}: loss {off[0] + 1 if off else 0} of 8 after restore differs from the uninterrupted run's: part of "
+                "the state is missing, shared with the run, or was changed by what was restored after it",
+            )
+
+
+def as_list_equal(got, want):
+    pairs = list(zip(as_list(got), as_list(want)))
+    return len(as_list(got)) == len(as_list(want)) and all(
+        torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs
+    )
+
+
+# --- who is slow, what is out of line ---
+
+
+def timed(compute, late=None):
+    """compute (N, S) seconds -> (N, S, 3): a step ends for all when the slowest has come.
+
+    Each rank has a clock of its own, one of them far ahead. `late`: {rank: seconds} that it leaves
+    the collective after the others.
+    """
+    ranks, steps = compute.shape
+    times, now = torch.empty(ranks, steps, 3, dtype=torch.float64), 0.0
+    for step in range(steps):
+        end = now + compute[:, step].max().item() + 0.01
+        times[:, step, 0] = now
+        times[:, step, 1] = now + compute[:, step]
+        times[:, step, 2] = end
+        for rank, seconds in (late or {}).items():
+            times[rank, step, 2] += seconds
+        now = end + max((late or {0: 0.0}).values())
+    shift = 1e-3 * torch.rand(ranks, 1, 1, dtype=torch.float64)
+    shift[randint(0, ranks - 1)] += 5000
+    return times + shift
+
+
+class TestSlowRanks(Exercise):
+    """Who is slow"""
+
+    name = "slow_ranks"
+    reference = "minitrain.reliability.plain:slow_ranks"
+    hidden = HIDDEN
+
+    def ask(self, submission, cases):
+        """cases: (times (N, S, 3), factor or None, who is slow, words)."""
+        calls = [(times, *([] if factor is None else [factor])) for times, factor, _, _ in cases]
+        got = submission.run(probes.called, calls)
+        expect.left_alone(got, calls, ["times"], own=False)
+        for call, (times, factor, want, words) in zip(got, cases):
+            out = call["out"]
+            is_list = isinstance(out, (list, tuple)) and all(isinstance(r, int) for r in out)
+            expect.that(is_list, f"got {expect.show(out)}, expected a list of ranks, such as [2]")
+            told = f"{len(times)} ranks, {times.shape[1]} steps"
+            out = sorted(out)
+            hint = self.likely(out, times, factor or 1.1) if out else None
+            expect.that(out == want, f"{told}: got {out}, expected {want}: {hint or words}")
+
+    def likely(self, out, times, factor):
+        """Words for a likely mistake that accuses just these."""
+        began, reached, left = times.unbind(dim=2)
+        own = (reached - began).median(dim=1).values
+        mistakes = [
+            (
+                left - began,
+                "whole steps hold the waiting, too: compare what each computed before the collective",
+            ),
+            (
+                left - reached,
+                "those wait, because they are fast or leave late: compare what each computed",
+            ),
+            (reached, "the ranks' clocks do not agree: take differences on one clock only"),
+        ]
+        for wrong, words in mistakes:
+            if out == self.by_limit(wrong.median(dim=1).values, factor):
+                return words
+        if out == self.by_limit((reached - began).mean(dim=1), factor):
+            return "one long step (a collection of garbage) moves a mean: take each rank's median over the steps"
+        if out == (own > factor * own.median()).nonzero()[:, 0].tolist():
+            return "those ranks vary by nature: over the median by 5 deviations, too"
+        return None
+
+    @staticmethod
+    def by_limit(compute, factor):
+        middle = compute.median()
+        deviation = 1.4826 * (compute - middle).abs().median()
+        return (compute > max(factor * middle, middle + 5 * deviation)).nonzero()[:, 0].tolist()
+
+    def level(self, ranks, steps, noise=0.01):
+        base = uniform(0.05, 0.4)
+        return base * (1 + noise * (torch.rand(ranks, steps, dtype=torch.float64) - 0.5))
+
+    def misleading(self):
+        """Rank 1 is slow; the last but one leaves late, the last computes little and waits long."""
+        compute = self.level(7, 9)
+        compute[1] *= 1.6
+        compute[6] *= 0.4
+        late = {5: compute.max().item()}
+        return timed(compute, late), None, [1], "its compute time is over the others'"
+
+    @check(points=2, title="by what each computed before the collective, on its own clock")
+    def test_compute(self, submission):
+        cases = [self.misleading()]
+        for ranks, count in [(5, 1), (8, 2), (4, 1), (3, 1), (7, 3)]:
+            compute, slow = self.level(ranks, 9), sorted(sample(range(ranks), count))
+            compute[slow] *= uniform(1.3, 3)
+            words = "their compute time, from the first column to the second, is over the others'"
+            cases.append((timed(compute), None, slow, words))
+        cases.append((timed(self.level(6, 5)), None, [], "all are equally fast"))
+        self.ask(submission, cases)
+
+    @check(points=2, title="a pause in one step is no straggler: the median of the steps")
+    def test_pauses(self, submission):
+        compute = self.level(6, 12)
+        for rank in range(6):
+            compute[rank, randint(0, 11)] *= uniform(1, 2)
+        compute[1, 3] *= 30
+        compute[4, 7] *= 20
+        slow = self.level(8, 11)
+        slow[5] *= 1.4
+        slow[2, 6] *= 25
+        words = "a rank is slow where most of its steps are"
+        self.ask(submission, [(timed(compute), None, [], words), (timed(slow), None, [5], words)])
+
+    @check(points=2, title="over the median by the factor and by 5 deviations of the others")
+    def test_limit(self, submission):
+        spread = torch.linspace(1.0, 1.3, 9, dtype=torch.float64)[torch.randperm(9)]
+        varied = (
+            0.2 * spread[:, None].expand(9, 7).clone()
+        )  # 1.3 is 13% over the median, 2 deviations
+        tight = self.level(7, 9, noise=0.001)
+        tight[3] *= 1.05  # far over 5 deviations, and 5%
+        narrow, strict = tight.clone(), self.level(7, 9)
+        strict[2] *= 1.3
+        self.ask(
+            submission,
+            [
+                (timed(varied), None, [], "its ranks vary by nature: 5 deviations are not passed"),
+                (timed(tight), None, [], "5% over the median: the factor is 1.1"),
+                (timed(narrow), 1.02, [3], "the factor was given as 1.02"),
+                (timed(strict), 1.5, [], "the factor was given as 1.5"),
+            ],
+        )
+
+
+def decisions(losses, alpha=0.97, z=6.0, warmup=25, patience=3, learns=False, counts_on=False, plain=False,
+              nan_passes=False, both=False, forever=False):  # fmt: skip
+    """The rule, and with an option set a likely mistake."""
+    count, mean, variance, skipped, out = 0, 0.0, 0.0, 0, []
+    for loss in losses:
+        far = loss - mean
+        deviation = max(math.sqrt(variance), 1e-3 * abs(mean))
+        spike = count >= warmup and (abs(far) if both else far) > z * deviation
+        bad = not math.isfinite(loss) and (count >= warmup or not nan_passes)
+        if spike or bad:
+            skipped += 1
+            back = skipped >= patience if forever else skipped == patience
+            out.append("back" if back else "skip")
+            if skipped == patience and not forever:
+                skipped = 0
+            if not learns or bad:
+                continue
+        else:
+            out.append("take")
+            skipped = skipped if counts_on else 0
+        if not math.isfinite(loss):
+            continue
+        count += 1
+        keep = 1 - 1 / count if plain else min(alpha, 1 - 1 / count)
+        mean += (1 - keep) * far
+        variance = keep * (variance + (1 - keep) * far * far)
+    return out
+
+
+MISTAKES = {
+    "learns": "a spike was taken into mean and variance, so the next one looks normal: add what is taken only",
+    "counts_on": "skipped steps are counted although good ones lie between: a step that is taken ends the row",
+    "plain": "that is the mean of all losses: of the first ones only, later it forgets, keep = min(alpha, 1 - 1/n)",
+    "nan_passes": "a loss that is not a number passed in the warm-up: it is out of line at any time",
+    "both": "a loss far *below* the mean is no spike: only what is over it",
+    "forever": "after it has gone back the row begins anew: set the count of skipped steps to 0",
+}
+
+
+class TestSpikeRule(Exercise):
+    """A loss out of line"""
+
+    name = "SpikeRule"
+    reference = "minitrain.reliability.plain:SpikeRule"
+    hidden = HIDDEN
+
+    def calm(self, steps, spikes=(), height=4.0):
+        """A loss about 2 with noise of 0.05, and spikes of 40 deviations or more."""
+        losses = [2.0 + 0.05 * math.sin(5.1 * step) + uniform(-0.02, 0.02) for step in range(steps)]
+        for step in spikes:
+            losses[step] += height + random()
+        return losses
+
+    def falling(self, steps, spikes=(), height=30.0):
+        """A loss that falls from 6 to 2."""
+        losses = self.calm(steps)
+        for step in range(steps):
+            losses[step] += 4 * math.exp(-step / 30) + (step in spikes) * height
+        return losses
+
+    def ask(self, submission, series):
+        got = submission.run(probes.decided, series)
+        for own, (options, losses) in zip(got, series):
+            want = decisions(losses, **options)
+            unknown = [word for word in own if word not in ("take", "skip", "back")]
+            expect.that(
+                not unknown,
+                f"got {unknown[0] if unknown else ''!r}: the answer is 'take', 'skip' or 'back'",
+            )
+            if own == want:
+                continue
+            hints = [
+                words
+                for mistake, words in MISTAKES.items()
+                if own == decisions(losses, **options, **{mistake: True})
+            ]
+            place = next(i for i, pair in enumerate(zip(own, want)) if pair[0] != pair[1])
+            near = ", ".join(f"{loss:.3g}" for loss in losses[max(0, place - 3) : place + 1])
+            expect.that(
+                False,
+                f"step {place} (losses … {near}): got '{own[place]}', expected '{want[place]}'"
+                + (f": {hints[0]}" if hints else f"; {options or 'the defaults'}"),
+            )
+
+    @check(points=2, title="over the running mean by z deviations: skipped; what falls is not")
+    def test_spikes(self, submission):
+        deep, steady = self.calm(90, (50, 80)), [2.0 + 1e-5 * random() for _ in range(40)]
+        deep[65] -= 1.5  # 30 deviations below
+        drift = [9.0 - 0.02 * step + 0.05 * math.sin(3.3 * step) for step in range(300)]
+        drift[280] += 8.0
+        short = self.falling(40, (14,))
+        self.ask(
+            submission,
+            [
+                ({}, self.falling(90, (40, 55, 80))),
+                ({}, deep),
+                ({}, [*steady, 2.001, 2.5, 2.0]),
+                ({"warmup": 10, "z": 8.0}, short),
+                ({}, drift),
+                ({"alpha": 0.9}, drift),
+            ],
+        )
+
+    @check(points=1, title="not finite is out of line at any time; the warm-up lets all else pass")
+    def test_not_finite(self, submission):
+        first, second = self.calm(60), self.calm(60)
+        first[5], first[40], first[50] = math.nan, math.inf, -math.inf
+        second[3] += 5
+        second[0] = math.nan
+        self.ask(submission, [({}, first), ({"warmup": 30}, second)])
+
+    @check(points=1, title="what was skipped is not learnt")
+    def test_not_learnt(self, submission):
+        losses = self.calm(70, range(40, 70, 3))
+        self.ask(submission, [({}, losses), ({"patience": 2}, losses)])
+
+    @check(points=2, title="after `patience` in a row the run goes back, and the count begins anew")
+    def test_back(self, submission):
+        row, parted = self.calm(80, range(40, 49)), self.calm(80, (40, 42, 44, 46, 50, 51))
+        series = [({}, row), ({}, parted), ({"patience": 2}, row), ({"patience": 1}, parted)]
+        self.ask(submission, series)
+
+
+# --- how often to save ---
+
+
+def best(save, between):
+    """Where exactly the least is lost, by halving: failures are exponential."""
+    low, high = 1e-9 * between, between
+    for _ in range(200):
+        middle = (low + high) / 2
+        share = middle / between
+        is_short = share < 1 and (middle + save) / between + math.log1p(-share) > 0
+        low, high = (middle, high) if is_short else (low, middle)
+    return low
+
+
+class TestBestInterval(Exercise):
+    """How often to save"""
+
+    name = "best_interval"
+    reference = "minitrain.reliability.plain:best_interval"
+    hidden = HIDDEN
+
+    def ask(self, submission, calls, tol):
+        got = submission.run(probes.called, calls)
+        for call, (save, chips, failures, chip_hours) in zip(got, calls):
+            between = chip_hours * 3600 / failures / chips
+            young = math.sqrt(2 * save * between)
+            hints = [
+                (
+                    young,
+                    "that is Young's: it neglects that saves fail too, and is too long by about 2δ/3",
+                ),
+                (best(save, between / 3600), "M is in seconds, as the save is: 3600 to an hour"),
+                (
+                    best(save, between * chips),
+                    "so seldom one chip fails: of all of them one fails chips times as often",
+                ),
+                (
+                    best(save, between) + save,
+                    "that is from save to save: of training only, without δ",
+                ),
+                (
+                    best(save, between * failures),
+                    "that is as if there had been one failure: divide by their number",
+                ),
+            ]
+            expect.close(
+                call["out"],
+                best(save, between),
+                tol=tol,
+                what=f"{save:g} s a save, {chips:,} chips, {failures} failures in {chip_hours:g} chip-hours: seconds",
+                hints=hints,
+            )
+
+    @check(points=3, title="the interval at which the least is lost, within half a percent")
+    def test_best(self, submission):
+        calls = []
+        for ratio in (0.002, 0.01, 0.05, 0.2, uniform(0.005, 0.3)):
+            failures, hours, chips = randint(3, 500), uniform(1e4, 1e7), 2 ** randint(6, 15)
+            calls.append((ratio * hours * 3600 / failures / chips, chips, failures, hours))
+        self.ask(submission, calls, tol=0.005)
+
+    @check(
+        points=1,
+        title="no failures: never; saves longer than the time between failures: about that time",
+    )
+    def test_ends(self, submission):
+        never = submission.run(probes.called, [(20.0, 64, 0, 1e6)])[0]["out"]
+        expect.that(
+            never == math.inf,
+            f"nothing has failed: got {expect.show(never)}, expected math.inf, never save",
+        )
+        between = uniform(100, 900)
+        got = submission.run(probes.called, [(3 * between, 8, 10, between * 80 / 3600)])[0]["out"]
+        expect.close(
+            got,
+            between,
+            tol=0.07,
+            what="a save of three times the mean time between failures: seconds",
+            hints=[
+                (math.sqrt(6) * between, "that is Young's, where saves are long: there it is M")
+            ],
+        )
+
+
+# --- experiments ---
+
+
+class TestPowerCuts(Experiment):
+    """The plug pulled everywhere"""
+
+    name = "power_cuts"
+    rests_on = ("save_whole", "newest_whole")
+
+    @check(points=3, title="yours is never torn and never lost; the naive ones are")
+    def test_cuts(self, table):
+        rows = {row["way"]: row for row in table}
+        for way in ("in place", "renamed, not flushed", "yours"):
+            expect.that(way in rows, f"there is no row '{way}'")
+        yours = rows["yours"]
+        expect.that(
+            yours["states"] >= 6, f"{yours['states']} states of the disk: cut after each operation"
+        )
+        expect.that(
+            yours["torn"] == yours["lost"] == 0,
+            f"yours: {yours['torn']} torn, {yours['lost']} lost of {yours['states']}",
+        )
+        expect.that(rows["in place"]["lost"] > 0, "a file that is overwritten in place can be lost")
+        expect.that(
+            rows["renamed, not flushed"]["torn"] > 0, "a name can be on the disk before its bytes"
+        )
+
+
+class TestStall(Experiment):
+    """How long training waits"""
+
+    name = "stall"
+    rests_on = ("AsyncSaver", "save_whole")
+
+    def ways(self, table):
+        rows = {row["way"]: row for row in table}
+        for way in ("waits", "beside"):
+            expect.that(way in rows, f"there is no row '{way}'")
+        return rows["waits"], rows["beside"]
+
+    @check(points=2, title="the same bytes are written; a save that waits takes the disk's time")
+    def test_bytes(self, table):
+        waits, beside = self.ways(table)
+        expect.that(
+            waits["bytes"] == beside["bytes"] > 0,
+            f"{waits['bytes']} and {beside['bytes']} bytes a save",
+        )
+        least = waits["bytes"] / waits["bytes_per_second"]
+        expect.that(
+            waits["stall_seconds"] >= 0.99 * least,
+            f"{waits['stall_seconds']:.3f} s for what the disk takes {least:.3f} s for",
+        )
+
+    @check(points=2, title="beside the training the stall is less than half")
+    def test_stall(self, table):
+        waits, beside = self.ways(table)
+        expect.that(
+            beside["stall_seconds"] < 0.5 * waits["stall_seconds"],
+            f"{waits['stall_seconds']:.3f} s against {beside['stall_seconds']:.3f} s",
+        )
+
+
+class TestResumed(Experiment):
+    """Killed, and gone on"""
+
+    name = "resumed"
+    rests_on = ("Snapshot", "AsyncSaver", "save_whole", "newest_whole")
+
+    @check(points=3, title="every loss is that of the run that nobody killed, bit for bit")
+    def test_losses(self, table):
+        off = [row for row in table if row["loss"] != row["undisturbed"]]
+        expect.that(
+            not off,
+            f"{len(off)} of {len(table)} losses differ, the first at step {off[0]['step'] if off else ''}",
+        )
+        steps = {row["step"] for row in table}
+        expect.that(
+            steps == set(range(1, max(steps) + 1)) and len(steps) >= 10,
+            "every step from 1 on has a row",
+        )
+
+    @check(
+        points=2,
+        title="a rank was killed, and the run went on from a checkpoint, not from the start",
+    )
+    def test_attempts(self, table):
+        attempts = sorted({row["attempt"] for row in table})
+        expect.that(len(attempts) >= 2, "there is one attempt only: nobody was killed")
+        starts = [min(row["step"] for row in table if row["attempt"] == a) for a in attempts]
+        expect.that(all(start > 1 for start in starts[1:]), f"the attempts began at steps {starts}")
+
+
+class TestStragglers(Experiment):
+    """Who is slow"""
+
+    name = "stragglers"
+    rests_on = ("slow_ranks",)
+
+    @check(
+        points=3, title="whole steps accuse nobody; compute time finds the slow rank, and no other"
+    )
+    def test_found(self, table):
+        expect.that(len(table) >= 3, f"{len(table)} ranks: three or more")
+        by_step = [row["rank"] for row in table if row["slow_by_step"]]
+        by_compute = [row["rank"] for row in table if row["slow_by_compute"]]
+        slowest = max(table, key=lambda row: row["compute_ms"])["rank"]
+        expect.that(not by_step, f"by whole steps {by_step} are slow: all wait alike")
+        expect.that(
+            by_compute == [slowest], f"by compute {by_compute} are slow, the slowest is {slowest}"
+        )
+
+
+class TestSpikes(Experiment):
+    """Skipped, and gone back"""
+
+    name = "spikes"
+    rests_on = ("SpikeRule", "Snapshot")
+
+    @check(
+        points=3,
+        title="with the rule the run ends where the undisturbed one does; without, above it",
+    )
+    def test_end(self, table):
+        ends = {}
+        for run in ("undisturbed", "guarded", "unguarded"):
+            losses = [
+                row["loss"] for row in table if row["run"] == run and row["decision"] == "take"
+            ]
+            expect.that(len(losses) >= 20, f"run '{run}' has {len(losses)} steps")
+            ends[run] = statistics.mean(losses[-10:])
+        told = ", ".join(f"{run} {end:.3f}" for run, end in ends.items())
+        expect.that(ends["guarded"] < ends["unguarded"], f"the last ten losses: {told}")
+        expect.that(ends["guarded"] < 1.25 * ends["undisturbed"], f"the last ten losses: {told}")
+        words = [row["decision"] for row in table if row["run"] == "guarded"]
+        expect.that(
+            "skip" in words and "back" in words, "the rule skipped nothing, or never went back"
+        )
+
+
+class TestGoodput(Experiment):
+    """Young, Daly and a million failures"""
+
+    name = "goodput"
+    rests_on = ("best_interval",)
+
+    @check(
+        points=3,
+        title="your interval is within 3% of the simulated best, and loses no more than an hour's",
+    )
+    def test_interval(self, table):
+        expect.that(len(table) >= 3, f"{len(table)} rows: three or more")
+        for row in table:
+            off = abs(row["interval"] / row["simulated"] - 1)
+            expect.that(
+                off < 0.03,
+                f"{row['chips']:,} chips, {row['save_seconds']:g} s: {row['interval']:.1f} s against {row['simulated']:.1f} s",
+            )
+            expect.that(
+                row["share"] >= row["share_hourly"],
+                f"{row['share']:.4f} of the time trains, {row['share_hourly']:.4f} with a save an hour",
+            )
+
+
+class TestLlama3(Experiment):
+    """54 days on 16,384 GPUs"""
+
+    name = "llama3"
+    rests_on = ("best_interval",)
+    plan = "disk, best interval"
+
+    @check(
+        points=2, title="seconds add up; the published share of effective time within two points"
+    )
+    def test_share(self, table):
+        rows = {row["plan"]: row for row in table}
+        expect.that(self.plan in rows, f"there is no row '{self.plan}'")
+        for row in table:
+            parts = [row[part] for part in ("trained", "saving", "redone", "restarting", "waiting")]
+            expect.that(abs(sum(parts) - 100) < 0.1, f"{row['plan']}: {sum(parts):.2f}% in all")
+        share = rows[self.plan]["trained"]
+        expect.that(88 <= share <= 92, f"{share:.1f}% train: over 90% was published")
+
+
+class TestFlipped(Experiment):
+    """A flipped bit"""
+
+    name = "flipped"
+    rests_on = ("Snapshot",)
+
+    @check(
+        points=2,
+        title="a wrong weight is found by hashes, a wrong gradient by a step that is made twice",
+    )
+    def test_found(self, table):
+        rows = {row["where"]: row for row in table}
+        for where in ("weight", "gradient", "nowhere"):
+            expect.that(where in rows, f"there is no row '{where}'")
+            row = rows[where]
+            ways = {
+                "by_hashes": [row["rank"]] if where == "weight" else [],
+                "by_repeating": [row["rank"]] if where == "gradient" else [],
+            }
+            for way, want in ways.items():
+                expect.that(
+                    row[way] == want,
+                    f"a bit flipped in: {where}; {way} accused {row[way]}, not {want}",
+                )
+        weight = rows["weight"]
+        expect.that(
+            weight["found_at_step"] == weight["step"],
+            f"flipped at step {weight['step']}, found at step {weight['found_at_step']}",
+        )
+
+
+# --- questions ---
+
+
+class TestLostSteps(Question):
+    """Steps computed twice"""
+
+    name = "lost_steps"
+    rests_on = ("resumed",)
+
+    @check(
+        points=4,
+        title="the steps that were computed more than once, counted once for each time too many",
+    )
+    def test_value(self, value, records):
+        rows = expect.recorded(records, "resumed")
+        want = len(rows) - len({row["step"] for row in rows})
+        expect.equal(
+            value,
+            want,
+            what="steps",
+            hints=[
+                (
+                    len(rows),
+                    "those are all steps that were computed: take off those that were needed",
+                )
+            ],
+        )
+
+
+class TestWaitingShare(Question):
+    """What one slow rank costs"""
+
+    name = "waiting_share"
+    rests_on = ("stragglers",)
+
+    @check(points=4, title="the share of all ranks' time that is spent waiting, in percent")
+    def test_value(self, value, records):
+        rows = expect.recorded(records, "stragglers")
+        step, compute = (sum(row[k] for row in rows) for k in ("step_ms", "compute_ms"))
+        want = 100 * (1 - compute / step)
+        expect.close(
+            value,
+            want,
+            tol=0.03,
+            what="percent",
+            hints=[
+                (want / 100, "that is a share: in percent it is 100 times as much"),
+                (100 - want, "that is what is computed: the rest is waiting"),
+            ],
+        )
+
+
+class TestFourTimes(Question):
+    """Four times the chips"""
+
+    name = "four_times"
+    rests_on = ("goodput",)
+
+    @check(
+        points=4, title="by how much the interval shrinks from 16,384 chips to 65,536, same save"
+    )
+    def test_value(self, value, records):
+        rows = {
+            (r["chips"], r["save_seconds"]): r["interval"]
+            for r in expect.recorded(records, "goodput")
+        }
+        few, many = rows.get((16384, 15.0)), rows.get((65536, 15.0))
+        expect.that(
+            few and many, "your table needs rows for 16,384 and 65,536 chips with saves of 15 s"
+        )
+        expect.close(
+            value,
+            few / many,
+            tol=0.01,
+            what="the factor",
+            hints=[
+                (
+                    2.0,
+                    "that is √4, Young's: read it off your own intervals, Daly's are a little shorter",
+                ),
+                (many / few, "that is upside down: the longer interval over the shorter one"),
+                (4.0, "the time between failures shrinks 4 times, the interval does not"),
+            ],
+        )
+
+
+class TestCostliest(Question):
+    """Where the time goes"""
+
+    name = "costliest"
+    rests_on = ("llama3",)
+
+    @check(points=3, title="the largest part of the time that does not train")
+    def test_value(self, value, records):
+        rows = {row["plan"]: row for row in expect.recorded(records, "llama3")}
+        expect.that(TestLlama3.plan in rows, f"your table has no row '{TestLlama3.plan}'")
+        row = rows[TestLlama3.plan]
+        parts = {part: row[part] for part in ("saving", "redone", "restarting", "waiting")}
+        expect.among(value, parts)
+        expect.that(
+            value == max(parts, key=parts.get), f"got {value!r}: another part is larger in your row"
+        )
