@@ -56,10 +56,11 @@ def draw_block_scales(ax: Axes, tile: str) -> None:
 
 def say_block_scales(tile: str) -> str:
     high, wide = TILES[tile]
+    count = ROWS * COLUMNS // (high * wide)
     return (
         f"A matrix of {ROWS} x {COLUMNS} numbers, {tile}: {sharing(tile)} share the outlier's "
-        f"scale. A tile is {high} x {wide}; each of the {ROWS * COLUMNS // (high * wide)} tiles has "
-        "one scale, set by its own largest magnitude."
+        f"scale. A tile is {high} x {wide}; each of the {count} tiles has one scale, set by its own "
+        "largest magnitude."
     )
 
 
