@@ -59,8 +59,8 @@ def say_block_scales(tile: str) -> str:
     count = ROWS * COLUMNS // (high * wide)
     return (
         f"A matrix of {ROWS} x {COLUMNS} numbers, {tile}: {sharing(tile)} share the outlier's "
-        f"scale. A tile is {high} x {wide}; each of the {count} tiles has one scale, set by its own "
-        "largest magnitude."
+        f"scale. A tile is {high} x {wide}; each of the {count} tiles has one scale, set by its "
+        "own largest magnitude."
     )
 
 
