@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from hashlib import sha256
+
+from minitrain.inference.plain.digest import digest
 
 Table = list[int]
 Copies = list[tuple[int, int]]
-
-
-def digest(*parts: object) -> bytes:
-    """32 bytes for any values; no two others have the same."""
-    return sha256(repr(parts).encode()).digest()
 
 
 class Pool:
@@ -104,20 +100,15 @@ class BlockManager:
         missing = max(0, last - len(table))
         if missing + len(shared) > self.pool.available():
             return None
-        copies = []
-        for index in shared:
-            source, table[index] = table[index], self.fresh()
+        fresh = [self.pool.take() for _ in range(missing + len(shared))]
+        for block in fresh:
+            self.key_of.pop(block, None)  # its old content is gone
+        copies = [(table[index], fresh.pop()) for index in shared]
+        for index, (source, own) in zip(shared, copies):
             self.pool.drop(source)
-            copies.append((source, table[index]))
-        table += [self.fresh() for _ in range(missing)]
+            table[index] = own
+        table += fresh
         return copies
-
-    def fresh(self) -> int:
-        """A block of the pool, whose old key is no longer its own."""
-        block = self.pool.take()
-        assert block is not None, "it was counted before"
-        self.key_of.pop(block, None)
-        return block
 
     def commit(
         self, table: Table, tokens: Sequence[int], computed: int, adapter: Hashable = None
