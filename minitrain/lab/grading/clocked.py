@@ -26,4 +26,9 @@ CLOCKED: dict[str, dict[str, Sequence[str]]] = {
         "mixed": ("loop_seconds", "mixed_seconds"),
     },
     "e08_quantization": {"speed": ("seconds",)},
+    "e09_inference": {
+        "roofline": ("seconds",),
+        "throughput": ("seconds", "first_50", "last_50"),
+        "chunks": ("wait", "gap_50"),
+    },
 }
