@@ -17,6 +17,7 @@ from minitrain.inference.cache.quantized import QuantizedCache
 from minitrain.inference.plain.attention import Cache, cached_attention, read_on
 from minitrain.inference.plain.batch import generate_batch
 from minitrain.inference.plain.blocks import BlockManager, Pool
+from minitrain.inference.plain.held import held_bytes
 from minitrain.inference.plain.loop import Request, Server
 from minitrain.inference.plain.rounded import QuantizedKV
 from minitrain.inference.plain.sampler import sample
@@ -186,3 +187,17 @@ def test_rounded_keys_and_values_are_those_of_the_packages_cache(bits):
     for one, other in zip(ours.read(), theirs.append(0, empty, empty)):
         assert torch.allclose(one, other[0], atol=1e-5)
     assert torch.equal(ours.read()[0][:, 48:], k[0, :, 48:])
+
+
+def test_bytes_count_each_storage_once_and_whole():
+    kept = QuantizedKV()
+    kept.new = torch.zeros(1, 4, 5), torch.zeros(1, 100, 5)[:, :2]
+    assert held_bytes(kept) == 4 * (20 + 500)
+    assert held_bytes([kept.new], {"again": kept.new[0]}, "words") == held_bytes(kept)
+
+
+def test_a_schedule_that_does_nothing_is_named(model):
+    server = Server(model, BlockManager(Pool(3), 4), lambda *_: ([], []), sample)
+    server.add(Request([1, 2], 3))
+    with pytest.raises(InputError, match="a step without work, while requests wait"):
+        server.step()
