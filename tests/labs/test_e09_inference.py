@@ -139,7 +139,7 @@ class TestSample(Exercise):
         if self.fits(shares, right) and sum(counts[i] for i in range(len(z))) == DRAWS:
             return
         causes = [way for way in ways if self.fits(shares, probabilities(z, *settings, way))]
-        words = f"\n{MISTAKES[causes[0]]}" if causes else ""
+        words = "\n" + "; or ".join(MISTAKES[way] for way in causes) if causes else ""
         expect.that(
             False,
             f"{told}: of {DRAWS} tokens the shares are {expect.show(shares.float())}, and the "
