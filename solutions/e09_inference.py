@@ -363,8 +363,8 @@ Pool = lab.grade(Pool)
 # the same tokens; the adapter is the chain's first link. `digest` makes 32 bytes of anything, so that a key is not as long as its text.
 
 # %% [markdown]
-# Three rules, and each has been broken in a published engine. Only *full* blocks get a key, and only when they are computed. The *last* token of a text is always
-# computed: its logits are what one wants. And of a text that ends, the *tail* is freed first: nothing finds a tail whose beginning is gone.
+# Three rules. Only *full* blocks get a key, and only when they are computed. The *last* token of a text is always
+# computed: its logits are what one wants (nano-vllm's issue 144 tells what happens else). And of a text that ends, the *tail* is freed first: nothing finds a tail whose beginning is gone.
 
 # %% [markdown]
 # A text may also **fork**: two answers to one prompt. Both hold all blocks, the last of which is not full. Whoever writes into it
