@@ -6,4 +6,5 @@ parameters    what a request may ask for;  logits, sampler: how its tokens are d
 streaming     text from tokens as they come, and stop strings
 cache/        dense rows, pages that texts share, few bits, a ring
 engine/       requests come and go at any step: scheduler, runner, answers, metrics
+plain/        all of that as lab e09 writes it, each idea in a few lines
 """

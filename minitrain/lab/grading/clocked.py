@@ -26,6 +26,11 @@ CLOCKED: dict[str, dict[str, Sequence[str]]] = {
         "mixed": ("loop_seconds", "mixed_seconds"),
     },
     "e08_quantization": {"speed": ("seconds",)},
+    "e09_inference": {
+        "roofline": ("seconds",),
+        "throughput": ("seconds", "first_50", "last_50"),
+        "chunks": ("wait", "gap_50"),
+    },
     "e12_reliability": {
         "stall": ("stall_seconds",),
         "stragglers": ("compute_ms", "step_ms"),

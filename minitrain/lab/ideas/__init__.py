@@ -12,8 +12,11 @@ from minitrain.lab.ideas.activations import checkpoints
 from minitrain.lab.ideas.adapter_pages import adapter_pages
 from minitrain.lab.ideas.adapter_places import adapter_places
 from minitrain.lab.ideas.again import made_again
+from minitrain.lab.ideas.batches import batches
 from minitrain.lab.ideas.beside import saving_beside
 from minitrain.lab.ideas.bits import scale_bits
+from minitrain.lab.ideas.block_tables import block_tables
+from minitrain.lab.ideas.cache_steps import cache_steps
 from minitrain.lab.ideas.chance import rounding
 from minitrain.lab.ideas.columns import column_loop
 from minitrain.lab.ideas.context import ring_attention
@@ -29,6 +32,7 @@ from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.heads_for_tokens import heads_for_tokens
 from minitrain.lab.ideas.intervals import checkpoint_intervals
 from minitrain.lab.ideas.kept import kept_tensors
+from minitrain.lab.ideas.kv_ranges import kv_ranges
 from minitrain.lab.ideas.lengths import lengths
 from minitrain.lab.ideas.lifetimes import step_lifetimes
 from minitrain.lab.ideas.low_rank import low_rank
@@ -65,6 +69,7 @@ from minitrain.lab.ideas.stages import pipeline_stages
 from minitrain.lab.ideas.straight import straight_through
 from minitrain.lab.ideas.stream import layer_stream
 from minitrain.lab.ideas.tiles import attention_tiles
+from minitrain.lab.ideas.token_cuts import token_cuts
 from minitrain.lab.ideas.tree import tree_broadcast
 from minitrain.lab.ideas.turning import turning
 from minitrain.lab.ideas.units import unit_lifetimes
@@ -77,9 +82,12 @@ __all__ = [
     "adapter_pages",
     "adapter_places",
     "attention_tiles",
+    "batches",
     "block_scales",
+    "block_tables",
     "block_tensors",
     "buckets",
+    "cache_steps",
     "checkpoint_intervals",
     "checkpoints",
     "collectives",
@@ -91,6 +99,7 @@ __all__ = [
     "heads_for_tokens",
     "integer_grids",
     "kept_tensors",
+    "kv_ranges",
     "layer_stream",
     "lengths",
     "low_rank",
@@ -132,6 +141,7 @@ __all__ = [
     "step_lifetimes",
     "step_passes",
     "straight_through",
+    "token_cuts",
     "tree_broadcast",
     "turning",
     "unequal_microbatches",

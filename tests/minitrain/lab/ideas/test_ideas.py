@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from minitrain.finetuning.adapt import adapt, trainable_parameters
+from minitrain.inference.sampling import next_token_probabilities
 from minitrain.lab import ideas
 from minitrain.lab.drawing.figures import canvas
 from minitrain.lab.drawing.shapes import READABLE, contrast, ink_on
@@ -61,8 +62,12 @@ from minitrain.lab.ideas import (
 from minitrain.lab.ideas.adapter_pages import BATCHES, PAGES, TABLES, filled
 from minitrain.lab.ideas.adapter_places import TOUCHED, D, F
 from minitrain.lab.ideas.adapter_places import trained as trained_in_a_block
+from minitrain.lab.ideas.batches import ANSWERS, continuous, static
+from minitrain.lab.ideas.block_tables import MOMENTS, refs
+from minitrain.lab.ideas.cache_steps import PROMPT, computed, total
 from minitrain.lab.ideas.expert_exchange import stages as exchange_stages
 from minitrain.lab.ideas.heads_for_tokens import holder
+from minitrain.lab.ideas.kv_ranges import ranges, spoiled
 from minitrain.lab.ideas.lengths import DELTA, ROW, length, turned
 from minitrain.lab.ideas.low_rank import INS, OUTS
 from minitrain.lab.ideas.low_rank import trained as trained_of_rank
@@ -70,6 +75,8 @@ from minitrain.lab.ideas.merging import WAYS, W, after
 from minitrain.lab.ideas.prefix_columns import WORDS, read_in_all, readable
 from minitrain.lab.ideas.ring_gradients import RANKS, parts
 from minitrain.lab.ideas.schematic import Schematic
+from minitrain.lab.ideas.token_cuts import LOGITS, RULES
+from minitrain.lab.ideas.token_cuts import kept as kept_of_rule
 from minitrain.lab.widgets import Choice, default_of
 from minitrain.measure.predicted_memory import block_bytes_per_token
 from minitrain.memory.paged_optimizer import PageTable
@@ -501,3 +508,38 @@ def test_time_is_trained_lost_saved_or_spent_on_a_restart():
 
 def test_nobody_waits_where_all_are_equally_fast():
     assert waiting.waited(1.0) == 0 and waiting.waited(1.5) == pytest.approx(3 / 14)
+
+
+def test_cuts_leave_what_the_sampler_draws_from():
+    for rule, (temperature, top_k, top_p) in RULES.items():
+        logits = torch.tensor(LOGITS)
+        want = next_token_probabilities(logits, temperature, top_k, top_p)
+        assert torch.allclose(torch.tensor(kept_of_rule(rule)[1]), want, atol=1e-6)
+
+
+def test_a_cache_computes_each_token_once():
+    for steps in range(1, 8):
+        every = [token for step in computed(steps, True) for token in step]
+        assert every == list(range(PROMPT + steps - 1))
+        naive = steps * PROMPT + steps * (steps - 1) // 2
+        assert total(steps, False) == naive
+
+
+def test_tables_name_blocks_that_hold_their_text():
+    for moment in MOMENTS.values():
+        for table in moment.tables.values():
+            assert all(block in moment.content for block in table)
+    assert refs("C is A's fork") == [3, 1, 0, 3, 0, 2]
+    assert refs("C writes") == [3, 1, 1, 3, 0, 1]
+
+
+def test_every_row_computes_every_text_of_its_own():
+    for rows in (static(), continuous()):
+        counts = {name: sum(row.count(name) for row in rows) for name in ANSWERS}
+        assert counts == ANSWERS
+    assert len(continuous()[0]) == max(8, math.ceil(sum(ANSWERS.values()) / 3))
+
+
+def test_ranges_by_the_channel_hold_no_stranger():
+    assert ranges("channel") == 16 and spoiled("channel") == 0
+    assert ranges("token") == spoiled("token") == 8

@@ -1,0 +1,203 @@
+"""Lab e09's plain versions do what the package's own do, and serve the same answers in every mode."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from minitrain.errors import InputError
+from minitrain.inference.cache import blocks as package
+from minitrain.inference.cache.dense import DenseCache
+from minitrain.inference.cache.dense import read_on as dense_read_on
+from minitrain.inference.cache.quantized import QuantizedCache
+from minitrain.inference.plain.attention import Cache, cached_attention, read_on
+from minitrain.inference.plain.batch import generate_batch
+from minitrain.inference.plain.blocks import BlockManager, Pool
+from minitrain.inference.plain.held import held_bytes
+from minitrain.inference.plain.loop import Request, Server
+from minitrain.inference.plain.rounded import QuantizedKV
+from minitrain.inference.plain.sampler import sample
+from minitrain.inference.plain.schedule import schedule
+from minitrain.inference.sampling import generate, next_token_probabilities
+from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import build
+
+CONFIG = ModelConfig(61, 16, 2, 4, 2, 24)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build(CONFIG, seed=3).double()
+
+
+def prompts(count=9, seed=5):
+    draw = random.Random(seed)
+    shared = [draw.randrange(61) for _ in range(11)]
+    return [shared[: draw.randrange(12)] + [draw.randrange(61) for _ in range(draw.randrange(1, 9))]
+            for _ in range(count)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(0.7, None, None), (1.0, 3, None), (1.3, 5, 0.6)]
+)
+def test_tokens_are_drawn_by_the_packages_probabilities(temperature, top_k, top_p):
+    logits = torch.randn(7, generator=torch.Generator().manual_seed(0))
+    ask = [Request([1], 1, temperature, top_k, top_p, seed=seed) for seed in range(3000)]
+    counts = Counter(sample(logits.expand(3000, -1), ask))
+    shares = torch.tensor([counts[token] / 3000 for token in range(7)])
+    want = next_token_probabilities(logits, temperature, top_k, top_p)
+    assert torch.equal(shares > 0, want > 0)
+    assert (shares - want).abs().max() < 0.04
+
+
+def test_a_text_read_in_parts_is_the_text_read_at_once(model):
+    tokens = torch.randint(61, (2, 13), generator=torch.Generator().manual_seed(1))
+    cache = Cache(model, 2, 20)
+    for part in tokens.split([5, 1, 1, 4, 2], dim=1):
+        logits = read_on(model, part, cache, cached_attention)
+    whole = model(tokens)[:, -1]
+    assert torch.allclose(logits, whole, rtol=1e-5, atol=1e-6)  # positions' angles are float32
+    other = DenseCache.of(model, 2, 20)
+    hidden = dense_read_on(model, tokens, other)
+    assert torch.allclose(logits, model.head(hidden[:, -1]), rtol=1e-10)
+    assert torch.allclose(cache.layers[1, 0, :, :, :13], other.keys[1][:, :, :13])
+
+
+MODES = {
+    "one by one": {"most_running": 1},
+    "batched": {},
+    "in chunks": {"budget": 5},
+    "preempted": {"num_blocks": 7},
+    "preempted, in chunks": {"num_blocks": 7, "budget": 6},
+    "pages of one": {"num_blocks": 400, "size": 1},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_gives_the_same_answers(model, mode):
+    options = {"num_blocks": 90, "size": 4, **MODES[mode]}
+    manager = BlockManager(Pool(options.pop("num_blocks")), options.pop("size"))
+    server = Server(model, manager, schedule, sample, **options)
+    asked = [Request(prompt, 7) for prompt in prompts()]
+    server.add(*asked)
+    server.run()
+    for request in asked:
+        assert request.told == generate(model, request.prompt, 7, temperature=0)
+    assert (sum(r.preemptions for r in asked) > 3) == ("preempted" in mode)
+    assert sum(r.reused for r in asked) > 0 or MODES[mode].get("size") or not MODES[mode]
+    assert manager.pool.available() == len(manager.pool.refs)
+
+
+def test_a_static_batch_gives_them_too(model):
+    wanted = [7, 2, 5, 1, 7, 3, 4, 6, 7]
+    told, times = generate_batch(model, prompts(), wanted)
+    assert told == [generate(model, p, n, temperature=0) for p, n in zip(prompts(), wanted)]
+    assert [len(one) for one in times] == wanted
+
+
+def test_a_text_that_no_pool_holds_is_refused(model):
+    server = Server(model, BlockManager(Pool(3), 4), schedule, sample)
+    with pytest.raises(InputError, match="needs 4 blocks of 4, and the pool has 3"):
+        server.add(Request([1] * 10, 4))
+
+
+class Both:
+    """The plain manager and the package's, given the same traffic."""
+
+    def __init__(self, num_blocks, size):
+        self.plain = BlockManager(Pool(num_blocks), size)
+        self.other = package.BlockManager(num_blocks, size)
+
+    def admit(self, tokens, most, adapter=None):
+        ours = self.plain.admit(tokens, most, adapter)
+        theirs = self.other.admit(tokens, adapter, most)
+        assert (ours is None) == (theirs is None)
+        if ours is None:
+            return None
+        assert ours[1] == theirs[1] and len(ours[0]) == len(theirs[0].blocks)
+        return (ours[0], theirs[0]), ours[1]
+
+    def grow(self, table, start, stop):
+        ours, theirs = (
+            self.plain.grow(table[0], start, stop),
+            self.other.grow(table[1], start, stop),
+        )
+        assert (ours is None) == (theirs is None)
+        assert ours is None or len(ours) == len(theirs)
+        return ours
+
+    def commit(self, table, tokens, computed, adapter=None):
+        self.plain.commit(table[0], tokens, computed, adapter)
+        self.other.commit(table[1], tokens, adapter, computed)
+
+    def fork(self, table, computed):
+        return self.plain.fork(table[0]), self.other.fork(table[1], computed)
+
+    def release(self, table):
+        self.plain.release(table[0])
+        self.other.release(table[1])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_blocks_are_shared_as_the_packages_are(seed):
+    """Among texts with common beginnings; no two write the same on their own."""
+    draw, both, texts, old = random.Random(seed), Both(24, 3), [], [[]]
+    for _ in range(150):
+        while len(texts) > 4:
+            both.release(texts.pop(draw.randrange(len(texts)))[0])
+        if texts and draw.random() < 0.3:
+            table, tokens, adapter = draw.choice(texts)
+            texts.append((both.fork(table, len(tokens)), list(tokens), adapter))
+        known = draw.choice(old)
+        tokens = known[: draw.randrange(1 + len(known))] + [draw.randrange(10**6) for _ in range(3)]
+        adapter = draw.choice("ab")
+        old.append(tokens + [draw.randrange(10**6) for _ in range(draw.randrange(9))])
+        admitted = both.admit(tokens, 100, adapter)
+        if admitted is not None:
+            table, _ = admitted
+            both.commit(table, tokens, len(tokens), adapter)
+            texts.append((table, tokens, adapter))
+        if texts:
+            table, tokens, adapter = draw.choice(texts)
+            if both.grow(table, len(tokens), len(tokens) + 1) is not None:
+                tokens.append(draw.randrange(10**6))
+                both.commit(table, tokens, len(tokens), adapter)
+        assert both.plain.pool.available() + both.other.used == 24
+    assert both.other.hit > 100
+    for table, _, _ in texts:
+        both.release(table)
+    assert both.plain.pool.available() == 24
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_rounded_keys_and_values_are_those_of_the_packages_cache(bits):
+    k, v = torch.randn(2, 2, 2, 50, 4, generator=torch.Generator().manual_seed(2)).unbind(0)
+    ours, config = QuantizedKV(bits, group=8), replace(CONFIG, layers=1)
+    theirs = QuantizedCache(config, 1, bits, group=8, residual=0)
+    for start in range(0, 50, 5):
+        part = k[:1, :, start : start + 5], v[:1, :, start : start + 5]
+        ours.append(part[0][0], part[1][0])
+        theirs.append(0, *part)
+        theirs.grow(5)
+    empty = torch.zeros(1, 2, 0, 4)
+    for one, other in zip(ours.read(), theirs.append(0, empty, empty)):
+        assert torch.allclose(one, other[0], atol=1e-5)
+    assert torch.equal(ours.read()[0][:, 48:], k[0, :, 48:])
+
+
+def test_bytes_count_each_storage_once_and_whole():
+    kept = QuantizedKV()
+    kept.new = torch.zeros(1, 4, 5), torch.zeros(1, 100, 5)[:, :2]
+    assert held_bytes(kept) == 4 * (20 + 500)
+    assert held_bytes([kept.new], {"again": kept.new[0]}, "words") == held_bytes(kept)
+
+
+def test_a_schedule_that_does_nothing_is_named(model):
+    server = Server(model, BlockManager(Pool(3), 4), lambda *_: ([], []), sample)
+    server.add(Request([1, 2], 3))
+    with pytest.raises(InputError, match="a step without work, while requests wait"):
+        server.step()
