@@ -17,9 +17,11 @@ from minitrain.lab.ideas.chance import rounding
 from minitrain.lab.ideas.columns import column_loop
 from minitrain.lab.ideas.context import ring_attention
 from minitrain.lab.ideas.data_parallel import replicas
+from minitrain.lab.ideas.document_masks import document_mask
 from minitrain.lab.ideas.doubling import recursive_doubling
 from minitrain.lab.ideas.expert_exchange import expert_exchange
 from minitrain.lab.ideas.experts import router
+from minitrain.lab.ideas.filtered import first_rule
 from minitrain.lab.ideas.five_collectives import collectives
 from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.grids import integer_grids
@@ -46,10 +48,12 @@ from minitrain.lab.ideas.passes import step_passes
 from minitrain.lab.ideas.prefix_columns import prefix_columns
 from minitrain.lab.ideas.quantiles import quantile_levels
 from minitrain.lab.ideas.recomputing import recomputation
+from minitrain.lab.ideas.resumed import resumed_stream
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
 from minitrain.lab.ideas.rounded import rounded_away
+from minitrain.lab.ideas.s_curves import s_curve
 from minitrain.lab.ideas.saved import block_tensors
 from minitrain.lab.ideas.scales import block_scales
 from minitrain.lab.ideas.schedules import (
@@ -57,12 +61,16 @@ from minitrain.lab.ideas.schedules import (
     pipeline_microbatches,
     pipeline_order,
 )
+from minitrain.lab.ideas.smallest import smallest_values
 from minitrain.lab.ideas.stages import pipeline_stages
 from minitrain.lab.ideas.straight import straight_through
 from minitrain.lab.ideas.stream import layer_stream
+from minitrain.lab.ideas.suffixes import sorted_suffixes
+from minitrain.lab.ideas.tempered import tempered_shares
 from minitrain.lab.ideas.tiles import attention_tiles
 from minitrain.lab.ideas.tree import tree_broadcast
 from minitrain.lab.ideas.turning import turning
+from minitrain.lab.ideas.unions import union_of_pairs
 from minitrain.lab.ideas.units import unit_lifetimes
 from minitrain.lab.ideas.vocabulary import vocabulary_cut
 from minitrain.lab.ideas.zero import zero_stages
@@ -80,7 +88,9 @@ __all__ = [
     "column_cut",
     "column_loop",
     "counted_once",
+    "document_mask",
     "expert_exchange",
+    "first_rule",
     "grouped_heads",
     "heads_for_tokens",
     "integer_grids",
@@ -109,6 +119,7 @@ __all__ = [
     "recomputation",
     "recursive_doubling",
     "replicas",
+    "resumed_stream",
     "ring_all_gather",
     "ring_attention",
     "ring_gradients",
@@ -118,14 +129,19 @@ __all__ = [
     "rounding",
     "router",
     "row_cut",
+    "s_curve",
     "scale_bits",
     "send_and_recv",
+    "smallest_values",
+    "sorted_suffixes",
     "step_lifetimes",
     "step_passes",
     "straight_through",
+    "tempered_shares",
     "tree_broadcast",
     "turning",
     "unequal_microbatches",
+    "union_of_pairs",
     "unit_lifetimes",
     "vocabulary_cut",
     "zero_stages",
