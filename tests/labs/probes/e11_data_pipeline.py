@@ -174,43 +174,39 @@ def generators():
     ]
 
 
-def resumed(f, cases):
-    """cases: (rows, batch, ranks, seed, stop, batch after, ranks after, epochs).
-
-    Stops after `stop` steps, counted over epochs, with what had been handed out; a stream of its
-    own goes on from rank 0's state, which went through JSON.
-    """
-    return [one_resumed(f, *case) for case in cases]
+def stopped(f, cases):
+    """cases: (rows, batch, ranks, seed, stop). What had been handed out after so many steps, over
+    epochs, and rank 0's state as JSON."""
+    return [one_stopped(f, *case) for case in cases]
 
 
-def one_resumed(f, rows, batch, ranks, seed, stop, batch_after, ranks_after, count):
+def one_stopped(f, rows, batch, ranks, seed, stop):
     streams = [f(rows, batch, rank, ranks, seed) for rank in range(ranks)]
-    before, states = [], []
-    running = [iter(stream) for stream in streams]
+    before, running = [], [iter(stream) for stream in streams]
     for _ in range(stop):
         step = []
         for rank, stream in enumerate(streams):
             own_step = next(running[rank], None)
-            if own_step is None:
+            if own_step is None:  # the epoch is over
                 running[rank] = iter(stream)
                 own_step = next(running[rank], None)
             step.append(plain(list(own_step or [])))
         before.append(step)
     states = [stream.state() for stream in streams]
     kept = json.dumps(states[0])
-    for stream in running:  # the first goes on: a state that was taken stays as it was
+    alike = all(json.dumps(state) == kept for state in states)
+    for stream in running:  # on goes the run: a state that was taken stays as it was
         next(stream, None)
-    later = json.dumps(states[0])
-    after = []
-    fresh = [f(rows, batch_after, rank, ranks_after, seed) for rank in range(ranks_after)]
-    for stream in fresh:
-        stream.resume(json.loads(kept))
-    for _ in range(count):
-        after.append([steps_of(stream) for stream in fresh])
-    return {
-        "before": before,
-        "after": after,
-        "alike": all(json.dumps(state) == kept for state in states),
-        "kept": later == kept,
-        "size": len(kept),
-    }
+    same = json.dumps(states[0]) == kept
+    return {"before": before, "state": kept, "alike": alike, "kept": same}
+
+
+def gone_on(f, cases):
+    """cases: (rows, batch, ranks, seed, epochs, state as JSON). The steps of every rank."""
+    found = []
+    for rows, batch, ranks, seed, count, state in cases:
+        streams = [f(rows, batch, rank, ranks, seed) for rank in range(ranks)]
+        for stream in streams:
+            stream.resume(json.loads(state))
+        found.append([[steps_of(stream) for stream in streams] for _ in range(count)])
+    return found

@@ -98,10 +98,11 @@ def mixture_weights(sizes, temperature, budget, most_passes=4.0):
     base = [exp(x) for x in logs]
     # who reaches its cap first stands first: fill the level of water from there
     order = sorted(range(len(sizes)), key=lambda i: caps[i] / base[i])
-    weights, left, rest = [0.0] * len(sizes), 1.0, sum(base)
-    for i in order:
+    weights, left = [0.0] * len(sizes), 1.0
+    for place, i in enumerate(order):
+        rest = sum(base[j] for j in order[place:])
         weights[i] = min(caps[i], left * base[i] / rest)
-        left, rest = left - weights[i], rest - base[i]
+        left -= weights[i]
     return weights
 
 
