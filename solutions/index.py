@@ -40,6 +40,13 @@ overview()
 # | [e10](../labs/e10_cost.ipynb) | What does a run cost, before it is rented? |
 
 # %% [markdown]
+# **Around a run**: what it reads.
+#
+# | lab | its question |
+# |---|---|
+# | [e11](../labs/e11_data_pipeline.ipynb) | What is worth reading, and who reads which row? |
+
+# %% [markdown]
 # ## How a lab works
 #
 # Each idea goes *why, predict, run, explain, exercise, grade*. Write your code where it says

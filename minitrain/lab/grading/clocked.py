@@ -26,4 +26,5 @@ CLOCKED: dict[str, dict[str, Sequence[str]]] = {
         "mixed": ("loop_seconds", "mixed_seconds"),
     },
     "e08_quantization": {"speed": ("seconds",)},
+    "e11_data_pipeline": {"loader": ("tokens_per_second",)},
 }

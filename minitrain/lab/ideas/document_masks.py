@@ -12,7 +12,7 @@ from minitrain.lab.ideas.schematic import Schematic
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SIZES = (3, 2, 3)  # tokens, each after an end
+SIZES = (3, 3, 2)  # tokens, each after an end
 LENGTH = 12
 HUES = (BLUE, ORANGE, GREEN)
 SIDE, LEFT, TOP = 0.42, 3.2, 1.75

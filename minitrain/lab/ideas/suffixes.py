@@ -57,4 +57,4 @@ def say_suffixes(symbols: int) -> str:
     )
 
 
-sorted_suffixes = Schematic(draw_suffixes, say_suffixes, (9.5, 4.3), {"symbols": ([1, 2, 4], 2)})
+sorted_suffixes = Schematic(draw_suffixes, say_suffixes, (9.5, 4.3), {"symbols": ([1, 2, 4, 8], 2)})
