@@ -8,6 +8,7 @@ from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
 from minitrain.lab.drawing.figures import lighter
 from minitrain.lab.drawing.shapes import arrow, bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
+from minitrain.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +58,7 @@ def draw_resumed(ax: Axes, ranks_after: int, steps: int) -> None:
 def say_resumed(ranks_after: int, steps: int) -> str:
     left = len(ORDER) - consumed(steps)
     return (
-        f"Stopped after {steps} steps on {BEFORE} ranks, resumed on {ranks_after}: {left} rows are "
+        f"Stopped after {plural(steps, 'step')} on {BEFORE} ranks, resumed on {ranks_after}: {left} rows are "
         f"left. The order is {list(ORDER)}, drawn from seed and epoch; {consumed(steps)} rows of "
         "it were consumed, and each row comes once."
     )
