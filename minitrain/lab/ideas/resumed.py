@@ -58,9 +58,9 @@ def draw_resumed(ax: Axes, ranks_after: int, steps: int) -> None:
 def say_resumed(ranks_after: int, steps: int) -> str:
     left = len(ORDER) - consumed(steps)
     return (
-        f"Stopped after {plural(steps, 'step')} on {BEFORE} ranks, resumed on {ranks_after}: {left} rows are "
-        f"left. The order is {list(ORDER)}, drawn from seed and epoch; {consumed(steps)} rows of "
-        "it were consumed, and each row comes once."
+        f"Stopped after {plural(steps, 'step')} on {BEFORE} ranks, resumed on {ranks_after}: {left} "
+        f"rows are left. The order is {list(ORDER)}, drawn from seed and epoch; {consumed(steps)} "
+        "rows of it were consumed, and each row comes once."
     )
 
 

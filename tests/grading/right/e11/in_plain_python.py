@@ -128,7 +128,13 @@ def lay_out(rows, length, end):
 
 class Stream:
     def __init__(self, rows, batch, rank=0, ranks=1, seed=0):
-        self.rows, self.size, self.rank, self.ranks, self.seed = rows, batch * ranks, rank, ranks, seed
+        self.rows, self.size, self.rank, self.ranks, self.seed = (
+            rows,
+            batch * ranks,
+            rank,
+            ranks,
+            seed,
+        )
         self.given = 0  # over all epochs
 
     def __iter__(self):
