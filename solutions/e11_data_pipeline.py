@@ -412,7 +412,7 @@ for percent in (0, 5, 15, 30):
 at = {(row["rows"], row["edited"]): row for row in duplicates}
 lab.reveal("five", at[8, 5]["found"], similarity=float(at[8, 5]["similarity"]))
 
-# %%
+# %% tags=["experiment"]
 x = np.linspace(0, 1, 101)
 with show.canvas() as (fig, ax):
     for (bands, rows), color, marker in zip(splits, show.COLORS, show.MARKERS):
@@ -1000,9 +1000,9 @@ COPIES, EACH = (1, 2, 4, 8, 16, 32, 64, 128), 4
 corpus = make_corpus(lab.size("corpus"), seed=1)
 test = make_corpus(12_000, seed=2)
 leaked, fresh = test.documents[::2], test.documents[1::2]
-groups = {n: slice(EACH * i, EACH * (i + 1)) for i, n in enumerate(COPIES)}
+repeated = {n: slice(EACH * i, EACH * (i + 1)) for i, n in enumerate(COPIES)}
 raw = [*corpus.documents, *leaked * 8]
-for n, group in groups.items():
+for n, group in repeated.items():
     raw += corpus.documents[group] * (n - 1)
 draw.shuffle(raw)
 
@@ -1077,7 +1077,7 @@ memorised = []
 for name, model in models.items():
     row = {"corpus": name, "copies": 0}
     memorised.append(row | {"above": above(model, held_out.documents, held_out.nats)})
-    for n, group in groups.items():
+    for n, group in repeated.items():
         row = {"corpus": name, "copies": n}
         value = above(model, corpus.documents[group], corpus.nats[group])
         memorised.append(row | {"above": value})
@@ -1181,7 +1181,7 @@ flattered = (row["fresh"] - row["leaked"]) / 2
 lab.answer("flattered", flattered)
 
 # %% [markdown]
-# **Explain**: by the whole test the two models are equals, though one is 0.11 nats worse on every story that is new to it. The leak
+# **Explain**: by the whole test the two models are equals, though one is 0.11 nats worse on stories that are new to it. The leak
 # hides it. The fresh half does not, nor does the overlap of 13 words in a row
 # ([Brown et al. 2020](https://arxiv.org/abs/2005.14165), appendix C), which found every leaked story here, and two that had 13 words in common by chance.
 #

@@ -57,10 +57,11 @@ def draw_resumed(ax: Axes, ranks_after: int, steps: int) -> None:
 
 def say_resumed(ranks_after: int, steps: int) -> str:
     left = len(ORDER) - consumed(steps)
+    stopped = f"Stopped after {plural(steps, 'step')} on {BEFORE} ranks"
     return (
-        f"Stopped after {plural(steps, 'step')} on {BEFORE} ranks, resumed on {ranks_after}: {left} "
-        f"rows are left. The order is {list(ORDER)}, drawn from seed and epoch; {consumed(steps)} "
-        "rows of it were consumed, and each row comes once."
+        f"{stopped}, resumed on {ranks_after}: {left} rows are left. The order is {list(ORDER)}, "
+        f"drawn from seed and epoch; {consumed(steps)} rows of it were consumed, and each row "
+        "comes once."
     )
 
 
