@@ -39,6 +39,13 @@ overview()
 # | [e08](../labs/e08_quantization.ipynb) | How few bits does a trained weight need? |
 # | [e09](../labs/e09_inference.ipynb) | How does one model answer many readers at once? |
 # | [e10](../labs/e10_cost.ipynb) | What does a run cost, before it is rented? |
+
+# %% [markdown]
+# **Around a run**: what it reads, and what it survives.
+#
+# | lab | its question |
+# |---|---|
+# | [e11](../labs/e11_data_pipeline.ipynb) | What is worth reading, and who reads which row? |
 # | [e12](../labs/e12_reliability.ipynb) | How does a run survive what fails? |
 
 # %% [markdown]

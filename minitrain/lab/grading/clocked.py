@@ -31,6 +31,7 @@ CLOCKED: dict[str, dict[str, Sequence[str]]] = {
         "throughput": ("seconds", "first_50", "last_50"),
         "chunks": ("wait", "gap_50"),
     },
+    "e11_data_pipeline": {"loader": ("tokens_per_second",)},
     "e12_reliability": {
         "stall": ("stall_seconds",),
         "stragglers": ("compute_ms", "step_ms"),

@@ -22,9 +22,11 @@ from minitrain.lab.ideas.columns import column_loop
 from minitrain.lab.ideas.context import ring_attention
 from minitrain.lab.ideas.cuts import power_cuts
 from minitrain.lab.ideas.data_parallel import replicas
+from minitrain.lab.ideas.document_masks import document_mask
 from minitrain.lab.ideas.doubling import recursive_doubling
 from minitrain.lab.ideas.expert_exchange import expert_exchange
 from minitrain.lab.ideas.experts import router
+from minitrain.lab.ideas.filtered import first_rule
 from minitrain.lab.ideas.five_collectives import collectives
 from minitrain.lab.ideas.formats import number_lines
 from minitrain.lab.ideas.grids import integer_grids
@@ -54,10 +56,12 @@ from minitrain.lab.ideas.prefix_columns import prefix_columns
 from minitrain.lab.ideas.quantiles import quantile_levels
 from minitrain.lab.ideas.recomputing import recomputation
 from minitrain.lab.ideas.resharded import resharding
+from minitrain.lab.ideas.resumed import resumed_stream
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
 from minitrain.lab.ideas.rounded import rounded_away
+from minitrain.lab.ideas.s_curves import s_curve
 from minitrain.lab.ideas.saved import block_tensors
 from minitrain.lab.ideas.scales import block_scales
 from minitrain.lab.ideas.schedules import (
@@ -65,13 +69,17 @@ from minitrain.lab.ideas.schedules import (
     pipeline_microbatches,
     pipeline_order,
 )
+from minitrain.lab.ideas.smallest import smallest_values
 from minitrain.lab.ideas.stages import pipeline_stages
 from minitrain.lab.ideas.straight import straight_through
 from minitrain.lab.ideas.stream import layer_stream
+from minitrain.lab.ideas.suffixes import sorted_suffixes
+from minitrain.lab.ideas.tempered import tempered_shares
 from minitrain.lab.ideas.tiles import attention_tiles
 from minitrain.lab.ideas.token_cuts import token_cuts
 from minitrain.lab.ideas.tree import tree_broadcast
 from minitrain.lab.ideas.turning import turning
+from minitrain.lab.ideas.unions import union_of_pairs
 from minitrain.lab.ideas.units import unit_lifetimes
 from minitrain.lab.ideas.vocabulary import vocabulary_cut
 from minitrain.lab.ideas.waiting import waiting_ranks
@@ -94,7 +102,9 @@ __all__ = [
     "column_cut",
     "column_loop",
     "counted_once",
+    "document_mask",
     "expert_exchange",
+    "first_rule",
     "grouped_heads",
     "heads_for_tokens",
     "integer_grids",
@@ -126,6 +136,7 @@ __all__ = [
     "recursive_doubling",
     "replicas",
     "resharding",
+    "resumed_stream",
     "ring_all_gather",
     "ring_attention",
     "ring_gradients",
@@ -135,16 +146,21 @@ __all__ = [
     "rounding",
     "router",
     "row_cut",
+    "s_curve",
     "saving_beside",
     "scale_bits",
     "send_and_recv",
+    "smallest_values",
+    "sorted_suffixes",
     "step_lifetimes",
     "step_passes",
     "straight_through",
+    "tempered_shares",
     "token_cuts",
     "tree_broadcast",
     "turning",
     "unequal_microbatches",
+    "union_of_pairs",
     "unit_lifetimes",
     "vocabulary_cut",
     "waiting_ranks",

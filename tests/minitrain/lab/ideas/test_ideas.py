@@ -11,6 +11,12 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
+from minitrain.data.packing import pack
+from minitrain.data.preparation.deduplication.bands import Bands
+from minitrain.data.preparation.deduplication.clusters import clusters
+from minitrain.data.preparation.deduplication.suffix_array import suffix_array
+from minitrain.data.preparation.deduplication.words import jaccard
+from minitrain.data.stream.mixture import tempered as tempered_of
 from minitrain.finetuning.adapt import adapt, trainable_parameters
 from minitrain.inference.sampling import next_token_probabilities
 from minitrain.lab import ideas
@@ -26,8 +32,10 @@ from minitrain.lab.ideas import (
     columns,
     context,
     cuts,
+    document_masks,
     doubling,
     experts,
+    filtered,
     five_collectives,
     formats,
     grids,
@@ -43,17 +51,23 @@ from minitrain.lab.ideas import (
     quantiles,
     recomputing,
     resharded,
+    resumed,
     ring,
     roof,
     rounded,
+    s_curves,
     saved,
     scales,
     schedules,
+    smallest,
     stages,
     straight,
     stream,
+    suffixes,
+    tempered,
     tiles,
     tree,
+    unions,
     units,
     vocabulary,
     waiting,
@@ -450,6 +464,78 @@ def test_the_gradient_passes_where_torchs_own_does():
         out.sum().backward()
         assert [straight.gradient(v, width) for v in x.tolist()] == x.grad.tolist()
         assert [straight.rounded(v, width) for v in x.tolist()] == out.tolist()
+
+
+def test_the_order_of_rules_changes_reasons_and_no_verdict():
+    first, turned_round = (
+        {page: filtered.reason(page, order) for page in filtered.PAGES}
+        for order in ("as published", "turned round")
+    )
+    assert first != turned_round and first["prose"] == ""
+    assert {page for page, why in first.items() if why} == {p for p, w in turned_round.items() if w}
+
+
+def test_signatures_agree_only_where_the_smallest_is_shared():
+    for k, pair in enumerate(
+        zip(*(smallest.signature(p, 4) for p in (smallest.ONE, smallest.OTHER)))
+    ):
+        least = min(smallest.value(k, x) for x in {**smallest.ONE, **smallest.OTHER}.values())
+        shared = [
+            smallest.value(k, x) for x in smallest.ONE.values() if x in smallest.OTHER.values()
+        ]
+        assert (pair[0] == pair[1]) == (least in shared)
+    assert smallest.similarity() == jaccard(set(smallest.ONE), set(smallest.OTHER))
+
+
+def test_the_s_curve_is_the_packages():
+    for rows in (1, 4, 32):
+        split = Bands(s_curves.PLACES // rows, rows)
+        assert math.isclose(s_curves.meets(0.4, rows), split.meeting_probability(0.4))
+        assert math.isclose(s_curves.meets(s_curves.half(rows), rows), 0.5)
+
+
+def test_unions_are_the_packages():
+    for read in range(len(unions.PAIRS) + 1):
+        parent = unions.parents(read)
+        firsts = [unions.root(parent, page) for page in range(unions.COUNT)]
+        pairs = np.array(unions.PAIRS[:read]).reshape(-1, 2)
+        assert firsts == clusters(pairs, unions.COUNT).tolist()
+
+
+def test_suffixes_are_sorted_when_all_are_decided():
+    order = suffix_array([ord(sign) for sign in suffixes.WORD]).tolist()
+    left = [suffixes.undecided(symbols) for symbols in (1, 2, 4, 8)]
+    assert left == sorted(left, reverse=True) and left[-1] == 0 < left[0]
+    assert [start for start, _ in suffixes.ordered(8)] == order
+
+
+def test_shares_are_tempered_as_the_package_does():
+    for name, temperature in tempered.TEMPERATURES.items():
+        assert np.allclose(
+            tempered.shares(name), tempered_of(list(tempered.SIZES.values()), temperature)
+        )
+
+
+def test_a_packed_row_is_the_packages():
+    packed_row = pack([[1] * size for size in document_masks.SIZES], document_masks.LENGTH)
+    assert packed_row.positions()[0].tolist() == document_masks.positions()
+    assert (
+        document_masks.wrong(document_masks.PACKED)
+        == 0
+        < document_masks.wrong(document_masks.CAUSAL)
+    )
+
+
+def test_each_row_is_dealt_out_once_before_the_stop_or_after():
+    for ranks in (1, 2, 3):
+        for steps in (1, 2):
+            dealt, start = resumed.dealt(steps, ranks), resumed.consumed(steps)
+            assert {rank for rank, _ in dealt[:start]} == set(range(resumed.BEFORE))
+            assert {rank for rank, _ in dealt[start:]} == set(range(ranks))
+            own = dict.fromkeys(dealt[start:], 0)
+            for key in dealt[start:]:
+                own[key] += 1
+            assert max(own.values()) <= resumed.BATCH and sum(own.values()) == 12 - start
 
 
 def test_recomputing_peaks_as_a_plan_does():

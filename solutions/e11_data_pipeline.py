@@ -1,0 +1,1282 @@
+# %% [markdown]
+# # e11 · Data pipeline
+#
+# **From raw text to the rows that a model reads: what is thrown away, what came twice, who reads which row, and what each
+# mistake costs in nats above a known floor.**
+#
+# 90 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
+#
+# You build: a quality filter, MinHash signatures, bands, the union of pairs, a suffix array, the weights of a mixture, packed
+# rows with their mask, a stream that is resumed at the exact row. You end with this picture: stories that came many times,
+# learnt by heart, below the floor that no honest model can beat.
+#
+# ![Loss above the floor against the number of copies: with copies it falls below zero from 16 on, deduplicated it stays level](../labs/pictures/e11_data_pipeline.png)
+
+# %% tags=["setup"]
+import numpy as np
+import torch
+from minitrain.lab import Lab, ideas, show
+
+lab = Lab("e11_data_pipeline")
+
+# %% [markdown]
+# ## 1 · What is worth reading
+#
+# A crawl of the web is mostly no prose: menus, teasers, tables, lists of keywords. A language model that is trained on it
+# learns to write them. The first step of every published pipeline is therefore a **filter**: some ten rules, each of which
+# counts something and compares it with a threshold.
+#
+# The rules of Gopher ([Rae et al. 2021](https://arxiv.org/abs/2112.11446), A.1.1) are in most of them. A page is dropped by
+# the *first* rule that it fails, and the reason is kept. Only so can you see afterwards that one rule has eaten a language.
+
+# %%
+ideas.first_rule()
+
+# %% [markdown]
+# In this order (a word is what white space parts, a line is one that is not empty, stripped):
+#
+# | reason | the page is dropped if |
+# |---|---|
+# | `too_few_words` | it has fewer than 50 words |
+# | `unusual_word_length` | the mean length of a word is not in [3, 10] |
+# | `too_many_ellipses` | `...` and `…` together are more than 0.1 a word |
+# | `mostly_bullets` | more than 0.9 of the lines begin with `•`, `-` or `*` |
+# | `lines_break_off` | more than 0.3 of the lines end with `...` or `…` |
+# | `words_without_letters` | fewer than 0.8 of the words have a letter in them |
+# | `no_stop_words` | of *the, be, to, of, and, that, have, with* it has fewer than two different ones, as whole words, in any case |
+#
+# **Predict**: the course's own stories are clean. How many percent of single stories does the first rule drop?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = 5
+### LAB guess = None  # percent
+### END SOLUTION
+lab.predict("short", guess)
+
+# %%
+from minitrain.data.corpus import make_corpus
+
+stories = make_corpus(600_000, seed=3).documents
+short = sum(len(story.split()) < 50 for story in stories)
+lab.reveal("short", 100 * short / len(stories))
+
+# %% [markdown]
+# A threshold is a statement about a kind of text. Fifty words are little for a web page and much for one of these stories.
+# From here on a *page* is three stories in a row.
+#
+# ### Exercise 1 · `quality`
+#
+# Difficulty 2 of 5 · 10 minutes · 7 points
+#
+# What happens exactly on a threshold is said in the table: "fewer than 50" keeps 50. An empty page has no mean.
+
+
+# %% tags=["exercise"]
+def quality(text: str) -> str:
+    """The name of the first rule of the table that the text fails; "" where it passes
+    all. About 17 lines of yours."""
+    ### BEGIN SOLUTION
+    ### SOLUTION minitrain.data.plain:quality
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+quality = lab.grade(quality)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# Return early for too few words: all shares after it have something to be divided by.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `words = text.split()`; `lines = [l.strip() for l in text.splitlines() if l.strip()]`. `startswith` and `endswith` take a tuple.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# A dict from reason to "has it failed", in the table's order, then `next((name for name, failed in fails.items() if failed), "")`.
+# Stop words: `len(stop_words & set(text.lower().split())) < 2`.
+#
+# </details>
+
+# %% [markdown]
+# **Run**: pages of prose, six kinds of rubbish, and a seventh kind: pages of prose whose words are *shuffled*. Beside the rules
+# stands a classifier of the package, linear over words and pairs of words, as GPT-3's was. It learns from one half of the pages,
+# prose against the rest, and judges the other.
+
+# %% tags=["experiment", "folded"]
+import random
+from collections import Counter
+
+from minitrain.data.preparation.filters.classifier import train_classifier
+
+draw = random.Random(7)
+pages = [" ".join(stories[i : i + 3]) for i in range(0, len(stories) - 2, 3)]
+pages = pages[: lab.size("pages")]
+
+
+def cut(words, size):
+    return [" ".join(words[i : i + size]) for i in range(0, len(words), size)]
+
+
+def menu(words):
+    return "\n".join("- " + line for line in cut(words, 3))
+
+
+def teasers(words):
+    return "\n".join(line + " ..." for line in cut(words, 6))
+
+
+def numbers(words):
+    return " ".join(
+        w if i % 3 else str(draw.randrange(10**5)) for i, w in enumerate(words)
+    )
+
+
+def keywords(words):
+    return ", ".join(word for word in words if len(word) > 4) + ", cheap, best" * 30
+
+
+def addresses(words):
+    return " ".join("www." + "-".join(words[i : i + 3]) for i in range(len(words) - 2))
+
+
+def shuffled(words):
+    return " ".join(draw.sample(words, len(words)))
+
+
+makers = [menu, teasers, numbers, keywords, addresses, shuffled]
+kinds = {"prose": pages}
+kinds |= {make.__name__: [make(page.split()) for page in pages] for make in makers}
+kinds["stub"] = [" ".join(page.split()[:20]) for page in pages]
+half = len(pages) // 2
+seen = [(page, kind) for kind, own in kinds.items() for page in own[:half]]
+learnt = train_classifier(
+    [page for page, _ in seen],
+    ["prose" if kind == "prose" else "rubbish" for _, kind in seen],
+    epochs=5,
+)
+
+# %% tags=["experiment"]
+filters = []
+for kind, own in kinds.items():
+    reasons = Counter(filter(None, map(quality, own)))
+    rubbish = learnt.probabilities(own[half:])[:, 1] > 0.5
+    row = {"kind": kind, "pages": len(own), "dropped": sum(reasons.values())}
+    row["reason"] = reasons.most_common(1)[0][0] if reasons else ""
+    filters.append(row | {"classifier": rubbish.float().mean().item()})
+show.table(
+    [
+        {
+            "kind of page": row["kind"],
+            "pages": row["pages"],
+            "dropped by a rule": row["dropped"],
+            "mostly for": row["reason"].replace("_", " "),
+            "dropped by the classifier (%)": 100 * row["classifier"],
+        }
+        for row in filters
+    ],
+    formats={"dropped by the classifier (%)": "{:.0f}".format},
+)
+
+# %% tags=["grade"]
+lab.experiment("filters", filters)
+
+# %% [markdown]
+# **Explain**: each kind meets the rule that was made for it. Shuffled pages pass all rules, since shuffling changes nothing that
+# the rules count. The classifier sees pairs of words, and there they are unlike prose. It is blind elsewhere: menus and teasers have prose's own words in
+# their order, and it reads neither lines nor dots. Rules and classifiers are used together for that reason.
+#
+# On real text, the State of the Union addresses (`python -m minitrain assets sotu` fetches them; nothing here is graded):
+
+# %% tags=["experiment", "folded"]
+from minitrain.data.assets.fetch import is_cached
+from minitrain.data.preparation.filters.c4 import C4
+from minitrain.data.preparation.filters.gopher import GOPHER
+from minitrain.data.preparation.filters.rule import shares_dropped
+from minitrain.data.text import read_documents
+
+if is_cached("sotu") and lab.tier != "test":
+    speeches = [text.split() for text in read_documents("sotu")]
+    pieces = [piece for words in speeches for piece in cut(words, 100)]
+    pieces = random.Random(0).sample(pieces, 2000)
+    shares = shares_dropped((*GOPHER, *C4), pieces)
+    show.table(
+        [
+            {"rule, alone": name.replace("_", " "), "dropped (%)": 100 * share}
+            for name, share in shares.items()
+            if share
+        ],
+        formats={"dropped (%)": "{:.2f}".format},
+        caption=f"{len(pieces):,} pieces of 100 words, by the rules of Gopher and C4; the other rules drop none",
+    )
+else:
+    print("the addresses are not in the cache: this table is skipped")
+
+# %% [markdown]
+# **Explain**: Gopher's rules let presidents pass. One rule of C4 does not: a page needs five sentences, and a hundred words of a speech have
+# fewer. A threshold that is right for web pages drops three quarters of this text.
+#
+# **Takeaway**: seven rules dropped 100% of six kinds of rubbish and no page of prose; shuffled words take a model to see. The rule of
+# 50 words alone would have dropped half of the course's stories.
+
+# %% [markdown]
+# ## 2 · What came twice
+#
+# Crawls repeat themselves: mirrors, quotations, new versions of old pages. Of RealNews 13.6% are near duplicates, of C4 3.0%, in which one
+# sentence comes 60,000 times ([Lee et al. 2022](https://arxiv.org/abs/2107.06499)). A hash of the whole text finds copies that
+# are equal to the last sign. One changed word, and the hash is another.
+#
+# So compare *sets*. A page's **shingles** are all runs of 5 words. Two pages with the sets $A$ and $B$ have the
+# **Jaccard similarity**
+#
+# $$s = \frac{|A \cap B|}{|A \cup B|}.$$
+#
+# If a share $e$ of the words is replaced, a run of 5 stays whole with probability $p = (1-e)^5$, and $s = p / (2 - p)$. For
+# $e = 5\%$ that is $0.774 / 1.226 = 0.63$; for 15% it is 0.28, for 30% 0.09.
+
+# %% [markdown]
+# A page of 150 words has 146 shingles. **MinHash** ([Broder 1997](https://doi.org/10.1109/SEQUEN.1997.666900)) replaces them by K numbers.
+# Each of K hash functions, $h_k(x) = a_k x + b_k \bmod 2^{32}$ with odd $a_k$, is a permutation of all 32-bit numbers, and orders the shingles in
+# its own way. Keep for each function the *smallest* value over the page.
+#
+# Why is that enough? The smallest value over $A \cup B$ is as likely any of its shingles as another. The two pages agree in it
+# exactly if that shingle lies in $A \cap B$. So they agree in one place with probability $s$, and the share of K places in which
+# they agree estimates $s$, give or take $\sqrt{s(1-s)/K}$: for K = 128 and s = 0.63 that is 0.043.
+
+# %%
+ideas.smallest_values()
+
+# %% [markdown]
+# ### Exercise 2 · `minhash`
+#
+# Difficulty 3 · 10 minutes · 8 points
+#
+# All pages' shingles come in one array, hashed to 32 bits; page i has those from `bounds[i]` to `bounds[i + 1]`. K is 128 here, so do
+# not hold K times as many numbers. NumPy's uint32 arrays wrap around by themselves. A page may have no shingle.
+
+
+# %% tags=["exercise"]
+def minhash(hashes, bounds, a, b):
+    """hashes (S,) uint32, bounds (N + 1,) int64, a and b (K,) uint32, all unchanged
+    -> signatures (N, K) uint32: of each function a x + b mod 2^32 the smallest value
+    over the page's shingles; 2^32 - 1 in every place of a page without any.
+    About 7 lines of yours."""
+    ### BEGIN SOLUTION
+    ### SOLUTION minitrain.data.plain:minhash
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+minhash = lab.grade(minhash)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# One function at a time: `hashes * a[k] + b[k]` are its values over all shingles of all pages. Of each page the smallest is kept.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `np.minimum.reduceat(values, starts)` gives the smallest of each piece, from one start to the next.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# An empty piece would get its neighbour's value, so give it the starts of pages that have shingles only:
+# `filled = np.flatnonzero(np.diff(bounds))`, and write to `signatures[filled, k]` of an array that is full of 2^32 - 1.
+#
+# </details>
+
+# %% [markdown]
+# K numbers a page are little, and still every pair of pages would have to be compared: a billion pages have $5 \cdot 10^{17}$
+# pairs. **Bands** avoid it. Cut the K places into $b$ bands of $r$ rows. Two pages *meet* if they agree in a whole band.
+# A band agrees with probability $s^r$, none of $b$ does with $(1 - s^r)^b$, so
+#
+# $$P(\text{meet}) = 1 - (1 - s^r)^b.$$
+#
+# That is the **S-curve**. It passes a half near $(1/b)^{1/r}$. More rows push it to the right, more bands to the left.
+
+# %%
+ideas.s_curve()
+
+# %% [markdown]
+# And nobody is compared: each band of each page is put into a bucket, and whoever finds somebody in the bucket has met them. A bucket of
+# $n$ pages has $n(n-1)/2$ pairs. They are not needed: later the *union* of pairs is taken, and $n - 1$ pairs, each with the
+# bucket's first, have the same union.
+#
+# ### Exercise 3 · `candidate_pairs`
+#
+# Difficulty 3 · 10 minutes · 8 points
+
+
+# %% tags=["exercise"]
+def candidate_pairs(signatures, bands: int, rows: int) -> list:
+    """signatures (N, K) uint32, unchanged -> pairs (i, j) of numbers of pages, i < j,
+    none twice. Band k is the places from k * rows on; behind the last band places may be
+    left over. Of each bucket every page but the first is paired with the first. Pages
+    without shingles (2^32 - 1 in every place) meet nobody. About 9 lines of yours."""
+    ### BEGIN SOLUTION
+    ### SOLUTION minitrain.data.plain:candidate_pairs
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+candidate_pairs = lab.grade(candidate_pairs)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# A bucket is an entry of a dict: from the band's values to the first page that had them. Each band needs a dict of its own: the same
+# values in another band mean nothing.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# A row of an array cannot be a key; `row.tobytes()` and `tuple(row.tolist())` can.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `i = first.setdefault(key, j)` gives the first page of the bucket, which is j itself if the bucket was empty. A set of pairs holds
+# each once.
+#
+# </details>
+
+# %% [markdown]
+# **Predict**: 128 places as 16 bands of 8 rows. Which share of the pages with 5% of their words replaced will meet their originals?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = 0.8
+### LAB guess = None  # a share, from 0 to 1
+### END SOLUTION
+lab.predict("five", guess)
+
+# %% tags=["experiment", "folded"]
+from minitrain.data.preparation.deduplication.exact import exact_duplicates
+from minitrain.data.preparation.deduplication.words import (
+    jaccard,
+    shingle_hashes,
+    shingles,
+)
+
+K = 128
+generator = np.random.default_rng(5)
+a, b = (generator.integers(0, 2**32, K, dtype=np.uint32) for _ in range(2))
+a |= np.uint32(1)
+known = sorted({word for page in pages for word in page.split()})
+
+
+def edited(page, share):
+    """A copy with this share of its words replaced."""
+    words = page.split()
+    for place in draw.sample(range(len(words)), round(share * len(words))):
+        words[place] = draw.choice(known)
+    return " ".join(words)
+
+
+def signatures_of(texts):
+    hashes, bounds = shingle_hashes(texts, 5)
+    return minhash((hashes >> np.uint64(32)).astype(np.uint32), bounds, a, b)
+
+
+def meet(one, other, bands, rows):
+    """The share of pairs (one[i], other[i]) that your bands bring together."""
+    pairs = [candidate_pairs(np.stack(two), bands, rows) for two in zip(one, other)]
+    return sum(map(len, pairs)) / len(pairs)
+
+
+# %% tags=["experiment"]
+splits = [(64, 2), (32, 4), (16, 8), (8, 16)]
+originals = pages[: lab.size("planted")]
+own = signatures_of(originals)
+duplicates, signed = [], {}
+for percent in (0, 5, 15, 30):
+    copies = [edited(page, percent / 100) for page in originals]
+    theirs = signed[percent] = signatures_of(copies)
+    s = np.array([jaccard(shingles(p), shingles(c)) for p, c in zip(originals, copies)])
+    exact = [exact_duplicates(two)[1] == 0 for two in zip(originals, copies)]
+    for bands, rows in splits:
+        row = {"bands": bands, "rows": rows, "edited": percent, "pairs": len(s)}
+        row |= {
+            "similarity": s.mean(),
+            "predicted": (1 - (1 - s**rows) ** bands).mean(),
+        }
+        row |= {"found": meet(own, theirs, bands, rows), "exact": int(all(exact))}
+        duplicates.append(row)
+
+at = {(row["rows"], row["edited"]): row for row in duplicates}
+lab.reveal("five", at[8, 5]["found"], similarity=float(at[8, 5]["similarity"]))
+
+# %% tags=["experiment"]
+x = np.linspace(0, 1, 101)
+with show.canvas() as (fig, ax):
+    for (bands, rows), color, marker in zip(splits, show.COLORS, show.MARKERS):
+        own_rows = [at[rows, e] for e in (30, 15, 5, 0)]
+        points = [[row[key] for row in own_rows] for key in ("similarity", "found")]
+        ax.plot(x, 1 - (1 - x**rows) ** bands, color=color, label=f"{bands} x {rows}")
+        ax.plot(*points, marker, color=color, clip_on=False)
+    ax.set(
+        xlabel="Jaccard similarity of page and copy", ylabel="share of pairs that meet"
+    )
+    ax.legend(title="bands x rows")
+    show.figure(
+        fig,
+        alt="Four S-curves and on them the measured shares: 2 rows a band are furthest to the left, 16 furthest to the right.",
+        caption="lines: the formula; marks: measured",
+    )
+
+# %% tags=["grade"]
+lab.experiment("duplicates", duplicates)
+
+# %% [markdown]
+# **Explain**: the points lie on the curves, since the curve is no approximation: it needs nothing but hash functions that are good. A hash
+# of the whole page found the exact copies and none of the others.
+#
+# The rows decide what *duplicate* means. FineWeb ([Penedo et al. 2024](https://arxiv.org/abs/2406.17557)) takes 14 bands of 8, near 0.75: with
+# 5% of its words replaced, most copies stay in.
+#
+# **Question**: which number of rows in your table is the largest that still finds 95% of the copies with 5% replaced?
+
+# %% tags=["question"]
+show.table(
+    [
+        {"bands x rows": f"{b} x {r}"}
+        | {f"{e}% replaced": at[r, e]["found"] for e in (0, 5, 15, 30)}
+        for b, r in splits
+    ],
+    formats={f"{e}% replaced": "{:.3f}".format for e in (0, 5, 15, 30)},
+)
+### BEGIN SOLUTION
+split = max(
+    row["rows"] for row in duplicates if row["edited"] == 5 and row["found"] >= 0.95
+)
+### LAB split = None  # your answer, a number of rows
+### END SOLUTION
+
+# %% tags=["grade"]
+lab.answer("split", split)
+
+# %% [markdown]
+# ### From pairs to groups
+#
+# If page 0 meets page 3, and page 3 meets page 7, then all three are one group, though 0 and 7 never met. Of each group one
+# page stays: the first. What is asked for is therefore, for each page, the *first page of its group*.
+#
+# **Union-find** keeps a parent for each page, at first itself. The root of a page is found by following parents. A pair joins the two
+# *roots*: the higher gets the lower as its parent. Whoever walks to a root makes the way shorter, so that later walks are short:
+# almost constant time a pair ([Tarjan 1975](https://doi.org/10.1145/321879.321884)).
+
+# %%
+ideas.union_of_pairs()
+
+# %% [markdown]
+# ### Exercise 4 · `clusters`
+#
+# Difficulty 3 · 8 minutes · 7 points
+#
+# Pairs come from a file that is larger than memory: go through them once, in whatever order they are. Ready-made unions (networkx,
+# scipy) are not the exercise.
+
+
+# %% tags=["exercise"]
+def clusters(pairs, count: int) -> list:
+    """pairs: an iterable of (i, j), read once; i and j in any order, from 0 to
+    count - 1 -> for each of `count` pages the first (lowest) page of its group.
+    About 12 lines of yours."""
+    ### BEGIN SOLUTION
+    ### SOLUTION minitrain.data.plain:clusters
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+clusters = lab.grade(clusters)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# `parent = list(range(count))`, and an inner function `root(page)` that follows parents in a `while` loop until a page is its own.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Join `root(i)` and `root(j)`, never i and j themselves. If the lower root becomes the parent, the root is the first of its group.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Inside of the loop, before you step on: `parent[page] = parent[parent[page]]` halves the way. At the end, the root of every page.
+#
+# </details>
+
+# %% [markdown]
+# **Run**: originals and all their copies in one heap, 5 texts of each page. **Recall** is the share of the copies with 0 and 5% replaced that are
+# dropped. **Precision** is the share of what is dropped whose group really begins with its own original.
+
+# %% tags=["experiment"]
+heap = np.concatenate([own, *signed.values()])
+origin = np.tile(np.arange(len(own)), 5)
+groups = []
+for bands, rows in splits[:3]:
+    first = np.array(clusters(candidate_pairs(heap, bands, rows), len(heap)))
+    dropped = first != np.arange(len(heap))
+    right = dropped & (origin[first] == origin)
+    row = {
+        "bands": bands,
+        "rows": rows,
+        "texts": len(heap),
+        "kept": int((~dropped).sum()),
+    }
+    row["recall"] = dropped[len(own) : 3 * len(own)].mean()
+    groups.append(row | {"precision": right.sum() / dropped.sum()})
+show.table(
+    [
+        {"bands x rows": f"{row['bands']} x {row['rows']}"}
+        | {"texts": row["texts"], "kept": row["kept"]}
+        | {"recall (%)": 100 * row["recall"], "precision (%)": 100 * row["precision"]}
+        for row in groups
+    ],
+    formats=dict.fromkeys(["recall (%)", "precision (%)"], "{:.1f}".format),
+)
+
+# %% tags=["grade"]
+lab.experiment("groups", groups)
+
+# %% [markdown]
+# **Explain**: two rows join strangers. Pages of different stories share set phrases; at a similarity of 0.02, $1 - (1 - 0.02^2)^{64} = 2.5\%$ of such pairs
+# meet, and 1,500 texts have a million. The union then spreads each of these meetings over whole groups: 168 texts are left, and of what was dropped 3% was dropped rightly. Eight rows join nobody
+# wrongly, and leave two of three copies with 5% replaced. A split is chosen for what a lost page costs against a kept copy.
+#
+# **Takeaway**: with 32 bands of 4 rows, 99% of the pages with 5% of their words replaced met their originals, 22% of those with 15%, and 1% of those
+# with 30%; the S-curve says 99, 20 and 0.3%. No two pages were compared.
+
+# %% [markdown]
+# ## 3 · Passages that come again
+#
+# Two pages may share a licence, a menu or a quotation and be unlike otherwise. Their similarity is small, and no band finds it. What is
+# looked for now is a *run of symbols* that comes twice, anywhere.
+#
+# All windows of 50 tokens in a hash table would cost 50 times the text. A **suffix array** costs a number a symbol: the places where the
+# suffixes of the text begin, in alphabetical order. Whatever comes twice stands *side by side* there, however long it is.
+
+# %%
+ideas.sorted_suffixes()
+
+# %% [markdown]
+# Sorting suffixes as they are compares up to $n$ symbols at a time. **Prefix doubling** ([Manber and Myers 1990](https://doi.org/10.1137/0222058))
+# compares two numbers. Say that rank$_k$(i) is the place of suffix $i$ among all if only their first $k$ symbols count; suffixes that are equal
+# so far share a rank. Then the pair
+#
+# $$\big(\mathrm{rank}_k(i),\; \mathrm{rank}_k(i + k)\big)$$
+#
+# orders them by $2k$ symbols. From $k = 1$ on (the symbols themselves), at most $\log_2 n$ rounds are needed, and the work is over as soon as no two ranks
+# are equal. Behind the end of the text lies nothing, which is lower than any symbol: "a" stands before "ab".
+
+# %% [markdown]
+# ### Exercise 5 · `suffix_array`
+#
+# Difficulty 4 · 15 minutes · 8 points
+#
+# A text of $n$ equal symbols is the hardest: nothing is decided before the last round. No suffix is written out.
+
+
+# %% tags=["exercise"]
+def suffix_array(symbols):
+    """symbols (n,) integers from 0 on, unchanged; n may be 0 -> (n,) int64: where the
+    suffixes begin, in their order. A pair of ranks can be one number, and
+    `np.argsort` sorts it. About 13 lines of yours."""
+    ### BEGIN SOLUTION
+    ### SOLUTION minitrain.data.plain:suffix_array
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+suffix_array = lab.grade(suffix_array)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# Begin with ranks without gaps: `np.unique(symbols, return_inverse=True)[1]` are numbers from 0 to n - 1 at most.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `behind` is rank[i + step] + 1 where i + step < n, and 0 where the text is over. Then `key = rank * (n + 1) + behind` is the pair.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `order = np.argsort(key, kind="stable")`; the new rank rises by one wherever the sorted keys differ:
+# `rank[order] = np.concatenate(([0], np.cumsum(ranked[1:] != ranked[:-1])))`. Stop when the largest rank is n - 1.
+#
+# </details>
+
+# %% [markdown]
+# **Run**: a notice of 30 words is planted in every third page. Windows of 100 signs that two neighbours of the suffix array share are cut, all but
+# where they come first. Beside it stands MinHash, with the split that finds most. (Lee et al. 2022 cut what comes twice in 50 tokens.)
+
+# %% tags=["experiment", "folded"]
+notice = " ".join(draw.sample(known, 30))
+some = pages[:60]
+planted = [
+    f"{page[:90]} {notice} {page[90:]}" if i % 3 == 0 else page
+    for i, page in enumerate(some)
+]
+
+
+def later_copies(text, order, length):
+    """(n,) bool: does a window of `length` that came before reach over this sign?"""
+    again, first = np.zeros(len(text), bool), {}
+    run = None
+    for before, start in zip([None, *order[:-1]], order):
+        window = text[start : start + length]
+        if (
+            before is None
+            or len(window) < length
+            or text[before : before + length] != window
+        ):
+            run = int(start)
+            continue
+        first.setdefault(run, [run]).append(int(start))
+    for starts in first.values():
+        for start in sorted(starts)[1:]:
+            again[start : start + length] = True
+    return again
+
+
+def cut_passages(pages, length=100):
+    """Of each page how many signs were there before; a NUL and a number part pages."""
+    text = "".join(page + f"\0{i}\0" for i, page in enumerate(pages))
+    symbols = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    again = later_copies(text, suffix_array(symbols), length)
+    stops = np.cumsum([len(page) + len(f"\0{i}\0") for i, page in enumerate(pages)])
+    return [int(own.sum()) for own in np.split(again, stops[:-1])]
+
+
+# %% tags=["experiment"]
+cut_signs = cut_passages(planted)
+joined = clusters(candidate_pairs(signatures_of(planted), 32, 4), len(planted))
+truth = {
+    "pages_planted": len(planted[::3]),
+    "signs_planted": len(planted[::3]) * len(notice),
+}
+passages = [
+    {
+        "method": "MinHash",
+        "pages_found": sum(f != i for i, f in enumerate(joined)),
+        "signs_cut": 0,
+    },
+    {
+        "method": "suffix array",
+        "pages_found": sum(size >= len(notice) for size in cut_signs[::3]),
+        "signs_cut": sum(cut_signs),
+    },
+]
+passages = [row | truth for row in passages]
+show.table(
+    [
+        {
+            "method": row["method"],
+            "pages with the notice": row["pages_planted"],
+            "found": row["pages_found"],
+            "signs planted": row["signs_planted"],
+            "signs cut": row["signs_cut"],
+        }
+        for row in passages
+    ]
+)
+
+# %% tags=["grade"]
+lab.experiment("passages", passages)
+
+# %% [markdown]
+# **Explain**: with 30 of some 180 words in common, two pages share 26 of 326 shingles. At a similarity of 0.08, 32 bands of 4 rows find one pair in a thousand. The suffix array
+# finds the notice in each page but the first, where it stays, and no prose. What is cut beyond the notice are signs beside it that
+# happen to be equal.
+#
+# **Takeaway**: near duplicates and repeated passages are two faults, and need two tools.
+
+# %% [markdown]
+# ## 4 · How much of which
+#
+# Several sources are left: a huge crawl, some books, a little good text. In which shares should they be read? By size, the little one is
+# never seen. With a **temperature** $T$
+#
+# $$p_i \propto n_i^{1/T},$$
+#
+# where $n_i$ is the size of source $i$ in tokens. $T = 1$ reads all at the same rate, $T \to \infty$ draws all sources alike
+# ([Arivazhagan et al. 2019](https://arxiv.org/abs/1907.05019)).
+
+# %%
+ideas.tempered_shares()
+
+# %% [markdown]
+# But a small source is then read again and again: $p_i B / n_i$ **passes** in a run of $B$ tokens. Up to 4 passes are worth nearly as much as new
+# text, beyond them little is learnt ([Muennighoff et al. 2023](https://arxiv.org/abs/2305.16264)). So cap the passes at $m = 4$:
+# $p_i \le m\, n_i / B$. What a capped source gives up goes to the others, in proportion to their $n_j^{1/T}$. That may lift another one
+# above *its* cap.
+
+# %% [markdown]
+# An example with $T \to \infty$, $B = 300$ and $m = 4$: sources of 1, 26 and 1,000 tokens would get a third each. The first is capped at
+# $4/300 = 0.013$. The rest, 0.987, in two halves, is 0.493 each; the second's cap is $104/300 = 0.347$, so it is capped as well, and 0.64 is left for
+# the third.
+#
+# ### Exercise 6 · `mixture_weights`
+#
+# Difficulty 3 · 10 minutes · 6 points
+#
+# Sizes go up to $10^{14}$: mind what a power makes of them.
+
+
+# %% tags=["exercise"]
+def mixture_weights(sizes, temperature, budget, most_passes=4.0) -> list:
+    """sizes: tokens of each source, unchanged; temperature > 0, may be inf; budget: tokens
+    of the run -> a share for each source, sum 1. No source is read more than
+    `most_passes` times. ValueError, in words, where that is impossible.
+    About 14 lines of yours."""
+    ### BEGIN SOLUTION
+    ### SOLUTION minitrain.data.plain:mixture_weights
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+mixture_weights = lab.grade(mixture_weights)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# Divide the sizes by the largest first: a constant factor changes no share, and no power of a number up to 1 is too large.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Keep a set of the sources that are free, and what is left of 1 for them. Share it out; whoever is above its cap is fixed there and leaves
+# the set; share out again.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# It ends when nobody is above the cap, or when nobody is free: a budget of exactly `most_passes * sum(sizes)` fixes all.
+#
+# </details>
+
+# %% [markdown]
+# **Run**: the package's `Mixture` is an order of rows that draws each row's source by your weights.
+
+# %% tags=["experiment"]
+from minitrain.data.stream.mixture import Mixture
+
+names, sizes, budget = ["small", "books", "crawl"], [50, 1_000, 40_000], 20_000
+mixture = []
+for temperature in (1.0, 1.3, 3.0):
+    weights = mixture_weights(sizes, temperature, budget)
+    order = Mixture(tuple(sizes), tuple(weights), budget)
+    drawn = np.bincount(order.sources(seed=0, epoch=0), minlength=3) / budget
+    for i, name in enumerate(names):
+        row = {"temperature": temperature, "source": name, "weight": weights[i]}
+        row |= {"drawn": drawn[i], "passes": order.passes()[i], "samples": budget}
+        mixture.append(row)
+show.table(
+    [
+        {
+            "temperature": row["temperature"],
+            "source": row["source"],
+            "your weight (%)": 100 * row["weight"],
+            "drawn (%)": 100 * row["drawn"],
+            "passes": row["passes"],
+        }
+        for row in mixture
+    ],
+    formats={
+        "your weight (%)": "{:.2f}".format,
+        "drawn (%)": "{:.2f}".format,
+        "passes": "{:.2f}".format,
+    },
+)
+
+# %% tags=["grade"]
+lab.experiment("mixture", mixture)
+
+# %% [markdown]
+# **Explain**: drawn by chance, 20,000 rows keep to a weight $p$ up to some $\sqrt{p(1-p)/20000}$, 0.3 points at the most. At $T = 3$ two sources are
+# at their cap, the books only because of what the small source gave up.
+#
+# **Takeaway**: the 50 rows of the small source are read 0.49 times at $T = 1$, 2.2 times at $T = 1.3$ and 4.0 times at $T = 3$; without the cap it would be 31.
+
+# %% [markdown]
+# ## 5 · Rows
+#
+# A model reads rows of one length. Stories have many. Padded to the longest, half of the compute may go to padding; cut from one
+# long tape, a row begins inside of a story. **Packing** puts whole documents side by side in a row: the longest first, each
+# into the fullest row that has room for it (best fit).
+#
+# Two things must not be seen by the model, then: that another document stands before, and where in the row it is. So **attention stays
+# inside of a document**, and **positions begin at 0** with each.
+
+# %%
+ideas.document_mask()
+
+# %% [markdown]
+# A document $t_1 \dots t_n$ takes $n + 1$ places. It is *read* as `end` $t_1 \dots t_n$ and *asked for* $t_1 \dots t_n$ `end`: each of its tokens, the end
+# too, is predicted once. That is what makes the loss comparable with the floor, whose entropy counts the end as well.
+#
+# ### Exercise 7 · `lay_out`
+#
+# Difficulty 3 · 12 minutes · 8 points
+#
+# Which documents share a row has been decided, and they fit. Padding is read as `end` and asked for nothing (-100). A softmax over nothing is nan, even
+# where nobody asks: let padding look at padding, up to itself.
+
+
+# %% tags=["exercise"]
+def lay_out(rows, length: int, end: int):
+    """rows: of each row its documents, lists of token ids without the end -> tokens,
+    targets, positions (N, T) int64 and mask (N, T, T) bool: mask[n, t, s] where place t of
+    row n may look at place s. About 13 lines of yours."""
+    ### BEGIN SOLUTION
+    ### SOLUTION minitrain.data.plain:lay_out
+    ### END SOLUTION
+
+
+# %% tags=["grade"]
+lay_out = lab.grade(lay_out)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# Go through a row with `at`, the place where the next document begins. All four results are filled slice by slice.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `tokens[n, at:to] = torch.tensor([end, *document])`, `targets[n, at:to] = torch.tensor([*document, end])`, with `to = at + len(document) + 1`.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `mask[n, at:to, at:to] = torch.ones(size, size).tril().bool()`: one block on the diagonal. Padding is one more document, from the last `to` to
+# the end, with targets of its own left at -100.
+#
+# </details>
+
+# %% [markdown]
+# Does it hold? A small attention layer of random weights reads three stories alone and packed; what comes out must be the same.
+
+# %% tags=["experiment"]
+from torch.nn.functional import scaled_dot_product_attention as attend
+
+ids = [
+    [int(x) for x in np.random.default_rng(i).integers(1, 50, 5 + i)] for i in range(3)
+]
+table = torch.randn(50, 16, generator=torch.Generator().manual_seed(0))
+
+
+def read(rows, length, masked=True):
+    tokens, _, positions, mask = lay_out(rows, length, 0)
+    x = table[tokens] + torch.sin(positions[..., None] * torch.arange(1, 17) / 9)
+    causal = torch.ones(length, length).tril().bool().expand_as(mask)
+    return attend(x, x, x, attn_mask=mask if masked else causal)
+
+
+packed_rows, naive = read([ids], 24), read([ids], 24, masked=False)
+alone = torch.cat([read([[d]], len(d) + 1)[0] for d in ids])
+print(
+    f"packed with the mask: largest difference {(packed_rows[0, :21] - alone).abs().max():.0e}"
+)
+print(
+    f"causal mask only:     largest difference {(naive[0, :21] - alone).abs().max():.1f}"
+)
+
+# %% [markdown]
+# **Takeaway**: with the mask a document in a packed row reads as it would alone, to the rounding. With a causal mask alone, numbers of size 1 are off by 0.5.
+
+# %% [markdown]
+# ## 6 · Who reads which row, and when
+#
+# Rows are shuffled, dealt out to ranks, and a run is stopped and resumed: after a crash, or with fewer machines. Every row must still
+# come exactly once an epoch. The trick is to keep *nothing but two numbers*. The order is a function of (seed, epoch), which each rank
+# draws anew; the place in it is how many rows **all ranks together** have been given.
+
+# %%
+ideas.resumed_stream()
+
+# %% [markdown]
+# A step takes the next batch · ranks rows of the order and deals them out. So N ranks see in each step what one rank with N times the batch
+# sees, and another number of ranks can go on from the same two numbers. The last step may be smaller; every rank makes it nevertheless, if
+# need be with no row, or the others would wait for it for ever.
+#
+# ### Exercise 8 · `Stream`
+#
+# Difficulty 3 · 12 minutes · 8 points
+#
+# Draw from a generator of your own. Seeding the process's would change the run's dropout.
+
+
+# %% tags=["exercise"]
+class Stream:
+    """Rows 0 to rows - 1, shuffled anew in each epoch; this is one rank's view.
+    About 9 lines of yours."""
+
+    def __init__(self, rows, batch, rank=0, ranks=1, seed=0):
+        self.rows, self.batch, self.rank, self.ranks, self.seed = (
+            rows,
+            batch,
+            rank,
+            ranks,
+            seed,
+        )
+        self.epoch = self.consumed = 0
+
+    def __iter__(self):
+        """Yields this rank's rows of each step, a list of at most `batch` integers, to the
+        end of the epoch; the next iteration is the next epoch. Shares differ by at most 1."""
+        ### BEGIN SOLUTION
+        ### SOLUTION minitrain.data.plain:Stream.__iter__
+        ### END SOLUTION
+
+    def state(self) -> dict:
+        """A few plain numbers, the same on every rank: a step counts once it is yielded."""
+        ### BEGIN SOLUTION
+        ### SOLUTION minitrain.data.plain:Stream.state
+        ### END SOLUTION
+
+    def resume(self, state: dict) -> None:
+        """Goes on where a stream of any batch and any number of ranks stood."""
+        ### BEGIN SOLUTION
+        ### SOLUTION minitrain.data.plain:Stream.resume
+        ### END SOLUTION
+
+
+# %% tags=["grade"]
+Stream = lab.grade(Stream)
+
+# %% [markdown] tags=["hint"]
+# <details><summary>Hint 1</summary>
+#
+# `np.random.default_rng([seed, epoch]).permutation(rows)` is a function of both numbers; seed + epoch is not: epoch 1 of seed 0 would be
+# epoch 0 of seed 1.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `step = order[consumed : consumed + batch * ranks]`, and of it `step[rank :: ranks]`.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Count the whole step *before* you yield: a generator stands still at its `yield`, and `state` is asked for just then.
+#
+# </details>
+
+# %% [markdown]
+# ## 7 · What it is worth
+#
+# Now all of it together. The corpus is of stories, whose entropy is known: the *floor* $H$ of the loss, in nats a token. Into it are planted groups of stories that come
+# 1, 2, 4, … 128 times, and half of a test set, each story of it 8 times. A model learns from the corpus as it is. Another learns from what your pipeline
+# leaves of it, in as many steps.
+#
+# A model can be *below* the floor on a text in one way only. If it has seen it, it need not guess.
+
+# %% [markdown]
+# **Predict**: the stories that came 128 times: how many nats above their floor is the model's loss on them? (Below is negative; a story known by heart costs 0 nats, and
+# the floor is 0.73.)
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = -0.2
+### LAB guess = None  # nats a token
+### END SOLUTION
+lab.predict("copies", guess)
+
+# %% tags=["experiment"]
+from minitrain.data.preparation.contamination import TestSet
+from minitrain.data.tokenizer import train_tokenizer
+
+COPIES, EACH = (1, 2, 4, 8, 16, 32, 64, 128), 4
+corpus = make_corpus(lab.size("corpus"), seed=1)
+test = make_corpus(12_000, seed=2)
+leaked, fresh = test.documents[::2], test.documents[1::2]
+repeated = {n: slice(EACH * i, EACH * (i + 1)) for i, n in enumerate(COPIES)}
+raw = [*corpus.documents, *leaked * 8]
+for n, group in repeated.items():
+    raw += corpus.documents[group] * (n - 1)
+draw.shuffle(raw)
+
+pairs = candidate_pairs(signatures_of(raw), 16, 8)
+kept = [raw[i] for i, first in enumerate(clusters(pairs, len(raw))) if i == first]
+touches = TestSet(test.documents).overlaps
+cleaned = [story for story, runs in zip(kept, touches(kept)) if not runs]
+print(
+    f"{len(raw):,} stories, {len(kept):,} without duplicates, {len(cleaned):,} without the test set"
+)
+
+# %% [markdown]
+# The training loop is folded. It reads what you wrote: `Stream` says which rows come, on one rank here.
+
+# %% tags=["experiment", "folded"]
+import math
+import time
+
+from minitrain.data.loader import Loader
+from minitrain.data.packing import pack
+from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import build
+from minitrain.training.loop import evaluate
+from minitrain.training.loss import token_weighted_loss
+from tqdm.auto import tqdm
+
+tokenizer = train_tokenizer(corpus.documents[:1500], 512)
+T, D, B, STEPS = 96, lab.size("width"), lab.size("batch"), lab.size("steps")
+
+
+def packed(stories):
+    return pack(tokenizer.encode_batch(stories), T, tokenizer.end_token)
+
+
+def steps_of(rows):
+    """Batches without end, in the order of your stream."""
+    stream = Stream(len(rows), B, seed=3)
+    while True:
+        for step in stream:
+            yield rows[step]
+
+
+def train(stories):
+    """A model from the same start, the same number of steps; and seconds."""
+    model = build(ModelConfig(512, D, 2, 4, 4, 2 * D, tied=True), seed=0)
+    optimizer, start = torch.optim.AdamW(model.parameters()), time.perf_counter()
+    batches = zip(range(STEPS), steps_of(packed(stories)))
+    for step, own in tqdm(batches, total=STEPS, leave=False):
+        share = min(1, (step + 1) / 20) * (1 + math.cos(math.pi * step / STEPS)) / 2
+        for group in optimizer.param_groups:
+            group["lr"] = 6e-3 * share
+        logits = model(own.tokens.long(), own.documents.long(), own.positions())
+        token_weighted_loss(logits, own.targets.long(), int(own.valid.sum())).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, time.perf_counter() - start
+
+
+def above(model, stories, nats):
+    """The loss above these stories' own floor, nats a token."""
+    tokens = sum(len(ids) + 1 for ids in tokenizer.encode_batch(stories))
+    loss = evaluate(model, list(Loader(packed(stories), 32, shuffle=False)))
+    return loss - nats.sum() / tokens
+
+
+# %% tags=["experiment"]
+held_out = make_corpus(25_000, seed=4)
+models = {"as it was": train(raw)[0]}
+models["deduplicated"], seconds = train(cleaned)
+memorised = []
+for name, model in models.items():
+    row = {"corpus": name, "copies": 0}
+    memorised.append(row | {"above": above(model, held_out.documents, held_out.nats)})
+    for n, group in repeated.items():
+        row = {"corpus": name, "copies": n}
+        value = above(model, corpus.documents[group], corpus.nats[group])
+        memorised.append(row | {"above": value})
+found = {(row["corpus"], row["copies"]): row["above"] for row in memorised}
+lab.reveal("copies", found["as it was", 128])
+
+# %% tags=["experiment", "picture"]
+with show.canvas() as (fig, ax):
+    curves = {name: (COPIES, [found[name, n] for n in COPIES]) for name in models}
+    words = "how often these stories came in the corpus as it was"
+    show.lines(curves, x=words, y="loss above their floor (nats a token)", ax=ax)
+    ax.axhline(0, color="#444444", linestyle="--")
+    ax.annotate("the floor", (1, 0), xytext=(0, 5), textcoords="offset points")
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(COPIES, COPIES)
+    ax.set_xlim(0.9, 400)
+    show.figure(
+        fig,
+        alt="Loss above the floor against the number of copies: with copies it falls below zero from 16 on, deduplicated it stays level.",
+    )
+for name in models:
+    print(
+        f"{name}: {found[name, 0]:.3f} nats above the floor on stories that no model has seen"
+    )
+
+# %% tags=["grade"]
+lab.experiment("memorised", memorised)
+
+# %% [markdown]
+# **Question**: from how many copies on did the model that read the corpus as it was fall below these stories' own floor?
+
+# %% tags=["question"]
+show.table(
+    [
+        {"copies": n}
+        | {f"{name} (nats above the floor)": found[name, n] for name in models}
+        for n in COPIES
+    ],
+    formats={f"{name} (nats above the floor)": "{:.3f}".format for name in models},
+)
+### BEGIN SOLUTION
+by_heart = min(n for n in COPIES if found["as it was", n] < 0)
+### LAB by_heart = None  # your answer, a number of copies
+### END SOLUTION
+
+# %% tags=["grade"]
+lab.answer("by_heart", by_heart)
+
+# %% [markdown]
+# **Explain**: a loss below the floor is memory. More than half of what the model read were copies of 53 stories, and were lost for
+# all others: on stories that no model has seen it ends 0.11 nats higher, after as many steps.
+#
+# Lee et al. (2022) report the same of C4: a model that trains without duplicates writes
+# training text by heart ten times less often, and needs fewer steps for the same accuracy. The small numbers differ: their model had
+# 1.5 billion weights, and ours needs some 10 copies to know a story.
+#
+# **Contamination** is the same fault with another victim: what is known by heart is the test.
+
+# %% tags=["experiment"]
+halves = {"leaked": leaked, "fresh": fresh}
+nats = {"leaked": test.nats[::2], "fresh": test.nats[1::2]}
+sees = {"as it was": raw, "cleaned": cleaned}
+contamination = []
+for (name, seen), model in zip(sees.items(), models.values()):
+    row = {half: above(model, own, nats[half]) for half, own in halves.items()}
+    there = sum(story in seen for story in leaked)
+    missed = sum(story in leaked for story in cleaned)
+    contamination.append({"corpus": name, "planted": there, "missed": missed, **row})
+show.table(
+    [
+        {
+            "corpus": row["corpus"],
+            "test stories in it": row["planted"],
+            "leaked half (nats above the floor)": row["leaked"],
+            "fresh half": row["fresh"],
+            "the whole test": (row["leaked"] + row["fresh"]) / 2,
+        }
+        for row in contamination
+    ],
+    formats=dict.fromkeys(
+        ["leaked half (nats above the floor)", "fresh half", "the whole test"],
+        "{:.3f}".format,
+    ),
+)
+
+# %% tags=["grade"]
+lab.experiment("contamination", contamination)
+
+# %% [markdown]
+# **Question**: by how many nats does the *whole* test set flatter the model that read the corpus as it was, against the fresh half? (Take the whole for the mean of its
+# halves.)
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+row = contamination[0]
+flattered = (row["fresh"] - row["leaked"]) / 2
+### LAB flattered = None  # your answer, nats a token
+### END SOLUTION
+
+# %% tags=["grade"]
+lab.answer("flattered", flattered)
+
+# %% [markdown]
+# **Explain**: by the whole test the two models are equals, though one is 0.11 nats worse on stories that are new to it. The leak
+# hides it. The fresh half does not, nor does the overlap of 13 words in a row
+# ([Brown et al. 2020](https://arxiv.org/abs/2005.14165), appendix C), which found every leaked story here, and two that had 13 words in common by chance.
+#
+# **Takeaway**: as it was, the corpus left the model 0.11 nats worse on new stories, and with half of a test in it, it scored the same: 0.197 against 0.195.
+
+# %% [markdown]
+# ## 8 · Does the model wait?
+#
+# A model eats so many tokens a second. A loader that gives fewer makes it wait, and an accelerator that waits costs what one costs
+# that computes. Three loaders: one that tokenizes and packs the text at each step, one over rows that were packed beforehand, one over token files
+# that stay on disk.
+
+# %% tags=["experiment", "folded"]
+import tempfile
+from pathlib import Path
+
+from minitrain.data.stream.token_files import write_token_files
+from minitrain.data.stream.token_rows import TokenRows
+
+
+def rate(batches, least=0.3):
+    """Tokens a second of what comes, for at least so many seconds."""
+    count, start = 0, time.perf_counter()
+    for own in batches:
+        count += own.tokens.numel()
+        if time.perf_counter() - start > least:
+            break
+    return count / (time.perf_counter() - start)
+
+
+def from_text():
+    while True:
+        stories = draw.sample(cleaned, B)
+        yield packed(stories)
+
+
+def endless(rows):
+    return (batch for epoch in range(10**6) for batch in Loader(rows, B, seed=epoch))
+
+
+folder = Path(tempfile.mkdtemp())
+_ = write_token_files(folder, tokenizer.encode_batch(cleaned), 512, tokenizer.end_token)
+
+# %% tags=["experiment"]
+loader = [
+    {"source": "text, at each step", "tokens_per_second": rate(from_text())},
+    {"source": "packed rows", "tokens_per_second": rate(endless(packed(cleaned)))},
+    {"source": "token files", "tokens_per_second": rate(endless(TokenRows(folder, T)))},
+    {"source": "the model", "tokens_per_second": STEPS * B * T / seconds},
+]
+show.table(
+    [
+        {
+            "what": "the model eats" if row["source"] == "the model" else row["source"],
+            "thousand tokens a second": row["tokens_per_second"] / 1e3,
+            "times the model's appetite": row["tokens_per_second"]
+            / loader[-1]["tokens_per_second"],
+        }
+        for row in loader
+    ],
+    formats={
+        "thousand tokens a second": "{:,.0f}".format,
+        "times the model's appetite": "{:.1f}".format,
+    },
+)
+
+# %% tags=["grade"]
+lab.experiment("loader", loader)
+
+# %% [markdown]
+# **Explain**: the model eats little on this machine, so that even text is fast enough. An H100 that trains a model of 1 billion parameters at 40% of its peak eats
+# $0.4 \cdot 989 \cdot 10^{12} / (6 \cdot 10^9) = 66{,}000$ tokens a second, and eight of them in a box half a million.
+#
+# An order may also be a *plan*. A curriculum begins with what is easy ([Platanios et al. 2019](https://arxiv.org/abs/1903.09848)); in the package
+# it is one more function of (seed, epoch), and resumes as yours does.
+
+# %%
+from minitrain.data.stream.curriculum import Curriculum, mean_length
+from minitrain.data.stream.order import Shuffled
+
+rows = packed(cleaned)
+lengths = mean_length(rows)  # tokens a story, of each row
+orders = {"shuffled": Shuffled(len(rows)), "curriculum": Curriculum(lengths)}
+for name, order in orders.items():
+    came = lengths[order(seed=0, epoch=0)]
+    first, *_, last = (part.mean() for part in np.array_split(came, 4))
+    print(
+        f"{name}: {first:.0f} tokens a story in the first quarter, {last:.0f} in the last"
+    )
+
+# %% [markdown]
+# **Takeaway**: packed beforehand, tokens came hundreds of times as fast as this model eats them, and several times as fast as from text. Do all that is slow before the run, and leave the
+# run nothing but an order and a read.
+#
+# Next: the [map of the course](index.ipynb).
+
+# %%
+lab.score(read="minitrain/data/preparation/deduplication/near.py")

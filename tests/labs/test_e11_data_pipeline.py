@@ -1,0 +1,1631 @@
+"""The checks of lab e11: raw text to a stream of rows, graded by what each step decides."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import chain, pairwise
+
+import numpy as np
+import torch
+
+from minitrain.lab.grading import expect
+from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+
+from .probes import e11_data_pipeline as probes
+
+LAB = "e11_data_pipeline"
+SIZES = {
+    "cpu": {"pages": 400, "planted": 300, "corpus": 250_000, "width": 64, "steps": 160, "batch": 16},
+    "test": {"pages": 120, "planted": 100, "corpus": 60_000, "width": 64, "steps": 110, "batch": 8},
+}  # fmt: skip
+REVEALS = {
+    "short": Reveal("counted", "percent of the course's single stories under 50 words"),
+    "five": Reveal(
+        "measured",
+        "share of pages with 5% of their words replaced that 16 bands of 8 rows find",
+        formula=lambda similarity: 1 - (1 - similarity**8) ** 16,
+    ),
+    "copies": Reveal("measured", "nats a token above the floor, of stories that came 128 times"),
+}
+HIDDEN = tuple(
+    f"minitrain/data/{name}.py"
+    for name in (
+        *("plain", "packing", "loader", "stream/order", "stream/mixture", "stream/token_rows"),
+        *("preparation/filters/gopher", "preparation/deduplication/minhash"),
+        *("preparation/deduplication/near", "preparation/deduplication/clusters"),
+        *("preparation/deduplication/suffix_array", "preparation/deduplication/substring"),
+    )
+)
+EMPTY = 2**32 - 1
+QUADRATIC = 22  # eight times as much: 8 x the time is linear, 64 x is every pair
+SECONDS = 0.2  # under it no time is judged
+
+
+def array_of(call, dtype=None, what="the result"):
+    """The values of an array that came back."""
+    expect.that(
+        isinstance(call, dict) and "values" in call,
+        f"{what} is {expect.show(call)}: return a NumPy array",
+    )
+    expect.that(
+        dtype is None or call["dtype"] == dtype,
+        f"{what} is of {call['dtype']}, expected {dtype}",
+    )
+    return call["values"]
+
+
+def left_alone(calls, given, names):
+    """`expect.left_alone`, of arguments as they come back."""
+    expect.left_alone(calls, [probes.plain(each) for each in given], names)
+
+
+def held_at_once(got):
+    """The peak of a call; an untouched meter is the condition."""
+    expect.that(
+        got["metered"], "held at once: not known, since the meter of Python's memory was touched"
+    )
+    return got["peak"]
+
+
+def is_quadratic(small, large):
+    """Of two costs, the second of eight times as much."""
+    return large["seconds"] > SECONDS and large["seconds"] > QUADRATIC * small["seconds"]
+
+
+# --- 1: a filter
+
+
+PROSE = [
+    "the",
+    "people",
+    "of",
+    "this",
+    "town",
+    "have",
+    "a",
+    "road",
+    "that",
+    "goes",
+    "to",
+    "the",
+    "river",
+    "and",
+    "it",
+    "may",
+    "be",
+    "slow",
+    "with",
+    "rain",
+    "in",
+    "winter",
+    "but",
+    "many",
+    "walk",
+    "there",
+    "each",
+    "day",
+    "for",
+    "bread",
+    "or",
+    "fish",
+    "while",
+    "some",
+    "old",
+    "men",
+    "sit",
+    "under",
+    "trees",
+]
+RULES = (
+    "too_few_words",
+    "unusual_word_length",
+    "too_many_ellipses",
+    "mostly_bullets",
+    "lines_break_off",
+    "words_without_letters",
+    "no_stop_words",
+)
+
+
+def prose(count):
+    """So many words of plain prose, stop words among them."""
+    return ["the", "and", *random.choices(PROSE, k=count - 2)]
+
+
+def lines_of(words, count):
+    """In so many lines."""
+    cuts = np.linspace(0, len(words), count + 1).astype(int)
+    return [" ".join(words[a:b]) for a, b in pairwise(cuts)]
+
+
+def of_lengths(count, total):
+    """So many words of so many signs in all, two stop words first."""
+    sizes = [3, 3, *([(total - 6) // (count - 2)] * (count - 2))]
+    for place in range(total - sum(sizes)):
+        sizes[2 + place % (count - 2)] += 1
+    letters = "bcdfghklmnprstvwz"
+    return " ".join(["the", "and", *("".join(random.choices(letters, k=n)) for n in sizes[2:])])
+
+
+def bulleted(bullets, lines, sign="-"):
+    texts = lines_of(prose(6 * lines), lines)
+    marked = [f"{sign} {text}" if i < bullets else text for i, text in enumerate(texts)]
+    return "\n".join(marked)
+
+
+def breaking(broken, lines, sign="..."):
+    """Long lines: the ellipses are few a word."""
+    texts = lines_of(prose(14 * lines), lines)
+    return "\n".join(text + (sign if i < broken else ".") for i, text in enumerate(texts))
+
+
+def with_ellipses(count, words, sign=" ... "):
+    """In one line, inside of it; each "..." stands as a word of its own."""
+    own = prose(words - count if sign.strip() == "..." else words)
+    for _ in range(count):
+        place = random.randrange(2, len(own) - 1)
+        own.insert(place, "...") if sign.strip() == "..." else own.__setitem__(
+            place, own[place] + "…"
+        )
+    return " ".join(own)
+
+
+def lettered(without, words):
+    """`without` of the words are numbers, of the length of words."""
+    own = prose(words)
+    for place in random.sample(range(2, words), without):
+        own[place] = str(random.randrange(100, 99999))
+    return " ".join(own)
+
+
+class TestQuality(Exercise):
+    """A quality filter, with the reason of each drop"""
+
+    name = "quality"
+    reference = "minitrain.data.plain:quality"
+    hidden = HIDDEN
+
+    def compare(self, submission, cases):
+        """cases: (text, expected, what it is, words by what came instead)."""
+        calls = [(text,) for text, *_ in cases]
+        got = submission.run(probes.in_a_row, calls)
+        for (_, want, what, words), call in zip(cases, got):
+            found = call["out"]
+            told = f"a page with {what}: got {expect.show(found)}, expected {want!r}"
+            if found is None and want == "":
+                told += ": a page that passes all rules gives the empty text, not None"
+            elif found in words:
+                told += f": {words[found]}"
+            elif None in words:
+                told += f": {words[None]}"
+            expect.that(isinstance(found, str) and found == want, told)
+
+    @check(points=2, title="each of the seven rules drops what it is for, and prose passes")
+    def test_each(self, submission):
+        n = random.randint(80, 200)
+        rare = " ".join(random.choices([w for w in PROSE if w not in STOP], k=n))
+        self.compare(submission, [
+            (". ".join(lines_of(prose(n), 6)), "", f"{n} words of prose", {}),
+            (" ".join(prose(random.randint(5, 40))), RULES[0], "under 50 words", {}),
+            (of_lengths(n, 12 * n), RULES[1], "words of 12 signs in the mean", {}),
+            (of_lengths(n, 2 * n + 6), RULES[1], "words of 2 signs in the mean", {"": "the mean is in [3, 10]: too short words fail as well"}),
+            (with_ellipses(n // 5, n), RULES[2], "an ellipsis to each five words", {}),
+            (bulleted(20, 21), RULES[3], "20 of 21 lines with a bullet", {}),
+            (breaking(8, 16), RULES[4], "half of its lines broken off", {RULES[2]: "its ellipses are few a word: one to 28"}),
+            (lettered(n // 3, n), RULES[5], "a third of its words numbers", {}),
+            (rare, RULES[6], "no stop word", {"": "stop words are whole words: 'bread' holds no 'be'"}),
+        ])  # fmt: skip
+
+    @check(points=2, title="a page exactly on a threshold passes")
+    def test_edges(self, submission):
+        edge = "exactly on the threshold passes: the rules say fewer than, more than"
+        n = 10 * random.randint(8, 20)
+        few = [w for w in PROSE if w not in STOP]
+        two = [*random.choices(few, k=n), "of", "with"]
+        self.compare(submission, [
+            (" ".join(prose(50)), "", "exactly 50 words", {RULES[0]: edge}),
+            (" ".join(prose(49)), RULES[0], "49 words", {"": "fewer than 50 fail"}),
+            (of_lengths(n, 3 * n), "", "words of 3 signs in the mean", {RULES[1]: edge}),
+            (of_lengths(n, 10 * n), "", "words of 10 signs in the mean", {RULES[1]: edge}),
+            (with_ellipses(n // 10, n), "", "an ellipsis to each ten words", {RULES[2]: edge}),
+            (bulleted(18, 20), "", "18 of 20 lines with a bullet", {RULES[3]: edge}),
+            (breaking(6, 20), "", "6 of 20 lines broken off", {RULES[4]: edge}),
+            (lettered(n // 5, n), "", "four fifths of its words with letters", {RULES[5]: edge}),
+            (" ".join(two), "", "two different stop words", {RULES[6]: edge}),
+        ])  # fmt: skip
+
+    @check(points=1, title="a page that fails several rules is dropped for the first of them")
+    def test_order(self, submission):
+        n = random.randint(80, 150)
+        order = "the first rule of the table that fails is the reason"
+        # each text fails the rule that it is for and the one that comes last
+        rare = [w for w in PROSE if w not in STOP]
+        numbers = " ".join(str(random.randrange(1000, 99999)) for _ in range(n))
+        long_words = of_lengths(n, 12 * n).replace("the ", "bcd ", 1).replace("and ", "bcd ", 1)
+        bullets = "\n".join(f"- {text}..." for text in lines_of(random.choices(rare, k=6 * n), n))
+        self.compare(submission, [
+            ("", RULES[0], "no sign at all", {None: "an empty page has too few words: mind divisions by 0"}),
+            (" \n\t\n ", RULES[0], "white space alone", {None: "it has no word"}),
+            ("- 12 ...\n" * 9, RULES[0], "27 words, all of them rubbish", {None: order}),
+            (long_words, RULES[1], "long words and no stop word", {None: order}),
+            (numbers, RULES[5], "numbers alone", {None: order}),
+            (bullets, RULES[2] if bullets.count("...") / len(bullets.split()) > 0.1 else RULES[3], "bullets, and all lines broken off", {None: order}),
+        ])  # fmt: skip
+
+    @check(points=2, title="what counts as a word, a line, a bullet, a stop word")
+    def test_counting(self, submission):
+        rare = [w for w in PROSE if w not in STOP]
+        n = 10 * random.randint(8, 15)
+        blank = "empty lines are no lines: they make shares smaller than they are"
+        indented = "a bullet may be indented: strip the line first"
+        same = "the same stop word twice is one: two *different* ones are asked for"
+        case = "The and AND are stop words too: lower case first"
+        signs = "'…' is an ellipsis as well as '...'"
+        self.compare(submission, [
+            (bulleted(20, 21).replace("\n", "\n\n"), RULES[3], "bullets and empty lines between", {None: blank}),
+            (bulleted(20, 21, "   •"), RULES[3], "indented bullets", {None: indented}),
+            (bulleted(20, 21, "*"), RULES[3], "bullets of *", {None: "•, - and * are bullets"}),
+            (breaking(8, 16).replace("\n", "  \n \n"), RULES[4], "broken lines, white space behind them", {None: "strip the lines, and leave empty ones out"}),
+            (breaking(8, 16, "…"), RULES[4], "half of its lines broken off with …", {None: signs}),
+            (with_ellipses(n // 5, n, "…"), RULES[2], "a … to each five words", {None: signs}),
+            (" ".join([*random.choices(rare, k=n), "the", "the"]), RULES[6], "one stop word, twice", {None: same}),
+            (" ".join(["The", *random.choices(rare, k=n), "AND"]), "", "stop words in capitals", {None: case}),
+            ("\n".join(lines_of(["b2b", "x1", *prose(n)], 8)), "", "words with digits in them", {None: "a word with any letter counts"}),
+            (" ".join(f"{w}the" for w in random.choices(rare, k=n)), RULES[6], "'the' inside of words", {None: "stop words are whole words"}),
+        ])  # fmt: skip
+
+
+STOP = {"the", "be", "to", "of", "and", "that", "have", "with"}
+
+
+# --- 2: MinHash
+
+
+def permutations(count):
+    """a odd, b, (K,) uint32 each."""
+    a = np.random.randint(0, 2**31, count).astype(np.uint32) * np.uint32(2) + np.uint32(1)
+    return a, np.random.randint(0, 2**32, count, dtype=np.uint64).astype(np.uint32)
+
+
+def drawn_hashes(sizes):
+    """hashes (S,) uint32 and bounds (N + 1,) of documents with so many shingles."""
+    hashes = np.random.randint(0, 2**32, sum(sizes), dtype=np.uint64).astype(np.uint32)
+    return hashes, np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+def permuted(hashes, a, b):
+    """(S, K) uint64, below 2^32."""
+    product = hashes[:, None].astype(np.uint64) * a.astype(np.uint64) + b.astype(np.uint64)
+    return product % 2**32
+
+
+def signatures_of(hashes, bounds, a, b, smallest=np.min):
+    values = permuted(hashes, a, b)
+    rows = [
+        smallest(values[start:stop], axis=0) if stop > start else np.full(len(a), EMPTY, np.uint64)
+        for start, stop in pairwise(bounds)
+    ]
+    return np.array(rows, dtype=np.int64).reshape(len(bounds) - 1, len(a))
+
+
+class TestMinhash(Exercise):
+    """MinHash signatures"""
+
+    name = "minhash"
+    reference = "minitrain.data.plain:minhash"
+    hidden = HIDDEN
+
+    def is_right(self, result, hashes, bounds, a, b):
+        told = f"{len(bounds) - 1} documents of {np.diff(bounds).tolist()[:8]} shingles, {len(a)} hashes"
+        want = signatures_of(hashes, bounds, a, b)
+        expect.that(
+            isinstance(result, dict) and result.get("shape") == list(want.shape),
+            f"{told}: got {expect.show(result.get('shape', result) if isinstance(result, dict) else result)}, "
+            f"expected signatures of shape {list(want.shape)}: a row a document, a column a hash function",
+        )
+        got = np.array(array_of(result, what="the signatures")).reshape(want.shape)
+        if not np.array_equal(got, want):
+            words = self.mistake(got, want, hashes, bounds, a, b)
+            expect.that(
+                False, f"{told}: {int((got != want).sum())} of {want.size} places differ{words}"
+            )
+        expect.that(
+            result["dtype"] == "uint32", f"signatures of {result['dtype']}, expected uint32"
+        )
+
+    def mistake(self, got, want, hashes, bounds, a, b):
+        empty = np.diff(bounds) == 0
+        if np.array_equal(got[~empty], want[~empty]):
+            return (
+                f": those of documents without shingles, where 2^32 - 1 belongs (got {got[empty][0][0]}). "
+                "`np.minimum.reduceat` gives such a document its neighbour's value"
+            )
+        others = [
+            (signatures_of(hashes, bounds, a, b, np.max), "those are the largest values"),
+            (signatures_of(hashes, bounds, b, a), "a and b are exchanged: h = a x + b"),
+            (signatures_of(hashes, bounds, a, 0 * b), "b is not added"),
+            (self.of_one_function(hashes, bounds, a, b), "those are the smallest values of one hash function: each of the K has its own"),
+            (self.of_smallest(hashes, bounds, a, b), "in every function the page's smallest shingle has won. Put all shingles through each function, take the result mod 2^32 (uint32 does), and then the smallest"),
+            (signatures_of(hashes, np.array([*bounds[:-1], bounds[-1] - 1]), a, b) if bounds[-1] - 1 >= bounds[-2] else want - 1, "the last document's last shingle is missing"),
+        ]  # fmt: skip
+        live = ~empty
+        for other, words in others:
+            if np.array_equal(got[live], other[live]):
+                return f": {words}"
+        if (got > EMPTY).any() or (got < 0).any():
+            return ": some are no numbers of 32 bits: a x + b is taken mod 2^32, which uint32 arrays do by themselves"
+        return ""
+
+    def of_one_function(self, hashes, bounds, a, b):
+        values = permuted(hashes, a[:1], b[:1])[:, 0]
+        rows = []
+        for start, stop in pairwise(bounds):
+            own = np.unique(values[start:stop])[: len(a)]
+            rows.append([*own.tolist(), *[EMPTY] * (len(a) - len(own))])
+        return np.array(rows, dtype=np.int64).reshape(-1, len(a))
+
+    def of_smallest(self, hashes, bounds, a, b):
+        rows = [
+            permuted(hashes[i:j].min()[None], a, b)[0] if j > i else np.full(len(a), EMPTY)
+            for i, j in pairwise(bounds)
+        ]
+        return np.array(rows, dtype=np.int64).reshape(-1, len(a))
+
+    def compare(self, submission, cases):
+        got = submission.run(probes.in_a_row, cases)
+        for case, call in zip(cases, got):
+            self.is_right(call["out"], *case)
+        left_alone(got, cases, ["hashes", "bounds", "a", "b"])
+
+    @check(points=1, title="of each hash function the smallest value over the document's shingles")
+    def test_values(self, submission):
+        shapes = [([5, 9, 4], 7), ([12], 16), ([1, 1, 30, 2], 3), ([6] * 9, 1)]
+        self.compare(submission, [(*drawn_hashes(s), *permutations(k)) for s, k in shapes])
+
+    @check(points=1, title="documents without shingles, first, in the middle, last, and alone")
+    def test_empty(self, submission):
+        shapes = [([0, 4, 3], 5), ([4, 0, 0, 3], 6), ([5, 2, 0], 4), ([0], 3), ([0, 0, 6, 0], 2)]
+        with expect.because(
+            {
+                "index": "bounds[i] of a last empty document lies behind the end: leave such documents out, they have 2^32 - 1"
+            }
+        ):
+            self.compare(submission, [(*drawn_hashes(s), *permutations(k)) for s, k in shapes])  # fmt: skip
+
+    @check(points=6, title="K passes over the shingles: no array of K times S numbers is held")
+    def test_memory(self, submission):
+        sizes = [random.randint(100, 500) for _ in range(200)]
+        case = (*drawn_hashes(sizes), *permutations(64))
+        (got,) = submission.run(probes.peak_of, [case])
+        self.is_right(got["out"], *case)
+        count = sum(sizes)
+        expect.that(
+            held_at_once(got) < 64 * count * 4 / 3,
+            f"{got['peak'] / 1e6:.1f} MB were held at once for {count:,} shingles of 4 bytes and 64 hash functions: "
+            f"all values of all functions are {64 * count * 4 / 1e6:.1f} MB. Go through the functions one by one, and "
+            "keep of each the smallest values",
+        )
+
+
+# --- 3: bands
+
+
+class TestCandidatePairs(Exercise):
+    """Bands: who meets whom"""
+
+    name = "candidate_pairs"
+    reference = "minitrain.data.plain:candidate_pairs"
+    hidden = HIDDEN
+
+    def draw(self, count, bands, rows, over=0):
+        """Signatures of which no two agree anywhere."""
+        places = bands * rows + over
+        drawn = np.random.permutation(count * places * 3)[: count * places]
+        return drawn.reshape(count, places).astype(np.uint32)
+
+    def same(self, signatures, i, j, band, rows):
+        """j agrees with i in this band."""
+        own = slice(band * rows, (band + 1) * rows)
+        signatures[j, own] = signatures[i, own]
+
+    def pairs_of(self, result, told):
+        """As tuples of two."""
+        if isinstance(result, dict) and "values" in result:
+            result = result["values"]
+        is_list = isinstance(result, (list, tuple))
+        pairs = result if is_list else [None]
+        good = all(isinstance(p, (list, tuple)) and len(p) == 2 for p in pairs)
+        expect.that(
+            good, f"{told}: got {expect.show(result)}: return pairs (i, j) of documents' numbers"
+        )
+        expect.that(
+            all(isinstance(x, int) for p in pairs for x in p),
+            f"{told}: the numbers of documents are integers, got {expect.show(result)}",
+        )
+        return [tuple(p) for p in pairs]
+
+    def is_right(self, result, signatures, bands, rows, told):
+        pairs = self.pairs_of(result, told)
+        wrong = [(i, j) for i, j in pairs if not i < j]
+        expect.that(
+            not wrong, f"{told}: the pair {wrong[:1]} is not i < j: a document does not meet itself"
+        )
+        agree = self.agreement(signatures, bands, rows)
+        chance = [pair for pair in pairs if pair not in agree]
+        if chance:
+            i, j = chance[0]
+            expect.that(
+                False,
+                f"{told}: documents {i} and {j} meet, but {self.why(signatures, i, j, bands, rows)}",
+            )
+        got = firsts(pairs, len(signatures))
+        want = firsts(agree, len(signatures))
+        missed = [n for n in range(len(signatures)) if got[n] != want[n]]
+        if missed:
+            n = missed[0]
+            other = next(pair for pair in sorted(agree) if n in pair)
+            band = agree[other]
+            expect.that(
+                False,
+                f"{told}: documents {other[0]} and {other[1]} agree in the whole of band {band}, and no pair brings them together",
+            )
+        return pairs  # fmt: skip
+
+    def agreement(self, signatures, bands, rows):
+        """{(i, j): a band in which both agree}, of documents with shingles."""
+        found = {}
+        live = [n for n in range(len(signatures)) if (signatures[n] != EMPTY).any()]
+        for band in range(bands):
+            own = {}
+            for n in live:
+                key = tuple(signatures[n, band * rows : (band + 1) * rows].tolist())
+                for i in own.setdefault(key, []):
+                    found.setdefault((i, n), band)
+                own[key].append(n)
+        return found
+
+    def why(self, signatures, i, j, bands, rows):
+        one, other = signatures[i], signatures[j]
+        if (one == EMPTY).all() or (other == EMPTY).all():
+            return "one has no shingle (2^32 - 1 in every place): it is like no other"
+        keys = [
+            {tuple(x[b * rows : (b + 1) * rows].tolist()): b for b in range(bands)}
+            for x in (one, other)
+        ]
+        if set(keys[0]) & set(keys[1]):
+            return "what agrees is one band of the first and *another* band of the second: each band has buckets of its own"
+        used = bands * rows
+        if (one[:used] == other[:used]).any():
+            return "they agree in single hashes, and in no whole band"
+        if (one[used:] == other[used:]).any():
+            return f"they agree only behind the first {used} hashes, which no band has"
+        return "they agree in no band"
+
+    @check(points=1, title="two documents meet where a whole band agrees, and only there")
+    def test_bands(self, submission):
+        cases = []
+        for count, bands, rows, over in ((9, 4, 3, 0), (12, 3, 5, 4), (8, 6, 1, 0), (7, 1, 4, 2)):
+            s = self.draw(count, bands, rows, over)
+            self.same(s, 1, 4, random.randrange(bands), rows)
+            self.same(s, 4, 6, random.randrange(bands), rows)
+            if rows > 1:  # all but the last of each band
+                for band in range(bands):
+                    s[3, band * rows : (band + 1) * rows - 1] = s[
+                        2, band * rows : (band + 1) * rows - 1
+                    ]
+            if bands > 1:  # band 0 of one is band 1 of the other
+                s[5, rows : 2 * rows] = s[0, :rows]
+            if over:
+                s[2, -over:] = s[0, -over:]
+            cases.append((s, bands, rows))
+        got = submission.run(probes.in_a_row, cases)
+        for case, call in zip(cases, got):
+            self.is_right(
+                call["out"], *case, f"{len(case[0])} documents, {case[1]} bands of {case[2]} rows"
+            )
+        left_alone(got, cases, ["signatures"])
+
+    @check(points=1, title="documents without shingles meet nobody, and no pair comes twice")
+    def test_empty(self, submission):
+        s = self.draw(10, 3, 4)
+        s[[1, 4, 8]] = EMPTY
+        self.same(s, 0, 5, 0, 4)
+        self.same(s, 0, 5, 2, 4)
+        part = self.draw(6, 2, 3)  # one band of 2^32 - 1 is a band like another
+        part[2, :3] = part[5, :3] = EMPTY
+        cases = [(s, 3, 4), (part, 2, 3), (self.draw(5, 2, 2), 2, 2), (self.draw(1, 2, 2), 2, 2)]
+        got = submission.run(probes.in_a_row, cases)
+        for case, call in zip(cases, got):
+            told = f"{len(case[0])} documents, some without shingles"
+            pairs = self.is_right(call["out"], *case, told)
+            expect.that(
+                len(set(pairs)) == len(pairs),
+                f"{told}: {pairs}: a pair that meets in two bands comes once",
+            )
+
+    @check(
+        points=6, title="no two documents are compared: buckets, and n - 1 pairs for a heap of n"
+    )
+    def test_cost(self, submission):
+        heap = self.draw(300, 2, 4)
+        heap[20:220] = heap[20]
+        calls = [(heap, 2, 4)]
+        for count in (500, 4000):
+            s = self.draw(count, 8, 4)
+            s[1::50] = s[::50]
+            calls.append((s, 8, 4))
+        hint = {
+            (
+                "timeout",
+                "memory",
+            ): "every document is compared with every other: put each band of each document into a bucket (a dict), once"
+        }
+        with expect.because(hint):  # fmt: skip
+            got = submission.run(probes.cost_of, calls, timeout=6)
+        pairs = self.is_right(got[0]["out"], heap, 2, 4, "a heap of 200 equal documents")
+        expect.that(
+            len(pairs) <= 199 * 2,
+            f"200 equal documents gave {len(pairs):,} pairs: 199 have the same union. Pair each with the *first* of "
+            "its bucket",
+        )
+        for (s, *split), call in zip(calls[1:], got[1:]):
+            self.is_right(call["out"], s, *split, f"{len(s):,} documents")
+        expect.that(
+            not is_quadratic(got[1], got[2]),
+            f"500 documents took {got[1]['seconds']:.2f} s, eight times as many {got[2]['seconds']:.2f} s: every "
+            "document is compared with every other. Put each band into a bucket (a dict), once",
+        )
+
+
+def firsts(pairs, count):
+    """The first of each one's cluster."""
+    parent = list(range(count))
+
+    def root(n):
+        while parent[n] != n:
+            parent[n] = parent[parent[n]]
+            n = parent[n]
+        return n
+
+    for i, j in pairs:
+        low, high = sorted((root(i), root(j)))
+        parent[high] = low
+    return [root(n) for n in range(count)]
+
+
+# --- 4: clusters
+
+
+class TestClusters(Exercise):
+    """The union of pairs"""
+
+    name = "clusters"
+    reference = "minitrain.data.plain:clusters"
+    hidden = HIDDEN
+
+    def compare(self, submission, cases, timeout=None):
+        hint = {
+            "recursion": "a chain is longer than Python's stack: follow parents in a loop",
+            "RecursionError": "a chain is longer than Python's stack: follow parents in a loop",
+            ("timeout", "memory"): "a long chain takes too long: each pair joins two roots, and the way to a root is cut short as it is walked",
+            ("networkx", "scipy"): "ready-made unions are not the exercise",
+        }  # fmt: skip
+        with expect.because(hint):
+            got = submission.run(probes.as_union, cases, timeout=timeout)
+        expect.that(
+            not got["ready"], f"{got['ready'][:1]} was imported: ready-made unions are not here"
+        )
+        for (pairs, count), call in zip(cases, got["calls"]):
+            self.is_right(call, list(pairs), count)
+        return got["calls"]
+
+    def is_right(self, call, pairs, count):
+        told = f"pairs {pairs if len(pairs) < 9 else f'({len(pairs):,} of them)'} of {count:,} documents"
+        got, want = call["out"], firsts(pairs, count)
+        if isinstance(got, dict) and "values" in got:
+            got = got["values"]
+        expect.that(
+            isinstance(got, (list, tuple)) and len(got) == count,
+            f"{told}: got {expect.show(got)}, expected {count:,} numbers",
+        )
+        got = list(got)
+        if got == want:
+            return
+        at = next(n for n in range(count) if got[n] != want[n])
+        words = f"document {at} has first {got[at]!r}, expected {want[at]}"
+        if call["begun"] > 1:
+            words += f". The pairs were gone through {call['begun']} times, and come once, as from a file"
+        elif self.same_groups(got, want):
+            words += ": the groups are right, but each is named by its *first* document, the lowest number"
+        elif got == self.one_step(pairs, count):
+            words += ": a ~ b and b ~ c make one cluster, though a and c never met. Join the *roots* of both, not the documents"
+        elif len(set(got)) > len(set(want)):
+            words += f": {len(set(got)):,} clusters, expected {len(set(want)):,}. Two clusters that a later pair joins become one, as wholes"
+        expect.that(False, f"{told}: {words}")
+
+    def same_groups(self, got, want):
+        try:
+            return len(set(zip(got, want))) == len(set(got)) == len(set(want))
+        except TypeError:
+            return False
+
+    def one_step(self, pairs, count):
+        parent = list(range(count))
+        for i, j in pairs:
+            low, high = sorted((i, j))
+            parent[high] = min(parent[high], low)
+        return parent
+
+    def drawn(self, count, edges):
+        return [tuple(random.sample(range(count), 2)) for _ in range(edges)]
+
+    @check(points=1, title="a ~ b and b ~ c make one cluster, named by its first document")
+    def test_groups(self, submission):
+        cases = [
+            ([(0, 3), (3, 7), (2, 5)], 8),
+            ([(2, 3), (0, 1), (1, 2)], 5),
+            ([(1, 4), (4, 5), (0, 5)], 6),
+            *((self.drawn(n, e), n) for n, e in ((12, 7), (30, 20), (30, 45), (9, 3))),
+        ]
+        self.compare(submission, cases)
+
+    @check(points=1, title="pairs in any order, turned, repeated, of one document, or none")
+    def test_order(self, submission):
+        pairs = [(5, 2), (2, 5), (4, 4), (7, 5), (1, 0), (5, 2)]
+        shuffled = random.sample(pairs, len(pairs))
+        self.compare(submission, [(pairs, 8), (shuffled, 8), ([], 4), ([], 0), ([(0, 0)], 1)])
+
+    @check(points=5, title="each pair is read once, and long chains cost no more than short ones")
+    def test_chains(self, submission):
+        def backward(n):
+            return [*((i, i + 1) for i in reversed(range(n - 1))), (0, n - 1)]
+
+        cases = [(backward(750), 750), (backward(6000), 6000)]
+        forward = [(i, i + 1) for i in range(2500)]
+        twos = [(i, i + half) for half in (1, 2, 4, 8, 16) for i in range(0, 64, 2 * half)]
+        got = self.compare(
+            submission, [*cases, (forward, 2501), (random.sample(twos, len(twos)), 64)], 6
+        )
+        expect.that(
+            not is_quadratic(*got[:2]),
+            f"a chain of 750 took {got[0]['seconds']:.2f} s, one of 6,000 {got[1]['seconds']:.2f} s: every pair, or "
+            "every document, goes through all others. Keep a parent for each, and cut the way to the root short",
+        )
+
+
+# --- 5: the suffix array
+
+
+def sorted_suffixes(symbols):
+    symbols = list(symbols)
+    return sorted(range(len(symbols)), key=lambda start: symbols[start:])
+
+
+class TestSuffixArray(Exercise):
+    """All suffixes in order"""
+
+    name = "suffix_array"
+    reference = "minitrain.data.plain:suffix_array"
+    hidden = HIDDEN
+
+    def is_right(self, result, symbols, want=None):
+        symbols = symbols.tolist()
+        told = f"{symbols if len(symbols) < 13 else f'{len(symbols):,} symbols'}"
+        want = sorted_suffixes(symbols) if want is None else want
+        got = array_of(result, what=f"the suffix array of {told}")
+        expect.that(
+            result["dtype"].startswith("int") or not symbols,
+            f"places are integers, got {result['dtype']}",
+        )
+        if got == want:
+            return
+        expect.that(
+            sorted(got) == list(range(len(symbols))),
+            f"{told}: got {expect.show(got)}: each of the {len(symbols):,} suffixes comes once",
+        )
+        at = next(n for n in range(len(want)) if got[n] != want[n])
+        words = f"at place {at} stands suffix {got[at]}, expected {want[at]}"
+        size, ranks = len(symbols), [0] * len(symbols)
+        for place, start in enumerate(want):
+            ranks[start] = place
+        if got == ranks:
+            words += ": those are the ranks of the suffixes, the inverse: expected is where the suffixes begin, in order"
+        elif got == want[::-1] and len(set(symbols)) > 1:
+            words += ": that is the order from the largest to the smallest"
+        elif got == sorted(range(size), key=lambda i: [*symbols[i:], max(symbols) + 1]):
+            words += ": a suffix that ends sorts *before* a longer one that begins with it"
+        else:
+            first = next(
+                (k for k in (1, 2, 4, 8, 16) if got == sorted(range(size), key=lambda i: symbols[i : i + k])),
+                0,
+            )  # fmt: skip
+            if first:
+                words += f": that is the order of the first {first} symbols. Go on doubling until no two ranks are equal"
+            elif got == sorted(range(size), key=lambda i: [*symbols[i:], *[min(symbols)] * size]):
+                words += ": behind the end lies nothing, which sorts before every symbol, 0 too"
+        expect.that(False, f"{told}: {words}")
+
+    def compare(self, submission, texts):
+        calls = [(text,) for text in texts]
+        hint = {
+            "timeout": "if it never ends: two suffixes keep one rank for ever unless what lies behind the end of the text is lower "
+            "than every symbol, 0 too",
+            (
+                "zero-size",
+                "out of bounds",
+                "empty",
+            ): "a text of no symbol has the empty suffix array",
+        }
+        with expect.because(hint):
+            got = submission.run(probes.in_a_row, calls, timeout=3)
+        for text, call in zip(texts, got):
+            self.is_right(call["out"], text)
+        left_alone(got, calls, ["symbols"])
+
+    @check(points=1, title="equals the sorted suffixes, of few symbols and of many")
+    def test_sorted(self, submission):
+        sizes = [(6, 3), (40, 2), (200, 4), (90, 50_000), (300, 2)]
+        texts = [np.random.randint(0, k, n) for n, k in sizes]
+        word = np.frombuffer(b"mississippi", np.uint8)
+        self.compare(submission, [word, *texts])
+
+    @check(points=1, title="nothing, one symbol, all equal, a period, symbol 0 at the end")
+    def test_edges(self, submission):
+        period = np.tile(np.random.randint(0, 3, 5), 9)[: random.randint(31, 44)]
+        zeros = np.concatenate((np.random.randint(0, 2, 12), np.zeros(random.randint(2, 6), int)))
+        texts = [np.zeros(0, np.int64), np.array([7]), np.full(33, 4), period, zeros]
+        self.compare(submission, texts)
+
+    @check(points=6, title="long repeats cost a few rounds more, and no suffix is written out")
+    def test_long(self, submission):
+        small, large = 1000, 8000
+        periodic = np.tile(np.random.randint(0, 9, 500), 8)
+        texts = [np.full(small, 3), np.full(large, 3), periodic]
+        wants = [list(range(small))[::-1], list(range(large))[::-1], None]
+        words = "each round sorts by twice as many symbols as the one before: 2, 4, 8, …, so that {} rounds are enough here"
+        hint = {
+            ("timeout", "memory"): "suffixes are compared as a whole: " + words.format(13),
+        }
+        with expect.because(hint):
+            got = submission.run(probes.cost_of, [(text,) for text in texts], timeout=6)
+            peaks = submission.run(probes.peak_of, [(texts[1],)], timeout=6)
+        for text, want, call in zip(texts, wants, got):
+            self.is_right(call["out"], text, want)
+        expect.that(
+            held_at_once(peaks[0]) < 600 * large + 2**20,
+            f"{peaks[0]['peak'] / 1e6:.0f} MB were held at once for {large:,} symbols: suffixes were written out, n of up to "
+            f"n symbols. Hold a rank for each, {words.format(13)}",
+        )
+        expect.that(
+            not is_quadratic(*got[:2]),
+            f"{small:,} equal symbols took {got[0]['seconds']:.2f} s, {large:,} {got[1]['seconds']:.2f} s: {words.format(13)}",
+        )
+
+
+# --- 6: the mixture
+
+
+def tempered(sizes, temperature):
+    logs = [math.log(size / max(sizes)) / temperature for size in sizes]
+    values = [math.exp(x) for x in logs]
+    return [value / sum(values) for value in values]
+
+
+def filled(sizes, temperature, budget, most):
+    """Tempered weights, capped; what is over goes to the others, as often as it must."""
+    base = tempered(sizes, temperature)
+    caps = [most * size / budget for size in sizes]
+    fixed: set[int] = set()
+    while True:
+        left = 1 - sum(caps[i] for i in fixed)
+        free = [i for i in range(len(sizes)) if i not in fixed]
+        total = sum(base[i] for i in free)
+        weights = [caps[i] if i in fixed else left * base[i] / total for i in range(len(sizes))]
+        over = {i for i in free if weights[i] > caps[i] * (1 + 1e-12)}
+        if not over:
+            return weights
+        fixed |= over
+
+
+def numbers(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+class TestMixtureWeights(Exercise):
+    """Weights of several sources"""
+
+    name = "mixture_weights"
+    reference = "minitrain.data.plain:mixture_weights"
+    hidden = HIDDEN
+
+    def compare(self, submission, cases):
+        got = submission.run(probes.in_a_row, cases)
+        for case, call in zip(cases, got):
+            self.is_right(call["out"], *case)
+        left_alone(got, cases, ["sizes"])
+
+    def is_right(self, got, sizes, temperature, budget, most=4.0):
+        told = (
+            f"sizes {', '.join(f'{s:.3g}' for s in sizes)}, temperature {temperature:g}, {budget:.3g} tokens, "
+            f"at most {most:g} passes"
+        )
+        if isinstance(got, dict) and "values" in got:
+            got = got["values"]
+        if isinstance(got, torch.Tensor):
+            got = got.tolist()
+        want, base = filled(sizes, temperature, budget, most), tempered(sizes, temperature)
+        caps = [most * size / budget for size in sizes]
+        clipped = [min(w, c) for w, c in zip(base, caps)]
+        is_list = isinstance(got, (list, tuple)) and all(isinstance(w, (int, float)) for w in got)
+        expect.that(is_list, f"got {expect.show(got)}, expected {len(sizes)} weights ({told})")
+        expect.equal(numbers(got), numbers(want), tol=1e-9, what=f"weights ({told})", hints=[
+            *((numbers(w), words) for w, words in self.without_cap(sizes, temperature, budget)),
+            (numbers(base), f"a source is read more than {most:g} times: its weight is at most {most:g} · size / budget"),
+            (numbers(clipped), "those do not sum to 1: what a capped source gives up goes to the others"),
+            (numbers([w / sum(clipped) for w in clipped]), "clipped, and then all divided by their sum: that lifts the capped ones above their cap again. Share among the others only"),
+            (numbers(self.one_round(base, caps)), "what the capped sources gave up has lifted another one above *its* cap: look again until none is"),
+            (numbers(self.spread_evenly(base, caps)), "what is over is shared in proportion to the others' tempered weights, not evenly"),
+        ])  # fmt: skip
+
+    def without_cap(self, sizes, temperature, budget):
+        wrong = []
+        powers = [
+            (
+                temperature,
+                "that is size^T: the exponent is 1 / T, so that a high temperature makes sources alike",
+            )
+        ]
+        for exponent, words in powers:
+            if temperature not in (1, math.inf) and temperature * math.log(max(sizes)) < 600:
+                values = [(s / max(sizes)) ** exponent for s in sizes]
+                wrong.append(([v / sum(values) for v in values], words))
+        shares = [math.exp(s / sum(sizes) / temperature) for s in sizes]
+        wrong.append(
+            ([s / sum(shares) for s in shares], "that is a softmax of the sizes: p ~ size^(1/T)")
+        )
+        if temperature != 1:
+            wrong.append(
+                (
+                    [s / sum(sizes) for s in sizes],
+                    "that is proportional to the sizes: the temperature is not used",
+                )
+            )
+        return wrong  # fmt: skip
+
+    def one_round(self, base, caps):
+        over = [i for i in range(len(base)) if base[i] > caps[i]]
+        left = 1 - sum(caps[i] for i in over)
+        total = sum(w for i, w in enumerate(base) if i not in over)
+        if not total:
+            return []
+        return [caps[i] if i in over else left * w / total for i, w in enumerate(base)]
+
+    def spread_evenly(self, base, caps):
+        over = [i for i in range(len(base)) if base[i] > caps[i]]
+        if not over or len(over) == len(base):
+            return []
+        spare = sum(base[i] - caps[i] for i in over) / (len(base) - len(over))
+        return [caps[i] if i in over else w + spare for i, w in enumerate(base)]
+
+    @check(points=2, title="size to the power 1/T, from 1 to infinity, of sizes of any order")
+    def test_temperature(self, submission):
+        sizes = [random.uniform(1, 9) * 10**k for k in (9, 10, 11)]
+        huge = [random.uniform(1, 9) * 10**k for k in (12, 13)]
+        cases = [(sizes, t, 1e6) for t in (1.0, 2.0, 5.0, math.inf, 0.5)]
+        with expect.because(
+            {
+                "OverflowError": "size^(1/T) is too large for a float: divide the sizes by the largest first"
+            }
+        ):
+            self.compare(submission, [*cases, (huge, 0.04, 1e6), ([7.0], 2.0, 3.0)])  # fmt: skip
+
+    @check(
+        points=3, title="no source is read more than `most_passes` times; the others take its share"
+    )
+    def test_cap(self, submission):
+        x = random.uniform(0.8, 1.2)
+        cases = [
+            ([1e9 * x, 1e11, 2e11], 5.0, 1e11, 4.0),
+            ([1e8, 1e9 * x, 1e12], math.inf, 1e12, 4.0),
+            # the first is capped, and only what it gives up lifts the second above its cap
+            ([1.0, 26.0 * x, 1000.0], math.inf, 300.0, 4.0),
+            ([10.0, 50.0, 55.0 * x], 1.0, 100.0 * x, 1.0),
+            ([1e9, 2e9, 4e9, 3e12], 3.0, 2e12, 2.0),
+        ]
+        self.compare(submission, cases)
+
+    @check(
+        points=1, title="a budget of exactly so many passes is met, a larger one is a ValueError"
+    )
+    def test_budget(self, submission):
+        sizes = [float(random.randint(2, 9)) for _ in range(3)]
+        calls = [(sizes, 2.0, 4 * sum(sizes) * 1.01), (sizes, 1.0, 2 * sum(sizes) + 1, 2.0)]
+        for call, got in zip(calls, submission.run(probes.refused, calls)):
+            expect.that(
+                got["error"] == "ValueError",
+                f"{call[2]:g} tokens of sources of {sizes}: {got['error'] or expect.show(got['out'])}, and no weights can "
+                f"keep to {call[3] if len(call) > 3 else 4:g} passes: raise a ValueError that says so",
+            )
+        self.compare(submission, [(sizes, 3.0, 4.0 * sum(sizes)), (sizes, 1.0, sum(sizes), 1.0)])
+
+
+# --- 7: packing
+
+
+def laid_out(rows, length, end):
+    shape = (len(rows), length)
+    tokens, targets = torch.full(shape, end), torch.full(shape, -100)
+    positions, owners = torch.zeros(shape, dtype=torch.int64), torch.full(shape, -1)
+    for n, row in enumerate(rows):
+        at = 0
+        for owner, document in enumerate(row):
+            for place, (token, target) in enumerate(zip([end, *document], [*document, end])):
+                tokens[n, at], targets[n, at] = token, target
+                positions[n, at], owners[n, at] = place, owner
+                at += 1
+        positions[n, at:] = torch.arange(length - at)
+    causal = torch.ones(length, length).tril().bool()
+    mask = (owners[:, :, None] == owners[:, None, :]) & causal
+    return tokens, targets, positions, mask, owners
+
+
+class TestLayOut(Exercise):
+    """Whole documents in rows, and their mask"""
+
+    name = "lay_out"
+    reference = "minitrain.data.plain:lay_out"
+    hidden = HIDDEN
+
+    def draw(self, length, sizes, end=None):
+        """sizes: of each row's documents, without the end."""
+        end = random.randint(0, 9) if end is None else end
+        ids = range(10, 60)
+        rows = [[random.choices(ids, k=size) for size in row] for row in sizes]
+        return rows, length, end
+
+    def parts(self, submission, cases):
+        got = submission.run(probes.in_a_row, cases)
+        for case, call in zip(cases, got):
+            told = f"{len(case[0])} rows of {case[1]}"
+            expect.that(
+                isinstance(call["out"], (tuple, list)) and len(call["out"]) == 4,
+                f"{told}: got {expect.show(call['out'])}: return tokens, targets, positions, mask",
+            )
+        left_alone(got, cases, ["rows"])
+        return [call["out"] for call in got]
+
+    def usual(self):
+        return [
+            self.draw(10, [[3, 4], [2, 1, 0], [9]]),
+            self.draw(7, [[6], [1, 1, 1]]),
+            self.draw(12, [[2, 3]]),
+        ]
+
+    def told(self, case):
+        rows, length, end = case
+        return f"documents of {[[len(d) for d in row] for row in rows]} tokens, rows of {length}, end {end}"
+
+    @check(points=2, title="tokens and targets: each token asked for once, the end too")
+    def test_targets(self, submission):
+        cases = self.usual()
+        for case, (tokens, targets, *_) in zip(cases, self.parts(submission, cases)):
+            rows, _, end = case
+            want_tokens, want_targets, _, _, owners = laid_out(*case)
+            plain_tokens = torch.where(owners >= 0, want_targets, end)
+            expect.equal(tokens, want_tokens, what=f"tokens ({self.told(case)})", hints=[
+                (plain_tokens, "each document is read with the end *before* it: [end] t1 t2 …, and asked for t1 t2 … [end]"),
+                (torch.where(owners >= 0, want_tokens, 0), "padding holds the end token"),
+                (want_tokens.int(), "int64 is what an embedding wants"),
+            ])  # fmt: skip
+            shifted = torch.cat((want_tokens[:, 1:], torch.full((len(rows), 1), -100)), 1)
+            expect.equal(targets, want_targets, what=f"targets ({self.told(case)})", hints=[
+                (torch.where(owners >= 0, want_targets, end), "nothing is asked of padding: -100, which cross-entropy skips"),
+                (want_targets.where(want_targets != end, -100), "the end of each document is asked for too: it is a token, and in the floor"),
+                (want_tokens.where(owners >= 0, -100), "those are the tokens themselves: the target of a place is the *next* token"),
+                (want_tokens, "those are the tokens themselves: the target of a place is the *next* token"),
+                (shifted, "that is the row moved by one place: so the last place of a row has no target, and padding has one"),
+                (shifted.where(owners >= 0, -100), "that is the row moved by one place: the last place of a full row loses its target"),
+            ])  # fmt: skip
+
+    @check(points=1, title="positions begin at 0 with each document")
+    def test_positions(self, submission):
+        cases = self.usual()
+        for case, (_, _, positions, _) in zip(cases, self.parts(submission, cases)):
+            want = laid_out(*case)[2]
+            owners = laid_out(*case)[4]
+            row = torch.arange(case[1]).expand(want.shape)
+            self.near(positions, want, owners, f"positions ({self.told(case)})", [
+                (row, "those go on through the row: each document begins at 0"),
+                (row * (owners >= 0), "those go on through the row: each document begins at 0"),
+                (want + 1, "positions begin at 0, at the end token before a document"),
+            ])  # fmt: skip
+
+    def near(self, positions, want, owners, what, hints):
+        """Padding's positions are nobody's business."""
+        expect.that(
+            isinstance(positions, torch.Tensor) and positions.shape == want.shape,
+            f"{what}: got {expect.show(positions)}, expected a tensor of shape {tuple(want.shape)}",
+        )
+        live = owners >= 0
+        zero = lambda t: torch.where(live, t, 0)  # noqa: E731
+        expect.equal(zero(positions), zero(want), what=what, hints=[(zero(h), w) for h, w in hints])
+
+    @check(
+        points=3, title="the mask: a place looks at its own document, up to itself, and no further"
+    )
+    def test_mask(self, submission):
+        cases = self.usual()
+        for case, (*_, mask) in zip(cases, self.parts(submission, cases)):
+            self.is_mask(mask, case)
+
+    def is_mask(self, mask, case):
+        _, length, _ = case
+        _, _, _, want, owners = laid_out(*case)
+        what = f"the mask ({self.told(case)})"
+        expect.that(
+            isinstance(mask, torch.Tensor) and mask.shape == want.shape,
+            f"{what}: got {expect.show(mask)}, expected a tensor of shape {tuple(want.shape)}: (N, T, T), who looks at whom",
+        )
+        expect.that(
+            mask.dtype == torch.bool,
+            f"{what} is of {mask.dtype}, expected bool: True where a place may look",
+        )
+        live = owners >= 0
+        both = live[:, :, None]
+        got = mask & both
+        causal = torch.ones(length, length).tril().bool().expand_as(want)
+        same = owners[:, :, None] == owners[:, None, :]
+        expect.equal(got, want & both, what=what, hints=[
+            (causal & both, "that is causal alone: a document looks at those before it in the row"),
+            (same & both, "a place looks at what comes after it, which is what it is asked for: causal too"),
+            (~want & both, "that is turned round: True where a place *may* look"),
+            (want.mT & both, "that is mirrored: mask[n, t, s] says whether place t looks at place s, s ≤ t"),
+            (want & both & ~torch.eye(length, dtype=torch.bool), "a place looks at itself too"),
+            (causal & live[:, None, :] & both, "that is causal alone, without padding: a document looks at those before it in the row"),
+        ])  # fmt: skip
+        blind = ~mask.any(dim=2)
+        expect.that(
+            not blind.any(),
+            f"{what}: place {blind.nonzero()[0].tolist() if blind.any() else ''} looks at nothing, so that its softmax is "
+            "nan, which reaches all gradients. Let padding look at itself",
+        )
+        crossed = (mask & ~live[:, :, None] & live[:, None, :]).any()
+        expect.that(not crossed, f"{what}: padding looks into a document: keep it to itself")
+
+    @check(
+        points=2, title="empty documents, rows without any, full rows, and documents of one token"
+    )
+    def test_edges(self, submission):
+        cases = [
+            self.draw(5, [[0, 0], [4], []]),
+            self.draw(4, [[1, 1], [0, 2], [3]]),
+            self.draw(1, [[0], []]),
+            self.draw(6, [[5], [0, 0, 0, 0, 0, 0]], end=3),
+        ]
+        # the same document twice in a row: two documents
+        rows, *rest = self.draw(11, [[3]])
+        cases.append(([[rows[0][0], rows[0][0], []]], *rest))
+        for case, (tokens, targets, positions, mask) in zip(cases, self.parts(submission, cases)):
+            want = laid_out(*case)
+            told = self.told(case)
+            expect.equal(tokens, want[0], what=f"tokens ({told})")
+            expect.equal(targets, want[1], what=f"targets ({told})")
+            self.near(positions, want[2], want[4], f"positions ({told})", [])
+            self.is_mask(mask, case)
+
+
+# --- 8: the stream
+
+
+class TestStream(Exercise):
+    """Shuffled, split over ranks, resumed"""
+
+    name = "Stream"
+    reference = "minitrain.data.plain:Stream"
+    hidden = HIDDEN
+
+    def steps(self, epoch, told):
+        """Of an epoch's ranks the steps, each with all ranks' rows; as many on every rank."""
+        counts = [len(rank) for rank in epoch]
+        expect.that(
+            len(set(counts)) == 1,
+            f"{told}: the ranks make {counts} steps. A rank that has none left waits in vain for the others in an all-reduce: "
+            "where rows run out its last step may be empty",
+        )
+        return [[rank[step] for rank in epoch] for step in range(counts[0])]
+
+    def rows_of(self, epoch):
+        return [row for rank in epoch for step in rank for row in step]
+
+    def once(self, rows, count, told):
+        expect.that(
+            all(isinstance(row, int) for row in rows),
+            f"{told}: rows are integers, got {expect.show(rows[:3])}",
+        )
+        seen = sorted(rows)
+        missing = sorted(set(range(count)) - set(seen))
+        double = sorted({row for row in seen if seen.count(row) > 1})
+        expect.that(
+            seen == list(range(count)),
+            f"{told}: {len(missing)} of {count} rows never came{f' (row {missing[0]})' if missing else ''}, "
+            f"{len(double)} came more than once{f' (row {double[0]})' if double else ''}",
+        )
+
+    @check(
+        points=1, title="an epoch has every row once, shuffled, and each epoch and seed its own way"
+    )
+    def test_epochs(self, submission):
+        n = random.randint(40, 60)
+        seed = random.randrange(1000)
+        calls = [((n, 7, seed), 1, 3), ((n, 7, seed), 1, 2), ((n, 7, seed + 1), 1, 1)]
+        calls += [((5, 9, seed), 1, 1), ((24, 6, seed), 1, 2), ((1, 1, seed), 1, 2)]
+        got = submission.run(probes.epochs, calls)
+        for (arguments, ranks, _), epochs in zip(calls, got):
+            for number, epoch in enumerate(epochs):
+                told = f"{arguments[0]} rows in batches of {arguments[1]}, epoch {number}"
+                self.once(self.rows_of(epoch), arguments[0], told)
+                self.are_full(self.steps(epoch, told), arguments[0], arguments[1] * ranks, told)
+        first, second, third = (self.rows_of(epoch) for epoch in got[0])
+        expect.that(
+            first != sorted(first), f"the first epoch of {n} rows is not shuffled: {first[:6]} …"
+        )
+        expect.that(
+            first != second and second != third,
+            "all epochs have one order: draw it from the seed *and* the number of the epoch",
+        )
+        expect.that(
+            got[1] == got[0][:2], "the same arguments gave another order the second time: draw it from the seed alone"
+        )  # fmt: skip
+        other = self.rows_of(got[2][0])
+        expect.that(other != first, "another seed gives the same order")
+        expect.that(
+            second != other, "epoch 1 of one seed is epoch 0 of the next: seed + epoch is no pair. Seed a generator with both numbers"
+        )  # fmt: skip
+
+    def are_full(self, steps, count, size, told):
+        sizes = [sum(map(len, step)) for step in steps]
+        want = [min(size, count - start) for start in range(0, count, size)]
+        expect.that(
+            sizes == want,
+            f"{told}: the steps have {sizes} rows, expected {want}: all but the last are full",
+        )
+
+    @check(points=1, title="N ranks see, step by step, what one rank sees with N times the batch")
+    def test_ranks(self, submission):
+        seed, n = random.randrange(1000), random.randint(31, 47)
+        calls = [((n, 4 * 3, seed), 1, 2)]
+        calls += [((n, 12 // ranks, seed), ranks, 2) for ranks in (2, 3, 4)]
+        calls += [((3, 1, seed), 4, 1), ((9, 2, seed), 4, 1)]
+        got = submission.run(probes.epochs, calls)
+        whole = [[sorted(step[0]) for step in self.steps(epoch, "1 rank")] for epoch in got[0]]
+        for (arguments, ranks, _), epochs in zip(calls[1:], got[1:]):
+            for number, epoch in enumerate(epochs):
+                told = (
+                    f"{arguments[0]} rows, {ranks} ranks, batches of {arguments[1]}, epoch {number}"
+                )
+                steps = self.steps(epoch, told)
+                rows = self.rows_of(epoch)
+                if len(rows) == arguments[0] * ranks:
+                    expect.that(
+                        False,
+                        f"{told}: every rank has read all rows: each has its own part of a step",
+                    )
+                self.once(rows, arguments[0], told)
+                for step in steps:
+                    sizes = [len(rank) for rank in step]
+                    expect.that(
+                        max(sizes) <= arguments[1],
+                        f"{told}: a step gives the ranks {sizes} rows, at most {arguments[1]} each",
+                    )
+                    expect.that(
+                        max(sizes) - min(sizes) <= 1,
+                        f"{told}: a step gives the ranks {sizes} rows: share a last, smaller step evenly",
+                    )
+                if arguments[0] == n:
+                    joined = [sorted(chain(*step)) for step in steps]
+                    expect.that(
+                        joined == whole[number],
+                        f"{told}: its first step has rows {joined[0]}, one rank with a batch of 12 has {whole[number][0]}: cut "
+                        "the order into steps of batch · ranks rows first, then each step into ranks",
+                    )  # fmt: skip
+
+    @check(
+        points=5, title="resumed at any step, on as many ranks or others: the rows that are left"
+    )
+    def test_resume(self, submission):
+        seed, n = random.randrange(1000), random.randint(50, 60)
+        cases = [
+            (n, 4, 1, seed, random.randint(2, 9), 4, 1, 2),
+            (n, 4, 2, seed, random.randint(1, 5), 4, 2, 2),
+            (n, 3, 2, seed, random.randint(1, 6), 2, 4, 2),
+            (n, 5, 3, seed, random.randint(1, 2), 7, 1, 2),
+            (24, 4, 2, seed, 3, 4, 2, 2),  # the epoch's last step has been handed out
+            (24, 4, 1, seed, 8, 3, 2, 1),  # in the second epoch
+            (n, 4, 1, seed, 0, 4, 2, 1),
+        ]
+        fresh = submission.run(probes.epochs, [((case[0], 4, seed), 1, 4) for case in cases])
+        stopped = submission.run(probes.stopped, [case[:5] for case in cases])
+        # in another process, as after a crash: whatever is not in the state is gone
+        on = [(c[0], c[5], c[6], seed, c[7], s["state"]) for c, s in zip(cases, stopped)]
+        after = submission.run(probes.gone_on, on)
+        for case, order, *found in zip(cases, fresh, stopped, after):
+            self.goes_on(case, [self.rows_of(epoch) for epoch in order], *found)
+
+    def goes_on(self, case, order, got, after):
+        n, batch, ranks, _, stop, _, after_ranks, _ = case
+        told = f"{n} rows, stopped after {stop} steps on {ranks} ranks of {batch}, resumed on {after_ranks}"
+        expect.that(
+            got["kept"],
+            f"{told}: a state that was taken has changed when the stream went on: give a new dict each time",
+        )
+        expect.that(
+            got["alike"],
+            f"{told}: the ranks' states differ. Any one must do for all, since another number of ranks resumes from it",
+        )
+        done = [row for step in got["before"] for rank in step for row in rank]
+        epoch, consumed = divmod(len(done), n)
+        if consumed == 0 and epoch and not self.rows_of(after[0]):
+            epochs = after[1:]  # the rest of an epoch of which nothing is left
+        else:
+            epochs = after
+        for number, found in enumerate(epochs):
+            rows = self.rows_of(found)
+            left = order[epoch + number][consumed if number == 0 else 0 :]
+            if sorted(rows) == sorted(left):
+                continue
+            words = (
+                f"{told}: {len(rows)} rows came in the rest of epoch {epoch}, expected {len(left)}"
+            )
+            if number:
+                words = f"{told}: epoch {epoch + number} after it has {len(rows)} rows, expected {len(left)} in that epoch's own order"
+            elif sorted(rows) == sorted(order[epoch]):
+                words += ": the epoch began anew"
+            elif set(rows) & set(order[epoch][:consumed]):
+                words += f": {len(set(rows) & set(order[epoch][:consumed]))} of them had come before. Count the rows that *all* ranks have been given, a whole step at a time"
+            elif set(rows) < set(left):
+                words += f": {len(set(left) - set(rows))} rows are lost. A step counts when it has been handed out, not when it is read ahead"
+            expect.that(False, words)
+
+    @check(points=1, title="the state is a few numbers, and no generator of the process is used")
+    def test_state(self, submission):
+        seed = random.randrange(1000)
+        (got,) = submission.run(probes.stopped, [(30_000, 10, 2, seed, 3)])
+        (after,) = submission.run(probes.gone_on, [(30_000, 10, 2, seed, 1, got["state"])])
+        left = 30_000 - 3 * 2 * 10
+        expect.that(
+            len(self.rows_of(after[0])) == left,
+            f"resumed in another process from {got['state'][:80]}: {len(self.rows_of(after[0])):,} rows, expected {left:,}: "
+            "whatever is not in the state is gone",
+        )
+        expect.that(
+            len(got["state"]) <= 200,
+            f"of 30,000 rows the state has {len(got['state']):,} characters as JSON: the order is drawn again from (seed, epoch), "
+            "so that the epoch and how many rows were consumed are enough",
+        )
+        one, other = submission.run(probes.alone, (40, 6, 0, 1, seed), [1, 2])
+        expect.that(
+            one["steps"] == other["steps"],
+            "the order depends on the process's own random numbers: a rank that drew one number more would read other rows. Seed a generator of your own",
+        )
+        expect.that(
+            not (one["moved"] or other["moved"]),
+            "the process's own random numbers were moved: dropout after it would be another. Use a generator of your own, np.random.default_rng([seed, epoch])",
+        )  # fmt: skip
+
+
+# --- what was measured
+
+
+def by(table, *columns):
+    return {tuple(row[c] for c in columns) if len(columns) > 1 else row[columns[0]]: row for row in table}  # fmt: skip
+
+
+def found(rows, key):
+    """A row of the table by its key, or words that it is missing."""
+    expect.that(key in rows, f"the table has no row for {key}: it has {list(rows)[:12]}")
+    return rows[key]
+
+
+def noise(share, count):
+    """Three standard deviations of a share of so many, and two points."""
+    return 0.02 + 3 * math.sqrt(max(share * (1 - share), 1e-4) / max(count, 1))
+
+
+class TestFilters(Experiment):
+    """What the rules drop of prose and of planted rubbish"""
+
+    name = "filters"
+    rests_on = ("quality",)
+
+    @check(points=2, title="each planted kind is dropped by its own rule, prose is not")
+    def test_kinds(self, table):
+        rows = by(table, "kind")
+        prose_row = found(rows, "prose")
+        expect.that(
+            prose_row["dropped"] <= 0.05 * prose_row["pages"],
+            f"of {prose_row['pages']} pages of prose {prose_row['dropped']} were dropped",
+        )
+        own = {
+            "menu": "mostly_bullets", "teasers": "too_many_ellipses", "numbers": "words_without_letters",
+            "keywords": "no_stop_words", "addresses": "unusual_word_length", "stub": "too_few_words",
+        }  # fmt: skip
+        for kind, rule in own.items():
+            row = found(rows, kind)
+            expect.that(
+                row["dropped"] >= 0.95 * row["pages"] and row["reason"] == rule,
+                f"{kind}: {row['dropped']} of {row['pages']} dropped, mostly for {row['reason']}: expected {rule}",
+            )
+
+    @check(points=2, title="no rule sees that words are shuffled; the classifier does")
+    def test_salad(self, table):
+        row = found(by(table, "kind"), "shuffled")
+        expect.that(
+            row["dropped"] <= 0.1 * row["pages"],
+            f"{row['dropped']} of {row['pages']} shuffled pages dropped: the rules count words, and have the same to count",
+        )
+        expect.that(
+            row["classifier"] >= 0.9 and found(by(table, "kind"), "prose")["classifier"] <= 0.1,
+            f"the classifier drops {row['classifier']:.2f} of the shuffled pages and {by(table, 'kind')['prose']['classifier']:.2f} of prose",
+        )
+
+
+class TestDuplicates(Experiment):
+    """Planted duplicates against the S-curve"""
+
+    name = "duplicates"
+    rests_on = ("minhash", "candidate_pairs")
+
+    @check(points=3, title="found as often as the S-curve says, at every split and edit")
+    def test_curve(self, table):
+        rows = by(table, "rows", "edited")
+        for r, bands in ((2, 64), (4, 32), (8, 16), (16, 8)):
+            for edited in (0, 5, 15, 30):
+                row = found(rows, (r, edited))
+                told = f"{bands} bands of {r} rows, {edited}% of the words replaced"
+                expect.that(row["bands"] == bands, f"{told}: the table says {row['bands']} bands")
+                expect.that(
+                    abs(row["found"] - row["predicted"]) <= noise(row["predicted"], row["pairs"]),
+                    f"{told}: {row['found']:.3f} of {row['pairs']} pairs found, the S-curve says {row['predicted']:.3f}",
+                )
+
+    @check(
+        points=1, title="similarity falls with the edits, and exact hashing finds exact copies only"
+    )
+    def test_similarity(self, table):
+        rows = by(table, "rows", "edited")
+        means = [found(rows, (4, edited))["similarity"] for edited in (0, 5, 15, 30)]
+        expect.that(means[0] == 1, f"copies have similarity {means[0]}")
+        for edited, mean in zip((5, 15, 30), means[1:]):
+            kept = (1 - edited / 100) ** 5
+            want = kept / (2 - kept)
+            expect.that(
+                abs(mean - want) < 0.04,
+                f"{edited}% replaced: mean similarity {mean:.3f}; of shingles of 5 words {want:.3f} is expected",
+            )
+        exact = [found(rows, (4, edited))["exact"] for edited in (0, 5, 15, 30)]
+        expect.that(exact == [1, 0, 0, 0], f"exact hashing found {exact} of copies with 0, 5, 15, 30% replaced")  # fmt: skip
+
+
+class TestGroups(Experiment):
+    """Recall and precision of whole groups"""
+
+    name = "groups"
+    rests_on = ("minhash", "candidate_pairs", "clusters")
+
+    @check(points=2, title="more rows: fewer copies are found, and fewer strangers are joined")
+    def test_trade(self, table):
+        rows = by(table, "rows")
+        two, four, eight = (found(rows, r) for r in (2, 4, 8))
+        told = ", ".join(
+            f"{r['rows']} rows: recall {r['recall']:.3f}, precision {r['precision']:.3f}"
+            for r in (two, four, eight)
+        )
+        expect.that(two["recall"] >= four["recall"] > eight["recall"] >= 0.5, told)
+        expect.that(two["precision"] < 0.5 < four["precision"] and eight["precision"] > 0.99, told)
+        expect.that(two["kept"] < four["kept"] < eight["kept"] <= eight["texts"], told)
+
+
+class TestPassages(Experiment):
+    """A passage planted in pages that are otherwise unlike"""
+
+    name = "passages"
+    rests_on = ("suffix_array",)
+
+    @check(points=3, title="MinHash sees next to none of it, the suffix array finds every copy")
+    def test_found(self, table):
+        rows = by(table, "method")
+        near, suffix = found(rows, "MinHash"), found(rows, "suffix array")
+        expect.that(
+            near["pages_found"] <= 0.15 * near["pages_planted"],
+            f"MinHash joined {near['pages_found']} pages that share only a passage",
+        )
+        expect.that(
+            suffix["pages_found"] == suffix["pages_planted"] - 1,
+            f"the passage was cut in {suffix['pages_found']} of {suffix['pages_planted']} pages: expected in all but the first",
+        )
+        expect.that(
+            suffix["signs_cut"] >= suffix["signs_planted"] * (1 - 1 / suffix["pages_planted"]) - 1,
+            f"{suffix['signs_cut']} signs were cut of {suffix['signs_planted']} planted",
+        )
+
+
+class TestMixture(Experiment):
+    """Weights by temperature, and what is drawn by them"""
+
+    name = "mixture"
+    rests_on = ("mixture_weights",)
+
+    @check(points=2, title="drawn as often as the weights say; nothing read more than four times")
+    def test_drawn(self, table):
+        expect.that(len(table) >= 9, f"{len(table)} rows: three sources at three temperatures")
+        for row in table:
+            told = f"temperature {row['temperature']:g}, {row['source']}"
+            spread = 4 * math.sqrt(row["weight"] * (1 - row["weight"]) / row["samples"]) + 1e-3
+            expect.that(
+                abs(row["drawn"] - row["weight"]) < spread,
+                f"{told}: weight {row['weight']:.4f}, drawn {row['drawn']:.4f} of {row['samples']:,} samples",
+            )
+            expect.that(row["passes"] <= 4.001, f"{told}: {row['passes']:.2f} passes")
+        small = [row["weight"] for row in table if row["source"] == "small"]
+        expect.that(
+            small == sorted(small) and small[-1] > small[0],
+            f"the small source's weights are {small}: they rise with the temperature, up to its cap",
+        )
+
+
+class TestMemorised(Experiment):
+    """One budget of steps, with and without the copies"""
+
+    name = "memorised"
+    rests_on = ("minhash", "candidate_pairs", "clusters")
+
+    @check(
+        points=2, title="without copies the model ends nearer to the floor, on stories it never saw"
+    )
+    def test_held_out(self, table):
+        rows = by(table, "corpus", "copies")
+        dirty, clean = (found(rows, (name, 0))["above"] for name in ("as it was", "deduplicated"))
+        expect.that(
+            clean < dirty - 0.01,
+            f"held-out loss above the floor: {dirty:.3f} with copies, {clean:.3f} without",
+        )
+
+    @check(
+        points=3,
+        title="stories with many copies fall below their own floor, and once each they do not",
+    )
+    def test_below(self, table):
+        rows = by(table, "corpus", "copies")
+        counts = sorted({row["copies"] for row in table if row["copies"]})
+        expect.that(len(counts) >= 6, f"{counts}: six numbers of copies or more")
+        dirty = [found(rows, ("as it was", n))["above"] for n in counts]
+        clean = [found(rows, ("deduplicated", n))["above"] for n in counts]
+        expect.that(
+            dirty[-1] < 0 < dirty[0],
+            f"above their floor, with 1 to {counts[-1]} copies: {', '.join(f'{x:.2f}' for x in dirty)}. No model can beat "
+            "the floor but by heart",
+        )
+        expect.that(
+            min(clean) > -0.1 and dirty[-1] < min(clean) - 0.3,
+            f"deduplicated, the same stories: {', '.join(f'{x:.2f}' for x in clean)}: every one once, none by heart",
+        )
+
+
+class TestContamination(Experiment):
+    """A test set of which half had leaked"""
+
+    name = "contamination"
+    rests_on = ("clusters", "memorised")
+
+    @check(points=2, title="the leaked half flatters the model that read it, and no other")
+    def test_flattered(self, table):
+        rows = by(table, "corpus")
+        dirty, clean = found(rows, "as it was"), found(rows, "cleaned")
+        expect.that(
+            dirty["leaked"] < dirty["fresh"] - 0.02,
+            f"as it was: leaked half {dirty['leaked']:.3f}, fresh half {dirty['fresh']:.3f} above the floor",
+        )
+        gap = clean["fresh"] - clean["leaked"]
+        expect.that(
+            abs(gap) < 0.6 * (dirty["fresh"] - dirty["leaked"]),
+            f"cleaned: the halves differ by {gap:.3f}, as it was by {dirty['fresh'] - dirty['leaked']:.3f}",
+        )
+
+    @check(points=1, title="13 words in a row find every leaked story")
+    def test_found(self, table):
+        row = found(by(table, "corpus"), "as it was")
+        expect.that(
+            row["missed"] == 0, f"{row['missed']} of {row['planted']} leaked stories were missed"
+        )
+
+
+class TestLoader(Experiment):
+    """Tokens a second: what the loader gives, what the model eats"""
+
+    name = "loader"
+    rests_on = ("Stream",)
+
+    @check(points=2, title="rows that are packed beforehand outrun the model many times")
+    def test_appetite(self, table):
+        rows = {row["source"]: row["tokens_per_second"] for row in table}
+        for name in ("text, at each step", "packed rows", "token files", "the model"):
+            expect.that(name in rows and rows[name] > 0, f"there is no row '{name}'")
+        expect.that(
+            rows["packed rows"] > 2 * rows["the model"],
+            f"packed rows {rows['packed rows']:,.0f} tokens/s, the model eats {rows['the model']:,.0f}",
+        )
+
+
+# --- questions
+
+
+class TestSplit(Question):
+    """Bands and rows for pages of which 5% was replaced"""
+
+    name = "split"
+    rests_on = ("duplicates",)
+
+    @check(points=5, title="the most rows a band that still find 95% of them")
+    def test_value(self, value, records):
+        rows = expect.recorded(records, "duplicates")
+        five = {row["rows"]: row["found"] for row in rows if row["edited"] == 5}
+        enough = [r for r, share in five.items() if share >= 0.95]
+        expect.that(enough, "no split of your table finds 95% of them")
+        words = ""
+        if value in enough:
+            words = (
+                ": that finds enough, and so does one with more rows, which joins fewer strangers"
+            )
+        elif value in five:
+            words = f": that finds {five[value]:.2f} of them"
+        elif value in {row["bands"] for row in rows}:
+            words = ": that is a number of bands: rows are asked for"
+        expect.that(value == max(enough), f"got {value}{words or ': the answer is one of ' + str(sorted(five))}")  # fmt: skip
+
+
+class TestByHeart(Question):
+    """From how many copies on"""
+
+    name = "by_heart"
+    rests_on = ("memorised",)
+
+    @check(points=5, title="the smallest number of copies whose stories fall below their floor")
+    def test_value(self, value, records):
+        rows = expect.recorded(records, "memorised")
+        own = {
+            row["copies"]: row["above"]
+            for row in rows
+            if row["corpus"] == "as it was" and row["copies"]
+        }
+        below = [copies for copies, above in own.items() if above < 0]
+        expect.that(below, "no number of copies in your table falls below the floor")
+        words = ": the answer is a number of copies in the table"
+        if value in below:
+            words = ": those are below, and so are some with fewer copies"
+        elif value in own:
+            words = ": those are still above their floor"
+        expect.that(value == min(below), f"got {expect.show(value)}{words}")
+
+
+class TestFlattered(Question):
+    """What the leak is worth"""
+
+    name = "flattered"
+    rests_on = ("contamination",)
+
+    @check(points=5, title="by how many nats the whole test set reads better than its fresh half")
+    def test_value(self, value, records):
+        rows = by(expect.recorded(records, "contamination"), "corpus")
+        row = found(rows, "as it was")
+        fresh, leaked = row["fresh"], row["leaked"]
+        want = (fresh - leaked) / 2
+        tol = 0.005 + 0.02 * abs(want)
+        words = "the whole set's loss is the mean of its two halves"
+        if isinstance(value, (int, float)) and abs(value - 2 * want) <= tol:
+            words = "that is the difference of the halves: the whole set is half leaked, half fresh"
+        elif isinstance(value, (int, float)) and abs(value + want) <= tol:
+            words = "the sign: by how much is it *lower* than on the fresh half"
+        expect.that(
+            isinstance(value, (int, float)) and abs(value - want) <= tol, f"got {expect.show(value)}: {words}"
+        )  # fmt: skip
