@@ -6,4 +6,6 @@ parameters    what a request may ask for;  logits, sampler: how its tokens are d
 streaming     text from tokens as they come, and stop strings
 cache/        dense rows, pages that texts share, few bits, a ring
 engine/       requests come and go at any step: scheduler, runner, answers, metrics
+speculation/  drafts of any kind, verified exactly
+server/       OpenAI's interface over the engine;  load/: traffic for it, and what its users notice
 """
