@@ -8,4 +8,5 @@ cache/        dense rows, pages that texts share, few bits, a ring
 engine/       requests come and go at any step: scheduler, runner, answers, metrics
 speculation/  drafts of any kind, verified exactly
 server/       OpenAI's interface over the engine;  load/: traffic for it, and what its users notice
+disaggregated/  prompts read on other ranks than answers are told
 """
