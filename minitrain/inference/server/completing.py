@@ -64,7 +64,7 @@ class Completer:
             )
         added = [(p, each) for p in prompts for each in self._parameters(asked, p, default)]
         answers = await self._add(added)
-        told = form(self.name, self.language, [prompt for prompt, _ in added])
+        told = form(self.name, self.language, [prompt for prompt, _ in added], asked.n or 1)
         prompt_tokens = sum(len(prompt) for prompt in prompts)
         if asked.stream:
             events = self._events(answers, told, prompt_tokens, asked.include_usage)
