@@ -14,6 +14,7 @@ from minitrain.words import count_text, plural, seconds_text
 PERCENTILES = (50, 90, 99)
 LATE = 0.05  # seconds; a client that is later than this measures itself
 PANELS = {"first_token": "first token", "between_tokens": "between tokens", "total": "end to end"}
+SHORT = {"first_token": "TTFT", "between_tokens": "TBT", "total": "E2E"}
 Measured = list[tuple[float, Summary]]  # by rate
 
 
@@ -21,7 +22,8 @@ def report(asked: Asked, measured: Measured) -> None:
     title = f"{asked.url}, {plural(asked.requests, 'request')} at each rate, seed {asked.seed}"
     show_table((cells(rate, one) for rate, one in measured), title)
     say(
-        "Milliseconds: medians / 99th percentiles. In time: requests whose first token came within "
+        "Medians / 99th percentiles of the time to the first token (TTFT), between two tokens (TBT) "
+        "and end to end (E2E). In time: requests whose first token came within "
         f"{seconds_text(asked.first_token)}, and whose tokens then took "
         f"{seconds_text(asked.per_token)} or less each, in the mean; goodput is their rate.",
         *(line for rate, one in measured for line in faults(rate, one)),
@@ -35,7 +37,7 @@ def report(asked: Asked, measured: Measured) -> None:
 
 
 def cells(rate: float, one: Summary) -> dict[str, str]:
-    waits = {words: getattr(one.latency, name) for name, words in PANELS.items()}
+    waits = {words: getattr(one.latency, name) for name, words in SHORT.items()}
     return {
         "offered": "at once" if rate == math.inf else f"{count_text(rate)}/s",
         "tokens/s": count_text(one.tokens_per_second),
