@@ -22,8 +22,8 @@ def report(asked: Asked, measured: Measured) -> None:
     title = f"{asked.url}, {plural(asked.requests, 'request')} at each rate, seed {asked.seed}"
     show_table((cells(rate, one) for rate, one in measured), title)
     say(
-        "Medians / 99th percentiles of the time to the first token (TTFT), between two tokens (TBT) "
-        "and end to end (E2E). In time: requests whose first token came within "
+        "Medians / 99th percentiles of the time to the first token (TTFT), between two tokens "
+        "(TBT) and end to end (E2E). In time: requests whose first token came within "
         f"{seconds_text(asked.first_token)}, and whose tokens then took "
         f"{seconds_text(asked.per_token)} or less each, in the mean; goodput is their rate.",
         *(line for rate, one in measured for line in faults(rate, one)),
