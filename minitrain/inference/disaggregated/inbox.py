@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -47,7 +47,9 @@ class Piece:
 class Wire:
     """All messages from one rank, in their order. `draws[number]`: a state comes with its LAST."""
 
-    def __init__(self, group: Group, cache: PagedCache, source: int, draws: Sequence[bool]) -> None:
+    def __init__(
+        self, group: Group, cache: PagedCache, source: int, draws: Mapping[int, bool]
+    ) -> None:
         self.group, self.cache, self.source, self.draws = group, cache, source, draws
 
     def ask(self) -> Work:

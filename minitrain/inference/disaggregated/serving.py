@@ -111,9 +111,9 @@ def jobs_of(
             ask.at,
             tuple(ask.prompt),
             replace(sampling, max_new_tokens=ask.new_tokens, seed=sampling.seed + number),
-            number // readers % targets,
+            place // readers % targets,
         )
-        for number, ask in enumerate(sorted(asks, key=lambda ask: ask.at))
+        for place, (number, ask) in enumerate(sorted(enumerate(asks), key=lambda one: one[1].at))
     ]
 
 
@@ -138,7 +138,7 @@ def rank_apart(
         outgoing = [Outgoing(group, stage.engine, target) for target in targets]
         return prefill(stage, jobs[group.rank :: prefill_ranks], outgoing)
     mine = [job for job in jobs if job.target == own]
-    draws = [not job.parameters.greedy for job in jobs]
+    draws = {job.number: not job.parameters.greedy for job in jobs}
     wires = [Wire(group, stage.engine.runner.cache, rank, draws) for rank in range(prefill_ranks)]
     return decode(stage, mine, open_inbox(group, wires), prefill_ranks)
 
@@ -165,7 +165,7 @@ def engine_of(group: Group, model: Transformer, pool: Pool, emulation: Emulation
 def served(jobs: Sequence[Job], records: Sequence[Record]) -> Served:
     """All ranks' records as one; of a request the first token's rank comes before the others'."""
     answers, told = [], []
-    for job in jobs:
+    for job in sorted(jobs, key=lambda job: job.number):
         own = [record for record in records if job.number in record.tokens]
         tokens = [token for record in own for token in record.tokens[job.number]]
         at = [time for record in own for time in record.times[job.number]]

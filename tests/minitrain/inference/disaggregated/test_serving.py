@@ -76,6 +76,13 @@ def test_together_tells_the_same(model, alone, chunk):
     assert served.answers == alone[SamplingParameters()] and served.page_bytes == 0
 
 
+def test_answers_stand_in_the_order_of_what_was_asked(model, alone):
+    later = [replace(ask, at=0.1 - ask.at) for ask in ASKS]  # the last one comes first
+    for served in (serve_apart(model, later, pool=POOL), serve_together(model, later, pool=POOL)):
+        assert served.answers == alone[SamplingParameters()]
+        assert [one.times.arrived for one in served.told] == [ask.at for ask in later]
+
+
 class DiesAt(nn.Module):
     """A last norm that ends its process when a step has so many tokens."""
 
