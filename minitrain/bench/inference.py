@@ -42,6 +42,10 @@ CHUNK, WHOLE = 64, 4096  # tokens a step
 SERVING_REASON = (
     "a few long answers at the end run alone, and both then read all weights for each token"
 )
+VLLM_REASON = (
+    "its kernel, in C++, reads pages where they are; ours, in plain PyTorch, copies them first, and "
+    "calls a dozen small operations a layer"
+)
 LATENCY_REASON = (
     "a step computes tokens of every request that is here, so it takes longer than one of a small "
     "batch: the others do not wait for it in a queue instead"
@@ -76,7 +80,8 @@ def cases(
             serve, name = contenders[peer]
             pairs = Pairs(ours, serve, work, repeats)
             measure = partial(pairs.comparison, lambda served: served.seconds)
-            found.append(Case(title, name, measure, SERVING_REASON))
+            why = VLLM_REASON if peer == "vllm" else SERVING_REASON
+            found.append(Case(title, name, measure, why))
             if not shared:
                 found += latency_cases(pairs, name)
     found.append(
