@@ -43,8 +43,8 @@ SERVING_REASON = (
     "a few long answers at the end run alone, and both then read all weights for each token"
 )
 VLLM_REASON = (
-    "its kernel, in C++, reads pages where they are; ours, in plain PyTorch, copies them first, and "
-    "calls a dozen small operations a layer"
+    "its kernel, in C++, reads pages where they are; ours, in plain PyTorch, copies them first "
+    "and calls many small operations a layer"
 )
 LATENCY_REASON = (
     "a step computes tokens of every request that is here, so it takes longer than one of a small "
