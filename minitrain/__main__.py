@@ -1,5 +1,5 @@
 """`python -m minitrain COMMAND`: lab, train, finetune, merge, export, quantize, generate, serve,
-grade, build, bench, data, plan, doctor, assets."""
+load, grade, build, bench, data, plan, doctor, assets."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from minitrain.commands.generate.command import generate
 from minitrain.commands.grade import grade
 from minitrain.commands.kinds import typed
 from minitrain.commands.lab import lab
+from minitrain.commands.load.command import load
 from minitrain.commands.merge import merge
 from minitrain.commands.plan.command import plan
 from minitrain.commands.quantize import quantize
@@ -42,7 +43,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (lab, merge, export, quantize, generate, serve, grade, build, bench, doctor, assets):
+for command in (
+    lab, merge, export, quantize, generate, serve, load, grade, build, bench, doctor, assets
+):  # fmt: skip
     app.command()(typed(command))
 app.command()(typed(train, TrainOptions))
 app.command()(typed(finetune, FinetuneOptions))

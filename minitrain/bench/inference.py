@@ -2,7 +2,8 @@
 
 stories15M, or fresh weights of its shape where it was not fetched, serves 32 requests of mixed
 lengths, then 32 that begin alike. Both contenders must give the same answers, token for token. A
-static batch waits for its longest answer; its requests come one batch after the other.
+static batch waits for its longest answer; its requests come one batch after the other. vLLM is a
+contender where `make bench-vllm` has made an environment for it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from minitrain.bench.serving import (
     in_batches,
 )
 from minitrain.bench.training import as_llama
+from minitrain.bench.vllm import Vllm, vllm_version
 from minitrain.data.assets.fetch import fetch, is_cached
 from minitrain.inference.cache.paged import Group, PagedCache, Part, paged_attention
 from minitrain.inference.engine.engine import Engine
@@ -40,13 +42,17 @@ CHUNK, WHOLE = 64, 4096  # tokens a step
 SERVING_REASON = (
     "a few long answers at the end run alone, and both then read all weights for each token"
 )
+VLLM_REASON = (
+    "its kernel, in C++, reads pages where they are; ours, in plain PyTorch, copies them first "
+    "and calls many small operations a layer"
+)
 LATENCY_REASON = (
     "a step computes tokens of every request that is here, so it takes longer than one of a small "
     "batch: the others do not wait for it in a queue instead"
 )
 CHUNK_REASON = "the long prompts are too short to hold a step up on this machine"
 PAGED_REASON = "pages are read into a buffer first, which the dense rows are spared"
-PEERS = ("sequential", "static", "continuous")
+PEERS = ("sequential", "static", "continuous", "vllm")
 
 
 def cases(
@@ -63,16 +69,19 @@ def cases(
         "static": (in_batches(llama, SIZE), f"generate of transformers {version}, batches of 8"),
         "continuous": (continuously(llama), f"generate_batch of transformers {version}"),
     }
+    if vllm_version() is not None:
+        contenders["vllm"] = (Vllm(model), f"vLLM {vllm_version()}, its build for CPUs")
     vocabulary, ours = model.config.vocab_size, by_engine(model)
     found: list[Case] = []
     for kind, shared in (("mixed", 0), ("shared prefix", SHARED)):
         work = Workload.mixed(requests, vocabulary, shared)
         title = f"{requests} requests, {kind}, {sum(work.new)} tokens"
-        for peer in peers:
+        for peer in (peer for peer in peers if peer in contenders):
             serve, name = contenders[peer]
             pairs = Pairs(ours, serve, work, repeats)
             measure = partial(pairs.comparison, lambda served: served.seconds)
-            found.append(Case(title, name, measure, SERVING_REASON))
+            why = VLLM_REASON if peer == "vllm" else SERVING_REASON
+            found.append(Case(title, name, measure, why))
             if not shared:
                 found += latency_cases(pairs, name)
     found.append(

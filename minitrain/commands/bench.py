@@ -33,6 +33,7 @@ NAMES = (
     "data",
     "speculation",
     "inference",
+    "disaggregated",
 )
 BENCH = one_of("bench", lambda: NAMES)
 

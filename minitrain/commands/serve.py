@@ -5,19 +5,31 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from minitrain.commands.kinds import DEVICE, HOST, Kind, Option, named, real, whole
+from minitrain.commands.kinds import DEVICE, HOST, Kind, Option, named, read_path, real, whole
 from minitrain.commands.models import MODEL, MODEL_HELP
 from minitrain.errors import InputError
 
 if TYPE_CHECKING:
+    from minitrain.finetuning.many.rows import AdapterBank
     from minitrain.inference.server.app import Served
+    from minitrain.model.transformer import Transformer
 
 NEEDED = ("starlette", "uvicorn", "prometheus_client", "pydantic", "jinja2")
 BLOCK = 16
 KEY_VARIABLE = "MINITRAIN_API_KEY"
+
+
+def read_adapter(text: str) -> tuple[str, Path]:
+    name, _, folder = text.partition("=")
+    return str(named(name)), read_path(folder)
+
+
+ADAPTER = Kind("NAME=FOLDER", "a name, =, and a folder that is there: french=out", read_adapter)
 NAME = Kind("NAME", "a name", lambda text: str(named(text)))
 KEY = Kind("KEY", "a text without spaces", lambda text: str(named(text)))
 
@@ -30,6 +42,12 @@ def serve(
         str | None, Option(KEY, "what clients must send", f"${KEY_VARIABLE}, else none")
     ] = None,
     name: Annotated[str | None, Option(NAME, "the model's name for clients", "the model's")] = None,
+    adapter: Annotated[
+        list[tuple[str, Path]] | None,
+        Option(
+            ADAPTER, "of finetune or PEFT, asked for as model NAME; may be given again", many=True
+        ),
+    ] = None,
     num_blocks: Annotated[
         int | None, Option(whole(1, 10**7), "of the cache, 16 tokens each", "8 longest texts")
     ] = None,
@@ -56,7 +74,9 @@ def serve(
     key = api_key or os.environ.get(KEY_VARIABLE)
     from minitrain.inference.server.run import DrainingServer
 
-    served = open_served(model, name, key, num_blocks, budget, max_running, max_requests, device)
+    served = open_served(
+        model, name, key, num_blocks, budget, max_running, max_requests, device, adapter or []
+    )
     where = f"http://{host}:{listening.getsockname()[1]}"
     print(f"{served.name} is served at {where} (a page) and {where}/v1; Ctrl-C ends it.")
     sys.stdout.flush()
@@ -91,6 +111,7 @@ def open_served(
     max_running: int,
     max_requests: int,
     device: str | None,
+    adapters: Sequence[tuple[str, Path]] = (),
 ) -> Served:
     from minitrain.commands.generate.model import open_speaker
     from minitrain.commands.train.setup import find_device
@@ -103,8 +124,33 @@ def open_served(
     speaker = open_speaker(model, find_device(device))
     language = Language.of(speaker.files, speaker.begin, speaker.ends)
     longest = -(-speaker.model.config.max_length // BLOCK)
+    name = name or os.path.basename(model.rstrip("/"))
+    bank = open_bank(speaker.model, adapters, name) if adapters else None
     engine = Engine(
-        speaker.model, num_blocks or 8 * longest, BLOCK, budget, max_running, decode=speaker.decode
-    )
+        speaker.model, num_blocks or 8 * longest, BLOCK, budget, max_running,
+        decode=speaker.decode, adapters=bank,
+    )  # fmt: skip
     loop = EngineLoop(engine, Metrics(), max_requests)
-    return Served(name or os.path.basename(model.rstrip("/")), language, loop, api_key)
+    names = tuple(adapter for adapter, _ in adapters)
+    return Served(name, language, loop, api_key, adapters=names)
+
+
+def open_bank(model: Transformer, adapters: Sequence[tuple[str, Path]], name: str) -> AdapterBank:
+    """All of them, with pages for all in one batch."""
+    from minitrain.finetuning.adapt import find_layers
+    from minitrain.finetuning.many.rows import AdapterBank, factors_in
+    from minitrain.finetuning.methods import ALL_LINEAR
+    from minitrain.finetuning.peft_files import peft_paths
+
+    names = [name, *(adapter for adapter, _ in adapters)]
+    if twice := [each for each in names if names.count(each) > 1]:
+        raise InputError(f"--adapter: '{twice[0]}' would be two models: give each its own name")
+    paths = peft_paths(model)
+    factors = {adapter: factors_in(folder, paths) for adapter, folder in adapters}
+    layers = dict(find_layers(model, ALL_LINEAR)).values()
+    numbers = sum(layer.in_features + layer.out_features for layer in layers)
+    pages = 1 + sum(each.rank for each in factors.values())  # the first is of zeros
+    bank = AdapterBank(model, pages * numbers * model.embed.weight.itemsize)
+    for adapter, each in factors.items():
+        bank.add(adapter, each)
+    return bank

@@ -6,5 +6,8 @@ parameters    what a request may ask for;  logits, sampler: how its tokens are d
 streaming     text from tokens as they come, and stop strings
 cache/        dense rows, pages that texts share, few bits, a ring
 engine/       requests come and go at any step: scheduler, runner, answers, metrics
-plain/        all of that as lab e09 writes it, each idea in a few lines
+speculation/  drafts of any kind, verified exactly
+server/       OpenAI's interface over the engine;  load/: traffic for it, and what its users notice
+disaggregated/  prompts read on other ranks than answers are told
+plain/        cache, engine and sampler as lab e09 writes them, each idea in a few lines
 """

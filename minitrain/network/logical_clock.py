@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,13 @@ class Pending:
     members: Sequence[int]  # global ranks
     started: float = 0.0
     stream: Stream | None = None  # a collective's
+
+    def stamped(self) -> float:
+        """The stamp, once it is here; who asks again gets it again."""
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
+        return self.stamp.item()
 
 
 @dataclass
@@ -76,6 +84,25 @@ class LogicalClock:
         """Compute whose duration is known, and so need not be measured: `seconds` of the fabric."""
         self.seconds = self.now() + seconds
 
+    def first_byte(self, op: Op) -> float:
+        """When a message that this rank is to receive begins to arrive, long before or after now.
+
+        Known as soon as it was really sent; this rank's own time stands still until then.
+        """
+        self.now()
+        self.computing = False
+        seconds = self.pending[id(op)].stamped()
+        self.resume()
+        return seconds
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """What is waited for inside, a thread beside the rank's own waits for: it costs no time."""
+        here = self.now()
+        yield
+        self.now()
+        self.seconds = here
+
     def issue(self, op: Op, process_group: Any) -> None:
         op.issued = self.now()
         self.computing = False
@@ -100,7 +127,7 @@ class LogicalClock:
         if op.kind == "recv":
             self._receive(entry)
         elif op.kind == "send":
-            entry.work.wait()  # the stamp is on its way; when it is over was known at once
+            entry.stamped()  # it is on its way; when it is over was known at once
         else:
             self._finish_up_to(entry)
         hidden = max(0.0, min(self.seconds, op.finished) - entry.started)
@@ -121,9 +148,9 @@ class LogicalClock:
 
     def _receive(self, entry: Pending) -> None:
         """The first byte is here at the stamp; the last one when the incoming link has had it."""
-        entry.work.wait()
+        stamp = entry.stamped()
         _, on_the_wire = self._message_seconds(entry.op, entry.members)
-        entry.started = max(entry.stamp.item(), self.received_until)
+        entry.started = max(stamp, self.received_until)
         entry.op.finished = self.received_until = entry.started + on_the_wire
 
     def _message_seconds(self, op: Op, members: Sequence[int]) -> tuple[float, float]:
@@ -147,7 +174,6 @@ class LogicalClock:
         stream = last.stream
         while last.op.finished is None:
             entry = stream.queue.popleft()
-            entry.work.wait()
-            entry.started = max(entry.stamp.item(), stream.free_at)
+            entry.started = max(entry.stamped(), stream.free_at)
             seconds = self.fabric.seconds(entry.op.kind, entry.op.payload_bytes, entry.members)
             entry.op.finished = stream.free_at = entry.started + seconds

@@ -33,6 +33,7 @@ class Output:
     text: str = ""
     finish_reason: str | None = None  # "length", "stop" or "cancelled", on the last output
     times: Times | None = None  # on the last one
+    cached_tokens: int = 0  # of the prompt, that were found and not computed; on the last one
 
 
 @dataclass
@@ -89,14 +90,20 @@ def tell(request: Request, drawn: Drawn, now: float) -> Output:
     stream, parameters = request.text, request.parameters
     if drawn.token in parameters.stop_tokens:
         text = "" if stream is None else stream.finish()
-        return Output(request.id, None, text, "stop", request.times)
+        return ending(request, None, text, "stop")
     request.tokens.append(drawn.token)
     request.times.tokens.append(now)
     text = "" if stream is None else stream.push(drawn.token)
     if stream is not None and stream.stopped:
-        return Output(request.id, drawn, text, "stop", request.times)
+        return ending(request, drawn, text, "stop")
     if request.num_told >= parameters.max_new_tokens:
         text += "" if stream is None else stream.finish()
         reason = "stop" if stream is not None and stream.stopped else "length"
-        return Output(request.id, drawn, text, reason, request.times)
+        return ending(request, drawn, text, reason)
     return Output(request.id, drawn, text)
+
+
+def ending(request: Request, drawn: Drawn | None, text: str, reason: str) -> Output:
+    """After a preemption more than the prompt may have been found; that is not what was asked."""
+    cached = min(request.num_cached_tokens, len(request.prompt))
+    return Output(request.id, drawn, text, reason, request.times, cached)

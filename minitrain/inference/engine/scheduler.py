@@ -182,6 +182,21 @@ class Scheduler:
         child.status = Status.RUNNING
         self.running.append(child)
 
+    def has_room(self, num_tokens: int) -> bool:
+        """For a request of so many tokens, at once: nobody waits, and blocks are free."""
+        full = len(self.running) == self.max_running or self.waiting
+        return not full and self.blocks.blocks_for(num_tokens) <= len(self.blocks.free)
+
+    def adopt(self, request: Request, computed: int) -> int:
+        """`request`, which waits, goes on after its first `computed` tokens, whose keys and values
+        were made elsewhere. -> how many of them are known here; the others' are to be written."""
+        table, known = self.blocks.admit(request.tokens, request.adapter_key, computed)
+        self.waiting.remove(request)
+        request.table, request.status = table, Status.RUNNING
+        request.num_computed_tokens = request.num_cached_tokens = computed
+        self.running.append(request)
+        return known
+
     def finish(self, request: Request, reason: str) -> None:
         """Ends it, wherever it is; its blocks are free, and findable."""
         if request.status is Status.RUNNING:

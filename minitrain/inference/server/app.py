@@ -29,18 +29,19 @@ BODY_BYTES = 4 * 2**20
 
 @dataclass(frozen=True)
 class Served:
-    """A model under its name; with a key only who has it may ask."""
+    """A model under its name, and its adapters under theirs; with a key only who has it may ask."""
 
     name: str
     language: Language
     loop: EngineLoop
     api_key: str | None = None
     body_bytes: int = BODY_BYTES
+    adapters: tuple[str, ...] = ()
 
 
 def make_app(served: Served) -> Starlette:
     """For uvicorn or any ASGI server; the engine's thread lives as long as the app."""
-    completer = Completer(served.name, served.language, served.loop)
+    completer = Completer(served.name, served.language, served.loop, served.adapters)
     created = int(time.time())
 
     async def completions(request: Request) -> Response:
@@ -56,8 +57,15 @@ def make_app(served: Served) -> Starlette:
     async def models(request: Request) -> Response:
         check_key(request, served.api_key)
         longest = served.loop.engine.config.max_length
-        model = {"id": served.name, "object": "model", "created": created, "owned_by": "minitrain"}
-        return JSONResponse({"object": "list", "data": [model | {"max_model_len": longest}]})
+        model = {"object": "model", "created": created, "owned_by": "minitrain"}
+        found = [
+            {"id": name, **model, "max_model_len": longest, "parent": parent}
+            for name, parent in [
+                (served.name, None),
+                *((name, served.name) for name in served.adapters),
+            ]
+        ]
+        return JSONResponse({"object": "list", "data": found})
 
     async def health(request: Request) -> Response:
         if served.loop.ended is not None:

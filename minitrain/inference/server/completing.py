@@ -27,6 +27,7 @@ class Completer:
     name: str
     language: Language
     loop: EngineLoop
+    adapters: tuple[str, ...] = ()  # each is asked for as a model of its own
 
     async def complete(self, request: Request, asked: AskedCompletion) -> Response:
         prompts = [
@@ -55,16 +56,17 @@ class Completer:
         default: int | None,
         form: type[Format],
     ) -> Response:
-        if asked.model != self.name:
+        if asked.model not in (self.name, *self.adapters):
+            known = " or ".join(f"'{name}'" for name in (self.name, *self.adapters))
             raise Refused(
                 404,
-                f"the model '{asked.model:.80}' is not served here: ask for '{self.name}'",
+                f"the model '{asked.model:.80}' is not served here: ask for {known}",
                 "model",
                 "model_not_found",
             )
         added = [(p, each) for p in prompts for each in self._parameters(asked, p, default)]
-        answers = await self._add(added)
-        told = form(self.name, self.language, [prompt for prompt, _ in added])
+        answers = await self._add(added, None if asked.model == self.name else asked.model)
+        told = form(asked.model, self.language, [prompt for prompt, _ in added], asked.n or 1)
         prompt_tokens = sum(len(prompt) for prompt in prompts)
         if asked.stream:
             events = self._events(answers, told, prompt_tokens, asked.include_usage)
@@ -79,9 +81,11 @@ class Completer:
             return Response(status_code=CLIENT_GONE)
         return JSONResponse(told.whole(whole, told.usage(prompt_tokens)))
 
-    async def _add(self, added: list[tuple[list[int], SamplingParameters]]) -> Answers:
+    async def _add(
+        self, added: list[tuple[list[int], SamplingParameters]], adapter: str | None
+    ) -> Answers:
         try:
-            return await self.loop.add(added)
+            return await self.loop.add(added, adapter)
         except InputError as error:
             raise Refused(400, str(error)) from None
         except QueueFull as error:

@@ -21,13 +21,17 @@ class Format(ABC):
 
     prefix, whole_object, chunk_object = "", "", ""
 
-    def __init__(self, model: str, language: Language, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, model: str, language: Language, prompts: Sequence[Sequence[int]], each: int = 1
+    ) -> None:
+        """`each`: how many answers one after the other have the same prompt."""
         self.language = language
         self.head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time())}
         self.model = model
         self.before = [prompt[-1] for prompt in prompts]  # of each answer, its newest token
         self.offsets = [0] * len(prompts)  # of each answer, how long its pieces are
-        self.told = 0
+        self.each = each
+        self.told = self.cached = 0
 
     @abstractmethod
     def choice(self, place: int, output: Output) -> Choice:
@@ -44,6 +48,8 @@ class Format(ABC):
     def take(self, place: int, output: Output) -> Choice | None:
         """None for a token that has no text yet."""
         choice = self.choice(place, output)
+        if place % self.each == 0:  # a prompt is counted once, and so is what was known of it
+            self.cached += output.cached_tokens
         if output.drawn is not None:
             self.told += 1
             self.before[place] = output.drawn.token
@@ -57,11 +63,12 @@ class Format(ABC):
     def whole(self, choices: Sequence[Choice], usage: dict) -> dict[str, object]:
         return self._body(self.whole_object, choices) | {"usage": usage}
 
-    def usage(self, prompt_tokens: int) -> dict[str, int]:
+    def usage(self, prompt_tokens: int) -> dict[str, object]:
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": self.told,
             "total_tokens": prompt_tokens + self.told,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
         }
 
     def likeliest(self, place: int, output: Output) -> list[tuple[str, float]]:

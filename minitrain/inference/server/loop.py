@@ -82,10 +82,14 @@ class EngineLoop:
         until = time.monotonic() + seconds
         self._post(lambda: self._drain(until))
 
-    async def add(self, prompts: Sequence[tuple[Sequence[int], SamplingParameters]]) -> Answers:
+    async def add(
+        self,
+        prompts: Sequence[tuple[Sequence[int], SamplingParameters]],
+        adapter: str | None = None,
+    ) -> Answers:
         """All of them or none. InputError, QueueFull, Unavailable."""
         loop = asyncio.get_running_loop()
-        added = asyncio.ensure_future(self.call(lambda: self._add(prompts, loop)))
+        added = asyncio.ensure_future(self.call(lambda: self._add(prompts, adapter, loop)))
         try:
             return await asyncio.shield(added)
         except asyncio.CancelledError:  # the client went while the engine was in a step
@@ -146,6 +150,7 @@ class EngineLoop:
     def _add(
         self,
         prompts: Sequence[tuple[Sequence[int], SamplingParameters]],
+        adapter: str | None,
         loop: asyncio.AbstractEventLoop,
     ) -> Answers:
         if self.ended is not None:
@@ -161,7 +166,7 @@ class EngineLoop:
         ids: list[str] = []
         try:
             for prompt, parameters in prompts:
-                ids.append(self.engine.add(prompt, parameters))
+                ids.append(self.engine.add(prompt, parameters, adapter))
         except InputError:
             for id in ids:
                 self.engine.cancel(id)

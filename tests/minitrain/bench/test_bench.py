@@ -16,6 +16,7 @@ from minitrain.bench import (
     collectives,
     data,
     ddp,
+    disaggregated,
     experts,
     finetuning,
     inference,
@@ -104,6 +105,12 @@ def test_inference_small():
     assert sum(name.startswith("first token") for name in names) == 4
     unused = next(row for row in rows if row.unit == "bytes")
     assert not unused.lost, "pages leave less unused than rows of a batch's longest"
+
+
+def test_disaggregated_small():
+    rows = [c.row() for c in disaggregated.emulated_cases(4)]
+    check_contract(rows)
+    assert len(rows) == 6 and all("emulated" in row.name and row.spread == 0 for row in rows)
 
 
 def test_finetuning_small():

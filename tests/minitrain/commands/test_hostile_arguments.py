@@ -39,6 +39,7 @@ WORK = {
     "minitrain.commands.finetune.command.run": ("tuned", False),
     "minitrain.commands.models.fetch_model": Path("fetched"),
     "minitrain.commands.generate.command.tell": None,
+    "minitrain.commands.load.command.run": None,
     "minitrain.commands.bench.chosen_cases": [],
     "minitrain.commands.data.run": None,
     "minitrain.commands.lab.become": None,

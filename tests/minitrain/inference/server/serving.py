@@ -16,6 +16,7 @@ from openai import OpenAI
 from minitrain.commands.serve import listen
 from minitrain.data.corpus import make_corpus
 from minitrain.data.tokenizer import END, train_tokenizer
+from minitrain.finetuning.many.rows import AdapterBank
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.server.app import Served
 from minitrain.inference.server.language import Language
@@ -80,10 +81,11 @@ def serving(
     num_blocks: int = 128,
     grace: float = 5.0,
     max_requests: int = 64,
+    bank: AdapterBank | None = None,
     **more,
 ) -> Iterator[Running]:
     language = language or given.language()
-    engine = Engine(given.model, num_blocks, 16, decode=language.decode)
+    engine = Engine(given.model, num_blocks, 16, decode=language.decode, adapters=bank)
     loop = EngineLoop(engine, Metrics(), max_requests)
     served = Served("small", language, loop, **more)
     server = DrainingServer(served, grace)

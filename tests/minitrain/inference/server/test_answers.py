@@ -42,7 +42,8 @@ def test_whole_equals_streamed_equals_the_engine(running):
     assert whole.choices[0].text == streamed == said.text != ""
     assert whole.choices[0].finish_reason == chunks[-2].choices[0].finish_reason == "length"
     assert len(chunks) > 5 and chunks[-1].choices == []
-    assert chunks[-1].usage == whole.usage
+    details = {"prompt_tokens_details"}  # the second one's prompt is known by then
+    assert chunks[-1].usage.model_dump(exclude=details) == whole.usage.model_dump(exclude=details)
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (
         len(language.encode(PROMPT)),
         20,
@@ -60,6 +61,21 @@ def test_n_answers_are_those_of_the_following_seeds(running):
     assert [choice.text for choice in whole.choices] == texts == [one.text for one in said]
     assert len(set(texts)) == 3
     assert whole.usage.prompt_tokens == len(tokens) and whole.usage.completion_tokens == 60
+
+
+def test_what_was_known_of_a_prompt_is_in_the_usage(running):
+    """In whole blocks of 16, and never the last token; of several answers to it, once."""
+    tokens = [5 + place % 250 for place in range(49)]
+    create = running.client.completions.create
+    asked = {**ASKED, "prompt": tokens, "max_tokens": 2}
+    first, again = create(**asked).usage, create(**asked).usage
+    assert first.prompt_tokens_details.cached_tokens == 0
+    assert again.prompt_tokens_details.cached_tokens == 48 and again.prompt_tokens == 49
+    assert (
+        create(**{**asked, "prompt": tokens[:48]}).usage.prompt_tokens_details.cached_tokens == 32
+    )
+    several = list(create(**asked, n=3, stream=True, stream_options={"include_usage": True}))
+    assert several[-1].usage.prompt_tokens_details.cached_tokens == 48
 
 
 def test_several_prompts_as_texts_and_as_tokens(running):

@@ -1,0 +1,1 @@
+"""`python -m minitrain load`: a server under more and more requests."""

@@ -1,0 +1,75 @@
+"""Steps that take a larger model's time on a device that is not here.
+
+The tokens are a small model's, really computed; the seconds are a roofline's, said to the emulated
+clock: the longer of the matmuls at the device's rate and of reading all weights, and each text's
+keys and values, once from its memory.
+
+    seconds = max((2·W·tokens + 4·L·H·C·Σ read) / FLOP/s,
+                  (bytes of W + 2·L·K·C·itemsize·Σ lengths) / B/s)
+
+A prompt of some hundred tokens is bound by the first, answers by the second: which is why they are
+apart. Left out: kernel launches, the sampler, and what a host does between steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from minitrain.inference.cache.paged import PagedCache
+from minitrain.inference.engine.runner import Runner
+from minitrain.inference.engine.scheduler import Plan, Work
+from minitrain.measure.parameters import active_parameter_count, parameter_count
+from minitrain.model.config import ModelConfig
+from minitrain.network.fabric import Fabric
+from minitrain.network.logical_clock import LogicalClock
+
+H100_MEMORY = 3.35e12  # bytes/s of HBM3, NVIDIA's data sheet of the H100 SXM
+NOTHING = 1e-12  # of this machine's own CPU time is left on the clock
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """`config` in the place of the model that runs, on devices of `fabric`."""
+
+    config: ModelConfig
+    fabric: Fabric
+    memory_bandwidth: float = H100_MEMORY  # bytes/s
+    itemsize: int = 2  # bytes of a weight, and of a number in the cache
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of one token."""
+        config = self.config
+        return 2 * config.layers * config.kv_heads * config.head_size * self.itemsize
+
+    def seconds(self, plan: Plan) -> float:
+        config = self.config
+        read = sum(w.count * w.start + w.count * (w.count + 1) // 2 for w in plan.work)
+        attention = 4 * config.layers * config.heads * config.head_size * read
+        flops = 2 * active_parameter_count(config) * plan.num_tokens + attention
+        texts = sum(work.start + work.count for work in plan.work)
+        memory = parameter_count(config) * self.itemsize + self.kv_bytes * texts
+        return max(flops / self.fabric.device.flops, memory / self.memory_bandwidth)
+
+    def fabric_for(self, page_bytes: float, block_size: int) -> Fabric:
+        """On which a page of the small model costs what one of the large model would."""
+        scale = self.kv_bytes * block_size / page_bytes
+        return replace(self.fabric, compute_scale=NOTHING, payload_scale=scale)
+
+
+class PacedRunner:
+    """A `Runner` whose steps take `emulation.seconds` of the clock."""
+
+    def __init__(self, runner: Runner, emulation: Emulation, clock: LogicalClock) -> None:
+        self.runner, self.emulation, self.clock = runner, emulation, clock
+
+    @property
+    def cache(self) -> PagedCache:
+        return self.runner.cache
+
+    def run(self, plan: Plan) -> tuple[list[Work], Tensor]:
+        out = self.runner.run(plan)
+        self.clock.advance(self.emulation.seconds(plan))
+        return out

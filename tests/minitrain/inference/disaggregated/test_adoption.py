@@ -1,0 +1,181 @@
+"""A request handed from one engine to another in this process: all it needs, and nothing less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from minitrain.inference.disaggregated.adoption import Handover, adopt
+from minitrain.inference.disaggregated.pages import page_bytes, put, room_for, take
+from minitrain.inference.engine.engine import Engine
+from minitrain.inference.parameters import SamplingParameters
+from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import build
+
+CONFIG = ModelConfig(61, 32, 2, heads=4, kv_heads=2, ffn_size=40, max_length=256)
+GREEDY = SamplingParameters(12)
+DRAWN = SamplingParameters(12, temperature=1.5, top_p=0.95, seed=3)
+PROMPT = [(7 * place) % 58 + 3 for place in range(11)]  # two pages of 4 and three tokens
+OTHER = [5, 9, 4, 8, 3]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return build(CONFIG, dtype=torch.float64)
+
+
+def engine(model, num_blocks: int = 40) -> Engine:
+    return Engine(model, num_blocks, block_size=4, max_running=6)
+
+
+def handed(model, prompt=PROMPT, parameters=GREEDY) -> Handover:
+    """Read in an engine whose pages lie elsewhere."""
+    first = engine(model)
+    first.add(OTHER, GREEDY)
+    first.step()
+    id = first.add(prompt, parameters)
+    (output,) = [output for output in first.step() if output.id == id]
+    request = first.requests[id]
+    pages = take(first.runner.cache, request.table.blocks)
+    state = None if parameters.greedy else request.generator.get_state()
+    given = Handover(7, tuple(prompt), parameters, [(0, pages)], output.drawn.token, state)
+    first.cancel(id)
+    first.add([60] * 40, GREEDY)
+    first.step()  # the pages are written over, and what is sent is not
+    return given
+
+
+def goes_on(second: Engine, given: Handover) -> list[int]:
+    assert adopt(second, given)
+    return [given.token, *(out.drawn.token for out in second.stream() if out.id == "7")]
+
+
+def alone(model, parameters, prompt=PROMPT) -> list[int]:
+    return engine(model).generate([prompt], parameters)[0].tokens
+
+
+@pytest.mark.parametrize("parameters", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("length", [1, 3, 4, 11, 12, 13])
+def test_it_goes_on_as_if_it_had_never_moved(model, parameters, length):
+    second = engine(model)
+    second.add(OTHER, GREEDY)
+    second.step()
+    given = handed(model, PROMPT[:1] * (length - 11) + PROMPT[:length], parameters)
+    assert goes_on(second, given) == alone(model, parameters, given.prompt)
+    assert second.scheduler.blocks.used == 0
+
+
+def lost_tail(given: Handover) -> Handover:
+    given.pieces = [(0, given.pieces[0][1][:, :, :, :-1])]
+    return given
+
+
+def swapped(given: Handover) -> Handover:
+    given.pieces = [(0, given.pieces[0][1].flip(3))]
+    return given
+
+
+def keys_for_values(given: Handover) -> Handover:
+    given.pieces = [(0, given.pieces[0][1].flip(0))]
+    return given
+
+
+def late_page(given: Handover) -> Handover:
+    given.pieces = [(1, given.pieces[0][1][:, :, :, :-1])]
+    return given
+
+
+def other_token(given: Handover) -> Handover:
+    given.token = 3 + given.token % 50
+    return given
+
+
+def forgotten_state(given: Handover) -> Handover:
+    given.state = None
+    return given
+
+
+@pytest.mark.parametrize(
+    ("wrong", "parameters"),
+    [
+        (lost_tail, GREEDY),
+        (swapped, GREEDY),
+        (keys_for_values, GREEDY),
+        (late_page, GREEDY),
+        (other_token, GREEDY),
+        (forgotten_state, DRAWN),
+    ],
+)
+def test_whatever_is_lost_on_the_way_is_seen(model, wrong: Callable, parameters):
+    given = wrong(handed(model, parameters=parameters))
+    assert goes_on(engine(model), given) != alone(model, parameters)
+
+
+def test_a_known_prefix_is_not_written_over(model):
+    """The second request's pages of the common beginning may be anything: they are not used."""
+    second = engine(model)
+    adopt(second, handed(model))
+    second.step()
+    given = handed(model, PROMPT[:8] + OTHER)
+    given.number, pages = 8, given.pieces[0][1]
+    pages[:, :, :, :2] = torch.nan
+    given.pieces = [(0, pages[:, :, :, :1]), (1, pages[:, :, :, 1:])]  # over the prefix's end
+    assert adopt(second, given)
+    tables = [second.requests[id].table.blocks for id in ("7", "8")]
+    assert tables[0][:2] == tables[1][:2] and tables[0][2] != tables[1][2]
+    told = {"7": [], "8": []}
+    for output in second.stream():
+        told[output.id].append(output.drawn.token)
+    assert told["8"] == alone(model, GREEDY, given.prompt)[1:]
+    assert told["7"] == alone(model, GREEDY)[2:]
+
+
+def test_what_was_adopted_is_preempted_and_told_the_same(model):
+    """Six answers of 18 tokens in 14 pages of 4: the youngest are computed again, here."""
+    second, want = engine(model, num_blocks=14), {}
+    for number in range(6):
+        given = handed(model, [3 + number] * 6)
+        given.number, want[str(number)] = number, alone(model, GREEDY, given.prompt)[1:]
+        if not adopt(second, given):
+            break
+    told = {id: [] for id in second.requests}
+    for output in second.stream():
+        told[output.id].append(output.drawn.token)
+    assert sum(step.preemptions for step in second.steps) > 0 and len(told) >= 4
+    assert told == {id: want[id] for id in told}
+
+
+def test_a_full_engine_takes_nobody_in(model):
+    second = engine(model, num_blocks=6)
+    second.add([5] * 16, SamplingParameters(8))
+    second.step()
+    given = handed(model)
+    assert not adopt(second, given) and list(second.requests) == ["request-0"]
+    while second.busy:
+        second.step()
+    assert goes_on(second, given) == alone(model, GREEDY)
+
+
+def test_who_waits_comes_first(model):
+    second = engine(model)
+    second.scheduler.max_running = 1
+    second.add(OTHER, GREEDY)
+    second.step()
+    second.add(OTHER, replace(GREEDY, seed=1))
+    second.scheduler.max_running = 6
+    assert not adopt(second, handed(model))
+
+
+def test_pages_go_over_in_the_texts_order(model):
+    one, two = engine(model).runner.cache, engine(model).runner.cache
+    one.keys.normal_(), one.values.normal_()
+    sent = take(one, [5, 2, 9])
+    assert sent.shape == room_for(two, 3).shape and sent.nbytes == 3 * page_bytes(model, 4)
+    put(two, [0, 7, 3], sent)
+    for held, own in ((one.keys, two.keys), (one.values, two.values)):
+        assert torch.equal(held[:, :, [5, 2, 9]], own[:, :, [0, 7, 3]])
+        assert not own[:, :, [1, 2, 4, 5, 6]].any()

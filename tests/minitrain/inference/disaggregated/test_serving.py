@@ -1,0 +1,119 @@
+"""Prefill apart from decode on real ranks: what is told, what is sent, and who died."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.errors import InputError
+from minitrain.inference.disaggregated.pages import page_bytes
+from minitrain.inference.disaggregated.serving import Pool, serve_apart, serve_together
+from minitrain.inference.engine.engine import Engine
+from minitrain.inference.load.workload import Ask, asks, lengths_in
+from minitrain.inference.parameters import SamplingParameters
+from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import build
+from minitrain.ranks.errors import RankDied
+
+CONFIG = ModelConfig(61, 32, 2, heads=4, kv_heads=2, ffn_size=40, max_length=128)
+ASKS = asks(lengths_in(14, (3, 40), (1, 10), seed=0), 200.0, 61, seed=0, shared=9, prefixes=2)
+POOL = Pool(num_blocks=64, block_size=8, budget=48, max_running=6)
+TIGHT = Pool(num_blocks=9, block_size=8, budget=16, max_running=5)  # chunks, and preemptions
+DRAWN = SamplingParameters(temperature=1.5, top_p=0.95, seed=5)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return build(CONFIG, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    """What one engine tells them, greedy and drawn."""
+
+    def tells(sampling: SamplingParameters) -> list[list[int]]:
+        own = [
+            replace(sampling, max_new_tokens=ask.new_tokens, seed=sampling.seed + number)
+            for number, ask in enumerate(ASKS)
+        ]
+        answers = Engine(model, 200, 8).generate([ask.prompt for ask in ASKS], own)
+        return [answer.tokens for answer in answers]
+
+    return {sampling: tells(sampling) for sampling in (SamplingParameters(), DRAWN)}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "pool", "sampling"),
+    [
+        ((1, 1), POOL, SamplingParameters()),
+        ((1, 1), TIGHT, SamplingParameters()),
+        ((1, 1), TIGHT, DRAWN),
+        ((2, 2), POOL, DRAWN),
+    ],
+    ids=["greedy", "tight", "tight and drawn", "four ranks"],
+)
+def test_apart_tells_what_one_engine_tells(model, alone, ranks, pool, sampling):
+    served = serve_apart(model, ASKS, *ranks, pool, sampling)
+    assert served.answers == alone[sampling]
+    sent = sum(-(-len(ask.prompt) // 8) for ask in ASKS if ask.new_tokens > 1)
+    assert served.page_bytes == sent * page_bytes(model, 8)
+    assert 0 <= served.behind_decode <= served.transfer_seconds
+    assert 0 <= served.behind_prefill <= served.transfer_seconds
+    for ask, one in zip(ASKS, served.told):
+        assert one.failed is None and one.tokens == ask.new_tokens == len(one.times.tokens)
+        assert ask.at == one.times.arrived < one.times.tokens[0]
+        assert one.times.tokens == sorted(one.times.tokens)
+
+
+@pytest.mark.parametrize("chunk", [6, 64])
+def test_together_tells_the_same(model, alone, chunk):
+    served = serve_together(model, ASKS, 2, chunk, POOL)
+    assert served.answers == alone[SamplingParameters()] and served.page_bytes == 0
+
+
+def test_answers_stand_in_the_order_of_what_was_asked(model, alone):
+    later = [replace(ask, at=0.1 - ask.at) for ask in ASKS]  # the last one comes first
+    for served in (serve_apart(model, later, pool=POOL), serve_together(model, later, pool=POOL)):
+        assert served.answers == alone[SamplingParameters()]
+        assert [one.times.arrived for one in served.told] == [ask.at for ask in later]
+
+
+class DiesAt(nn.Module):
+    """A last norm that ends its process when a step has so many tokens."""
+
+    def __init__(self, norm: nn.Module, tokens: int) -> None:
+        super().__init__()
+        self.norm, self.tokens = norm, tokens
+
+    def forward(self, x):
+        if len(x) == self.tokens:
+            os._exit(3)
+        return self.norm(x)
+
+
+@pytest.mark.parametrize(("tokens", "rank"), [(23, 0), (1, 1)], ids=["prefill", "decode"])
+def test_a_rank_that_dies_is_named(model, tokens, rank):
+    dying = build(CONFIG, dtype=torch.float64)
+    dying.norm = DiesAt(dying.norm, tokens)
+    with pytest.raises(RankDied, match=f"^rank {rank}: its process exited"):
+        serve_apart(dying, [Ask(0.0, (5,) * 23, 4), Ask(0.1, (6,) * 23, 4)], pool=POOL, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("asked", "more", "said"),
+    [
+        ([], {}, "nothing is asked"),
+        ([Ask(0.0, (5,) * 70, 10)], {"pool": TIGHT}, "need 10 blocks, and the pool has 9"),
+        ([Ask(0.0, (5,) * 120, 10)], {}, "longer than the 128 tokens"),
+        ([Ask(0.0, (99,), 2)], {}, "token 99 is none of the model's"),
+        ([Ask(0.0, (5,), 2)], {"prefill_ranks": 0}, "prefill_ranks is 0"),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_a_sentence(model, asked, more, said):
+    with pytest.raises(InputError, match=said):
+        serve_apart(model, asked, **more)
