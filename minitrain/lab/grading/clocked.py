@@ -26,4 +26,9 @@ CLOCKED: dict[str, dict[str, Sequence[str]]] = {
         "mixed": ("loop_seconds", "mixed_seconds"),
     },
     "e08_quantization": {"speed": ("seconds",)},
+    "e09b_speculative_decoding": {
+        "drafts": ("draft_cost", "speed_up"),
+        "medusa": ("speed_up",),
+        "passes": ("draft_seconds", "seconds"),
+    },
 }
