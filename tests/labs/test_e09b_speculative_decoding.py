@@ -14,10 +14,10 @@ LAB = "e09b_speculative_decoding"
 SIZES = {
     "cpu": {
         "corpus": 1_000_000, "length": 96, "layers": 6, "width": 64, "steps": 150, "lessons": 96,
-        "head_steps": 150, "stories": 4, "new": 48, "draws": 200_000, "largest": 1024, "repeats": 2, "timed": 9,
+        "head_steps": 100, "stories": 4, "new": 48, "draws": 200_000, "largest": 512, "repeats": 2, "timed": 9,
     },
     "test": {
-        "corpus": 400_000, "layers": 3, "width": 48, "steps": 70, "largest": 256, "lessons": 48, "head_steps": 50,
+        "corpus": 400_000, "layers": 3, "width": 48, "steps": 70, "largest": 128, "lessons": 48, "head_steps": 50,
         "stories": 3, "new": 40, "repeats": 1, "timed": 3,
     },
 }  # fmt: skip
