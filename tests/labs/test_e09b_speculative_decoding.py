@@ -17,7 +17,7 @@ SIZES = {
         "head_steps": 100, "stories": 4, "new": 48, "draws": 200_000, "largest": 512, "repeats": 2, "timed": 9,
     },
     "test": {
-        "corpus": 400_000, "layers": 3, "width": 48, "steps": 70, "largest": 128, "lessons": 48, "head_steps": 50,
+        "corpus": 400_000, "layers": 3, "steps": 70, "largest": 128, "lessons": 48, "head_steps": 50,
         "stories": 3, "new": 40, "repeats": 1, "timed": 3,
     },
 }  # fmt: skip
