@@ -233,7 +233,7 @@ verify = lab.grade(verify)
 
 # %% [markdown]
 # Two counts are made: of the first token (8 outcomes), and of the pair of the second and the third (64). Beside your rule stand six
-# others, all of which somebody has shipped or proposed:
+# others, five of them easy mistakes, and one a proposal:
 #
 # - a draft is kept where $p \ge q$, without a coin;
 # - the replacement is drawn from $p$;
@@ -605,8 +605,8 @@ lab.predict("kept", guess)
 
 # %% [markdown]
 # **Run**: three things are measured for each draft. Its *acceptance*, $\sum \min(p, q)$ in the mean over texts of the target (for n-grams: the
-# kept ones of all that the target looked at). Its *cost* $c$, from the least time of several drafts. And the *speed-up*: seconds of the
-# target alone, without any of this, over seconds with drafts. Then your formula predicts the last from the first two.
+# kept ones of all places that the target looked at, with a draft or without). Its *cost* $c$: a pass of the draft model over one token. And
+# the *speed-up*: seconds of the target alone, without any of this, over seconds with drafts. Your formula predicts the last from the first two.
 
 # %% tags=["experiment", "folded"]
 from minitrain.inference.cached import generate_cached
@@ -746,7 +746,7 @@ lab.answer("break_even", break_even)
 # %% [markdown]
 # **Explain**: the tokens a pass are the formula's, within some percent. What is left has a reason. Acceptance is not the same
 # everywhere: easy places come in runs. $E$ is convex in $a$, so that at the same mean a mixture of easy and hard rounds brings *more* than
-# $E(a)$, above all in long drafts. (For n-grams a place without a find counts as a draft that was not kept.)
+# $E(a)$, above all in long drafts.
 #
 # The clock differs more. Drawing drafts, coins, `verify`, and the cut of the cache take time that is in no $c$ and in no $v$, and beside
 # a pass of 1.3 ms this counts. The models that one speculates for have passes of 20 ms and more.
@@ -816,7 +816,7 @@ loses_at = next((batch for batch in gain if gain[batch] < 1), 0)
 lab.answer("loses_at", loses_at)
 
 # %% [markdown]
-# **Explain**: alone, five tokens cost hardly more than one. With 512 texts $v$ comes near 5, and all that is won by acceptance is spent on the pass.
+# **Explain**: alone, five tokens cost hardly more than one. With hundreds of texts $v$ goes toward 5, and what acceptance wins is spent on the pass.
 # vLLM's developers saw the same: 14.7% gained at batch 1, and nothing above (pull request 24322).
 #
 # The texts were short here, 8 tokens. Behind long ones, a pass also reads their caches, *once* for five tokens as for one. Then $v$ grows
@@ -1200,8 +1200,8 @@ lab.experiment("adaptive", adaptive)
 # ## 7 · A model that others trained
 #
 # The same on stories15M (15 million weights, 32,000 tokens in its vocabulary), if it is in the course's cache (`python -m minitrain assets stories15M` fetches
-# it). Nothing here is graded. It writes a story greedily, and then once more with the story before it, where n-grams find
-# every word again. The package's own loop, `speculate`, writes.
+# it). Nothing here is graded. It writes a story greedily, and then once more with the story before it, for n-grams to find
+# again. The package's own loop, `speculate`, writes.
 
 # %% tags=["experiment", "folded"]
 from minitrain.data.assets.fetch import fetch, is_cached
@@ -1242,7 +1242,7 @@ else:
 # %% [markdown]
 # **Explain**: greedy texts are the same throughout. A new story gives n-grams nothing (1.05 tokens a pass); told again, it gives 1.94. And int8,
 # which lost on our small target, wins here: most of what stories15M reads is a head of 32,000 rows, and a quarter of those bytes is less
-# time. One layer fewer saves a tenth of that and loses. The draft that is best is a fact about the model *and* the machine.
+# time. One layer fewer saves little of that and loses. The draft that is best is a fact about the model *and* the machine.
 #
 # Next: the [map of the course](index.ipynb), or [e10 · Cost](e10_cost.ipynb), which turns seconds into dollars.
 
