@@ -38,6 +38,7 @@ overview()
 # | [e07](../labs/e07_qlora.ipynb) | How is a model fine-tuned that fits only in four bits? |
 # | [e08](../labs/e08_quantization.ipynb) | How few bits does a trained weight need? |
 # | [e09](../labs/e09_inference.ipynb) | How does one model answer many readers at once? |
+# | [e09b](../labs/e09b_speculative_decoding.ipynb) | How does one pass of a model write several tokens, and the same ones? |
 # | [e10](../labs/e10_cost.ipynb) | What does a run cost, before it is rented? |
 
 # %% [markdown]

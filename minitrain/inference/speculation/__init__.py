@@ -9,6 +9,7 @@
     proposer       what a proposer is asked, and what it gives; the room `drafts` holds them
     length         how long a draft should be, from what was kept
     measured       acceptance and costs of a pair of models
+    plain          the course's own short versions, as lab e09b writes them
 
 Shapes, beside the course's legend: `g drafted tokens  n nodes of a tree  C head size`.
 """

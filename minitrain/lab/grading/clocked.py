@@ -31,6 +31,11 @@ CLOCKED: dict[str, dict[str, Sequence[str]]] = {
         "throughput": ("seconds", "first_50", "last_50"),
         "chunks": ("wait", "gap_50"),
     },
+    "e09b_speculative_decoding": {
+        "drafts": ("draft_cost", "speed_up"),
+        "medusa": ("speed_up",),
+        "passes": ("draft_seconds", "seconds"),
+    },
     "e11_data_pipeline": {"loader": ("tokens_per_second",)},
     "e12_reliability": {
         "stall": ("stall_seconds",),

@@ -7,6 +7,7 @@ picture is a `Schematic`: what paints it, what says it in words (its alt text, w
 handles), and which values can be tried.
 """
 
+from minitrain.lab.ideas.accepted import kept_mass
 from minitrain.lab.ideas.accumulated import accumulation
 from minitrain.lab.ideas.activations import checkpoints
 from minitrain.lab.ideas.adapter_pages import adapter_pages
@@ -16,6 +17,7 @@ from minitrain.lab.ideas.batches import batches
 from minitrain.lab.ideas.beside import saving_beside
 from minitrain.lab.ideas.bits import scale_bits
 from minitrain.lab.ideas.block_tables import block_tables
+from minitrain.lab.ideas.branches import draft_tree
 from minitrain.lab.ideas.cache_steps import cache_steps
 from minitrain.lab.ideas.chance import rounding
 from minitrain.lab.ideas.columns import column_loop
@@ -24,11 +26,13 @@ from minitrain.lab.ideas.cuts import power_cuts
 from minitrain.lab.ideas.data_parallel import replicas
 from minitrain.lab.ideas.document_masks import document_mask
 from minitrain.lab.ideas.doubling import recursive_doubling
+from minitrain.lab.ideas.drafted import speculative_round
 from minitrain.lab.ideas.expert_exchange import expert_exchange
 from minitrain.lab.ideas.experts import router
 from minitrain.lab.ideas.filtered import first_rule
 from minitrain.lab.ideas.five_collectives import collectives
 from minitrain.lab.ideas.formats import number_lines
+from minitrain.lab.ideas.further import further_heads
 from minitrain.lab.ideas.grids import integer_grids
 from minitrain.lab.ideas.heads import grouped_heads
 from minitrain.lab.ideas.heads_for_tokens import heads_for_tokens
@@ -37,6 +41,7 @@ from minitrain.lab.ideas.kept import kept_tensors
 from minitrain.lab.ideas.kv_ranges import kv_ranges
 from minitrain.lab.ideas.lengths import lengths
 from minitrain.lab.ideas.lifetimes import step_lifetimes
+from minitrain.lab.ideas.lookup import found_again
 from minitrain.lab.ideas.low_rank import low_rank
 from minitrain.lab.ideas.matmul_cuts import column_cut, row_cut
 from minitrain.lab.ideas.matrices import model_matrices
@@ -60,6 +65,7 @@ from minitrain.lab.ideas.resumed import resumed_stream
 from minitrain.lab.ideas.ring import ring_all_gather, ring_reduce_scatter
 from minitrain.lab.ideas.ring_gradients import ring_gradients
 from minitrain.lab.ideas.roof import roofline
+from minitrain.lab.ideas.round_costs import round_cost
 from minitrain.lab.ideas.rounded import rounded_away
 from minitrain.lab.ideas.s_curves import s_curve
 from minitrain.lab.ideas.saved import block_tensors
@@ -103,11 +109,15 @@ __all__ = [
     "column_loop",
     "counted_once",
     "document_mask",
+    "draft_tree",
     "expert_exchange",
     "first_rule",
+    "found_again",
+    "further_heads",
     "grouped_heads",
     "heads_for_tokens",
     "integer_grids",
+    "kept_mass",
     "kept_tensors",
     "kv_ranges",
     "layer_stream",
@@ -142,6 +152,7 @@ __all__ = [
     "ring_gradients",
     "ring_reduce_scatter",
     "roofline",
+    "round_cost",
     "rounded_away",
     "rounding",
     "router",
@@ -152,6 +163,7 @@ __all__ = [
     "send_and_recv",
     "smallest_values",
     "sorted_suffixes",
+    "speculative_round",
     "step_lifetimes",
     "step_passes",
     "straight_through",

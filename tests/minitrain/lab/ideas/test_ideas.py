@@ -19,27 +19,34 @@ from minitrain.data.preparation.deduplication.words import jaccard
 from minitrain.data.stream.mixture import tempered as tempered_of
 from minitrain.finetuning.adapt import adapt, trainable_parameters
 from minitrain.inference.sampling import next_token_probabilities
+from minitrain.inference.speculation.formula import speed_up
+from minitrain.inference.speculation.plain import ngram_draft, tree_attention
 from minitrain.lab import ideas
 from minitrain.lab.drawing.figures import canvas
 from minitrain.lab.drawing.shapes import READABLE, contrast, ink_on
 from minitrain.lab.ideas import (
+    accepted,
     accumulated,
     activations,
     again,
     beside,
     bits,
+    branches,
     chance,
     columns,
     context,
     cuts,
     document_masks,
     doubling,
+    drafted,
     experts,
     filtered,
     five_collectives,
     formats,
+    further,
     grids,
     intervals,
+    lookup,
     merged,
     mesh,
     messages,
@@ -54,6 +61,7 @@ from minitrain.lab.ideas import (
     resumed,
     ring,
     roof,
+    round_costs,
     rounded,
     s_curves,
     saved,
@@ -543,6 +551,29 @@ def test_recomputing_peaks_as_a_plan_does():
     for keep, mode in ((recomputing.KEPT, "none"), (recomputing.AGAIN, "full")):
         peak = max(moment.held for moment in recomputing.moments(keep))
         assert peak == plan_peak(uniform_plan(recomputing.LAYERS, mode), layers)
+
+
+def test_speculation_is_as_the_package_has_it():
+    for like in accepted.LIKE:
+        low, rest = accepted.kept(like), accepted.replaced(like)
+        assert all(map(math.isclose, map(sum, zip(low, rest)), accepted.TARGET))
+    assert math.isclose(sum(accepted.kept("100%")), 1)
+    for count in lookup.ENDS.values():
+        want = ngram_draft(lookup.WORDS[:count], lookup.MOST, lookup.LONGEST)
+        assert lookup.drafted(count) == want
+    for g in range(9):
+        cost = round_costs.DRAFT, 1 + round_costs.GROWTH * g
+        want = speed_up(round_costs.ACCEPTANCE, g, *cost)
+        assert math.isclose(round_costs.tokens(g) / round_costs.seconds(g), want)
+    nodes = range(len(branches.NODES))
+    seen, positions = tree_attention(branches.PARENTS, len(branches.TEXT))
+    assert positions.tolist() == [branches.position(node) for node in nodes]
+    for node in nodes:
+        read = seen[node, len(branches.TEXT) :].nonzero()[:, 0].tolist()
+        assert read == branches.way(node)
+    assert [len(drafted.told(kept)) for kept in range(5)] == [1, 2, 3, 4, 5]
+    taught = [further.target_of(2, head) for head in range(4)]
+    assert taught == [3, 4, 5, 6] and further.target_of(5, 1) is None
 
 
 def test_the_rest_is_as_its_formula_says():

@@ -1,0 +1,72 @@
+"""Prompt lookup: where the text's last tokens stood before, what followed there is drafted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minitrain.lab.drawing.display import BLUE, GREEN
+from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, say
+from minitrain.lab.ideas.schematic import Schematic
+from minitrain.words import plural
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BEGUN = ["Ella", "saw", "a", "red", "pot", "and", "went", "home", "."]
+WORDS = [*BEGUN, "Ben", "saw", "a", "red", "pot"]
+LONGEST, MOST = 3, 3
+ENDS = {"Ben": 10, "saw": 11, "a": 12, "pot": 14}  # how many words are told
+WIDE = 0.86
+
+
+def found(count: int) -> tuple[int, int]:
+    """Where the latest earlier n-gram begins that the text of `count` words ends with, and n."""
+    text = WORDS[:count]
+    for size in range(LONGEST, 0, -1):
+        for start in range(count - size - 1, -1, -1):
+            if text[start : start + size] == text[-size:]:
+                return start, size
+    return 0, 0
+
+
+def drafted(count: int) -> list[str]:
+    start, size = found(count)
+    return WORDS[:count][start + size : start + size + MOST] if size else []
+
+
+def draw_found_again(ax: Axes, end: str) -> None:
+    count = ENDS[end]
+    start, size = found(count)
+    bare(ax, 15.4, 4.2)
+    for place, word in enumerate(WORDS[:count]):
+        again = size and (start <= place < start + size or place >= count - size)
+        follows = size and start + size <= place < start + size + MOST
+        color = BLUE if again else GREEN if follows else PALE
+        box(ax, 0.3 + 0.9 * place, 1.2, WIDE, 0.6, color, word, 8)
+    say(ax, 0.3, 0.7, f"the text: {count} tokens", 9, ha="left")
+    if size:
+        x, y = 0.3 + 0.9 * (count - size / 2), 0.3 + 0.9 * (start + size / 2)
+        arrow(ax, (x, 1.15), (y, 1.15), bend=0.25)
+    for place, word in enumerate(drafted(count)):
+        box(ax, 0.3 + 0.9 * (start + size + place), 2.7, WIDE, 0.6, GREEN, word, 8)
+        x = 0.3 + 0.9 * (start + size + place) + WIDE / 2
+        arrow(ax, (x, 1.85), (x, 2.65))
+    words = "drafts: what followed there" if size else "found nowhere: no draft"
+    say(ax, 0.3, 3.75, words, 9, ha="left")
+
+
+def say_found_again(end: str) -> str:
+    start, size = found(ENDS[end])
+    told = " ".join(WORDS[max(0, ENDS[end] - 3) : ENDS[end]])
+    if not size:
+        return f"After “{told}”: nothing is drafted. “{end}” has not stood in the text before."
+    again = " ".join(WORDS[start : start + size])
+    drafts = " ".join(drafted(ENDS[end]))
+    return (
+        f"After “{told}”: the last {plural(size, 'token')} stood before. The longest end of the "
+        f"text that is found again is “{again}”; what followed it is drafted: “{drafts}”. "
+        "Nothing is computed for it."
+    )
+
+
+found_again = Schematic(draw_found_again, say_found_again, (10.5, 3.2), {"end": (list(ENDS), "a")})
