@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,12 +32,16 @@ def watch(
 
     folder = open_run(run)
     listening = listen(host, port)
+    print(f"{folder} is shown at http://{host}:{listening.getsockname()[1]}; Ctrl-C ends it.")
+    sys.stdout.flush()
+    show(folder, listening)
+
+
+def show(folder: Path, listening: socket.socket) -> None:
     import uvicorn
 
     from minitrain.monitoring.dashboard.app import make_app
 
-    print(f"{folder} is shown at http://{host}:{listening.getsockname()[1]}; Ctrl-C ends it.")
-    sys.stdout.flush()
     config = uvicorn.Config(
         make_app(folder), log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS
     )

@@ -47,8 +47,8 @@ def events(
         )
 
     def add(row: int, name: str, start: float, end: float, **details: Any) -> None:
-        begin, length = round(1e6 * (start + shift), 3), round(1e6 * (end - start), 3)
-        place = {"ph": "X", "pid": rank, "tid": row, "ts": begin, "dur": length}
+        begin, length = max(0.0, 1e6 * (start + shift)), 1e6 * (end - start)
+        place = {"ph": "X", "pid": rank, "tid": row, "ts": round(begin, 3), "dur": round(length, 3)}
         found.append({"name": name, "cat": ROWS[row], **place, "args": details})
 
     for span in spans:

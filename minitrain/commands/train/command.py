@@ -66,7 +66,7 @@ def train(
     **fields: Any,
 ) -> None:
     """Train a model on a text; Ctrl-C saves, --resume goes on bit for bit."""
-    started = time.time()
+    started, told = time.time(), Told(tuple(log_to or ()), metrics_port, metrics_host, trace_step)
     given = {name: value for name, value in fields.items() if is_typed(context, name)}
     given = {**ranks_outside(), **given}
     resume = resume or is_restarted(out)
@@ -77,7 +77,6 @@ def train(
         options = new_options(given)
         folder = new_folder(out, options)
     with stop_file() as stop:
-        told = Told(tuple(log_to or ()), metrics_port, metrics_host, trace_step)
         text, interrupted = run(Job(options, folder, resume, device, started, stop, told))
     if os.environ.get("RANK", "0") == "0":
         print(text)

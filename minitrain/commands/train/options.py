@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -160,6 +161,14 @@ class Told:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     trace_step: int | None = None
+
+    def __post_init__(self) -> None:
+        packages = [*self.log_to, *(["prometheus_client"] if self.metrics_port is not None else [])]
+        for package in packages:
+            if find_spec(package) is None:
+                raise InputError(
+                    f"{package} is not installed: pip install {package}, or leave its option out"
+                )
 
 
 @dataclass(frozen=True)

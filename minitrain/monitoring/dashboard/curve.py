@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MOST = 240
+MOST = 160
 
 
 class Point(NamedTuple):

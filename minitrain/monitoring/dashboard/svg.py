@@ -30,6 +30,8 @@ class Frame:
         low, high = min(ys), max(ys)
         if self.log:
             low, high = math.log10(low), math.log10(high)
+        elif high > 0 and high - low < 0.02 * high:  # next to constant: its noise is no news
+            low = 0.0
         room = 0.06 * (high - low) or max(abs(high) * 0.05, 1e-9)
         self.low, self.high = (low if low == 0 else low - room), high + room
 
@@ -97,11 +99,12 @@ def lines(series: Sequence[Line], words: str, level: float | None = None, log: b
 def _line(frame: Frame, points: list[Point], hue: str) -> str:
     if not points:
         return ""
-    there = [f"{frame.x(p.x):.1f} {frame.y(p.high):.1f}" for p in points]
-    back = [f"{frame.x(p.x):.1f} {frame.y(p.low):.1f}" for p in reversed(points)]
     middle = [f"{frame.x(p.x):.1f} {frame.y(p.mean):.1f}" for p in points]
-    band = f'<path class="band" style="fill:var({hue})" d="M{"L".join([*there, *back])}Z"/>'
-    dot = ""
+    band = dot = ""
+    if any(p.high > p.low for p in points):
+        there = [f"{frame.x(p.x):.1f} {frame.y(p.high):.1f}" for p in points]
+        back = [f"{frame.x(p.x):.1f} {frame.y(p.low):.1f}" for p in reversed(points)]
+        band = f'<path class="band" style="fill:var({hue})" d="M{"L".join([*there, *back])}Z"/>'
     if len(points) < 12:  # evaluations, and a run that has just begun
         dots = [f"M{place}h0" for place in middle]
         dot = f'<path class="dot" style="stroke:var({hue})" d="{"".join(dots)}"/>'

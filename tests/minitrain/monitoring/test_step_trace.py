@@ -77,7 +77,7 @@ def test_a_step_of_two_ranks_is_one_file_on_one_clock(tmp_path):
         parts = complete(trace, rank, 0)
         assert {"data", "forward", "backward", "average", "optimizer"} <= {e["name"] for e in parts}
         for before, after in itertools.pairwise(parts):
-            assert after["ts"] == pytest.approx(before["ts"] + before["dur"], abs=0.01)
+            assert after["ts"] == pytest.approx(before["ts"] + before["dur"], abs=1.0)
         ends.append(parts[-1]["ts"] + parts[-1]["dur"])
         assert complete(trace, rank, 1), "what was on the wire"
     slow = next(e for e in complete(trace, 1, 0) if e["name"] == "forward")
