@@ -5,7 +5,8 @@
 
 Time is that of the group's clock: real, or the logical one of an emulated fabric. A rank that waits
 for others does not compute: so slow ranks stand out (stragglers.py). Parts and communication add up
-to the step. What changes slowly is looked at once a second. Cost: 40 µs a step (bench: monitoring).
+to the step. What changes slowly is looked at once a second. Cost: 25 µs a step, and its line in
+metrics.jsonl 15 µs (medians on one core of a server's CPU).
 """
 
 from __future__ import annotations

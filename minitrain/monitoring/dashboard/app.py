@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,8 +16,9 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from starlette.routing import Route
 
 from minitrain.monitoring.dashboard.history import History
-from minitrain.monitoring.dashboard.html import ROOM, body, theme
-from minitrain.monitoring.dashboard.state import state_of
+from minitrain.monitoring.dashboard.html import ROOM, figure, head, theme
+from minitrain.monitoring.dashboard.panels import MAKERS, SLOW_TO_CHANGE
+from minitrain.monitoring.dashboard.state import heading
 from minitrain.monitoring.step_trace import trace_files
 
 PAGE_HEADERS = {
@@ -24,34 +27,60 @@ PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 MARK = "/* theme.css */"
+PATIENCE = 5.0  # seconds
+
+
+class Drawn(NamedTuple):
+    """A chart as HTML, the state's number when it was drawn, and the time."""
+
+    text: str
+    version: int
+    at: float
 
 
 class Looker:
-    """The newest state; one look for all browsers that ask within the same second."""
+    """The newest state; one look for all browsers that ask within the same second.
+
+    A browser is sent the charts that it has not `seen`: painting is what a page costs, so what
+    changes slowly is drawn anew every `PATIENCE` seconds, and the rest at each look.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.history, self.lock = History(folder), asyncio.Lock()
-        self.shown: tuple[Any, ...] = ()
+        self.shown: tuple[Any, ...] | None = None
         self.version = 0
-        self.body = ""
+        self.heading: dict[str, Any] = {}
+        self.drawn: dict[str, Drawn] = {}
 
     async def state(self, seen: int) -> dict[str, Any]:
-        """Without a body where the browser has `seen` it."""
         async with self.lock:
             await asyncio.to_thread(self._look)
         history = self.history
-        found = {"state": history.state, "seen": self.version}
+        found: dict[str, Any] = {"state": history.state, "seen": self.version}
         if seen == self.version:
             return found
+        charts = [(i, one.text if one.version > seen else None) for i, one in self.drawn.items()]
         traces = [path.name for path in trace_files(history.folder)]
-        return found | {"run": history.folder.resolve().name, "body": self.body, "traces": traces}
+        run, text = self.heading["run"], head(self.heading)
+        return found | {"run": run, "head": text, "charts": charts, "traces": traces}
 
     def _look(self) -> None:
-        self.history.look()
-        shown = (self.history.looks, self.history.tail.began_anew, *self.history.alerts.firing)
-        if shown != self.shown or not self.version:
-            self.shown, self.version = shown, self.version + 1
-            self.body = body(state_of(self.history))
+        history = self.history
+        history.look()
+        shown = (history.looks, history.tail.began_anew, *history.alerts.firing)
+        if shown == self.shown:
+            return
+        self.shown, self.version = shown, self.version + 1
+        self.heading = heading(history)
+        now, before = time.monotonic(), self.drawn
+        self.drawn = {}
+        for name, make in MAKERS.items():
+            old = before.get(name)
+            waits = old is not None and name in SLOW_TO_CHANGE and history.ended is None
+            if waits and now < old.at + PATIENCE:
+                self.drawn[name] = old
+            elif (panel := make(history)) is not None:
+                self.drawn[name] = Drawn(figure(asdict(panel)), self.version, now)
 
 
 def make_app(folder: Path) -> Starlette:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MOST = 160
+MOST = 120
 
 
 class Point(NamedTuple):

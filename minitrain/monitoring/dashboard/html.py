@@ -14,7 +14,13 @@ def theme() -> str:
 
 
 def body(state: dict[str, Any]) -> str:
-    """The facts, the alerts and the panels of `state_of(history)`."""
+    """The whole of `state_of(history)`."""
+    charts = "".join(figure(each) for each in state["panels"])
+    return f'{head(state)}<div class="charts">{charts}</div>'
+
+
+def head(state: dict[str, Any]) -> str:
+    """How far the run is, the facts and the alerts."""
     facts = "".join(
         f"<div><dt>{escape(n)}</dt><dd>{escape(v)}</dd></div>" for n, v in state["facts"]
     )
@@ -25,8 +31,7 @@ def body(state: dict[str, Any]) -> str:
     )
     told = "".join(alert(each) for each in state["alerts"])
     alerts = f'<ul class="alerts" aria-label="Alerts">{told}</ul>' if told else ""
-    charts = "".join(figure(each) for each in state["panels"])
-    return f'{bar}<dl>{facts}</dl>{alerts}<div class="charts">{charts}</div>'
+    return f"{bar}<dl>{facts}</dl>{alerts}"
 
 
 def alert(each: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -14,7 +15,7 @@ from minitrain.words import bytes_text, memory_text, number_text, seconds_text
 
 NOW_AND_THEN = ("evaluation", "checkpoint")  # would dwarf the parts of a step
 ORDER = tuple(part for part in (*PARTS, COMMUNICATION, BETWEEN) if part not in NOW_AND_THEN)
-SLOW = 1.1  # times the median: where the line among the ranks is drawn
+STRAGGLER = 1.1  # times the median: where the line among the ranks is drawn
 
 
 @dataclass(frozen=True)
@@ -24,22 +25,6 @@ class Panel:
     value: str  # now
     key: list[tuple[str, str]]  # name and hue, where there are several
     picture: str  # SVG
-
-
-def panels(history: History) -> list[Panel]:
-    """Those that the run has anything for."""
-    made = [
-        _loss(history),
-        _curve(history, "grad_norm", "Gradient norm", number_text, log=True),
-        _curve(history, "tokens_per_second", "Tokens a second", lambda v: f"{v:,.0f}"),
-        _parts(history),
-        _ranks(history),
-        _curve(history, "memory_bytes", "Memory of rank 0", memory_text),
-        _curve(history, "sent_bytes", "Sent a step by rank 0", bytes_text),
-        _curve(history, "gpu_power_watts", "Power", lambda v: f"{v:,.0f} W"),
-        _curve(history, "gpu_temperature_celsius", "Temperature", lambda v: f"{v:.1f} °C"),
-    ]
-    return [panel for panel in made if panel is not None]
 
 
 def _loss(history: History) -> Panel | None:
@@ -91,11 +76,35 @@ def _ranks(history: History) -> Panel | None:
     values = {rank: s["compute_seconds"] for rank, s in samples if "compute_seconds" in s}
     if len(values) < 2:
         return None
-    level = SLOW * median(values.values())
+    level = STRAGGLER * median(values.values())
     slow = [str(rank) for rank, value in values.items() if value > level]
     words = "seconds that each rank computes; " + (
-        f"over {SLOW} times the median: rank {', '.join(slow)}" if slow else "none stands out"
+        f"over {STRAGGLER} times the median: rank {', '.join(slow)}" if slow else "none stands out"
     )
-    key = [(f"{SLOW} x the median", "")] + ([("over it", ORANGE)] if slow else [])
+    key = [(f"{STRAGGLER} x the median", "")] + ([("over it", ORANGE)] if slow else [])
     value = f"{len(values)} ranks"
     return Panel("ranks", "Compute of each rank, s", value, key, svg.bars(values, words, level))
+
+
+MAKERS: dict[str, Callable[[History], Panel | None]] = {  # in the order of the page
+    "loss": _loss,
+    "grad_norm": lambda h: _curve(h, "grad_norm", "Gradient norm", number_text, log=True),
+    "tokens_per_second": lambda h: _curve(
+        h, "tokens_per_second", "Tokens a second", lambda v: f"{v:,.0f}"
+    ),
+    "parts": _parts,
+    "ranks": _ranks,
+    "memory_bytes": lambda h: _curve(h, "memory_bytes", "Memory of rank 0", memory_text),
+    "sent_bytes": lambda h: _curve(h, "sent_bytes", "Sent a step by rank 0", bytes_text),
+    "gpu_power_watts": lambda h: _curve(h, "gpu_power_watts", "Power", lambda v: f"{v:,.0f} W"),
+    "gpu_temperature_celsius": lambda h: _curve(
+        h, "gpu_temperature_celsius", "Temperature", lambda v: f"{v:.1f} °C"
+    ),
+}
+SLOW_TO_CHANGE = {"grad_norm", "memory_bytes", "sent_bytes", "gpu_temperature_celsius"}
+
+
+def panels(history: History) -> list[Panel]:
+    """Those that the run has anything for."""
+    made = (make(history) for make in MAKERS.values())
+    return [panel for panel in made if panel is not None]

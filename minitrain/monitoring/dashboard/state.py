@@ -23,15 +23,17 @@ WAITED = {
 
 def state_of(history: History) -> dict[str, Any]:
     """JSON's kinds of values only."""
+    return {**heading(history), "panels": [asdict(panel) for panel in panels(history)]}
+
+
+def heading(history: History) -> dict[str, Any]:
+    """What is said in words."""
     return {
         "run": history.folder.resolve().name,
         "state": history.state,
-        "is_over": history.ended is not None,
         "progress": progress(history),
         "facts": facts(history),
         "alerts": alerts(history),
-        "panels": [asdict(panel) for panel in panels(history)],
-        "looks": history.looks,
     }
 
 

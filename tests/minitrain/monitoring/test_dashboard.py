@@ -211,12 +211,19 @@ def test_the_page_the_state_and_what_is_not_new(tmp_path):
         assert page.status_code == 200 and ".minitrain-run .charts" in page.text
         assert "default-src 'none'" in page.headers["content-security-policy"]
         first = client.get("/state").json()
-        assert first["traces"] == ["trace-step-5.json"] and "Gradient norm" in first["body"]
+        assert (
+            first["traces"] == ["trace-step-5.json"]
+            and "Gradient norm" in dict(first["charts"])["grad_norm"]
+        )
         again = client.get(f"/state?seen={first['seen']}").json()
         assert again.keys() == {"state", "seen"}, "two dozen bytes where nothing is new"
         write(tmp_path, [sample(2)])
         newer = client.get(f"/state?seen={first['seen']}").json()
-        assert newer["seen"] > first["seen"] and "2 of 100" in newer["body"]
+        assert newer["seen"] > first["seen"] and "2 of 100" in newer["head"]
+        charts = dict(newer["charts"])
+        assert "step 2" in charts["loss"] and charts["memory_bytes"] is None, "slow to change"
+        whole = dict(client.get("/state").json()["charts"])
+        assert whole["loss"] == charts["loss"] and whole["memory_bytes"], "a browser that is new"
         assert client.get("/trace/trace-step-5.json").json() == {"traceEvents": []}
         for name in ("secret.json", "..%2Fsecret.json", "trace-step-6.json"):
             assert client.get(f"/trace/{name}").status_code == 404
