@@ -4,9 +4,10 @@
          └──────────── compute ─────────────┴── less what waits: "communication" ──┘
 
 Time is that of the group's clock: real, or the logical one of an emulated fabric. A rank that waits
-for others does not compute: so slow ranks stand out (stragglers.py). Parts and communication add up
-to the step. What changes slowly is looked at once a second. Cost: 25 µs a step, and its line in
-metrics.jsonl 15 µs (medians on one core of a server's CPU).
+for others does not compute: so slow ranks stand out (stragglers.py); but NCCL lets the GPU wait and
+not the rank, so that there the two are one, until they are timed on the GPU. Parts and
+communication add up to the step. What changes slowly is looked at once a second. Cost: 25 µs a
+step, and its line in metrics.jsonl 15 µs (medians on one core of a server's CPU).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from minitrain.errors import InputError
 from minitrain.measure.parts import Parts, Span
 from minitrain.measure.traffic import Interval, Trace, intersection, length, union
 from minitrain.monitoring.hardware.sensor import Sensor
@@ -32,6 +34,7 @@ from minitrain.training.report import Sample
 
 COMPUTED = ("forward", "backward", "average", "optimizer", "step")
 MINUTE = 60.0
+APART = 0.5  # seconds between two looks at one clock, at most
 
 
 @dataclass
@@ -75,6 +78,8 @@ class Meter:
         interval: float | None = None,
         stalled: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        if trace and trace.clock and abs(parts.now() - trace.clock.now()) > APART:
+            raise InputError("the parts and the group tell different times: give Parts(group.now)")
         self.parts, self.trace, self.device = parts, trace, torch.device(device)
         self.sensor, self.folder, self.interval = sensor, checkpoints_in, interval
         self.stalled, self.stall_seconds = stalled, stalled()
@@ -91,6 +96,8 @@ class Meter:
         waits, sent = self._communication()
         parts = split_by_part(spans, waits)
         step_seconds = spans[-1].end - spans[0].start
+        if not any(name in parts for name in COMPUTED):
+            raise InputError("no part of the step was told: give train(begin=parts.begin)")
         compute = sum(parts.get(name, 0.0) for name in COMPUTED)
         self.busy, self.elapsed = self.busy + compute, self.elapsed + step_seconds
         stall, self.stall_seconds = self.stall_seconds, self.stalled()

@@ -43,7 +43,7 @@ def sinks(run: Run) -> list[Sink]:
     found: list[Sink] = [JsonLines(metrics_file(folder, rank), run.state.step)]
     if told.metrics_port is not None:
         port = told.metrics_port + rank if told.metrics_port else 0
-        endpoint = Prometheus(folder.name, rank, port, told.metrics_host)
+        endpoint = Prometheus(folder.resolve().name, rank, port, told.metrics_host)
         print(f"metrics http://{told.metrics_host}:{endpoint.port}/metrics", flush=True)
         found.append(endpoint)
     if run.speaks:

@@ -20,7 +20,7 @@ class Wandb:
         settings = wandb.Settings(silent=True, console="off", x_disable_stats=True)
         self.run = wandb.init(
             project="minitrain",
-            name=folder.name,
+            name=folder.resolve().name,
             dir=str(folder),
             mode="offline",
             settings=settings,

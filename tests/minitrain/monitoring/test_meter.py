@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from minitrain.errors import InputError
 from minitrain.measure.parts import Parts, Span
-from minitrain.measure.traffic import Op, Trace
+from minitrain.measure.traffic import Op, Trace, WallClock
 from minitrain.monitoring.hardware.heat import EmulatedSensor
 from minitrain.monitoring.meter import Highest, Meter, split_by_part
 from minitrain.parallel.ddp import DDP
@@ -74,11 +75,20 @@ def test_bytes_and_waits_are_those_since_the_step_before():
     first = meter(record(1))
     assert first["sent_bytes"] == 150 and first["exposed_seconds"] == 1.0
     assert first["compute_seconds"] == 4.0 and first["parts"]["backward"] == 4.0
+    parts.begin("backward")
     operation(5.5, 6.0, 6.5), operation(6.0, 6.25, 7.0)  # they overlap: counted once
     now[0] = 8.0
     second = meter(record(2))
     assert second["sent_bytes"] == 300 and second["exposed_seconds"] == 1.0
     assert meter(record(3))["sent_bytes"] == 0
+
+
+def test_what_would_be_silently_wrong_is_a_sentence():
+    """Parts that nobody begins, and a trace on another clock: all waits would fall outside."""
+    with pytest.raises(InputError, match=r"give train\(begin=parts.begin\)"):
+        Meter(Parts())(record(1))
+    with pytest.raises(InputError, match=r"give Parts\(group.now\)"):
+        Meter(Parts(lambda: 1e6), Trace(clock=WallClock()))
 
 
 def straggling(group, slow: int):
