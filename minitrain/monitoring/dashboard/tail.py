@@ -1,13 +1,15 @@
 """A run's files as they grow: each look reads what is new, of every rank.
 
-A file that has become shorter was cut by a resumed run: it is read anew.
+A file that has become shorter, or another, was cut by a resumed run: then all are read anew.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from minitrain.errors import InputError
 from minitrain.monitoring.sinks.json_lines import METRICS_FILE, metrics_files, parsed
@@ -27,22 +29,35 @@ class Tail:
         self.began_anew = 0  # times
 
     def look(self) -> list[tuple[int, Sample]]:
-        found = []
-        for rank, path in metrics_files(self.folder).items():
-            with suppress(FileNotFoundError), path.open("rb") as file:
-                size, inode = os.fstat(file.fileno()).st_size, os.fstat(file.fileno()).st_ino
-                place = self.places.get(rank, max(0, size - MOST_BYTES))
-                if rank in self.inodes and (inode != self.inodes[rank] or size < place):
-                    place, self.began_anew = 0, self.began_anew + 1
-                file.seek(place)
-                text = file.read(size - place)
-                whole = text.rfind(b"\n") + 1  # half a line comes again
-                self.places[rank], self.inodes[rank] = place + whole, inode
-                for line in text[:whole].splitlines():
-                    with suppress(ValueError):
-                        found.append((rank, parsed(line)))
+        found: list[tuple[int, Sample]] = []
+        with ExitStack() as stack:
+            files = {}
+            for rank, path in metrics_files(self.folder).items():
+                with suppress(FileNotFoundError):
+                    files[rank] = stack.enter_context(path.open("rb"))
+            if any(self._is_another(rank, file) for rank, file in files.items()):
+                self.places, self.inodes, self.began_anew = {}, {}, self.began_anew + 1
+            for rank, file in files.items():
+                found += [(rank, sample) for sample in self._new(rank, file)]
         found.sort(key=lambda pair: pair[1].get("time", 0.0))
         return found
+
+    def _is_another(self, rank: int, file: BinaryIO) -> bool:
+        """Not the file that was read, or no longer as long."""
+        now = os.fstat(file.fileno())
+        known = self.inodes.get(rank, now.st_ino)
+        return now.st_ino != known or now.st_size < self.places.get(rank, 0)
+
+    def _new(self, rank: int, file: BinaryIO) -> Iterator[Sample]:
+        now = os.fstat(file.fileno())
+        place = self.places.get(rank, max(0, now.st_size - MOST_BYTES))
+        file.seek(place)
+        text = file.read(now.st_size - place)
+        whole = text.rfind(b"\n") + 1  # half a line comes again
+        self.places[rank], self.inodes[rank] = place + whole, now.st_ino
+        for line in text[:whole].splitlines():
+            with suppress(ValueError):
+                yield parsed(line)
 
 
 def open_run(folder: Path) -> Path:

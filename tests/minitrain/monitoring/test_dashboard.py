@@ -17,6 +17,7 @@ from minitrain.monitoring.dashboard.history import History
 from minitrain.monitoring.dashboard.html import body
 from minitrain.monitoring.dashboard.state import state_of
 from minitrain.monitoring.dashboard.tail import Tail, open_run
+from minitrain.monitoring.sinks.json_lines import JsonLines, metrics_file
 
 from .runs import BEGAN, sample, write
 
@@ -74,7 +75,21 @@ def test_the_tail_reads_what_is_new_whole_lines_only_and_a_cut_file_anew(tmp_pat
     assert [(rank, each["step"]) for rank, each in tail.look()] == [(0, 3), (2, 3)]
     path.unlink()
     write(tmp_path, [sample(1, loss=7.0)])
-    assert [each["loss"] for _, each in tail.look()] == [7.0] and tail.began_anew == 1
+    assert [(rank, each["loss"]) for rank, each in tail.look()] == [(0, 7.0), (2, 2.0)]
+    assert tail.began_anew == 1
+
+
+def test_a_resumed_run_is_read_anew_rank_by_rank_and_nothing_is_lost(tmp_path):
+    for rank in (0, 1):
+        write(tmp_path, [sample(step) for step in range(1, 6)], rank)
+    history = seen(tmp_path)
+    for rank in (0, 1):  # each rank cuts its file when it comes to its first step
+        log = JsonLines(metrics_file(tmp_path, rank), done_steps=3)
+        log(sample(4, loss=7.0, time=BEGAN + 50))
+        log.close()
+        history.look()
+    assert [point.x for point in history.curves["loss"].seen()] == [1, 2, 3, 4]
+    assert history.newest[0]["loss"] == history.newest[1]["loss"] == 7.0
 
 
 def test_a_folder_that_holds_no_run_is_a_sentence(tmp_path):
