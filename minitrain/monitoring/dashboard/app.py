@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from minitrain.monitoring.dashboard.history import History
 from minitrain.monitoring.dashboard.html import ROOM, figure, head, theme
-from minitrain.monitoring.dashboard.panels import MAKERS, SLOW_TO_CHANGE
+from minitrain.monitoring.dashboard.panels import AT_EVERY_LOOK, MAKERS
 from minitrain.monitoring.dashboard.state import heading
 from minitrain.monitoring.step_trace import trace_files
 
@@ -41,8 +41,8 @@ class Drawn(NamedTuple):
 class Looker:
     """The newest state; one look for all browsers that ask within the same second.
 
-    A browser is sent the charts that it has not `seen`: painting is what a page costs, so what
-    changes slowly is drawn anew every `PATIENCE` seconds, and the rest at each look.
+    A browser is sent the charts that it has not `seen`. Painting is what a page costs: numbers,
+    alerts and two charts are new at every look, the other charts every `PATIENCE` seconds.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +76,7 @@ class Looker:
         self.drawn = {}
         for name, make in MAKERS.items():
             old = before.get(name)
-            waits = old is not None and name in SLOW_TO_CHANGE and history.ended is None
+            waits = old is not None and name not in AT_EVERY_LOOK and history.ended is None
             if waits and now < old.at + PATIENCE:
                 self.drawn[name] = old
             elif (panel := make(history)) is not None:
