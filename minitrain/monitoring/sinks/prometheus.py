@@ -31,10 +31,11 @@ class Prometheus:
         registry.register(self)
         try:
             self.server, self.thread = client.start_http_server(port, address, registry)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", error)
             raise InputError(
-                f"--metrics-port {port} cannot be used on rank {rank} ({error.strerror}): each rank"
-                " takes the port of its number after it; give one that is free with those behind it"
+                f"--metrics-port {port} cannot be used on rank {rank} ({reason}): each rank takes "
+                "the port of its number after it; give one that is free with those behind it"
             ) from None
         self.port: int = self.server.server_port
 

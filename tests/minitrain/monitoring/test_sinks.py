@@ -55,6 +55,8 @@ def test_a_taken_port_is_one_sentence():
     try:
         with pytest.raises(InputError, match=f"--metrics-port {endpoint.port} cannot be used"):
             Prometheus("run", 1, endpoint.port)
+        with pytest.raises(InputError, match="--metrics-port 65536 cannot be used on rank 1"):
+            Prometheus("run", 1, 65536)
     finally:
         endpoint.close()
 
