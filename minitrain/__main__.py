@@ -1,5 +1,5 @@
-"""`python -m minitrain COMMAND`: lab, train, finetune, merge, export, quantize, generate, serve,
-load, grade, build, bench, data, plan, doctor, assets."""
+"""`python -m minitrain COMMAND`: lab, train, watch, alerts, finetune, merge, export, quantize,
+generate, serve, load, grade, build, bench, data, plan, doctor, assets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if find_spec("typer") is None:  # nothing is installed yet
 
 import typer
 
+from minitrain.commands.alerts import alerts
 from minitrain.commands.assets import assets
 from minitrain.commands.bench import bench
 from minitrain.commands.build import build
@@ -33,6 +34,7 @@ from minitrain.commands.quantize import quantize
 from minitrain.commands.serve import serve
 from minitrain.commands.train.command import train
 from minitrain.commands.train.options import TrainOptions
+from minitrain.commands.watch import watch
 from minitrain.errors import InputError
 
 UsageError = typer.BadParameter.__base__  # click's own, wherever typer keeps it
@@ -43,9 +45,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (
-    lab, merge, export, quantize, generate, serve, load, grade, build, bench, doctor, assets
-):  # fmt: skip
+COMMANDS = (
+    *(lab, watch, alerts, merge, export, quantize, generate, serve),
+    *(load, grade, build, bench, doctor, assets),
+)
+for command in COMMANDS:
     app.command()(typed(command))
 app.command()(typed(train, TrainOptions))
 app.command()(typed(finetune, FinetuneOptions))

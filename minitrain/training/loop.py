@@ -46,6 +46,11 @@ class Peers:
 
 
 ALONE = Peers()
+Begin = Callable[[str], object]  # told the name of each part of a step as it begins
+
+
+def _untold(part: str) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,14 @@ class StepResult:
     refused: bool = False  # or whoever was asked did not accept the step
 
 
+class Diverged(InputError):
+    """A loss or a gradient norm that is not finite; the step was made."""
+
+    def __init__(self, message: str, step: int, loss: float, grad_norm: float) -> None:
+        super().__init__(message)
+        self.step, self.loss, self.grad_norm = step, loss, grad_norm
+
+
 def train_step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -66,12 +79,14 @@ def train_step(
     peers: Peers = ALONE,
     scaler: LossScaler | None = None,
     accept: Accept | None = None,
+    begin: Begin = _untold,
 ) -> StepResult:
     """One optimizer step over `microbatches`, the same as over one batch that holds them all.
 
     Parameters, and so gradients and their sum over microbatches, are float32; `autocast` computes
     the matmuls in another dtype. With a `scaler`, a step whose gradients overflow is not made, and
-    none that `accept(loss, grad_norm)` refuses, which all ranks ask with the same numbers.
+    none that `accept(loss, grad_norm)` refuses, which all ranks ask with the same numbers. `begin`
+    is told the parts: "forward", "backward" of each microbatch, "average", "optimizer".
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
@@ -85,16 +100,20 @@ def train_step(
     for index, batch in enumerate(microbatches):
         last = index == len(microbatches) - 1
         with nullcontext() if last else peers.no_sync():
+            begin("forward")
             with torch.autocast(device.type, autocast, enabled=autocast is not None):
                 logits = model(batch.tokens, batch.documents, batch.positions)  # (B, T, V)
             share = token_weighted_loss(logits, batch.targets, tokens)
+            begin("backward")
             (share * factor).backward()
         loss = loss + share.detach()
+    begin("average")
     peers.synchronize()
     peers.all_reduce(loss)
     finite = scaler.unscale(parameters, peers.all_reduce) if scaler else True
     grad_norm = peers.clip(parameters, clip)
     taken = finite and (accept is None or accept(loss.item(), grad_norm.item()))
+    begin("optimizer")
     if taken:
         optimizer.step()
         update_biases(model, peers.all_reduce)
@@ -144,6 +163,7 @@ class StepRecord:
     lr: float
     grad_norm: float
     tokens_per_second: float  # of this step alone
+    skipped: int = 0  # steps of this call that were not made, up to here
 
     @property
     def progress(self) -> float:
@@ -171,19 +191,22 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.perf_counter,
     accept: Accept | None = None,
+    begin: Begin = _untold,
 ) -> TrainResult:
     """Trains until `config.steps` or `config.seconds` are reached, or `stop()` is true on any rank.
 
     `peers`: the other ranks, and how gradients are averaged over them. `state`: where a resumed run
     goes on (its model is the one inside a wrapper such as DDP). `step`: another step than
     `train_step`, from this rank's microbatches; `peers` then only agree on time and on stopping.
-    `accept`: asked before each step of `train_step`, such as reliability's SpikeGuard.
+    `accept`: asked before each step of `train_step`, such as reliability's SpikeGuard. `begin`:
+    told what the time goes to, such as `measure.parts.Parts().begin`.
+    Diverged, an InputError, where the loss is not finite.
     """
     if step is not None and accept is not None:
         raise InputError("accept is asked by train_step: a step of your own asks it itself")
     state = state or _fresh_state(model, loader, config)
     device = next(model.parameters()).device
-    settings = (config.clip, config.autocast, peers, state.scaler, accept)
+    settings = (config.clip, config.autocast, peers, state.scaler, accept, begin)
     step = step or (lambda batches: train_step(model, state.optimizer, batches, *settings))
     batches, result, speeds = _endless(loader), TrainResult(state), []
     began = now() - state.seconds
@@ -194,8 +217,11 @@ def train(
             break
         lr = _set_rate(state, config, total)
         start = now()
+        begin("data")
         microbatches = [next(batches).to(device) for _ in range(config.accumulate)]
+        begin("step")
         made = step(microbatches)
+        begin("between")
         _check_finite(made, state, lr)
         speed = made.tokens / (now() - start)
         state.tokens, state.seconds = state.tokens + made.tokens, now() - began
@@ -207,7 +233,7 @@ def train(
         speeds.append(speed)
         counts = (state.step, total, state.tokens, elapsed)
         for callback in callbacks:
-            callback(StepRecord(*counts, made.loss, lr, made.grad_norm, speed))
+            callback(StepRecord(*counts, made.loss, lr, made.grad_norm, speed, result.skipped))
     result.tokens_per_second = statistics.median(speeds) if speeds else 0.0
     return result
 
@@ -238,9 +264,12 @@ def _check_finite(step: StepResult, state: TrainState, lr: float) -> None:
         return
     overflown = step.skipped and state.scaler.scale >= SMALLEST_SCALE
     if not math.isfinite(step.loss) or not (overflown or math.isfinite(step.grad_norm)):
-        raise InputError(
+        raise Diverged(
             f"the loss of step {state.step + 1} is {step.loss}, its gradient norm {step.grad_norm}:"
-            f" the run diverged at learning rate {lr:.1e}; start again with {lr / 4:.1e} or less"
+            f" the run diverged at learning rate {lr:.1e}; start again with {lr / 4:.1e} or less",
+            state.step + 1,
+            step.loss,
+            step.grad_norm,
         )
 
 

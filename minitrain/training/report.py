@@ -1,25 +1,29 @@
-"""What a run tells while it trains: a progress bar, and a CSV with a line for every step.
+"""What a run tells while it trains: a sample after every step, to a progress bar and to `sinks`.
 
      62%|█████   | step 412 · loss 1.318 · held out 1.305, 7.9% above the floor · 14,200 tok/s
 
-The floor is the entropy of the text, which no model can beat; it is known exactly where the text
-was drawn from a language whose law we wrote. For any other text the distance is left out.
+A sample is a flat dict of what is known after the step (`monitoring/metrics.py` has the names); a
+sink is whatever takes one: a file, TensorBoard, a Prometheus endpoint. The floor is the entropy of
+the text, which no model can beat; it is known exactly where the text was drawn from a language
+whose law we wrote. For any other text the distance is left out.
 """
 
 from __future__ import annotations
 
-import csv
-import os
+import math
 import sys
-from collections.abc import Callable
-from pathlib import Path
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tqdm import tqdm
 
-from minitrain.paths import write_atomically
-from minitrain.training.loop import StepRecord
+from minitrain.training.loop import Diverged, StepRecord
 
-COLUMNS = ("step", "tokens", "seconds", "loss", "lr", "grad_norm", "tokens_per_second", "held_out")
+Sample = dict[str, Any]
+Sink = Callable[[Sample], object]
+FINISHED, STOPPED, DIVERGED, FAILED = "finished", "stopped", "diverged", "failed"
+COLUMNS = ("step", "tokens", "seconds", "loss", "lr", "grad_norm", "tokens_per_second", "skipped")
 
 
 def above_floor(loss: float, floor: float) -> float:
@@ -32,48 +36,52 @@ def describe_loss(loss: float, floor: float | None) -> str:
     return f"{loss:.3f}" + (f", {above_floor(loss, floor):.1%} above the floor" if floor else "")
 
 
+def nothing_more(record: StepRecord) -> Sample:
+    return {}
+
+
 class Reporter:
-    """A callback for `train`: evaluates `evaluations` times a run, keeps the CSV, moves the bar.
+    """A callback for `train`: evaluates `evaluations` times a run, tells `sinks`, moves the bar.
 
     `evaluate` gives the held-out loss. On N ranks every rank calls it, at the same steps; only the
-    one that `speaks` writes. Where the output is no terminal, a line at each evaluation replaces
-    the bar. A resumed run drops the lines of the CSV after `done_steps`, since it comes to them
-    again; `done_part` of the run was done by then, so that it evaluates where an uninterrupted one
-    does.
+    one that `speaks` writes to the terminal. Where that is none, a line at each evaluation replaces
+    the bar. `done_part` of a resumed run was done before, so that it evaluates where an
+    uninterrupted one does. `measure`: what else is known after a step, such as a `Meter`.
+
+    As a context it tells the sinks how the run ended, at the latest when an exception leaves it.
     """
 
     def __init__(
         self,
-        log: Path,
+        sinks: Sequence[Sink],
         evaluate: Callable[[], float],
         floor: float | None = None,
         utilisation: Callable[[float], float] | None = None,  # tokens/s -> MFU
         evaluations: int = 8,
         speaks: bool = True,
-        done_steps: int = 0,
         done_part: float = 0.0,
         memory: Callable[[], str] | None = None,  # in use, in words
+        measure: Callable[[StepRecord], Sample] = nothing_more,
     ):
-        self.log, self.evaluate, self.floor = log, evaluate, floor
+        self.sinks, self.evaluate, self.floor = sinks, evaluate, floor
         self.utilisation, self.evaluations, self.speaks = utilisation, evaluations, speaks
-        self.memory = memory
+        self.memory, self.measure = memory, measure
         self.held_out: float | None = None
-        self.unwritten: list[list] = []  # lines for which there was no room
         self.has_moved = True  # the model, since it was evaluated
+        self.has_ended = False
         self.part = int(min(1.0, done_part) * evaluations)  # evaluations that were due so far
         layout = "{percentage:3.0f}%|{bar:16}| {desc} [{elapsed}<{remaining}]"
         silent = not (speaks and sys.stderr.isatty())
         self.bar = tqdm(total=100, bar_format=layout, disable=silent)
-        if speaks:
-            cut_log(log, done_steps)
 
     def __call__(self, record: StepRecord) -> None:
         part = int(record.progress * self.evaluations)
         due, self.part, self.has_moved = part > self.part, part, True
         if due:
             self.latest()
+        if self.sinks:
+            self._tell(self._sample(record, due))
         if self.speaks:
-            self._write(record, self.held_out if due else None)
             self.bar.set_description_str(self._describe(record), refresh=False)
             self.bar.update(100 * record.progress - self.bar.n)
             if due and self.bar.disable:
@@ -85,8 +93,44 @@ class Reporter:
             self.held_out, self.has_moved = self.evaluate(), False
         return self.held_out
 
-    def close(self) -> None:
+    def close(self, ended: str = FINISHED) -> None:
+        """Tells the sinks how the run ended, once, and those that have an end of their own."""
         self.bar.close()
+        if self.has_ended:
+            return
+        self.has_ended = True
+        self._tell({"ended": ended})
+        for sink in self.sinks:
+            getattr(sink, "close", lambda: None)()
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Diverged):
+            self._tell({"step": error.step, "loss": error.loss, "grad_norm": error.grad_norm})
+            self.close(DIVERGED)
+        self.close(FINISHED if error is None else FAILED)
+
+    def _tell(self, sample: Sample) -> None:
+        sample = {"time": time.time(), **sample}
+        for sink in self.sinks:
+            sink(sample)
+
+    def _sample(self, record: StepRecord, due: bool) -> Sample:
+        sample = {name: getattr(record, name) for name in COLUMNS}
+        if math.isfinite(record.total_steps):
+            sample["total_steps"] = record.total_steps
+        if self.floor:
+            sample["floor"] = self.floor
+        if due:
+            sample["held_out"] = self.held_out
+            if self.floor:
+                sample["above_floor"] = above_floor(self.held_out, self.floor)
+        utilised = self.utilisation(record.tokens_per_second) if self.utilisation else math.nan
+        if math.isfinite(utilised):
+            sample["mfu"] = utilised
+        return sample | self.measure(record)
 
     def _describe(self, record: StepRecord) -> str:
         parts = [f"step {record.step}", f"loss {record.loss:.3f}"]
@@ -98,23 +142,3 @@ class Reporter:
         if self.memory:
             parts.append(self.memory())
         return " · ".join(parts)
-
-    def _write(self, record: StepRecord, held_out: float | None) -> None:
-        values = {name: getattr(record, name) for name in COLUMNS[:-1]}
-        line = [*values.values(), "" if held_out is None else held_out]
-        self.unwritten.append(line)
-        whole = self.log.stat().st_size
-        try:
-            with open(self.log, "a", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows(self.unwritten)
-            self.unwritten.clear()
-        except OSError as error:  # a full disk: the training goes on
-            os.truncate(self.log, whole)  # not half a line
-            if len(self.unwritten) == 1:
-                print(f"\n{self.log}: {error.strerror}; its lines wait for room", file=sys.stderr)
-
-
-def cut_log(log: Path, steps: int) -> None:
-    """Leaves the heading and the lines of the first `steps` steps."""
-    lines = log.read_text(encoding="utf-8").splitlines()[1 : steps + 1] if log.is_file() else []
-    write_atomically(log, "\n".join([",".join(COLUMNS), *lines]) + "\n")

@@ -2,7 +2,7 @@
 
 adapter/          the result, in PEFT's files (of --method full: model/, a Hugging Face folder)
 step-…/           what --resume goes on from, bit for bit: the adapter alone, and its optimizer
-finetune.json     the options      log.csv   a line a step      before.json   the perplexities
+finetune.json     the options      metrics.jsonl   a line a step      before.json   the perplexities
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from minitrain.commands.finetune.options import ADAPTER, BEFORE_FILE, LOG_FILE, RUN_FILE, Job
+from minitrain.commands.finetune.options import ADAPTER, BEFORE_FILE, RUN_FILE, Job
 from minitrain.commands.finetune.text import Texts, make_texts
 from minitrain.commands.models import open_model
 from minitrain.commands.train.run import Saver, sole_writer
@@ -29,8 +29,12 @@ from minitrain.finetuning.layer import adapted_layers
 from minitrain.finetuning.lora_plus import adapter_groups
 from minitrain.finetuning.peft_files import save_adapter
 from minitrain.generators import seed_generators
+from minitrain.measure.parts import Parts
 from minitrain.model.hub.load import save_pretrained
 from minitrain.model.hub.text import TextFiles
+from minitrain.monitoring.hardware.sensor import find_sensor
+from minitrain.monitoring.meter import Meter
+from minitrain.monitoring.sinks.json_lines import JsonLines, metrics_file
 from minitrain.paths import write_atomically
 from minitrain.reliability.checkpoint.contents import whole_layout
 from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint
@@ -38,7 +42,7 @@ from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import evaluate, train
-from minitrain.training.report import Reporter
+from minitrain.training.report import STOPPED, Reporter
 from minitrain.training.state import TrainState
 from minitrain.words import memory_text
 
@@ -163,22 +167,26 @@ def introduction(run: Run, before: dict[str, float]) -> str:
 def train_and_conclude(run: Run, before: dict[str, float]) -> tuple[str, bool]:
     options, done = run.job.options, run.state.step
     config = TrainConfig(steps=options.steps, lr=options.rate, weight_decay=0.0)
+    parts = Parts()
     reporter = Reporter(
-        run.job.folder / LOG_FILE,
+        [JsonLines(metrics_file(run.job.folder), done)],
         run.held_out_loss,
-        done_steps=done,
         done_part=done / options.steps,
         memory=lambda: memory_in_use(run.device),
+        measure=Meter(parts, device=run.device, sensor=find_sensor(run.device)),
     )
-    result = train(
-        run.state.model,
-        run.state.loader,
-        config,
-        callbacks=[reporter, Saver(run)],
-        state=run.state,
-        stop=run.job.stop_file.exists,
-    )
-    reporter.close()
+    with reporter:
+        result = train(
+            run.state.model,
+            run.state.loader,
+            config,
+            callbacks=[reporter, Saver(run)],
+            state=run.state,
+            stop=run.job.stop_file.exists,
+            begin=parts.begin,
+        )
+        if result.interrupted:
+            reporter.close(STOPPED)
     run.save()
     go_on = f"python -m minitrain finetune --out {run.job.folder} --resume"
     if result.interrupted:

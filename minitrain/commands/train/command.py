@@ -12,11 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from minitrain.commands.kinds import DEVICE, FOLDER, Option, whole
+from minitrain.commands.kinds import COUNT, DEVICE, FOLDER, HOST, Option, whole
 from minitrain.commands.train.mesh_check import RANKS
 from minitrain.commands.train.options import (
+    LOGGER,
     RUN_FILE,
     Job,
+    Told,
     find_run,
     new_folder,
     new_options,
@@ -26,6 +28,8 @@ from minitrain.errors import InputError
 from minitrain.reliability.stopping import stop_on_signals
 
 LONGEST_SECONDS = 30 * 86400.0  # a launch has a deadline; a training run needs none
+PORT = whole(0, 65535)
+TOLD = "Who is told of each step, beside the terminal and metrics.jsonl"
 INTERRUPTED = 130  # the exit code that shells give to Ctrl-C
 STARTED_BY_TORCHRUN = {
     "WORLD_SIZE": RANKS,
@@ -45,10 +49,24 @@ def train(
     device: Annotated[
         str | None, Option(DEVICE, "cpu, cuda, mps or xpu", "cuda if there is one")
     ] = None,
+    log_to: Annotated[
+        list | None,
+        Option(LOGGER, "tensorboard, wandb (offline): in the run's folder", panel=TOLD),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        Option(PORT, "where Prometheus reads rank 0, rank 1 at the next; 0: any", panel=TOLD),
+    ] = None,
+    metrics_host: Annotated[
+        str, Option(HOST, "0.0.0.0 for a Prometheus on another machine", panel=TOLD)
+    ] = "127.0.0.1",
+    trace_step: Annotated[
+        int | None, Option(COUNT, "a step to write as a trace that Perfetto opens", panel=TOLD)
+    ] = None,
     **fields: Any,
 ) -> None:
     """Train a model on a text; Ctrl-C saves, --resume goes on bit for bit."""
-    started = time.time()
+    started, told = time.time(), Told(tuple(log_to or ()), metrics_port, metrics_host, trace_step)
     given = {name: value for name, value in fields.items() if is_typed(context, name)}
     given = {**ranks_outside(), **given}
     resume = resume or is_restarted(out)
@@ -59,7 +77,7 @@ def train(
         options = new_options(given)
         folder = new_folder(out, options)
     with stop_file() as stop:
-        text, interrupted = run(Job(options, folder, resume, device, started, stop))
+        text, interrupted = run(Job(options, folder, resume, device, started, stop, told))
     if os.environ.get("RANK", "0") == "0":
         print(text)
     if interrupted:

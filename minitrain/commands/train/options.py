@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from minitrain.commands.kinds import (
     named,
     one_of,
     real,
+    several,
     whole,
 )
 from minitrain.commands.train.mesh_check import FLAGS, PANEL, RANKS, MeshRequest, check_mesh
@@ -31,8 +33,9 @@ from minitrain.data.tokenizer import SMALLEST
 from minitrain.errors import InputError, unknown_name
 from minitrain.model.config import PRESETS
 
-RUN_FILE, LOG_FILE, LOCK_FILE = "run.json", "log.csv", ".lock"
+RUN_FILE, LOCK_FILE = "run.json", ".lock"
 EVENTS_FILE = "events.jsonl"  # what went wrong, when, on which rank
+LOGGERS = ("tensorboard", "wandb")
 TEXTS = ("corpus", *NAMED)  # any other name is a file's
 MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
 HOW_ON_MESH = ("sequence", "schedule", "chunks")
@@ -56,6 +59,7 @@ TEXT = Kind("TEXT", f"{', '.join(TEXTS)}, or a text file", read_text_name)
 PRESET = one_of("preset", lambda: PRESETS)
 DOMAIN = one_of("domain of the corpus", domains)
 DTYPE = one_of("dtype", lambda: ("auto", "float32", "bfloat16"))
+LOGGER = several(one_of("logger", lambda: LOGGERS))
 RECOMPUTE = one_of("way of recomputing", lambda: ("none", "selective", "full"))
 MINUTES = real(0.001, 10**6)
 
@@ -150,6 +154,24 @@ class TrainOptions(MeshRequest):
 
 
 @dataclass(frozen=True)
+class Told:
+    """Who is told of each step, beside the terminal and metrics.jsonl."""
+
+    log_to: tuple[str, ...] = ()
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    trace_step: int | None = None
+
+    def __post_init__(self) -> None:
+        packages = [*self.log_to, *(["prometheus_client"] if self.metrics_port is not None else [])]
+        for package in packages:
+            if find_spec(package) is None:
+                raise InputError(
+                    f"{package} is not installed: pip install {package}, or leave its option out"
+                )
+
+
+@dataclass(frozen=True)
 class Job:
     """What a rank is told."""
 
@@ -159,6 +181,7 @@ class Job:
     device: str | None
     started: float  # time.time() when the command began: its minutes count from there
     stop_file: Path  # exists once someone has asked the run to stop
+    told: Told = Told()
 
 
 def new_options(typed: dict[str, Any]) -> TrainOptions:
@@ -220,7 +243,8 @@ def new_folder(out: Path | None, options: TrainOptions) -> Path:
     return next(Path("runs") / name for name in names if is_free(Path("runs") / name))
 
 
-LEFT = {RUN_FILE, LOG_FILE, LOCK_FILE, EVENTS_FILE}  # by a run without a checkpoint
+LEFT = {RUN_FILE, LOCK_FILE, EVENTS_FILE, *LOGGERS}  # by a run without a checkpoint
+LEFT_BY_STEPS = ("metrics.", "trace-step-")
 
 
 def is_free(folder: Path) -> bool:
@@ -229,7 +253,8 @@ def is_free(folder: Path) -> bool:
     if not folder.is_dir():
         return not folder.exists()
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".step-")}
-    return names <= {LOCK_FILE} or (RUN_FILE in names and names <= LEFT)
+    left = {name for name in names if name in LEFT or name.startswith(LEFT_BY_STEPS)}
+    return names <= {LOCK_FILE} or (RUN_FILE in names and names == left)
 
 
 def find_run(out: Path | None) -> Path:

@@ -1,8 +1,8 @@
 """One training run on one rank: prepare, train, conclude.
 
-While it trains: evaluations, a line in log.csv for each step, a checkpoint a minute, what goes
-wrong in events.jsonl, and a stop after the step in which someone asked for it. At the end: a last
-evaluation, a sample, a checkpoint.
+While it trains: evaluations, a line in metrics.jsonl for each step, a checkpoint a minute, what
+goes wrong in events.jsonl, and a stop after the step in which someone asked for it. At the end: a
+last evaluation, a sample, a checkpoint.
 A kill at any moment costs the steps since the last checkpoint: --resume comes to them again, and
 where there was none yet, the same command or --resume begins anew.
 """
@@ -20,8 +20,9 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from minitrain.commands.train.mesh_check import FLAGS
-from minitrain.commands.train.options import EVENTS_FILE, LOCK_FILE, LOG_FILE, RUN_FILE, Job
+from minitrain.commands.train.options import EVENTS_FILE, LOCK_FILE, RUN_FILE, Job
 from minitrain.commands.train.setup import Run, prepare
+from minitrain.commands.train.told import during, metered, sinks, tracers
 from minitrain.commands.train.wiring import DataParallel, OnMesh
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
@@ -36,7 +37,7 @@ from minitrain.reliability.spikes import SpikeGuard
 from minitrain.reliability.stopping import stop_on_signals
 from minitrain.reliability.stragglers import StragglerWatch
 from minitrain.training.loop import StepRecord, TrainResult, train
-from minitrain.training.report import Reporter, describe_loss
+from minitrain.training.report import STOPPED, Reporter, describe_loss
 from minitrain.training.state import TrainState
 
 SAVE_SECONDS = 60.0
@@ -90,27 +91,32 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
     done, log = run.state.step, EventLog(run.job.folder / EVENTS_FILE, run.ranks.rank)
     if done and run.speaks:
         log.write("resumed", done, ranks=run.ranks.size)
+    meter = metered(run, SAVE_SECONDS)
     reporter = Reporter(
-        run.job.folder / LOG_FILE,
-        run.evaluate,
+        sinks(run),
+        during(meter.parts, "evaluation", run.evaluate),
         run.rows.floor,
         run.utilisation,
         speaks=run.speaks,
-        done_steps=done,
         done_part=done / run.train_config.total_steps(done, run.state.seconds),
+        measure=meter,
     )
-    result = train(
-        run.wiring.model,
-        run.state.loader,
-        run.train_config,
-        callbacks=[reporter, Saver(run, log), *slow_ranks_watched(run, log)],
-        peers=run.wiring.peers,
-        state=run.state,
-        step=run.wiring.step,
-        stop=run.job.stop_file.exists,
-        accept=SpikeGuard(run.state, log) if run.options.skip_spikes else None,
-    )
-    reporter.close()
+    saver = during(meter.parts, "checkpoint", Saver(run, log))
+    with reporter:
+        result = train(
+            run.wiring.model,
+            run.state.loader,
+            run.train_config,
+            callbacks=[reporter, *tracers(run, meter), saver, *slow_ranks_watched(run, log)],
+            peers=run.wiring.peers,
+            state=run.state,
+            step=run.wiring.step,
+            stop=run.job.stop_file.exists,
+            accept=SpikeGuard(run.state, log) if run.options.skip_spikes else None,
+            begin=meter.parts.begin,
+        )
+        if result.interrupted:
+            reporter.close(STOPPED)
     if result.interrupted and run.speaks:
         log.write("stopped", run.state.step)
     return conclude(run, result, reporter), result.interrupted

@@ -61,6 +61,7 @@ class Run:
     device: torch.device
     peak: float  # FLOP/s of a rank's matmuls in this dtype, where it speaks
     saver: BackgroundSaver
+    group: Group | None
 
     @property
     def speaks(self) -> bool:
@@ -135,7 +136,7 @@ def prepare(group: Group | None, job: Job) -> Run:
     moves = wiring.state.optimizer
     saver = BackgroundSaver(job.folder, moves, ranks, layout=whole_layout(hub_tensors))
     return Run(
-        job, options, rows, tokenizer, config, wiring, seat, ranks, plan, device, peak, saver
+        job, options, rows, tokenizer, config, wiring, seat, ranks, plan, device, peak, saver, group
     )
 
 

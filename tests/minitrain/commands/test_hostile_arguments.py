@@ -43,6 +43,7 @@ WORK = {
     "minitrain.commands.bench.chosen_cases": [],
     "minitrain.commands.data.run": None,
     "minitrain.commands.lab.become": None,
+    "minitrain.commands.watch.show": None,
     "minitrain.commands.build._build": None,
     "minitrain.commands.build._report_drift": 0,
     "minitrain.commands.grade._report": None,

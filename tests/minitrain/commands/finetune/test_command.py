@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from dataclasses import replace
@@ -28,6 +27,7 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.hub.load import load_pretrained, save_pretrained
 from minitrain.model.hub.text import TextFiles, fast_tokenizer
 from minitrain.model.transformer import build
+from minitrain.monitoring.sinks.json_lines import read_lines
 from minitrain.reliability.checkpoint.folder import newest_checkpoint
 
 from ..command_line import minitrain
@@ -70,8 +70,8 @@ def said(*words):
 
 
 def log(folder):
-    with open(Path(folder) / "log.csv", newline="") as file:
-        return [(row["step"], row["loss"], row["lr"]) for row in csv.DictReader(file)]
+    samples = read_lines(Path(folder) / "metrics.jsonl")
+    return [(row["step"], row["loss"], row["lr"]) for row in samples if "loss" in row]
 
 
 @torch.no_grad()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import errno
 import json
 import os
@@ -25,6 +24,7 @@ from minitrain.__main__ import app
 from minitrain.commands.train import run, wiring
 from minitrain.commands.train import text as train_text
 from minitrain.errors import InputError
+from minitrain.monitoring.sinks.json_lines import read_lines
 from minitrain.optimizers.groups import clip_by_global_norm
 from minitrain.reliability.checkpoint.folder import begin, newest_checkpoint
 from minitrain.reliability.events import EventLog
@@ -51,9 +51,10 @@ def final_bits(run: Path) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
-def log(run: Path) -> list[dict[str, str]]:
-    with open(run / "log.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def log(run: Path) -> list[dict]:
+    """A row a step; held_out is None where there was no evaluation."""
+    samples = read_lines(run / "metrics.jsonl")
+    return [{"held_out": None, **sample} for sample in samples if "loss" in sample]
 
 
 def lines(run: Path) -> list[tuple[str, ...]]:
@@ -127,7 +128,7 @@ def test_tokens_and_minutes_end_a_run(text):
 
 
 def has_logged(run: Path, step: int) -> bool:
-    return (run / "log.csv").is_file() and len(log(run)) >= step
+    return (run / "metrics.jsonl").is_file() and len(log(run)) >= step
 
 
 def process(arguments: list[str], *before: str) -> subprocess.Popen:
@@ -334,7 +335,7 @@ def test_a_finished_run_may_be_given_more(text):
     with pytest.raises(InputError, match=r"run is complete .* such as --resume --steps 4"):
         train("--resume")
     assert "trained   4 steps" in train("--resume", "--steps", 4)
-    assert [row["step"] for row in log(Path("runs/0.5M-pangrams"))] == ["1", "2", "3", "4"]
+    assert [row["step"] for row in log(Path("runs/0.5M-pangrams"))] == [1, 2, 3, 4]
 
 
 def test_ranks_train_as_one(text):

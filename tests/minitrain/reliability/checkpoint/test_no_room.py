@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from minitrain.monitoring.sinks.json_lines import JsonLines
 from minitrain.ranks.launch import launch
 from minitrain.reliability.checkpoint import folder
 from minitrain.reliability.checkpoint.background import BackgroundSaver
@@ -18,8 +19,6 @@ from minitrain.reliability.checkpoint.keep import NEWEST_TWO
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.reliability.events import EventLog
-from minitrain.training.loop import StepRecord
-from minitrain.training.report import Reporter
 
 from ...training.toys import toy_state
 from .test_save_and_load import bits, trained
@@ -89,20 +88,20 @@ def save_with_little_room(group, run, size):
 
 
 def test_the_logs_wait_for_room_or_say_it_elsewhere(tmp_path, capsys):
-    reporter = Reporter(tmp_path / "log.csv", lambda: 1.0)
-    record = StepRecord(1, 10, 5, 0.1, 2.0, 0.1, 1.0, 50.0)
-    reporter(record)
+    metrics = JsonLines(tmp_path / "metrics.jsonl")
+    sample = {"time": 1.5, "step": 1, "loss": 2.0}
+    metrics(sample)
     log = EventLog(tmp_path / "events.jsonl")
-    log.write("saved", 1, text="x" * reporter.log.stat().st_size)
-    with Room(reporter.log.stat().st_size + 10):
-        reporter(replace(record, step=2))
-        reporter(replace(record, step=3))
+    log.write("saved", 1, text="x" * metrics.path.stat().st_size)
+    with Room(metrics.path.stat().st_size + 10):
+        metrics({**sample, "step": 2})
+        metrics({**sample, "step": 3})
         log.write("not saved", 3)
-    assert len(reporter.log.read_text().splitlines()) == 2, "and no half line"
-    reporter(replace(record, step=4))
-    reporter.close()
-    lines = reporter.log.read_text().splitlines()
-    assert [line.split(",")[0] for line in lines] == ["step", "1", "2", "3", "4"]
+    assert len(metrics.path.read_text().splitlines()) == 1, "and no half line"
+    metrics({**sample, "step": 4})
+    metrics.close()
+    lines = [json.loads(line) for line in metrics.path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert [event["event"] for event in log.read()] == ["saved"]
     said = capsys.readouterr().err
     assert '"event": "not saved"' in said

@@ -1,0 +1,51 @@
+"""`python -m minitrain watch RUN`: a run in the browser, live or finished, until Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+from minitrain.commands.kinds import HOST, PATH, Argument, Option, whole
+from minitrain.commands.serve import listen
+from minitrain.errors import InputError
+
+NEEDED = ("starlette", "uvicorn")
+GRACE_SECONDS = 1  # for a browser that is being answered
+
+
+def watch(
+    run: Annotated[Path, Argument(PATH, "the run's folder, such as runs/1M-corpus")],
+    host: Annotated[str, Option(HOST, "0.0.0.0 for other machines")] = "127.0.0.1",
+    port: Annotated[int, Option(whole(0, 65535), "0: any that is free")] = 8001,
+) -> None:
+    """Watch a run in the browser: its losses, its ranks, its alerts, once a second."""
+    missing = [package for package in NEEDED if find_spec(package) is None]
+    if missing:
+        raise InputError(
+            f"{', '.join(missing)} is not installed, and the page needs it: "
+            "pip install 'minitrain[serve]'"
+        )
+    from minitrain.monitoring.dashboard.tail import open_run
+
+    folder = open_run(run)
+    listening = listen(host, port)
+    print(f"{folder} is shown at http://{host}:{listening.getsockname()[1]}; Ctrl-C ends it.")
+    sys.stdout.flush()
+    show(folder, listening)
+
+
+def show(folder: Path, listening: socket.socket) -> None:
+    import uvicorn
+
+    from minitrain.monitoring.dashboard.app import make_app
+
+    config = uvicorn.Config(
+        make_app(folder), log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:  # uvicorn has ended well, and tells whoever waits for the signal
+        return

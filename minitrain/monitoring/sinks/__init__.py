@@ -1,0 +1,1 @@
+"""Where samples go: each sink is called with one after every step."""

@@ -1,0 +1,130 @@
+"""A step as Perfetto and chrome://tracing open it: what each rank did, and what was on the wire.
+
+    trace-step-20.json     rank 0  compute        ▌data▌ forward ▌  backward  ▌avg▌opt▌
+                                   communication            ▌all_reduce▌all_reduce▌
+                                   waits                                   ▌····▌
+Open it at https://ui.perfetto.dev (the file stays on your machine). Chrome's trace event format: a
+complete event ("X") has a begin and a duration in µs; a process is a rank, a thread a row.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minitrain.errors import InputError
+from minitrain.measure.parts import Span
+from minitrain.measure.traffic import Op, Trace
+from minitrain.monitoring.meter import Meter
+from minitrain.paths import write_atomically
+from minitrain.ranks.group import Group
+from minitrain.training.loop import StepRecord
+
+ROWS = ("compute", "communication", "waits for others")
+
+
+def trace_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("trace-step-*.json"), key=lambda path: int(path.stem.split("-")[-1]))
+
+
+def events(
+    rank: int, spans: Sequence[Span], ops: Sequence[Op], emulated: bool = False, shift: float = 0.0
+) -> list[dict[str, Any]]:
+    """Of one rank; `shift` seconds are added to its clock, so that those of all ranks agree."""
+    name = f"rank {rank}" + (" (emulated)" if emulated else "")
+    found: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}},
+        {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}},
+    ]
+    for row, words in enumerate(ROWS):
+        found.append(
+            {"ph": "M", "name": "thread_name", "pid": rank, "tid": row, "args": {"name": words}}
+        )
+
+    def add(row: int, name: str, start: float, end: float, **details: Any) -> None:
+        begin, length = max(0.0, 1e6 * (start + shift)), 1e6 * (end - start)
+        place = {"ph": "X", "pid": rank, "tid": row, "ts": round(begin, 3), "dur": round(length, 3)}
+        found.append({"name": name, "cat": ROWS[row], **place, "args": details})
+
+    for span in spans:
+        if span.end > span.start:
+            add(0, span.name, span.start, span.end)
+    for op in ops:
+        if op.done is not None and op.waited is not None:
+            about = {"payload_bytes": op.payload_bytes, "sent_bytes": op.sent_bytes}
+            add(1, op.kind, op.issued, op.end, ranks=op.ranks, **about)
+            if op.done > op.waited:
+                add(2, f"{op.kind} ends", op.waited, op.done)
+    return found
+
+
+def chrome_trace(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A file's content: json.dumps of it."""
+    return {"traceEvents": list(found), "displayTimeUnit": "ms"}
+
+
+def of_launch(traces: Sequence[Trace]) -> dict[str, Any]:
+    """The trace of a whole launch: `of_launch(launch(fn, ranks=4).traces)`. Marks are parts: each
+    lasts until the next."""
+    found = []
+    for trace in traces:
+        ends = [at for _, at in trace.marks[1:]]
+        last = max([op.end for op in trace.ops] + [at for _, at in trace.marks], default=0.0)
+        spans = [
+            Span(label if isinstance(label, str) else " ".join(map(str, label)), start, end)
+            for (label, start), end in zip(trace.marks, [*ends, last])
+        ]
+        found += events(trace.rank, spans, trace.ops, trace.emulated)
+    return chrome_trace(found)
+
+
+class StepTracer:
+    """A callback for `train`, on every rank, after the `Reporter` that asks `meter`: the step `at`
+    goes to `folder`/trace-step-N.json."""
+
+    def __init__(self, folder: Path, at: int, meter: Meter, group: Group | None = None) -> None:
+        if at < 1:
+            raise InputError(f"step {at} is none: give 1 or more")
+        self.folder, self.at, self.meter, self.group = folder, at, meter, group
+
+    def __call__(self, record: StepRecord) -> None:
+        if record.step != self.at:
+            return
+        group, meter = self.group, self.meter
+        emulated = group is not None and group.clock.emulated
+        shift = clock_shift(group, meter.parts.now(), meter.spans[0].start)
+        rank = group.rank if group else 0
+        own = json.dumps(events(rank, meter.spans, meter.ops, emulated, shift)).encode()
+        everyone = gather_bytes(group, own) if group else [own]
+        if rank == 0:
+            found = [event for part in everyone for event in json.loads(part)]
+            text = json.dumps(chrome_trace(found))
+            write_atomically(self.folder / f"trace-step-{self.at}.json", text)
+
+
+def clock_shift(group: Group | None, now: float, start: float) -> float:
+    """What this rank adds to its clock, so that the first rank's `start` is 0 on all; real clocks
+    of several machines are as far apart as NTP leaves them."""
+    if group is None:
+        return -start
+    to_epoch = 0.0 if group.clock.emulated else time.time() - now
+    first = torch.tensor([start + to_epoch], dtype=torch.float64, device=group.device)
+    return to_epoch - group.all_reduce(first, op="min").item()
+
+
+def gather_bytes(group: Group, mine: bytes) -> list[bytes]:
+    """What each rank has, on every rank."""
+    sizes = torch.empty(group.size, dtype=torch.int64, device=group.device)
+    group.all_gather(sizes, torch.tensor([len(mine)], device=group.device))
+    longest = int(sizes.max())
+    padded = torch.zeros(longest, dtype=torch.uint8, device=group.device)
+    padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+    everyone = torch.empty(group.size * longest, dtype=torch.uint8, device=group.device)
+    group.all_gather(everyone, padded)
+    rows = everyone.view(group.size, longest).cpu()
+    return [bytes(row[:size].tolist()) for row, size in zip(rows, sizes.tolist())]

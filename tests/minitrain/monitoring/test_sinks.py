@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import math
+import sys
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from minitrain.errors import InputError
+from minitrain.monitoring.metrics import METRICS, exposed_name
+from minitrain.monitoring.sinks.prometheus import Prometheus
+from minitrain.monitoring.sinks.tensorboard import TensorBoard, flat
+from minitrain.monitoring.sinks.thinned import Thinned
+from minitrain.monitoring.sinks.wandb import Wandb
+
+SAMPLE = {
+    "time": 5.0, "step": 7, "tokens": 700, "loss": 1.25, "mfu": 0.5, "gpu_xid": 0, "skipped": 2,
+    "parts": {"forward": 0.25, "backward": 0.5}, "unknown": 3,
+}  # fmt: skip
+
+
+def scraped(port: int) -> dict[str, dict[tuple, float]]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    return {
+        sample.name: {tuple(sorted(s.labels.items())): s.value for s in family.samples}
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_reads_the_newest_of_each_name():
+    endpoint = Prometheus("run 1", 3, 0)
+    try:
+        endpoint({**SAMPLE, "held_out": 1.5})
+        endpoint({**SAMPLE, "step": 8, "loss": math.nan})
+        found = scraped(endpoint.port)
+    finally:
+        endpoint.close()
+    labels = (("rank", "3"), ("run", "run 1"))
+    assert found["minitrain_step_total"] == {labels: 8}
+    assert math.isnan(found["minitrain_loss"][labels])
+    assert found["minitrain_held_out"] == {labels: 1.5}, "told before, and still so"
+    assert found["minitrain_part_seconds"] == {
+        (("part", "forward"), *labels): 0.25,
+        (("part", "backward"), *labels): 0.5,
+    }
+    names = {exposed_name(name) for name in SAMPLE if name in METRICS} | {"minitrain_held_out"}
+    assert found.keys() == names | {"minitrain_part_seconds"}
+
+
+def test_a_taken_port_is_one_sentence():
+    endpoint = Prometheus("run", 0, 0)
+    try:
+        with pytest.raises(InputError, match=f"--metrics-port {endpoint.port} cannot be used"):
+            Prometheus("run", 1, endpoint.port)
+        with pytest.raises(InputError, match="--metrics-port 65536 cannot be used on rank 1"):
+            Prometheus("run", 1, 65536)
+    finally:
+        endpoint.close()
+
+
+def test_a_sample_a_second_and_nothing_of_the_others_is_lost():
+    told = []
+    thin = Thinned(told.append)
+    for step in range(1, 31):
+        more = {"gpu_power_watts": 70.0} if step == 5 else {}
+        more |= {"held_out": 1.0} if step == 17 else {}
+        thin({"time": 100 + step / 10, "step": step, **more})
+    thin({"time": 103.1, "ended": "finished"})
+    assert [sample["step"] for sample in told] == [1, 11, 17, 27, 30]
+    assert told[1]["gpu_power_watts"] == 70.0, "of step 5"
+    assert "held_out" in told[2] and "held_out" not in told[3] and told[4]["ended"] == "finished"
+
+
+def test_the_numbers_of_a_sample():
+    assert flat({**SAMPLE, "ended": "finished"}) == {
+        **{k: v for k, v in SAMPLE.items() if k != "parts"},
+        "parts/forward": 0.25,
+        "parts/backward": 0.5,
+    }
+
+
+@pytest.mark.parametrize("sink, module", [(TensorBoard, "tensorboard"), (Wandb, "wandb")])
+def test_an_optional_package_that_is_missing_is_one_sentence(sink, module, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match=rf"--log-to {module} needs {module} .*: pip install"):
+        sink(tmp_path)
+
+
+def test_tensorboard_reads_what_was_written(tmp_path):
+    pytest.importorskip("tensorboard", reason="an optional package: pip install tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = TensorBoard(tmp_path)
+    for step in range(1, 6):
+        board({**SAMPLE, "step": step, "time": 100.0 + step, "loss": 1 / step})
+    board.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    losses = events.Scalars("loss")
+    assert [event.step for event in losses] == [1, 2, 3, 4, 5]
+    assert [event.value for event in losses] == pytest.approx([1 / s for s in range(1, 6)])
+    assert events.Scalars("parts/backward")[0].value == 0.5
+    assert events.Scalars("loss")[0].wall_time == 101.0
+
+
+def test_wandb_writes_a_run_without_a_network(tmp_path):
+    pytest.importorskip("wandb", reason="an optional package: pip install wandb")
+    run = Wandb(tmp_path)
+    for step in range(1, 4):
+        run({**SAMPLE, "step": step})
+    run.close()
+    (written,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert b"parts/backward" in written.read_bytes()
