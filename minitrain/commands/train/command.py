@@ -15,9 +15,9 @@ import typer
 from minitrain.commands.kinds import DEVICE, FOLDER, Option, whole
 from minitrain.commands.train.mesh_check import RANKS
 from minitrain.commands.train.options import (
-    RUN_FILE,
     Job,
     find_run,
+    goes_on,
     new_folder,
     new_options,
     resumed_options,
@@ -47,11 +47,11 @@ def train(
     ] = None,
     **fields: Any,
 ) -> None:
-    """Train a model on a text; Ctrl-C saves, --resume goes on bit for bit."""
+    """Train a model on a text; Ctrl-C saves, and the same command or --resume goes on."""
     started = time.time()
     given = {name: value for name, value in fields.items() if is_typed(context, name)}
     given = {**ranks_outside(), **given}
-    resume = resume or is_restarted(out)
+    resume = resume or goes_on(out, given)
     if resume:
         folder = find_run(out)
         options = resumed_options(folder, given)
@@ -71,12 +71,6 @@ def is_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def is_restarted(out: Path | None) -> bool:
-    """Whether torchrun has started the same command again, after a rank died: then it goes on."""
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return restarts not in ("", "0") and out is not None and (out / RUN_FILE).is_file()
-
-
 def ranks_outside() -> dict[str, int]:
     """How many processes torchrun or srun has started, by the environment that they share."""
     outside = {name: os.environ[name] for name in STARTED_BY_TORCHRUN if name in os.environ}
@@ -92,6 +86,8 @@ def run(job: Job) -> tuple[str, bool]:
 
     options = job.options
     if options.ranks == 1 and not options.on_mesh and "RANK" not in os.environ:
+        if options.audit or options.hang_seconds is not None:
+            raise InputError("--audit and --hang-seconds are for several ranks: give --ranks 2")
         return run_rank(None, job)
     try:
         return launch(run_rank, job, ranks=options.ranks, timeout=LONGEST_SECONDS)[0]

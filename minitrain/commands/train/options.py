@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -30,6 +31,8 @@ from minitrain.data.text import NAMED
 from minitrain.data.tokenizer import SMALLEST
 from minitrain.errors import InputError, unknown_name
 from minitrain.model.config import PRESETS
+from minitrain.reliability.elastic import share_of_batch
+from minitrain.reliability.notice import AWS, GOOGLE
 
 RUN_FILE, LOG_FILE, LOCK_FILE = "run.json", "log.csv", ".lock"
 EVENTS_FILE = "events.jsonl"  # what went wrong, when, on which rank
@@ -37,6 +40,9 @@ TEXTS = ("corpus", *NAMED)  # any other name is a file's
 MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
 HOW_ON_MESH = ("sequence", "schedule", "chunks")
 MESH_MAY_CHANGE = (*FLAGS, *HOW_ON_MESH, "ranks")  # its checkpoints are those of one process
+RANKS_MAY_CHANGE = ("ranks", "accumulate")  # the batches stay what they are
+WATCHES = ("notice", "hang_seconds", "audit")
+NOTICES = {"aws": AWS, "google": GOOGLE}
 
 
 def domains() -> Collection[str]:
@@ -52,11 +58,30 @@ def read_text_name(text: str) -> str:
     return text
 
 
+def prepared_folder(data: str) -> Path | None:
+    """Where --data names what `data prepare` made, or is making."""
+    from minitrain.data.stream.token_files import holds_tokens
+
+    return Path(data) if data not in TEXTS and holds_tokens(Path(data)) else None
+
+
+def read_notice(text: str) -> str:
+    address = urlsplit(NOTICES.get(text, text))
+    if address.scheme not in ("http", "https") or not address.hostname or address.port == 0:
+        raise ValueError
+    return text
+
+
+def notice_address(notice: str) -> str:
+    return NOTICES.get(notice, notice)
+
+
 TEXT = Kind("TEXT", f"{', '.join(TEXTS)}, or a text file", read_text_name)
 PRESET = one_of("preset", lambda: PRESETS)
 DOMAIN = one_of("domain of the corpus", domains)
 DTYPE = one_of("dtype", lambda: ("auto", "float32", "bfloat16"))
 RECOMPUTE = one_of("way of recomputing", lambda: ("none", "selective", "full"))
+NOTICE = Kind("CLOUD", "aws, google, or an http address that says so", read_notice)
 MINUTES = real(0.001, 10**6)
 
 
@@ -66,7 +91,11 @@ class TrainOptions(MeshRequest):
 
     preset: Annotated[str, Option(PRESET, "the model's shape")] = "1M"
     data: Annotated[
-        str, Option(TEXT, f"{', '.join(TEXTS)}, or a text file, or a folder of .txt and .md")
+        str,
+        Option(
+            TEXT,
+            f"{', '.join(TEXTS)}, a text file, a folder of .txt and .md, or one of `data prepare`",
+        ),
     ] = "corpus"
     domain: Annotated[str, Option(DOMAIN, "the corpus's world")] = "village"
     minutes: Annotated[
@@ -90,6 +119,17 @@ class TrainOptions(MeshRequest):
             help="leave out steps whose loss spikes, and go back if it stays",
         ),
     ] = False
+    notice: Annotated[
+        str | None,
+        Option(NOTICE, "save and end when aws, google or an address says that the machine goes"),
+    ] = None
+    hang_seconds: Annotated[
+        float | None,
+        Option(real(1, 10**6), "end ranks that are stuck so long; over a step and a save"),
+    ] = None
+    audit: Annotated[
+        bool, typer.Option("--audit", help="compare the ranks' weights before each save")
+    ] = False
     seed: Annotated[int, Option(SEED, "of weights, corpus and order")] = 0
     ranks: Annotated[int, Option(RANKS, "processes, data-parallel", panel=PANEL)] = 1
 
@@ -105,8 +145,10 @@ class TrainOptions(MeshRequest):
                 f"--length {self.length} is more than {self.preset} can read: use "
                 f"{config.max_length} or less"
             )
-        if self.on_mesh and self.skip_spikes:
-            raise InputError("--skip-spikes is for data-parallel ranks: leave the mesh's axes out")
+        for name in ("skip_spikes", "audit"):
+            if self.on_mesh and getattr(self, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(f"{flag} is for data-parallel ranks: leave the mesh's axes out")
         if self.on_mesh:
             check_mesh(config, self.request)
         else:
@@ -121,9 +163,11 @@ class TrainOptions(MeshRequest):
         parts = self.ranks * self.accumulate
         if self.batch % parts:
             near = max(parts, round(self.batch / parts) * parts)
+            able = [n for n in range(1, self.ranks) if self.batch % (n * self.accumulate) == 0]
+            fewer = f", or --ranks {able[-1]}" if able else ""
             raise InputError(
                 f"--batch {self.batch} does not divide into {self.ranks} ranks x {self.accumulate} "
-                f"microbatches: use --batch {near}"
+                f"microbatches: use --batch {near}{fewer}"
             )
 
     @property
@@ -165,7 +209,23 @@ def new_options(typed: dict[str, Any]) -> TrainOptions:
     """The options of a new run from those that were typed; by default, two minutes."""
     if not any(name in typed for name in MAY_CHANGE):
         typed = {**typed, "minutes": 2.0}
-    return TrainOptions(**typed, **implied(typed, {}))
+    return TrainOptions(**{**typed, **implied(typed, {}), **prepared_vocab(typed)})
+
+
+def prepared_vocab(typed: dict[str, Any]) -> dict[str, int]:
+    """The tokens of --data, where it is prepared."""
+    folder = prepared_folder(typed.get("data", TrainOptions.data))
+    if folder is None:
+        return {}
+    from minitrain.data.stream.token_files import read_index
+
+    size = read_index(folder).vocab_size
+    if typed.get("vocab", size) != size:
+        raise InputError(
+            f"--vocab {typed['vocab']} is not what {folder} was prepared with, which is {size}: "
+            "leave --vocab out, or prepare it anew"
+        )
+    return {"vocab": size}
 
 
 def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
@@ -180,7 +240,7 @@ def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def resumed_options(run: Path, typed: dict[str, Any]) -> TrainOptions:
-    """The options of the run in `run`, with the minutes, steps or tokens that were typed."""
+    """The options of the run in `run`, with what was typed of those that may change."""
     try:
         stored = json.loads((run / RUN_FILE).read_text(encoding="utf-8"))
         options = TrainOptions(**stored)
@@ -191,7 +251,8 @@ def resumed_options(run: Path, typed: dict[str, Any]) -> TrainOptions:
         ) from error
     except (TypeError, ValueError) as error:
         raise InputError(f"{run / RUN_FILE} cannot be read ({error}): start a new run") from error
-    may_change = MAY_CHANGE + (MESH_MAY_CHANGE if options.on_mesh else ())
+    placing = MESH_MAY_CHANGE if options.on_mesh else RANKS_MAY_CHANGE
+    may_change = (*MAY_CHANGE, *WATCHES, *placing)
     for name, value in typed.items():
         before = getattr(options, name)
         if name not in may_change and value != before:
@@ -202,8 +263,29 @@ def resumed_options(run: Path, typed: dict[str, Any]) -> TrainOptions:
             )
     if any(name in typed for name in MAY_CHANGE):
         options = replace(options, **{name: typed.get(name) for name in MAY_CHANGE})
-    mesh = {name: typed[name] for name in MESH_MAY_CHANGE if name in typed}
-    return replace(options, **mesh, **implied(typed, asdict(options))) if mesh else options
+    changed = {name: typed[name] for name in (*WATCHES, *placing) if name in typed}
+    if not options.on_mesh:
+        return replace(options, **{**same_microbatch(options, typed), **changed})
+    return replace(options, **changed, **implied(typed, asdict(options)))
+
+
+def same_microbatch(options: TrainOptions, typed: dict[str, Any]) -> dict[str, int]:
+    """On other ranks, as many microbatches as it takes for none to be larger than before."""
+    ranks = typed.get("ranks", options.ranks)
+    if ranks == options.ranks or options.batch % ranks:
+        return {}
+    return {"accumulate": share_of_batch(options.batch, ranks, options.microbatch).accumulate}
+
+
+def goes_on(out: Path | None, typed: dict[str, Any]) -> bool:
+    """Whether `out` holds a run of the very same command, perhaps on other ranks: what torchrun and
+    schedulers start again goes on."""
+    if out is None or not (out / RUN_FILE).is_file():
+        return False
+    stored, asked = resumed_options(out, {}), new_options(typed)
+    dtype = stored.dtype if asked.dtype == "auto" else asked.dtype  # what was found to be faster
+    placed = {} if asked.on_mesh else {name: getattr(stored, name) for name in RANKS_MAY_CHANGE}
+    return asdict(stored) == {**asdict(asked), "dtype": dtype, **placed}
 
 
 def new_folder(out: Path | None, options: TrainOptions) -> Path:

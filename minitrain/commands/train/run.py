@@ -20,8 +20,9 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from minitrain.commands.train.mesh_check import FLAGS
-from minitrain.commands.train.options import EVENTS_FILE, LOCK_FILE, LOG_FILE, RUN_FILE, Job
+from minitrain.commands.train.options import LOCK_FILE, LOG_FILE, RUN_FILE, Job
 from minitrain.commands.train.setup import Run, prepare
+from minitrain.commands.train.watches import watched
 from minitrain.commands.train.wiring import DataParallel, OnMesh
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
@@ -87,7 +88,7 @@ def begin(run: Run) -> None:
 
 
 def train_and_conclude(run: Run) -> tuple[str, bool]:
-    done, log = run.state.step, EventLog(run.job.folder / EVENTS_FILE, run.ranks.rank)
+    done, log = run.state.step, run.log
     if done and run.speaks:
         log.write("resumed", done, ranks=run.ranks.size)
     reporter = Reporter(
@@ -99,17 +100,18 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
         done_steps=done,
         done_part=done / run.train_config.total_steps(done, run.state.seconds),
     )
-    result = train(
-        run.wiring.model,
-        run.state.loader,
-        run.train_config,
-        callbacks=[reporter, Saver(run, log), *slow_ranks_watched(run, log)],
-        peers=run.wiring.peers,
-        state=run.state,
-        step=run.wiring.step,
-        stop=run.job.stop_file.exists,
-        accept=SpikeGuard(run.state, log) if run.options.skip_spikes else None,
-    )
+    with watched(run.options, run.wiring.group, run.job.stop_file, log):
+        result = train(
+            run.wiring.model,
+            run.state.loader,
+            run.train_config,
+            callbacks=[reporter, Saver(run, log), *slow_ranks_watched(run, log)],
+            peers=run.wiring.peers,
+            state=run.state,
+            step=run.wiring.step,
+            stop=run.job.stop_file.exists,
+            accept=SpikeGuard(run.state, log) if run.options.skip_spikes else None,
+        )
     reporter.close()
     if result.interrupted and run.speaks:
         log.write("stopped", run.state.step)
@@ -149,12 +151,13 @@ def parameters_text(config: ModelConfig) -> str:
 def introduction(run: Run) -> str:
     options, rows = run.options, run.rows
     source = f"corpus '{options.domain}'" if options.data == "corpus" else options.data
+    places = len(rows.training) * options.length
     devices = f"{run.ranks.size} x {run.device}" if run.ranks.size > 1 else f"{run.device}"
     lines = [
         f"model   {options.preset}: {parameters_text(run.config)}, "
         f"{options.dtype} on {devices}, whose matmuls reach {run.peak / 1e9:,.0f} GFLOP/s",
-        f"text    {source}: {int(rows.training.valid.sum()):,} tokens of {run.config.vocab_size}, "
-        f"in rows of {options.length}, {rows.training.fill:.0%} full",
+        f"text    {source}: {rows.tokens:,} tokens of {run.config.vocab_size}, "
+        f"in rows of {options.length}, {rows.tokens / places:.0%} full",
         f"floor   {rows.floor:.4f} nats per token" if rows.floor else "floor   not known",
         *([f"mesh    {mesh_text(run.wiring)}"] if isinstance(run.wiring, OnMesh) else []),
         f"folder  {run.job.folder}",

@@ -76,7 +76,8 @@ class OnMesh:
         optimizer = take_apart(self.parts, names, whole.optimizer)
         self.model: nn.Module = self.parts.modules
         self.state = replace(whole, model=self.model, optimizer=optimizer)
-        self.peers, self.clip = Peers(group.size, group.all_reduce), plan.clip
+        self.group, self.clip = group, plan.clip
+        self.peers = Peers(group.size, group.all_reduce)
 
     def step(self, microbatches: Sequence[Batch]) -> StepResult:
         return self.parts.step(self.state.optimizer, self.own_tokens(microbatches), self.clip)

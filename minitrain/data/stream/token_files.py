@@ -103,6 +103,11 @@ def write_index(folder: Path, index: TokenIndex) -> TokenIndex:
     return index
 
 
+def holds_tokens(folder: Path) -> bool:
+    """Whether `data prepare` has finished there, or is at it: no folder of texts."""
+    return (folder / INDEX).is_file() or (folder / "work" / "settings.json").is_file()
+
+
 def read_index(folder: Path) -> TokenIndex:
     """InputError where there is none, or one that says something else."""
     file = Path(folder) / INDEX
