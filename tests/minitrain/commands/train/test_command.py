@@ -406,7 +406,12 @@ def test_resuming_refuses_what_would_make_another_run(text):
     train(*SMALL, "--steps", 2, "--data", text, "--out", "run")
     before = final_bits(Path("run"))
     resume = ["--out", "run", "--resume", "--steps", "4"]
-    for option, value in (("--preset", "1M"), ("--batch", "8"), ("--seed", "1"), ("--vocab", "300")):
+    for option, value in (
+        ("--preset", "1M"),
+        ("--batch", "8"),
+        ("--seed", "1"),
+        ("--vocab", "300"),
+    ):
         with pytest.raises(InputError, match=f"started with {option} .*leave {option} out"):
             train(*resume, option, value)
     text.write_text(text.read_text() + "One more line.\n" * 30)

@@ -83,7 +83,10 @@ def test_gradients_are_those_of_a_text_without_them(tmp_path):
     out = set(held.training.documents.tolist())
     assert len(out) == 3
     others = pack([text for i, text in enumerate(documents) if i not in out], 24, 0)
-    model = build(ModelConfig(vocab_size=40, layers=2, hidden_size=16, heads=2, kv_heads=2, ffn_size=32), seed=0).double()
+    model = build(
+        ModelConfig(vocab_size=40, layers=2, hidden_size=16, heads=2, kv_heads=2, ffn_size=32),
+        seed=0,
+    ).double()
     gradients = []
     for rows in (held.training, others):
         model.zero_grad()
