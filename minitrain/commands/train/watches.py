@@ -51,8 +51,8 @@ def check_replicas(group: Group, state: TrainState, log: EventLog) -> None:
     if group.rank in odd:
         log.write("corrupt", state.step, ranks=odd)
     names = " and ".join(f"rank {rank}" for rank in odd)
+    whose = "the ranks' weights differ" if len(odd) == group.size else f"{names} has other weights"
     raise InputError(
-        f"after step {state.step} the weights of {names} are not those of the other ranks, and are "
-        "not saved: leave out that machine, and give the same command again, which goes on from "
-        "the checkpoint before"
+        f"after step {state.step} {whose}, which are not saved: look at the machines, and give the "
+        "same command again, which goes on from the checkpoint before"
     )
