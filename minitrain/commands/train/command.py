@@ -51,15 +51,15 @@ def train(
     started = time.time()
     given = {name: value for name, value in fields.items() if is_typed(context, name)}
     given = {**ranks_outside(), **given}
-    resume = resume or goes_on(out, given)
-    if resume:
+    again = not resume and goes_on(out, given)
+    if resume or again:
         folder = find_run(out)
         options = resumed_options(folder, given)
     else:
         options = new_options(given)
         folder = new_folder(out, options)
     with stop_file() as stop:
-        text, interrupted = run(Job(options, folder, resume, device, started, stop))
+        text, interrupted = run(Job(options, folder, resume or again, again, device, started, stop))
     if os.environ.get("RANK", "0") == "0":
         print(text)
     if interrupted:

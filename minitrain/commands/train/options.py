@@ -200,6 +200,7 @@ class Job:
     options: TrainOptions
     folder: Path
     resume: bool  # from its newest checkpoint; from the start where there is none yet
+    again: bool  # by the same command: where nothing is left to do, that is no error
     device: str | None
     started: float  # time.time() when the command began: its minutes count from there
     stop_file: Path  # exists once someone has asked the run to stop

@@ -21,7 +21,7 @@ from torch import nn
 
 from minitrain.commands.train.mesh_check import FLAGS
 from minitrain.commands.train.options import LOCK_FILE, LOG_FILE, RUN_FILE, Job
-from minitrain.commands.train.setup import Run, prepare
+from minitrain.commands.train.setup import Complete, Run, prepare
 from minitrain.commands.train.watches import watched
 from minitrain.commands.train.wiring import DataParallel, OnMesh
 from minitrain.errors import InputError
@@ -49,7 +49,12 @@ def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
     """The whole run on one rank -> the summary, and whether it was interrupted."""
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(job.stop_file))
-        run = prepare(group, job)
+        try:
+            run = prepare(group, job)
+        except Complete as complete:  # a scheduler may start it once more at its very end
+            if not job.again:
+                raise
+            return str(complete), False
         run.ranks.barrier()  # all are ready, and none has written anything yet
         if run.speaks:
             stack.enter_context(sole_writer(job.folder))

@@ -143,7 +143,7 @@ def prepare(group: Group | None, job: Job) -> Run:
 
 def find_ranks(group: Group | None) -> CheckpointRanks:
     if group is None:
-        return CheckpointRanks()
+        return CheckpointRanks(may_change=True)
     return CheckpointRanks(group.rank, group.size, group.barrier, may_change=True)
 
 
@@ -181,10 +181,14 @@ def train_config(
     return TrainConfig(seconds=left.item(), **shared)
 
 
+class Complete(InputError):
+    """A run that has made all its steps."""
+
+
 def check_unfinished(plan: TrainConfig, state: TrainState) -> None:
     if state.step >= plan.total_steps(state.step, state.seconds):
         longer = f"--minutes {max(state.seconds / 30, 0.1):.1f}"
-        raise InputError(
+        raise Complete(
             f"this run is complete ({state.step} steps, {state.seconds / 60:.1f} minutes): go on "
             "with more of them, such as --resume "
             + (longer if plan.steps is None else f"--steps {2 * state.step}")

@@ -23,7 +23,7 @@ from minitrain.ranks.group import Group
 from minitrain.reliability.corruption import fingerprint, odd_ranks
 from minitrain.reliability.events import EventLog
 from minitrain.reliability.hangs import hangs_watched
-from minitrain.reliability.notice import noticed_at, stop_on_notice
+from minitrain.reliability.notice import LOOK_SECONDS, noticed_at, stop_on_notice
 from minitrain.training.state import TrainState
 
 
@@ -35,7 +35,7 @@ def watched(
     with ExitStack() as stack:
         if options.notice is not None:
             is_noticed = partial(noticed_at, notice_address(options.notice))
-            stack.enter_context(stop_on_notice(stop, is_noticed, log))
+            stack.enter_context(stop_on_notice(stop, is_noticed, log, LOOK_SECONDS))
         if options.hang_seconds is not None and group is not None:
             stack.enter_context(hangs_watched(group, log, options.hang_seconds))
         yield
