@@ -465,12 +465,12 @@ def test_the_same_command_goes_on_and_another_is_refused(text):
 def test_another_number_of_ranks_goes_on_with_the_same_batches(text):
     """2 ranks, then 1, then 4: of one rank's losses, and no microbatch is larger than before."""
     common = [*SMALL, "--data", str(text), "--out"]
-    for run, ranks in (("run", (2, 1, 4)), ("one", (1, 1, 1))):
-        train(*common, run, "--ranks", ranks[0], "--steps", 3)
-        train("--out", run, "--resume", "--steps", 6, "--ranks", ranks[1])
-        stored = json.loads((Path(run) / "run.json").read_text())
+    for name, ranks in (("run", (2, 1, 4)), ("one", (1, 1, 1))):
+        train(*common, name, "--ranks", ranks[0], "--steps", 3)
+        train("--out", name, "--resume", "--steps", 6, "--ranks", ranks[1])
+        stored = json.loads((Path(name) / "run.json").read_text())
         assert (stored["ranks"], stored["accumulate"]) == (1, ranks[0])
-        train("--out", run, "--resume", "--steps", 9, "--ranks", ranks[2])
+        train("--out", name, "--resume", "--steps", 9, "--ranks", ranks[2])
     losses = [[float(row["loss"]) for row in log(Path(name))] for name in ("run", "one")]
     assert losses[0] == pytest.approx(losses[1], rel=3e-4) and len(losses[0]) == 9
     with pytest.raises(InputError, match=r"--batch 4 does not divide into 3 ranks.* or --ranks 2"):
