@@ -131,15 +131,13 @@ def test_kubeflows_types_read_all_of_it(file, kind, wrong):
     assert misread(found[kind]), "a typo is found"
 
 
-def pod_templates() -> dict[str, dict]:
+def pod_templates() -> list[dict]:
     replicas = documents("pytorchjob.yaml")["PyTorchJob"]["spec"]["pytorchReplicaSpecs"]
-    templates = {f"PyTorchJob {name}": each["template"] for name, each in replicas.items()}
     (node,) = documents("jobset.yaml")["JobSet"]["spec"]["replicatedJobs"]
     runtime = documents("trainjob.yaml")["TrainingRuntime"]["spec"]["template"]["spec"]
     (other,) = runtime["replicatedJobs"]
-    templates["JobSet"] = node["template"]["spec"]["template"]
-    templates["TrainingRuntime"] = other["template"]["spec"]["template"]
-    return templates
+    jobs = [each["template"]["spec"] for each in (node, other)]
+    return [each["template"] for each in (*replicas.values(), *jobs)]
 
 
 @pytest.mark.cluster
@@ -148,7 +146,7 @@ def test_kubernetes_schemas_accept_the_pods_and_the_job():
     validate = pytest.importorskip(
         "kubernetes_validate", reason="pip install 'minitrain[cluster]'"
     ).validate
-    for name, template in pod_templates().items():
+    for template in pod_templates():
         pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}}
         validate({**pod, "template": template}, "1.34", strict=True)
         wrong = json.loads(json.dumps(template))

@@ -20,6 +20,8 @@ from safetensors.torch import load_file
 from minitrain.reliability.checkpoint.folder import newest_checkpoint
 from minitrain.reliability.events import EventLog
 
+from ..minitrain.commands.train.test_command import SMALL, has_logged
+
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "labs" / "cluster"
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch")
@@ -90,10 +92,7 @@ def smaller(folder: Path, name: str, steps: int) -> Path:
     text = re.sub(r"#SBATCH --(gpus-per-node|cpus-per-task).*\n", "", text)
     data = folder / "text.txt"
     data.write_text("the cat sat on the mat and then it ran. " * 3000)
-    train = (
-        "train --preset 0.5M --batch 4 --length 64 --dtype float32 "
-        f"--data {data} --steps {steps} --out runs/{name}"
-    )
+    train = f"train {' '.join(SMALL)} --data {data} --steps {steps} --out runs/{name}"
     pairs = (
         (r"runs/100M-mesh\n", f"runs/{name}\n"),
         (r"srun torchrun", f"srun {sys.executable} -m torch.distributed.run"),
@@ -106,11 +105,6 @@ def smaller(folder: Path, name: str, steps: int) -> Path:
     file = folder / f"{name}.sbatch"
     file.write_text(text)
     return file
-
-
-def steps_of(run: Path) -> int:
-    file = run / "log.csv"
-    return len(file.read_text().splitlines()) - 1 if file.is_file() else 0
 
 
 def rank_1(run: str) -> psutil.Process:
@@ -127,11 +121,11 @@ def rank_1(run: str) -> psutil.Process:
 def test_a_rank_is_killed_then_the_job_preempted_and_the_run_is_the_same(slurm, tmp_path):
     run = tmp_path / "runs" / "low"
     job = submit(slurm, smaller(tmp_path, "low", 120))
-    until(lambda: steps_of(run) >= 5, "no step is made")
+    until(lambda: has_logged(run, 5), "no step is made")
     os.kill(rank_1("runs/low").pid, signal.SIGKILL)
     output = tmp_path / "low.txt"
     until(lambda: "it begins anew" in output.read_text(), "no checkpoint yet: it begins anew")
-    until(lambda: steps_of(run) >= 5, "no step is made after the restart")
+    until(lambda: has_logged(run, 5), "no step is made after the restart")
     (tmp_path / "high.sh").write_text("#!/bin/sh\nsrun sleep 1\n")
     high = submit(slurm, tmp_path / "high.sh", "--partition=high", "--nodes=2")
     assert ended(slurm, high) == "COMPLETED"
@@ -153,7 +147,7 @@ def test_a_rank_is_killed_then_the_job_preempted_and_the_run_is_the_same(slurm, 
 def test_a_job_that_is_cancelled_saves_and_stays_cancelled(slurm, tmp_path):
     run = tmp_path / "runs" / "low"
     job = submit(slurm, smaller(tmp_path, "low", 100_000))
-    until(lambda: steps_of(run) >= 3, "no step is made")
+    until(lambda: has_logged(run, 3), "no step is made")
     said(slurm, "scancel", job)
     assert ended(slurm, job) == "CANCELLED"
     time.sleep(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -20,9 +19,10 @@ from safetensors.torch import load_file
 from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint, step_of
 from minitrain.reliability.events import EventLog
 
+from ..commands.train.test_command import SMALL, has_logged, log
+
 ROOT = Path(__file__).parents[3]
 RANK = Path(__file__).with_name("torchrun_rank.py")
-SMALL = ["--preset", "0.5M", "--batch", "4", "--length", "64", "--dtype", "float32"]
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="torchrun's agent wants POSIX"),
@@ -76,10 +76,7 @@ def final(run: Path) -> dict:
 
 
 def losses(run: Path) -> list[float]:
-    if not (run / "log.csv").is_file():
-        return []
-    with open(run / "log.csv", newline="", encoding="utf-8") as file:
-        return [float(row["loss"]) for row in csv.DictReader(file) if row["loss"]]
+    return [float(row["loss"]) for row in log(run)] if has_logged(run, 1) else []
 
 
 def until(happened, agent: Agent, seconds: float = 120) -> None:
