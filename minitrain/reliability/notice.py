@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -30,7 +31,7 @@ def noticed_at(url: str, timeout: float = 2.0) -> bool:
     """Whether a cloud's address says that the machine goes; not reachable is no notice."""
     try:
         return _answer(url, timeout) not in (b"", b"FALSE")
-    except OSError:  # urllib's own errors, 404 among them, are of this kind
+    except (OSError, HTTPException):  # 404 is an OSError, half an answer the other
         return False
 
 

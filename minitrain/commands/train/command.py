@@ -86,7 +86,7 @@ def run(job: Job) -> tuple[str, bool]:
 
     options = job.options
     if options.ranks == 1 and not options.on_mesh and "RANK" not in os.environ:
-        if options.audit or options.hang_seconds is not None:
+        if not job.resume and (options.audit or options.hang_seconds is not None):
             raise InputError("--audit and --hang-seconds are for several ranks: give --ranks 2")
         return run_rank(None, job)
     try:

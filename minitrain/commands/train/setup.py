@@ -89,7 +89,7 @@ class Run:
     def save(self) -> TrainState:
         """A checkpoint, written beside the training -> what is in it: the whole model, on rank 0
         at least. NotSaved where the one before could not be written."""
-        if self.options.audit:
+        if self.options.audit and self.wiring.group is not None:
             check_replicas(self.wiring.group, self.state, self.log)
         files = {
             RUN_FILE: self.options.to_json().encode(),

@@ -105,7 +105,9 @@ def write_index(folder: Path, index: TokenIndex) -> TokenIndex:
 
 def holds_tokens(folder: Path) -> bool:
     """Whether `data prepare` has finished there, or is at it: no folder of texts."""
-    return (folder / INDEX).is_file() or (folder / "work" / "settings.json").is_file()
+    if (folder / "work" / "settings.json").is_file():
+        return True
+    return (folder / INDEX).is_file() and FORMAT.encode() in (folder / INDEX).read_bytes()[:99]
 
 
 def read_index(folder: Path) -> TokenIndex:

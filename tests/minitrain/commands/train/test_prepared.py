@@ -73,3 +73,7 @@ def test_a_wrong_vocabulary_and_an_unfinished_folder_are_told(prepared, folder):
         train(*SMALL, "--data", "begun", "--steps", 1)
     with pytest.raises(InputError, match=r"holds tokens, no text.* train --data"):
         load_text(prepared)
+    (folder / "site").mkdir()
+    (folder / "site" / "index.json").write_text('{"pages": 1}')
+    (folder / "site" / "page.txt").write_text("a page of text")
+    assert load_text(folder / "site") == ["a page of text"], "another's index"
