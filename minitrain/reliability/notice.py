@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from minitrain.errors import InputError
 from minitrain.reliability.events import EventLog
@@ -24,7 +24,16 @@ from minitrain.reliability.events import EventLog
 AWS = "http://169.254.169.254/latest/meta-data/spot/instance-action"  # 404 until there is one
 AWS_TOKEN = "/latest/api/token"
 GOOGLE = "http://metadata.google.internal/computeMetadata/v1/instance/preempted"  # TRUE or FALSE
+CLOUDS = {"aws": AWS, "google": GOOGLE}
 LOOK_SECONDS = 5.0
+
+
+def address_of(notice: str) -> str:
+    """Of one of `CLOUDS`; an address is itself. ValueError for what is neither."""
+    address = urlsplit(CLOUDS.get(notice, notice))
+    if address.scheme not in ("http", "https") or not address.hostname or address.port == 0:
+        raise ValueError(f"{notice!r} is no http address: give one, or {' or '.join(CLOUDS)}")
+    return address.geturl()
 
 
 def noticed_at(url: str, timeout: float = 2.0) -> bool:

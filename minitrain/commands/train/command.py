@@ -17,11 +17,10 @@ from minitrain.commands.train.mesh_check import RANKS
 from minitrain.commands.train.options import (
     Job,
     find_run,
-    goes_on,
     new_folder,
     new_options,
-    resumed_options,
 )
+from minitrain.commands.train.resuming import goes_on, resumed_options
 from minitrain.errors import InputError
 from minitrain.reliability.stopping import stop_on_signals
 

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import torch
 
-from minitrain.commands.train.options import TrainOptions, notice_address
+from minitrain.commands.train.options import TrainOptions
 from minitrain.errors import InputError
 from minitrain.ranks.group import Group
 from minitrain.reliability.corruption import fingerprint, odd_ranks
 from minitrain.reliability.events import EventLog
 from minitrain.reliability.hangs import hangs_watched
-from minitrain.reliability.notice import LOOK_SECONDS, noticed_at, stop_on_notice
+from minitrain.reliability.notice import LOOK_SECONDS, address_of, noticed_at, stop_on_notice
 from minitrain.training.state import TrainState
 
 
@@ -34,7 +34,7 @@ def watched(
     """Every rank looks for a notice: it is of one machine, and each may have only one rank."""
     with ExitStack() as stack:
         if options.notice is not None:
-            is_noticed = partial(noticed_at, notice_address(options.notice))
+            is_noticed = partial(noticed_at, address_of(options.notice))
             stack.enter_context(stop_on_notice(stop, is_noticed, log, LOOK_SECONDS))
         if options.hang_seconds is not None and group is not None:
             stack.enter_context(hangs_watched(group, log, options.hang_seconds))
