@@ -77,8 +77,12 @@ END
 
 stop() {
   if [ -f "$HERE/slurm.conf" ]; then
-    SLURM_CONF=$HERE/slurm.conf scancel --full --signal=KILL --user="$(id -un)" 2>/dev/null || true
-    sleep 1
+    export SLURM_CONF=$HERE/slurm.conf
+    scancel --user="$(id -un)" 2>/dev/null || true
+    for _ in $(seq 100); do  # a node that still ends a job outlives its own end
+      [ -z "$(squeue -h 2>/dev/null)" ] && break
+      sleep 0.5
+    done
   fi
   for name in slurmd-n0 slurmd-n1 slurmctld munged; do
     [ -f "$HERE/$name.pid" ] && kill "$(cat "$HERE/$name.pid")" 2>/dev/null || true
