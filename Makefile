@@ -9,10 +9,10 @@ CPU_WHEELS ?= https://download.pytorch.org/whl/cpu
 LAB ?=
 SUBMISSION ?= labs
 
-.PHONY: help setup lab test test-full check build bench bench-vllm grade
+.PHONY: help setup lab test test-full test-cluster check build bench bench-vllm grade
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## make the environment in .venv (0.5 GB to download, 2 minutes, once)
 
@@ -34,12 +34,15 @@ BEGAN := $(shell date +%s)
 WORKERS := --numprocesses logical --maxprocesses 4
 
 test: $(READY)  ## run everything: package, graders, notebooks at their test sizes, browser
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -m "not alone and not full" $(WORKERS) --durations=15
-	@$(PY) -m pytest -m "alone and not full" --durations=5  # these measure time: one after the other
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -m "not alone and not full and not cluster" $(WORKERS) --durations=15
+	@$(PY) -m pytest -m "alone and not full and not cluster" --durations=5  # these measure time: one after the other
 	@echo "make test took $$(( $$(date +%s) - $(BEGAN) )) s in all"
 
 test-full: $(READY)  ## every notebook at its true size, the submissions of blind readers, 200 kills, 200 streams
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -m full $(WORKERS) --durations=15
+
+test-cluster: $(READY)  ## Slurm on two nodes here, Ray Train, Kubernetes' files; skipped, with a reason, where one is missing
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -m cluster tests/cluster -rs --durations=5
 
 check: $(READY)  ## ruff, the floors of the package, drift between masters and notebooks
 	@$(PY) -m ruff check .

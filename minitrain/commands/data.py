@@ -1,6 +1,6 @@
 """`python -m minitrain data prepare SOURCE… --out DIR`: raw text to token files, with a report.
 
-`data verify DIR` reads every byte of what came out.
+`data verify DIR` reads every byte of what came out; `data classifier` learns which texts to keep.
 """
 
 from __future__ import annotations
@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minitrain.commands.kinds import FILE, FOLDER, PATH, Argument, Kind, Option, real, typed, whole
+from minitrain.commands.kinds import (
+    FILE,
+    FOLDER,
+    NEW_FILE,
+    PATH,
+    Argument,
+    Kind,
+    Option,
+    real,
+    typed,
+    whole,
+)
 from minitrain.errors import unknown_name
 
 if TYPE_CHECKING:
@@ -77,6 +88,11 @@ def prepare(
     filters: Annotated[
         str, Option(FILTERS, "gopher, repetition, c4, fineweb; the order of the rules; or none")
     ] = "gopher,repetition",
+    classifier: Annotated[
+        Path | None, Option(FILE, "keep what `data classifier` has learnt to want", "none")
+    ] = None,
+    label: Annotated[str, Option(SOURCE, "of the classifier's, the label to keep")] = "wanted",
+    least: Annotated[float, Option(real(0, 1), "the least probability of it")] = 0.5,
     near: Annotated[
         float, Option(real(0, 0.99), "the similarity of near duplicates; 0: leave them")
     ] = 0.75,
@@ -105,6 +121,9 @@ def prepare(
         field=field,
         language=None if language == "any" else language,
         filters=tuple(filters),
+        classifier=None if classifier is None else str(classifier),
+        label=label,
+        least=least,
         mask=not keep_private,
         test=test,
         near=near or None,
@@ -132,6 +151,27 @@ def verify(
     )
 
 
+def classifier(
+    wanted: Annotated[str, Option(SOURCE, "texts like those to keep: a file, a folder, a name")],
+    other: Annotated[str, Option(SOURCE, "texts as they come: part of what is to be filtered")],
+    out: Annotated[Path, Option(NEW_FILE, "where it goes, such as keep.safetensors")],
+    field: Annotated[str, Option(SOURCE, "which field of JSON lines or Parquet has the text")] = (
+        "text"
+    ),
+) -> None:
+    """Learn to tell two heaps of texts apart, for `data prepare --classifier`."""
+    from minitrain.data.preparation.documents import read_rows
+    from minitrain.data.preparation.filters.classifier import train_and_test
+
+    heaps = {"wanted": wanted, "other": other}
+    texts = {name: [row["text"] for row in read_rows([s], field)] for name, s in heaps.items()}
+    trained, right = train_and_test(texts)
+    trained.save(out)
+    for name, share in right.items():
+        print(f"{share:.0%} of {name} texts that it has not seen are told from the others")
+    print(f"keep the wanted: python -m minitrain data prepare SOURCE --classifier {out} --out DIR")
+
+
 def run(out: Path, progress: bool, **settings: Any) -> Report:
     from minitrain.data.preparation.prepare import prepare as prepare_sources
     from minitrain.data.preparation.settings import Settings
@@ -154,8 +194,10 @@ def show(report: Report, out: Path) -> None:
         table.add_row(stage["stage"], f"{stage['documents']:,}", bytes_text(stage["bytes"]))
     Console().print(table)
     print(f"{report.tokens:,} tokens in {out}; the drops, with samples: {out / 'report.md'}")
-    print(f"read them with: Loader(TokenRows({str(out)!r}, length=512), batch_size=8)")
+    print(f"train on them: python -m minitrain train --data {out}")
+    print(f"in Python: Loader(TokenRows({str(out)!r}, length=512), batch_size=8)")
 
 
 data.command(name="prepare")(typed(prepare))
+data.command(name="classifier")(typed(classifier))
 data.command(name="verify")(typed(verify))

@@ -32,6 +32,10 @@ def load_text(path: str | Path) -> list[str]:
         return _documents(path)
     if not path.is_dir():  # /dev/zero has no end
         raise InputError(f"{path} is neither a file nor a folder: give the path of a text file")
+    from minitrain.data.stream.token_files import holds_tokens  # with numpy, which --help spares
+
+    if holds_tokens(path):
+        raise InputError(f"{path} holds tokens, no text: read them by `minitrain train --data`")
     files = sorted(file for pattern in READABLE for file in path.rglob(pattern))
     if not files:
         raise InputError(f"the folder {path} holds no {' or '.join(READABLE)} file: put one there")

@@ -14,24 +14,52 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
+from urllib.parse import urljoin, urlsplit
 
 from minitrain.errors import InputError
 from minitrain.reliability.events import EventLog
 
 AWS = "http://169.254.169.254/latest/meta-data/spot/instance-action"  # 404 until there is one
+AWS_TOKEN = "/latest/api/token"
 GOOGLE = "http://metadata.google.internal/computeMetadata/v1/instance/preempted"  # TRUE or FALSE
+CLOUDS = {"aws": AWS, "google": GOOGLE}
 LOOK_SECONDS = 5.0
+
+
+def address_of(notice: str) -> str:
+    """Of one of `CLOUDS`; an address is itself. ValueError for what is neither."""
+    address = urlsplit(CLOUDS.get(notice, notice))
+    if address.scheme not in ("http", "https") or not address.hostname or address.port == 0:
+        raise ValueError(f"{notice!r} is no http address: give one, or {' or '.join(CLOUDS)}")
+    return address.geturl()
 
 
 def noticed_at(url: str, timeout: float = 2.0) -> bool:
     """Whether a cloud's address says that the machine goes; not reachable is no notice."""
-    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return answer.read().strip() not in (b"", b"FALSE")
-    except (urllib.error.URLError, OSError):
+        return _answer(url, timeout) not in (b"", b"FALSE")
+    except (OSError, HTTPException):  # 404 is an OSError, half an answer the other
         return False
+
+
+def _answer(url: str, timeout: float) -> bytes:
+    """AWS's newer machines answer 401 to who has not fetched a token first (IMDSv2)."""
+    try:
+        return _read(urllib.request.Request(url, headers={"Metadata-Flavor": "Google"}), timeout)
+    except urllib.error.HTTPError as error:
+        if error.code != 401:
+            raise
+    ask = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    request = urllib.request.Request(urljoin(url, AWS_TOKEN), headers=ask, method="PUT")
+    token = {"X-aws-ec2-metadata-token": _read(request, timeout).decode()}
+    return _read(urllib.request.Request(url, headers=token), timeout)
+
+
+def _read(request: urllib.request.Request, timeout: float) -> bytes:
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        return answer.read().strip()
 
 
 def worth_saving(save_seconds: float, step_seconds: float, notice_seconds: float) -> bool:

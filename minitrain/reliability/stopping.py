@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,13 @@ PATIENCE_SECONDS = 1.0  # torchrun passes one Ctrl-C on twice
 
 @contextmanager
 def stop_on_signals(path: Path) -> Iterator[None]:
-    """Within the block, a signal makes `path`; a second one does not wait for the step's end."""
+    """Within the block, a signal makes `path`; a second one does not wait for the step's end.
+
+    In a thread, such as a worker's of Ray Train, nothing: signals are the main thread's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     asked: list[float] = []
 
     def ask(number: int, frame: object) -> None:

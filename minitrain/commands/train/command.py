@@ -16,14 +16,13 @@ from minitrain.commands.kinds import COUNT, DEVICE, FOLDER, HOST, Option, whole
 from minitrain.commands.train.mesh_check import RANKS
 from minitrain.commands.train.options import (
     LOGGER,
-    RUN_FILE,
     Job,
     Told,
     find_run,
     new_folder,
     new_options,
-    resumed_options,
 )
+from minitrain.commands.train.resuming import goes_on, resumed_options
 from minitrain.errors import InputError
 from minitrain.reliability.stopping import stop_on_signals
 
@@ -65,19 +64,20 @@ def train(
     ] = None,
     **fields: Any,
 ) -> None:
-    """Train a model on a text; Ctrl-C saves, --resume goes on bit for bit."""
+    """Train a model on a text; Ctrl-C saves, and the same command or --resume goes on."""
     started, told = time.time(), Told(tuple(log_to or ()), metrics_port, metrics_host, trace_step)
     given = {name: value for name, value in fields.items() if is_typed(context, name)}
     given = {**ranks_outside(), **given}
-    resume = resume or is_restarted(out)
-    if resume:
+    again = not resume and goes_on(out, given)
+    if resume or again:
         folder = find_run(out)
         options = resumed_options(folder, given)
     else:
         options = new_options(given)
         folder = new_folder(out, options)
     with stop_file() as stop:
-        text, interrupted = run(Job(options, folder, resume, device, started, stop, told))
+        job = Job(options, folder, resume or again, again, device, started, stop, told)
+        text, interrupted = run(job)
     if os.environ.get("RANK", "0") == "0":
         print(text)
     if interrupted:
@@ -87,12 +87,6 @@ def train(
 def is_typed(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def is_restarted(out: Path | None) -> bool:
-    """Whether torchrun has started the same command again, after a rank died: then it goes on."""
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return restarts not in ("", "0") and out is not None and (out / RUN_FILE).is_file()
 
 
 def ranks_outside() -> dict[str, int]:
@@ -110,6 +104,8 @@ def run(job: Job) -> tuple[str, bool]:
 
     options = job.options
     if options.ranks == 1 and not options.on_mesh and "RANK" not in os.environ:
+        if not job.resume and (options.audit or options.hang_seconds is not None):
+            raise InputError("--audit and --hang-seconds are for several ranks: give --ranks 2")
         return run_rank(None, job)
     try:
         return launch(run_rank, job, ranks=options.ranks, timeout=LONGEST_SECONDS)[0]

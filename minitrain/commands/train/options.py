@@ -32,6 +32,7 @@ from minitrain.data.text import NAMED
 from minitrain.data.tokenizer import SMALLEST
 from minitrain.errors import InputError, unknown_name
 from minitrain.model.config import PRESETS
+from minitrain.reliability.notice import address_of
 
 RUN_FILE, LOCK_FILE = "run.json", ".lock"
 EVENTS_FILE = "events.jsonl"  # what went wrong, when, on which rank
@@ -55,12 +56,25 @@ def read_text_name(text: str) -> str:
     return text
 
 
+def prepared_folder(data: str) -> Path | None:
+    """Where --data names what `data prepare` made, or is making."""
+    from minitrain.data.stream.token_files import holds_tokens
+
+    return Path(data) if data not in TEXTS and holds_tokens(Path(data)) else None
+
+
+def read_notice(text: str) -> str:
+    address_of(text)
+    return text
+
+
 TEXT = Kind("TEXT", f"{', '.join(TEXTS)}, or a text file", read_text_name)
 PRESET = one_of("preset", lambda: PRESETS)
 DOMAIN = one_of("domain of the corpus", domains)
 DTYPE = one_of("dtype", lambda: ("auto", "float32", "bfloat16"))
 LOGGER = several(one_of("logger", lambda: LOGGERS))
 RECOMPUTE = one_of("way of recomputing", lambda: ("none", "selective", "full"))
+NOTICE = Kind("CLOUD", "aws, google, or an http address that says so", read_notice)
 MINUTES = real(0.001, 10**6)
 
 
@@ -70,7 +84,11 @@ class TrainOptions(MeshRequest):
 
     preset: Annotated[str, Option(PRESET, "the model's shape")] = "1M"
     data: Annotated[
-        str, Option(TEXT, f"{', '.join(TEXTS)}, or a text file, or a folder of .txt and .md")
+        str,
+        Option(
+            TEXT,
+            f"{', '.join(TEXTS)}, a text file, a folder of .txt and .md, or one of `data prepare`",
+        ),
     ] = "corpus"
     domain: Annotated[str, Option(DOMAIN, "the corpus's world")] = "village"
     minutes: Annotated[
@@ -94,6 +112,17 @@ class TrainOptions(MeshRequest):
             help="leave out steps whose loss spikes, and go back if it stays",
         ),
     ] = False
+    notice: Annotated[
+        str | None,
+        Option(NOTICE, "save and end when aws, google or an address says that the machine goes"),
+    ] = None
+    hang_seconds: Annotated[
+        float | None,
+        Option(real(1, 10**6), "end ranks that are stuck so long; over a step and a save"),
+    ] = None
+    audit: Annotated[
+        bool, typer.Option("--audit", help="compare the ranks' weights before each save")
+    ] = False
     seed: Annotated[int, Option(SEED, "of weights, corpus and order")] = 0
     ranks: Annotated[int, Option(RANKS, "processes, data-parallel", panel=PANEL)] = 1
 
@@ -109,8 +138,10 @@ class TrainOptions(MeshRequest):
                 f"--length {self.length} is more than {self.preset} can read: use "
                 f"{config.max_length} or less"
             )
-        if self.on_mesh and self.skip_spikes:
-            raise InputError("--skip-spikes is for data-parallel ranks: leave the mesh's axes out")
+        for name in ("skip_spikes", "audit"):
+            if self.on_mesh and getattr(self, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(f"{flag} is for data-parallel ranks: leave the mesh's axes out")
         if self.on_mesh:
             check_mesh(config, self.request)
         else:
@@ -125,9 +156,11 @@ class TrainOptions(MeshRequest):
         parts = self.ranks * self.accumulate
         if self.batch % parts:
             near = max(parts, round(self.batch / parts) * parts)
+            able = [n for n in range(1, self.ranks) if self.batch % (n * self.accumulate) == 0]
+            fewer = f", or --ranks {able[-1]}" if able else ""
             raise InputError(
                 f"--batch {self.batch} does not divide into {self.ranks} ranks x {self.accumulate} "
-                f"microbatches: use --batch {near}"
+                f"microbatches: use --batch {near}{fewer}"
             )
 
     @property
@@ -178,6 +211,7 @@ class Job:
     options: TrainOptions
     folder: Path
     resume: bool  # from its newest checkpoint; from the start where there is none yet
+    again: bool  # by the same command: where nothing is left to do, that is no error
     device: str | None
     started: float  # time.time() when the command began: its minutes count from there
     stop_file: Path  # exists once someone has asked the run to stop
@@ -188,7 +222,23 @@ def new_options(typed: dict[str, Any]) -> TrainOptions:
     """The options of a new run from those that were typed; by default, two minutes."""
     if not any(name in typed for name in MAY_CHANGE):
         typed = {**typed, "minutes": 2.0}
-    return TrainOptions(**typed, **implied(typed, {}))
+    return TrainOptions(**{**typed, **implied(typed, {}), **prepared_vocab(typed)})
+
+
+def prepared_vocab(typed: dict[str, Any]) -> dict[str, int]:
+    """The tokens of --data, where it is prepared."""
+    folder = prepared_folder(typed.get("data", TrainOptions.data))
+    if folder is None:
+        return {}
+    from minitrain.data.stream.token_files import read_index
+
+    size = read_index(folder).vocab_size
+    if typed.get("vocab", size) != size:
+        raise InputError(
+            f"--vocab {typed['vocab']} is not what {folder} was prepared with, which is {size}: "
+            "leave --vocab out, or prepare it anew"
+        )
+    return {"vocab": size}
 
 
 def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
@@ -200,33 +250,6 @@ def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
     if "ranks" not in typed and any(axis in typed for axis in FLAGS):
         more["ranks"] = math.prod(axes)
     return more
-
-
-def resumed_options(run: Path, typed: dict[str, Any]) -> TrainOptions:
-    """The options of the run in `run`, with the minutes, steps or tokens that were typed."""
-    try:
-        stored = json.loads((run / RUN_FILE).read_text(encoding="utf-8"))
-        options = TrainOptions(**stored)
-    except OSError as error:
-        raise InputError(
-            f"{run} holds no run to resume ({error.strerror}: {RUN_FILE}): give --out the folder "
-            "of one, or start one by leaving --resume out"
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{run / RUN_FILE} cannot be read ({error}): start a new run") from error
-    may_change = MAY_CHANGE + (MESH_MAY_CHANGE if options.on_mesh else ())
-    for name, value in typed.items():
-        before = getattr(options, name)
-        if name not in may_change and value != before:
-            how = f"without --{name}" if before is None else f"with --{name} {before}"
-            raise InputError(
-                f"{run} was started {how}, and --resume cannot turn it into {value}: "
-                f"leave --{name} out, or start another run with another --out"
-            )
-    if any(name in typed for name in MAY_CHANGE):
-        options = replace(options, **{name: typed.get(name) for name in MAY_CHANGE})
-    mesh = {name: typed[name] for name in MESH_MAY_CHANGE if name in typed}
-    return replace(options, **mesh, **implied(typed, asdict(options))) if mesh else options
 
 
 def new_folder(out: Path | None, options: TrainOptions) -> Path:

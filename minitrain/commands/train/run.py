@@ -20,9 +20,10 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from minitrain.commands.train.mesh_check import FLAGS
-from minitrain.commands.train.options import EVENTS_FILE, LOCK_FILE, RUN_FILE, Job
-from minitrain.commands.train.setup import Run, prepare
+from minitrain.commands.train.options import LOCK_FILE, RUN_FILE, Job
+from minitrain.commands.train.setup import Complete, Run, prepare
 from minitrain.commands.train.told import during, metered, sinks, tracers
+from minitrain.commands.train.watches import watched
 from minitrain.commands.train.wiring import DataParallel, OnMesh
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
@@ -49,7 +50,12 @@ def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
     """The whole run on one rank -> the summary, and whether it was interrupted."""
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(job.stop_file))
-        run = prepare(group, job)
+        try:
+            run = prepare(group, job)
+        except Complete as complete:  # a scheduler may start it once more at its very end
+            if not job.again:
+                raise
+            return str(complete), False
         run.ranks.barrier()  # all are ready, and none has written anything yet
         if run.speaks:
             stack.enter_context(sole_writer(job.folder))
@@ -88,7 +94,7 @@ def begin(run: Run) -> None:
 
 
 def train_and_conclude(run: Run) -> tuple[str, bool]:
-    done, log = run.state.step, EventLog(run.job.folder / EVENTS_FILE, run.ranks.rank)
+    done, log = run.state.step, run.log
     if done and run.speaks:
         log.write("resumed", done, ranks=run.ranks.size)
     meter = metered(run, SAVE_SECONDS)
@@ -102,7 +108,7 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
         measure=meter,
     )
     saver = during(meter.parts, "checkpoint", Saver(run, log))
-    with reporter:
+    with watched(run.options, run.group, run.job.stop_file, log), reporter:
         result = train(
             run.wiring.model,
             run.state.loader,
@@ -142,7 +148,7 @@ class Saver:
 
 def slow_ranks_watched(run: Run, log: EventLog) -> list[StragglerWatch]:
     """On a mesh stages differ by nature; data-parallel ranks have the same work."""
-    group = run.wiring.group if isinstance(run.wiring, DataParallel) else None
+    group = run.group if isinstance(run.wiring, DataParallel) else None
     return [] if group is None else [StragglerWatch(group, log)]
 
 
@@ -155,12 +161,13 @@ def parameters_text(config: ModelConfig) -> str:
 def introduction(run: Run) -> str:
     options, rows = run.options, run.rows
     source = f"corpus '{options.domain}'" if options.data == "corpus" else options.data
+    places = len(rows.training) * options.length
     devices = f"{run.ranks.size} x {run.device}" if run.ranks.size > 1 else f"{run.device}"
     lines = [
         f"model   {options.preset}: {parameters_text(run.config)}, "
         f"{options.dtype} on {devices}, whose matmuls reach {run.peak / 1e9:,.0f} GFLOP/s",
-        f"text    {source}: {int(rows.training.valid.sum()):,} tokens of {run.config.vocab_size}, "
-        f"in rows of {options.length}, {rows.training.fill:.0%} full",
+        f"text    {source}: {rows.tokens:,} tokens of {run.config.vocab_size}, "
+        f"in rows of {options.length}, {rows.tokens / places:.0%} full",
         f"floor   {rows.floor:.4f} nats per token" if rows.floor else "floor   not known",
         *([f"mesh    {mesh_text(run.wiring)}"] if isinstance(run.wiring, OnMesh) else []),
         f"folder  {run.job.folder}",

@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import torch
 
-from minitrain.commands.train.options import RUN_FILE, Job, TrainOptions
-from minitrain.commands.train.text import Rows, fit_tokenizer, make_rows, read_text
+from minitrain.commands.train.options import EVENTS_FILE, RUN_FILE, Job, TrainOptions
+from minitrain.commands.train.text import TOKENIZER_FILE, Rows, read_rows
+from minitrain.commands.train.watches import check_replicas
 from minitrain.commands.train.wiring import DataParallel, OnMesh, Seat, find_seat, wire
 from minitrain.data.loader import Loader
 from minitrain.data.tokenizer import END, Tokenizer
@@ -35,12 +36,12 @@ from minitrain.reliability.checkpoint.background import BackgroundSaver
 from minitrain.reliability.checkpoint.contents import CheckpointRanks, whole_layout
 from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint, verify
 from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.events import EventLog
 from minitrain.training.config import TrainConfig
 from minitrain.training.state import TrainState
 
 CLOSING_SECONDS = 3.0  # of the minutes asked for: the last evaluation, the sample, the last save
 EVALUATION_ROWS = 32
-TOKENIZER_FILE = "tokenizer.json"
 DATA_FILE = "data.sha256"
 BYTES_PER_PARAMETER = 16  # float32 weight and gradient, and AdamW's two means
 
@@ -72,6 +73,10 @@ class Run:
         """Of this rank's part, where it has one."""
         return self.wiring.state
 
+    @property
+    def log(self) -> EventLog:
+        return EventLog(self.job.folder / EVENTS_FILE, self.ranks.rank)
+
     def utilisation(self, tokens_per_second: float) -> float:
         own = tokens_per_second / self.ranks.size
         return mfu(own, self.config, self.options.length, self.peak)
@@ -85,6 +90,8 @@ class Run:
     def save(self) -> TrainState:
         """A checkpoint, written beside the training -> what is in it: the whole model, on rank 0
         at least. NotSaved where the one before could not be written."""
+        if self.options.audit and self.group is not None:
+            check_replicas(self.group, self.state, self.log)
         files = {
             RUN_FILE: self.options.to_json().encode(),
             DATA_FILE: self.rows.fingerprint.encode(),
@@ -108,16 +115,11 @@ def hub_files(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, bytes]:
 
 def prepare(group: Group | None, job: Job) -> Run:
     """Whatever can be wrong with a run is found here, before anything of it is written."""
-    ranks = find_ranks(job.options, group)
+    ranks = find_ranks(group)
     device = find_device(job.device) if group is None else group.device
     options = replace(job.options, dtype=agreed_dtype(job.options.dtype, device, group))
     checkpoint = whole_checkpoint(job.folder) if job.resume and checkpoints(job.folder) else None
-    text = read_text(options)
-    if checkpoint:
-        tokenizer = Tokenizer.load(checkpoint / TOKENIZER_FILE)
-    else:
-        tokenizer = fit_tokenizer(text, options.vocab)
-    rows = make_rows(text, tokenizer, options)
+    tokenizer, rows = read_rows(options, checkpoint and checkpoint / TOKENIZER_FILE)
     config = preset(options.preset, vocab_size=tokenizer.vocab_size)
     check_memory(options.preset, config, device)
     # One rank measures, while the others wait for it: their matmuls would slow its own.
@@ -140,10 +142,10 @@ def prepare(group: Group | None, job: Job) -> Run:
     )
 
 
-def find_ranks(options: TrainOptions, group: Group | None) -> CheckpointRanks:
+def find_ranks(group: Group | None) -> CheckpointRanks:
     if group is None:
-        return CheckpointRanks()
-    return CheckpointRanks(group.rank, group.size, group.barrier, may_change=options.on_mesh)
+        return CheckpointRanks(may_change=True)
+    return CheckpointRanks(group.rank, group.size, group.barrier, may_change=True)
 
 
 def whole_checkpoint(folder: Path) -> Path:
@@ -170,7 +172,7 @@ def train_config(
     autocast = torch.bfloat16 if options.dtype == "bfloat16" else None
     shared = {"lr": options.lr, "accumulate": options.accumulate, "autocast": autocast}
     if options.minutes is None:
-        tokens_per_step = options.batch * int(rows.training.valid.sum()) / len(rows.training)
+        tokens_per_step = options.batch * rows.tokens / len(rows.training)
         steps = options.steps or math.ceil(options.tokens / tokens_per_step)
         return TrainConfig(steps=steps, **shared)
     whole = 60 * options.minutes
@@ -180,10 +182,14 @@ def train_config(
     return TrainConfig(seconds=left.item(), **shared)
 
 
+class Complete(InputError):
+    """A run that has made all its steps."""
+
+
 def check_unfinished(plan: TrainConfig, state: TrainState) -> None:
     if state.step >= plan.total_steps(state.step, state.seconds):
         longer = f"--minutes {max(state.seconds / 30, 0.1):.1f}"
-        raise InputError(
+        raise Complete(
             f"this run is complete ({state.step} steps, {state.seconds / 60:.1f} minutes): go on "
             "with more of them, such as --resume "
             + (longer if plan.steps is None else f"--steps {2 * state.step}")

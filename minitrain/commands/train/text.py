@@ -9,10 +9,15 @@ from __future__ import annotations
 import hashlib
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
-from minitrain.commands.train.options import TrainOptions
+from minitrain.commands.train.options import TrainOptions, prepared_folder
 from minitrain.data.corpus import make_corpus
 from minitrain.data.packing import Packed, pack, pack_stream
+from minitrain.data.stream.held_out import hold_out
+from minitrain.data.stream.rows import Rows as RowsToRead
+from minitrain.data.stream.token_files import INDEX
+from minitrain.data.stream.token_rows import TokenRows
 from minitrain.data.text import read_documents
 from minitrain.data.tokenizer import Tokenizer, train_tokenizer
 from minitrain.errors import InputError
@@ -23,6 +28,7 @@ MOST_BYTES = 64_000_000
 HELD_OUT_BYTES = 120_000
 HELD_OUT_SEED = 1_000_000  # added to the run's: other stories of the same language
 HELD_OUT_ROWS = 200  # of a text without a floor
+TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_BYTES = 1_000_000  # a vocabulary this small is settled by less
 
 
@@ -37,12 +43,37 @@ class Text:
 
 @dataclass(frozen=True)
 class Rows:
-    """A `Text` as rows of tokens."""
+    """A `Text`, or what `data prepare` made of one, as rows of tokens."""
 
-    training: Packed
+    training: RowsToRead
+    tokens: int  # targets of an epoch
     held_out: Packed
     floor: float | None  # nats per token of the documents held out
     fingerprint: str  # of every training token: a resumed run must find the same
+
+
+def read_rows(options: TrainOptions, tokenizer: Path | None) -> tuple[Tokenizer, Rows]:
+    """Of what --data names; `tokenizer`: a file, where a run is resumed."""
+    prepared = prepared_folder(options.data)
+    if prepared is not None:
+        return prepared_rows(prepared, options)
+    text = read_text(options)
+    fitted = Tokenizer.load(tokenizer) if tokenizer else fit_tokenizer(text, options.vocab)
+    return fitted, make_rows(text, fitted, options)
+
+
+def prepared_rows(folder: Path, options: TrainOptions) -> tuple[Tokenizer, Rows]:
+    """Token files as they lie, with their own tokenizer; the index has the sums of all shards."""
+    tokenizer, files = Tokenizer.load(folder / TOKENIZER_FILE), TokenRows(folder, options.length)
+    if tokenizer.vocab_size != files.index.vocab_size:
+        raise InputError(
+            f"{folder} has tokens of {files.index.vocab_size}, and its {TOKENIZER_FILE} "
+            f"{tokenizer.vocab_size}: prepare anew"
+        )
+    held = hold_out(files, options.seed, most_rows=HELD_OUT_ROWS)
+    check_rows(len(held.training), options)
+    digest = hashlib.sha256((folder / INDEX).read_bytes()).hexdigest()
+    return tokenizer, Rows(held.training, held.tokens, held.rows, None, digest)
 
 
 def read_text(options: TrainOptions) -> Text:
@@ -91,18 +122,23 @@ def make_rows(text: Text, tokenizer: Tokenizer, options: TrainOptions) -> Rows:
     """Documents that all fit a row are packed whole; others are streamed, and cut at its end."""
     training = _pack(tokenizer.encode_batch(text.documents), tokenizer, options.length)
     held_out = _pack(tokenizer.encode_batch(text.held_out), tokenizer, options.length)
-    if len(training) < options.batch:
-        raise InputError(
-            f"the text fills {len(training)} rows of {options.length} tokens, and a step takes "
-            f"{options.batch}: use --batch {max(1, len(training))}, a shorter --length or more text"
-        )
+    check_rows(len(training), options)
     floor = None
     if text.held_out_nats is not None:
         floor = text.held_out_nats / int(held_out.valid.sum())
     else:
         held_out = held_out[:HELD_OUT_ROWS]
     digest = hashlib.sha256(training.tokens.numpy().tobytes() + training.targets.numpy().tobytes())
-    return Rows(training, held_out, floor, digest.hexdigest())
+    tokens = int(training.valid.sum())
+    return Rows(training, tokens, held_out, floor, digest.hexdigest())
+
+
+def check_rows(count: int, options: TrainOptions) -> None:
+    if count < options.batch:
+        raise InputError(
+            f"the text fills {count} rows of {options.length} tokens, and a step takes "
+            f"{options.batch}: use --batch {max(1, count)}, a shorter --length or more text"
+        )
 
 
 def _pack(documents: list[list[int]], tokenizer: Tokenizer, length: int) -> Packed:

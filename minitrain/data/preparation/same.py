@@ -31,7 +31,7 @@ def check_same_settings(settings: Settings, out: Path, work: Path) -> None:
 def _stamps(settings: Settings) -> list[list[Any]]:
     """Of every source that is a file or folder: its files' names, sizes and times."""
     stamps: list[list[Any]] = []
-    for source in (*settings.sources, settings.test, settings.tokenizer):
+    for source in (*settings.sources, settings.test, settings.tokenizer, settings.classifier):
         path = Path(source or "")
         files = sorted(path.rglob("*")) if source and path.is_dir() else [path]
         stamps += [

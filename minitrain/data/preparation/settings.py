@@ -10,6 +10,7 @@ from minitrain.data.preparation.contamination import TestSet
 from minitrain.data.preparation.deduplication.bands import Bands, choose_bands
 from minitrain.data.preparation.documents import check_sources, read_rows
 from minitrain.data.preparation.filters.c4 import C4, sentence_lines
+from minitrain.data.preparation.filters.classifier import Classifier
 from minitrain.data.preparation.filters.fineweb import FINEWEB
 from minitrain.data.preparation.filters.gopher import GOPHER
 from minitrain.data.preparation.filters.language import language_rule
@@ -36,6 +37,9 @@ class Settings:
     field: str = "text"
     language: str | None = "en"
     filters: tuple[str, ...] = ("gopher", "repetition")
+    classifier: str | None = None  # a file that `Classifier.save` wrote
+    label: str = "wanted"  # of its labels, the one to keep
+    least: float = 0.5  # probability of it
     mask: bool = True
     test: str | None = None  # a source of texts that must not come in
     near: float | None = 0.75  # Jaccard similarity
@@ -52,6 +56,8 @@ class Settings:
                 raise unknown_name("filter", name, STEPS_OF)
         if self.language is not None:
             language_rule(self.language)
+        if self.classifier is not None:
+            self._classified()
         if self.near is not None:
             choose_bands(self.near, HASHES)
         if self.test is not None:
@@ -75,10 +81,15 @@ class Settings:
             steps.append(Filter((language_rule(self.language),)))
         for name in self.filters:
             steps += STEPS_OF[name]
+        if self.classifier is not None:
+            steps.append(self._classified())
         if self.test is not None:
             texts = [row["text"] for row in read_rows([self.test], self.field)]
             steps.append(Filter((TestSet(texts).rule(),)))
         return [*steps, masked] if self.mask else steps
+
+    def _classified(self) -> Step:
+        return Filter((Classifier.load(self.classifier).rule(self.label, self.least),))
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"sources": [Path(source).name for source in self.sources]}

@@ -103,6 +103,13 @@ def write_index(folder: Path, index: TokenIndex) -> TokenIndex:
     return index
 
 
+def holds_tokens(folder: Path) -> bool:
+    """Whether `data prepare` has finished there, or is at it: no folder of texts."""
+    if (folder / "work" / "settings.json").is_file():
+        return True
+    return (folder / INDEX).is_file() and FORMAT.encode() in (folder / INDEX).read_bytes()[:99]
+
+
 def read_index(folder: Path) -> TokenIndex:
     """InputError where there is none, or one that says something else."""
     file = Path(folder) / INDEX

@@ -38,6 +38,36 @@ def test_prepare_and_verify(tmp_path):
     assert again.returncode == 2 and "prepared already" in again.stderr
 
 
+def test_a_classifier_of_two_heaps_keeps_one_of_them(tmp_path):
+    """Trained on other stories of both worlds; then what stays of a mixture is the village's."""
+    seeds = {"village": (1, 2), "space": (3, 4)}
+    for name, (first, second) in seeds.items():
+        for kind, seed in (("learn", first), ("mixed", second)):
+            with (tmp_path / f"{kind}.jsonl").open("a") as mixed:
+                texts = make_corpus(15_000, seed=seed, domain=name).documents
+                lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+                mixed.write(lines)
+                if kind == "learn":
+                    (tmp_path / f"{name}.jsonl").write_text(lines)
+    keep = str(tmp_path / "keep.safetensors")
+    heaps = ("--wanted", str(tmp_path / "village.jsonl"), "--other", str(tmp_path / "space.jsonl"))
+    done = minitrain("data", "classifier", *heaps, "--out", keep)
+    assert done.returncode == 0 and "100% of wanted texts that it has not seen" in done.stdout
+    words = ["--language", "any", "--filters", "none", "--near", "0", "--vocab", "300", "--quiet"]
+    out = str(tmp_path / "out")
+    mixed = ("data", "prepare", str(tmp_path / "mixed.jsonl"), "--classifier", keep, *words)
+    unknown = minitrain(*mixed, "--out", out, "--label", "vilage")
+    assert unknown.returncode == 2 and "no label is called 'vilage'" in unknown.stderr
+    done = minitrain(*mixed, "--out", out)
+    assert done.returncode == 0 and f"train --data {out}" in done.stdout, done.stderr
+    assert "unlike_the_wanted" in json.loads((tmp_path / "out/report.json").read_text())["dropped"]
+    kept = [json.loads(line)["text"] for line in (tmp_path / "out/documents-00000.jsonl").open()]
+    village = set(make_corpus(15_000, seed=2, domain="village").documents)
+    assert len(set(kept) & village) > 0.95 * len(village) and len(set(kept) - village) < 3
+    few = minitrain("data", "classifier", "--wanted", keep, "--other", keep, "--out", keep)
+    assert few.returncode == 2
+
+
 def test_what_cannot_be_is_one_sentence(tmp_path):
     for words, says in (
         (("prepare", "nowhere", "--out", str(tmp_path / "x")), "no file or folder nowhere"),

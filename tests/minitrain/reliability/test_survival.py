@@ -197,6 +197,39 @@ def test_a_clouds_notice(answer, noticed):
     assert not noticed_at(f"http://127.0.0.1:{server.server_port}"), "no server, no notice"
 
 
+class TokenFirst(http.server.BaseHTTPRequestHandler):
+    """As AWS's newer machines: 401 without a token, which a PUT gives."""
+
+    def do_PUT(self):
+        assert self.path == "/latest/api/token"
+        assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+        self.answer(200, b"sesame")
+
+    def do_GET(self):
+        known = self.headers["X-aws-ec2-metadata-token"] == "sesame"
+        there = self.path.endswith("instance-action")
+        self.answer(401 if not known else 200 if there else 404, b"{}")
+
+    def answer(self, code, data):
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_notice_behind_a_token():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), TokenFirst) as server:
+        threading.Thread(target=server.serve_forever).start()
+        root = f"http://127.0.0.1:{server.server_port}/latest/meta-data/spot"
+        try:
+            assert noticed_at(f"{root}/instance-action")
+            assert not noticed_at(f"{root}/termination-time"), "404 with the token: no notice"
+        finally:
+            server.shutdown()
+
+
 def test_whether_a_save_fits_into_the_notice():
     assert worth_saving(10, 5, 30) and not worth_saving(40, 5, 30)
     with pytest.raises(InputError):

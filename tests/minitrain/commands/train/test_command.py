@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from minitrain.__main__ import app
-from minitrain.commands.train import run, wiring
+from minitrain.commands.train import run, watches, wiring
 from minitrain.commands.train import text as train_text
 from minitrain.errors import InputError
 from minitrain.monitoring.sinks.json_lines import read_lines
@@ -407,7 +408,12 @@ def test_resuming_refuses_what_would_make_another_run(text):
     train(*SMALL, "--steps", 2, "--data", text, "--out", "run")
     before = final_bits(Path("run"))
     resume = ["--out", "run", "--resume", "--steps", "4"]
-    for option, value in (("--preset", "1M"), ("--batch", "8"), ("--seed", "1"), ("--ranks", "2")):
+    for option, value in (
+        ("--preset", "1M"),
+        ("--batch", "8"),
+        ("--seed", "1"),
+        ("--vocab", "300"),
+    ):
         with pytest.raises(InputError, match=f"started with {option} .*leave {option} out"):
             train(*resume, option, value)
     text.write_text(text.read_text() + "One more line.\n" * 30)
@@ -436,3 +442,80 @@ def test_help_and_wrong_options_import_no_torch():
     code = "import sys, minitrain.commands.train.command, minitrain.commands.train.options; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert found.stdout.strip() == "False", found.stderr
+
+
+# --- the same command again, other ranks, notices ---
+
+
+def test_the_same_command_goes_on_and_another_is_refused(text):
+    """As torchrun and schedulers give it; a run that is complete stays as it is, and is no error."""
+    common = [*SMALL, "--data", str(text), "--out", "run", "--steps"]
+    code, output = stopped_here([*common, "19"], step=4)
+    assert code == 130, output
+    for other in (["--lr", "0.001"], ["--vocab", "300"], ["--seed", "1"]):
+        with pytest.raises(InputError, match="run is there already and is not empty"):
+            train(*common, 19, *other)
+    assert "resumed at step" in train(*common, 19)
+    before = (Path("run") / "log.csv").read_bytes()
+    assert "this run is complete (19 steps" in train(*common, 19)
+    assert (Path("run") / "log.csv").read_bytes() == before
+    train(*[*common[:-2], "whole", "--steps", 19])
+    assert final_bits(Path("run")) == final_bits(Path("whole"))
+
+
+def test_another_number_of_ranks_goes_on_with_the_same_batches(text):
+    """2 ranks, then 1, then 4: of one rank's losses, and no microbatch is larger than before."""
+    common = [*SMALL, "--data", str(text), "--out"]
+    for name, ranks in (("run", (2, 1, 4)), ("one", (1, 1, 1))):
+        train(*common, name, "--ranks", ranks[0], "--steps", 3)
+        train("--out", name, "--resume", "--steps", 6, "--ranks", ranks[1])
+        stored = json.loads((Path(name) / "run.json").read_text())
+        assert (stored["ranks"], stored["accumulate"]) == (1, ranks[0])
+        train("--out", name, "--resume", "--steps", 9, "--ranks", ranks[2])
+    losses = [[float(row["loss"]) for row in log(Path(name))] for name in ("run", "one")]
+    assert losses[0] == pytest.approx(losses[1], rel=3e-4) and len(losses[0]) == 9
+    with pytest.raises(InputError, match=r"--batch 4 does not divide into 3 ranks.* or --ranks 2"):
+        train("--out", "run", "--resume", "--steps", 12, "--ranks", 3)
+
+
+class Preempted(BaseHTTPRequestHandler):
+    """TRUE once the run has logged three steps."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"TRUE" if has_logged(Path("run"), 3) else b"FALSE")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_clouds_notice_saves_and_ends_the_run(text, monkeypatch):
+    monkeypatch.setattr(watches, "LOOK_SECONDS", 0.02)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Preempted) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}/preempted"
+            command = ["train", *SMALL, "--data", str(text), "--out", "run", "--steps", "4000"]
+            result = CliRunner().invoke(app, [*command, "--notice", address])
+        finally:
+            server.shutdown()
+    events = [event["event"] for event in EventLog(Path("run/events.jsonl")).read()]
+    assert result.exit_code == 130 and events == ["notice", "stopped"]
+    assert newest_checkpoint(Path("run")).name == f"step-{len(log(Path('run'))):08d}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--notice", "azure"], "--notice is 'azure': give aws, google, or an http address"),
+        (["--notice", "http://"], "--notice is 'http://': give aws"),
+        (["--audit"], "--audit and --hang-seconds are for several ranks: give --ranks 2"),
+        (["--hang-seconds", "9"], "are for several ranks"),
+        (["--audit", "--tp", "2"], "--audit is for data-parallel ranks"),
+    ],
+)
+def test_what_to_look_for_has_its_answers(arguments, answer, folder):
+    with pytest.raises(InputError, match=answer):
+        train(*SMALL, "--steps", 1, *arguments)
+    assert list(folder.iterdir()) == []

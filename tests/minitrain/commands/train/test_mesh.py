@@ -1,20 +1,17 @@
-"""`train` on a mesh: the losses of one process, a checkpoint for any mesh, and the cluster's files."""
+"""`train` on a mesh: the losses of one process, and a checkpoint for any mesh."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from safetensors.torch import load_file
 
-from minitrain.commands.train.options import new_options
 from minitrain.errors import InputError
 from minitrain.reliability.checkpoint.folder import newest_checkpoint
 
@@ -22,7 +19,6 @@ from .test_command import ROOT, SMALL, final_bits, log, stopped_here, train
 from .test_command import folder as folder
 from .test_command import text as text
 
-CLUSTER = Path(__file__).parents[4] / "labs" / "cluster"
 COMMON = [*SMALL, "--batch", "4", "--accumulate", "2"]
 
 
@@ -124,40 +120,3 @@ def test_a_mesh_that_cannot_work_is_refused_before_anything_is_written(arguments
     with pytest.raises(InputError, match=answer):
         train(*arguments)
     assert list(folder.iterdir()) == []
-
-
-# --- the cluster's files ---
-
-
-def command_in(text: str) -> list[str]:
-    """What follows `-m minitrain train` there, without its line breaks."""
-    lines = text.replace("\\\n", " ").split("minitrain train ", 1)[1]
-    return shlex.split(re.split(r"\n```|\n\s+resources|\Z", lines)[0])
-
-
-def test_the_clusters_files_hold_one_command_and_a_mesh_of_as_many_ranks_as_they_start():
-    wanted = command_in((CLUSTER / "README.md").read_text())
-    pairs = dict(zip(*[iter(word for word in wanted if word != "--sequence")] * 2))
-    given = {name[2:]: int(value) if value.isdigit() else value for name, value in pairs.items()}
-    del given["out"]
-    options = new_options({**given, "sequence": True})
-    assert options.ranks == 16
-    for name in ("torchrun.sh", "slurm.sbatch", "pytorchjob.yaml"):
-        text = (CLUSTER / name).read_text()
-        assert command_in(text) == wanted, name
-        nodes, ranks = (
-            int(re.search(rf"{flag} (\d+)", text)[1]) for flag in ("--nnodes", "--nproc-per-node")
-        )
-        assert nodes * ranks == options.ranks, name
-
-
-@pytest.mark.parametrize("name", ["torchrun.sh", "slurm.sbatch"])
-def test_the_clusters_scripts_are_bash(name):
-    subprocess.run(["bash", "-n", CLUSTER / name], check=True)
-
-
-def test_the_job_is_yaml_with_two_nodes():
-    spec = yaml.safe_load((CLUSTER / "pytorchjob.yaml").read_text())["spec"]
-    nodes = spec["pytorchReplicaSpecs"]
-    assert sum(node["replicas"] for node in nodes.values()) == 2
-    assert int(spec["nprocPerNode"]) == 8
