@@ -695,7 +695,7 @@ lab.answer("crossover", crossover)
 # Experts and long sequences need one more collective: rank i has a *different* chunk for each rank j, the last column of
 # the picture in section 1. Each rank must send N - 1 messages, and the art is in their order. If all send to rank 0 first,
 # then to rank 1, one link is crowded and the others idle. So in step s each rank sends to the one *s places* to its right:
-# every rank then sends one chunk and receives one, and no two send to the same rank.
+# every rank then sends and receives one chunk, and no two send to the same rank.
 
 # %% [markdown]
 # ### Exercise 6 · `pairwise_all_to_all`

@@ -1170,7 +1170,7 @@ else:
 # nats, GPTQ takes back half of the loss at 4 bits and 37% at 3. It has seen 960 tokens of calibration here, its authors' models 262,144:
 # an $H$ of 768 inputs needs more.
 #
-# Next: the [map of the course](index.ipynb), or [e10 · Cost](e10_cost.ipynb), which turns bytes and FLOPs into days and dollars.
+# Next: the [map of the course](index.ipynb), or [e09 · Inference](e09_inference.ipynb), where the small model answers many readers.
 
 # %%
 lab.score(read="minitrain/quantization/methods/gptq.py")

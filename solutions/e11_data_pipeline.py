@@ -1276,7 +1276,7 @@ for name, order in orders.items():
 # **Takeaway**: packed beforehand, tokens came hundreds of times as fast as this model eats them, and several times as fast as from text. Do all that is slow before the run, and leave the
 # run nothing but an order and a read.
 #
-# Next: the [map of the course](index.ipynb).
+# Next: the [map of the course](index.ipynb), or [e12 · Reliability](e12_reliability.ipynb), which keeps a run alive.
 
 # %%
 lab.score(read="minitrain/data/preparation/deduplication/near.py")

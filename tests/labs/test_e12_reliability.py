@@ -726,7 +726,7 @@ class TestSnapshot(Exercise):
 
     @check(
         points=2,
-        title="the next eight losses are those of a run that was never interrupted, bit for bit",
+        title="the next eight losses are those of a run that was never interrupted",
     )
     def test_losses(self, submission):
         found, seed, before, after = self.runs(submission)
@@ -738,7 +738,9 @@ class TestSnapshot(Exercise):
         for got, which in zip(
             found["losses"], ("the same run, set back", "another run", "a third run")
         ):
-            off = [place for place, (a, b) in enumerate(zip(got, want)) if a != b]
+            # Not bit for bit: ours were computed in another process, and a tensor that lies elsewhere
+            # in memory may be summed in another order.
+            off = [place for place, (a, b) in enumerate(zip(got, want)) if abs(a - b) > 1e-5 * b]
             expect.that(
                 not off,
                 f"{which}: loss {off[0] + 1 if off else 0} of 8 after restore differs from the uninterrupted run's: part of "

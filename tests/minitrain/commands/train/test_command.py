@@ -456,9 +456,9 @@ def test_the_same_command_goes_on_and_another_is_refused(text):
         with pytest.raises(InputError, match="run is there already and is not empty"):
             train(*common, 19, *other)
     assert "resumed at step" in train(*common, 19)
-    before = (Path("run") / "log.csv").read_bytes()
+    before = (Path("run") / "metrics.jsonl").read_bytes()
     assert "this run is complete (19 steps" in train(*common, 19)
-    assert (Path("run") / "log.csv").read_bytes() == before
+    assert (Path("run") / "metrics.jsonl").read_bytes() == before
     train(*[*common[:-2], "whole", "--steps", 19])
     assert final_bits(Path("run")) == final_bits(Path("whole"))
 
