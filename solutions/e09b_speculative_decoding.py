@@ -188,8 +188,8 @@ ideas.kept_mass()
 def verify(p, q, drafts, coins, pick):
     """p (B, g + 1, V), q (B, g, V), drafts (B, g) int64, drawn from q; coins (B, g),
     uniform in [0, 1): draft i is kept if its coin is below p/q. All stay unchanged.
-    `pick(weights)`: (N, V) ≥ 0 -> (N,) int64, a draw from each row, which need not sum
-    to 1. g may be 0.
+    `pick(weights)`: (N, V) ≥ 0 -> (N,) int64, a draw from each row, whose sum is over
+    0 and need not be 1; call it as often as you like, for any N. g may be 0.
     -> tokens (B, g + 1) int64: the kept drafts, the token after them, then -1;
        kept (B,) int64, how many drafts were kept. About 10 lines of yours."""
     ### BEGIN SOLUTION
@@ -354,7 +354,7 @@ for name, rule in rules.items():
 lab.experiment("exact", exact)
 
 # %% [markdown]
-# **Question**: how many of the six wrong rules does the test of one token let pass (a chance above 0.001)?
+# **Question**: how many of the six other rules does the test of one token let pass (a chance above 0.001)?
 
 # %% tags=["question"]
 show.table(
@@ -416,7 +416,9 @@ ideas.found_again()
 #
 # Difficulty 2 · 10 minutes · 8 points
 #
-# Long finds are better guides than short ones, and of equally long ones the latest. A find may run into the text's end.
+# Long finds are better guides than short ones, and of equally long ones the latest. The
+# earlier place may overlap the last tokens: in 5 5 5 5 the find of three starts at 0, and 5 follows it. Where fewer than `most` tokens
+# follow, those are the draft. A text may be shorter than `longest`, or empty.
 
 
 # %% tags=["exercise"]
@@ -549,7 +551,7 @@ print("drafts kept, pass by pass:", *(kept for _, kept in rounds))
 
 # %% [markdown]
 # The paper has $v_g = 1$: there, a pass waits for memory alone. With $a = 0.8$, $c = 0.25$ and $v_4 = 1.2$, four drafts write 3.36 tokens
-# in 2.2 units, 1.53 times as fast. Longer drafts are not always better: the tenth token comes with $a^9 = 0.13$, and costs as
+# in 2.2 units, 1.53 times as fast. Longer drafts are not always better: the tenth draft is kept with $a^{10} = 0.11$, and costs as
 # much as the first.
 
 # %%
@@ -766,7 +768,7 @@ lab.answer("break_even", break_even)
 # ### When the batch is large
 #
 # With many texts in a batch, a pass over one token of each has work enough, and nothing is left over for drafts. Five tokens then cost
-# five times as much, $v_4 \to 5$, and since never more than $g + 1$ of $g + 1$ tokens are kept, speculation cannot win.
+# five times as much, $v_4 \to 5$, and since a round never writes more than $g + 1$ tokens, speculation cannot win.
 
 # %% tags=["experiment"]
 batches = []
@@ -843,10 +845,10 @@ ideas.draft_tree()
 
 # %% tags=["exercise"]
 def tree_attention(parents: list, read: int):
-    """parents: of each of n ≥ 1 nodes the number of an earlier node, or -1 if it follows
-    the text, of which `read` tokens stand before, at the positions 0 to read - 1.
-    -> seen (n, read + n) bool: what each node reads, text first, itself among it;
-       positions (n,) int64. About 6 lines."""
+    """`read` tokens of text stand before the tree, at the positions 0 to read - 1;
+    parents[i] is an earlier node, or -1 for a node right behind the text. They stay as
+    they are, n ≥ 1 of them. -> seen (n, read + n) bool: whether node i reads column j
+    (the text, then the nodes; it reads itself too); positions (n,) int64. About 6 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.inference.speculation.plain:tree_attention
     ### END SOLUTION
@@ -873,7 +875,8 @@ tree_attention = lab.grade(tree_attention)
 # </details>
 
 # %% [markdown]
-# Tokens of a tree are picked, not drawn, so verification is even simpler. The target draws its *own* token after the text and after
+# A simpler verification is exact for any draft, and for tokens that are picked, not drawn, it keeps as many as that of section 2: each
+# with $p(x)$. The target draws its *own* token after the text and after
 # each node, all from one pass. Then walk: where the target's own token is one of the children, go on there; where it is
 # none of them, it is the text's next token, and the walk ends. Every token is a plain draw of the target's. That is exact
 # at once.
