@@ -59,8 +59,8 @@ print([cut.names() for cut in disk.after_cut()])
 #
 # Difficulty 3 of 5 · 8 minutes · 8 points
 #
-# Use `write`, `flush`, `rename` and `flush_names` of `disk`. The folder may hold a rest of a save that was killed, and may even hold
-# this very step (a run that went back). Let an OSError pass: the run decides what a full disk means.
+# Use `write`, `flush`, `rename` and `flush_names` of `disk`. `write` replaces a file of that name. The folder may hold a rest of a
+# save that was killed, which must not pile up (so one fixed temporary name), and even this very step (a run that went back). Let an OSError pass: the run decides what a full disk means.
 
 
 # %% tags=["exercise"]
@@ -70,8 +70,8 @@ import zlib
 def save_whole(disk, step: int, data: bytes) -> None:
     """A file called f"step-{step:08d}": the CRC-32 of the data as 4 bytes, "little",
     then the data. No power cut leaves a torn file whose name begins with "step-", nor
-    takes an older one away; what has returned is there to stay, and no other new file.
-    About 5 lines."""
+    takes an older one away. Once it has returned the step is there to stay, and no
+    temporary file is left. About 5 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.reliability.plain:save_whole
     ### END SOLUTION
@@ -102,7 +102,7 @@ save_whole = lab.grade(save_whole)
 #
 # Difficulty 2 · 6 minutes · 5 points
 #
-# The reader looks, and changes nothing. Other files lie in the folder, too. A checkpoint of a large model takes minutes to read, so
+# The reader looks, and changes nothing. Other files lie in the folder, too, some with names like a step's. A checkpoint of a large model takes minutes to read, so
 # do not read one that is not needed.
 
 
@@ -216,14 +216,14 @@ show.table(
 #
 # $$\frac{12 \cdot 405 \cdot 10^9}{2 \cdot 10^{12}\ \text{B/s}} = 2.4\ \text{s}$$
 #
-# in which 16,384 GPUs wait. In CPU memory a copy of the same bytes takes a hundredth of that. So: **copy, go on training, and let the
+# in which 16,384 GPUs wait. In CPU memory a copy of the same bytes takes a small part of that. So: **copy, go on training, and let the
 # disk take its time.**
 
 # %%
 ideas.saving_beside()
 
 # %% [markdown]
-# Four things go wrong with this.
+# Four things can go wrong when one writes it.
 #
 # - The copy is no copy: a tensor that was handed over is changed in place by the next step, while it is being written.
 # - The writes pile up: a disk that is slower than the saves gets a second one, a third one, each with a copy in memory.
@@ -532,7 +532,7 @@ print(f"{len(read_bytes)} reads, {sum(read_bytes):,} bytes, the state has {4 * E
 # [placement.py](../minitrain/reliability/checkpoint/placement.py), and `torch.distributed.checkpoint` calls them *chunks*.
 #
 # Other ranks must see the same batches, too. The batch stays, and each rank takes more of it; the loader's place is a count of rows, of
-# which any number of ranks takes the next twelve.
+# which any number of ranks that divides the batch takes the next one.
 
 # %% tags=["nbval-check-output"]
 from minitrain.reliability.elastic import most_ranks, share_of_batch
@@ -735,8 +735,6 @@ show.figure(
 # parts, or none. The package lets each rank vote by a small file, and rank 0 renames the folder when all votes are there
 # ([folder.py](../minitrain/reliability/checkpoint/folder.py)).
 #
-# **Takeaway**: two kills cost us 8 steps of 32 and not one bit of a loss.
-#
 # **Question**: how many steps were computed in vain, that is once more than needed? Count them in your table.
 
 # %% tags=["question"]
@@ -749,6 +747,8 @@ lost_steps = len(resumed) - len({row["step"] for row in resumed})
 lab.answer("lost_steps", lost_steps)
 
 # %% [markdown]
+# **Takeaway**: two kills cost us 8 steps of 32 and not one bit of a loss.
+#
 # Not all ranks die: some *hang*. Then the others wait in a collective for ever, and no process ends, so that nothing restarts. A watch
 # in each rank ends it when it has waited too long; who waits says so, and who says anything else, or nothing, is the suspect.
 
@@ -777,17 +777,17 @@ except RankError:
 # ## 5 · Slow, and out of line
 #
 # A rank that is slow is worse than one that is dead, because nobody notices. All ranks meet in the all-reduce of the gradients, and it
-# begins when the last one has come. So the whole job is as slow as its slowest rank, and **all steps are equally long**.
+# begins when the last one has come. So the whole job is as slow as its slowest rank, and **in every step all ranks take equally long**.
 
 # %%
 ideas.waiting_ranks()
 
 # %% [markdown]
 # What differs is the time *before* the collective. Let $c_r$ be rank $r$'s compute time, in the median over a window of steps, because
-# a pause of Python's garbage collector makes one step long, of a rank here and a rank there. Let $m$ be the median of all $c_r$, and
-# $s = 1.4826 \cdot \mathrm{median}_r |c_r - m|$ their deviation: both medians, which one slow rank does not move. (For normal numbers $s$ is the standard deviation.) Slow is
+# a pause of Python's garbage collector makes one step long, of a rank here and a rank there. Let $\tilde c$ be the median of all $c_r$ (`torch.median`'s), and
+# $s = 1.4826 \cdot \mathrm{median}_r |c_r - \tilde c|$ their deviation: both medians, which one slow rank does not move. (For normal numbers $s$ is the standard deviation.) Slow is
 #
-# $$c_r > \max(1.1\, m,\; m + 5 s).$$
+# $$c_r > \max(1.1\, \tilde c,\; \tilde c + 5 s).$$
 #
 # The clocks of two machines do not agree, but differences on one clock can be compared.
 
@@ -831,7 +831,7 @@ slow_ranks = lab.grade(slow_ranks)
 # **Experiment**: four ranks "compute" 40 ms a step (they sleep, so that two cores are enough), rank 2 half as long again, and rank 0
 # pauses once for 200 ms.
 #
-# **Predict**: what share of all ranks' time is spent waiting, in percent?
+# **Predict**: what share of all ranks' time is spent waiting in a typical step (leave the pause out), in percent?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -890,7 +890,7 @@ show.table(
 )
 
 # %% [markdown]
-# **Question**: what share of all ranks' time is spent waiting, in percent? Add up the columns of your table, and take waiting for all
+# **Question**: what share of all ranks' time is spent waiting in such a step, in percent? Add up the columns of your table, and take waiting for all
 # of a step that is not computing.
 
 # %% tags=["question"]
@@ -915,7 +915,7 @@ lab.reveal("waiting", waiting_share)
 # 200 to 500 batches ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), section 5.1). The same batches did no harm elsewhere.
 #
 # What is a jump? We follow mean $\mu$ and variance $v$ of the losses $x$, and forget old ones, as
-# [ZClip](https://arxiv.org/abs/2504.02507) does. With the $n$-th loss that is taken, $k = \min(\alpha, 1 - 1/n)$ and $d = x - \mu$:
+# [ZClip](https://arxiv.org/abs/2504.02507) does with gradient norms. With the $n$-th loss that is taken, $k = \min(\alpha, 1 - 1/n)$ and $d = x - \mu$:
 #
 # $$\mu \leftarrow \mu + (1-k)\, d, \qquad v \leftarrow k\,\bigl(v + (1-k)\, d^2\bigr).$$
 #
@@ -927,7 +927,7 @@ lab.reveal("waiting", waiting_share)
 # Difficulty 3 · 10 minutes · 6 points
 #
 # Decide what the formulas leave open: what may a spike do to the mean? What about a loss that is NaN, in the warm-up? When does a row of
-# skipped steps end?
+# skipped steps end? (`warmup` is at least 1; mean and variance stay after a "back".)
 
 
 # %% tags=["exercise"]
