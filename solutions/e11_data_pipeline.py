@@ -10,7 +10,7 @@
 # rows with their mask, a stream that is resumed at the exact row. You end with this picture: stories that came many times,
 # learnt by heart, below the floor that no honest model can beat.
 #
-# ![Loss above the floor against the number of copies: with copies it falls below zero from 16 on, deduplicated it stays level](../labs/pictures/e11_data_pipeline.png)
+# ![Loss above the floor against the number of copies: one curve falls, the other stays level](../labs/pictures/e11_data_pipeline.png)
 
 # %% tags=["setup"]
 import numpy as np
@@ -43,7 +43,7 @@ ideas.first_rule()
 # | `mostly_bullets` | more than 0.9 of the lines begin with `•`, `-` or `*` |
 # | `lines_break_off` | more than 0.3 of the lines end with `...` or `…` |
 # | `words_without_letters` | fewer than 0.8 of the words have a letter in them |
-# | `no_stop_words` | of *the, be, to, of, and, that, have, with* it has fewer than two different ones, as whole words, in any case |
+# | `no_stop_words` | of *the, be, to, of, and, that, have, with* it has fewer than two different ones, in any case; `that,` is none |
 #
 # **Predict**: the course's own stories are clean. How many percent of single stories does the first rule drop?
 
@@ -236,7 +236,7 @@ else:
 # $$s = \frac{|A \cap B|}{|A \cup B|}.$$
 #
 # If a share $e$ of the words is replaced, a run of 5 stays whole with probability $p = (1-e)^5$, and $s = p / (2 - p)$. For
-# $e = 5\%$ that is $0.774 / 1.226 = 0.63$; for 15% it is 0.28, for 30% 0.09.
+# $e = 5\%$ that is $0.774 / 1.226 = 0.63$; for 15% it is 0.29, for 30% 0.09.
 
 # %% [markdown]
 # A page of 150 words has 146 shingles. **MinHash** ([Broder 1997](https://doi.org/10.1109/SEQUEN.1997.666900)) replaces them by K numbers.
@@ -434,10 +434,10 @@ with show.canvas() as (fig, ax):
 lab.experiment("duplicates", duplicates)
 
 # %% [markdown]
-# **Explain**: the points lie on the curves, since the curve is no approximation: it needs nothing but hash functions that are good. A hash
+# **Explain**: the points lie near the curves, which need nothing but good hash functions. (At the mean similarity of many pages: where the curve bends they lie a little above it.) A hash
 # of the whole page found the exact copies and none of the others.
 #
-# The rows decide what *duplicate* means. FineWeb ([Penedo et al. 2024](https://arxiv.org/abs/2406.17557)) takes 14 bands of 8, near 0.75: with
+# The rows decide what *duplicate* means. FineWeb ([Penedo et al. 2024](https://arxiv.org/abs/2406.17557)) takes 14 bands of 8, which find half of what is 0.7 alike: with
 # 5% of its words replaced, most copies stay in.
 #
 # **Question**: which number of rows in your table is the largest that still finds 95% of the copies with 5% replaced?
@@ -515,7 +515,7 @@ clusters = lab.grade(clusters)
 
 # %% [markdown]
 # **Run**: originals and all their copies in one heap, 5 texts of each page. **Recall** is the share of the copies with 0 and 5% replaced that are
-# dropped. **Precision** is the share of what is dropped whose group really begins with its own original.
+# dropped. **Precision** is the share of what is dropped whose group really begins with its own page, the original or a copy.
 
 # %% tags=["experiment"]
 heap = np.concatenate([own, *signed.values()])
@@ -573,7 +573,7 @@ ideas.sorted_suffixes()
 #
 # $$\big(\mathrm{rank}_k(i),\; \mathrm{rank}_k(i + k)\big)$$
 #
-# orders them by $2k$ symbols. From $k = 1$ on (the symbols themselves), at most $\log_2 n$ rounds are needed, and the work is over as soon as no two ranks
+# orders them by $2k$ symbols. From $k = 1$ on (the symbols themselves), at most $\lceil \log_2 n \rceil$ rounds are needed, and the work is over as soon as no two ranks
 # are equal. Behind the end of the text lies nothing, which is lower than any symbol: "a" stands before "ab".
 
 # %% [markdown]
@@ -581,7 +581,7 @@ ideas.sorted_suffixes()
 #
 # Difficulty 4 · 15 minutes · 8 points
 #
-# A text of $n$ equal symbols is the hardest: nothing is decided before the last round. No suffix is written out.
+# A text of $n$ equal symbols is the hardest: its first two suffixes are told apart in the last round only. No suffix is written out.
 
 
 # %% tags=["exercise"]
@@ -617,7 +617,7 @@ suffix_array = lab.grade(suffix_array)
 
 # %% [markdown]
 # **Run**: a notice of 30 words is planted in every third page. Windows of 100 signs that two neighbours of the suffix array share are cut, all but
-# where they come first. Beside it stands MinHash, with the split that finds most. (Lee et al. 2022 cut what comes twice in 50 tokens.)
+# where they come first. Beside it stands MinHash, with the split of your answer. (Lee et al. 2022 cut what comes twice in 50 tokens.)
 
 # %% tags=["experiment", "folded"]
 notice = " ".join(draw.sample(known, 30))
@@ -803,7 +803,7 @@ lab.experiment("mixture", mixture)
 
 # %% [markdown]
 # **Explain**: drawn by chance, 20,000 rows keep to a weight $p$ up to some $\sqrt{p(1-p)/20000}$, 0.3 points at the most. At $T = 3$ two sources are
-# at their cap, the books only because of what the small source gave up.
+# at their cap, and what they gave up went to the third.
 #
 # **Takeaway**: the 50 rows of the small source are read 0.49 times at $T = 1$, 2.2 times at $T = 1.3$ and 4.0 times at $T = 3$; without the cap it would be 31.
 
@@ -814,7 +814,7 @@ lab.experiment("mixture", mixture)
 # long tape, a row begins inside of a story. **Packing** puts whole documents side by side in a row: the longest first, each
 # into the fullest row that has room for it (best fit).
 #
-# Two things must not be seen by the model, then: that another document stands before, and where in the row it is. So **attention stays
+# Two things must not be seen by the model, then: that another document stands before, and at which place of the row a document begins. So **attention stays
 # inside of a document**, and **positions begin at 0** with each.
 
 # %%
@@ -905,7 +905,7 @@ print(
 ideas.resumed_stream()
 
 # %% [markdown]
-# A step takes the next batch · ranks rows of the order and deals them out. So N ranks see in each step what one rank with N times the batch
+# A step takes the next batch × ranks rows of the order and deals them out, in any way that you like. So N ranks see in each step what one rank with N times the batch
 # sees, and another number of ranks can go on from the same two numbers. The last step may be smaller; every rank makes it nevertheless, if
 # need be with no row, or the others would wait for it for ever.
 #
@@ -933,7 +933,8 @@ class Stream:
 
     def __iter__(self):
         """Yields this rank's rows of each step, a list of at most `batch` integers, to the
-        end of the epoch; the next iteration is the next epoch. Shares differ by at most 1."""
+        end of the epoch; the next iteration is the next epoch, and after a break or a
+        resume it goes on where it stood. Shares differ by at most 1."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.data.plain:Stream.__iter__
         ### END SOLUTION
@@ -1096,7 +1097,7 @@ with show.canvas() as (fig, ax):
     ax.set_xlim(0.9, 400)
     show.figure(
         fig,
-        alt="Loss above the floor against the number of copies: with copies it falls below zero from 16 on, deduplicated it stays level.",
+        alt="Loss above the floor against the number of copies: one curve falls, the other stays level.",
     )
 for name in models:
     print(
@@ -1182,7 +1183,7 @@ lab.answer("flattered", flattered)
 
 # %% [markdown]
 # **Explain**: by the whole test the two models are equals, though one is 0.11 nats worse on stories that are new to it. The leak
-# hides it. The fresh half does not, nor does the overlap of 13 words in a row
+# hides it. The fresh half is not fooled, nor is the overlap of 13 words in a row
 # ([Brown et al. 2020](https://arxiv.org/abs/2005.14165), appendix C), which found every leaked story here, and two that had 13 words in common by chance.
 #
 # **Takeaway**: as it was, the corpus left the model 0.11 nats worse on new stories, and with half of a test in it, it scored the same: 0.197 against 0.195.
