@@ -42,7 +42,7 @@ ideas.token_cuts()
 #
 # Difficulty 2 of 5 · 8 minutes · 9 points
 #
-# The order is temperature, top-k, top-p. The token that crosses p stays, so that at least one is left.
+# The order is temperature, top-k, top-p. The token with which the sum reaches p stays, so that at least one is left; `top_k` may be more than there are.
 
 
 # %% tags=["exercise"]
@@ -81,10 +81,10 @@ sample = lab.grade(sample)
 # ## 2 · What need not be computed twice
 #
 # The plain way to write n tokens after a prompt of t tokens runs the model on the whole text for each:
-# $t + (t + 1) + \dots \approx n\,(t + n/2)$ tokens in all. With $t = 24$ and $n = 24$ these are 864.
+# $t + (t + 1) + \dots \approx n\,(t + n/2)$ tokens in all. With $t = 24$ and $n = 24$ these are about 860.
 #
 # Most of it was computed before. A token reads only what stands before it, so nothing of it changes when the text grows. Later
-# tokens need just two things of it in each layer: its **key** and its **value**. Keep them, and every token is computed once: $t + n = 48$.
+# tokens need just two things of it in each layer: its **key** and its **value**. Keep them, and every token is computed once: $t + n - 1 = 47$, for the last one is read by nobody.
 
 # %%
 ideas.cache_steps()
@@ -310,7 +310,8 @@ class Pool:
         ### END SOLUTION
 
     def name(self, block: int, key) -> None:
-        """The content of a held block is found by this key from now on."""
+        """The content of a held block is found by this key from now on. Neither of the
+        two has had another before."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.inference.plain.blocks:Pool.name
         ### END SOLUTION
@@ -364,7 +365,7 @@ Pool = lab.grade(Pool)
 
 # %% [markdown]
 # Three rules. Only *full* blocks get a key, and only when they are computed. The *last* token of a text is always
-# computed: its logits are what one wants (nano-vllm's issue 144 tells what happens else). And of a text that ends, the *tail* is freed first: nothing finds a tail whose beginning is gone.
+# computed: its logits are what one wants (an engine that took all of them had nothing left to compute). And of a text that ends, the *tail* is freed first: nothing finds a tail whose beginning is gone.
 
 # %% [markdown]
 # A text may also **fork**: two answers to one prompt. Both hold all blocks, the last of which is not full. Whoever writes into it
@@ -409,8 +410,9 @@ class BlockManager:
         ### END SOLUTION
 
     def commit(self, table: list[int], tokens: list[int], computed: int, adapter=None):
-        """The first `computed` tokens are computed: full blocks of them can be found. One
-        block is enough for a content. Called after every step, mostly with one more."""
+        """The first `computed` tokens are computed: the content of each full block of them
+        can be found afterwards. A block whose content another one has gets no key. Called
+        after every step, mostly with one token more."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.inference.plain.blocks:BlockManager.commit
         ### END SOLUTION
@@ -575,8 +577,8 @@ ideas.batches()
 # First come, first served. Who runs comes first, the oldest first. Where a block is missing, the *youngest* that runs is **preempted**: it gives
 # back all its blocks, forgets what it computed, and waits again, in front of all others. So the oldest always goes on, and everyone ends.
 #
-# Then who waits, in order, while there are budget, places and blocks. Nobody overtakes: else a long prompt might wait for ever. And in a
-# step that has preempted nobody is admitted, or the blocks just won would be lost at once.
+# Then who waits, in order, while there are budget, places and blocks. Nobody overtakes: else a long prompt might wait for ever. And a
+# step that preempts somebody admits nobody: the blocks just won would be lost at once.
 #
 # ### Exercise 5 · `schedule`
 #
@@ -588,8 +590,9 @@ def schedule(running: list, waiting, manager, budget: int, most_running: int):
     """running, the oldest first, and waiting, a deque, are changed in place; a request has
     tokens, computed, table and adapter. manager: a BlockManager -> work, a list of
     (request, count) with counts above 0, and all copies that `grow` asked for.
-    `computed` changes only for who is admitted (what is known) or preempted (0).
-    About 25 lines."""
+    Who is admitted gets the table of `admit(tokens, what is left of the budget, adapter)`
+    and has computed what is known; who is preempted has computed 0; else `computed` stays.
+    The youngest may be the very one that lacks a block. About 25 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.inference.plain.schedule:schedule
     ### END SOLUTION
@@ -1003,7 +1006,8 @@ lab.answer("chunk", chunk)
 ideas.kv_ranges()
 
 # %% [markdown]
-# A channel's range is known when its group is complete; until then the newest tokens stay whole. A group is rounded once, and never again: its
+# A channel's range is known when its group is complete; until then the newest tokens stay whole, and values wait
+# with their keys. Each group of each head has its own range, however many tokens come at once. A group is rounded once, and never again: its
 # error does not grow with the text.
 #
 # `to_codes` does the rounding (e08). What shares a range lies along `dim`.
