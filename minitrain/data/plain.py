@@ -111,12 +111,12 @@ def mixture_weights(
     """Shares of `budget` tokens, p ~ size^(1/T), no source read more than `most_passes` times."""
     if budget > most_passes * sum(sizes):
         raise ValueError(f"{budget:g} tokens are more than {most_passes:g} passes over all sources")
-    tempered = [(size / max(sizes)) ** (1 / temperature) for size in sizes]
     weights, free, left = [0.0] * len(sizes), set(range(len(sizes))), 1.0
     while free:
-        total = sum(tempered[i] for i in free)
+        largest = max(sizes[i] for i in free)  # of those left, or at a low T all would be 0
+        tempered = {i: (sizes[i] / largest) ** (1 / temperature) for i in free}
         for i in free:
-            weights[i] = left * tempered[i] / total
+            weights[i] = left * tempered[i] / sum(tempered.values())
         over = {i for i in free if weights[i] * budget > most_passes * sizes[i]}
         if not over:
             break

@@ -183,6 +183,17 @@ class TestSample(Exercise):
                 logits.argmax(1).tolist(),
                 what="with top_k 1, or a top_p of nearly 0, tokens",
             )
+        self.ties_are_cut(submission)
+
+    def ties_are_cut(self, submission):
+        asked = [(1.0, 3, None, seed) for seed in torch.randint(2**40, (60,)).tolist()]
+        (got,) = submission.run(probes.sampled, [(torch.zeros(60, 9), asked, 1)])
+        kept = {token for tokens in got["tokens"] for token in tokens}
+        expect.that(
+            len(kept) <= 3,
+            f"nine tokens are equally likely, top_k is 3, and {len(kept)} of them were drawn: k stay, also where "
+            "some tie. A threshold at the k-th logit keeps them all",
+        )
 
     @check(points=4, title="a request's tokens depend on its own generator, and on nobody else")
     def test_own_generator(self, submission):
@@ -649,7 +660,8 @@ class Watch:
             blocks.append(block)
         return blocks
 
-    def admit(self, name, tokens, most, adapter, note):
+    def admit(self, name, tokens, most, adapter, *rest):
+        note = rest[-1]
         size, told = self.size, f"admit of {len(tokens)} tokens, {most} at most"
         blocks = self.known(adapter, tokens)
         best = len(blocks) * size
@@ -896,9 +908,12 @@ class TestBlockManager(Exercise):
                  ("end", "a"), ("end", "b"), ("end", "c"), ("admit", "d", one, 3, None)]  # fmt: skip
         late = [("admit", "a", one, 3, None), ("admit", "b", one, 99, None), ("go", "a", 4, []),
                 ("admit", "c", one, 99, None), ("go", "a", 99, []), ("admit", "d", one, 99, None)]  # fmt: skip
+        asleep = [("admit", "a", one[:9], 99, None), ("end", "a"), ("admit", "b", one[:8] + self.tokens(9), 99, None),
+                  ("admit", "c", one[:5], 99, None)]  # fmt: skip
         self.follow(
-            submission, [(20, 4, same), (20, 4, grown), (20, 4, late), (40, 1, same), (20, 3, late)]
-        )
+            submission,
+            [(20, 4, same), (20, 4, grown), (20, 4, late), (40, 1, same), (20, 3, late), (4, 4, asleep)],
+        )  # fmt: skip
 
     @check(points=3, title="keys: chained, with the adapter, of full blocks only, and short")
     def test_keys(self, submission):
@@ -922,7 +937,11 @@ class TestBlockManager(Exercise):
                 ("end", "a"), ("end", "b")]  # fmt: skip
         full = [("admit", "a", tokens, 99, None), ("fork", "a", "b"), ("go", "b", 1, [1]), ("go", "a", 1, [2]),
                 ("end", "a"), ("go", "b", 1, []), ("end", "b")]  # fmt: skip
-        self.follow(submission, [(9, 4, forked), (9, 4, even), (2, 4, full), (20, 1, forked)])
+        ahead = [("admit", "a", self.tokens(11), 99, None, 2), ("fork", "a", "b"), ("go", "b", 2, []),
+                 ("go", "a", 3, []), ("end", "a"), ("go", "b", 5, []), ("end", "b")]  # fmt: skip
+        self.follow(
+            submission, [(9, 4, forked), (9, 4, even), (2, 4, full), (20, 1, forked), (9, 4, ahead)]
+        )
 
     @check(
         points=2,
@@ -1174,6 +1193,7 @@ class TestSchedule(Exercise):
             self.case(
                 4, 4, [20], 9, [(0, 1, 3, 12, None), (0, 2, 3, 12, None), (0, 3, 5, 4, None)]
             ),
+            self.case(4, 4, [20], 9, [(0, name, 4, 5, None) for name in (1, 2, 3, 4)]),  # two go
         ]
         self.follow(submission, cases, self.PREEMPTING)
 

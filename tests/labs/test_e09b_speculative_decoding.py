@@ -292,6 +292,7 @@ class TestVerify(Exercise):
             (p, q, drafts, coins, level),
             (greedy, F.one_hot(wanted, 7).float(), wanted, torch.rand(12, 3), 0.5),
             (same, above, likely, never, 0.37),
+            self.beside(same, above, likely, never),
         ]
         got = submission.run(probes.verified, cases)
         first = pair(got["calls"][0]["out"], ("tokens", "kept"))[1]
@@ -301,6 +302,19 @@ class TestVerify(Exercise):
         )
         self.is_right(got["calls"][1]["out"], got["notes"][1], *cases[1])
         self.nothing_left(got["calls"][2]["out"], got["notes"][2], same, above)
+        rows = got["notes"][3]["rows"]
+        expect.that(
+            rows and all(bool(row.isfinite().all() and row.sum() > 0) for row in rows),
+            "of five requests three have nothing left of (p - q)+ and two have: `pick` was given a row of zeros. Each "
+            "request's own row decides, not the sum over all of them",
+        )
+
+    def beside(self, p, q, drafts, coins):
+        """The same requests in one batch with two whose draft is rejected in the usual way."""
+        own, other = distributions(2, 2, 6), distributions(2, 1, 6)
+        unlikely = (own[:, :1] / other).argmin(dim=2)
+        joined = zip((p, q, drafts, coins), (own, other, unlikely, torch.full((2, 1), 0.999)))
+        return *(torch.cat(pair) for pair in joined), 0.37
 
     def nothing_left(self, result, note, p, q):
         """q is above p by rounding alone, everywhere: all of (p - q)+ is 0."""

@@ -864,7 +864,16 @@ class TestSlowRanks(Exercise):
         slow[5] *= 1.4
         slow[2, 6] *= 25
         words = "a rank is slow where most of its steps are"
-        self.ask(submission, [(timed(compute), None, [], words), (timed(slow), None, [5], words)])
+        # In the step that is the middle one of all, rank 3 pauses: its clock's median moves, its steps' does not.
+        middle = self.level(5, 9)
+        middle[3, 4] *= 3
+        self.ask(
+            submission,
+            [
+                (timed(case), None, out, words)
+                for case, out in ((compute, []), (slow, [5]), (middle, []))
+            ],
+        )
 
     @check(points=2, title="over the median by the factor and by 5 deviations of the others")
     def test_limit(self, submission):
@@ -876,6 +885,9 @@ class TestSlowRanks(Exercise):
         tight[3] *= 1.05  # far over 5 deviations, and 5%
         narrow, strict = tight.clone(), self.level(7, 9)
         strict[2] *= 1.3
+        # |c - median| is 0, 1, 1, 2, 2, 3, 12 percent: its median 2, so 12 is 6 of them and 4 deviations
+        noisy = torch.tensor([1.0, 0.99, 1.01, 0.98, 1.02, 0.97, 1.12], dtype=torch.float64)
+        noisy = 0.3 * noisy[:, None].expand(7, 5).clone()
         self.ask(
             submission,
             [
@@ -883,12 +895,13 @@ class TestSlowRanks(Exercise):
                 (timed(tight), None, [], "5% over the median: the factor is 1.1"),
                 (timed(narrow), 1.02, [3], "the factor was given as 1.02"),
                 (timed(strict), 1.5, [], "the factor was given as 1.5"),
+                (timed(noisy), None, [], "a deviation is 1.4826 times the median of |c - median|"),
             ],
         )
 
 
 def decisions(losses, alpha=0.97, z=6.0, warmup=25, patience=3, learns=False, counts_on=False, plain=False,
-              nan_passes=False, both=False, forever=False):  # fmt: skip
+              nan_passes=False, both=False, forever=False, counts_all=False):  # fmt: skip
     """The rule, and with an option set a likely mistake."""
     count, mean, variance, skipped, out = 0, 0.0, 0.0, 0, []
     for loss in losses:
@@ -903,6 +916,7 @@ def decisions(losses, alpha=0.97, z=6.0, warmup=25, patience=3, learns=False, co
             if skipped == patience and not forever:
                 skipped = 0
             if not learns or bad:
+                count += counts_all
                 continue
         else:
             out.append("take")
@@ -922,6 +936,7 @@ MISTAKES = {
     "plain": "that is the mean of all losses: of the first ones only, later it forgets, keep = min(alpha, 1 - 1/n)",
     "nan_passes": "a loss that is not a number passed in the warm-up: it is out of line at any time",
     "both": "a loss far *below* the mean is no spike: only what is over it",
+    "counts_all": "n counts the losses that are *taken*: a skipped one, or NaN, neither ends the warm-up nor makes keep larger",
     "forever": "after it has gone back the row begins anew: set the count of skipped steps to 0",
 }
 
@@ -996,7 +1011,10 @@ class TestSpikeRule(Exercise):
         first[5], first[40], first[50] = math.nan, math.inf, -math.inf
         second[3] += 5
         second[0] = math.nan
-        self.ask(submission, [({}, first), ({"warmup": 30}, second)])
+        third = self.calm(60)
+        third[2] = third[4] = third[6] = third[8] = third[10] = math.nan
+        third[27] += 5  # the 23rd that is taken: still in the warm-up
+        self.ask(submission, [({}, first), ({"warmup": 30}, second), ({}, third)])
 
     @check(points=1, title="what was skipped is not learnt")
     def test_not_learnt(self, submission):

@@ -216,7 +216,8 @@ def managed(f, scripts):
 class Traffic:
     """Texts over a manager. Each operation gives notes of what was called and what it gave.
 
-    ("admit", name, tokens, most, adapter)    and computes what it has got room for
+    ("admit", name, tokens, most, adapter)    and computes what it has got room for; with a number
+                                              behind, so many of its tokens only
     ("go", name, count, more)                 more tokens at its end, then so many computed
     ("fork", name, child)   ("end", name)
     """
@@ -250,7 +251,7 @@ class Traffic:
         """Keys may be anything; what comes back is a number for each."""
         return self.keys.setdefault(key, len(self.keys))
 
-    def admit(self, name, tokens, most, adapter):
+    def admit(self, name, tokens, most, adapter, done=None):
         given = list(tokens)
         result = self.manager.admit(given, most, adapter)
         fits = isinstance(result, (tuple, list)) and len(result) == 2
@@ -262,7 +263,7 @@ class Traffic:
             table=table, tokens=list(tokens), computed=known, adapter=adapter
         )
         self.note("admit", name, result=known)
-        self.written(name, min(len(tokens), known + most))
+        self.written(name, min(len(tokens), known + (most if done is None else done)))
 
     def go(self, name, count, more):
         text = self.texts[name]
