@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import typer
@@ -12,7 +11,7 @@ from minitrain.commands.load.asked import Asked
 from minitrain.commands.load.show import Measured, report
 from minitrain.errors import InputError
 from minitrain.inference.load.goodput import Target, summary
-from minitrain.inference.load.offered import Server, offer, served_model
+from minitrain.inference.load.offered import Server, offer, served_model, waited_for
 from minitrain.inference.load.workload import (
     Ask,
     Lengths,
@@ -30,7 +29,7 @@ def run(asked: Asked) -> None:
     server = Server(asked.url, asked.model, asked.api_key, not asked.may_stop, asked.timeout)
     measured: Measured = []
     try:
-        asyncio.run(sweep(asked, server, lengths(asked), measured))
+        waited_for(sweep(asked, server, lengths(asked), measured))
     except KeyboardInterrupt:
         if measured:
             report(asked, measured)

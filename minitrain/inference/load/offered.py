@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import httpx
 
@@ -23,7 +25,18 @@ from minitrain.inference.load.goodput import Told
 from minitrain.inference.load.workload import Ask
 from minitrain.words import printable
 
+T = TypeVar("T")
 SHOWN = 300  # letters of what a server says was wrong
+
+
+def waited_for(work: Coroutine[Any, Any, T]) -> T:
+    """What it gives; in a thread of its own where this one runs a loop already, as a notebook's."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 class Broken(Exception):

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from minitrain.inference.load.offered import Server, offer, served_model
+from minitrain.inference.load.offered import Server, offer, served_model, waited_for
 from minitrain.inference.load.workload import Ask, asks, lengths_in
 
 from ...commands.command_line import minitrain
@@ -25,14 +25,23 @@ def running(given):
 
 
 def offered(server: Server, wanted: list[Ask]):
-    return asyncio.run(offer(server, wanted))
+    return waited_for(offer(server, wanted))
+
+
+def test_where_a_loop_runs_already(running):
+    """As in a notebook."""
+
+    async def cell():
+        return waited_for(served_model(Server(running.url)))
+
+    assert waited_for(cell()) == "small"
 
 
 def test_every_request_is_told_as_many_tokens_as_it_asked_for(running):
     wanted = asks(lengths_in(8, (4, 40), (2, 12), 0), 50.0, 300, seed=0, shared=16)
-    server = Server(running.url + "/v1/", asyncio.run(served_model(Server(running.url))))
+    server = Server(running.url + "/v1/", waited_for(served_model(Server(running.url))))
     ended = []
-    told = asyncio.run(offer(server, wanted, ended.append))
+    told = waited_for(offer(server, wanted, ended.append))
     assert server.model == "small" and set(map(id, ended)) == set(map(id, told))
     for ask, one in zip(wanted, told):
         assert one.failed is None

@@ -11,6 +11,8 @@ import httpx
 import psutil
 import pytest
 
+from minitrain.inference.load.offered import waited_for
+
 from .serving import serving, slowed, wait_until
 
 STREAMS, WAVES, GONE = 200, 2, 0.25
@@ -22,13 +24,13 @@ def test_no_request_is_lost_and_no_block(given):
     with serving(given, num_blocks=64, max_requests=STREAMS, grace=0.5) as one:
         blocks, process, bytes_held = one.served.loop.engine.scheduler.blocks, psutil.Process(), []
         for wave in range(WAVES):
-            ends = asyncio.run(crowd(one, wave))
+            ends = waited_for(crowd(one, wave))
             assert set(ends) == {"finished", "hung up"} and ends.total() == STREAMS, ends
             wait_until(lambda: blocks.used == 0 and not one.served.loop.engine.requests)
             bytes_held.append(process.memory_info().rss)
         assert one.metric("num_preemptions_total") > 0, "the pool was never full"
         with slowed(one, 0.05):  # so that the end comes in the middle
-            ends = asyncio.run(crowd(one, WAVES, end_after=1.0))
+            ends = waited_for(crowd(one, WAVES, end_after=1.0))
         assert ends["lost"] == 0 and ends["told of the end"] > 0, ends
         assert ends.total() == STREAMS
         one.thread.join(20)
