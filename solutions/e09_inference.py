@@ -42,8 +42,7 @@ ideas.token_cuts()
 #
 # Difficulty 2 of 5 · 8 minutes · 9 points
 #
-# The order is temperature, top-k, top-p. The token with which the sum reaches p stays, so that at least one is left; `top_k` may be more than there are,
-# and k stay also where some tie.
+# The order is temperature, top-k, top-p. The token with which the sum reaches p stays, so that at least one is left; `top_k` may be more than there are.
 
 
 # %% tags=["exercise"]

@@ -475,8 +475,8 @@ class TestCandidatePairs(Exercise):
         if extra:
             expect.that(
                 False,
-                f"{told}: the pair {extra[0]} is of two pages of a bucket, neither of which is its first: each page is paired "
-                "with the bucket's first, which has the same union and no more pairs than pages",
+                f"{told}: the pair {extra[0]} is of two pages of a bucket, neither of which is its first. Pair each with "
+                "the *first* of its bucket: the union is the same, and there are no more pairs than pages",
             )
         return pairs  # fmt: skip
 
@@ -950,12 +950,8 @@ class TestMixtureWeights(Exercise):
             ([1.0, 26.0 * x, 1000.0], math.inf, 300.0, 4.0),
             ([10.0, 50.0, 55.0 * x], 1.0, 100.0 * x, 1.0),
             ([1e9, 2e9, 4e9, 3e12], 3.0, 2e12, 2.0),
-            ([1e9, 1e3, 2e3], 0.01, 4.000005e9, 4.0),
         ]
-        few = "at a low temperature the powers of all but the largest source are 0 in a float: once that one is capped, "
-        few += "divide by the largest of those that are left"
-        with expect.because({"ZeroDivisionError": few, "OverflowError": few}):
-            self.compare(submission, cases)
+        self.compare(submission, cases)
 
     @check(
         points=1, title="a budget of exactly so many passes is met, a larger one is a ValueError"

@@ -119,7 +119,11 @@ class BlockManager:
 
     def grow(self, table, start, stop):
         wanted = (stop + self.size - 1) // self.size
-        copied = [n for n in range(start // self.size, len(table)) if self.pool.refs[table[n]] > 1]
+        copied = [
+            n
+            for n in range(start // self.size, min(wanted, len(table)))
+            if self.pool.refs[table[n]] > 1
+        ]
         if len(copied) + max(wanted - len(table), 0) > self.pool.available():
             return None
         copies = []

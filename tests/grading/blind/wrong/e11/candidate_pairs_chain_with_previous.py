@@ -1,5 +1,5 @@
 # exercise: candidate_pairs
-# says: which has the same union and no more pairs than pages
+# says: Pair each with the *first* of its bucket
 # in a bucket each page is paired with the one before it, not with the bucket's first (the union
 # is the same, the pairs are not)
 

@@ -1,5 +1,5 @@
 # exercise: mixture_weights
-# says: divide by the largest of those that are left
+# says: look again until none is
 # caps one time and gives the rest to the others, but does not look whether that lifts another
 # one above its cap
 
