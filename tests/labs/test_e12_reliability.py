@@ -815,12 +815,12 @@ class TestSlowRanks(Exercise):
             ),
             (reached, "the ranks' clocks do not agree: take differences on one clock only"),
         ]
-        for wrong, words in mistakes:
-            if out == self.by_limit(wrong.median(dim=1).values, factor):
-                return words
         of_medians = reached.median(dim=1).values - began.median(dim=1).values
         if out == self.by_limit(of_medians, factor):
             return "two medians are of one step in the middle: take each step's difference first, then the median of those"
+        for wrong, words in mistakes:
+            if out == self.by_limit(wrong.median(dim=1).values, factor):
+                return words
         if out == self.by_limit((reached - began).mean(dim=1), factor):
             return "one long step (a collection of garbage) moves a mean: take each rank's median over the steps"
         if out == (own > factor * own.median()).nonzero()[:, 0].tolist():
