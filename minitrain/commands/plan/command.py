@@ -1,4 +1,5 @@
-"""`python -m minitrain plan`: the best plan of a run; `plan front | own | predict | validate`."""
+"""`python -m minitrain plan`: the best plan of a run; `plan front | own | predict | validate |
+swing`."""
 
 from __future__ import annotations
 
@@ -168,8 +169,20 @@ def validate(json: Json = False) -> None:
     report(json)
 
 
+def swing(
+    gpus: Annotated[int, Option(GPUS, "chips that step together")] = 16_384,
+    compute: Annotated[float, Option(real(0.01, 1e4), "seconds of a step that compute")] = 8.0,
+    wait: Annotated[float, Option(real(0.01, 1e4), "seconds of a step that wait")] = 2.0,
+    json: Json = False,
+) -> None:
+    """What a grid sees of a job, emulated: megawatts up and down with each step, and two cures."""
+    from minitrain.commands.plan.swing import report
+
+    report(gpus, compute, wait, json)
+
+
 plan.callback(invoke_without_command=True)(typed(best_plan))
-for command in (front, own, predict, validate):
+for command in (front, own, predict, validate, swing):
     plan.command()(typed(command))
 
 

@@ -43,6 +43,11 @@ def test_the_rules_are_printed():
     assert all(rule.name in printed.stdout for rule in RULES)
 
 
+def test_the_rules_are_judged():
+    judged = minitrain("alerts", "--score", "3")
+    assert judged.returncode == 0 and "false alarms in" in judged.stdout, judged.stderr
+
+
 def test_what_is_no_run_is_a_sentence():
     Path("empty").mkdir()
     for name, said in (("empty", "holds no metrics.jsonl"), ("nowhere", "No such file")):

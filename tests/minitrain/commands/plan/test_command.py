@@ -29,6 +29,21 @@ def runs(tmp_path):
     return file
 
 
+def test_the_swing_of_a_job_and_its_cures():
+    rows = {row["way"]: row for row in json.loads(run("swing", "--json").stdout)["rows"]}
+    plain, half, groups = (
+        rows[way] for way in ("as it is", "half work while waiting", "in two groups")
+    )
+    assert plain["swing_watts"] == pytest.approx(16_384 * 630, rel=1e-6)  # 70 to 700 W a chip
+    assert half["swing_watts"] == pytest.approx(plain["swing_watts"] / 2)
+    assert groups["mean_watts"] == pytest.approx(plain["mean_watts"])
+    assert half["mean_watts"] > plain["mean_watts"]
+    assert plain["hz"] == pytest.approx(0.1) and rows["full work while waiting"]["hz"] is None
+    fast = json.loads(run("swing", "--compute", "0.02", "--wait", "0.01", "--json").stdout)["rows"]
+    assert fast[0]["hz"] is None, "33 Hz is above what a grid looks at"
+    assert "emulated" in run("swing").stdout
+
+
 def test_predict_as_json(runs):
     done = run("predict", str(runs), "--json")
     assert done.returncode == 0, done.stderr
