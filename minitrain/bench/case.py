@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from types import ModuleType
 
 import torch
 
-from minitrain.errors import InputError
 from minitrain.measure.clock import Comparison, Timing, compare
+from minitrain.optional import optional
 from minitrain.ranks.group import Group
 from minitrain.ranks.launch import launch as launch_ranks
 
@@ -94,12 +93,7 @@ def once(costs: dict[str, int]) -> Comparison:
     return Comparison({name: Timing((cost,)) for name, cost in costs.items()})
 
 
-def from_transformers(bench: str, module: str) -> ModuleType:
-    """A module of `transformers`, which only some benches need; InputError where it is missing."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise InputError(
-            f"the {bench} bench compares with transformers, which is not installed: "
-            "pip install transformers, or name other benches"
-        ) from error
+def peer_module(bench: str, module: str) -> ModuleType:
+    """The library that a bench compares with; InputError where it is missing."""
+    install = module.partition(".")[0]
+    return optional(f"the {bench} bench", module, install, ", or name other benches")

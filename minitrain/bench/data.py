@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from minitrain.bench.case import OURS, PEER, TORCH, Case
+from minitrain.bench.case import OURS, PEER, TORCH, Case, peer_module
 from minitrain.data.loader import Loader
 from minitrain.data.packing import pack
 from minitrain.data.preparation.deduplication.bands import choose_bands
 from minitrain.data.preparation.deduplication.near import near_duplicates
 from minitrain.data.stream.token_files import write_token_files
 from minitrain.data.stream.token_rows import TokenRows
-from minitrain.errors import InputError
 from minitrain.measure.clock import Comparison, compare
 
 THRESHOLD, WIDTH = 0.75, 5  # Jaccard similarity, words a shingle
@@ -95,13 +94,7 @@ def datasketch_duplicates(texts: Sequence[str]) -> list[int]:
 
 
 def _datasketch() -> ModuleType:
-    try:
-        return import_module("datasketch")
-    except ImportError as error:
-        raise InputError(
-            "the data bench compares with datasketch, which is not installed: "
-            "pip install datasketch, or name other benches"
-        ) from error
+    return peer_module("data", "datasketch")
 
 
 def drawn_texts(count: int, words: int) -> list[str]:

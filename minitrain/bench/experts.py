@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench.case import OURS, PEER, TORCH, Case, Steps, from_transformers, once
+from minitrain.bench.case import OURS, PEER, TORCH, Case, Steps, once, peer_module
 from minitrain.bench.steps import peak_bytes
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import ModelConfig
@@ -97,7 +97,7 @@ def dense_loop(moe: MoE) -> tuple[Forward, nn.Module]:
 
 def mixtral(moe: MoE) -> tuple[Forward, nn.Module]:
     """transformers' block of the same shape and weights, with its own default for the experts."""
-    modeling = from_transformers("experts", "transformers.models.mixtral.modeling_mixtral")
+    modeling = peer_module("experts", "transformers.models.mixtral.modeling_mixtral")
     experts = moe.experts
     config = modeling.MixtralConfig(
         hidden_size=WIDTH,
@@ -115,5 +115,5 @@ def mixtral(moe: MoE) -> tuple[Forward, nn.Module]:
 
 
 def mixtral_name() -> str:
-    version = from_transformers("experts", "transformers").__version__
+    version = peer_module("experts", "transformers").__version__
     return f"Mixtral block of transformers {version}, grouped_mm"

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import copy
 from functools import partial
-from importlib import import_module
 from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench.case import OURS, PEER, Case, Shapes
+from minitrain.bench.case import OURS, PEER, Case, Shapes, peer_module
 from minitrain.bench.steps import next_token_loss, random_text, training_step
 from minitrain.bench.training import as_llama
-from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.lora_plus import adapter_groups
 from minitrain.finetuning.many.pool import Factors
@@ -70,13 +68,7 @@ def cases(
 
 
 def peft() -> ModuleType:
-    try:
-        return import_module("peft")
-    except ImportError as error:
-        raise InputError(
-            "the finetuning bench compares with PEFT, which is not installed: pip install peft, "
-            "or name other benches"
-        ) from error
+    return peer_module("finetuning", "peft")
 
 
 def step_measured(

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from minitrain.bench.case import OURS, PEER, TORCH, Case, from_transformers, once
+from minitrain.bench.case import OURS, PEER, TORCH, Case, once, peer_module
 from minitrain.bench.serving import (
     BLOCK,
     Pairs,
@@ -62,7 +62,7 @@ def cases(
     peers: Sequence[str] = PEERS,
 ) -> list[Case]:
     model = trained() if shape is None else build(shape)
-    version = from_transformers("inference", "transformers").__version__
+    version = peer_module("inference", "transformers").__version__
     llama = as_llama(model).eval()
     contenders = {
         "sequential": (in_batches(llama, 1), f"generate of transformers {version}, one by one"),

@@ -10,16 +10,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import partial
-from importlib import import_module
 from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench.case import OURS, PEER, Case, Shapes
+from minitrain.bench.case import OURS, PEER, Case, Shapes, peer_module
 from minitrain.bench.finetuning import peer_config, peft
 from minitrain.bench.steps import next_token_loss, random_text, training_step
-from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.methods import ALL_LINEAR
 from minitrain.measure.clock import Comparison, compare
@@ -69,13 +67,7 @@ def cases(
 
 
 def bitsandbytes() -> ModuleType:
-    try:
-        return import_module("bitsandbytes")
-    except ImportError as error:
-        raise InputError(
-            "the nf4 bench compares with bitsandbytes, which is not installed: "
-            "pip install bitsandbytes, or name other benches"
-        ) from error
+    return peer_module("nf4", "bitsandbytes")
 
 
 def check_close(ours: Tensor, peers: Tensor, what: str) -> None:

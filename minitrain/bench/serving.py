@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench.case import OURS, PEER, from_transformers
+from minitrain.bench.case import OURS, PEER, peer_module
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.engine.metrics import Latency, latency
 from minitrain.inference.engine.request import Times
@@ -104,7 +104,7 @@ def one_batch(
     llama: nn.Module, prompts: Sequence[Sequence[int]], new: int
 ) -> tuple[list[list[int]], list[float]]:
     """-> the answers, and when each of their tokens was there."""
-    stopping = from_transformers("inference", "transformers").StoppingCriteria
+    stopping = peer_module("inference", "transformers").StoppingCriteria
     ticks: list[float] = []
 
     class Ticking(stopping):
@@ -129,7 +129,7 @@ def one_batch(
 
 def continuously(llama: nn.Module) -> Serve:
     """`transformers`' own continuous batching, over pages; its start is part of the time."""
-    transformers = from_transformers("inference", "transformers")
+    transformers = peer_module("inference", "transformers")
 
     def serve(work: Workload) -> Served:
         config = transformers.GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import minitrain
-from minitrain.bench.case import OURS, PEER, Case, from_transformers
+from minitrain.bench.case import OURS, PEER, Case, peer_module
 from minitrain.bench.training import as_llama
 from minitrain.data.assets.fetch import fetch, is_cached
 from minitrain.inference.cached import generate_cached
@@ -60,7 +60,7 @@ def cases(
 ) -> list[Case]:
     """`model`: stories15M, or a preset's name; None: what is here."""
     name = model or ("stories15M" if is_cached("stories15M") else "10M")
-    theirs = f"transformers {from_transformers('speculation', 'transformers').__version__}"
+    theirs = f"transformers {peer_module('speculation', 'transformers').__version__}"
     own, lookup = partial(_without, name, tokens, repeats), partial(_lookup, name, tokens, repeats)
     title = f"{name}, {tokens} tokens, "
     return [

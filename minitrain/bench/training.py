@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench.case import OURS, PEER, Case, Shapes, from_transformers
+from minitrain.bench.case import OURS, PEER, Case, Shapes, peer_module
 from minitrain.bench.steps import next_token_loss, random_text, training_step
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
@@ -29,7 +29,7 @@ REASON = (
 
 def cases(repeats: int = 15, shapes: Shapes = SHAPES, device: str | None = None) -> list[Case]:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    version = from_transformers("training", "transformers").__version__
+    version = peer_module("training", "transformers").__version__
     return [
         Case(
             f"training step {name}, {batch} x {length}",
@@ -61,7 +61,7 @@ def _measured(name: str, batch: int, length: int, repeats: int, device: str) -> 
 
 def as_llama(model: Transformer) -> nn.Module:
     """transformers' Llama of the same shape, on the same device, with a copy of the weights."""
-    transformers = from_transformers("training", "transformers")
+    transformers = peer_module("training", "transformers")
     config = transformers.LlamaConfig.from_dict(hub_config(model.config, "llama", "float32"))
     llama = transformers.LlamaForCausalLM(config)
     parameters = dict(llama.named_parameters())

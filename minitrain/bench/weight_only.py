@@ -14,9 +14,8 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from minitrain.bench.case import OURS, PEER, TORCH, Case
+from minitrain.bench.case import OURS, PEER, TORCH, Case, peer_module
 from minitrain.bench.quantization import KERNEL_REASON, packed
-from minitrain.errors import InputError
 from minitrain.measure.clock import Comparison, compare
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.layers.linear import QuantLinear
@@ -39,13 +38,7 @@ def cases(repeats: int = 15, width: int = WIDTH) -> list[Case]:
 
 
 def torchao() -> ModuleType:
-    try:
-        return import_module("torchao")
-    except ImportError as error:
-        raise InputError(
-            "the weight_only bench compares with torchao, which is not installed: "
-            "pip install torchao, or name other benches"
-        ) from error
+    return peer_module("weight_only", "torchao")
 
 
 def as_it_is(linear: nn.Linear, name: str) -> nn.Module:

@@ -6,13 +6,13 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from minitrain.commands.kinds import DEVICE, HOST, Kind, Option, named, read_path, real, whole
 from minitrain.commands.models import MODEL, MODEL_HELP
 from minitrain.errors import InputError
+from minitrain.optional import require
 
 if TYPE_CHECKING:
     from minitrain.finetuning.many.rows import AdapterBank
@@ -64,12 +64,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model with OpenAI's interface, and a page to talk with it."""
-    missing = [package for package in NEEDED if find_spec(package) is None]
-    if missing:
-        raise InputError(
-            f"{', '.join(missing)} is not installed, and the server needs it: "
-            "pip install 'minitrain[serve]'"
-        )
+    require("the server", *NEEDED, install="'minitrain[serve]'")
     listening = listen(host, port)
     key = api_key or os.environ.get(KEY_VARIABLE)
     from minitrain.inference.server.run import DrainingServer

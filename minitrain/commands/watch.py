@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import socket
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 from minitrain.commands.kinds import HOST, PATH, Argument, Option, whole
 from minitrain.commands.serve import listen
-from minitrain.errors import InputError
+from minitrain.optional import require
 
 NEEDED = ("starlette", "uvicorn")
 GRACE_SECONDS = 1  # for a browser that is being answered
@@ -22,12 +21,7 @@ def watch(
     port: Annotated[int, Option(whole(0, 65535), "0: any that is free")] = 8001,
 ) -> None:
     """Watch a run in the browser: its losses, its ranks, its alerts, once a second."""
-    missing = [package for package in NEEDED if find_spec(package) is None]
-    if missing:
-        raise InputError(
-            f"{', '.join(missing)} is not installed, and the page needs it: "
-            "pip install 'minitrain[serve]'"
-        )
+    require("the page", *NEEDED, install="'minitrain[serve]'")
     from minitrain.monitoring.dashboard.tail import open_run
 
     folder = open_run(run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -25,7 +24,7 @@ from minitrain.commands.kinds import (
     whole,
 )
 from minitrain.commands.load.asked import Asked
-from minitrain.errors import InputError
+from minitrain.optional import require
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 MOST_TOKENS = 10**6
@@ -104,10 +103,7 @@ def load(
     json: Annotated[Path | None, Option(NEW_FILE, "also write the figures to this file")] = None,
 ) -> None:
     """Ask a server at rising rates, and see throughput, latency and goodput."""
-    if find_spec("httpx") is None:
-        raise InputError(
-            "httpx is not installed, and a server is asked with it: pip install 'minitrain[serve]'"
-        )
+    require("load", "httpx", install="'minitrain[serve]'")
     key = api_key or os.environ.get(KEY_VARIABLE)
     chosen = secrets.randbelow(2**32) if seed is None else seed
     run(Asked(

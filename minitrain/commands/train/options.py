@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +31,7 @@ from minitrain.data.text import NAMED
 from minitrain.data.tokenizer import SMALLEST
 from minitrain.errors import InputError, unknown_name
 from minitrain.model.config import PRESETS
+from minitrain.optional import require
 from minitrain.reliability.notice import address_of
 
 RUN_FILE, LOCK_FILE = "run.json", ".lock"
@@ -197,11 +197,7 @@ class Told:
 
     def __post_init__(self) -> None:
         packages = [*self.log_to, *(["prometheus_client"] if self.metrics_port is not None else [])]
-        for package in packages:
-            if find_spec(package) is None:
-                raise InputError(
-                    f"{package} is not installed: pip install {package}, or leave its option out"
-                )
+        require("train", *packages, instead=", or leave its option out")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from minitrain.errors import InputError
-from minitrain.monitoring.sinks.missing import wanted
+from minitrain.optional import optional
 from minitrain.training.report import Sample
 
 
@@ -19,7 +19,7 @@ class NvmlSensor:
     of the machine, and CUDA_VISIBLE_DEVICES may hide some from torch."""
 
     def __init__(self, properties: Any) -> None:
-        self.nvml = nvml = wanted("pynvml", "nvidia-ml-py", "reading the GPU's power")
+        self.nvml = nvml = optional("reading the GPU's power", "pynvml", "nvidia-ml-py")
         try:
             nvml.nvmlInit()
             self.handle = nvml.nvmlDeviceGetHandleByPciBusId(bus_of(properties))

@@ -15,7 +15,7 @@ from typing import Any
 
 from minitrain.errors import InputError
 from minitrain.monitoring.metrics import METRICS, PREFIX
-from minitrain.monitoring.sinks.missing import wanted
+from minitrain.optional import optional
 from minitrain.training.report import Sample
 
 LABELS = ("run", "rank")
@@ -25,7 +25,7 @@ class Prometheus:
     """A sink that serves at `port`; 0: any that is free. `address`: 0.0.0.0 for other machines."""
 
     def __init__(self, run: str, rank: int, port: int, address: str = "127.0.0.1") -> None:
-        client = wanted("prometheus_client", "prometheus-client", "--metrics-port")
+        client = optional("--metrics-port", "prometheus_client", "prometheus-client")
         self.labels, self.newest = (run, str(rank)), {}
         registry = client.CollectorRegistry()
         registry.register(self)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minitrain.monitoring.sinks.missing import wanted
+from minitrain.optional import optional
 from minitrain.training.report import Sample
 
 FOLDER = "tensorboard"
@@ -17,7 +17,7 @@ class TensorBoard:
     """A sink; give it to `Thinned`, since a scalar costs some 30 µs."""
 
     def __init__(self, folder: Path) -> None:
-        wanted("tensorboard", "tensorboard", "--log-to tensorboard")
+        optional("--log-to tensorboard", "tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer, self.step = SummaryWriter(str(folder / FOLDER)), 0

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minitrain.monitoring.sinks.missing import wanted
 from minitrain.monitoring.sinks.tensorboard import flat
+from minitrain.optional import optional
 from minitrain.training.report import Sample
 
 
@@ -16,7 +16,7 @@ class Wandb:
     """A sink; give it to `Thinned`."""
 
     def __init__(self, folder: Path) -> None:
-        wandb = wanted("wandb", "wandb", "--log-to wandb")
+        wandb = optional("--log-to wandb", "wandb")
         settings = wandb.Settings(silent=True, console="off", x_disable_stats=True)
         self.run = wandb.init(
             project="minitrain",

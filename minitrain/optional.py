@@ -1,0 +1,33 @@
+"""Packages that only some of what is here needs: looked for when somebody wants it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+from minitrain.errors import InputError
+
+
+def require(user: str, *modules: str, install: str = "", instead: str = "") -> None:
+    """InputError where one of the modules, of which `user` speaks, is not installed.
+
+    install: what pip calls them, if not as Python does; instead: what else one may do.
+    """
+    missing = [module for module in modules if find_spec(module.partition(".")[0]) is None]
+    if missing:
+        raise _cannot(user, " and ".join(missing), "not installed", install, instead)
+
+
+def optional(user: str, module: str, install: str = "", instead: str = "") -> ModuleType:
+    """The module; InputError also where it is installed and cannot be loaded."""
+    require(user, module, install=install, instead=instead)
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise _cannot(user, module, f"broken ({error})", install, instead) from error
+
+
+def _cannot(user: str, modules: str, state: str, install: str, instead: str) -> InputError:
+    advice = f"pip install {install or modules.replace(' and ', ' ')}"
+    return InputError(f"{user} needs {modules}, which is {state}: {advice}{instead}")
