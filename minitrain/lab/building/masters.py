@@ -23,7 +23,7 @@ from nbformat import NotebookNode
 from minitrain.errors import InputError, unknown_name
 from minitrain.lab.building.colab_cells import add_colab
 from minitrain.lab.building.grading_metadata import add_grading_metadata
-from minitrain.lab.building.regions import BEGIN, check_regions, cleared, filled
+from minitrain.lab.building.regions import BEGIN, check_regions, cleared, filled, unmarked
 from minitrain.paths import course_root
 
 TAGS = {
@@ -122,13 +122,16 @@ def for_learners(notebook: NotebookNode) -> NotebookNode:
 
 
 def as_solution(notebook: NotebookNode) -> NotebookNode:
-    """The notebook as `solutions/` has it: its title says so, since both have one name."""
+    """The notebook as `solutions/` has it: without marks, and its title says which of two it is."""
     if not any("exercise" in cell.metadata.get("tags", []) for cell in notebook.cells):
         return notebook
     solution, name = nbformat.from_dict(notebook), notebook.metadata.minitrain.lab
     title, _, rest = notebook.cells[0].source.partition("\n")
     note = f"> This is the solution; you work in [labs/{name}.ipynb](../labs/{name}.ipynb)."
     solution.cells[0].source = f"{title} · solution\n\n{note}\n{rest}"
+    for cell in solution.cells:
+        if cell.cell_type == "code":
+            cell.source = unmarked(cell.source)
     return solution
 
 

@@ -77,6 +77,12 @@ def check_regions(where: str, cell: NotebookNode) -> None:
         )
 
 
+def unmarked(source: str) -> str:
+    """The source without the lines that are for learners or mark a region."""
+    lines = source.splitlines()
+    return "\n".join(line for line in lines if not line.lstrip().startswith((BEGIN, END, LAB)))
+
+
 def cleared(cell: NotebookNode) -> str:
     """The cell's source with each region replaced by its own `### LAB` lines, or the stub."""
     pieces = re.split(rf"(?<={END})", cell.source)  # one region a piece: each has its own stub

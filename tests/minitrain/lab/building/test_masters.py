@@ -50,8 +50,17 @@ def test_a_solution_says_that_it_is_one(target):
     assert title.startswith(
         "# e90 · Running sums · solution\n\n> This is the solution; you work in [labs/"
     )
-    assert as_solution(master).cells[1:] == master.cells[1:]
     assert "solution" not in for_learners(master).cells[0].source
+
+
+def test_a_solution_has_all_the_code_and_none_of_the_marks(target):
+    master = read_master(target)
+    for cell, ours in zip(master.cells[1:], as_solution(master).cells[1:], strict=True):
+        kept = [line for line in cell.source.splitlines() if "###" not in line]
+        assert ours.source.splitlines() == (
+            kept if cell.cell_type == "code" else cell.source.splitlines()
+        )
+    assert "cumsum(values, 0)" in "".join(cell.source for cell in as_solution(master).cells)
 
 
 def test_the_learner_gets_stubs_and_no_solution(target):
