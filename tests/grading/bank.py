@@ -32,7 +32,7 @@ from functools import cache
 from itertools import groupby, pairwise, takewhile
 from pathlib import Path
 
-from minitrain.lab.building.regions import filled
+from minitrain.lab.building.regions import filled, unmarked
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.submission import Submission, read_python, read_submission
 from minitrain.lab.sandbox.loader import Cell
@@ -109,7 +109,7 @@ def given(number: str) -> tuple[Cell, ...]:
 def solution(lab: str) -> Submission:
     """The course's own, as it would be handed in."""
     path = course_root() / "solutions" / f"{lab}.py"
-    return read_python(path, filled(path.read_text(encoding="utf-8")))
+    return read_python(path, unmarked(filled(path.read_text(encoding="utf-8"))))
 
 
 def edited(solution: Submission, mistake: Specimen) -> Submission:
