@@ -83,8 +83,9 @@ quantize_absmax = lab.grade(quantize_absmax)
 # A symmetric grid wastes codes where weights lie on one side. The **zero point** $z$ moves it. Let the range go from the smallest
 # to the largest weight of the group, and widen it where it must be, so that it holds 0. With $n = 2^b - 1$ steps,
 #
-# $$s = \frac{\max - \min}{n}, \qquad z = \mathrm{round}\!\left(\frac{-\min}{s}\right), \qquad
-# q = \mathrm{clamp}\!\left(\mathrm{round}\!\left(\frac{w}{s}\right) + z,\; 0,\; n\right), \qquad \hat w = s\,(q - z).$$
+# $$s = \frac{\max - \min}{n}, \qquad z = \mathrm{round}\!\left(\frac{-\min}{s}\right),$$
+#
+# $$q = \mathrm{clamp}\!\left(\mathrm{round}\!\left(\frac{w}{s}\right) + z,\; 0,\; n\right), \qquad \hat w = s\,(q - z).$$
 #
 # The clamp is needed where $\max = -\min$: both $\max/s$ and $z$ are halves then, and may both be rounded up. $z$ is a whole number, the code of 0. So 0 stays exactly 0, which padding and pruned weights rely on. For 2 bits this matters
 # most: absmax has 3 codes there, and with a zero point there are 4.
