@@ -156,8 +156,8 @@ show.lines(
 # $$\frac{(p - q)_+}{\sum_x (p(x) - q(x))_+}.$$
 
 # %% [markdown]
-# Does that come out even? A draft is rejected with probability $1 - \sum_x \min(p, q) = \sum_x (p - q)_+$, which is just the
-# denominator. So $x$ comes as a replacement with probability $(p(x) - q(x))_+$, and in all with
+# Does that come out even? A draft is rejected with probability $1 - \sum_x \min(p, q)$. Since $p - \min(p, q) = (p - q)_+$, that
+# is $\sum_x (p - q)_+$: just the denominator. So $x$ comes as a replacement with probability $(p(x) - q(x))_+$, and in all with
 #
 # $$\min(p(x), q(x)) + (p(x) - q(x))_+ = p(x).$$
 #
@@ -716,8 +716,8 @@ show.table(
             "draft": row["draft"],
             "drafts": row["length"],
             "acceptance": row["acceptance"],
-            "c (passes)": row["draft_cost"],
-            "v (passes)": row["pass_cost"],
+            "c": row["draft_cost"],
+            "v": row["pass_cost"],
             "tokens a pass": row["tokens_a_pass"],
             "formula: tokens": sum(
                 row["acceptance"] ** i for i in range(row["length"] + 1)
@@ -729,11 +729,12 @@ show.table(
     ],
     formats=dict.fromkeys(
         [
-            *("acceptance", "c (passes)", "v (passes)", "tokens a pass"),
+            *("acceptance", "c", "v", "tokens a pass"),
             *("formula: tokens", "times as fast", "formula: times as fast"),
         ],
         "{:.2f}".format,
     ),
+    caption="c and v: passes of the target over one token",
 )
 ### BEGIN SOLUTION
 needed = 4 * four["small model"]["draft_cost"] + four["small model"]["pass_cost"]

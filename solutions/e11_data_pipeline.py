@@ -1254,7 +1254,10 @@ lab.experiment("loader", loader)
 
 # %% [markdown]
 # **Explain**: the model eats little on this machine, so that even text is fast enough. An H100 that trains a model of 1 billion parameters at 40% of its peak eats
-# $0.4 \cdot 989 \cdot 10^{12} / (6 \cdot 10^9) = 66{,}000$ tokens a second, and eight of them in a box half a million.
+#
+# $$\frac{0.4 \cdot 989 \cdot 10^{12}}{6 \cdot 10^9} = 66{,}000\ \text{tokens a second},$$
+#
+# and eight of them in a box half a million.
 #
 # An order may also be a *plan*. A curriculum begins with what is easy ([Platanios et al. 2019](https://arxiv.org/abs/1903.09848)); in the package
 # it is one more function of (seed, epoch), and resumes as yours does.
