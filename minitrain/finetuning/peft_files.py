@@ -25,7 +25,7 @@ from minitrain.finetuning.adapt import adapt, adaptation_of
 from minitrain.finetuning.adapters.lora import LoRA
 from minitrain.finetuning.adapters.pissa import PiSSA
 from minitrain.finetuning.layer import Adapter, adapted_layers
-from minitrain.finetuning.merging import unload
+from minitrain.finetuning.merging import check_uncut, unload
 from minitrain.finetuning.methods import PrefixMethod
 from minitrain.finetuning.peft_config import from_peft, to_peft
 from minitrain.finetuning.prompts.prompt import Prompt
@@ -107,6 +107,7 @@ def read_adapter(folder: str | Path) -> tuple[dict, dict[str, Tensor]]:
 def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
     """All that the adapter is, under PEFT's names; views, but for what is written otherwise than
     it is kept: a prefix under its MLP, and PiSSA."""
+    check_uncut(model)
     method = adaptation_of(model)
     if isinstance(method, PrefixMethod):
         return {SOFT: model.soft_prompt.rows().detach()}
