@@ -102,7 +102,7 @@ def _round(form: GridFormat, column: Tensor, params: Params) -> tuple[Tensor, Te
 
 
 def _fit(form: GridFormat, weight: Tensor, start: int, width: int) -> Params:
-    return form.grid.fit(form.tiling.cut(weight[:, start : start + width].float()))
+    return form.fit(form.tiling.cut(weight[:, start : start + width].float()))
 
 
 def _joined(fitted: list[Params]) -> Params:
