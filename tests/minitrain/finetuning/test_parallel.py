@@ -28,6 +28,7 @@ from minitrain.ranks.launch import launch
 
 CONFIG = ModelConfig(21, 16, 2, heads=4, kv_heads=2, ffn_size=24, qkv_bias=True)
 ONE_KEY_HEAD = ModelConfig(21, 16, 1, heads=4, kv_heads=1, ffn_size=24)
+EXPERTS = replace(CONFIG, experts=4, expert_ffn_size=12)
 ROWS, LENGTH, STEPS = 4, 8, 3
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down", "head")
 METHODS = {
@@ -41,14 +42,16 @@ METHODS = {
     "houlsby": {"bottleneck": 4},
     "bitfit": {},
     "norm": {},
+    "experts": {"rank": 2, "targets": "k,experts"},  # by lora
 }
 
 
 def adapted(method, config=CONFIG, **options):
     """Alike on every rank, and its adapter not at its start, where B is zero."""
-    model = adapt(
-        build(config, dtype=torch.float64, seed=1), method, **(options or METHODS[method])
-    )
+    options = options or METHODS[method]
+    if method == "experts":
+        method, config = "lora", EXPERTS
+    model = adapt(build(config, dtype=torch.float64, seed=1), method, **options)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -135,14 +138,15 @@ CUT = {
 }
 
 
-def cut(group, method, config, sequence, break_it=None):
+def cut(group, method, config, sequence, break_it=None, options=None):
     """Pairs of what this rank has and what it should: loss, gradients, and the adapter later on."""
-    whole = adapted(method, config, **CUT[method])
+    options = options or CUT[method]
+    whole = adapted(method, config, **options)
     rows = text(0)
     want = loss_of(whole, rows)
     want.backward()
     wanted = dict(whole.named_parameters())
-    model = tensor_parallel_adapted(adapted(method, config, **CUT[method]), group, sequence)
+    model = tensor_parallel_adapted(adapted(method, config, **options), group, sequence)
     alone = group.subgroup([group.rank])
     if break_it is not None:
         break_it(model, alone)
@@ -200,6 +204,14 @@ def test_what_is_cut_is_one_processs():
 
 def test_one_rank_has_all_of_it():
     assert wrong(launch(every_cut, [ONE_KEY_HEAD], ranks=1)) == set()
+
+
+def test_experts_and_their_adapters_stay_whole():
+    options = {"rank": 2, "targets": ("k", "o", "experts")}
+    for sequence in (False, True):
+        results = launch(cut, "lora", EXPERTS, sequence, None, options, ranks=2)
+        assert wrong(results) == set()
+        assert "blocks.1.mlp.experts.adapter.down_lora_A" in results[0]
 
 
 # A plausible wrong version of each, and one of the gradients or losses that it gets wrong.
