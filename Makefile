@@ -76,7 +76,8 @@ bench-gptq: $(READY) $(GPTQ)/.ready  ## GPTQ beside llm-compressor's, in an envi
 $(GPTQ)/.ready:
 	@echo "installing llm-compressor into $(GPTQ): 1.5 GB of disk, once ..."
 	@$(PYTHON) -m venv --clear $(GPTQ)
-	@$(GPTQ)/bin/python -m pip install --quiet --disable-pip-version-check --prefer-binary --extra-index-url $(CPU_WHEELS) llmcompressor==0.14.0.1
+	@index=$(CPU_WHEELS); $(PY) -c "from urllib.request import urlopen; urlopen('$$index/torch/', timeout=5)" 2>/dev/null || index=; \
+	$(GPTQ)/bin/python -m pip install --quiet --disable-pip-version-check --prefer-binary $${index:+--extra-index-url $$index} llmcompressor==0.14.0.1
 	@touch $@
 
 grade: $(READY)  ## grade notebooks (SUBMISSION=labs, or a notebook, or a folder of submissions)

@@ -3,10 +3,11 @@
 stories15M, or fresh weights of its shape where it was not fetched, in formats that both have: all
 2^b codes, symmetric (compressed-tensors' "int"), a scale a row or a group, fitted to the largest
 weight (their memoryless_minmax) or by a clip search (`-mse`, their memoryless_mse, which ends at
-0.81 of the range, ours at 0.21). Both take the columns in static act-order, damp by 1% of the
-diagonal's mean, and compute in float32 or more. Text is the model's own, drawn at temperature 1:
-96 rows calibrate, 48 others judge, by one function for both. What is compared is the seconds of
-rounding all 42 matrices (loading and saving left out) and the perplexity after it.
+0.81 of the range and weighs all columns alike; ours ends at 0.21, and counts an error as what it
+costs the outputs). Both take the columns in static act-order, damp by 1% of the diagonal's mean,
+and compute in float32 or more. Text is the model's own, drawn at temperature 1: 96 rows calibrate,
+48 others judge, by one function for both. What is compared is the seconds of rounding all 42
+matrices (loading and saving left out) and the perplexity after it.
 
 Of one input both make the same codes but for -mse. They see other inputs from the first block's o
 on: ours sees what q, k and v give once they are rounded, theirs what they gave before. And rounding

@@ -4,8 +4,9 @@
     └── PEFT's ──────┘└── the hub's path ─────────────┘└ the method's ┘
 
 What is written here, `PeftModel.from_pretrained` reads, and the other way round. Houlsby's and
-parallel adapters and BitFit have no PEFT type, and types of our own in the same two files. A prefix
-is written as what its MLP makes, and the MLP is not. Reading is all or nothing: names and shapes
+parallel adapters and BitFit have no PEFT type, and types of our own in the same two files; LoRA of
+a mixture's experts (adapters/experts.py) is read here alone. A prefix is written as what its MLP
+makes, and the MLP is not. Reading is all or nothing: names and shapes
 are compared before the model is touched. Source: huggingface/peft, `utils/save_and_load.py`.
 """
 

@@ -81,9 +81,10 @@ class GridFormat:
         ends = ("-mse" if self.clip else "") + ("-dq" if self.double else "")
         return f"{self.grid.name}-{self.tiling.name}{ends}"
 
-    def fit(self, tiles: Tensor) -> Params:
-        """tiles (G, g) -> what each is written with, (G, 1)."""
-        return best_clipped(self.grid, tiles) if self.clip else self.grid.fit(tiles)
+    def fit(self, tiles: Tensor, importance: Tensor | float = 1.0) -> Params:
+        """tiles (G, g) -> what each is written with, (G, 1). `importance` (G, g): what an error of
+        each number costs, for those that are clipped."""
+        return best_clipped(self.grid, tiles, importance) if self.clip else self.grid.fit(tiles)
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
         weight = checked(weight)
@@ -155,14 +156,14 @@ SHRUNK = torch.arange(100, 20, -1) / 100  # 1.00, 0.99 … 0.21 of the range
 NORM = 2.4  # more than 2: a large error counts for more than its square
 
 
-def best_clipped(grid: Grid, tiles: Tensor) -> Params:
-    """Of 80 ranges, the one with the least Σ|w - ŵ|^2.4 over each tile (G, g); among equals the
-    widest. Few large weights are then worth less than finer levels for all others."""
+def best_clipped(grid: Grid, tiles: Tensor, importance: Tensor | float = 1.0) -> Params:
+    """Of 80 ranges, the one with the least Σ c·|w - ŵ|^2.4 over each tile (G, g), c the importance;
+    among equals the widest. Few large weights are then worth less than finer levels for others."""
     best, least = grid.fit(tiles), tiles.new_full((len(tiles), 1), torch.inf)
     for share in SHRUNK.tolist():
         params = grid.fit(tiles * share)
         rounded = grid.decode(grid.encode(tiles, params), params)
-        error = (rounded - tiles).abs_().pow_(NORM).sum(dim=1, keepdim=True)  # (G, 1)
+        error = (rounded - tiles).abs_().pow_(NORM).mul_(importance).sum(dim=1, keepdim=True)
         better = error < least
         least = torch.where(better, error, least)
         best = {name: torch.where(better, params[name], best[name]) for name in best}
