@@ -10,8 +10,9 @@ the upper Cholesky factor of H^-1, rounding column j is best answered by
 
 The result does not depend on the block's size. The scales of a group are fitted when its first
 column comes, on weights that hold every correction so far: so no block may run over a group's
-start. (The reference reads them from a copy that the current block has not updated.) In formats that
-clip (`-mse`) an error of column j counts 1/U_jj²: what it costs when all later ones have answered.
+start. (The reference reads them from a copy that the current block has not updated.) In formats
+that clip (`-mse`) an error of column j counts 1/U_jj²: what it costs when all later ones have
+answered.
 
 Cost: F·D² FLOPs and a Cholesky factor of D³/3. Paper: Frantar et al. 2023 (arXiv:2210.17323);
 act-order, largest diagonal first: its README. Shapes: D width in  F width out.
