@@ -72,6 +72,7 @@ class Elsewhere:
         )
         process = subprocess.Popen(  # -I: no other file of this folder is taken for a library
             [python, "-I", script, str(self.folder / "model"), *self.arguments],
+            cwd=self.folder,  # where it may leave what it likes
             env={
                 **os.environ,
                 "HF_HUB_OFFLINE": "1",

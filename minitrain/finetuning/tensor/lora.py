@@ -10,7 +10,7 @@ sequence split, u is gathered before a column's B and reduce-scattered after a r
 whole then sees T/N tokens and its gradient is a part, which its layout says ("tp"). Key/value heads
 that several ranks hold: their rows of B are summed over the holders, as W's would be.
 
-    PiSSA    its first factors are cut as A and B are, and subtracted behind the same message
+    PiSSA    its first factors are cut as A and B are; u has 2R numbers, in one message
     DoRA     a column has whole rows of W + s·B·A; of a row each rank has a part of every length:
              ‖V‖² is summed, O numbers a step
 
