@@ -5,10 +5,15 @@ is null for a scale a row, `calibration` names a file of token ids (N, T), and t
 are written to the file `out`, under the hub's names, as the floats that they stand for. Imports
 nothing of ours: llm-compressor pins other libraries.
 """
+# ruff: noqa: E402
 
 import json
+import os
 import sys
 import time
+
+ANSWERS = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what libraries print, from their import on, is no answer
 
 import torch
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
@@ -21,10 +26,9 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 
 def main(folder: str) -> None:
-    out, sys.stdout = sys.stdout, sys.stderr  # what it prints is no answer
-    print(json.dumps({"ready": True}), file=out, flush=True)
+    print(json.dumps({"ready": True}), file=ANSWERS, flush=True)
     for line in sys.stdin:
-        print(json.dumps(quantize(folder, **json.loads(line))), file=out, flush=True)
+        print(json.dumps(quantize(folder, **json.loads(line))), file=ANSWERS, flush=True)
 
 
 def quantize(
