@@ -8,12 +8,17 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from minitrain.bench import elsewhere, gptq
 from minitrain.commands.bench import chosen_cases
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
+from minitrain.model.hub.weights import hub_name
 from minitrain.model.transformer import build
+from minitrain.quantization.formats.names import named
+from minitrain.quantization.methods.method import METHODS
+from minitrain.quantization.model import quantize_model
 
 SHAPE = ModelConfig(64, 32, 2, 2, 1, 48, max_length=64)
 FORMATS = ("int3f-row", "int4f-g16-mse")
@@ -84,3 +89,21 @@ def test_without_it_there_are_no_cases_and_the_command_says_what_makes_them(tmp_
     assert gptq.cases() == []
     with pytest.raises(InputError, match="make bench-gptq"):
         chosen_cases(["gptq"])
+
+
+@pytest.mark.full
+@pytest.mark.skipif(gptq.llm_compressor_version() is None, reason="make bench-gptq installs it")
+@pytest.mark.parametrize("name", ["int3f-row", "int4f-row"])
+def test_of_one_input_both_make_the_same_codes(name):
+    contest = gptq.cases(1, SHAPE, (name,), (12, 4, 32))[0].measure.func.__self__
+    calibration, judged = contest.parted(0)
+    contest.theirs(name, calibration, judged)
+    theirs = load_file(contest.peer.folder / "rounded.safetensors")
+    ours = quantize_model(
+        build(SHAPE), named(name), METHODS["gptq-act-order"], gptq.as_batches(calibration)
+    )
+    for part in "qkv":  # of the first block, before anything is rounded
+        path = f"blocks.0.attention.{part}.weight"
+        rounded = ours.get_submodule(path.removesuffix(".weight")).weight.dequantize()
+        same = (rounded - theirs[hub_name(path)]).abs() < 1e-5
+        assert same.float().mean() > 0.98, part
