@@ -54,8 +54,8 @@ FORMATS = (
 CALIBRATION, JUDGED, LENGTH = 96, 48, 192
 BEGIN = 1  # llama2.c's token before a story
 SECONDS_REASON = (
-    "ours computes in float64 and runs a block's forward once for each of its four stages, the "
-    "peer in float32 and once"
+    "ours computes in float64 and runs a block's forward up to each of its four stages, the peer "
+    "in float32 and once"
 )
 PERPLEXITY_REASON = (
     "of one input both make the same codes; from there on they see other inputs, and on other rows "
