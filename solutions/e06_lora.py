@@ -514,8 +514,8 @@ ideas.prefix_columns()
 #
 # numbers: with $n = 16$, $L = 2$, $K = 2$, $C = 16$ these are 2,048. [Li and Liang 2021](https://arxiv.org/abs/2101.00190) found them
 # hard to train directly. They made all of them by one small MLP: $n$ vectors go in, and all layers' keys and values come out, so that what
-# one layer learns helps the others. **After training the MLP is dropped**: only what it makes is kept. (The tables below count what was
-# *trained*, MLP and all.)
+# one layer learns helps the others. **After training the MLP is dropped**: only what it makes is kept. (The tables below say both: what
+# was *trained*, MLP and all, and what is *kept*.)
 #
 # Note that a prefix of zeros is not nothing: its keys get a score of 0, and with it a share of every softmax.
 
@@ -647,7 +647,11 @@ for name, (make, rate) in tqdm(methods.items(), leave=False):
         held["optimizer"],
     )
     states.append(state)
-    row = {"method": name, "trained": sum(sizes), "train_seconds": seconds}
+    if name == "prefix":
+        model.soft_prompt.drop_mlp()
+    kept = sum(p.numel() for p in trained(model))
+    row = {"method": name, "trained": sum(sizes), "kept": kept}
+    row["train_seconds"] = seconds
     for world in tests:
         row[f"{world}_before"], row[f"{world}_after"] = (
             before[world],
@@ -729,18 +733,20 @@ show.table(
         {
             "method": row["method"],
             "trained (%)": 100 * row["trained"] / P,
+            "kept (%)": 100 * row["kept"] / P,
             "new stories, above the floor (nats)": row["new_after"],
             "old stories, above the floor (nats)": row["old_after"],
             "training (s)": row["train_seconds"],
         }
         for row in [
-            {"method": "the base", "trained": 0, "train_seconds": 0.0}
+            {"method": "the base", "trained": 0, "kept": 0, "train_seconds": 0.0}
             | {f"{world}_after": before[world] for world in tests},
             *learned,
         ]
     ],
     formats={
         "trained (%)": "{:.2f}".format,
+        "kept (%)": "{:.2f}".format,
         "new stories, above the floor (nats)": "{:.3f}".format,
         "old stories, above the floor (nats)": "{:.3f}".format,
         "training (s)": "{:.1f}".format,

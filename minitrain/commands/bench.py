@@ -27,6 +27,7 @@ NAMES = (
     "precision",
     "quantization",
     "nf4",
+    "gptq",
     "weight_only",
     "optimizers",
     "finetuning",
@@ -53,13 +54,20 @@ def bench(
 
 
 def chosen_cases(names: list[str] | None, repeats: int | None = None) -> list[Case]:
-    """The cases of the benches named, or of all."""
+    """The cases of the benches named, or of all that have a peer here."""
     from importlib import import_module
+
+    from minitrain.errors import InputError
 
     options = {} if repeats is None else {"repeats": repeats}
     cases: list[Case] = []
     for name in dict.fromkeys(names or NAMES):
-        cases += import_module(f"minitrain.bench.{name}").cases(**options)
+        found = import_module(f"minitrain.bench.{name}").cases(**options)
+        if names and not found:
+            raise InputError(
+                f"bench {name} has no peer here: make bench-{name} makes an environment for it"
+            )
+        cases += found
     return cases
 
 

@@ -48,9 +48,9 @@ FORMAT = Kind("FORMAT", "a format: int8, int4-g128, nf4-dq, mxfp4", format_name)
 def quantize(
     model: Annotated[str, Option(MODEL, MODEL_HELP)],
     data: Annotated[str, Option(TEXT, "calibrates and judges")],
-    format: Annotated[str, Option(FORMAT, "int8 to int2, nf4, fp4, fp8, mxfp4; -g128, -row")] = (
-        "int4"
-    ),
+    format: Annotated[
+        str, Option(FORMAT, "int8 to int2, nf4, fp4, fp8, mxfp4; -g128, -row, -mse")
+    ] = ("int4"),
     method: Annotated[
         str, Option(METHOD, "rtn, gptq, gptq-act-order, awq, awq-gptq; W8A8: llm-int8, smoothquant")
     ] = "gptq",

@@ -24,6 +24,7 @@ from minitrain.finetuning.adapters.bias import BitFit
 from minitrain.finetuning.adapters.bottleneck import Houlsby, Parallel
 from minitrain.finetuning.adapters.dora import DoRA
 from minitrain.finetuning.adapters.embedding import LoRAEmbedding
+from minitrain.finetuning.adapters.experts import LoRAExperts
 from minitrain.finetuning.adapters.ia3 import IA3
 from minitrain.finetuning.adapters.lora import LoRA
 from minitrain.finetuning.adapters.norm import TunedNorm
@@ -44,6 +45,7 @@ from minitrain.finetuning.methods import (
 )
 from minitrain.finetuning.prompts.prefix import Prefix, add_prefix
 from minitrain.finetuning.prompts.prompt import add_prompt
+from minitrain.model.experts.grouped import Experts
 from minitrain.model.hub.weights import HUB_PARTS
 from minitrain.model.transformer import Transformer
 
@@ -117,7 +119,8 @@ def trainable_parameters(model: nn.Module) -> tuple[int, int]:
 def find_layers(model: nn.Module, targets: tuple[str, ...]) -> list[tuple[str, nn.Module]]:
     """Path and layer of all whose path is a target or ends with one, in our names or the hub's.
 
-    Each target must find some; of ALL_LINEAR, which are the default, a model of experts has fewer.
+    Each target must find some; of ALL_LINEAR, which are the default, a model of experts has fewer,
+    and `experts` are what LoRA may have there besides.
     """
     named = [(path, module) for path, module in model.named_modules() if path]
     found = set()
@@ -151,6 +154,13 @@ def make_adapter(
         if method.dora or method.pissa:
             raise InputError(f"{path} is an embedding: use lora or rslora there")
         return LoRAEmbedding(layer, method.rank, method.scaling, generator)
+    if isinstance(method, LoRAMethod) and isinstance(layer, Experts):
+        if method.dora or method.pissa or method.dropout:
+            raise InputError(
+                f"{path} holds the matrices of all experts, beside which only lora and rslora "
+                "learn, without dropout: use one of them there"
+            )
+        return LoRAExperts(layer, method.rank, method.scaling, generator)
     if not isinstance(layer, LinearLike):
         raise InputError(
             f"{path} is a {type(layer).__name__} and no linear layer: give targets with "

@@ -4,8 +4,9 @@
     └── PEFT's ──────┘└── the hub's path ─────────────┘└ the method's ┘
 
 What is written here, `PeftModel.from_pretrained` reads, and the other way round. Houlsby's and
-parallel adapters and BitFit have no PEFT type, and types of our own in the same two files. A prefix
-is written as what its MLP makes, and the MLP is not. Reading is all or nothing: names and shapes
+parallel adapters and BitFit have no PEFT type, and types of our own in the same two files; LoRA of
+a mixture's experts (adapters/experts.py) is read here alone. A prefix is written as what its MLP
+makes, and the MLP is not. Reading is all or nothing: names and shapes
 are compared before the model is touched. Source: huggingface/peft, `utils/save_and_load.py`.
 """
 
@@ -25,7 +26,7 @@ from minitrain.finetuning.adapt import adapt, adaptation_of
 from minitrain.finetuning.adapters.lora import LoRA
 from minitrain.finetuning.adapters.pissa import PiSSA
 from minitrain.finetuning.layer import Adapter, adapted_layers
-from minitrain.finetuning.merging import unload
+from minitrain.finetuning.merging import check_uncut, unload
 from minitrain.finetuning.methods import PrefixMethod
 from minitrain.finetuning.peft_config import from_peft, to_peft
 from minitrain.finetuning.prompts.prompt import Prompt
@@ -107,6 +108,7 @@ def read_adapter(folder: str | Path) -> tuple[dict, dict[str, Tensor]]:
 def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
     """All that the adapter is, under PEFT's names; views, but for what is written otherwise than
     it is kept: a prefix under its MLP, and PiSSA."""
+    check_uncut(model)
     method = adaptation_of(model)
     if isinstance(method, PrefixMethod):
         return {SOFT: model.soft_prompt.rows().detach()}

@@ -3,13 +3,14 @@
     embed -> block 0 -> block 1 -> …       the whole model is never run: one block at a time, with
              what the blocks before it, already quantized, hand on
 
-Cost: N·T·D numbers, and one forward of each block for each stage of it.
+Cost: N·T·D numbers, and for each stage a forward of the block up to it.
 Shapes: B batch  T tokens  D width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,10 @@ class Passage:
 
     def through(self, block: nn.Module) -> Tensor:
         return block(self.x, self.turns, self.mask)
+
+
+class AllSeen(Exception):
+    """Ends a forward: what comes after is not asked for."""
 
 
 class Calibration:
@@ -65,7 +70,15 @@ class Calibration:
             for name, layer in layers.items()
         }
         for passage in self.passages:
-            with watched(layers, lambda name, x, of=passage: found[name].add(x[of.valid])):
+            missing = set(layers)
+
+            def see(name: str, x: Tensor, of: Passage = passage, missing: set = missing) -> None:
+                found[name].add(x[of.valid])
+                missing.discard(name)
+                if not missing:
+                    raise AllSeen
+
+            with suppress(AllSeen), watched(layers, see):
                 passage.through(block)
         return found
 

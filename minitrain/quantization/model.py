@@ -7,8 +7,9 @@ quantized, hand on.
         run the block as it is now: the next one's input
 
 So an error is seen, and made up for, by all that come after it. Embedding, norms and head keep
-their bits. Cost: five forwards of the calibration text, and the method's own. Paper: GPTQ
-(arXiv:2210.17323), section 4; true-sequential: its README.
+their bits. Cost: four forwards of the calibration text at most, since one that calibrates a stage
+ends there, and the method's own. Paper: GPTQ (arXiv:2210.17323), section 4; true-sequential: its
+README.
 """
 
 from __future__ import annotations

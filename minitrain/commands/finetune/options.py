@@ -89,7 +89,10 @@ class FinetuneOptions:
         float | None, Option(real(0, 0.99), "of lora and its kin: before A", "0")
     ] = None
     targets: Annotated[
-        str | None, Option(TARGETS, "which layers", "the method's own; of lora, all linear ones")
+        str | None,
+        Option(
+            TARGETS, "which layers; of lora also experts", "the method's own; of lora, all linear"
+        ),
     ] = None
     tokens: Annotated[
         int | None, Option(whole(1, 10_000), "of prefix and prompts: learned tokens", "16")

@@ -14,6 +14,7 @@ Shapes: n learned tokens  L layers  K key/value heads  C head size  M width of t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -90,10 +91,13 @@ class Prefix(nn.Module):
 
 
 class PrefixKernel:
-    """A layer's attention kernel, given the prefix's keys and values before the text's."""
+    """A layer's attention kernel, given the prefix's keys and values before the text's; `heads`:
+    which of them, where it is one rank's and reads its own."""
 
-    def __init__(self, prefix: Prefix, layer: int, kernel: Kernel) -> None:
-        self.prefix, self.layer, self.kernel = prefix, layer, kernel
+    def __init__(
+        self, prefix: Prefix, layer: int, kernel: Kernel, heads: Sequence[int] | None = None
+    ) -> None:
+        self.prefix, self.layer, self.kernel, self.heads = prefix, layer, kernel, heads
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """q (B, H, T, C), k and v (B, K, T, C), mask (..., T, n+T) -> (B, H, T, C)."""
@@ -104,13 +108,14 @@ class PrefixKernel:
         return self.kernel(q, k, v, mask)
 
     def _own(self) -> tuple[Tensor, Tensor]:
-        return self.prefix.of_layer(self.layer)
+        own = self.prefix.of_layer(self.layer)
+        return own if self.heads is None else tuple(z[list(self.heads)] for z in own)
 
 
-def add_prefix(model: Transformer, prefix: Prefix) -> None:
+def add_prefix(model: Transformer, prefix: Prefix, heads: Sequence[int] | None = None) -> None:
     """Puts it before every layer, by the slots that a Transformer has for it, and keeps it as
     `model.soft_prompt`. `prefix`: whatever has `of_layer`, `count` and `enabled`."""
     for layer, block in enumerate(model.blocks):
-        block.attention.kernel = PrefixKernel(prefix, layer, block.attention.kernel)
+        block.attention.kernel = PrefixKernel(prefix, layer, block.attention.kernel, heads)
     model.soft_prompt = prefix
     model.look_around = Shifted(model.look_around, prefix.count, in_stream=False, switch=prefix)

@@ -141,29 +141,31 @@ def autocast(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]
 
 
 class CutLinear(nn.Module):
-    """Beside a cut layer another module may read the same x, and add to what the layer gives."""
-
     def __init__(self, group: Group, sequence: bool) -> None:
         super().__init__()
         self.group, self.sequence = group, sequence
-        self.beside: nn.Module | None = None
-
-    def with_beside(self, x: Tensor, y: Tensor) -> Tensor:
-        return y if self.beside is None else y + self.beside(x)
 
 
 class ColumnLinear(CutLinear):
-    """The rows `part` of a linear's matrix (F, D), which make this rank's F/N features."""
+    """The rows `part` of a linear's matrix (F, D), which make this rank's F/N features.
+
+    Several are computed together (`column_linears`), so that nobody may stand over one of them.
+    Beside it another module may: `beside(layer, x, y)` is what then counts as the layer's output.
+    """
 
     def __init__(
         self, linear: nn.Linear, group: Group, part: Slice, sequence: bool = False
     ) -> None:
         super().__init__(group, sequence)
         self.weight, self.bias = (take_slice(p, part, "tp") for p in (linear.weight, linear.bias))
+        self.beside: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         (y,) = column_linears(x, [(self.weight, self.bias)], self.group, self.sequence)
         return self.with_beside(x, y)
+
+    def with_beside(self, x: Tensor, y: Tensor) -> Tensor:
+        return y if self.beside is None else self.beside(self, x, y)
 
 
 class RowLinear(CutLinear):
@@ -176,5 +178,4 @@ class RowLinear(CutLinear):
         self.weight, self.bias = take_slice(linear.weight, part, "tp"), linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        y = row_linear(x, self.weight, self.bias, self.group, self.sequence)
-        return self.with_beside(x, y)
+        return row_linear(x, self.weight, self.bias, self.group, self.sequence)

@@ -1,8 +1,9 @@
-"""Formats by name: `grid[-tiling][-dq]`, or a float of `precision`.
+"""Formats by name: `grid[-tiling][-mse][-dq]`, or a float of `precision`.
 
     int8  int4  int3  int2       absmax; with f (int4f) the full range, with z a zero point
     nf4   fp4                    codebooks of 16 levels
     -tensor  -row  -g64  -b64    a scale for all, a row, 64 along a row, 64 of the flattened one
+    -mse                         scales with the least error, where others keep the largest weight
     -dq                          the scales in 8 bits too
     fp8   mxfp8  mxfp4  nvfp4    E4M3 under one scale; blocks of 32 or 16 (precision/blocks.py)
 
@@ -37,7 +38,7 @@ FLOATS = {
     "nvfp4": recipes.NVFP4.weight,
 }
 PATTERN = re.compile(
-    r"(?P<grid>\w+?)(-(?P<tiling>tensor|row|(?P<kind>[gb])(?P<size>\d+)))?(?P<dq>-dq)?"
+    r"(?P<grid>\w+?)(-(?P<tiling>tensor|row|(?P<kind>[gb])(?P<size>\d+)))?(?P<mse>-mse)?(?P<dq>-dq)?"
 )
 
 
@@ -47,11 +48,11 @@ def named(name: str) -> Format:
         return FloatFormat(name, FLOATS[name])
     found = PATTERN.fullmatch(name)
     if found is None or found["grid"] not in GRIDS:
-        known = [*GRIDS, *FLOATS, "int4-g128", "int4-row", "nf4-dq"]
+        known = [*GRIDS, *FLOATS, "int4-g128", "int4-row", "int4-row-mse", "nf4-dq"]
         raise unknown_name("format", name, known)
     grid, tiling = GRIDS[found["grid"]]
     if found["kind"]:
         tiling = (Groups if found["kind"] == "g" else Blocks)(int(found["size"]))
     elif found["tiling"]:
         tiling = Whole() if found["tiling"] == "tensor" else Rows()
-    return GridFormat(grid, tiling, double=found["dq"] is not None)
+    return GridFormat(grid, tiling, found["dq"] is not None, found["mse"] is not None)

@@ -10,7 +10,9 @@ the upper Cholesky factor of H^-1, rounding column j is best answered by
 
 The result does not depend on the block's size. The scales of a group are fitted when its first
 column comes, on weights that hold every correction so far: so no block may run over a group's
-start. (The reference reads them from a copy that the current block has not updated.)
+start. (The reference reads them from a copy that the current block has not updated.) In formats
+that clip (`-mse`) an error of column j counts 1/U_jj²: what it costs when all later ones have
+answered.
 
 Cost: F·D² FLOPs and a Cholesky factor of D³/3. Paper: Frantar et al. 2023 (arXiv:2210.17323);
 act-order, largest diagonal first: its README. Shapes: D width in  F width out.
@@ -51,11 +53,13 @@ def gptq(
     upper = inverse_factor(h[order][:, order])
     work = weight[:, order].double()
     width = form.tiling.columns(tuple(weight.shape))
-    fitted = [_fit(form, weight, start, width) for start in range(0, len(h), width)]
+    cost = upper.diagonal()[order.argsort()] ** -2  # (D,): of a column's error, once it is made up
+    cost = (cost / cost.mean()).float()
+    fitted = [_fit(form, weight, cost, start, width) for start in range(0, len(h), width)]
     codes = torch.empty_like(weight, dtype=torch.uint8)
     for start, stop in spans(len(h), block, len(h) if act_order else width):
         if start % width == 0 and not act_order:
-            fitted[start // width] = _fit(form, work, start, width)
+            fitted[start // width] = _fit(form, work, cost, start, width)
         errors = torch.empty_like(work[:, start:stop])
         for j in range(start, stop):
             place = int(order[j])
@@ -101,8 +105,11 @@ def _round(form: GridFormat, column: Tensor, params: Params) -> tuple[Tensor, Te
     return codes.squeeze(1), form.grid.decode(codes, params).squeeze(1)
 
 
-def _fit(form: GridFormat, weight: Tensor, start: int, width: int) -> Params:
-    return form.grid.fit(form.tiling.cut(weight[:, start : start + width].float()))
+def _fit(form: GridFormat, weight: Tensor, cost: Tensor, start: int, width: int) -> Params:
+    """weight (F, D), cost (D,): of the columns from `start` on."""
+    part = weight[:, start : start + width].float()
+    costs = cost[start : start + width].expand_as(part)
+    return form.fit(*map(form.tiling.cut, (part, costs)))
 
 
 def _joined(fitted: list[Params]) -> Params:

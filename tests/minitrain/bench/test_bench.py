@@ -57,7 +57,7 @@ def check_contract(rows: list[Row]) -> None:
         assert set(row) >= KEYS
         assert row["ours"] > 0 and row["peer"] > 0 and row["spread"] >= 0
         assert row["ratio"] == pytest.approx(row["ours"] / row["peer"])
-        assert row["unit"] in ("seconds", "bytes"), "a cost"
+        assert row["unit"] in ("seconds", "bytes", "perplexity"), "a cost"
         assert any(c.isdigit() for c in row["peer_name"]), "the peer's version is named"
         assert (row["ratio"] > 1) == bool(row["reason"])
 
@@ -268,5 +268,5 @@ def test_unknown_names_and_bad_options_are_refused_before_anything_runs(tmp_path
 def test_every_name_has_cases():
     for peer in ("transformers", "bitsandbytes", "torchao"):
         pytest.importorskip(peer)
-    for name in NAMES:
+    for name in set(NAMES) - {"gptq"}:  # whose peer has an environment of its own
         assert chosen_cases([name]), name

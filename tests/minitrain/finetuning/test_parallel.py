@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,11 +12,14 @@ import torch.nn.functional as F
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.lora_plus import adapter_groups
+from minitrain.finetuning.merging import disabled, merge, unload
 from minitrain.finetuning.peft_files import adapter_tensors
-from minitrain.finetuning.tensor import ColumnLoRA, tensor_parallel_adapted, whole_adapter
+from minitrain.finetuning.tensor.features import ColumnBitFit, ColumnIA3
+from minitrain.finetuning.tensor.lora import ColumnLoRA, RowLoRA
+from minitrain.finetuning.tensor.model import tensor_parallel_adapted, whole_adapter
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
-from minitrain.parallel.layout import layout_of
+from minitrain.parallel.layout import lay_out, layout_of
 from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
 from minitrain.parallel.zero.stage_3 import Zero3
@@ -24,6 +28,7 @@ from minitrain.ranks.launch import launch
 
 CONFIG = ModelConfig(21, 16, 2, heads=4, kv_heads=2, ffn_size=24, qkv_bias=True)
 ONE_KEY_HEAD = ModelConfig(21, 16, 1, heads=4, kv_heads=1, ffn_size=24)
+EXPERTS = replace(CONFIG, experts=4, expert_ffn_size=12)
 ROWS, LENGTH, STEPS = 4, 8, 3
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down", "head")
 METHODS = {
@@ -33,14 +38,20 @@ METHODS = {
     "prefix": {"tokens": 3, "width": 6},
     "prompt": {"tokens": 3},
     "parallel": {"bottleneck": 4},
+    "pissa": {"rank": 2, "targets": "q,down"},
+    "houlsby": {"bottleneck": 4},
+    "bitfit": {},
+    "norm": {},
+    "experts": {"rank": 2, "targets": "k,experts"},  # by lora
 }
 
 
 def adapted(method, config=CONFIG, **options):
     """Alike on every rank, and its adapter not at its start, where B is zero."""
-    model = adapt(
-        build(config, dtype=torch.float64, seed=1), method, **(options or METHODS[method])
-    )
+    options = options or METHODS[method]
+    if method == "experts":
+        method, config = "lora", EXPERTS
+    model = adapt(build(config, dtype=torch.float64, seed=1), method, **options)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -112,20 +123,33 @@ def test_zero_trains_the_adapter_as_one_process_does():
 
 # ---- tensor parallelism ----
 
+CUT = {
+    "lora": {"rank": 3, "targets": TARGETS},
+    "dora": {"rank": 2, "targets": TARGETS},
+    "pissa": {"rank": 2, "targets": TARGETS},
+    "ia3": {"targets": TARGETS, "inputs": ("k", "gate", "down")},
+    "bitfit": {"targets": TARGETS},
+    "houlsby": {"bottleneck": 4},
+    "parallel": {"bottleneck": 4, "targets": ("attention", "mlp")},
+    "norm": {},
+    "prefix": {"tokens": 3, "width": 6},
+    "p-tuning-v2": {"tokens": 3},
+    "prompt": {"tokens": 3},
+}
 
-def cut(group, config, sequence, break_it=False):
+
+def cut(group, method, config, sequence, break_it=None, options=None):
     """Pairs of what this rank has and what it should: loss, gradients, and the adapter later on."""
-    options = {"rank": 3, "targets": TARGETS}
-    whole = adapted("lora", config, **options)
+    options = options or CUT[method]
+    whole = adapted(method, config, **options)
     rows = text(0)
     want = loss_of(whole, rows)
     want.backward()
     wanted = dict(whole.named_parameters())
-    model = tensor_parallel_adapted(adapted("lora", config, **options), group, sequence)
-    if break_it:
-        for module in model.modules():
-            if isinstance(module, ColumnLoRA):
-                module.group = group.subgroup([group.rank])  # a copy whose gradient nobody sums
+    model = tensor_parallel_adapted(adapted(method, config, **options), group, sequence)
+    alone = group.subgroup([group.rank])
+    if break_it is not None:
+        break_it(model, alone)
     total = rows[:, 1:].numel()
     loss = vocabulary_parallel_loss(
         model(rows[:, :-1]), rows[:, 1:], total, group, config.vocab_size
@@ -136,7 +160,8 @@ def cut(group, config, sequence, break_it=False):
         if not parameter.requires_grad:
             assert parameter.grad is None, name
             continue
-        layout, own = layout_of(parameter), name.replace(".beside.", ".adapter.")
+        layout = layout_of(parameter)
+        own = name if name in wanted else name.replace(".beside.", ".adapter.")
         if "tp" in layout.partial:
             group.all_reduce(parameter.grad)
         gradient = wanted[own].grad
@@ -160,30 +185,136 @@ def wrong(results):
 
 def every_cut(group, configs):
     return {
-        f"{index} {sequence} {name}": pair
+        f"{method} {index} {sequence} {name}": pair
+        for method in CUT
         for index, config in enumerate(configs)
         for sequence in (False, True)
-        for name, pair in cut(group, config, sequence).items()
+        if not (method == "prompt" and sequence)
+        for name, pair in cut(group, method, config, sequence).items()
     }
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_tensor_parallel_lora_is_one_processs(ranks):
-    results = launch(every_cut, [CONFIG, ONE_KEY_HEAD], ranks=ranks)
-    assert wrong(results) == set() and len(results[0]) > 60
+def test_what_is_cut_is_one_processs():
+    results = launch(every_cut, [CONFIG, ONE_KEY_HEAD], ranks=2)
+    assert wrong(results) == set() and len(results[0]) > 500
+    for method in CUT:
+        trained = [name for name in results[0] if name.startswith(f"{method} 0 False")]
+        assert len(trained) > 2 and all(results[0][name][1].any() for name in trained)
 
 
-def test_without_the_sum_of_du_it_is_another_gradient():
-    bad = wrong(launch(cut, CONFIG, False, True, ranks=2))
-    assert "blocks.0.attention.q.beside.lora_A" in bad and "loss" not in bad
+def test_one_rank_has_all_of_it():
+    assert wrong(launch(every_cut, [ONE_KEY_HEAD], ranks=1)) == set()
+
+
+def test_experts_and_their_adapters_stay_whole():
+    options = {"rank": 2, "targets": ("k", "o", "experts")}
+    for sequence in (False, True):
+        results = launch(cut, "lora", EXPERTS, sequence, None, options, ranks=2)
+        assert wrong(results) == set()
+        assert "blocks.1.mlp.experts.adapter.down_lora_A" in results[0]
+
+
+# A plausible wrong version of each, and one of the gradients or losses that it gets wrong.
+
+
+def no_sum_of_du(model, alone):
+    for module in model.modules():
+        if isinstance(module, ColumnLoRA):
+            module.group = alone  # a copy whose gradient nobody sums
+
+
+def own_lengths(model, alone):
+    for module in model.modules():
+        if isinstance(module, RowLoRA):
+            module.whole_squares = lambda squares: squares  # of its own columns
+
+
+def learning_start(model, alone):
+    for module in model.modules():
+        if isinstance(module, (ColumnLoRA, RowLoRA)):
+            module.first_A.zero_()
+
+
+def nothing_shared(model, alone):
+    for module in model.modules():
+        if isinstance(module, (ColumnIA3, ColumnBitFit)):
+            module.shared = type(module.shared)((), ())
+
+
+def first_heads(model, alone):
+    for block in model.blocks:
+        block.attention.kernel.heads = range(len(block.attention.heads.keys))
+
+
+def counted_as_whole(model, alone):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.mesh_layout = replace(layout_of(parameter), partial=frozenset())
+
+
+def counted_as_parts(model, alone):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            lay_out(parameter, partial="tp")
+
+
+ERRORS = [  # method, heads, sequence, what is wrong, and where it shows
+    ("lora", CONFIG, False, no_sum_of_du, "blocks.0.attention.q.beside.lora_A"),
+    ("dora", CONFIG, False, own_lengths, "loss"),
+    ("pissa", CONFIG, False, learning_start, "loss"),
+    ("ia3", ONE_KEY_HEAD, False, nothing_shared, "blocks.0.attention.v.beside.ia3_l"),
+    ("bitfit", ONE_KEY_HEAD, False, nothing_shared, "blocks.0.attention.v.beside.delta"),
+    ("prefix", CONFIG, False, first_heads, "loss"),
+    ("p-tuning-v2", CONFIG, False, counted_as_whole, "soft_prompt.table"),
+    ("houlsby", CONFIG, True, counted_as_whole, "blocks.0.mlp.down.adapter.up"),
+    ("parallel", CONFIG, True, counted_as_whole, "blocks.0.mlp.adapter.up"),
+    ("prompt", CONFIG, False, counted_as_parts, "embed.adapter.vectors"),
+    ("norm", CONFIG, True, counted_as_whole, "norm.adapter.tuned.weight"),
+]
+
+
+def every_error(group):
+    return {
+        f"{method} {where}": cut(group, method, config, sequence, break_it)
+        for method, config, sequence, break_it, where in ERRORS
+    }
+
+
+def test_a_plausible_wrong_version_is_seen():
+    results = launch(every_error, ranks=2)
+    for method, _, _, break_it, where in ERRORS:
+        bad = wrong([result[f"{method} {where}"] for result in results])
+        assert where in bad, (method, break_it.__name__)
 
 
 def test_what_is_not_cut_is_refused():
     for method, options, words in (
-        ("dora", {}, "use one of them"),
         ("lora", {"dropout": 0.1}, "dropout=0"),
         ("lora", {"targets": "embed"}, "embedding"),
+        ("houlsby", {"targets": "q"}, "split over the ranks"),
+        ("parallel", {"targets": "o"}, "give sublayers"),
+        ("full", {}, "full fine-tuning"),
     ):
         model = adapt(build(CONFIG), method, **options)
+        before = [name for name, _ in model.named_parameters()]
         with pytest.raises(InputError, match=words):
             tensor_parallel_adapted(model, None)
+        assert [name for name, _ in model.named_parameters()] == before
+    with pytest.raises(InputError, match="sequence=False"):
+        tensor_parallel_adapted(adapt(build(CONFIG), "prompt"), None, sequence=True)
+    with pytest.raises(InputError, match="has no adapter"):
+        tensor_parallel_adapted(build(CONFIG), None)
+
+
+def misused(group):
+    model = tensor_parallel_adapted(adapted("bitfit"), group)
+    said = []
+    for use in (merge, unload, adapter_tensors, lambda m: disabled(m).__enter__()):
+        with pytest.raises(InputError, match="whole_adapter"):
+            use(model)
+        said.append(use)
+    return len(said)
+
+
+def test_a_part_of_an_adapter_is_not_saved_merged_or_taken_off():
+    assert launch(misused, ranks=2)[0] == 4

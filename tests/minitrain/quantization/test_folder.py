@@ -20,7 +20,7 @@ from minitrain.quantization.model import quantize_model
 
 from .toys import calibration, fresh, tokens
 
-FORMATS = ["int8", "int4z-g32", "int3", "nf4-dq", "fp4", "fp8", "mxfp4", "nvfp4"]
+FORMATS = ["int8", "int4z-g32", "int3", "nf4-dq", "int4-g16-mse", "fp4", "fp8", "mxfp4", "nvfp4"]
 TEXT = TextFiles({"tokenizer.json": b"{}"}, 1, (2, 3))
 
 

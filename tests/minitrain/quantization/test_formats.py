@@ -16,7 +16,8 @@ from minitrain.quantization.formats.packing import WIDTHS, pack, unpack
 
 TILINGS = ("tensor", "row", "g32", "b48")
 INTEGERS = [f"int{b}{z}-{t}" for b in WIDTHS for z in ("", "f", "z") for t in TILINGS]
-ALL = [*INTEGERS, "nf4", "fp4", "nf4-g32", "nf4-dq", "int4-g32-dq", *FLOATS]
+CLIPPED = ["int3f-row-mse", "int4z-g32-mse", "nf4-b64-mse", "int4-g32-mse-dq"]
+ALL = [*INTEGERS, "nf4", "fp4", "nf4-g32", "nf4-dq", "int4-g32-dq", *CLIPPED, *FLOATS]
 
 # QLoRA (arXiv:2305.14314), appendix E.
 PUBLISHED_NF4 = [
@@ -87,6 +88,43 @@ def test_the_full_range_is_compressed_tensors_symmetric_one(bits):
     assert len(q.unique()) == 2**bits, "every code is used"
     narrow = named(f"int{bits}-row").quantize(weight).dequantize()
     assert (q * scale - weight).norm() < (narrow - weight).norm()
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_a_clipped_tile_has_the_least_error_of_all_its_ranges(name):
+    """Against GPTQ's own loop (quant.py, `find_params` with mse): a tile at a time."""
+    form, tiles = named(name), matrix(12, 32)
+    params = form.fit(tiles)
+    for row in range(len(tiles)):
+        tile, errors = tiles[row : row + 1], {}
+        for i in range(80):
+            p = 1 - i / 100
+            tried = form.grid.fit(tile * p)
+            q = form.grid.decode(form.grid.encode(tile, tried), tried)
+            errors[(q - tile).abs().pow(2.4).sum().item()] = tried
+        best = errors[min(errors)]
+        torch.testing.assert_close(
+            params["scale"][row], best["scale"][0], rtol=1e-5, atol=0, msg=f"{name} {row}"
+        )
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_fewer_levels_are_worth_more_clipping(bits):
+    weight = matrix(40, 512)
+    wide, clipped = (named(f"int{bits}f-row{end}").quantize(weight) for end in ("", "-mse"))
+    errors = [(held.dequantize() - weight).norm() for held in (wide, clipped)]
+    assert errors[1] < {2: 0.75, 3: 0.85, 4: 0.95}[bits] * errors[0]
+    shares = clipped.tensors["scale"] / wide.tensors["scale"]
+    assert shares.max() <= 1 and shares.mean() < {2: 0.6, 3: 0.8, 4: 0.95}[bits]
+    assert clipped.bits_per_weight == wide.bits_per_weight
+
+
+def test_a_weight_beyond_all_others_is_clipped_only_where_the_rest_gains_more():
+    weight = matrix(2, 512).clamp(-1, 1)
+    weight[0, 7] = 2.0
+    weight[1, 7] = 40.0
+    back = named("int4f-row-mse").quantize(weight).dequantize()[:, 7]
+    assert 0.9 < back[0] < 2.0 and back[1] > 30, "the norm of 2.4 keeps an outlier"
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -7,10 +7,12 @@ import torch
 
 from minitrain.errors import InputError
 from minitrain.quantization.formats.names import named
+from minitrain.quantization.formats.weight import GridFormat, best_clipped
 from minitrain.quantization.methods.gptq import gptq, spans
 from minitrain.quantization.statistics import InputStatistics
 
 FORMATS = ["int4-row", "int4-g32", "int3z-g32", "int3-tensor", "nf4-b32", "int4-g32-dq", "int4-g48"]
+FORMATS += ["int3f-row-mse", "int4-g32-mse"]
 
 
 def weight_and_inputs(rows=24, columns=96, tokens=600):
@@ -91,6 +93,27 @@ def test_outputs_come_closer_though_weights_go_further(name):
     assert outputs[1] < 0.8 * outputs[0]
     assert (found - weight).norm() > (nearest - weight).norm()
     assert statistics.output_error(found - weight) == pytest.approx(outputs[1].item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["int4f-row-mse", "int3f-g32-mse"])
+@pytest.mark.parametrize("act_order", [False, True])
+def test_a_clipped_range_is_that_of_the_columns_that_matter(name, act_order, monkeypatch):
+    """A column's error costs 1/U_jj² of the outputs, once all later ones have made up for it."""
+    weight, x = weight_and_inputs()
+    weight[:, ::8] *= 4  # large where little is read, so that to clip them costs little
+    x = x / torch.ones(96).index_fill(0, torch.arange(0, 96, 8), 20.0)
+    statistics, form = seen(x), named(name)
+    seen_errors = []
+    for blind in (False, True):
+        if blind:
+            monkeypatch.setattr(GridFormat, "fit", lambda form, tiles, cost: best(form, tiles))
+        held = gptq(weight, statistics.second_moment, form, act_order=act_order)
+        seen_errors.append(statistics.output_error(held.dequantize() - weight))
+    assert seen_errors[0] < 0.8 * seen_errors[1]
+
+
+def best(form, tiles):
+    return best_clipped(form.grid, tiles)
 
 
 def test_act_order_takes_the_columns_of_large_inputs_first():

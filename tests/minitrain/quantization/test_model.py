@@ -177,3 +177,17 @@ def test_three_bits_trained_beat_the_best_that_comes_after_training():
 def test_no_statistics_without_tokens():
     with pytest.raises(InputError, match="no token has passed"):
         InputStatistics(4).mean_abs
+
+
+def test_a_forward_that_calibrates_ends_where_the_last_layer_has_read():
+    model = trained()
+    block, whole = model.blocks[0], Calibration(model, calibration())
+    layers = {n: m for n, m in block.named_modules() if isinstance(m, torch.nn.Linear)}
+    calls = []
+    hooks = [m.register_forward_hook(lambda *_, n=n: calls.append(n)) for n, m in layers.items()]
+    found = whole.statistics(block, {"attention.o": layers["attention.o"]})["attention.o"]
+    assert set(calls) == {"attention.q", "attention.k", "attention.v"}
+    for hook in hooks:
+        hook.remove()
+    every = whole.statistics(block, layers)["attention.o"]  # runs on to `down`
+    assert torch.equal(found.products, every.products) and found.tokens == every.tokens
