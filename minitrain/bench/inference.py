@@ -28,7 +28,8 @@ from minitrain.bench.serving import (
 from minitrain.bench.training import as_llama
 from minitrain.bench.vllm import Vllm, vllm_version
 from minitrain.data.assets.fetch import fetch, is_cached
-from minitrain.inference.cache.paged import Group, PagedCache, Part, paged_attention
+from minitrain.inference.cache.paged import PagedCache
+from minitrain.inference.cache.spans import Group, Part, paged_attention
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.measure.clock import Comparison, compare
