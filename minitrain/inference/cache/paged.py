@@ -14,9 +14,9 @@ S places in a page  C head size  N new tokens  B texts  T new tokens of each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 
 import torch
 from einops import rearrange
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from minitrain.errors import divide
 from minitrain.inference.cache.blocks import Copies
-from minitrain.inference.cache.spans import Group, Part, paged_attention
+from minitrain.inference.cache.spans import Group, Part, paged_attention, tiles
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
 
@@ -43,6 +43,7 @@ class PagedCache:
         shape = (config.layers, config.kv_heads, num_blocks, block_size, config.head_size)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)
+        self.room = self.keys.new_empty(0)
         self.block_size, self.window = block_size, config.window
 
     @classmethod
@@ -56,6 +57,13 @@ class PagedCache:
     @property
     def page_bytes(self) -> int:
         return 2 * self.keys.nbytes // self.keys.shape[2]
+
+    def scratch(self, *shape: int) -> Tensor:
+        """Room for pages that are read and forgotten; the next one to ask may be given the same."""
+        needed = math.prod(shape)
+        if needed > len(self.room):
+            self.room = self.keys.new_empty(needed)
+        return self.room[:needed].view(shape)
 
     def copy(self, copies: Copies) -> None:
         """Before a step: blocks that are shared and will be written to."""
@@ -94,8 +102,8 @@ class PagedReader:
         standing = [position for part in parts for position in part.standing]
         self.positions = torch.tensor(standing, device=device)[:, None]  # (N, 1)
         self.groups, start = [], 0
-        for _, alike in groupby(parts, key=lambda part: part.count):
-            self.groups.append(Group(cache, list(alike), start))
+        for tile in tiles(cache, parts):
+            self.groups.append(Group(cache, tile, start))
             start = self.groups[-1].rows.stop
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

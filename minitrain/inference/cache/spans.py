@@ -4,17 +4,20 @@
     paged    a span of pages at a time, with a running maximum and sum (FlashAttention's online
              softmax); texts that ended before the span are left out
 
-Attention takes texts with the same number of new tokens together, so that all answers that go on
-are one group. With a window, only the pages that it reaches into are read. A tree of drafts stands
-place by place behind its text; each node has its depth's position, and sees its own way.
+Attention takes texts with the same number of new tokens together, and on a CPU no more of them than
+stay in a core's cache: their pages are copied into one buffer, which is read at once and then taken
+for the next ones, so that the copies never reach memory. With a window, only the pages that it
+reaches into are read. A tree of drafts stands place by place behind its text; each node has its
+depth's position, and sees its own way.
 Shapes: B texts  T new tokens of each  K key/value heads  P pages of the cache  S places in a page
 C head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -23,6 +26,7 @@ from einops import rearrange
 from torch import Tensor
 
 SPAN = 512  # tokens of each text that are read at a time
+TILE = 2**20  # bytes of keys and values that are: half of a core's cache, on most
 
 
 class Pages(Protocol):
@@ -31,6 +35,8 @@ class Pages(Protocol):
     keys: Tensor  # (L, K, P, S, C)
     block_size: int
     window: int | None
+
+    def scratch(self, *shape: int) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,24 @@ def batching_order(part: Part) -> tuple[int, int]:
     return part.count, -part.start
 
 
+def tiles(cache: Pages, parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Parts in their batching order -> runs that are read together."""
+    _, heads, _, size, channels = cache.keys.shape
+    page_bytes = 2 * heads * size * channels * cache.keys.itemsize  # of a layer
+    for _, alike in groupby(parts, key=lambda part: part.count):
+        tile: list[Part] = []
+        widest = 0
+        for part in alike:
+            pages = len(part.blocks) - part.first_page(size, cache.window)
+            widest = max(widest, min(pages, max(1, SPAN // size)))
+            full = (len(tile) + 1) * widest * page_bytes > TILE
+            if tile and full and cache.keys.device.type == "cpu":
+                yield tile
+                tile, widest = [], pages
+            tile.append(part)
+        yield tile
+
+
 @dataclass(frozen=True)
 class Span:
     """A run of places of the first `texts` texts: all others end before it."""
@@ -73,7 +97,8 @@ class Span:
     texts: int
     pages: Tensor  # (texts·pages,)
     mask: Tensor  # (texts, 1, T, span) bool: what each new token may read
-    buffers: Tensor  # (2, K, texts·pages, S, C), into which pages are read, layer after layer
+    bias: Tensor  # the same as 0 and -inf, once for all layers: the fused kernel adds it
+    buffers: Tensor  # (2, K, texts·pages, S, C), into which pages are read; other spans' too
 
     def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """A layer's keys and values (K, P, S, C) -> those of the span, (K, texts, span, C)."""
@@ -109,8 +134,9 @@ class Group:
         table = self.table[:texts, page : page + pages]
         mask = self.readable(texts, page * size, page * size + table.shape[1] * size)
         _, heads, _, *place = cache.keys.shape
-        buffers = cache.keys.new_empty(2, heads, table.numel(), *place)
-        return Span(texts, table.flatten(), mask[:, None], buffers)
+        buffers = cache.scratch(2, heads, table.numel(), *place)
+        bias = cache.keys.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+        return Span(texts, table.flatten(), mask[:, None], bias[:, None], buffers)
 
     def readable(self, texts: int, first: int, stop: int) -> Tensor:
         """(texts, T, stop - first) bool: what each new token of the first `texts` texts reads of
@@ -160,7 +186,7 @@ def paged_attention(q: Tensor, keys: Tensor, values: Tensor, group: Group) -> Te
     """
     if len(group.spans) == 1:
         k, v = group.spans[0].read(keys, values)  # (K, B, span, C)
-        return fused(q, k.transpose(0, 1), v.transpose(0, 1), group.spans[0].mask)
+        return fused(q, k.transpose(0, 1), v.transpose(0, 1), group.spans[0].bias)
     q = rearrange(q * q.shape[-1] ** -0.5, "b (kv g) t c -> kv b g t c", kv=len(keys))
     kv_heads, texts, shared, count, size = q.shape
     lowest = torch.finfo(q.dtype).min  # as -inf, but what is subtracted from it is no nan
