@@ -3,7 +3,7 @@
 stories15M writes a story, and one that was told already again; where it is not cached, a model of
 random weights stands in. Before anything is timed, both must have written the same tokens. Beside
 "without drafts" the name has the ratio that the formula expects, from the acceptance on the
-target's own greedy text and from measured costs (`inference/speculation/formula.py`).
+target's own greedy text and from measured costs (`speculation/formula.py`). Last: in the engine.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from torch import nn
 
 import minitrain
 from minitrain.bench.case import OURS, PEER, Case, peer_module
+from minitrain.bench.serving import BLOCK
 from minitrain.bench.training import as_llama
 from minitrain.data.assets.fetch import fetch, is_cached
 from minitrain.inference.cached import generate_cached
+from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.speculation.drafts.eagle import Eagle, EagleLayer
 from minitrain.inference.speculation.drafts.lessons import Course, frequent, own_text, train
@@ -28,6 +30,7 @@ from minitrain.inference.speculation.drafts.self_draft import first_layers, quan
 from minitrain.inference.speculation.formula import speed_up
 from minitrain.inference.speculation.measured import measure_acceptance, measure_costs
 from minitrain.inference.speculation.proposer import Proposer
+from minitrain.inference.speculation.serving import EngineDrafts
 from minitrain.inference.speculation.writing import speculate
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
@@ -35,12 +38,17 @@ from minitrain.model.hub.llama2c import load_llama2c
 from minitrain.model.transformer import Transformer, build
 
 LENGTH = {"n-grams": 4}  # of drafts that cost nothing; 2 of others
+BATCH = 8  # texts in the engine
 LESSONS = (384, 160, 300)  # for EAGLE: texts of so many tokens, and steps: about a minute
 WITHOUT = f"minitrain {minitrain.__version__} without drafts"
 GREEDY = SamplingParameters()
 COST_REASON = (
     "the draft reads too much for what is kept of it: its norms, its head and Python's own time do "
     "not shrink with its bits or layers, and a pass over several tokens costs a CPU more than one"
+)
+BATCH_REASON = (
+    "the pass of a batch is bound by its products and no longer by reading weights, so that every "
+    "guess costs nearly a token's time, kept or not"
 )
 FEW_REASON = "a new story hardly repeats itself, and a draft that is dropped was read for nothing"
 PEER_REASON = "both read the same tokens in as many passes: what is left is each one's own loop"
@@ -97,6 +105,15 @@ def cases(
                 PEER_REASON,
             )
             for again in (False, True)
+        ),
+        *(
+            Case(
+                f"{title}{draft}, {BATCH} texts in the engine",
+                f"{WITHOUT}, in the engine",
+                partial(_in_engine, name, tokens, repeats, draft, again),
+                BATCH_REASON,
+            )
+            for draft, again in (("int8", False), ("n-grams", True))
         ),
     ]
 
@@ -174,6 +191,28 @@ def _without(name: str, tokens: int, repeats: int, draft: str, again: bool = Fal
     target, prompt, _ = _story(name, tokens, again)
     peer = partial(generate_cached, target, prompt, tokens, temperature=0)
     return _beside(name, tokens, draft, again, peer, repeats)
+
+
+def _in_engine(name: str, tokens: int, repeats: int, draft: str, again: bool) -> Comparison:
+    """Texts that have come further and further in one story."""
+    target, prompt, told = _story(name, tokens, again)
+    prompts = [[*prompt, *told[:further]] for further in range(BATCH)]
+    blocks = BATCH * (len(prompt) + BATCH + tokens) // BLOCK + BATCH
+    proposer = _proposer(name, tokens, draft)
+    if isinstance(proposer, DraftModel):
+        proposer = DraftModel(proposer.model, rows=BATCH)
+
+    def answers(drafts: EngineDrafts | None) -> list[list[int]]:
+        engine = Engine(target, blocks, BLOCK, share_prefixes=False, proposer=drafts)
+        found = engine.generate(prompts, SamplingParameters(tokens - BATCH))
+        return [answer.tokens for answer in found]
+
+    def ours() -> list[list[int]]:
+        return answers(EngineDrafts(proposer, LENGTH.get(draft, 2)))
+
+    peer = partial(answers, None)
+    assert ours() == peer(), "drafts must change no token"
+    return compare({OURS: ours, PEER: peer}, repeats, warmup=1)
 
 
 def _assistant(name: str, tokens: int, repeats: int) -> Comparison:

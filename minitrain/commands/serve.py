@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from minitrain.commands.drafts import DRAFT, DRAFT_HELP, open_drafts
 from minitrain.commands.kinds import DEVICE, HOST, Kind, Option, named, read_path, real, whole
 from minitrain.commands.models import MODEL, MODEL_HELP
 from minitrain.errors import InputError
@@ -56,6 +59,18 @@ def serve(
     max_requests: Annotated[
         int, Option(whole(1, 10**6), "here at once, running or waiting; more are told 429")
     ] = 256,
+    draft: Annotated[str | None, Option(DRAFT, DRAFT_HELP, "nobody")] = None,
+    draft_length: Annotated[
+        int | None,
+        Option(whole(1, 64), "tokens guessed at once, at most", "adapted to what is kept"),
+    ] = None,
+    drawn_drafts: Annotated[
+        bool,
+        typer.Option(
+            "--drawn-drafts",
+            help="sampled requests keep more guesses; a seed's text then depends on company",
+        ),
+    ] = False,
     grace: Annotated[
         float, Option(real(0, 3600), "seconds that requests have to end, after SIGTERM")
     ] = 30.0,
@@ -69,9 +84,11 @@ def serve(
     key = api_key or os.environ.get(KEY_VARIABLE)
     from minitrain.inference.server.run import DrainingServer
 
+    drafts = (draft, draft_length, drawn_drafts)
     served = open_served(
-        model, name, key, num_blocks, budget, max_running, max_requests, device, adapter or []
-    )
+        model, name, key, num_blocks, budget, max_running, max_requests, device, adapter or [],
+        drafts,
+    )  # fmt: skip
     where = f"http://{host}:{listening.getsockname()[1]}"
     print(f"{served.name} is served at {where} (a page) and {where}/v1; Ctrl-C ends it.")
     sys.stdout.flush()
@@ -107,7 +124,9 @@ def open_served(
     max_requests: int,
     device: str | None,
     adapters: Sequence[tuple[str, Path]] = (),
+    drafts: tuple[str | None, int | None, bool] = (None, None, False),
 ) -> Served:
+    """`drafts`: by whom, how long, and whether they are drawn (drafts.py)."""
     from minitrain.commands.generate.model import open_speaker
     from minitrain.commands.train.setup import find_device
     from minitrain.inference.engine.engine import Engine
@@ -120,10 +139,16 @@ def open_served(
     language = Language.of(speaker.files, speaker.begin, speaker.ends)
     longest = -(-speaker.model.config.max_length // BLOCK)
     name = name or os.path.basename(model.rstrip("/"))
+    num_blocks = num_blocks or 8 * longest
+    proposer = None
+    if drafts[0] is not None:  # before the adapters, which no draft has
+        draft, *how = drafts
+        rows = max(1, min(max_running, num_blocks // longest))  # a draft's cache is dense
+        proposer = open_drafts(draft, speaker.model, speaker.begin, rows, *how)
     bank = open_bank(speaker.model, adapters, name) if adapters else None
     engine = Engine(
-        speaker.model, num_blocks or 8 * longest, BLOCK, budget, max_running,
-        decode=speaker.decode, adapters=bank,
+        speaker.model, num_blocks, BLOCK, budget, max_running,
+        decode=speaker.decode, adapters=bank, proposer=proposer,
     )  # fmt: skip
     loop = EngineLoop(engine, Metrics(), max_requests)
     names = tuple(adapter for adapter, _ in adapters)

@@ -44,7 +44,7 @@ def sample(logits: Tensor, requests: Sequence[Asking]) -> list[Drawn]:
     """logits (B, V), request b asks for a token of row b."""
     tokens = _tokens(logits.float(), requests)
     return [
-        _with_log_probabilities(token, logits[row], request.parameters.log_probabilities)
+        with_log_probabilities(token, logits[row], request.parameters.log_probabilities)
         for row, (token, request) in enumerate(zip(tokens, requests))
     ]
 
@@ -86,7 +86,8 @@ def _alike(requests: Sequence[Asking]) -> dict[tuple, list[int]]:
     return groups
 
 
-def _with_log_probabilities(token: int, logits: Tensor, wanted: int | None) -> Drawn:
+def with_log_probabilities(token: int, logits: Tensor, wanted: int | None) -> Drawn:
+    """logits (V,), of which the token was drawn."""
     if wanted is None:
         return Drawn(token)
     logs = logits.float().log_softmax(dim=-1)  # (V,)

@@ -14,6 +14,15 @@ A block that nobody holds stays findable until it is needed: the free list, in t
 its blocks will be taken, is the LRU list too. What is not findable goes to its front; of a text
 the tail is freed first, because nothing finds a tail whose beginning is gone. An OrderedDict is a
 doubly linked list with a dictionary over it, so that a hit in its middle is removed in O(1).
+
+With a sliding window a text gives back what no token of it will read any more; GONE stands in its
+place, and what was findable is found as before, until it is taken for something else.
+
+    window 5, 9 tokens computed   [Once upon a ][time there wa][s …      table  GONE 2 5
+                                   read: 6 to 9        ─────────
+
+A prefix is found where all its blocks still are, and only those in the window are held. Beginnings
+are then given back before ends, so that they are the first to be forgotten.
 No tensors here. Paper: Kwon et al., PagedAttention, arXiv 2309.06180, sections 4.2 to 4.5.
 """
 
@@ -28,6 +37,7 @@ from minitrain.errors import InputError
 Key = tuple[int, Hashable, tuple[int, ...]]  # parent's number, adapter, tokens
 Copies = list[tuple[int, int]]  # blocks to copy, from and to, before anything is written
 ROOT = 0  # the parent of first blocks
+GONE = -1  # in the place of a block that has left the window
 
 
 @dataclass
@@ -39,25 +49,40 @@ class Block:
 
 @dataclass
 class Table:
-    """A text's blocks in order; the first `committed` of them are findable."""
+    """A text's blocks in order, of which the first `gone` are GONE; the first `committed` are
+    findable, or were when they were here, and `parent` is the last one's number."""
 
     blocks: list[int] = field(default_factory=list)
     committed: int = 0
+    parent: int = ROOT
+    gone: int = 0
+    findable: bool = True  # False: not all of it was here, and nothing finds what follows
+
+    @property
+    def held(self) -> int:
+        return len(self.blocks) - self.gone
 
 
 class BlockManager:
-    """`queried` and `hit` count tokens: asked for at admission, and found."""
+    """`queried` and `hit` count tokens: asked for at admission, and found; `left` counts blocks
+    that have left the `window`."""
 
-    def __init__(self, num_blocks: int, block_size: int, share_prefixes: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        share_prefixes: bool = True,
+        window: int | None = None,
+    ) -> None:
         for name, value in (("num_blocks", num_blocks), ("block_size", block_size)):
             if value < 1:
                 raise InputError(f"{name} is {value}; it must be 1 or more")
-        self.block_size, self.share_prefixes = block_size, share_prefixes
+        self.block_size, self.share_prefixes, self.window = block_size, share_prefixes, window
         self.blocks = [Block() for _ in range(num_blocks)]
         self.free = OrderedDict.fromkeys(range(num_blocks))  # who is taken first stands first
         self.found: dict[Key, int] = {}
         self.contents = ROOT
-        self.queried = self.hit = 0
+        self.queried = self.hit = self.left = 0
 
     @property
     def num_blocks(self) -> int:
@@ -70,18 +95,33 @@ class BlockManager:
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
+    def out_of_window(self, num_tokens: int) -> int:
+        """Of the first `num_tokens`, blocks that no later token reads."""
+        if self.window is None:
+            return 0
+        return max(0, num_tokens - self.window + 1) // self.block_size
+
+    def most_blocks(self, num_tokens: int, chunk: int) -> int:
+        """That a text of so many tokens holds at once, computed in chunks."""
+        whole, window = self.blocks_for(num_tokens), self.window
+        return whole if window is None else min(whole, self.blocks_for(window - 1 + chunk) + 1)
+
     def admit(
-        self, tokens: Sequence[int], adapter: Hashable, most: int
+        self, tokens: Sequence[int], adapter: Hashable, most: int, elsewhere: int = 0
     ) -> tuple[Table, int] | None:
         """Room for a text's beginning: what is known of it, and `most` tokens more at most.
 
         -> (table, how many tokens are computed already), or None where blocks are missing. The
         last token of `tokens` is never among the computed: its logits are what is wanted.
+        `elsewhere`: so many tokens were computed elsewhere, and will be written here; what has left
+        their window gets no block.
         """
         matched = self.match(tokens, adapter)
         computed = len(matched) * self.block_size
-        table = Table([], len(matched))
-        for block in matched:  # first of all: what is held cannot be taken for something else
+        gone = self.out_of_window(max(computed, elsewhere))
+        parent = self.blocks[matched[-1]].number if matched else ROOT
+        table = Table([GONE] * gone, len(matched), parent, gone, gone <= len(matched))
+        for block in matched[gone:]:  # at first: what is held cannot be taken for something else
             self._take(block, table)
         if self.grow(table, computed, min(len(tokens), computed + most)) is None:
             self.release(table)
@@ -127,11 +167,10 @@ class BlockManager:
 
         Where another text has computed the same block in the meantime, one of the two is enough.
         """
-        if not self.share_prefixes:
+        if not (self.share_prefixes and table.findable):
             return
         for index in range(table.committed, written // self.block_size):
-            parent = self.blocks[table.blocks[index - 1]].number if index else ROOT
-            key = self._key(parent, adapter, tokens, index)
+            key = self._key(table.parent, adapter, tokens, index)
             twin = self.found.get(key)
             if twin is None:
                 self._name(table.blocks[index], key)
@@ -139,24 +178,43 @@ class BlockManager:
                 own, table.blocks[index] = table.blocks[index], twin
                 self._hold(twin)
                 self._drop(own)
+            table.parent = self.blocks[table.blocks[index]].number
             table.committed += 1
 
-    def fork(self, table: Table, num_tokens: int) -> Table:
-        """A second text of the same first tokens: it holds the same blocks."""
+    def slide(self, table: Table, num_tokens: int) -> None:
+        """Gives back what no token after the first `num_tokens` reads, once those are computed."""
+        for index in range(table.gone, self.out_of_window(num_tokens)):
+            self._drop(table.blocks[index])
+            table.blocks[index] = GONE
+            table.gone += 1
+            self.left += 1
+
+    def fork(self, table: Table, num_tokens: int) -> Table | None:
+        """A second text of the same first tokens: it holds the same blocks. None where some that
+        it would read have left the first one's window."""
+        if table.gone > self.out_of_window(num_tokens):
+            return None
         shared = table.blocks[: self.blocks_for(num_tokens)]
-        for block in shared:
+        for block in shared[table.gone :]:
             self._hold(block)
-        return Table(shared, min(table.committed, num_tokens // self.block_size))
+        committed = min(table.committed, num_tokens // self.block_size)
+        if committed == table.committed:
+            return Table(shared, committed, table.parent, table.gone, table.findable)
+        last = table.blocks[committed - 1] if committed else None
+        parent = self.blocks[last].number if last not in (None, GONE) else ROOT
+        return Table(shared, committed, parent, table.gone, table.findable and last != GONE)
 
     def truncate(self, table: Table, num_tokens: int) -> None:
         """Gives back the blocks behind the first `num_tokens`: those of refused drafts."""
         while len(table.blocks) > self.blocks_for(num_tokens):
-            self._drop(table.blocks.pop())
+            block = table.blocks.pop()
+            if block != GONE:
+                self._drop(block)
 
     def release(self, table: Table) -> None:
         """Gives all blocks back, the tail first."""
         self.truncate(table, 0)
-        table.committed = 0
+        table.committed, table.parent, table.gone, table.findable = 0, ROOT, 0, True
 
     def _key(self, parent: int, adapter: Hashable, tokens: Sequence[int], index: int) -> Key:
         start = index * self.block_size

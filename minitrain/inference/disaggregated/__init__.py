@@ -15,6 +15,7 @@ pages       a request's keys and values, out of one cache and into another
 sending     the wire: what is announced, what follows, and that it hides behind the next prompt
 inbox       who receives while the engine goes on: a thread, or on an emulated clock a merge
 adoption    a request goes on in another engine, where the first one left it
+unit        ranks that cut one model among themselves, and take the same steps
 roles       the three loops: prefill, decode, and both together
 emulated    steps that take a larger model's time on a device that is not here
 serving     asks in, answers out: `serve_apart`, `serve_together`

@@ -49,7 +49,8 @@ def adopt(engine: Engine, given: Handover) -> bool:
     known = engine.scheduler.adopt(request, computed)
     blocks, table = engine.scheduler.blocks, request.table
     for first, pages in given.pieces:
-        new = max(0, known // blocks.block_size - first)  # those before are here, and maybe shared
+        here = max(known // blocks.block_size, table.gone)  # maybe shared, or out of the window
+        new = max(0, here - first)
         own = table.blocks[first + new : first + pages.shape[3]]
         if own:
             put(engine.runner.cache, own, pages[:, :, :, new:])

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from minitrain.inference.cache.paged import PagedCache
-from minitrain.inference.engine.runner import Runner
-from minitrain.inference.engine.scheduler import Plan, Work
+from minitrain.inference.engine.runner import Pass, Runner
+from minitrain.inference.engine.scheduler import Plan
 from minitrain.measure.parameters import active_parameter_count, parameter_count
 from minitrain.model.config import ModelConfig
 from minitrain.network.fabric import Fabric
@@ -69,7 +67,7 @@ class PacedRunner:
     def cache(self) -> PagedCache:
         return self.runner.cache
 
-    def run(self, plan: Plan) -> tuple[list[Work], Tensor]:
+    def run(self, plan: Plan) -> Pass:
         out = self.runner.run(plan)
         self.clock.advance(self.emulation.seconds(plan))
         return out

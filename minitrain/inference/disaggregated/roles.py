@@ -1,7 +1,8 @@
 """The three loops: a rank that reads prompts, one that goes on with them, and one that does both.
 
 All have their jobs from the beginning, as if a router told them each at its time: request i is read
-by prefill rank i mod P, and goes on at decode rank (i div P) mod D. It looks at nothing else.
+by prefill unit i mod P, and goes on at decode unit (i div P) mod D. It looks at nothing else. A
+unit is a rank, or several that cut the model (unit.py) and go through these loops in step.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from minitrain.errors import InputError
 from minitrain.inference.disaggregated.adoption import Handover, adopt
 from minitrain.inference.disaggregated.inbox import Inbox, Piece
 from minitrain.inference.disaggregated.sending import Kind, Outgoing
+from minitrain.inference.disaggregated.unit import Unit
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.measure.traffic import Interval
@@ -31,7 +33,7 @@ class Job:
     at: float
     prompt: tuple[int, ...]
     parameters: SamplingParameters
-    target: int = 0  # where it goes on, of the ranks that decode
+    target: int = 0  # where it goes on, of the units that decode
 
 
 @dataclass
@@ -48,8 +50,9 @@ class Record:
 class Stage:
     """An engine on a rank, whose clock shows 0 when all ranks are there."""
 
-    def __init__(self, group: Group, engine: Engine) -> None:
-        self.group, self.engine, self.start = group, engine, common_start(group)
+    def __init__(self, group: Group, unit: Unit, engine: Engine) -> None:
+        self.group, self.unit, self.engine = group, unit, engine
+        self.start = common_start(group)
         self.record = Record()
         engine.clock = self.now
 
@@ -76,7 +79,9 @@ class Stage:
         """Whose time has come; where there is nothing else to do, waits for the next."""
         if not self.engine.busy and jobs:
             self.sleep_until(jobs[0].at)
-        while jobs and jobs[0].at <= self.now():
+        now = self.now()
+        (due,) = self.unit.least([sum(job.at <= now for job in jobs)])
+        for _ in range(due):
             job = jobs.popleft()
             self.engine.add(job.prompt, job.parameters, id=str(job.number))
 

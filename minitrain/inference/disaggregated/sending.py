@@ -63,7 +63,8 @@ class Outgoing:
             self.under_way.popleft().wait()
 
     def _pages(self, kind: Kind, request: Request, stop: int, token: int) -> None:
-        first, self.sent[request.id] = self.sent.get(request.id, 0), stop
+        first = max(self.sent.get(request.id, 0), request.table.gone)  # nobody will read the gone
+        self.sent[request.id] = stop = max(first, stop)
         self._header(int(request.id), kind, first, stop - first, token)
         if stop > first:
             pages = take(self.engine.runner.cache, request.table.blocks[first:stop])

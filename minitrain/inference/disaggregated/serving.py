@@ -1,6 +1,7 @@
 """Asks in, answers out: on ranks that prefill and ranks that decode, or on ranks that do both.
 
     apart = serve_apart(model, asks, prefill_ranks=1, decode_ranks=1)
+    cut = serve_apart(model, asks, prefill_ranks=2, decode_ranks=2, tensor_ranks=2)
     both = serve_together(model, asks, ranks=2, chunk=64)
     summary(apart.told, target).goodput, summary(both.told, target).goodput
 
@@ -13,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, divide
 from minitrain.inference.disaggregated.emulated import Emulation, PacedRunner
 from minitrain.inference.disaggregated.inbox import Wire, open_inbox
 from minitrain.inference.disaggregated.pages import page_bytes
 from minitrain.inference.disaggregated.roles import Job, Record, Stage, decode, prefill, together
 from minitrain.inference.disaggregated.sending import Outgoing
+from minitrain.inference.disaggregated.unit import AgreedInbox, Unit
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.engine.request import Times
 from minitrain.inference.load.goodput import Told
@@ -69,18 +71,24 @@ def serve_apart(
     sampling: SamplingParameters = GREEDY,
     emulation: Emulation | None = None,
     timeout: float = 300.0,
+    tensor_ranks: int = 1,
 ) -> Served:
-    """`sampling` for all, but for `max_new_tokens`; request i draws by seed + i."""
+    """`sampling` for all, but for `max_new_tokens`; request i draws by seed + i. Of each half's
+    ranks, `tensor_ranks` at a time cut the model among themselves."""
     for what, count in (("prefill_ranks", prefill_ranks), ("decode_ranks", decode_ranks)):
         if count < 1:
             raise InputError(
                 f"{what} is {count}: each half needs a rank of its own, give 1 or more"
             )
-    jobs = jobs_of(asks, sampling, prefill_ranks, decode_ranks)
-    args = (model, jobs, prefill_ranks, pool, emulation)
+    readers = units_in("prefill ranks", prefill_ranks, tensor_ranks, emulation)
+    jobs = jobs_of(
+        asks, sampling, readers, units_in("decode ranks", decode_ranks, tensor_ranks, emulation)
+    )
+    args = (model, jobs, readers, pool, emulation, tensor_ranks)
     ranks = prefill_ranks + decode_ranks
     fabric = fabric_of(model, pool, emulation)
-    return served(jobs, launch(rank_apart, *args, ranks=ranks, fabric=fabric, timeout=timeout))
+    records = launch(rank_apart, *args, ranks=ranks, fabric=fabric, timeout=timeout)
+    return served(jobs, records, tensor_ranks)
 
 
 def serve_together(
@@ -92,12 +100,26 @@ def serve_together(
     sampling: SamplingParameters = GREEDY,
     emulation: Emulation | None = None,
     timeout: float = 300.0,
+    tensor_ranks: int = 1,
 ) -> Served:
-    """The same on as many ranks, each with whole requests; steps of `chunk` tokens at most."""
-    jobs = jobs_of(asks, sampling, ranks, 1)
-    args = (model, jobs, replace(pool, budget=chunk), emulation)
+    """The same on as many ranks, each (or each `tensor_ranks` of them) with whole requests; steps
+    of `chunk` tokens at most."""
+    jobs = jobs_of(asks, sampling, units_in("ranks", ranks, tensor_ranks, emulation), 1)
+    args = (model, jobs, replace(pool, budget=chunk), emulation, tensor_ranks)
     fabric = fabric_of(model, pool, emulation)
-    return served(jobs, launch(rank_together, *args, ranks=ranks, fabric=fabric, timeout=timeout))
+    records = launch(rank_together, *args, ranks=ranks, fabric=fabric, timeout=timeout)
+    return served(jobs, records, tensor_ranks)
+
+
+def units_in(what: str, ranks: int, tensor_ranks: int, emulation: Emulation | None) -> int:
+    if tensor_ranks < 1:
+        raise InputError(f"tensor_ranks is {tensor_ranks}: give 1 (the whole model) or more")
+    if tensor_ranks > 1 and emulation is not None:
+        raise InputError(
+            "an emulated step takes the time of one device with the whole model: give "
+            "tensor_ranks=1, or no emulation"
+        )
+    return divide(what, ranks, tensor_ranks, "tensor_ranks")
 
 
 def jobs_of(
@@ -127,20 +149,25 @@ def rank_apart(
     group: Group,
     model: Transformer,
     jobs: Sequence[Job],
-    prefill_ranks: int,
+    readers: int,
     pool: Pool,
     emulation: Emulation | None,
+    tensor_ranks: int,
 ) -> Record:
-    stage = Stage(group, engine_of(group, model, pool, emulation))
-    own = group.rank - prefill_ranks
+    """The first `readers` units prefill."""
+    unit = Unit.of(group, tensor_ranks)
+    stage = Stage(group, unit, engine_of(group, unit, model, pool, emulation))
+    own = unit.number - readers
     if own < 0:
-        targets = range(prefill_ranks, group.size)
+        targets = [unit.peer(other) for other in range(readers, group.size // tensor_ranks)]
         outgoing = [Outgoing(group, stage.engine, target) for target in targets]
-        return prefill(stage, jobs[group.rank :: prefill_ranks], outgoing)
+        return prefill(stage, jobs[unit.number :: readers], outgoing)
     mine = [job for job in jobs if job.target == own]
     draws = {job.number: not job.parameters.greedy for job in jobs}
-    wires = [Wire(group, stage.engine.runner.cache, rank, draws) for rank in range(prefill_ranks)]
-    return decode(stage, mine, open_inbox(group, wires), prefill_ranks)
+    sources = [unit.peer(reader) for reader in range(readers)]
+    wires = [Wire(group, stage.engine.runner.cache, source, draws) for source in sources]
+    inbox = AgreedInbox(open_inbox(group, wires), sources, unit)
+    return decode(stage, mine, inbox, readers)
 
 
 def rank_together(
@@ -149,24 +176,30 @@ def rank_together(
     jobs: Sequence[Job],
     pool: Pool,
     emulation: Emulation | None,
+    tensor_ranks: int,
 ) -> Record:
-    return together(
-        Stage(group, engine_of(group, model, pool, emulation)), jobs[group.rank :: group.size]
-    )
+    unit = Unit.of(group, tensor_ranks)
+    stage = Stage(group, unit, engine_of(group, unit, model, pool, emulation))
+    return together(stage, jobs[unit.number :: group.size // tensor_ranks])
 
 
-def engine_of(group: Group, model: Transformer, pool: Pool, emulation: Emulation | None) -> Engine:
-    engine = Engine(model, pool.num_blocks, pool.block_size, pool.budget, pool.max_running)
+def engine_of(
+    group: Group, unit: Unit, model: Transformer, pool: Pool, emulation: Emulation | None
+) -> Engine:
+    sizes = pool.num_blocks, pool.block_size, pool.budget, pool.max_running
+    engine = Engine(unit.cut(model), *sizes, group=unit.group)
     if emulation is not None:
         engine.runner = PacedRunner(engine.runner, emulation, group.clock)
     return engine
 
 
-def served(jobs: Sequence[Job], records: Sequence[Record]) -> Served:
-    """All ranks' records as one; of a request the first token's rank comes before the others'."""
+def served(jobs: Sequence[Job], records: Sequence[Record], tensor_ranks: int) -> Served:
+    """All ranks' records as one; of a request the first token's unit comes before the others'. All
+    ranks of a unit are told the same: its first one's times count."""
     answers, told = [], []
+    firsts = records[::tensor_ranks]
     for job in sorted(jobs, key=lambda job: job.number):
-        own = [record for record in records if job.number in record.tokens]
+        own = [record for record in firsts if job.number in record.tokens]
         tokens = [token for record in own for token in record.tokens[job.number]]
         at = [time for record in own for time in record.times[job.number]]
         answers.append(tokens)

@@ -1,14 +1,16 @@
 """What requests are told: tokens drawn from a step's logits, drafts verified, ends found.
 
-A request with k drafts has logits at k + 1 places. Its token is drawn at the first; if that is the
-first draft, the logits at the second place are those of the text as it now stands, and so on:
+A request whose draft has n tokens has logits at n + 1 places. Its token is drawn at the first; if
+that is a draft, the logits at that one's place are those of the text as it now stands, and so on:
 
-    drafts    was    a    big            drawn    was    a    little        2 right, 3 told
+    drafts    was    a    big            drawn    was    a    little        2 kept, 3 told
     logits after  there  was   a   big            =      =      ≠
 
 Each token is drawn from the model's own distribution, by the request's own generator, so whoever
-guesses and however badly: the answer is, token for token, the one without guesses.
-(Leviathan et al., arXiv 2211.17192, accept more of a guess that comes with its probabilities.)
+guesses and however badly: the answer is, token for token, the one without guesses. Of a tree's
+rivals the one is kept that was drawn. A draft that comes with the probabilities that it was drawn
+from is judged by them instead (speculation/verification.py): more of it is kept, the distribution
+is the same, the text is another.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from torch import Tensor
 
 from minitrain.inference.engine.request import Request, Times
 from minitrain.inference.engine.scheduler import Work
-from minitrain.inference.sampler import Drawn, sample
+from minitrain.inference.sampler import Drawn, sample, with_log_probabilities
+from minitrain.inference.speculation.chance import Chance
+from minitrain.inference.speculation.judging import Case, judge
+from minitrain.inference.speculation.proposer import ROOT
+from minitrain.inference.speculation.tree import children
 
 
 @dataclass(frozen=True)
@@ -56,33 +62,69 @@ class Answer:
         self.finish_reason, self.times = output.finish_reason, output.times
 
 
-def draw_answers(
-    sampled: Sequence[Work], logits: Tensor, now: float
-) -> tuple[list[Output], dict[str, int]]:
-    """logits (M, V), `samples` rows for each -> outputs, and by id how many drafts were right.
+Kept = dict[str, list[int]]  # by request: the nodes of its draft that were, in order
+
+
+def draw_answers(sampled: Sequence[Work], logits: Tensor, now: float) -> tuple[list[Output], Kept]:
+    """logits (M, V), `samples` rows for each -> outputs, and what was kept of the drafts.
 
     The tokens are appended to their requests; who has ended is for the caller to finish.
     """
-    outputs: list[Output] = []
-    right = {work.request.id: 0 for work in sampled}
-    going_on, row = [], 0
+    picked: list[tuple[Work, int]] = []  # and the first of its rows
+    drawn, row = [], 0
     for work in sampled:
-        going_on.append((work.request, row))
+        (picked if work.draft.probabilities is None else drawn).append((work, row))
         row += work.samples
+    outputs, kept = _draw_along(picked, logits, now)
+    more, kept_of_drawn = _judge(drawn, logits, now) if drawn else ([], {})
+    return outputs + more, kept | kept_of_drawn
+
+
+def _draw_along(
+    picked: Sequence[tuple[Work, int]], logits: Tensor, now: float
+) -> tuple[list[Output], Kept]:
+    """All requests' next tokens at once, then those whose token was a draft draw again there."""
+    outputs: list[Output] = []
+    kept: Kept = {work.request.id: [] for work, _ in picked}
+    under = {w.request.id: children(w.draft.tokens, w.draft.parents) for w, _ in picked}
+    going_on = [(work.request, first, ROOT) for work, first in picked]
     while going_on:
-        requests = [request for request, _ in going_on]
-        rows = [row for _, row in going_on]
+        requests = [request for request, _, _ in going_on]
+        rows = [first + 1 + node for _, first, node in going_on]
         drawn = sample(logits if len(rows) == len(logits) else logits[rows], requests)
         told = [tell(request, one, now) for request, one in zip(requests, drawn)]
         outputs += told
         following = []
-        for (request, row), output in zip(going_on, told):
-            drafts, known = request.drafts, right[request.id]
-            if output.finish_reason is None and drafts[known : known + 1] == [output.drawn.token]:
-                right[request.id] += 1
-                following.append((request, row + 1))
+        for (request, first, node), output in zip(going_on, told):
+            if output.finish_reason is None:
+                child = under[request.id].get((node, output.drawn.token))
+                if child is not None:
+                    kept[request.id].append(child)
+                    following.append((request, first, child))
         going_on = following
-    return outputs, right
+    return outputs, kept
+
+
+def _judge(
+    drawn: Sequence[tuple[Work, int]], logits: Tensor, now: float
+) -> tuple[list[Output], Kept]:
+    """Chains that were drawn, by exact rejection sampling."""
+    outputs: list[Output] = []
+    kept: Kept = {}
+    cases = [
+        Case(w.request, w.draft, logits[row : row + w.samples], Chance(w.request.generator))
+        for w, row in drawn
+    ]
+    for (work, row), verdict in zip(drawn, judge(cases)):
+        request, path = work.request, kept.setdefault(work.request.id, [])
+        wanted = request.parameters.log_probabilities
+        for place, token in enumerate(verdict.tokens):
+            one = with_log_probabilities(token, logits[row + place], wanted)
+            outputs.append(tell(request, one, now))
+            if outputs[-1].finish_reason is not None:
+                break
+            path += verdict.path[place : place + 1]
+    return outputs, kept
 
 
 def tell(request: Request, drawn: Drawn, now: float) -> Output:

@@ -18,15 +18,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from torch import Tensor
+
 from minitrain.errors import InputError
 from minitrain.inference.cache.blocks import BlockManager
-from minitrain.inference.engine.answer import Answer, Output, draw_answers
+from minitrain.inference.engine.answer import Answer, Kept, Output, draw_answers
 from minitrain.inference.engine.metrics import StepMetrics
 from minitrain.inference.engine.prompt import as_tokens, check_readable
 from minitrain.inference.engine.request import Request, Times
-from minitrain.inference.engine.runner import Adapters, Runner
+from minitrain.inference.engine.runner import Adapters, Pass, Runner
 from minitrain.inference.engine.scheduler import Plan, Scheduler
 from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.speculation.proposer import Draft, check_drafts
 from minitrain.inference.streaming import Decode, TextStream
 from minitrain.model.transformer import Transformer
 from minitrain.ranks.group import Group
@@ -36,11 +39,18 @@ STEPS_KEPT = 10_000  # the newest steps' metrics
 
 
 class Proposer(Protocol):
-    """Who guesses tokens ahead (speculative decoding): all guesses are verified in one pass."""
+    """Who guesses tokens ahead (speculative decoding): all guesses are verified in one pass.
 
-    def propose(self, requests: Sequence[Request], most: Sequence[int]) -> Sequence[Sequence[int]]:
-        """For each, up to so many tokens that may follow `request.tokens`; none is a fine guess
-        too. All are asked at once, so that a draft model reads its weights once."""
+    `speculation.serving.EngineDrafts` makes one of any draft that the package has."""
+
+    def propose(self, requests: Sequence[Request], most: Sequence[int]) -> Sequence[Draft]:
+        """For each, a chain or a tree of up to so many tokens that may follow `request.tokens`;
+        none is a fine guess too. All are asked at once, so that a draft model reads its weights
+        once."""
+
+    def read(self, request: Request, start: int, hidden: Tensor) -> None:
+        """The model has read `request.tokens` from `start` on, and these are the vectors (n, D)
+        that its head was given at them."""
 
     def forget(self, id: str) -> None:
         """The request has ended."""
@@ -68,7 +78,7 @@ class Engine:
     ) -> None:
         self.config = model.config
         self.runner = Runner(model, num_blocks, block_size, adapters, group)
-        blocks = BlockManager(num_blocks, block_size, share_prefixes)
+        blocks = BlockManager(num_blocks, block_size, share_prefixes, model.config.window)
         fit = None if adapters is None else adapters.fits
         self.scheduler = Scheduler(blocks, budget, max_running, fit)
         self.adapters = adapters
@@ -129,11 +139,10 @@ class Engine:
         for work in plan.work:
             if work.request.times.started is None:
                 work.request.times.started = began
-        sampled, logits = self.runner.run(plan)
-        outputs, right = draw_answers(sampled, logits, self.clock())
-        for work in plan.work:
-            self.scheduler.computed(work, right.get(work.request.id, 0))
-        self._measure(plan, len(outputs), began)
+        read = self.runner.run(plan)
+        outputs, kept = draw_answers(read.sampled, read.logits, self.clock())
+        self._settle(plan, read, kept)
+        self._measure(plan, len(outputs), sum(map(len, kept.values())), began)
         for output in outputs:
             if output.finish_reason is not None:
                 self._end(self.requests[output.id], output.finish_reason)
@@ -218,8 +227,22 @@ class Engine:
         asked = {request: most for request, most in asked.items() if most > 0}
         if asked:
             found = proposer.propose(list(asked), list(asked.values()))
-            for (request, most), drafts in zip(asked.items(), found):
-                request.drafts = list(drafts)[:most]
+            check_drafts(found, list(asked.values()), self.config.vocab_size)
+            for request, draft in zip(asked, found):
+                request.draft = draft
+
+    def _settle(self, plan: Plan, read: Pass, kept: Kept) -> None:
+        """The cache and the accounts hold what was read of each text, and what was kept of its
+        draft: a tree's way is moved together, as if it had been a chain."""
+        for work in plan.work:
+            request, path = work.request, kept.get(work.request.id, [])
+            known = work.count - len(work.draft)
+            places = [*range(known), *(known + node for node in path)]
+            self.runner.cache.keep(request.table.blocks, work.start, places)
+            if self.proposer is not None:
+                hidden = read.hidden[read.rows[request.id]][places]
+                self.proposer.read(request, work.start, hidden)
+            self.scheduler.computed(work, len(path))
 
     def _end(self, request: Request, reason: str) -> None:
         request.times.ended = self.clock()
@@ -228,19 +251,23 @@ class Engine:
             self.proposer.forget(request.id)
         del self.requests[request.id]
 
-    def _measure(self, plan: Plan, sampled: int, began: float) -> None:
+    def _measure(self, plan: Plan, sampled: int, kept: int, began: float) -> None:
         blocks, running = self.scheduler.blocks, self.scheduler.running
-        places = sum(len(request.table.blocks) for request in running) * blocks.block_size
+        tables, size = [request.table for request in running], blocks.block_size
+        held = sum(one.num_computed_tokens - one.table.gone * size for one in running)
         self.steps.append(
             StepMetrics(
                 seconds=self.clock() - began,
                 requests=len(plan.work),
                 tokens=plan.num_tokens,
                 sampled=sampled,
+                drafted=sum(len(work.draft) for work in plan.work),
+                kept=kept,
                 waiting=len(self.scheduler.waiting),
                 preemptions=len(plan.preempted),
                 blocks_used=blocks.used,
-                empty_places=places - sum(request.num_computed_tokens for request in running),
+                bytes_used=blocks.used * self.runner.cache.page_bytes,
+                empty_places=sum(table.held for table in tables) * size - held,
                 hit_rate=blocks.hit / max(1, blocks.queried),
             )
         )

@@ -16,9 +16,12 @@ class StepMetrics:
     requests: int  # in the step's batch
     tokens: int  # computed
     sampled: int  # told
+    drafted: int  # of the tokens computed, guesses
+    kept: int  # and of those, told
     waiting: int
     preemptions: int
     blocks_used: int
+    bytes_used: int  # of keys and values in them, on this rank
     empty_places: int  # in used blocks
     hit_rate: float  # of all tokens admitted so far, found in the prefix cache
 

@@ -10,6 +10,7 @@ import torch
 
 from minitrain.inference.cache.blocks import Table
 from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.speculation.proposer import Draft
 from minitrain.inference.streaming import TextStream
 
 
@@ -49,7 +50,7 @@ class Times:
 
 @dataclass(eq=False)
 class Request:
-    """`tokens` are the prompt's and the answer's; `drafts` are guesses that stand after them.
+    """`tokens` are the prompt's and the answer's; `draft` is guesses that stand after them.
 
     All that a scheduler needs is the distance between `num_computed_tokens` and `num_tokens`: it
     is large for a new prompt, 1 for an answer that goes on, all again after a preemption.
@@ -62,7 +63,7 @@ class Request:
     adapter: str | None = None
     adapter_key: Hashable = None  # that its prefixes are found by, the adapter's name unless given
     tokens: list[int] = field(init=False)
-    drafts: list[int] = field(default_factory=list)
+    draft: Draft = field(default_factory=Draft)
     table: Table = field(default_factory=Table)
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # found, not computed, when it was last admitted
@@ -88,8 +89,8 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Of all that is to be computed, drafts among them."""
-        return len(self.tokens) + len(self.drafts)
+        """Of all that is to be computed, the draft's among them."""
+        return len(self.tokens) + len(self.draft)
 
     @property
     def most_tokens(self) -> int:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.inference.cache.paged import PagedCache, Part, batching_order
+from minitrain.inference.cache.paged import PagedCache
+from minitrain.inference.cache.spans import Part, batching_order
 from minitrain.inference.engine.scheduler import Plan, Work
 from minitrain.inference.forward import forward_new
+from minitrain.inference.speculation.tree import after, ancestors, depths
 from minitrain.model.transformer import Transformer
 from minitrain.ranks.group import Group
 
@@ -26,6 +28,16 @@ class Adapters(Protocol):
     def fits(self, names: Collection[str]) -> bool: ...
 
     def rows(self, names: Sequence[str | None]) -> AbstractContextManager[None]: ...
+
+
+class Pass(NamedTuple):
+    """`logits` (M, V) have `samples` rows for each of `sampled`; of `hidden` (N, D), which the head
+    is given, `rows` are each request's, by id."""
+
+    sampled: list[Work]
+    logits: Tensor
+    hidden: Tensor
+    rows: dict[str, slice]
 
 
 class Runner:
@@ -48,12 +60,8 @@ class Runner:
         self.cache = PagedCache.of(model, num_blocks, block_size, ranks)
 
     @torch.no_grad()
-    def run(self, plan: Plan) -> tuple[list[Work], Tensor]:
-        """-> the work that is sampled from, and its logits (M, V), `samples` rows for each."""
-        parts = {
-            work.request.id: Part(work.request.table.blocks, work.start, work.count)
-            for work in plan.work
-        }
+    def run(self, plan: Plan) -> Pass:
+        parts = {work.request.id: part_of(work, self.cache.keys.device) for work in plan.work}
         ordered = sorted(plan.work, key=lambda work: batching_order(parts[work.request.id]))
         self.cache.copy(plan.copies)
         reader = self.cache.reader([parts[work.request.id] for work in ordered])
@@ -62,15 +70,16 @@ class Runner:
         adapters = [work.request.adapter for work in ordered for _ in range(work.count)]
         with self._rows(adapters):
             hidden = forward_new(self.model, tokens[:, None], reader)  # (N, 1, D)
-        sampled, rows, row = [], [], 0
+        sampled, rows, row, where = [], [], 0, {}
         for work in ordered:
+            where[work.request.id] = slice(row, row + work.count)
             row += work.count
             if work.samples:
                 sampled.append(work)
                 rows += range(row - work.samples, row)
         with self._rows([adapters[row] for row in rows]):
             logits = self.model.head(hidden[rows])[:, 0]  # (M, V), or (M, V/N) of a group
-        return sampled, self._of_all_ranks(logits)
+        return Pass(sampled, self._of_all_ranks(logits), hidden[:, 0], where)
 
     def _of_all_ranks(self, logits: Tensor) -> Tensor:
         """logits (M, V/N) -> (M, V), without the columns that fill the last rank up."""
@@ -83,3 +92,13 @@ class Runner:
 
     def _rows(self, names: Sequence[str | None]) -> AbstractContextManager[None]:
         return nullcontext() if self.adapters is None else self.adapters.rows(names)
+
+
+def part_of(work: Work, device: torch.device) -> Part:
+    """Its new tokens as attention takes them: a tree's with what each one sees."""
+    blocks, draft = work.request.table.blocks, work.draft
+    if draft.is_chain:
+        return Part(blocks, work.start, work.count)
+    parents = after(work.count - len(draft), draft.parents)
+    positions = [work.start + depth - 1 for depth in depths(parents)]
+    return Part(blocks, work.start, work.count, positions, ancestors(parents).to(device))

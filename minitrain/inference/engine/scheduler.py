@@ -4,7 +4,8 @@
 
 There is no prefill phase and no decode phase. A prompt has many new tokens, and gets what is left
 of the budget: that is chunked prefill. An answer has one. A known prefix counts as computed. A
-request that lost its blocks has all its tokens to compute again. Drafts are tokens too.
+request that lost its blocks has all its tokens to compute again. Drafts are tokens too: a tree's
+nodes stand one after the other, and what is kept of them is moved together (engine.py).
 
     budget 8    step 1   A A A A A A A A      A's prompt has 10 tokens
                 step 2   A A B B B B B B      B arrives, with 9
@@ -26,11 +27,12 @@ from dataclasses import dataclass, field
 from minitrain.errors import InputError
 from minitrain.inference.cache.blocks import BlockManager, Copies
 from minitrain.inference.engine.request import Request, Status
+from minitrain.inference.speculation.proposer import Draft
 
 
 @dataclass(frozen=True)
 class Work:
-    """A request's `tokens` from position `start` on, drafts at their end.
+    """A request's `tokens` from place `start` on, those of its `draft` at their end.
 
     `samples`: at how many of the last ones the next token is wanted; where the text ends, 1 and
     1 for each draft, and 0 in the middle of a prompt.
@@ -40,13 +42,14 @@ class Work:
     start: int
     tokens: list[int]
     samples: int
+    draft: Draft
 
     @classmethod
     def of(cls, request: Request, start: int, count: int) -> Work:
         known = request.tokens[start : start + count]
-        tokens = known + request.drafts[: count - len(known)]
+        draft = request.draft.first(count - len(known))
         at_end = start + count == request.num_tokens
-        return cls(request, start, tokens, 1 + len(request.drafts) if at_end else 0)
+        return cls(request, start, [*known, *draft.tokens], 1 + len(draft) if at_end else 0, draft)
 
     @property
     def count(self) -> int:
@@ -107,12 +110,13 @@ class Scheduler:
         index = 0
         while index < len(self.running):
             request = self.running[index]
-            start = request.num_computed_tokens
-            count = min(request.num_tokens - start, self.budget - plan.num_tokens)
-            request.drafts = request.drafts[: max(0, start + count - len(request.tokens))]
+            start, left = request.num_computed_tokens, self.budget - plan.num_tokens
+            known, behind = len(request.tokens) - start, len(self.running) - index - 1
+            request.draft = request.draft.first(max(0, left - known - behind))
+            count = min(request.num_tokens - start, left)
             copies = self.blocks.grow(request.table, start, start + count)
-            if copies is None and request.drafts:
-                request.drafts = []  # a guess is not worth anybody's blocks
+            if copies is None and len(request.draft):
+                request.draft = Draft()  # a guess is worth nobody's blocks, nor their turn
                 continue
             if copies is None:
                 plan.preempted.append(self._preempt())
@@ -127,7 +131,7 @@ class Scheduler:
         request = self.running.pop()
         self.blocks.release(request.table)
         request.status, request.num_computed_tokens = Status.WAITING, 0
-        request.drafts, request.num_preemptions = [], request.num_preemptions + 1
+        request.draft, request.num_preemptions = Draft(), request.num_preemptions + 1
         self.waiting.appendleft(request)
         return request
 
@@ -152,32 +156,34 @@ class Scheduler:
         names = {one.adapter for one in (*self.running, request)} - {None}
         return self.adapters_fit is None or self.adapters_fit(names)
 
-    def computed(self, work: Work, right: int = 0) -> None:
+    def computed(self, work: Work, kept: int = 0) -> None:
         """After a step, when the request's answer has grown by what was drawn.
 
-        Of its drafts, the first `right` were what was drawn. What the others left in the cache is
-        not counted, and written over.
+        `kept` of its draft's tokens were, and stand behind the text's last one by now. What the
+        others left in the cache is not counted, and written over.
         """
         request = work.request
-        refused = len(request.drafts) - right if work.samples else 0
-        request.num_computed_tokens = work.start + work.count - refused
-        request.drafts = []
+        request.num_computed_tokens = work.start + work.count - len(work.draft) + kept
+        request.draft = Draft()
         self.blocks.truncate(request.table, request.num_computed_tokens)
         self.blocks.commit(
             request.table, request.tokens, request.adapter_key, request.num_computed_tokens
         )
+        self.blocks.slide(request.table, request.num_computed_tokens)
 
     def fork(self, parent: Request, child: Request) -> None:
         """`child`, whose tokens are the parent's first ones, goes on from them in the same blocks.
 
-        Where the batch is full, or the parent has no blocks, it waits like any other.
+        Where the batch is full, or the parent has not the blocks, it waits like any other.
         """
         self._check(child)
         computed = min(parent.num_computed_tokens, len(child.tokens) - 1)
-        if computed == 0 or len(self.running) == self.max_running:
+        full = len(self.running) == self.max_running
+        table = None if full or computed == 0 else self.blocks.fork(parent.table, computed)
+        if table is None:
             self.waiting.append(child)
             return
-        child.table = self.blocks.fork(parent.table, computed)
+        child.table = table
         child.num_computed_tokens = child.num_cached_tokens = computed
         child.status = Status.RUNNING
         self.running.append(child)
@@ -185,12 +191,14 @@ class Scheduler:
     def has_room(self, num_tokens: int) -> bool:
         """For a request of so many tokens, at once: nobody waits, and blocks are free."""
         full = len(self.running) == self.max_running or self.waiting
-        return not full and self.blocks.blocks_for(num_tokens) <= len(self.blocks.free)
+        needed = self.blocks.blocks_for(num_tokens) - self.blocks.out_of_window(num_tokens - 1)
+        return not full and needed <= len(self.blocks.free)
 
     def adopt(self, request: Request, computed: int) -> int:
         """`request`, which waits, goes on after its first `computed` tokens, whose keys and values
         were made elsewhere. -> how many of them are known here; the others' are to be written."""
-        table, known = self.blocks.admit(request.tokens, request.adapter_key, computed)
+        key = request.adapter_key
+        table, known = self.blocks.admit(request.tokens, key, computed, elsewhere=computed)
         self.waiting.remove(request)
         request.table, request.status = table, Status.RUNNING
         request.num_computed_tokens = request.num_cached_tokens = computed
@@ -207,7 +215,7 @@ class Scheduler:
         request.status, request.finish_reason = Status.FINISHED, reason
 
     def _check(self, request: Request) -> None:
-        needed = self.blocks.blocks_for(request.most_tokens)
+        needed = self.blocks.most_blocks(request.most_tokens, self.budget)
         if needed > self.blocks.num_blocks:
             raise InputError(
                 f"a prompt of {len(request.prompt)} tokens and an answer of up to "

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.inference.cache.paged import PagedCache, Part, batching_order
+from minitrain.inference.cache.paged import PagedCache
+from minitrain.inference.cache.spans import Part, batching_order
 from minitrain.inference.forward import forward_new
 from minitrain.inference.plain.blocks import BlockManager, Copies
 from minitrain.model.transformer import Transformer

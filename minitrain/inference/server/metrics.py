@@ -26,12 +26,16 @@ class Metrics:
         self.waiting = self._of(Gauge, "num_requests_waiting", "requests without blocks")
         self.usage = self._of(Gauge, "kv_cache_usage_perc", "blocks in use, of all; 1 is full")
         self.blocks_used = self._of(Gauge, "kv_cache_blocks_used", "blocks that requests hold")
+        self.bytes_used = self._of(Gauge, "kv_cache_bytes_used", "of keys and values in them")
+        self.left = self._of(Counter, "kv_cache_blocks_left_window", "given back out of a window")
         self.blocks = self._of(Gauge, "kv_cache_blocks", "blocks in the pool")
         self.preemptions = self._of(Counter, "num_preemptions", "requests that lost their blocks")
         self.queried = self._of(Counter, "prefix_cache_queries", "tokens looked up")
         self.hit = self._of(Counter, "prefix_cache_hits", "tokens found")
         self.prompt_tokens = self._of(Counter, "prompt_tokens", "tokens of prompts taken in")
         self.generated = self._of(Counter, "generation_tokens", "tokens told")
+        self.drafted = self._of(Counter, "spec_decode_num_draft_tokens", "tokens guessed ahead")
+        self.kept = self._of(Counter, "spec_decode_num_accepted_tokens", "guesses that were told")
         self.ended = self._of(Counter, "request_success", "requests ended", ["finished_reason"])
         self.first = self._seconds("time_to_first_token_seconds")
         self.between = self._seconds("inter_token_latency_seconds")
@@ -40,7 +44,7 @@ class Metrics:
         self.step = self._seconds("engine_step_seconds")
         for reason in REASONS:
             self.ended.labels(reason)  # there from the beginning, with 0
-        self.seen_queried = self.seen_hit = 0
+        self.seen_queried = self.seen_hit = self.seen_left = 0
 
     def count_step(self, engine: Engine, outputs: Sequence[Output]) -> None:
         """After each step; `outputs` are what it told."""
@@ -48,10 +52,13 @@ class Metrics:
         self.step.observe(step.seconds)
         self.preemptions.inc(step.preemptions)
         self.generated.inc(sum(output.drawn is not None for output in outputs))
+        self.drafted.inc(step.drafted)
+        self.kept.inc(step.kept)
         blocks = engine.scheduler.blocks
         self.queried.inc(blocks.queried - self.seen_queried)
         self.hit.inc(blocks.hit - self.seen_hit)
-        self.seen_queried, self.seen_hit = blocks.queried, blocks.hit
+        self.left.inc(blocks.left - self.seen_left)
+        self.seen_queried, self.seen_hit, self.seen_left = blocks.queried, blocks.hit, blocks.left
         for output in outputs:
             if output.finish_reason is not None:
                 self.ended.labels(output.finish_reason).inc()
@@ -65,6 +72,7 @@ class Metrics:
         self.waiting.set(len(engine.scheduler.waiting))
         self.blocks.set(blocks.num_blocks)
         self.blocks_used.set(blocks.used)
+        self.bytes_used.set(blocks.used * engine.runner.cache.page_bytes)
         self.usage.set(blocks.used / blocks.num_blocks)
 
     def text(self) -> bytes:

@@ -65,9 +65,19 @@ class Draft:
     def chain(cls, tokens: Sequence[int], probabilities: Tensor | None = None) -> Draft:
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probabilities)
 
+    def __len__(self) -> int:
+        return len(self.tokens)
+
     @property
     def is_chain(self) -> bool:
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
+
+    def first(self, count: int) -> Draft:
+        """Its first `count` nodes: of a tree another one, as parents stand before children."""
+        if count >= len(self.tokens):
+            return self
+        p = None if self.probabilities is None else self.probabilities[:count]
+        return Draft(self.tokens[:count], self.parents[:count], p)
 
 
 class Proposer(Protocol):

@@ -42,12 +42,21 @@ def depths(parents: Sequence[int]) -> list[int]:
     return found
 
 
+def after(unread: int, parents: Sequence[int]) -> list[int]:
+    """The parents of a draft's nodes and of the tokens before it, which are a chain."""
+    return [*range(-1, unread - 1), *(unread + parent for parent in parents)]
+
+
+def children(tokens: Sequence[int], parents: Sequence[int]) -> dict[tuple[int, int], int]:
+    """(parent, token) -> node; of equal ones under one parent the last."""
+    return {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens))}
+
+
 def walk(tokens: Sequence[int], parents: Sequence[int], draws: Sequence[int]) -> list[int]:
     """The nodes that are kept, from the text on. draws (n + 1,): the target's own token after the
     text's last, then after each node; the new text is the kept tokens and the last one's draw."""
-    children = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens))}
-    path, at = [], ROOT
-    while (node := children.get((at, draws[at + 1]))) is not None:
+    under, path, at = children(tokens, parents), [], ROOT
+    while (node := under.get((at, draws[at + 1]))) is not None:
         path.append(node)
         at = node
     return path

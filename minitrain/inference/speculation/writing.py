@@ -28,7 +28,7 @@ from minitrain.inference.speculation.judging import Case, Verdict, judge
 from minitrain.inference.speculation.length import FixedLength, Length
 from minitrain.inference.speculation.proposer import ROOT, Draft, Proposer, check_drafts
 from minitrain.inference.speculation.request import Request
-from minitrain.inference.speculation.tree import ancestors, depths
+from minitrain.inference.speculation.tree import after, ancestors, depths
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
 
@@ -131,11 +131,6 @@ def _read(
     positions = starts + torch.tensor([depths(row) for row in parents]) - 1  # (B, T)
     seen = torch.stack([ancestors(row) for row in parents])  # (B, T, T)
     return read_on(target, tokens, cache, positions.to(tokens.device), seen.to(tokens.device))
-
-
-def after(unread: int, parents: Sequence[int]) -> list[int]:
-    """The parents of a draft's nodes and of the tokens before it, which are a chain."""
-    return [*range(-1, unread - 1), *(unread + parent for parent in parents)]
 
 
 def _check(

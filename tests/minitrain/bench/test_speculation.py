@@ -18,5 +18,6 @@ def test_speculation_small():
         *["minitrain"] * 6,
         "assistant_model",
         *["prompt_lookup_num_tokens"] * 2,
+        *["minitrain"] * 2,
     ]
     assert all("formula" in row.name for row in rows[:3])

@@ -88,6 +88,7 @@ class Eagle:
         self.cache = DenseCache(layer.config, rows, 2 * self.longest, *place)
         self.rows = Rows(rows)
         self.exact = [0] * rows  # tokens in each row whose hidden vectors are the target's
+        self.ends = [0] * rows  # where in their texts these end: a row may begin behind a prefix
         self.owner: list[Hashable] = [None] * rows
 
     def propose(self, requests: Sequence[Asked]) -> list[Draft]:
@@ -130,9 +131,10 @@ class Eagle:
         """Rolls all rows back to what is exact; a row begins anew where the hidden vectors that
         came do not follow on those that it has (another's row, a text that was preempted)."""
         for row, asked in zip(rows, requests):
-            follows = self.exact[row] == len(asked.tokens) - 1 - len(asked.hidden)
+            follows = self.ends[row] == len(asked.tokens) - 1 - len(asked.hidden)
             if self.owner[row] != asked.key or not follows:
                 self.owner[row], self.exact[row] = asked.key, 0
+            self.ends[row] = len(asked.tokens) - 1
         self.cache.truncate(self.exact)
 
     def _read(self, new: dict[int, tuple[list[int], Tensor]]) -> dict[int, Tensor]:

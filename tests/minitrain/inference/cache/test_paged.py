@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrain.inference.cache.dense import DenseCache, read_on
-from minitrain.inference.cache.paged import (
+from minitrain.inference.cache.paged import PagedCache
+from minitrain.inference.cache.spans import (
     Group,
-    PagedCache,
     Part,
     batching_order,
     paged_attention,
@@ -58,7 +58,7 @@ def test_pages_anywhere_read_as_one_text(lengths, count, size, span, window, see
     q = torch.randn(len(parts), 4, count, 8, dtype=DOUBLE)
     layer = cache.keys[1], cache.values[1]
     found = paged_attention(q, *layer, group)
-    torch.testing.assert_close(found, paged_attention_naive(q, *layer, group, window))
+    torch.testing.assert_close(found, paged_attention_naive(q, *layer, group))
     for row, (table, length) in enumerate(zip(tables, lengths)):
         k, v = (held[:, table].flatten(1, 2)[None, :, :length] for held in layer)
         distance = torch.arange(length - count, length)[:, None] - torch.arange(length)

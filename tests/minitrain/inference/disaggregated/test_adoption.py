@@ -170,6 +170,26 @@ def test_who_waits_comes_first(model):
     assert not adopt(second, handed(model))
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_of_a_window_only_what_is_read_goes_over(known):
+    """The prompt's first pages were given back before anything was sent. Where the second engine
+    knows the prefix already, it is shared; where not, nothing of this text is to be found."""
+    windowed = build(replace(CONFIG, window=5), dtype=torch.float64)
+    first, second = engine(windowed), engine(windowed)
+    if known:
+        second.generate([PROMPT[:9]], SamplingParameters(1))
+    id = first.add(PROMPT, GREEDY)
+    (output,) = first.step()
+    table = first.requests[id].table
+    assert table.gone == 1
+    pages = take(first.runner.cache, table.blocks[table.gone :])
+    given = Handover(7, tuple(PROMPT), GREEDY, [(table.gone, pages)], output.drawn.token)
+    assert goes_on(second, given) == alone(windowed, GREEDY)
+    assert second.scheduler.blocks.used == 0
+    again = second.generate([[*PROMPT, output.drawn.token]], SamplingParameters(11))[0]
+    assert again.tokens == alone(windowed, GREEDY)[1:]
+
+
 def test_pages_go_over_in_the_texts_order(model):
     one, two = engine(model).runner.cache, engine(model).runner.cache
     one.keys.normal_(), one.values.normal_()

@@ -14,6 +14,7 @@ from minitrain.inference.engine.engine import Engine
 from minitrain.inference.engine.metrics import latency
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.sampling import generate
+from minitrain.inference.speculation.proposer import Draft
 from minitrain.model.config import ModelConfig
 from minitrain.model.swap import swap_linears
 from minitrain.model.transformer import build
@@ -100,12 +101,17 @@ class Guessing:
         self.answers, self.right, self.chance = answers, right, random.Random(0)
 
     def propose(self, requests, most):
-        return [self.guess(request) for request in requests]
+        return [self.guess(request, min(4, count)) for request, count in zip(requests, most)]
 
-    def guess(self, request):
+    def guess(self, request, most):
         told = len(request.tokens) - len(request.prompt)
-        ahead = self.answers[request.prompt][told : told + 4]
-        return [t if self.chance.random() < self.right else (t + 1) % 61 for t in ahead]
+        ahead = self.answers[request.prompt][told : told + most]
+        return Draft.chain(
+            [t if self.chance.random() < self.right else (t + 1) % 61 for t in ahead]
+        )
+
+    def read(self, request, start, hidden):
+        assert hidden.shape[1] == 32 and len(hidden) > 0
 
     def forget(self, id):
         pass

@@ -10,6 +10,12 @@ import torch
 from minitrain.errors import InputError
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.speculation.drafts.eagle import Eagle, EagleLayer
+from minitrain.inference.speculation.drafts.lessons import own_text
+from minitrain.inference.speculation.drafts.medusa import Medusa, MedusaHeads
+from minitrain.inference.speculation.drafts.model import DraftModel
+from minitrain.inference.speculation.drafts.ngram import NGram
+from minitrain.inference.speculation.serving import EngineDrafts
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.parallel.tensor.layers import tensor_parallel
@@ -58,3 +64,35 @@ def test_two_ranks_tell_what_one_tells_with_half_the_keys_each():
 )
 def test_what_ranks_cannot_serve_is_named(config, sequence, message):
     assert all(message in said for said in launch(refused, config, sequence, ranks=2))
+
+
+DRAFTS = {
+    "n-grams": lambda whole: NGram(),
+    "a whole draft model": lambda whole: DraftModel(whole, rows=5),
+    "a tree of heads": lambda whole: Medusa(
+        MedusaHeads(whole, torch.arange(61)),
+        own_text(whole, [1], 4, 12, generator=torch.Generator().manual_seed(0)),
+        nodes=6,
+    ),
+    "a layer on hidden vectors": lambda whole: Eagle(EagleLayer(whole, torch.arange(61)), rows=5),
+}
+
+
+def speculated(group) -> dict[str, tuple[list[list[int]], int]]:
+    """Answers by draft, and how many guesses were kept: each rank has the whole draft."""
+    found = {}
+    for name, draft in DRAFTS.items():
+        served = engine(group)
+        served.proposer = EngineDrafts(draft(build(CONFIG, dtype=torch.float64)), 6)
+        answers = served.generate(prompts(6), SamplingParameters(10))
+        kept = sum(step.kept for step in served.steps)
+        found[name] = [answer.tokens for answer in answers], kept
+    return found
+
+
+def test_two_ranks_speculate_with_every_draft():
+    wanted = [answer.tokens for answer in engine().generate(prompts(6), SamplingParameters(10))]
+    one, other = launch(speculated, ranks=2)
+    assert one == other
+    assert all(told == wanted for told, _ in one.values())
+    assert one["a whole draft model"][1] > 20

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.inference.cache.blocks import BlockManager
+from minitrain.inference.cache.blocks import ROOT, BlockManager, Table
 from minitrain.inference.engine.request import Status
 from minitrain.inference.engine.scheduler import Scheduler, Work
+from minitrain.inference.speculation.proposer import Draft
 
 from .traffic import Server, make_request, random_case, told_alone
 
@@ -15,7 +16,8 @@ CASES = 3000
 def test_random_traffic_is_answered_as_if_each_request_were_alone():
     servers = [random_case(seed) for seed in range(CASES)]
     assert sum(server.preemptions for server in servers) > 1000
-    assert sum(server.scheduler.blocks.hit for server in servers) > 10000
+    assert sum(server.scheduler.blocks.hit for server in servers) > 8000
+    assert sum(server.scheduler.blocks.left for server in servers) > 5000
 
 
 class ShowsBug:
@@ -98,9 +100,41 @@ class ResumedIsTakenForAnswering(Scheduler):
         ]
 
 
+class GivenBackTooEarly(BlockManager):
+    """As if the next token were one further, so that its window's first block is gone."""
+
+    def out_of_window(self, num_tokens):
+        return super().out_of_window(num_tokens + 1)
+
+
+class GivenBackToOthers(BlockManager):
+    """What leaves one text's window is free, though another text reads it."""
+
+    def slide(self, table, num_tokens):
+        for block in table.blocks[table.gone : self.out_of_window(num_tokens)]:
+            self.blocks[block].ref_count = 1
+        super().slide(table, num_tokens)
+
+
+class NeverGivenBack(BlockManager):
+    def slide(self, table, num_tokens):
+        pass
+
+
+class ForkedBehindTheWindow(BlockManager):
+    def fork(self, table, num_tokens):
+        found = super().fork(table, num_tokens)
+        if found is not None:
+            return found
+        shared = table.blocks[: self.blocks_for(num_tokens)]
+        for block in shared[table.gone :]:
+            self._hold(block)
+        return Table(shared, 0, ROOT, min(table.gone, len(shared)), False)
+
+
 class RefusedDraftsCount(Scheduler):
-    def computed(self, work, right=0):
-        super().computed(work, len(work.request.drafts))
+    def computed(self, work, kept=0):
+        super().computed(work, len(work.draft))
 
 
 class OldestIsPreempted(Scheduler):
@@ -126,6 +160,10 @@ BUGS = {
     "no copy on write": ShowsBug(manager=WritesToShared),
     "half a block findable": ShowsBug(manager=PartialBlocksFindable),
     "blocks leak": ShowsBug(manager=NeverFreed),
+    "given back too early": ShowsBug(manager=GivenBackTooEarly),
+    "given back while others read": ShowsBug(manager=GivenBackToOthers),
+    "never given back": ShowsBug(manager=NeverGivenBack),
+    "forked behind the window": ShowsBug(manager=ForkedBehindTheWindow),
     "refused drafts count": ShowsBug(scheduler=RefusedDraftsCount),
     "the oldest is preempted": ShowsBug(scheduler=OldestIsPreempted),
     "budget forgotten": ShowsBug(scheduler=BudgetForgotten),
@@ -205,10 +243,22 @@ def test_drafts_give_way_before_anybody_is_preempted():
 
     def draft(request):
         if request is a:
-            request.drafts = [0, 0, 0]
+            request.draft = Draft.chain([0, 0, 0])
 
     plan = server.step(draft)
     assert not plan.preempted and plan.work[0].count == 1
+
+
+def test_drafts_leave_everybody_a_turn():
+    server = Server.of(num_blocks=40, block_size=2, budget=6, max_running=3)
+    for name in "abc":
+        server.add(name, [0, 1], 9)
+    server.step()
+
+    def draft(request):
+        request.draft = Draft.chain([0] * 5)
+
+    assert [work.count for work in server.step(draft).work] == [4, 1, 1]
 
 
 def test_forks_share_blocks_until_one_writes():

@@ -11,10 +11,13 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from minitrain.inference.cache.blocks import ROOT, BlockManager
+from minitrain.inference.cache.blocks import GONE, ROOT, BlockManager
 from minitrain.inference.engine.request import Request, Status, Times
 from minitrain.inference.engine.scheduler import Plan, Scheduler
 from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.speculation.proposer import ROOT as ROOT_NODE
+from minitrain.inference.speculation.proposer import Draft
+from minitrain.inference.speculation.tree import children
 
 TOKENS = 3  # few, so that texts are often alike
 MOST_STEPS = 600
@@ -73,8 +76,10 @@ class Server:
         manager: type[BlockManager] = BlockManager,
         scheduler: type[Scheduler] = Scheduler,
         share: bool = True,
+        window: int | None = None,
     ) -> Server:
-        return cls(scheduler(manager(num_blocks, block_size, share), budget, max_running))
+        blocks = manager(num_blocks, block_size, share, window)
+        return cls(scheduler(blocks, budget, max_running))
 
     def add(self, *given, **more) -> Request:
         request = make_request(*given, **more)
@@ -93,9 +98,9 @@ class Server:
                 self.store[target, place] = self.store.get((source, place), 0)
         for work in plan.work:
             self.write(work)
-        right = {work.request.id: self.read(work) for work in plan.work}
+        kept = {work.request.id: self.read(work) for work in plan.work}
         for work in plan.work:
-            self.scheduler.computed(work, right[work.request.id])
+            self.scheduler.computed(work, len(kept[work.request.id]))
             request = work.request
             if request.num_told >= request.parameters.max_new_tokens:
                 self.scheduler.finish(request, "length")
@@ -114,32 +119,47 @@ class Server:
 
     def write(self, work) -> None:
         size, blocks = self.scheduler.blocks.block_size, work.request.table.blocks
-        tokens = [*work.request.tokens, *work.request.drafts]
-        known = digests(tokens[: work.start + work.count], work.request.adapter)
-        for position in range(work.start, work.start + work.count):
-            block = blocks[position // size]
+        for place, value in enumerate(texts_of(work)[work.start :], work.start):
+            block = blocks[place // size]
             assert self.scheduler.blocks.blocks[block].ref_count == 1, "written where others read"
-            self.store[block, position % size] = known[position]
+            self.store[block, place % size] = value
 
-    def read(self, work) -> int:
-        """Reads through the block table what attention would, and draws where it is asked to."""
-        request, size = work.request, self.scheduler.blocks.block_size
-        tokens = [*request.tokens, *request.drafts]
-        known = digests(tokens, request.adapter)
-        for position in range(work.start + work.count):
-            found = self.store[request.table.blocks[position // size], position % size]
-            assert found == known[position], "another text's keys and values were read"
-        right, first = 0, work.start + work.count - work.samples
-        for place in range(work.samples):
-            at = first + place
-            token = next_token(self.store[request.table.blocks[at // size], at % size])
+    def read(self, work) -> list[int]:
+        """Reads through the block table what attention would, and draws where it is asked to; the
+        nodes of the draft that were drawn, which are moved together."""
+        request, known = work.request, texts_of(work)
+        window = self.scheduler.blocks.window
+        read_from = 0 if window is None else max(0, work.start - window + 1)
+        for place, wanted in enumerate(known[read_from:], read_from):
+            found = self.store[self.slot(request, place)]
+            assert found == wanted, "another text's keys and values were read"
+        first, path = work.start + work.count - len(work.draft), []
+        under, at = children(work.draft.tokens, work.draft.parents), ROOT_NODE
+        while work.samples:
+            token = next_token(self.store[self.slot(request, first + at)])
             request.tokens.append(token)
-            if request.num_told == request.parameters.max_new_tokens:
+            if request.num_told == request.parameters.max_new_tokens or (at, token) not in under:
                 break
-            if place >= len(request.drafts) or request.drafts[place] != token:
-                break
-            right += 1
-        return right
+            at = under[at, token]
+            path.append(at)
+        way = [self.store[self.slot(request, first + node)] for node in path]
+        for place, value in enumerate(way, first):
+            self.store[self.slot(request, place)] = value
+        return path
+
+    def slot(self, request: Request, place: int) -> tuple[int, int]:
+        size = self.scheduler.blocks.block_size
+        return request.table.blocks[place // size], place % size
+
+
+def texts_of(work) -> list[int]:
+    """The digest that stands in each place up to the work's end: a draft's node's is its way's."""
+    known = digests([*work.request.tokens][: work.start + work.count], work.request.adapter)
+    known = known[: work.start + work.count - len(work.draft)]
+    nodes = []
+    for token, parent in zip(work.draft.tokens, work.draft.parents):
+        nodes.append(digest(nodes[parent] if parent >= 0 else known[-1], token))
+    return known + nodes
 
 
 def check_plan(scheduler: Scheduler, plan: Plan) -> None:
@@ -156,7 +176,9 @@ def check_plan(scheduler: Scheduler, plan: Plan) -> None:
 def check_blocks(scheduler: Scheduler) -> None:
     """What holds between any two steps."""
     manager = scheduler.blocks
-    held = Counter(b for request in scheduler.running for b in request.table.blocks)
+    tables = [request.table for request in scheduler.running]
+    held = Counter(block for table in tables for block in table.blocks[table.gone :])
+    assert GONE not in held, "a block that is read has been given back"
     for number, block in enumerate(manager.blocks):
         assert block.ref_count == held[number], "a count that is not the number of tables"
         assert (number in manager.free) == (block.ref_count == 0)
@@ -165,13 +187,30 @@ def check_blocks(scheduler: Scheduler) -> None:
     numbers = {ROOT} | {manager.blocks[b].number for b in manager.found.values()}
     for key, number in manager.found.items():
         assert manager.blocks[number].key == key
-        assert key[0] in numbers, "a block whose beginning is gone can never be found"
+        if manager.window is None:  # a window gives beginnings back first
+            assert key[0] in numbers, "a block whose beginning is gone can never be found"
     for request in scheduler.running:
         needed = manager.blocks_for(request.num_computed_tokens)
         assert len(request.table.blocks) == needed, "blocks are held for nothing"
+        gone = manager.out_of_window(request.num_computed_tokens)
+        assert request.table.gone == gone, "what has left the window is held for nothing"
+        assert request.table.blocks[:gone] == [GONE] * gone
         assert request.num_computed_tokens < len(request.tokens)
     for request in scheduler.waiting:
         assert not request.table.blocks and request.num_computed_tokens == 0
+
+
+def random_tree(good: list[int], chance: random.Random) -> Draft:
+    """Around the right answer: tokens that are spoilt, and rivals before and after them."""
+    tokens, parents, under = [], [], ROOT_NODE
+    for token in good:
+        token = token if chance.random() < 0.7 else chance.randrange(TOKENS)
+        rival = [] if chance.random() < 0.5 else [(token + 1) % TOKENS]
+        level = [*rival, token] if chance.random() < 0.5 else [token, *rival]
+        parents += [under] * len(level)
+        under = len(tokens) + level.index(token)
+        tokens += level
+    return Draft(tuple(tokens), tuple(parents))
 
 
 def random_case(
@@ -182,15 +221,19 @@ def random_case(
     """Requests that come, fork, guess and leave, until none is left; AssertionError where an
     invariant breaks or an answer is not what it would be alone."""
     chance = random.Random(seed)
+    window = random.Random(f"window {seed}").choice([None, None, 1, 2, 3, 5])
     running = chance.randint(2, 5)
     size = chance.randint(1, 4)
+    spare, budget = chance.choice([0, 0, 0, 1, 2, 6]), running + chance.randint(0, 12)
+    most = BlockManager(1, size, window=window).most_blocks(16, budget)  # 16 places: the largest
     server = Server.of(
-        num_blocks=-(-16 // size) + chance.choice([0, 0, 0, 1, 2, 6]),  # 16 places: the largest
+        num_blocks=most + spare,
         block_size=size,
-        budget=running + chance.randint(0, 12),
+        budget=budget,
         max_running=running,
         manager=manager,
         scheduler=scheduler,
+        window=window,
     )
     left, made = chance.randint(1, 7), []
     drafting = chance.random() < 0.4
@@ -199,8 +242,7 @@ def random_case(
         most = request.parameters.max_new_tokens - request.num_told - 1
         if request.num_computed_tokens == len(request.tokens) - 1 and most > 0:
             good = told_alone(tuple(request.tokens), request.adapter, most)
-            guess = [t if chance.random() < 0.7 else chance.randrange(TOKENS) for t in good]
-            request.drafts = guess[: chance.randint(0, 4)]
+            request.draft = random_tree(good, chance).first(min(most, chance.randint(0, 5)))
 
     for _ in range(MOST_STEPS):
         here = [r for r in made if r.status is not Status.FINISHED]

@@ -17,7 +17,7 @@ from minitrain.commands.serve import listen
 from minitrain.data.corpus import make_corpus
 from minitrain.data.tokenizer import END, train_tokenizer
 from minitrain.finetuning.many.rows import AdapterBank
-from minitrain.inference.engine.engine import Engine
+from minitrain.inference.engine.engine import Engine, Proposer
 from minitrain.inference.server.app import Served
 from minitrain.inference.server.language import Language
 from minitrain.inference.server.loop import EngineLoop
@@ -82,10 +82,13 @@ def serving(
     grace: float = 5.0,
     max_requests: int = 64,
     bank: AdapterBank | None = None,
+    proposer: Proposer | None = None,
     **more,
 ) -> Iterator[Running]:
     language = language or given.language()
-    engine = Engine(given.model, num_blocks, 16, decode=language.decode, adapters=bank)
+    engine = Engine(
+        given.model, num_blocks, 16, decode=language.decode, adapters=bank, proposer=proposer
+    )
     loop = EngineLoop(engine, Metrics(), max_requests)
     served = Served("small", language, loop, **more)
     server = DrainingServer(served, grace)

@@ -1,0 +1,80 @@
+"""Every draft that `serve --draft` names, made of a small model, and served."""
+
+from __future__ import annotations
+
+import pytest
+
+from minitrain.commands.drafts import open_drafts
+from minitrain.errors import InputError
+from minitrain.inference.engine.engine import Engine
+from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.speculation.drafts import named
+from minitrain.inference.speculation.drafts.eagle import Eagle
+from minitrain.inference.speculation.drafts.lessons import Course
+from minitrain.inference.speculation.drafts.medusa import Medusa
+from minitrain.inference.speculation.drafts.model import DraftModel
+from minitrain.inference.speculation.drafts.ngram import NGram
+from minitrain.inference.speculation.length import AdaptiveLength
+from minitrain.model.config import ModelConfig
+from minitrain.model.hub.load import save_pretrained
+from minitrain.model.transformer import build
+
+from ..engine.texts import prompts
+
+CONFIG = ModelConfig(61, 32, 2, heads=4, kv_heads=2, ffn_size=64, max_length=128)
+KINDS = {
+    "ngram": NGram,
+    "int8": DraftModel,
+    "nf4-b32": DraftModel,
+    "layers-1": DraftModel,
+    "medusa": Medusa,
+    "eagle": Eagle,
+}
+
+
+@pytest.fixture(scope="module")
+def target():
+    return build(CONFIG, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def short_lessons(monkeypatch):
+    short = named.Teaching(12, 24, 61, Course(steps=4, texts=4))
+    monkeypatch.setattr(named, "Teaching", lambda: short)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("length", [3, None])
+def test_every_named_draft_is_served(name, length, target):
+    drafts = open_drafts(name, target, (1,), rows=4, length=length)
+    assert isinstance(drafts.proposer, KINDS[name])
+    assert length is not None or isinstance(drafts.length, AdaptiveLength)
+    asked = SamplingParameters(10)
+    found = Engine(target, 60, 4, proposer=drafts).generate(prompts(3), asked)
+    wanted = Engine(target, 60, 4).generate(prompts(3), asked)
+    assert [one.tokens for one in found] == [one.tokens for one in wanted]
+
+
+def test_a_model_of_the_same_tokenizer_is_a_draft_too(target, tmp_path):
+    save_pretrained(build(CONFIG, seed=2), tmp_path / "draft")
+    drafts = open_drafts(str(tmp_path / "draft"), target, (1,), rows=2, length=2)
+    assert isinstance(drafts.proposer, DraftModel)
+    other = ModelConfig(67, 32, 2, heads=4, kv_heads=2, ffn_size=64, max_length=128)
+    save_pretrained(build(other), tmp_path / "other")
+    with pytest.raises(InputError, match="knows 67 tokens and the model 61"):
+        open_drafts(str(tmp_path / "other"), target, (1,), rows=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("layers-3", "draft with 1 to 1 of them, not 3"), ("medussa", "no model 'medussa' here")],
+)
+def test_what_is_no_draft_is_named(name, message, target):
+    with pytest.raises(InputError, match=message):
+        open_drafts(name, target, (1,), rows=2)
+
+
+def test_rows_are_those_of_a_batch(target):
+    drafts = open_drafts("eagle", target, (1,), rows=2, length=2)
+    assert drafts.proposer.cache.keys.shape[1] == 2
+    assert not any(parameter.requires_grad for parameter in target.parameters())
