@@ -85,7 +85,9 @@ def test_the_numbers_of_a_sample():
 @pytest.mark.parametrize("sink, module", [(TensorBoard, "tensorboard"), (Wandb, "wandb")])
 def test_an_optional_package_that_is_missing_is_one_sentence(sink, module, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=rf"--log-to {module} needs {module}, which is not installed: pip install"):
+    with pytest.raises(
+        InputError, match=rf"--log-to {module} needs {module}, which is not installed: pip install"
+    ):
         sink(tmp_path)
 
 
