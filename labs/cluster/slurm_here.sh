@@ -65,6 +65,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 ReturnToService=2
+# a node that is silent so long is gone, and its jobs are requeued: 300 s, were it not said
+SlurmdTimeout=20
 SchedulerParameters=sched_interval=2,bf_interval=2
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE

@@ -57,10 +57,13 @@ class Packed:
 
     def positions(self) -> Tensor:
         """(N, T) int64: 0, 1, 2, … from the start of each document in a row."""
-        step = torch.arange(self.length).expand(len(self), -1)  # (N, T)
-        starts = torch.zeros_like(step)
-        starts[:, 1:] = step[:, 1:] * (self.documents[:, 1:] != self.documents[:, :-1])
-        return step - starts.cummax(dim=1).values
+        documents = self.documents.numpy()
+        begins = np.ones(documents.shape, bool)  # each row, too
+        np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
+        starts = np.flatnonzero(begins)
+        sizes = np.diff(starts, append=documents.size)
+        positions = np.arange(documents.size) - np.repeat(starts, sizes)
+        return torch.from_numpy(positions.reshape(documents.shape))
 
     def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed:
         """Some of the rows."""

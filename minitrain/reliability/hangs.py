@@ -4,8 +4,8 @@
     rank 1   … stuck in its own code ─▶ log: "stuck", at work since 60 s, line 31  ─▶ exit 75
     rank 2   … stopped by the system: says nothing, and is therefore named
 
-A thread in each rank looks on: the main thread takes no steps. `launch` reports deadlocks among its
-own ranks at once; this is for torchrun, which restarts when a process ends and not when it hangs.
+A thread in each rank looks on: the one that trains takes no steps. `launch` reports deadlocks among
+its own ranks at once; this is for torchrun, which restarts when a process ends, not when it hangs.
 Cost: a look every second. What NCCL's flight recorder and watchdog do. Lab: e12.
 """
 
@@ -35,7 +35,7 @@ def hangs_watched(group: Group, log: EventLog, seconds: float = 300.0) -> Iterat
     if seconds <= 0:
         raise InputError(f"seconds={seconds}: give how long a rank may take, over 0")
     over = threading.Event()
-    arguments = (group, log.of(group.rank), seconds, over)
+    arguments = (group, log.of(group.rank), seconds, over, threading.get_ident())
     thread = threading.Thread(target=_watch, args=arguments, daemon=True)
     thread.start()
     try:
@@ -45,7 +45,7 @@ def hangs_watched(group: Group, log: EventLog, seconds: float = 300.0) -> Iterat
         thread.join()
 
 
-def _watch(group: Group, log: EventLog, seconds: float, over: threading.Event) -> None:
+def _watch(group: Group, log: EventLog, seconds: float, over: threading.Event, trains: int) -> None:
     recorder = group.recorder
     version, since = -1, time.monotonic()
     while not over.wait(min(1.0, seconds / 10)):
@@ -57,14 +57,14 @@ def _watch(group: Group, log: EventLog, seconds: float, over: threading.Event) -
                 words = recorder.words(recorder.rank, status.entry)
                 log.write("waits", operation=words, at=place_of(status.where), seconds=seconds)
             else:
-                log.write("stuck", at=_main_line(), seconds=seconds)
+                log.write("stuck", at=_line_of(trains), seconds=seconds)
             time.sleep(GRACE_SECONDS)
             os._exit(HUNG)
 
 
-def _main_line() -> str:
-    """Where the main thread is."""
-    frame = sys._current_frames().get(threading.main_thread().ident)
+def _line_of(thread: int) -> str:
+    """Where that thread is."""
+    frame = sys._current_frames().get(thread)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "its end"
 
 

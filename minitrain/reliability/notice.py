@@ -4,7 +4,8 @@
 
 Worth it only where a save fits into the time that is left: else what is lost is half an interval
 either way. Clouds put the notice at an address that only the machine itself can read; Slurm and
-Kubernetes send SIGTERM instead (stopping.py). Lab: e12.
+Kubernetes send SIGTERM instead (stopping.py); where no signal comes to a rank, as under Ray, a file
+that all nodes see says it (file:///shared/stop). Lab: e12.
 """
 
 from __future__ import annotations
@@ -29,15 +30,20 @@ LOOK_SECONDS = 5.0
 
 
 def address_of(notice: str) -> str:
-    """Of one of `CLOUDS`; an address is itself. ValueError for what is neither."""
+    """Of one of `CLOUDS`; an address is itself, of a file also. ValueError for what is neither."""
     address = urlsplit(CLOUDS.get(notice, notice))
-    if address.scheme not in ("http", "https") or not address.hostname or address.port == 0:
-        raise ValueError(f"{notice!r} is no http address: give one, or {' or '.join(CLOUDS)}")
-    return address.geturl()
+    on_web = address.scheme in ("http", "https") and address.hostname and address.port != 0
+    is_file = address.scheme == "file" and not address.netloc and address.path.startswith("/")
+    if not (on_web or is_file):
+        raise ValueError(
+            f"{notice!r} is no http:// or file:/// address: give one, or {' or '.join(CLOUDS)}"
+        )
+    return notice if is_file else address.geturl()
 
 
 def noticed_at(url: str, timeout: float = 2.0) -> bool:
-    """Whether a cloud's address says that the machine goes; not reachable is no notice."""
+    """Whether a cloud's address, or a file, says that the machine goes; not there, or empty, is no
+    notice."""
     try:
         return _answer(url, timeout) not in (b"", b"FALSE")
     except (OSError, HTTPException):  # 404 is an OSError, half an answer the other

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +54,8 @@ class SpikeGuard:
 
     z: deviations; `warmup` steps are taken unseen, unless they are not finite. After `patience`
     skipped steps in a row it goes back to a copy at least `back` steps old, at most `most` times.
-    `layout`: of the model's parts, as for a checkpoint.
+    `layout`: of the model's parts, as for a checkpoint. `whose`: which ranks the log names for a
+    skipped step, asked on all of them, such as `OwnNorms(model, group).out_of_line`.
     """
 
     state: TrainState
@@ -64,6 +66,7 @@ class SpikeGuard:
     back: int = 20
     most: int = 5
     layout: Layout = field(default_factory=whole_layout)
+    whose: Callable[[], list[int]] | None = None
     loss: Running = field(default_factory=Running)
     norm: Running = field(default_factory=Running)
     skipped: int = 0  # in a row
@@ -88,7 +91,8 @@ class SpikeGuard:
             self.skipped = 0
             return True
         self.skipped += 1
-        self._note("skipped", loss=str(loss), grad_norm=str(grad_norm))
+        ranks = {} if self.whose is None else {"ranks": self.whose()}
+        self._note("skipped", loss=str(loss), grad_norm=str(grad_norm), **ranks)
         if self.skipped >= self.patience:
             self._go_back()
         return False

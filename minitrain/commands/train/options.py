@@ -74,7 +74,7 @@ DOMAIN = one_of("domain of the corpus", domains)
 DTYPE = one_of("dtype", lambda: ("auto", "float32", "bfloat16"))
 LOGGER = several(one_of("logger", lambda: LOGGERS))
 RECOMPUTE = one_of("way of recomputing", lambda: ("none", "selective", "full"))
-NOTICE = Kind("CLOUD", "aws, google, or an http address that says so", read_notice)
+NOTICE = Kind("CLOUD", "aws, google, or an http or file address that says so", read_notice)
 MINUTES = real(0.001, 10**6)
 
 

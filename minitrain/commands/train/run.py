@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
 from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints
 from minitrain.reliability.events import EventLog
+from minitrain.reliability.last_words import last_words, silent_ranks
 from minitrain.reliability.spikes import SpikeGuard
 from minitrain.reliability.stopping import stop_on_signals
 from minitrain.reliability.stragglers import StragglerWatch
@@ -60,6 +61,7 @@ def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
         if run.speaks:
             stack.enter_context(sole_writer(job.folder))
             begin(run)
+        stack.enter_context(ended_with_a_word(run))
         return train_and_conclude(run)
 
 
@@ -95,8 +97,8 @@ def begin(run: Run) -> None:
 
 def train_and_conclude(run: Run) -> tuple[str, bool]:
     done, log = run.state.step, run.log
-    if done and run.speaks:
-        log.write("resumed", done, ranks=run.ranks.size)
+    if run.speaks:
+        announce(run, log)
     meter = metered(run, SAVE_SECONDS)
     reporter = Reporter(
         sinks(run),
@@ -118,7 +120,7 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
             state=run.state,
             step=run.wiring.step,
             stop=run.job.stop_file.exists,
-            accept=SpikeGuard(run.state, log) if run.options.skip_spikes else None,
+            accept=spike_guard(run, log),
             begin=meter.parts.begin,
         )
         if result.interrupted:
@@ -126,6 +128,28 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
     if result.interrupted and run.speaks:
         log.write("stopped", run.state.step)
     return conclude(run, result, reporter), result.interrupted
+
+
+def announce(run: Run, log: EventLog) -> None:
+    """In the log: who of the session before ended without a word, and that this one begins."""
+    for rank in silent_ranks(log):
+        log.of(rank).write("silent")
+    if run.state.step:
+        log.write("resumed", run.state.step, ranks=run.ranks.size)
+    elif run.group is not None:
+        log.write("began", ranks=run.ranks.size)
+
+
+def ended_with_a_word(run: Run) -> AbstractContextManager:
+    """Of one rank alone its own output says it."""
+    return nullcontext() if run.group is None else last_words(run.log, lambda: run.state.step)
+
+
+def spike_guard(run: Run, log: EventLog) -> SpikeGuard | None:
+    if not run.options.skip_spikes:
+        return None
+    norms = run.wiring.own_norms
+    return SpikeGuard(run.state, log, whose=norms and norms.out_of_line)
 
 
 class Saver:

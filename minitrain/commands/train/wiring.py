@@ -18,6 +18,7 @@ from minitrain.parallel.ddp import DDP
 from minitrain.parallel.hybrid.model import MeshModel, MeshOptions, full_mesh
 from minitrain.parallel.hybrid.state import put_together, take_apart
 from minitrain.ranks.group import Group
+from minitrain.reliability.own_norms import OwnNorms
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import ALONE, Peers, StepResult, evaluate
 from minitrain.training.state import TrainState
@@ -47,10 +48,14 @@ class DataParallel:
 
     step = None
 
-    def __init__(self, state: TrainState, group: Group | None, plan: TrainConfig) -> None:
+    def __init__(
+        self, state: TrainState, group: Group | None, plan: TrainConfig, watch_norms: bool = False
+    ) -> None:
         self.state, self.group, self.autocast = state, group, plan.autocast
         self.model, self.peers = state.model, ALONE
+        self.own_norms: OwnNorms | None = None
         if group is not None:
+            self.own_norms = OwnNorms(state.model, group) if watch_norms else None
             self.model = DDP(state.model, group)
             self.peers = Peers(group.size, group.all_reduce, self.model.finish, self.model.no_sync)
 
@@ -103,4 +108,4 @@ def wire(
 ) -> DataParallel | OnMesh:
     if options.on_mesh:
         return OnMesh(state, group, options, plan)
-    return DataParallel(state, group, plan)
+    return DataParallel(state, group, plan, options.skip_spikes)

@@ -39,9 +39,10 @@ class TokenRows:
         self.shards = [open_shard(self.folder, shard) for shard in shards]
         self.starts = [0, *accumulate(shard.tokens for shard in shards)]
         self.documents_before = [0, *accumulate(shard.documents for shard in shards)]
+        self.tokens = self.starts[-1]
 
     def __len__(self) -> int:
-        return -(-self.index.tokens // self.length)
+        return -(-self.tokens // self.length)
 
     def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed:
         """(N, T) each, as in `Packed`."""
@@ -49,45 +50,48 @@ class TokenRows:
         if isinstance(rows, slice):
             rows = range(count)[rows]
         wanted = np.asarray(rows, np.int64).tolist()
-        for row in wanted:
+        # What a row reads and what it is asked for are one token apart.
+        spans = np.empty((len(wanted), self.length + 1), np.int32)
+        owners = np.empty((len(wanted), self.length), np.int32)
+        padded = {}  # where padding begins, of rows that have some
+        for place, row in enumerate(wanted):
             if not -count <= row < count:
                 raise IndexError(f"row {row} of {count}")
-        shape = (len(wanted), self.length)
-        tokens = np.full(shape, self.index.end_token, np.int32)
-        targets, owners = np.full(shape, IGNORED, np.int32), np.full(shape, PADDING, np.int32)
-        for place, row in enumerate(wanted):
-            self._fill(row % count, tokens[place], targets[place], owners[place])
+            filled = self._fill(row % count, spans[place], owners[place])
+            if filled < self.length:
+                padded[place] = filled
+        tokens, targets = spans[:, :-1], spans[:, 1:]
+        if padded:
+            tokens, targets = tokens.copy(), targets.copy()
+        for place, filled in padded.items():
+            tokens[place, filled:], targets[place, filled:] = self.index.end_token, IGNORED
+            owners[place, filled:] = PADDING
         return Packed(*(torch.from_numpy(array) for array in (tokens, targets, owners)))
 
-    def _fill(self, row: int, tokens: np.ndarray, targets: np.ndarray, owners: np.ndarray) -> None:
-        """One row, (T,) each; what lies behind the last token is left as it is."""
-        at, start = 0, row * self.length
-        for number, low, high in self._spans(start, min(start + self.length, self.index.tokens)):
+    def _fill(self, row: int, span: np.ndarray, owners: np.ndarray) -> int:
+        """One row's tokens with the one before them, (T + 1,), and whose each is, (T,) -> how many
+        there are."""
+        start = row * self.length
+        stop = min(start + self.length, self.tokens)
+        if start:
+            number = bisect_right(self.starts, start - 1) - 1
+            span[0] = self.shards[number][0][start - 1 - self.starts[number]]
+        else:
+            span[0] = self.index.end_token  # which the first document follows
+        number, at = bisect_right(self.starts, start) - 1, start
+        while at < stop:
             own, stops = self.shards[number]
-            to = at + high - low
-            targets[at:to] = own[low:high]
-            first, last = stops.searchsorted((low, high - 1), side="right")
+            before = self.starts[number]
+            to = min(stop, self.starts[number + 1])
+            span[at - start + 1 : to - start + 1] = own[at - before : to - before]
+            first = int(stops.searchsorted(at - before, side="right"))
             owner = self.documents_before[number] + first
-            owners[at:to] = owner
-            for end in stops[first:last].tolist():  # of the documents that are over before `high`
-                owner += 1
-                owners[at + end - low : to] = owner
-            at = to
-        tokens[1:at] = targets[: at - 1]
-        if start:  # at 0 the first document begins, which follows an end
-            number, low, _ = self._spans(start - 1, start)[0]
-            tokens[0] = self.shards[number][0][low]
-
-    def _spans(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """(shard, start in it, stop in it), for all that [start, stop) touches."""
-        spans = []
-        number = bisect_right(self.starts, start) - 1
-        while start < stop:
-            high = min(stop, self.starts[number + 1])
-            if start < high:
-                spans.append((number, start - self.starts[number], high - self.starts[number]))
-            start, number = high, number + 1
-        return spans
+            owners[at - start : to - start] = owner
+            while first < len(stops) and (end := before + int(stops[first])) < to:
+                owner, first = owner + 1, first + 1  # the next document begins at `end`
+                owners[end - start : to - start] = owner
+            number, at = number + 1, to
+        return stop - start
 
     def __reduce__(self) -> tuple:
         """A process of its own opens the files itself, instead of being sent their content."""

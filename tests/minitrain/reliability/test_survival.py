@@ -12,15 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.errors import InputError
+from minitrain.parallel.ddp import DDP
+from minitrain.ranks.errors import ConnectionLost
 from minitrain.ranks.launch import launch
 from minitrain.reliability.corruption import fingerprint, odd_ranks, repeats
 from minitrain.reliability.elastic import Share, most_ranks, share_of_batch
 from minitrain.reliability.events import EventLog
-from minitrain.reliability.notice import noticed_at, worth_saving
+from minitrain.reliability.last_words import last_words, silent_ranks
+from minitrain.reliability.notice import address_of, noticed_at, worth_saving
+from minitrain.reliability.own_norms import OwnNorms, norms_out_of_line
 from minitrain.reliability.spikes import Running, SpikeGuard
 from minitrain.reliability.stragglers import slow_ranks, slow_ranks_naive
 
-from ..training.toys import toy_state
+from ..training.toys import random_batch, toy_state
 
 NAN, INFINITE = float("nan"), float("inf")
 
@@ -88,6 +92,65 @@ def test_it_does_not_go_back_for_ever():
         guard(50.0, 1.0)
     with pytest.raises(InputError, match="give numbers over 0"):
         SpikeGuard(toy_state(), z=0)
+
+
+def test_of_two_or_more_norms_those_out_of_line_are_named():
+    assert norms_out_of_line([1.0, NAN]) == [1] and norms_out_of_line([INFINITE, 90.0, 1.0]) == [0]
+    assert norms_out_of_line([1.0, 90.0]) == [1] and norms_out_of_line([90.0, 1.0, 1.2]) == [0]
+    assert norms_out_of_line([80.0, 90.0, 85.0]) == [], "all alike: it is nobody's"
+
+
+def spoilt(group, spoilt_rank, factor):
+    """Ranks to name and the averaged norm's finiteness, after a backward with one spoilt part."""
+    state = toy_state(seed=0)
+    norms = OwnNorms(state.model, group)
+    wrapped = DDP(state.model, group)
+    weight = state.model.head.weight
+    if group.rank == spoilt_rank:
+        weight.register_hook(lambda gradient: gradient * factor)
+    batch = random_batch(2, valid=1.0, seed=group.rank)
+    logits = wrapped(batch.tokens, batch.documents, batch.positions)
+    logits.square().mean().backward()
+    wrapped.finish()
+    return norms.out_of_line(), bool(weight.grad.isfinite().all())
+
+
+def test_whose_gradient_it_was_is_known_after_the_average():
+    assert launch(spoilt, 2, NAN, ranks=3) == [([2], False)] * 3
+    assert launch(spoilt, 0, 1e4, ranks=3) == [([0], True)] * 3
+    assert launch(spoilt, None, 1.0, ranks=3) == [([], True)] * 3
+
+
+def test_the_log_names_whose_step_was_skipped(tmp_path):
+    log = EventLog(tmp_path / "log")
+    guard = SpikeGuard(toy_state(), log, warmup=5, whose=lambda: [1])
+    assert feed(guard, [2.0, NAN, 2.0]) == [True, False, True]
+    assert [e["ranks"] for e in log.read()] == [[1]]
+
+
+def ends(log, rank, error):
+    with pytest.raises(type(error)):
+        with last_words(log.of(rank), lambda: 7):
+            raise error
+
+
+def test_who_ended_without_a_word(tmp_path):
+    log = EventLog(tmp_path / "log")
+    assert silent_ranks(log) == [], "no session yet"
+    log.write("began", ranks=4)
+    assert silent_ranks(log) == [], "none had a word: it ended well, or the power was gone"
+    ends(log, 0, ConnectionLost("closed by peer"))
+    ends(log, 3, ValueError("out of room\nand more"))
+    log.of(1).write("slow", 3)
+    assert silent_ranks(log) == [1, 2], "what is said on the way is no last word"
+    said = [(e["event"], e["rank"], e["step"], e.get("said")) for e in log.read()[1:3]]
+    assert said == [("cut off", 0, 7, None), ("failed", 3, 7, "ValueError: out of room")]
+    log.write("resumed", 7, ranks=2)
+    log.of(1).write("stuck")
+    assert silent_ranks(log) == [0], "of the last session alone"
+    with last_words(log, lambda: 7):
+        pass
+    assert len(log.read()) == 6
 
 
 def test_the_running_mean_is_plain_at_first_and_forgets():
@@ -228,6 +291,19 @@ def test_a_notice_behind_a_token():
             assert not noticed_at(f"{root}/termination-time"), "404 with the token: no notice"
         finally:
             server.shutdown()
+
+
+def test_a_notice_in_a_file(tmp_path):
+    file = tmp_path / "stop here"
+    address = address_of(file.as_uri())
+    assert not noticed_at(address), "no file, no notice"
+    file.write_text("")
+    assert not noticed_at(address), "it is being written"
+    file.write_text("SIGTERM")
+    assert noticed_at(address)
+    for wrong in ("stop", "file:stop", "file://host/stop", "/stop"):
+        with pytest.raises(ValueError, match="no http:// or file:/// address"):
+            address_of(wrong)
 
 
 def test_whether_a_save_fits_into_the_notice():

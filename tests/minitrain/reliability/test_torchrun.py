@@ -22,7 +22,7 @@ from minitrain.reliability.events import EventLog
 from ..commands.train.test_command import SMALL, has_logged, log
 
 ROOT = Path(__file__).parents[3]
-RANK = Path(__file__).with_name("torchrun_rank.py")
+RANK = Path(__file__).with_name("faults.py")
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="torchrun's agent wants POSIX"),
@@ -100,10 +100,12 @@ def test_a_rank_is_killed_one_hangs_one_computes_wrongly_and_the_run_is_the_same
     assert all(found[name].equal(wanted[name]) for name in wanted)
     events = EventLog(tmp_path / "troubled" / "events.jsonl").read()
     said = [(e["event"], e["rank"], e["step"]) for e in events if e["event"] != "slow"]
-    assert said[0] == ("resumed", 0, 3)
-    assert said[1:3] == [("waits", 0, None), ("resumed", 0, 6)], "rank 1, stopped, says nothing"
-    assert sorted(said[3:5]) == [("corrupt", 0, 9), ("corrupt", 1, 9)]
-    assert said[5:] == [("resumed", 0, 8)], "of two that differ none is saved"
+    killed = [("began", 0, None), ("cut off", 0, 3), ("silent", 1, None), ("resumed", 0, 3)]
+    stopped = [("waits", 0, None), ("silent", 1, None), ("resumed", 0, 6)]
+    assert said[:7] == [*killed, *stopped], "rank 1, killed and stopped, says nothing"
+    both = [(event, rank, 9) for event in ("corrupt", "failed") for rank in (0, 1)]
+    assert sorted(said[7:11]) == both
+    assert said[11:] == [("resumed", 0, 8)], "of two that differ none is saved"
     assert "the ranks' weights differ, which are not saved" in troubled.out.read_text()
 
 

@@ -8,17 +8,17 @@ across the end of a document.
     document 1   a slow quick brown dog       ->    a slow[ quick brown ]dog
 
 Paper: Lee et al. 2022 (2107.06499), who cut what comes twice in 50 tokens: a model trained on the
-rest repeats its training text ten times less. Cost: the suffix array's; about 75 bytes a sign.
+rest repeats its training text ten times less. Cost: the suffix array's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
-from minitrain.data.preparation.deduplication.suffix_array import window_names
+from minitrain.data.preparation.deduplication.suffix_array import PART, window_names
 from minitrain.errors import InputError
 
 
@@ -37,22 +37,59 @@ def repeats_naive(documents: Sequence[Sequence[int]], length: int) -> list[np.nd
 
 
 def repeats(documents: Sequence[Sequence[int]], length: int) -> list[np.ndarray]:
-    """For each document of symbols (code points, bytes, tokens) a bool each: is it in a repeat."""
-    sizes = [len(symbols) for symbols in documents]
-    if not sum(sizes):
-        return [np.zeros(0, bool) for _ in sizes]
-    stops = np.repeat(np.cumsum(sizes), sizes)  # (n,) where each symbol's document is over
-    text = np.concatenate([np.asarray(symbols) for symbols in documents if len(symbols)])
-    starts = np.flatnonzero(np.arange(len(text)) + length <= stops)
-    names = window_names(text, length)[starts]
-    first = np.full(len(text), len(text), np.int64)
-    np.minimum.at(first, names, starts)
-    again = starts[first[names] < starts]
-    edges = np.zeros(len(text) + 1, np.int32)
-    np.add.at(edges, again, 1)
-    np.add.at(edges, again + length, -1)
-    covered = np.cumsum(edges[:-1]) > 0
-    return np.split(covered, list(accumulate(sizes))[:-1])
+    """For each document of symbols (code points, bytes, tokens) a bool each: is it in a repeat.
+
+    Each document is asked for three times, one at a time.
+    """
+    stops = np.cumsum([len(symbols) for symbols in documents], dtype=np.int64)
+    if not len(stops) or not stops[-1]:
+        return [np.zeros(0, bool) for _ in stops]
+    names = window_names(_joined(documents, stops), length)
+    n = len(names)
+    whole = np.zeros(n, bool)  # windows that end in the document in which they begin
+    for low, high in pairwise([0, *stops.tolist()]):
+        whole[low : max(low, high - length + 1)] = True
+    first = np.full(n, n, names.dtype)  # of each name
+    for starts in _places(whole):
+        np.minimum.at(first, names[starts], starts)
+    for starts in _places(whole):
+        whole[starts] = first[names[starts]] < starts  # from here on: those that come again
+    return np.split(_covered(whole, length), stops[:-1])
+
+
+def _joined(documents: Sequence[Sequence[int]], stops: np.ndarray) -> np.ndarray:
+    """All symbols, in as few bytes as they need."""
+    kinds = {_kind(np.asarray(symbols)) for symbols in documents if len(symbols)}
+    text = np.empty(stops[-1], np.result_type(*kinds))
+    for symbols, stop in zip(documents, stops.tolist()):
+        text[stop - len(symbols) : stop] = symbols
+    return text
+
+
+def _kind(symbols: np.ndarray) -> np.dtype:
+    """The smallest there is; what is no symbol stays as it is, and is refused."""
+    if symbols.dtype.kind not in "iu" or symbols.min() < 0:
+        return symbols.dtype
+    return np.min_scalar_type(symbols.max())
+
+
+def _places(chosen: np.ndarray) -> Iterator[np.ndarray]:
+    """Where it is true, a part at a time."""
+    lows = range(0, len(chosen), PART)
+    return (low + np.flatnonzero(chosen[low : low + PART]) for low in lows)
+
+
+def _covered(begins: np.ndarray, length: int) -> np.ndarray:
+    """(n,) bool: is it in a window that begins at one of `begins`, (n,) bool."""
+    covered = np.empty(len(begins), bool)
+    latest = -length
+    for low in range(0, len(begins), PART):
+        own = begins[low : low + PART]
+        here = np.arange(low, low + len(own))
+        since = np.maximum.accumulate(np.where(own, here, latest))
+        covered[low : low + len(own)] = here - since < length
+        latest = int(since[-1])
+    return covered
 
 
 def cut_repeats(documents: Sequence[str], length: int = 200) -> list[str]:
@@ -62,13 +99,22 @@ def cut_repeats(documents: Sequence[str], length: int = 200) -> list[str]:
     """
     if length < 1:
         raise InputError(f"passages of {length} signs: use 1 or more, 200 is usual")
-    signs = [_code_points(text) for text in documents]
+    signs = _Signs(documents)
     masks = repeats(signs, length)
     return [_text(own[~mask]) for own, mask in zip(signs, masks)]
 
 
-def _code_points(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+class _Signs(Sequence):
+    """The code points of each text, four bytes each, while it is looked at."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, place: int) -> np.ndarray:
+        return np.frombuffer(self.texts[place].encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
 def _text(signs: np.ndarray) -> str:

@@ -508,7 +508,10 @@ def test_a_clouds_notice_saves_and_ends_the_run(text, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["--notice", "azure"], "--notice is 'azure': give aws, google, or an http address"),
+        (
+            ["--notice", "azure"],
+            "--notice is 'azure': give aws, google, or an http or file address",
+        ),
         (["--notice", "http://"], "--notice is 'http://': give aws"),
         (["--audit"], "--audit and --hang-seconds are for several ranks: give --ranks 2"),
         (["--hang-seconds", "9"], "are for several ranks"),

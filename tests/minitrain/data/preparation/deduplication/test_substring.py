@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minitrain.data.preparation.deduplication import substring as substring_module
+from minitrain.data.preparation.deduplication import suffix_array as suffix_array_module
 from minitrain.data.preparation.deduplication.substring import cut_repeats, repeats, repeats_naive
 from minitrain.data.preparation.deduplication.suffix_array import (
     suffix_array,
@@ -25,6 +27,28 @@ SYMBOLS = st.lists(st.integers(0, 2), max_size=60)
 def test_the_suffix_array_is_that_of_sorting(symbols, scale):
     symbols = [scale * symbol for symbol in symbols]
     np.testing.assert_array_equal(suffix_array(symbols), suffix_array_naive(symbols))
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Four suffixes at a time, and ranks after two symbols: else one part holds all of a test."""
+    monkeypatch.setattr(suffix_array_module, "PART", 4)
+    monkeypatch.setattr(suffix_array_module, "READ", 2)
+    monkeypatch.setattr(substring_module, "PART", 4)
+
+
+@pytest.mark.parametrize("kinds", [2, 3, 300, 70_000, 3_000_000])
+def test_in_parts_it_is_the_same(kinds, small_parts):
+    """Alphabets of one byte, of two, and of more than the table holds."""
+    drawn = np.random.default_rng(kinds)
+    for _ in range(12):
+        symbols = drawn.integers(0, kinds, drawn.integers(1, 60))
+        symbols = np.concatenate([symbols, symbols[: len(symbols) // 2], symbols])
+        np.testing.assert_array_equal(suffix_array(symbols), suffix_array_naive(symbols))
+        documents = np.split(symbols, np.sort(drawn.integers(0, len(symbols), 3)))
+        for length in (1, 2, 3, 7, 20):
+            for own, naive in zip(repeats(documents, length), repeats_naive(documents, length)):
+                np.testing.assert_array_equal(own, naive)
 
 
 def test_banana():
