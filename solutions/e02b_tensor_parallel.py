@@ -4,13 +4,13 @@
 # **Every matrix of a layer is cut over the ranks, and two sums a layer join what they make. You write the operators, the
 # layer, its sequence-parallel form and the loss, and see why eight GPUs share a matrix and sixteen hardly ever do.**
 #
-# 60 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · next:
+# 105 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · next:
 # [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: conjugate operators, a tensor-parallel MLP and attention, sequence parallelism, a vocabulary-parallel
 # embedding and cross-entropy. You end with this picture: efficiency from 1 to 16 ranks, inside a node and past it.
 #
-# ![Efficiency of a layer over 1 to 16 ranks: high on NVLink up to 8, and a cliff where the node ends](../labs/pictures/e02b_tensor_parallel.png)
+# ![Efficiency of a layer over 1 to 16 ranks: high on NVLink up to 8; past the node it drops where the way out is narrow](../labs/pictures/e02b_tensor_parallel.png)
 
 # %% tags=["setup"]
 import torch
@@ -31,8 +31,8 @@ lab = Lab("e02b_tensor_parallel")
 ideas.column_cut()
 
 # %% [markdown]
-# Rank $r$ needs all of $X$ and makes its own columns of $Y$, complete. Nothing has to be added, and nothing is sent. The
-# second way cuts $A$ into rows:
+# Rank $r$ needs all of $X$ and makes its own columns of $Y$, complete. Nothing has to be added, and forward sends nothing;
+# backward will. The second way cuts $A$ into rows:
 
 # %%
 ideas.row_cut()
@@ -90,7 +90,7 @@ print("the gradient that backward gave:", x.grad.item())
 # %% [markdown]
 # ### Exercise 1 · `conjugates`
 #
-# Difficulty 2 of 5 · 8 minutes · 10 points
+# Difficulty 2 of 5 · 14 minutes · 10 points
 #
 # Two Functions: the first does `there` forward and `back` backward, the second the other way round; return the `.apply`
 # of each. `there(x)` and `back(x)` return a tensor, perhaps of another shape, and may work **in place**, as
@@ -246,11 +246,11 @@ lab.predict("layer_traffic", guess)
 # %% [markdown]
 # ### Exercise 2 · `parallel_mlp`
 #
-# Difficulty 2 · 8 minutes · 12 points
+# Difficulty 2 · 12 minutes · 12 points
 #
-# x goes in through `enter` and the output out through `leave`: here `copy` and `reduce`, later others, with which x and the
-# output have fewer tokens than what is in between. `silu(gate)·up`, then `down`, then the bias, which every rank holds
-# whole: **once**. Here and below inputs stay as they were.
+# x goes in through `enter`, **once** for gate and up together, and the output out through `leave`, once: here `copy` and
+# `reduce`, later `all_gather` and `reduce_scatter`, so take no number of tokens from x. In between are `silu(gate)·up`, then
+# `down`. The bias is whole on every rank, and the output has it **once**. Here and below inputs stay as they were.
 
 # %% tags=["exercise"]
 from torch.nn.functional import scaled_dot_product_attention, silu
@@ -272,7 +272,8 @@ parallel_mlp = lab.grade(parallel_mlp)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `enter` sums in backward. Called for gate and again for up, it sums twice: let x enter once, and both read it.
+# `enter` sums in backward. Called for gate and again for up, it sends two sums, where one of both gradients together does:
+# let x enter once, and both read it.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -299,7 +300,7 @@ parallel_mlp = lab.grade(parallel_mlp)
 # %% [markdown]
 # ### Exercise 3 · `parallel_attention`
 #
-# Difficulty 2 · 8 minutes · 8 points
+# Difficulty 2 · 10 minutes · 8 points
 #
 # Causal, each rank on its own heads of `w.head_size` numbers: `scaled_dot_product_attention(q, k, v, is_causal=True)`
 # wants (B, heads, T, C). `enter` and `leave` as above.
@@ -349,7 +350,7 @@ ideas.layer_stream()
 # %% [markdown]
 # Colours are what a rank alone has: its heads, its features. In the grey boxes, RMSNorm and the residual addition, every rank
 # is given the whole x and computes the same: there is nothing to send. The doors are your operators, with what they send on
-# the way forward.
+# the way forward: a dashed one sends nothing there.
 #
 # **Run**: this layer on four ranks against one process, gradients too.
 
@@ -416,10 +417,11 @@ ideas.layer_stream.picture(split="sequence")
 # %% [markdown]
 # ### Exercise 4 · `sequence_mlp`
 #
-# Difficulty 4 · 12 minutes · 12 points
+# Difficulty 4 · 16 minutes · 12 points
 #
 # The whole half of a layer: x plus the MLP of x's norm, `rms_norm(x, weight, 1e-6)`. Norm on T/N tokens, gather once, MLP,
-# scatter, bias on T/N tokens. The gradients of norm and bias may travel as one message or two.
+# scatter, bias on T/N tokens. The gradients of norm and bias may travel as one message or two. If you call `parallel_mlp`:
+# it adds `w.bias` as it is, and here the bias's gradient must be summed.
 
 
 # %% tags=["exercise"]
@@ -472,7 +474,7 @@ ideas.vocabulary_cut()
 # %% [markdown]
 # ### Exercise 5 · `embed`
 #
-# Difficulty 2 · 6 minutes · 8 points
+# Difficulty 2 · 8 minutes · 8 points
 #
 # Rank r has rows r·V/N to (r+1)·V/N, not counting the last; N divides V. A token that is elsewhere adds zeros here: mind
 # that Python takes a negative index from the end. `tokens` are the caller's: `-=` would change them.
@@ -533,7 +535,7 @@ embed = lab.grade(embed)
 # %% [markdown]
 # ### Exercise 6 · `vocabulary_loss`
 #
-# Difficulty 4 · 12 minutes · 10 points
+# Difficulty 4 · 14 minutes · 10 points
 #
 # `tp.max(x)` is the largest over ranks, element by element, and has no gradient (m cancels, it needs none). Backward comes
 # by itself, from `tp.reduce`, and sends nothing. No rank makes a tensor of n·V numbers; of (n, V/N) it may, and the two
@@ -585,9 +587,9 @@ vocabulary_loss = lab.grade(vocabulary_loss)
 # is that of `minitrain/parallel`: it keeps the $T/N$ tokens and gathers once more in backward, which is two more all-gathers
 # a layer.
 #
-# **Predict**: think of what stands between the blocks and at their entrances, of what is whole there and what is cut, and of
-# everything inside the blocks, which is cut in each variant. How many times as many bytes as *gathered again* does *tensor*
-# keep for backward, on four ranks?
+# **Predict**: on one rank every variant keeps about $14\,S$ for backward (measured). On four ranks *gathered again* cuts all of
+# it. *Tensor* cuts what is inside the blocks, but keeps the inputs of norms and blocks whole: count those. How many times as
+# many bytes as *gathered again* does *tensor* then keep?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -679,7 +681,23 @@ lab.reveal("layer_traffic", total[0] / S, ranks=4)
 # $$4 \cdot 2\,\frac{N-1}{N}\, S = 8 \cdot \tfrac{3}{4} \cdot 16\,384\ \text{bytes} = 98\,304\ \text{bytes}$$
 #
 # with $N = 4$ and the sizes of the CPU tier, $S = 4 B T D = 4 \cdot 2 \cdot 32 \cdot 64$. Note what is missing: the
-# features $F$. The wider the matrices, the more is computed for the same messages. Here are the other two beside it:
+# features $F$. The wider the matrices, the more is computed for the same messages.
+
+# %% [markdown]
+# **Question**: on four ranks, how many times the bytes of the *tensor* layer does the *sequence* layer send, forward and
+# backward together? Think of section 4 first; `total` has the bytes of your three layers, in the order of `layers`.
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+sequence_traffic = total[1] / total[0]
+### LAB sequence_traffic = None  # your answer, a factor
+### END SOLUTION
+
+# %% tags=["grade"]
+lab.answer("sequence_traffic", sequence_traffic)
+
+# %% [markdown]
+# Here are all three:
 
 # %%
 show.bars(
@@ -691,19 +709,6 @@ show.bars(
     alt="Bytes that a rank sends a layer in three variants, beside 8 and 10 times (N-1)/N.",
     form="{:.2f}",
 )
-
-# %% [markdown]
-# **Question**: on four ranks, how many times the bytes of the *tensor* layer does the *sequence* layer send, forward and
-# backward together?
-
-# %% tags=["question"]
-### BEGIN SOLUTION
-sequence_traffic = total[1] / total[0]
-### LAB sequence_traffic = None  # your answer, 1 where both send as much
-### END SOLUTION
-
-# %% tags=["grade"]
-lab.answer("sequence_traffic", sequence_traffic)
 
 # %% [markdown]
 # *Sequence* sends four all-gathers and four reduce-scatters, $8\,\frac{N-1}{N} S$ again, and a little more: the gradients
@@ -812,14 +817,14 @@ lab.answer("memory_saved", memory_saved)
 # the links, and computing is charged as $C/N$.
 #
 # **Predict**: eight ranks in one node. By its data sheet, NVLink gives each H100 450 GB/s in each direction; measured, it
-# gives somewhat less. What part of the time do the ranks compute, from 0 to 1?
+# gives somewhat less. How many milliseconds does one all-reduce of these 67 MB take?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-guess = 0.7
-### LAB guess = None  # a share from 0 to 1, your guess
+guess = 0.26
+### LAB guess = None  # milliseconds, your guess
 ### END SOLUTION
-lab.predict("eight", guess)
+lab.predict("node_message", guess)
 
 # %% [markdown]
 # Four networks are compared: NVLink for all 16 ranks (an NVLink rack), nodes of 8 with an InfiniBand card for each GPU (how
@@ -878,8 +883,8 @@ lab.experiment("degrees", degrees)
 # %%
 at = {(row["network"], row["ranks"]): row for row in degrees}
 node = at["nodes of 8, a card each", 8]
-compute, message = node["compute_seconds"], node["all_reduce_seconds"]
-lab.reveal("eight", node["efficiency"], compute=compute, message=message)
+milliseconds = 1e3 * node["all_reduce_seconds"]
+lab.reveal("node_message", milliseconds, nbytes=payload, ranks=8)
 
 # %% tags=["picture", "folded"]
 with show.canvas(width=9, height=5.4) as (figure, axes):
@@ -909,19 +914,20 @@ show.figure(
 # %% [markdown]
 # **Explain**: on eight ranks an all-reduce over NVLink takes 0.31 ms and $C/N$ is 3.9 ms:
 # $E = 3.9 / (3.9 + 4 \cdot 0.31) = 76\%$. On sixteen it would be 57%, although no slower link is in the way: half the
-# computing, the same messages. Without NVLink two ranks already wait for a third of the step (68%), and eight compute 23%
-# of it.
+# computing, and messages that even take a little longer, 0.37 ms. Without NVLink two ranks already wait for a third of the
+# step (68% computing), and eight compute 23% of it.
 
 # %% [markdown]
 # What surprises is the second curve, which hides in the first: past the node, with a card for each GPU, almost nothing is
 # lost. An all-reduce over two nodes has two levels. Inside the node the ranks reduce-scatter, so that each has an eighth of
 # the sum, 8.4 MB; each sends this eighth to the other node over its *own* card, 0.23 ms at 36.8 GB/s; then they gather.
-# Both levels run as a pipeline, and the 0.32 ms inside the node set the pace. The clock assumes this perfectly; a real
-# network has other traffic, and stragglers. One card for eight GPUs carries eight such eighths, 1.9 ms.
+# Both levels run as a pipeline, so that the slower sets the pace: inside the node the two halves take 0.32 ms. With all
+# latencies it is 0.37 ms, as much as over NVLink alone. The clock assumes a perfect pipeline; a real network has other
+# traffic, and stragglers. One card for eight GPUs has to carry eight such eighths.
 
 # %% [markdown]
 # **Question**: nodes of 8 that share one card (a network made up for this question). How many times as fast is the step on 16 ranks
-# as on 8?
+# as on 8? The formula above makes a step of what the table has.
 
 # %% tags=["question"]
 shown = [at["nodes of 8, one card", n] for n in (8, 16)]
@@ -930,7 +936,6 @@ show.table(
         "ranks": [row["ranks"] for row in shown],
         "computing (ms)": [1e3 * row["compute_seconds"] for row in shown],
         "one all-reduce (ms)": [1e3 * row["all_reduce_seconds"] for row in shown],
-        "step (ms)": [1e3 * row["step_seconds"] for row in shown],
     }
 )
 ### BEGIN SOLUTION
@@ -943,10 +948,10 @@ past_the_node = at[one_card, 8]["step_seconds"] / at[one_card, 16]["step_seconds
 lab.answer("past_the_node", past_the_node)
 
 # %% [markdown]
-# **Takeaway**: a layer of this size keeps eight GPUs of a node computing 76% of the time (emulated), and a network that
-# narrows past the node makes sixteen slower than eight. Hence the rule: tensor parallel up to the node's size, other cuts
-# past it. Megatron-LM found the same by trying, on nodes of 8 A100 with a card each
-# ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)).
+# **Takeaway**: eight GPUs of a node compute 76% of the time (emulated), sixteen 57% even with a card each and a perfect
+# pipeline: twice the GPUs, 1.49 times as fast. Where the way out is narrower, sixteen are slower than eight. Hence the rule:
+# tensor parallel up to the node's size, other cuts past it. Megatron-LM found the same by trying, on nodes of 8 A100 with a
+# card each ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)).
 #
 # > **On GPUs.** This lab has not been run on several GPUs yet. The picture of efficiency is emulated; bytes sent and kept
 # > are measured, and do not depend on the device.

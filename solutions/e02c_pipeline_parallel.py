@@ -4,7 +4,7 @@
 # **Cut a model into stages, one a rank, and keep all of them busy. You write three schedules as plain lists, the executor
 # that runs them, and measure what they waste and what they hold.**
 #
-# 60 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · next:
+# 90 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · next:
 # [e02d · Expert parallel](e02d_expert_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: the stage split, GPipe, 1F1B, the executor of one rank, and interleaved 1F1B. You end with this picture: four
@@ -34,8 +34,8 @@ ideas.pipeline_stages()
 # that is all: no other parallelism sends so little, which is why pipelines cross the slow network between nodes.
 #
 # The price is waiting, and it is this lab's subject. Every stage waits for its neighbour, so that the slowest sets
-# everyone's pace: stages should be even. The ends hold embedding and head besides, as the picture shows, so that what
-# cannot be divided goes to the middle.
+# everyone's pace: stages should be even. The ends hold embedding and head besides, as the picture shows. So the remainder,
+# where the layers do not divide evenly, goes to the middle.
 
 # %% [markdown]
 # ### Exercise 1 · `split_layers`
@@ -83,10 +83,12 @@ split_layers = lab.grade(split_layers)
 # One batch, sent through whole, would keep one rank busy at a time: rank 1 has nothing to do before rank 0 is done. So the
 # batch is cut into $m$ **microbatches**, and while rank 1 computes one, rank 0 can compute the next. In which order, is
 # the question.
-#
+
+# %% [markdown]
 # We write the answer as plain data. `Operation("F", 3)` is the forward of microbatch 3 on this rank, `Operation("B", 3)` its
-# backward. A `Schedule` has one list of them for each rank, and that is all: who runs the list needs no more, since an
-# operation waits for its *source*, the neighbour's operation that it works on.
+# backward. A `Schedule` has one list of them for each rank, and that is all: who runs the list needs no more. An operation
+# waits for its *source*, the neighbour's operation that it works on. Only the first stage's F and the last stage's B have
+# none: one begins with the tokens, the other with the loss of its own forward.
 
 # %% tags=["nbval-check-output"]
 from minitrain.parallel.pipeline.operations import Operation, Schedule
@@ -106,8 +108,8 @@ show.draw_schedule(naive, title="One microbatch at a time: two of three ranks wa
 # what is hatched is idle. This first schedule finishes a microbatch before the next one begins. It has two microbatches and
 # nothing to gain from them.
 #
-# **GPipe** ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all forwards and then all backwards. Move the handle
-# from one microbatch to four, and watch what a microbatch costs:
+# **GPipe** ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all forwards and then all backwards. Here with three
+# microbatches; move the handle down to one and up to four, and watch what a microbatch costs:
 
 # %%
 ideas.pipeline_microbatches()
@@ -115,12 +117,12 @@ ideas.pipeline_microbatches()
 # %% [markdown]
 # The idle time of a rank stays what it is, and more and more work shares it.
 #
-# **Predict**: with $p = 4$ ranks, $m = 8$ microbatches, and a backward that takes twice a forward: what share of the step is
+# **Predict**: with $p = 4$ ranks, $m = 16$ microbatches, and a backward that takes twice a forward: what share of the step is
 # a rank idle under GPipe?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-guess = 3 / 11
+guess = 3 / 19
 ### LAB guess = None  # a share from 0 to 1, your guess
 ### END SOLUTION
 lab.predict("gpipe_bubble", guess)
@@ -132,7 +134,8 @@ lab.predict("gpipe_bubble", guess)
 # Difficulty 1 · 4 minutes · 6 points
 #
 # [Huang et al. 2019](https://arxiv.org/abs/1811.06965): all forwards, then all backwards, each from microbatch 0 on, the
-# same list on every rank.
+# same list on every rank. The third argument of `Schedule`, here 1, is the number of chunks of the model that a rank has:
+# one, until section 7 cuts smaller.
 
 
 # %% tags=["exercise"]
@@ -169,8 +172,8 @@ gpipe = lab.grade(gpipe)
 # %%
 from minitrain.parallel.pipeline.timeline import clocked, peak_live
 
-clock = clocked(gpipe(4, 8))  # a forward takes 1, a backward 2
-lab.reveal("gpipe_bubble", clock.bubble(0) / clock.makespan, p=4, m=8)
+clock = clocked(gpipe(4, 16))  # a forward takes 1, a backward 2
+lab.reveal("gpipe_bubble", clock.bubble(0) / clock.makespan, p=4, m=16)
 show.draw_schedule(gpipe(4, 8), title="GPipe, 4 ranks and 8 microbatches")
 
 # %% [markdown]
@@ -180,13 +183,14 @@ show.draw_schedule(gpipe(4, 8), title="GPipe, 4 ranks and 8 microbatches")
 #
 # $$\text{step} = (m + p - 1)(t_F + t_B), \qquad \text{work of a rank} = m\,(t_F + t_B)$$
 #
-# The difference is the **bubble**, $(p-1)(t_F + t_B)$ on every rank, whatever $m$ is. With $p = 4$ and $m = 8$:
+# The difference is the **bubble**, $(p-1)(t_F + t_B)$ on every rank, whatever $m$ is. With $p = 4$ and the $m = 8$ of the
+# picture:
 #
 # $$\frac{\text{bubble}}{\text{step}} = \frac{p-1}{m+p-1} = \frac{3}{11} = 27\%, \qquad \frac{\text{bubble}}{\text{work}} = \frac{p-1}{m} = \frac{3}{8} = 38\%$$
 
 # %% [markdown]
-# Papers quote both; the caption has the second. Neither depends on how long a forward takes. More microbatches make the bubble
-# a smaller share.
+# Papers quote both. Your guess was of the first, $3/19 = 16\%$ with $m = 16$; the caption under the picture has the second.
+# Neither depends on how long a forward takes. More microbatches make the bubble a smaller share.
 #
 # But the caption also says the price: 8 activations alive on every rank. A forward saves what its backward will need, GPipe
 # runs all forwards first, and so every rank holds all $m$ at once. Where memory is what made you cut the model, that is
@@ -206,9 +210,9 @@ ideas.pipeline_order()
 # for their first gradient. Meanwhile they should run forwards, but how many?
 #
 # Rank $r$ has $p - 1 - r$ ranks below it. To keep all of them supplied until the first gradient is back, it needs one
-# microbatch under way in each of them: $p - 1 - r$ forwards **ahead**. After these it does one forward for every
-# backward, so that the number alive rises to $p - r$ and stays there. When no forward is left, the backwards that remain
-# follow.
+# microbatch under way in each: $p - 1 - r$ forwards **ahead**, framed in the picture. Then come turns of one forward and
+# one backward. A turn begins with its forward, so that the picture shows $p - r$ forwards before the first backward, and
+# $p - r$ are alive at most. When no forward is left, the backwards that remain follow.
 
 # %% [markdown]
 # How long does it take? The last rank begins after $(p-1)\,t_F$, alternates without a gap for $m\,(t_F + t_B)$, and its last
@@ -270,7 +274,8 @@ show.draw_schedule(one_forward_one_backward(4, 8), title="1F1B, the same work")
 #
 # Now a real executor. A rank walks its list of tuples `(kind, microbatch, chunk)`:
 #
-# - **F**: receive $x$ from the rank before, compute `out`, send it on, and keep both.
+# - **F**: receive $x$ from the rank before, compute `out`, send it on, and keep both. Send `out.detach()`, the numbers alone:
+#   a send under way keeps its tensor, and with `out` the whole graph.
 # - **B**: receive the gradient of `out` from the rank behind, call `out.backward(…)` with it, send `x.grad` back, and let go of
 #   both.
 #
@@ -328,9 +333,10 @@ print([batch.tokens_counted for batch in microbatches(4)], "targets that count")
 # %% [markdown]
 # ### Exercise 4 · `run_operations`
 #
-# Difficulty 5 · 20 minutes · 20 points
+# Difficulty 5 · 25 minutes · 20 points
 #
-# `group.recv(buffer, source)` fills a buffer and returns it; `stage.message(batch)` makes one. `group.isend(tensor, to)`
+# `group.recv(buffer, source)` fills a buffer and returns it; `stage.message(batch)` makes one on any rank, of the size of $x$
+# and of every gradient that travels. `group.isend(tensor, to)`
 # returns a work and goes on; `wait` for all works at the very end. Nothing else travels. `stage(x, batch)` takes `x=None` on
 # rank 0, and gives logits on the last rank; a single rank is both. Every `batch` knows its `tokens_counted`.
 
@@ -563,12 +569,12 @@ show.figure(
 # %% [markdown]
 # ## 6 · What is held
 #
-# **Predict**: eight microbatches on four ranks. How many times as many bytes of activations does rank 3 hold under GPipe as
-# under 1F1B?
+# **Predict**: under 1F1B rank 0 of four holds four microbatches at most, rank 3 holds one. Each has one block of the model, and
+# rank 3 the head besides. How many times as many *bytes* of activations does rank 0 hold as rank 3?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-guess = 8.0
+guess = 3.2
 ### LAB guess = None  # a factor, your guess
 ### END SOLUTION
 lab.predict("held", guess)
@@ -610,7 +616,7 @@ lab.experiment("live", live)
 
 # %%
 at = {(row["schedule"], row["rank"]): row["activation_bytes"] for row in live}
-lab.reveal("held", at["gpipe", 3] / at["1f1b", 3], m=m, p=p, rank=3)
+lab.reveal("held", at["1f1b", 0] / at["1f1b", 3], p=p)
 show.bars(
     [f"rank {rank}" for rank in range(p)],
     {titles[name]: [at[name, rank] / 1e6 for rank in range(p)] for name in makers},
@@ -625,19 +631,24 @@ show.bars(
 # is higher than the others under GPipe, since it keeps the logits as well. Note that 1F1B is uneven: rank 0 holds four
 # times as many microbatches as rank 3, and in bytes still three times as much. Planners give the first stage fewer layers, or
 # let it recompute more.
+
+# %% [markdown]
+# At the same $m$ 1F1B is no faster than GPipe. But memory that it saves can be spent on more microbatches.
 #
-# **Question**: what does 1F1B improve over GPipe: `"time"`, `"memory"`, `"both"` or `"neither"`? Your two tables say.
+# **Question**: rank 0 has room for the activations of four microbatches. GPipe has to stop at $m = 4$, 1F1B may run $m = 32$.
+# How many times as large a share of the step is GPipe's bubble then? Take both from your table `bubble`.
 
 
 # %% tags=["question"]
+share = {(row["schedule"], row["microbatches"]): row["bubble"] for row in bubble}
 ### BEGIN SOLUTION
-same_bubble = "memory"
-### LAB same_bubble = None  # your answer: "time", "memory", "both" or "neither"
+same_memory = share["gpipe", 4] / share["1f1b", 32]
+### LAB same_memory = None  # your answer, a factor
 ### END SOLUTION
 
 
 # %% tags=["grade"]
-lab.answer("same_bubble", same_bubble)
+lab.answer("same_memory", same_memory)
 
 # %% [markdown]
 # ## 7 · Smaller pieces
@@ -667,18 +678,20 @@ ideas.pipeline_chunks()
 
 # %% [markdown]
 # Why there *and back*, where 1F1B was content with $p - 1 - r$? If messages took no time, the way down would be enough here
-# too. But $v$ chunks send about $v$ times as many messages, and what is in hand hides them. On the validator's clock, with
-# $p = 4$, $m = 8$, $v = 2$ and a message of a tenth of a chunk's forward, the step takes 58.4 chunk forwards with it and 60.0
-# without (computed). It costs memory: rank 0 holds 11 chunks' activations instead of 8. Plain 1F1B chooses the memory.
+# too. But $v$ chunks send about $v$ times as many messages, and a rank with forwards in hand can work while they travel. With
+# $p = 4$, $m = 8$, $v = 2$ and a message of a tenth of a chunk's forward, the step takes 58.4 chunk forwards with
+# $2\,(p - 1 - r)$ and 60.0 with $p - 1 - r$ (computed). The price: rank 0 holds 11 chunks' activations instead of 8. Plain
+# 1F1B keeps to $p - 1 - r$, and saves the memory.
 
 # %% [markdown]
 # ### Exercise 5 · `interleaved`
 #
-# Difficulty 4 · 14 minutes · 14 points
+# Difficulty 4 · 16 minutes · 14 points
 #
 # `Operation("F", i, c)`: microbatch i, chunk c. Forwards: p microbatches through chunk 0, the same p through chunk 1, …,
-# then the next p (p divides m). Backwards: the same, last chunk first. Rank r runs (v-1)·p + 2·(p-1-r) forwards ahead,
-# never more than m·v; with v = 1, p-1-r. Then, as before, one forward, one backward, in turn, and what is left.
+# then the next p (p divides m). Backwards: the same groups of p, each from its first microbatch on, but chunk v-1 first and
+# chunk 0 last. Rank r runs (v-1)·p + 2·(p-1-r) forwards ahead, never more than m·v; with v = 1, p-1-r. Then, as before, one
+# forward, one backward, in turn, and what is left.
 
 
 # %% tags=["exercise"]

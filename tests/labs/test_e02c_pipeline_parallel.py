@@ -39,13 +39,13 @@ SIZES = {
 REVEALS = {
     "gpipe_bubble": Reveal(
         "computed",
-        "(p-1)/(m+p-1) of the step, whatever a forward takes",
+        "(p-1)/(m+p-1) of the step, whatever a forward takes; (p-1)/m is the bubble over the work",
         formula=lambda p, m: (p - 1) / (m + p - 1),
     ),
     "held": Reveal(
         "measured",
-        "m microbatches under GPipe, p-r of them under 1F1B",
-        formula=lambda m, p, rank: m / (p - rank),
+        "p microbatches of a block's activations against one, which has the logits besides",
+        formula=lambda p: float(p),
     ),
 }
 FILES = tuple(
@@ -157,14 +157,16 @@ def made(submission, cases, name=None):
 
 def complete(words, order, m, v):
     wanted = {(kind, i, c) for kind, i, c in product("FB", range(m), range(v))}
+    ahead = next((i for i, op in enumerate(order) if op[0] != "F"), len(order))
     bare = [op for op in order if len(op) != 3]
     expect.that(not bare, f"{words}: {bare[:1]} is no Operation: make each by Operation(kind, i)")
     twice = [op for op in order if order.count(op) > 1]
-    missing, foreign = sorted(wanted - set(order)), sorted(set(order) - wanted, key=str)
+    missing, foreign = sorted(wanted - set(order)), [op for op in order if op not in wanted]
+    chunks = f", chunks 0 to {v - 1}" if v > 1 or any(op[2] for op in foreign) else ""
+    many = f". Never more than {m * v} forwards ahead: there are no more" if ahead > m * v else ""
     expect.that(
         not foreign,
-        f"{words}: {listed(foreign)} is no operation of it: microbatches are 0 to {m - 1}, "
-        f"chunks 0 to {v - 1}",
+        f"{words}: its list has {listed(foreign)}, which is no operation of it: microbatches are 0 to {m - 1}{chunks}{many}",
     )
     expect.that(not missing, f"{words}: {listed(missing)} never runs; {len(missing)} are missing")
     expect.that(not twice, f"{words}: {listed(twice)} runs twice")
@@ -178,12 +180,39 @@ def halts(words, schedule):
     """It runs to its end; an AssertionError of the clock becomes words for the learner."""
     try:
         clocked(schedule)
-    except AssertionError as error:
-        waits = str(error).partition("deadlocks: ")[2]
+    except AssertionError:
+        waits = "; ".join(waits_of(schedule)[:4])
         raise CheckFailed(
-            f"{words}: deadlock: {waits}. Before F a rank waits for the stage before it, before B for "
-            "the stage behind it: one of these is behind an operation that waits in turn"
+            f"{words}: deadlock: {waits}. A rank runs its list in order: one of these comes too early, or what it needs "
+            "too late, behind an operation that waits in turn"
         ) from None
+
+
+def waits_of(schedule):
+    """Of each rank that hangs: its operation, and what that needs; own ones that come later first."""
+    done, over, moved = [0] * len(schedule.ranks), set(), True
+    while moved:
+        moved = False
+        for rank, order in enumerate(schedule.ranks):
+            while done[rank] < len(order) and over.issuperset(
+                schedule.needs(rank, order[done[rank]])
+            ):
+                over.add((rank, order[done[rank]]))
+                done[rank] += 1
+                moved = True
+    own, others = [], []
+    for rank, order in enumerate(schedule.ranks):
+        if done[rank] < len(order):
+            operation = order[done[rank]]
+            whose, what = min(
+                set(schedule.needs(rank, operation)) - over, key=lambda n: n[0] != rank
+            )
+            says = f"rank {rank} is before {operation}, which needs "
+            if whose == rank:
+                own.append(f"{says}its own {what}, and that comes later in its list")
+            else:
+                others.append(f"{says}rank {whose}'s {what}")
+    return own + others
 
 
 def bubble_is(words, schedule, want, advice):
@@ -206,7 +235,7 @@ def order_is(words, schedule, want, ahead, turns):
         got, right = ahead_of(order), ahead_of(wanted)
         expect.that(
             got == right,
-            f"{words}, rank {rank}: {got} forwards come before the first backward, here {right} do: {ahead}",
+            f"{words}, rank {rank}: your list has {got} forwards before its first backward, {right} are right: {ahead}",
         )
         place = next((i for i, pair in enumerate(zip(order, wanted)) if pair[0] != pair[1]), None)
         expect.that(
@@ -269,9 +298,15 @@ class Test1F1B(Exercise):
         for words, (p, m), schedule in made(submission, pairs()):
             got, want = peak_live(schedule), [min(m, p - r) for r in range(p)]
             ahead = "p-1-r forwards ahead, then one forward and one backward in turn"
+            late = all(
+                ahead_of(order) == min(m, p + 1 - r) for r, order in enumerate(schedule.ranks)
+            )
+            one = (
+                "; yours are p-r: the forward of the first turn is not one of them" if late else ""
+            )
             expect.that(
                 got == want,
-                f"{words}: at most {got} activations are alive at once, rank by rank; expected {want}: {ahead}",
+                f"{words}: at most {got} activations are alive at once, rank by rank; expected {want}: {ahead}{one}",
             )
             turns = f"{ahead}, then the backwards that are left, each from microbatch 0 on"
             order_is(words, schedule, one_forward_one_backward(p, m), ahead, turns)
@@ -336,14 +371,24 @@ def shuffled_1f1b(p, m):
 
 def launched(submission, steps, **options):
     """Of each rank, step by step; steps: (orders of all ranks, data)."""
+    send = (
+        "send with `isend`, keep what it returns and wait for it after the last operation, since a rank that waits for its "
+        "send may wait for one that is sending itself"
+    )
+    neighbours = (
+        f"F receives from rank - 1 and sends to rank + 1, B the other way round; {send}; skip what the first and the last "
+        "rank have no neighbour for"
+    )
     causes = {
         "stage: x is NoneType": "only rank 0 has nobody to receive from: on every other rank F computes on what "
         "rank - 1 has sent",
         "stage: x is": "on rank 0 a stage begins with the tokens of its batch: `stage(None, batch)`",
         "NoneType": "an input has no gradient: `x.requires_grad_()` before the forward",
-        expect.HANGS: "F receives from rank - 1 and sends to rank + 1, B the other way round; send with "
-        "`isend`, keep what it returns and wait for it after the last operation, since a rank that waits for its send may wait for "
-        "one that is sending itself; skip what the first and the last rank have no neighbour for",
+        " of 1: use a rank from 0 to 0": "a single rank is the first and the last at once: it has no neighbour, and nothing "
+        "travels",
+        "waiting in recv": neighbours,
+        "each for another that waits as well": f"all of them wait for a send: {send}",
+        expect.HANGS: neighbours,
     }
     ranks = len(steps[0][0])
     with expect.because(causes):
@@ -539,6 +584,13 @@ def triples():
     return [(4, 4, 2), (8, 8, 2), (2, 4, 4), *more]
 
 
+def twice_ahead(schedule):
+    """One chunk a rank, and as many ahead as the way there and back."""
+    p, m = len(schedule.ranks), schedule.microbatches
+    found = [ahead_of(order) for order in schedule.ranks]
+    return p > 1 and found == [min(m, 2 * (p - 1 - r) + 1) for r in range(p)]
+
+
 class TestInterleaved(Exercise):
     """Interleaved 1F1B as data"""
 
@@ -569,8 +621,11 @@ class TestInterleaved(Exercise):
         for words, case, schedule in made(submission, triples()):
             ahead = (
                 "rank r runs (v-1)·p + 2·(p-1-r) forwards ahead with v > 1, there and back, p-1-r with v = 1, and never "
-                "more than m·v; then a forward and a backward in turn. More are alive for nothing, fewer wait for messages"
+                "more than m·v; then a forward and a backward in turn, and that forward is counted here. More than these "
+                "cost memory for nothing; with fewer, ranks wait for messages"
             )
+            if case[2] == 1 and twice_ahead(schedule):
+                ahead = f"with v = 1 go p-1-r forwards ahead, yours go 2·(p-1-r); {ahead}"
             turns = (
                 "p microbatches go through chunk 0, the same p through chunk 1, and so on, backwards the same with the "
                 "last chunk first; ahead, then a forward and a backward in turn, then what is left"
@@ -748,23 +803,46 @@ class TestMemory(Question):
                 (each, "that is one microbatch's: GPipe holds all of them"),
                 (row["activation_bytes"], f"that is with {row['microbatches']} microbatches"),
                 (row["activation_bytes"] * m, "that row already holds several microbatches"),
+                *[
+                    (
+                        rows[name]["activation_bytes"] / rows[name]["microbatches"] * m,
+                        "that is from 1F1B's row, which never holds all microbatches at once: GPipe does, take its row",
+                    )
+                    for name in rows
+                    if name == "1f1b"
+                ],
             ],
         )
 
 
 class TestSame(Question):
-    """What 1F1B does not change"""
+    """What 1F1B's memory buys"""
 
-    name = "same_bubble"
+    name = "same_memory"
     rests_on = ("bubble", "live")
 
-    @check(points=3, title="what 1F1B improves over GPipe: time, memory, both or neither")
+    @check(points=3, title="GPipe's bubble at m = 4 over 1F1B's at m = 32, which hold as much")
     def test_value(self, value, records):
-        expect.among(value, ["time", "memory", "both", "neither"])
+        rows = expect.recorded(records, "bubble")
+        share = {(row["schedule"], row["microbatches"]): row["bubble"] for row in rows}
+        asked = [("gpipe", 4), ("1f1b", 32)]
         expect.that(
-            records.get("bubble") and records.get("live"), "record 'bubble' and 'live' first"
+            all(key in share for key in asked),
+            "the experiment 'bubble' lacks a row of GPipe with 4 or of 1F1B with 32: run it again",
         )
-        expect.that(
-            value == "memory",
-            f"got {value!r}: compare the bubbles of both at the same m, and the bytes on rank 0",
+        few, many = (share[key] for key in asked)
+        expect.close(
+            value,
+            few / many,
+            tol=0.02,
+            what="GPipe's share with 4 microbatches over 1F1B's with 32",
+            hints=[
+                (many / few, "turn the fraction round"),
+                (few, "that is GPipe's share alone: divide by 1F1B's"),
+                (few - many, "that is the difference: how many *times* as large is it?"),
+                (
+                    1.0,
+                    "at the same m the two are alike; here each has the m that its memory allows",
+                ),
+            ],
         )

@@ -8,6 +8,7 @@
     expect.among(got, words)                             one of these words, which the message names
     expect.recorded(records, "overlap")                  the table of an experiment, to read it off
     with expect.because({"deadlock": "words"}): …        the likely cause of a run without a result
+    with expect.though("every gradient is right"): …     what is right comes first, then what is not
 
 A hint is a value that a likely mistake gives: if `got` is that value, its words end the message.
 """
@@ -113,6 +114,18 @@ def because(causes: Mapping[str | tuple[str, ...], str]) -> Iterator[None]:
             if failure.kind in signs or any(sign in str(failure) for sign in signs):
                 raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
         raise
+
+
+@contextmanager
+def though(right: str) -> Iterator[None]:
+    """What fails in here is told after what has been found right before: "…, but rank 0 sent"."""
+    try:
+        yield
+    except SubmissionFailed:
+        raise
+    except CheckFailed as failure:
+        words = (f"{right}, but {text}" for text in (failure, failure.secretive))
+        raise CheckFailed(*words) from None
 
 
 def _compare(got: Any, want: Any, tol: float | None, hints: Hints, what: str) -> None:

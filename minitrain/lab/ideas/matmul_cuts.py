@@ -50,14 +50,14 @@ def draw_column_cut(ax: Axes, ranks: int) -> None:
 
 def say_column_cut(ranks: int) -> str:
     return (
-        f"Column cut on {plural(ranks, 'rank')}: rank r makes its columns of Y, and sends nothing. "
-        f"A is cut into {plural(ranks, 'part')} side by side, X is whole on every rank; "
+        f"Column cut on {plural(ranks, 'rank')}: rank r makes its columns of Y, forward sends "
+        f"nothing. A is cut into {plural(ranks, 'part')} side by side, X is whole on every rank; "
         "the parts of Y stand side by side too."
     )
 
 
 def draw_row_cut(ax: Axes, ranks: int) -> None:
-    bare(ax, 13.6, 3.6)
+    bare(ax, 15.6, 4.2)
     cells(ax, 0.3, 0.9, INNER, ROWS, "X", across=ranks)
     say(ax, 0.3 + INNER / 2, 2.8, "columns, one part a rank", 8)
     say(ax, 2.95, 1.7, "·", 16)
@@ -65,15 +65,15 @@ def draw_row_cut(ax: Axes, ranks: int) -> None:
     say(ax, 3.4 + OUTER / 2, 3.05, "rows, one part a rank", 8)
     say(ax, 6.6, 1.7, "=", 16)
     for part in range(ranks):
-        shift = 0.28 * part
+        shift = 0.42 * part
         hue = lighter(HUES[part], 0.25)
         box(ax, 7.0 + shift, 0.5 + shift, OUTER, ROWS, hue, edgecolor="white")
-        say(ax, 7.1 + shift, 0.63 + shift, f"X{part}·A{part}", 7.5, ha="left", color="black")
-    say(ax, 7.0 + OUTER / 2 + 0.14 * ranks, 3.45, "each rank: all of Y, in part", 8)
+        say(ax, 7.1 + shift, 0.71 + shift, f"X{part}·A{part}", 7.5, ha="left", color="black")
+    say(ax, 7.0 + OUTER / 2 + 0.21 * (ranks - 1), 3.95, "each rank: all of Y, in part", 8)
     if ranks > 1:
-        say(ax, 11.35, 1.7, "all-reduce", 8, va="bottom")
-        say(ax, 11.35, 1.75, "→", 16, va="top")
-    cells(ax, 11.9, 0.9, 1.5, ROWS, "Y", pale=True)
+        say(ax, 11.85, 1.7, "all-reduce", 8, va="bottom")
+        say(ax, 11.85, 1.75, "→", 16, va="top")
+    cells(ax, 12.6, 0.9, OUTER, ROWS, "Y", pale=True)
 
 
 def say_row_cut(ranks: int) -> str:
@@ -85,4 +85,4 @@ def say_row_cut(ranks: int) -> str:
 
 
 column_cut = Schematic(draw_column_cut, say_column_cut, (9.5, 3.0), {"ranks": ([1, 2, 4], 2)})
-row_cut = Schematic(draw_row_cut, say_row_cut, (9.5, 2.7), {"ranks": ([1, 2, 4], 2)})
+row_cut = Schematic(draw_row_cut, say_row_cut, (9.5, 2.8), {"ranks": ([1, 2, 4], 2)})

@@ -12,7 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing import schedule as drawing
+from minitrain.lab.drawing.figures import INK
 from minitrain.lab.ideas.schematic import Schematic
+from minitrain.parallel.pipeline.operations import Operation
 from minitrain.parallel.pipeline.timeline import Clocked, clocked, peak_live
 from minitrain.words import plural
 
@@ -39,10 +41,19 @@ def timed(schedule: Schedule) -> Clocked:
 
 
 def paint(ax: Axes, clock: Clocked, longest: float) -> None:
-    """The grid, on an axis that is as long at every position of a handle."""
+    """The grid, on an axis that is as long at every position of a handle; its legend below."""
+    from matplotlib.ticker import MultipleLocator
+
     drawing.draw(ax, clock, "forwards", "")
     ax.set_xlim(0, longest)
-    ax.get_legend().remove()
+    ax.xaxis.set_major_locator(MultipleLocator(3))
+    ax.set_xlabel("time (forwards)", loc="left")
+    explain(ax)
+
+
+def explain(ax: Axes) -> None:
+    """The legend of all that is painted, below the axis, where the title leaves it room."""
+    ax.legend(loc="upper right", bbox_to_anchor=(1.01, -0.13), ncols=5, borderaxespad=0)
 
 
 def draw_microbatches(ax: Axes, microbatches: int) -> None:
@@ -62,35 +73,52 @@ def say_microbatches(microbatches: int) -> str:
 
 
 def draw_order(ax: Axes, order: str) -> None:
-    paint(ax, timed(made(order, RANKS, MICROBATCHES)), 3 * (MICROBATCHES + RANKS - 1))
+    clock = timed(made(order, RANKS, MICROBATCHES))
+    paint(ax, clock, 3 * (MICROBATCHES + RANKS - 1))
+    if order == "1f1b":
+        for rank, events in enumerate(clock.ranks):
+            ahead = [(event.start, event.end - event.start) for event in events[: RANKS - 1 - rank]]
+            ax.broken_barh(
+                ahead, (rank - 0.36, 0.72), facecolors="none", edgecolor=INK, linewidth=2
+            )
+        ax.barh(0, 0, 0, facecolor="none", edgecolor=INK, linewidth=2, label="ahead, p - 1 - r")
+        explain(ax)
 
 
 def say_order(order: str) -> str:
     schedule = made(order, RANKS, MICROBATCHES)
     live = ", ".join(map(str, peak_live(schedule)))
     first = " ".join(map(str, schedule.ranks[0]))
+    framed = ". Framed: the forwards ahead, 2, 1 and 0 of them." if order == "1f1b" else "."
     return (
         f"{NAMES[order]}, {RANKS} ranks, {MICROBATCHES} microbatches: alive at once, rank by rank, "
-        f"{live}. It takes {timed(schedule).makespan:g} forwards' time; rank 0 runs {first}."
+        f"{live}. It takes {timed(schedule).makespan:g} forwards' time; rank 0 runs {first}{framed}"
     )
 
 
 def draw_chunks(ax: Axes, chunks: int) -> None:
     paint(ax, timed(made("interleaved", 2, 4, chunks)), 15)
+    if chunks > 1:
+        for kind, name in (("F", "forward"), ("B", "backward")):
+            color = drawing.color_of(Operation(kind, 0, 1))
+            ax.barh(0, 0, 0, color=color, label=f"{name}, second chunk")
+        explain(ax)
 
 
 def say_chunks(chunks: int) -> str:
     clock = timed(made("interleaved", 2, 4, chunks))
     first = " ".join(str(event.operation) for event in clock.ranks[0])
+    whole = timed(made("interleaved", 2, 4)).bubble(0)
+    beside = f", with one chunk for {whole:g}" if chunks > 1 else ""
     return (
         f"2 ranks, 4 microbatches, {plural(chunks, 'chunk')} a rank: each rank idles for "
-        f"{clock.bubble(0):g} forwards' time. Dark boxes are a rank's first chunk, light ones its "
-        f"second; rank 0 runs {first}, where a number behind the point is the chunk."
+        f"{clock.bubble(0):g} forwards' time{beside}. Dark boxes are a rank's first chunk, "
+        f"light ones its second; rank 0 runs {first}, where a number behind the point is the chunk."
     )
 
 
 pipeline_microbatches = Schematic(
-    draw_microbatches, say_microbatches, (10, 2.6), {"microbatches": (1, 4, 3)}
+    draw_microbatches, say_microbatches, (10, 2.8), {"microbatches": (1, 4, 3)}
 )
-pipeline_order = Schematic(draw_order, say_order, (10, 2.6), {"order": (["gpipe", "1f1b"], "1f1b")})
-pipeline_chunks = Schematic(draw_chunks, say_chunks, (10, 2.2), {"chunks": (1, 2, 2)})
+pipeline_order = Schematic(draw_order, say_order, (10, 2.8), {"order": (["gpipe", "1f1b"], "1f1b")})
+pipeline_chunks = Schematic(draw_chunks, say_chunks, (10, 2.4), {"chunks": (1, 2, 2)})

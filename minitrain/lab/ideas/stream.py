@@ -55,16 +55,19 @@ def held(ax: Axes, x: float, width: float, name: str, words: list[str]) -> None:
 def door(ax: Axes, x: float, name: str, sent: str) -> None:
     """What all ranks pass together, and what it sends on the way forward."""
     height = HIGH * RANKS - 0.12
-    box(ax, x, TOP, 0.6, height, "#444444")
-    say(ax, x + 0.3, TOP + height / 2, name, 8.5, color="white", rotation=90)
-    say(ax, x + 0.3, TOP + height + 0.35, f"sends: {sent}" if sent == "nothing" else sent, 7.5)
+    is_silent = sent == "nothing"  # hollow: here no rank waits for another
+    style = {"edgecolor": "#444444", "linestyle": "--"} if is_silent else {}
+    box(ax, x, TOP, 0.6, height, "white" if is_silent else "#444444", **style)
+    ink = "#444444" if is_silent else "white"
+    say(ax, x + 0.3, TOP + height / 2, name, 8.5, color=ink, rotation=90)
+    say(ax, x + 0.3, TOP + height + 0.35, f"sends: {sent}" if is_silent else sent, 7.5)
 
 
 def say_layer_stream(split: str) -> str:
     enter, leave = DOORS[split]
     between = {
-        "tensor": "every rank holds all tokens and computes the same. The copy sends nothing "
-        "on the way forward, the reduce is an all-reduce",
+        "tensor": "every rank holds all tokens and computes the same. The copy, dashed, sends "
+        "nothing on the way forward, the reduce is an all-reduce",
         "sequence": f"each rank holds one part in {RANKS} of the tokens. The all-gather joins "
         "them, the reduce-scatter sums and hands each rank its own",
     }

@@ -29,11 +29,11 @@ def draw_vocabulary_cut(ax: Axes, token: int) -> None:
         left, middle = 0.3 + ACROSS * rank, 0.3 + ACROSS * rank + WIDE / 2
         say(ax, middle, 0.3, f"rank {rank}", fontweight="bold")
         for row in range(ROWS):
-            hue = HUES[rank] if row == place else lighter(HUES[rank], 0.75)
+            hue = lighter(HUES[rank], 0.3 if row == place else 0.8)
             words = f"word {rank * ROWS + row}"
             box(ax, left, 0.6 + HIGH * row, WIDE, HIGH - 0.06, hue, words, 8)
         found = "zeros" if place is None else f"row {place} of its own"
-        hue = PALE if place is None else HUES[rank]
+        hue = PALE if place is None else lighter(HUES[rank], 0.3)
         arrow(ax, (middle, 0.65 + HIGH * ROWS), (middle, 2.55))
         box(ax, left, 2.6, WIDE, HIGH, hue, found, 8, edgecolor="#999999")
     say(ax, (ACROSS * RANKS + 0.2) / 2, 3.45, "all-reduce: zeros + … + its row", 8.5)

@@ -1,5 +1,5 @@
 # exercise: interleaved
-# says: one of these is behind an operation that waits in turn
+# says: behind an operation that waits in turn
 # the backwards begin with the last group of p microbatches; "Backwards: the same, last chunk
 # first" turns only the chunks round. Right only for m == p.
 

@@ -1,5 +1,5 @@
 # exercise: run_operations
-# says: skip what the first and the last rank have no neighbour for
+# says: all of them wait for a send
 # each send is waited for where it starts, so the rank stands still until its neighbour takes
 # the message; the text says "`wait` for all works at the very end".
 

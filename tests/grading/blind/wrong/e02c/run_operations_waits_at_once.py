@@ -1,5 +1,5 @@
 # exercise: run_operations
-# says: skip what the first and the last rank have no neighbour for
+# says: all of them wait for a send
 # waits for every message right after sending it, so nothing overlaps; "`group.isend(tensor,
 # to)` returns a work and goes on; `wait` for all works at the very end"
 
