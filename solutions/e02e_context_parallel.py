@@ -4,13 +4,13 @@
 # **A text too long for one GPU is cut over ranks, and keys travel to the queries. You write ring attention forward and
 # backward, the zig-zag order that balances it, and Ulysses, and count who sends, keeps and computes how much.**
 #
-# 60 minutes · CPU is enough · before: [e02b · Tensor parallel](e02b_tensor_parallel.ipynb) ·
+# 150 minutes · CPU is enough · before: [e02b · Tensor parallel](e02b_tensor_parallel.ipynb) ·
 # [map of the course](index.ipynb)
 #
 # You build: the merge of partial attentions, two rings, an order of tokens, two all-to-alls. You end with this picture:
-# which rank computes which block of a causal mask, and when.
+# which rank computes which half-block of a causal mask, and in which step.
 #
-# ![Causal mask of 4 ranks, contiguous and zig-zag, each block in its rank's colour with its step; bars of FLOPs below](../labs/pictures/e02e_context_parallel.png)
+# ![Causal mask of 4 ranks, contiguous and zig-zag, each half-block in its rank's colour with the number of its step; bars of FLOPs below](../labs/pictures/e02e_context_parallel.png)
 
 # %% tags=["setup"]
 from functools import partial
@@ -57,8 +57,8 @@ ideas.merged_attention()
 # and the second exponent is never above 0. One case is special: a query that may read no key of a set. It weighs $Z = 0$, its
 # lse is $-\infty$ and its answer 0. Where both sets are such, $-\infty - (-\infty)$ would be NaN.
 #
-# `attend` below gives both for one set of keys. Its `offset` is how many places of the text the first query comes after the
-# first key, which says what the causal mask hides.
+# `attend` below gives both for one set of keys. Its `offset` is the place in the text of the first query less that of the first
+# key: query $i$ of these may read keys 0 to $i$ + `offset`.
 
 
 # %%
@@ -78,7 +78,7 @@ def attend(q, k, v, offset):
 # %% [markdown]
 # ### Exercise 1 · `merge`
 #
-# Difficulty 2 of 5 · 6 minutes · 8 points
+# Difficulty 2 of 5 · 8 minutes · 8 points
 #
 # Return the answer and the lse over both sets of keys. `torch.logaddexp` computes the logarithm above without overflow. A row
 # that read nothing in either set gives `out` 0 and `lse` $-\infty$, and no NaN.
@@ -126,8 +126,9 @@ merge = lab.grade(merge)
 # has, passes the block on to its right, and takes the next from its left. After $N$ steps it has seen all blocks, and held
 # two at a time.
 #
-# In the picture rows are queries and columns keys, in eight pieces of the text. A colour is a rank, and a coloured
-# square is computed in this step. Move `step`; the handle `order` is for section 3.
+# In the picture rows are queries and columns keys, in eight pieces of the text. Each rank has two pieces of both: its block of keys
+# is two columns wide. A square is a *half-block* of the mask: its colour says which rank computes it, its number in which step.
+# Steps are counted from 0. Move `step`; the handle `order` is for section 3.
 
 # %%
 ideas.ring_attention()
@@ -154,7 +155,7 @@ def pass_on(group, tensor):
 # %% [markdown]
 # ### Exercise 2 · `around`
 #
-# Difficulty 3 · 7 minutes · 10 points
+# Difficulty 3 · 8 minutes · 10 points
 #
 # `around` is a generator: it hands out one block after the other, and its caller computes between two of them. What it starts
 # before a `yield` travels during that time.
@@ -199,7 +200,8 @@ around = lab.grade(around)
 # Under a causal mask token $i$, counted from 0, reads $i + 1$ keys. Cut the text into $N$ consecutive runs, and the last rank has
 # the longest rows of the mask.
 #
-# **Predict**: four ranks, a long text. How many times the first rank's pairs (query, key) does the last one compute?
+# **Predict**: four ranks, a long text. Count the pairs of a query and a key that it may read, those of a rank's own queries. How
+# many times as many has the last rank as the first?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -235,7 +237,7 @@ lab.reveal("last_over_first", (pairs[3] / pairs[0]).item(), ranks=4)
 # %% [markdown]
 # ### Exercise 3 · `zigzag`
 #
-# Difficulty 2 · 6 minutes · 8 points
+# Difficulty 2 · 8 minutes · 8 points
 #
 # Say which tokens each rank holds, as numbers of places in the text, and how to bring all ranks' tokens back into the text's
 # order.
@@ -313,7 +315,7 @@ def nothing_read(q):
 # %% [markdown]
 # ### Exercise 4 · `ring_forward`
 #
-# Difficulty 4 · 10 minutes · 12 points
+# Difficulty 4 · 15 minutes · 12 points
 #
 # Take each block as it comes `around`, and each pair of its `halves` with yours. Where there is something to read,
 # `attend(q, k, v, offset)` of those rows and keys, and merge what it gives into those rows, while the next block travels.
@@ -322,8 +324,8 @@ def nothing_read(q):
 # %% tags=["exercise"]
 def ring_forward(group, places, q, kv) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, H, T/N, C), kv (2, B, K, T/N, C), this rank's -> out, in q's dtype, and
-    lse (B, H, T/N), in that of nothing_read. `places` (N, T/N): any two runs of tokens a
-    rank. About 8 lines."""
+    lse (B, H, T/N), in the dtype of nothing_read's. `places` (N, T/N): any two runs of
+    tokens a rank. About 8 lines."""
     ### BEGIN SOLUTION
     out, lse = nothing_read(q)
     for owner, (k, v) in around(group, kv):
@@ -426,7 +428,20 @@ for positions in ("places", "0 to 15 on every rank"):
 # all parts must meet at the block's owner.
 
 # %% [markdown]
-# So the keys and values go round once more, and the gradient follows its block, a step behind. Each rank adds its part as it
+# Call $S$ the numbers in one block, that is in the keys and values of one rank. In the forward pass a rank of four sends
+# three blocks, $3\,S$.
+#
+# **Predict**: how many $S$ does it send in the *backward* pass? No rank has kept another one's block.
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+guess = 6
+### LAB guess = None  # times S, your guess
+### END SOLUTION
+lab.predict("ring_backward", guess)
+
+# %% [markdown]
+# The keys and values go round once more, and the gradient follows its block, a step behind. Each rank adds its part as it
 # passes.
 #
 # In the picture a column is a rank and a colour the owner of a block. At step 0 each rank computes its part of its own
@@ -443,7 +458,7 @@ ideas.ring_gradients()
 #
 # ### Exercise 5 · `ring_backward`
 #
-# Difficulty 5 · 15 minutes · 10 points
+# Difficulty 5 · 25 minutes · 10 points
 
 
 # %% tags=["exercise"]
@@ -451,14 +466,15 @@ def ring_backward(group, kv, gradients) -> tuple[torch.Tensor, torch.Tensor]:
     """kv (2, B, K, T/N, C), this rank's -> dq, summed over all blocks, and the complete
     gradient of kv. On rank r of 3:
 
-        link      |  own kv  | kv of r-1 | dkv of r-1 | dkv of r-2 |
-        compute   | own part | for r-1   |  for r-2   |
+        sends     |  own kv  | kv of r-1 | dkv of r-1 | dkv of r-2 |
+        computes  | own part | for r-1   |  for r-2   |
 
-    `gradients(owner, block)`, called once as each block comes `around`, gives dq of this
-    block and this rank's part of its dkv, both yours, in the dtypes of the results. The
-    own part waits at home. To every other add what came from the left, if anything did
-    yet, and `pass_on` the sum: N-1 messages. Each travels while the next block is
-    computed: wait for it only to add. One rank alone sends nothing. About 11 lines."""
+    Call `gradients(owner, block)` once for each block that comes `around`: it gives dq
+    from this block and this rank's part of the block's dkv, in the dtypes of the results;
+    you may write into both. Keep the part for your own block. To any other part add the
+    sum that came from the left (the first has none), and `pass_on` it: N-1 messages. Each
+    travels while the next block is computed: wait for it only when you add. One rank
+    alone sends nothing. About 11 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.context.plain:ring_backward
     ### END SOLUTION
@@ -572,7 +588,7 @@ ideas.heads_for_tokens()
 # %% [markdown]
 # ### Exercise 6 · `ulysses`
 #
-# Difficulty 4 · 10 minutes · 12 points
+# Difficulty 4 · 20 minutes · 12 points
 #
 # It works on any differentiable all-to-all, which is given as `exchange`. Within a rank attention is plain:
 # `scaled_dot_product_attention` with `is_causal=True` and `enable_gqa=True`, imported above.
@@ -582,8 +598,8 @@ ideas.heads_for_tokens()
 def ulysses(q, k, v, size: int, exchange) -> torch.Tensor:
     """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C), on N = size ranks.
 
-    `exchange` is a differentiable all-to-all: (N, …) in, piece r for rank r; (N, …) out,
-    piece r from rank r; of q, k and v together or one by one. Rank r takes heads r·H/N to
+    `exchange` is a differentiable all-to-all: (N, …) in, contiguous or not, piece r for
+    rank r; (N, …) out, piece r from rank r; of q, k and v together or one by one. Rank r takes heads r·H/N to
     (r+1)·H/N; tokens are in the text's order. N divides K, or K divides N. A ValueError,
     before anything is sent, if N does not divide H. About 13 lines."""
     ### BEGIN SOLUTION
@@ -628,24 +644,14 @@ ulysses = lab.grade(ulysses)
 # ## 7 · What travels
 #
 # Three ways are compared: a rank can *gather* all keys and values, pass them round a *ring*, or exchange heads by *Ulysses*.
-# The unit is what one rank has in keys and values,
+# The unit is again what one rank has in keys and values,
 #
 # $$S = 2 \cdot B \cdot K \cdot \frac TN \cdot C \text{ numbers},$$
 #
 # with $B$ the texts in the batch, here 1. There are $H = 16$ query heads, $K = 4$ key heads, and a head is $C = 16$ wide.
 #
-# **Predict**: how many $S$ does a rank of four send in the *backward* of a ring? (Look at the last picture of section 5.)
-
-# %% tags=["question"]
-### BEGIN SOLUTION
-guess = 6
-### LAB guess = None  # times S, your guess
-### END SOLUTION
-lab.predict("ring_backward", guess)
-
-# %% [markdown]
 # The course's own `gather_attention` stands beside your two. Each runs forward and backward; the group's trace counts the
-# bytes.
+# bytes. Then your guess of section 5 meets them.
 
 # %% tags=["experiment"]
 from minitrain.parallel.collectives.differentiable import all_to_all
@@ -702,10 +708,10 @@ measured = of_ring["backward_bytes"] / (whole_kv / 4)  # in S of four ranks
 lab.reveal("ring_backward", measured, ranks=4)
 
 # %% [markdown]
-# **Explain**, each way in units of $S$. *Gather* sends $N-1$ in forward, to have all keys everywhere, and $N-1$ in backward, to
-# bring their gradients home. A *ring* sends $N-1$ in forward; in backward $N-1$ for the blocks and $N-1$ for the gradients that
-# follow them. In *Ulysses* a rank keeps $1/N$ of what it has and sends the rest: q and the answers, $H$ heads each, and keys
-# and values, which are copied where $K < N$. A key head with its value is $S/K$, so a query head with its answer is, too:
+# **Explain**, in units of $S$. *Gather* sends $N-1$ in forward, to have all keys everywhere, and $N-1$ in backward, to bring
+# their gradients home. A *ring* sends $N-1$ in forward, in backward $N-1$ for blocks and $N-1$ for their gradients. In *Ulysses* a rank keeps $1/N$ of what it has and sends the rest: $H$ heads of q, $H$ of answers, and
+# $\max(K, N)$ of keys and of values (copies where $K < N$). $S$ counts $K$ heads of keys with their values, so one head of
+# both is $S/K$ numbers; a head of q with its answer is as large:
 #
 # $$\text{Ulysses} = \frac{N-1}{N} \cdot \frac{H + \max(K, N)}{K} \; S \quad \text{each way}.$$
 #
@@ -837,8 +843,9 @@ lab.reveal("peak", ratio, ranks=held_ranks)
 # $$\frac{T/N \cdot T}{(T/2N)^2} = 4N, \qquad 4 \cdot 8 = 32.$$
 #
 # The measured ratio is smaller, because both also hold what is no score: q, keys, values and answers. These grow with $T$, scores with
-# $T^2$, so the longer the text, the nearer it comes. Gather works in tiles of at most 256 x 512 scores a head. These
-# short texts do not fill them yet, which is why it still grows almost as fast as *scores*; Ulysses' kernel has smaller ones.
+# $T^2$, so the longer the text, the nearer it comes. Gather works in tiles of at most 256 x 512 scores a head. A rank's
+# queries, 128 at most here, do not fill one yet, which is why it still grows almost as fast as *scores*; Ulysses' kernel has
+# smaller tiles.
 
 # %% [markdown]
 # The folded cell draws both numbers against the length of the text, on logarithmic axes: a slope of 1 is growth with $T$,
@@ -935,8 +942,9 @@ for ranks in lab.size("balance_ranks"):
 lab.experiment("balance", balance)
 
 # %% [markdown]
-# The picture of the title, with your own numbers below it: above, which rank computes which half-block of the mask, and in
-# which step; below, the FLOPs that were counted. In contiguous order rank 0 has nothing to do after step 1.
+# The picture of the title, with your own numbers below it: above, which rank (colour) computes which half-block of the mask, and
+# in which step (number, from 0 as in section 2); below, the FLOPs that were counted. In contiguous order rank 0 has nothing to do
+# after step 0.
 
 # %% tags=["picture", "folded"]
 from itertools import product
@@ -957,7 +965,7 @@ def mosaic(ax, places):
             corners = corners if offset else corners[:3]  # a triangle on the diagonal
             ax.fill(*zip(*corners), color=color, edgecolor="white", linewidth=1.5)
             x, y = (x + 0.5, y + 0.52) if offset else (x + 0.33, y + 0.69)
-            ax.text(x, y, step + 1, color="white", ha="center", **style)
+            ax.text(x, y, step, color="white", ha="center", **style)
     for rank, row in enumerate(places):
         for at in {int(place) // half + 0.5 for place in row}:
             words = {"color": show.COLORS[rank], "ha": "right", **style}
@@ -971,7 +979,7 @@ def mosaic(ax, places):
 with show.canvas(columns=2, rows=2, width=10, height=8) as (figure, axes):
     for column, (order, places) in enumerate(orders(8 * N, N).items()):
         mosaic(axes[0, column], places)
-        axes[0, column].set_title(f"{order}: who computes a block, in which step")
+        axes[0, column].set_title(f"{order}: who computes a half-block, in which step")
         rows = [r for r in balance if (r["order"], r["ranks"]) == (order, N)]
         own, ax = [r["flops"] / 1e6 for r in rows], axes[1, column]
         ax.bar([f"rank {rank}" for rank in range(N)], own, 0.64, color=show.COLORS[:N])
@@ -986,7 +994,7 @@ with show.canvas(columns=2, rows=2, width=10, height=8) as (figure, axes):
     axes[1, 1].set_ylim(axes[1, 0].get_ylim())
 show.figure(
     figure,
-    alt="Causal masks of 4 ranks, contiguous and zig-zag, with the step of each block; FLOPs a rank.",
+    alt="Causal masks of 4 ranks, contiguous and zig-zag, with the step of each half-block; FLOPs a rank.",
 )
 
 # %% [markdown]
@@ -999,13 +1007,6 @@ show.figure(
 # the second **whichever $r$** is: 3 half-blocks in the first step, 2 in each other. On four ranks contiguous order gives 3, 7,
 # 11 and 15, a mean of 9; zig-zag gives 9 to each. (Section 3 said 1 : 7 where this says 3 : 15: there a triangle on the diagonal
 # counted half.)
-
-# %%
-shown = []
-for order in ("contiguous", "zigzag"):
-    own = [r["flops"] / 1e6 for r in balance if (r["order"], r["ranks"]) == (order, 8)]
-    shown.append({"order": order} | {f"rank {r}": round(own[r], 2) for r in range(8)})
-show.table(shown, caption="MFLOP of each of eight ranks in one forward ring, counted")
 
 # %% [markdown]
 # **Question**: a ring lasts as long as its busiest rank. On eight ranks, how many times as fast is zig-zag, by `balance`?
@@ -1023,19 +1024,26 @@ zigzag_gain = max(at8["contiguous"]) / max(at8["zigzag"])
 # %% tags=["grade"]
 lab.answer("zigzag_gain", zigzag_gain)
 
+# %%
+shown = []
+for order in ("contiguous", "zigzag"):
+    own = [r["flops"] / 1e6 for r in balance if (r["order"], r["ranks"]) == (order, 8)]
+    shown.append({"order": order} | {f"rank {r}": round(own[r], 2) for r in range(8)})
+show.table(shown, caption="MFLOP of each of eight ranks in one forward ring, counted")
+
 # %% [markdown]
 # **When is the ring free?** Section 2 found that messages cost nothing while $t_x \le t_c$. With $t$ tokens a rank, the pairs to compute
 # grow as $t^2$, the keys and values to send as $t$. So there is a length from which on a ring hides all its messages.
 #
 # **Question**: from how many tokens a rank does a ring of eight compute as long as it sends, on H100s with InfiniBand? The
 # cell takes your counted FLOPs and bytes, half of these since bfloat16 has half the bytes of float32, and *computes* seconds from two
-# published rates, 794 TFLOP/s and 36.75 GB/s. What it prints has not been timed.
+# published rates: 794 TFLOP/s, and the 36.75 GB/s that arrive of InfiniBand's 400 Gb/s. What it prints has not been timed.
 
 # %% tags=["question"]
 rank0 = next(r for r in balance if (r["order"], r["ranks"]) == ("zigzag", 8))
 t = rank0["length"] // rank0["ranks"]
 compute_seconds = rank0["flops"] / 794e12  # published: H100, large matmuls
-message_seconds = rank0["forward_bytes"] / 2 / 36.75e9  # 400 Gb/s InfiniBand
+message_seconds = rank0["forward_bytes"] / 2 / 36.75e9  # of 50 GB/s, 36.75 arrive
 ### BEGIN SOLUTION
 tokens_to_hide = t * message_seconds / compute_seconds
 ### LAB tokens_to_hide = None  # your answer, tokens a rank
@@ -1053,7 +1061,7 @@ lab.answer("tokens_to_hide", tokens_to_hide)
 # $$t = \frac{4KC}{2HC} \cdot \frac{R}{\beta} = 2\,\frac{K}{H} \cdot \frac{R}{\beta}.$$
 #
 # Few key heads make a ring cheap: they are what travels. The first step computes three half-blocks and the last one sends nothing,
-# so over a whole ring of eight it is a little less: compare your answer. Liu et al. find $R/\beta$ itself; they have as many key heads
+# so a whole ring of eight needs 18% less: compare your answer. Liu et al. find $R/\beta$ itself; they have as many key heads
 # as query heads, and no causal mask.
 
 # %% [markdown]

@@ -55,20 +55,21 @@ HIDDEN = tuple(
 BATCH, SIZE = 2, 4  # sequences, head size
 
 
-def alone(call):
+def alone(call, more):
     """What `call` gives on one rank, which has no neighbour; where it sends, in words."""
     try:
         return call()
     except CheckFailed as failure:
         raise CheckFailed(
-            f"{failure}\none rank alone has no neighbour: 0 messages, and nothing to wait for"
+            f"one rank alone has no neighbour: 0 messages, and nothing to wait for{more}\n{failure}"
         ) from None
 
 
-def on_ranks(submission, probe, calls, ranks):
-    """What `probe` gives, call by call: [(the ranks' arguments, the ranks' results), …]."""
+def on_ranks(submission, probe, calls, ranks, more=""):
+    """What `probe` gives, call by call: [(the ranks' arguments, the ranks' results), …]; more: in
+    the words for one rank alone."""
     if ranks == 1:
-        results = alone(lambda: submission.launch(probe, calls, ranks=1, timeout=10))
+        results = alone(lambda: submission.launch(probe, calls, ranks=1, timeout=10), more)
     else:
         results = submission.launch(probe, calls, ranks=ranks, timeout=10)
     for result, notes in zip(results, submission.notes):
@@ -255,10 +256,19 @@ class TestMerge(Exercise):
             cases.append((out, lse, new_out, new_lse))
         for case, (found, both) in zip(cases, self.merged(submission, cases)[0]):
             out, lse, new_out, new_lse = case
+            unread = (lse == -torch.inf) & (new_lse == -torch.inf)
+            is_nan = found.isnan().any(-1) | both.isnan()
             expect.that(
-                not found.isnan().any() and not both.isnan().any(),
-                "NaN where neither set was read: -inf - -inf is NaN. Where `both` is -inf take the "
-                "difference to 0 instead",
+                not (is_nan & unread).any(),
+                "NaN where neither set was read: -inf - -inf is NaN, and 0 / 0 is, too. Where `both` "
+                "is -inf take the difference to 0 instead",
+            )
+            level = lse.max().item()
+            words = "a set that read nothing has lse -inf and weighs exp(-inf), 0"
+            if level > 100:
+                words = f"exp({level:.0f}) is inf: take the difference to `both` first, then exp"
+            expect.that(
+                not is_nan.any(), f"NaN where one set was read, with lse {level:.4g}: {words}"
             )
             expect.equal(
                 found, out + new_out, what="out of rows that one set, or none, was read by"
@@ -363,10 +373,8 @@ class TestAround(Exercise):
                     words = "call pass_on before the yield, or nothing travels while the caller computes"
                     if sends > want:
                         words = "yield each block as soon as it is here, before the one after it is sent"
-                    if sends == ranks:
-                        words = "the last block has been everywhere, it goes no further"
                     expect.that(
-                        sends == want,
+                        sends in (want, step + 1),  # a last one too many: the check above says so
                         f"{where}: {sends} blocks had been sent off, expected {want}: {words}",
                     )
                     words = "call the result of pass_on after the yield"
@@ -628,6 +636,7 @@ class TestRingBackward(Exercise):
     instead = (
         "then a rank holds the gradients of all N blocks. Let each go on with its block, by pass_on"
     )
+    alone = ", and its own part never travels"
 
     def rung(self, submission, ranks):
         """Calls in a row: kv of all ranks, parts[rank, owner], and each rank's result."""
@@ -641,7 +650,7 @@ class TestRingBackward(Exercise):
             factors.append(torch.randn(shape, dtype=wide))
         calls = [[(kv[r], factor[r]) for kv, factor in zip(kvs, factors)] for r in range(ranks)]
         for kv, factor, (given, results) in zip(
-            kvs, factors, on_ranks(submission, probes.back, calls, ranks)
+            kvs, factors, on_ranks(submission, probes.back, calls, ranks, self.alone)
         ):
             found = [
                 call | call["out"] | {"call": call, "mine": mine}
@@ -671,7 +680,7 @@ class TestRingBackward(Exercise):
         counts = sends.count(kv[0].nbytes), sends.count(parts[0, 0].nbytes)
         words = "as many as kv's"
         if counts[1] == ranks:
-            words = "the own part needs not travel, it waits at home for the others"
+            words = "the own part need not travel, it waits at home for the others"
         expect.that(
             counts == (ranks - 1, ranks - 1) and len(sends) == sum(counts),
             f"rank {rank} of {ranks} sent {plural(counts[0], 'message')} of kv's size and {counts[1]} "
@@ -803,7 +812,7 @@ class TestUlysses(Exercise):
                 found = [call | {"mine": mine} for mine, call in zip(given, results)]
                 yield what, (q, k, v, d_out), ranks, found
 
-    @check(points=3, title="equals one process: key heads more, as many and fewer than ranks")
+    @check(points=2, title="equals one process: key heads more, as many and fewer than ranks")
     def test_values(self, submission):
         for what, (q, k, v, _), ranks, results in self.exchanged(submission, (2, 3, 4, 1)):
             whole, _ = causal(q, k, v)
@@ -842,18 +851,17 @@ class TestUlysses(Exercise):
                     ],
                 )  # fmt: skip
 
-    @check(points=3, title="every gradient equals one process, of calls whose backward comes later")
+    @check(points=1, title="every gradient equals one process, of calls whose backward comes later")
     def test_gradients(self, submission):
         for what, (q, k, v, d_out), ranks, results in self.exchanged(submission, (2, 4)):
             leaves = [z.clone().requires_grad_() for z in (q, k, v)]
             causal(*leaves)[0].backward(d_out)
             for rank, got in enumerate(results):
-                self.is_ulysses(what, q, k, ranks, rank, got["ops"])
                 for name, leaf, gradient in zip("qkv", leaves, got["gradients"]):
                     want = leaf.grad.chunk(ranks, 2)[rank]
                     expect.equal(gradient, want, what=f"{what}, rank {rank}, gradient of {name}")
 
-    @check(points=5, title="bytes: (N-1)/N · B·T/N·C · (2H + 2·max(K, N)) numbers")
+    @check(points=8, title="bytes: (N-1)/N · B·T/N·C · (2H + 2·max(K, N)) numbers")
     def test_bytes(self, submission):
         for what, (q, k, *_), ranks, results in self.exchanged(submission, (2, 3, 4)):
             for rank, got in enumerate(results):

@@ -1,4 +1,4 @@
-"""Ring attention, block by block: rows are queries, columns the keys that come by, step by step.
+"""Ring attention, step by step: rows are queries, columns the keys that come by.
 
 Under a causal mask a contiguous cut leaves the first ranks idle, step after step; the zigzag gives
 each rank an early and a late piece, and in every step all have as much to do (Brandon et al. 2023).
@@ -34,7 +34,7 @@ def work(step: int, rank: int, order: str) -> list[tuple[int, int]]:
 
 def draw_ring_attention(ax: Axes, step: int, order: str) -> None:
     now = {pair: rank for rank in range(RANKS) for pair in work(step, rank, order)}
-    before = {p for s in range(step) for rank in range(RANKS) for p in work(s, rank, order)}
+    when = {p: s for s in range(step + 1) for rank in range(RANKS) for p in work(s, rank, order)}
     owner = {piece: rank for rank in range(RANKS) for piece in pieces(rank, order)}
     bare(ax, 13, TOP + SIDE * PIECES + 0.6)
     say(ax, LEFT + SIDE * PIECES / 2, 0.35, "keys and values, by piece of the text")
@@ -46,9 +46,9 @@ def draw_ring_attention(ax: Axes, step: int, order: str) -> None:
         for key in range(PIECES):
             rank = now.get((piece, key))
             color = "white" if key > piece else PALE
-            color = "#c9c9c9" if (piece, key) in before else color
+            color = "#c9c9c9" if (piece, key) in when else color
             color = color if rank is None else HUES[rank]
-            words = "" if rank is None else str(rank)
+            words = str(when.get((piece, key), ""))
             box(ax, LEFT + SIDE * key + 0.02, y + 0.02, SIDE - 0.04, SIDE - 0.04, color, words, 8,
                 edgecolor="#dddddd")  # fmt: skip
     for rank in range(RANKS):
@@ -59,9 +59,10 @@ def draw_ring_attention(ax: Axes, step: int, order: str) -> None:
         for block in range(4):
             color = HUES[rank] if block < count else "white"
             box(ax, x + 0.7 * block, y + 0.3, 0.62, 0.42, color, edgecolor="#bbbbbb")
-        idle = "idle" if count == 0 else f"{count} of 4 blocks"
+        idle = "idle" if count == 0 else f"{count} of 4 half-blocks"
         say(ax, x + 2.95, y + 0.5, idle, 8, ha="left")
-    legend = "white: masked    light: still to come    grey: done    colour: computed in this step"
+    legend = "white: masked    light: still to come    grey: done    colour: in this step"
+    legend += "    number: the step that computed it"
     say(ax, 0.1, TOP + SIDE * PIECES + 0.35, legend, 8, ha="left")
 
 
@@ -69,10 +70,10 @@ def say_ring_attention(step: int, order: str) -> str:
     counts = [len(work(step, rank, order)) for rank in range(RANKS)]
     total = sum(max(len(work(s, rank, order)) for rank in range(RANKS)) for s in range(RANKS))
     return (
-        f"{order.capitalize()} order, step {step} of {RANKS - 1}: blocks computed by ranks 0 to 3: "
-        f"{', '.join(map(str, counts))}. A step lasts as long as its busiest rank: {total} blocks "
-        f"in all {RANKS} steps. The grid has queries as rows and keys as columns, eight pieces "
-        "each; above the diagonal all is masked."
+        f"{order.capitalize()} order, step {step} of 0 to {RANKS - 1}, half-blocks of each rank: "
+        f"{', '.join(map(str, counts))}. A step lasts as long as its busiest rank: {total} "
+        f"half-blocks in all {RANKS} steps. The grid has queries as rows and keys as columns, "
+        "eight pieces each; above the diagonal all is masked."
     )
 
 

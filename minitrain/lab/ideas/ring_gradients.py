@@ -30,7 +30,8 @@ def parts(rank: int, step: int) -> list[int]:
 
 def draw_ring_gradients(ax: Axes, step: int) -> None:
     bare(ax, LEFT + ACROSS * RANKS + 0.1, 3.2)
-    for y, words in ((0.95, "keys, values of"), (1.65, "their gradient"), (2.35, "own part")):
+    named = ((0.95, "keys, values of"), (1.65, "their gradient"), (2.35, "own part"))
+    for y, words in named if step < RANKS else [(1.65, "the own gradient")]:
         say(ax, LEFT - 0.15, y, words, 8, ha="right")
     for rank in range(RANKS):
         x, owner = LEFT + ACROSS * rank, (rank - step) % RANKS
@@ -49,7 +50,11 @@ def draw_ring_gradients(ax: Axes, step: int) -> None:
                 arrow(ax, (x + WIDE, 0.95), (x + ACROSS, 0.95))
             if step:
                 arrow(ax, (x + WIDE, 1.65), (x + ACROSS, 1.65))
-    say(ax, LEFT, 2.95, "arrows: what goes to the right next, from rank 3 to rank 0", 8, ha="left")
+    words = (
+        "arrows, from rank 3 to rank 0: keys go while the rank computes, their gradient when it has"
+    )
+    if step < RANKS:
+        say(ax, LEFT, 2.95, words, 8, ha="left")
 
 
 def say_ring_gradients(step: int) -> str:
@@ -63,7 +68,9 @@ def say_ring_gradients(step: int) -> str:
         f"{'the parts of ' + ' + '.join(map(str, parts(rank, step))) if step else 'nothing yet'}"
         for rank in range(RANKS)
     )
-    words = "its own keys" if step == 0 else "keys that came from the left"
+    words = "its own keys"
+    if step:
+        words = f"the keys of the rank {step} to its left"
     return f"Step {step}: each rank computes its part for {words}. {held}."
 
 

@@ -219,7 +219,7 @@ def test_ring_attention_computes_every_block_below_the_diagonal_once(order: str,
     done = [pair for s in steps for r in steps for pair in context.work(s, r, order)]
     size = context.PIECES
     assert sorted(done) == [(q, k) for q in range(size) for k in range(q + 1)]
-    assert f"{blocks} blocks in" in context.say_ring_attention(0, order)
+    assert f"{blocks} half-blocks in" in context.say_ring_attention(0, order)
 
 
 @pytest.mark.parametrize("load, computed", [("even", [6, 6]), ("uneven", [9, 3])])
