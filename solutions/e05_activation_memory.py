@@ -4,7 +4,7 @@
 # **Backward needs what forward computed. You forget it and compute it again, choose what to keep, cut a chain of layers for
 # any byte budget, and write the attention that never holds an L x L tensor: its memory falls from L² to L.**
 #
-# 75 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
+# 165 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
 #
 # You build: checkpointing with replayed random numbers, a selective policy, the best placement for a budget, and tiled
 # attention with its backward. You end with this picture.
@@ -110,12 +110,13 @@ ideas.recomputation()
 # %% [markdown]
 # ### Exercise 1 · `Checkpoint`
 #
-# Difficulty 4 of 5 · 15 minutes · 14 points
+# Difficulty 4 of 5 · 20 minutes · 14 points
 #
 # Inside `forward` autograd records nothing: return the result, hold the inputs by `ctx.save_for_backward`. `backward`
-# detaches them, repeats the function with recording, and runs *its* backward.
+# detaches them, repeats the function with recording, and runs the backward of this repetition as a whole: the weights
+# inside the function get their gradients, too.
 #
-# Dropout must drop the same elements again: forward draws as the function does; backward replays the generator's state,
+# Dropout must drop the same elements again: forward sets no seed of its own; backward replays the generator's state,
 # and leaves it afterwards as it found it. Several functions may wait for their backward at once, and a ready-made checkpoint
 # (`torch.utils.checkpoint`) is not the exercise.
 
@@ -196,8 +197,7 @@ for name, each in [("plain", plain), ("yours", forgetful)]:
 # **Takeaway**: 22.9 MB saved for backward became 1.84 MB, 12 times less, and no gradient moved by a bit. The factor is not
 # 21 because logits and loss, which no block holds, are saved as before.
 #
-# > **Note.** From here on the package's `checkpoint` runs your choices. It replaces the saved tensors only, as PyTorch's
-# > non-reentrant one does: hooks then run once, and inputs may be anything.
+# > **Note.** In section 2 the package's own `checkpoint` runs what you choose to keep.
 
 # %% [markdown]
 # ## 2 · Keep what is dear
@@ -272,8 +272,9 @@ for name, kernel in [("fused", attention), ("written out", attention_naive)]:
 
 # %% [markdown]
 # **Explain**: the steps that work number by number (`mul`, `add`, `silu`) make over half of the bytes and cost no product:
-# *repeat* them. `mm`, the products with weights, cost 79 FLOPs for a byte: *keep* them. `bmm`, with 26, has the fewest
-# of all products, and the scores among them grow with the square of the length: *repeat* it. The fused kernel does the FLOPs
+# *repeat* them. `mm`, the products with weights, cost 79 FLOPs for a byte: *keep* them. The two
+# `bmm` make 26 together (16 for the scores, 64 for weights times values), the fewest of all products, and the scores grow
+# with the square of the length: *repeat* them. The fused kernel does the FLOPs
 # of both `bmm` and writes the result only, at 128 FLOPs a byte: *keep* its result.
 #
 # This choice is [Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)'s *selective recomputation*. The package asks a
@@ -394,8 +395,8 @@ show.bars(
 # its first layer only, so that a model of $L$ layers holds $L/k$ inputs after forward instead of $L$. There is a price: when
 # backward reaches a segment, the segment runs again as a whole, and for that moment *all* that its $k$ layers save is held.
 #
-# **Predict**: 36 linear layers, each of which saves its input and nothing else. In segments of how many layers is the peak
-# lowest?
+# **Predict**: 36 linear layers, each of which saves its input and nothing else. Cut into equal segments: of how many
+# layers each is the peak lowest?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -405,8 +406,9 @@ guess = 6
 lab.predict("segment_length", guess)
 
 # %% [markdown]
-# The picture shows 16 such layers: what is held after forward, what is held while the last segment runs back, and how many
-# boxes that makes. Move the handle from no segments to 16.
+# The picture shows 16 such layers: what is held after forward, and what is held while the last segment runs back. Two
+# segments of 8 hold $1 + 8 = 9$ boxes: the input of the first, and the second's 8 layers, one of which is its own input.
+# Move the handle from no segments to 16.
 
 # %%
 ideas.checkpoints()
@@ -414,7 +416,8 @@ ideas.checkpoints()
 # %% [markdown]
 # A *plan* is a list of segments. A segment's mode is `"full"` if it is repeated, and
 # `"none"` if all that its layers save is kept. A `Layer` says what one layer costs: the bytes of its
-# input, the bytes that it saves (its input included), and the work of its forward in any unit.
+# input, the bytes that it saves (its input included), and the work of its forward in any unit. (Its last three fields are the package's
+# own; your exercises need the first three.)
 
 # %%
 from typing import NamedTuple
@@ -441,7 +444,7 @@ print(Layer(input_bytes=1, saved_bytes=21, cost=1))
 # %% [markdown]
 # ### Exercise 3 · `plan_peak`
 #
-# Difficulty 2 · 6 minutes · 8 points
+# Difficulty 2 · 10 minutes · 8 points
 #
 # Walk the segments. At a segment's own backward the ones behind it are gone, and *all* that its layers save is there, on
 # top of what the ones before it hold. In the forward it leaves its first input ("full") or everything ("none").
@@ -541,7 +544,8 @@ lab.reveal("segment_length", best, layers=depth)
 # $$M(k) \approx I\,\frac{L}{k} + A\,k, \qquad M'(k) = -\frac{I L}{k^2} + A = 0
 # \quad\Rightarrow\quad k = \sqrt{\frac{L\,I}{A}}.$$
 #
-# Our linear layers have $A = I$, so $k = \sqrt{36} = 6$, and the peak falls from 36 inputs to about $6 + 6$. A block of a
+# Our linear layers have $A = I$, so $k = \sqrt{36} = 6$, and the peak falls from 36 inputs to $5 + 6 = 11$: the
+# running segment's input is among its own savings. A block of a
 # Transformer saves much more than its input, so that its best $k$ is far below $\sqrt{L}$.
 
 # %% [markdown]
@@ -574,10 +578,10 @@ lab.answer("blocks_a_segment", blocks_a_segment)
 # In practice one has a *budget*: so many bytes are free, and the plan should fit and repeat **as little as possible**. If a
 # segment is one kept layer, or any number of repeated ones, 24 layers have 7.8 billion plans.
 #
-# They need not all be looked at. Suppose that two plans of the first $i$ layers are there. Whatever comes behind them does
-# not see how they were cut. It only sees how many bytes they *hold*, because these lie below its own peak. So if one of the
-# two repeats no less and holds no less than the other, no continuation can make it the better one: it is beaten, and may be
-# dropped.
+# They need not all be looked at. Suppose that two plans of the first $i$ layers fit the budget. How they were cut does not
+# matter to the layers behind them. Only the bytes that they *hold* do: at the backward of each later segment these bytes
+# are still there, beside the segment's own. So if one of the two repeats no less and holds no less than the other, no
+# continuation can make it the better one: it is beaten, and may be dropped.
 
 # %% [markdown]
 # This gives an algorithm from left to right. For each $i$, keep the *unbeaten* partial plans of the first $i$ layers: sorted
@@ -588,7 +592,7 @@ lab.answer("blocks_a_segment", blocks_a_segment)
 # %% [markdown]
 # ### Exercise 4 · `optimal_plan`
 #
-# Difficulty 5 · 15 minutes · 10 points
+# Difficulty 5 · 25 minutes · 10 points
 #
 # Repeat as little as a budget allows. `best[i]` has partial plans of the first i layers, as `(cost, held, plan)`. Extend
 # each by every next segment whose backward fits: repeated ones of any length, kept ones of one layer. Go on from
@@ -778,7 +782,7 @@ with show.canvas() as (figure, axes):
     most = tradeoff[0]["peak_bytes"] / 1e6
     axes.set(xlim=(0, 1.17 * most), ylim=(-2, 37))
     axes.set_title("Memory against compute (counted)")
-show.figure(figure, alt="Extra FLOPs against peak bytes: seven ways and the frontier.")
+show.figure(figure, alt="Extra FLOPs against peak bytes: six ways and the frontier.")
 
 # %% [markdown]
 # - **Selective lies below the line.** The line's plans keep or repeat whole blocks; selective chooses inside each block.
@@ -786,13 +790,13 @@ show.figure(figure, alt="Extra FLOPs against peak bytes: seven ways and the fron
 #   optimal plan keeps it.
 # - **√L saves least after forward, and yet peaks higher** (9.4 MB against 3.8): three blocks' savings are there at a time.
 #   By section 3, the best length here is $\sqrt{8/21} < 1$, so one block.
-# - **Selective adds no FLOPs, and yet is the slowest or nearly so.** The next cell says why.
+# - **Selective adds no FLOPs, and yet takes much longer than none**: in our run longer than full. The next cell says why.
 
 # %% [markdown]
 # To keep some results and repeat others, the package steps in between Python and PyTorch at *every operation*, in forward
 # and again in the repetition (so does PyTorch's own selective checkpoint). The 8 blocks run about 560 operations in a forward,
 # so Python is called about 1,100 times a step. At some 20 µs a call this is 22 ms: it does not depend on the size of the
-# tensors. Our tensors are tiny: 256 tokens, and a plain step of 30 to 45 ms.
+# tensors. Our tensors are tiny: 256 tokens, and a plain step of some 30 ms in our run.
 #
 # With 16 times the tokens (8 texts of 512) we measured, on one thread of this course's CPU, 0.81 s for none, 0.85 s for
 # selective and 0.99 s for full: 6% against 23% more, the order that the FLOPs promise.
@@ -885,9 +889,10 @@ print(Mask(0).tile(slice(2, 4), slice(0, 2), "cpu"))
 # %% [markdown]
 # ### Exercise 5 · `tiled_forward`
 #
-# Difficulty 5 · 15 minutes · 10 points
+# Difficulty 4 · 20 minutes · 10 points
 #
-# A tile of queries, divided by √C, begins with `total` 0, `top` -inf, `mass` 0. For each tile of keys: scores, -inf where
+# A tile of i queries, divided by √C, begins with `total` 0 (B, H, i, C), and with `top` -inf and `mass` 0, one number for
+# each query (B, H, i). For each tile of keys: scores, -inf where
 # unreadable; the `new` maximum; `weights = exp(scores - new)`; shrink `mass` and `total` by `exp(top - new)`, then add.
 #
 # At the end `out = total / mass`, `lse = top + log(mass)`. Plain products of tiles, not `F.scaled_dot_product_attention`; each
@@ -966,7 +971,7 @@ tiled_forward = lab.grade(tiled_forward)
 # %% [markdown]
 # ### Exercise 6 · `tiled_backward`
 #
-# Difficulty 4 · 12 minutes · 10 points
+# Difficulty 4 · 20 minutes · 10 points
 #
 # The same two loops, each tile of weights made once. Use `lse` and `delta` as they come: in e02e · Context parallel they
 # count keys that other ranks hold.

@@ -1,7 +1,8 @@
 """Checkpointing: which activations are kept, which are computed again, and what that costs.
 
 A segment keeps its input only; its backward runs it forward again and then holds its layers'
-activations (Chen et al. 2016). One unit is what one layer saves; an input is drawn as one too.
+activations (Chen et al. 2016). One unit is what one layer saves: its input, so that a segment's
+own input is the first of its layers' units.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ LEFT, WIDE = 2.7, 0.62
 
 
 def peak(segments: int) -> int:
-    """Activations held at once at most: the inputs of segments, and one segment's own layers."""
-    return LAYERS if segments == 0 else segments + LAYERS // segments
+    """Units held at once at most: the inputs of other segments, and one segment's own layers."""
+    return LAYERS if segments == 0 else segments - 1 + LAYERS // segments
 
 
 def draw_checkpoints(ax: Axes, segments: int) -> None:
     each = LAYERS // segments if segments else 0
-    bare(ax, LEFT + WIDE * (LAYERS + 1), 3.9)
+    bare(ax, LEFT + WIDE * LAYERS + 0.1, 3.9)
     say(ax, LEFT - 0.15, 0.75, "kept after forward", ha="right")
     say(ax, LEFT - 0.15, 1.75, "while the last\nsegment runs back", ha="right")
     say(ax, LEFT - 0.15, 3.0, "held at once", ha="right")
@@ -42,14 +43,16 @@ def draw_checkpoints(ax: Axes, segments: int) -> None:
         is_again = segments > 0 and layer >= LAYERS - each
         now = ORANGE if is_again else color if is_kept else "white"
         box(ax, x, 1.5, WIDE - 0.08, 0.5, now, str(layer), 8, edgecolor="#bbbbbb")
-    for number in range(LAYERS + 1):
+    for number in range(LAYERS):
         color = lighter(BLUE, 0.3) if segments == 0 else GREEN
-        color = ORANGE if segments and number >= segments else color
+        color = ORANGE if segments and number >= segments - 1 else color
         if number < peak(segments):
             box(ax, LEFT + WIDE * number, 2.75, WIDE - 0.08, 0.5, color)
         else:
             box(ax, LEFT + WIDE * number, 2.75, WIDE - 0.08, 0.5, PALE)
-    legend = "green: a segment's input    orange: computed again    white: not held"
+    legend = (
+        "green: a waiting segment's input    orange: the segment that runs back    white: not held"
+    )
     say(ax, LEFT, 3.62, legend, 8, ha="left")
 
 
@@ -62,12 +65,11 @@ def say_checkpoints(segments: int) -> str:
     return (
         f"{plural(segments, 'segment')} of {plural(LAYERS // segments, 'layer')}: at most "
         f"{peak(segments)} held at once, each of the {LAYERS} layers runs forward twice. "
-        f"After forward only the {segments} inputs are kept; "
-        f"the segment that runs back holds its own {LAYERS // segments} layers too. "
-        "The fewest are held with about as many segments as layers in one: the square root."
+        f"After forward {plural(segments, 'input')} are kept; while the last segment runs back, "
+        f"{segments - 1} of other segments and its own {LAYERS // segments}, its input among them."
     )
 
 
 checkpoints = Schematic(
-    draw_checkpoints, say_checkpoints, (9.5, 3.2), {"segments": ([0, 1, 2, 4, 8, 16], 4)}
+    draw_checkpoints, say_checkpoints, (9.5, 3.2), {"segments": ([0, 1, 2, 4, 8, 16], 2)}
 )

@@ -65,7 +65,9 @@ def draw_block_tensors(ax: Axes, recompute: str) -> None:
             edgecolor="#999999")  # fmt: skip
         say(ax, 8.4, y + 0.14, made.needed, 8, ha="left")
     y = 0.42 + HIGH * len(TENSORS) + 0.25
-    legend = "blue: held until backward    white: gone after its use, made again where needed"
+    legend = (
+        "blue: held until backward    white: gone after its use, made again if backward needs it"
+    )
     say(ax, LEFT, y, legend, 8, ha="left")
 
 

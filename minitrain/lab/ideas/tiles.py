@@ -47,8 +47,9 @@ def draw_attention_tiles(ax: Axes, tile: int) -> None:
             words = " ".join(f"{s:g}" for s in SCORES[column]) if row == TILES - 1 else ""
             box(ax, LEFT + SIDE * column + 0.03, TOP + SIDE * row + 0.03, SIDE - 0.06, SIDE - 0.06,
                 color, words if column <= tile else "", 8, edgecolor="#cccccc")  # fmt: skip
-    legend = "white: masked, never computed    blue: done and forgotten    orange: in memory"
-    say(ax, LEFT, TOP + SIDE * TILES + 0.25, legend, 8, ha="left")
+    legend = "white: masked, never computed   blue: done and forgotten   orange: in memory"
+    legend += "   grey: still to come   numbers: one query's scores of the tile's two keys"
+    say(ax, 0.2, TOP + SIDE * TILES + 0.25, legend, 8, ha="left")
     x = LEFT + SIDE * TILES + 1.0
     heads = ("after tile", "maximum", "sum of exp", "kept of before")
     for place, words in enumerate(heads):
