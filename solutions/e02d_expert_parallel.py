@@ -4,13 +4,13 @@
 # **Give a layer eight MLPs instead of one, and send each token through two of them: more parameters, the same FLOPs. You
 # write the router, keep its load even, and put the experts on different ranks.**
 #
-# 60 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb),
+# 105 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb),
 # [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: the top-k router, the balance loss, the bias, dispatch and combine, and the all-to-all. You end with this
 # picture: who got the tokens while three routers were trained.
 #
-# ![Share of the tokens that each of eight experts got over training steps: left alone they drift apart, with a loss or a bias they stay together](../labs/pictures/e02d_expert_parallel.png)
+# ![Share of the tokens that each of eight experts got over training steps: left alone they stay uneven, with a loss or a bias they come together](../labs/pictures/e02d_expert_parallel.png)
 
 # %% tags=["setup"]
 from functools import partial
@@ -27,9 +27,10 @@ lab = Lab("e02d_expert_parallel")
 # experts** (MoE) puts $E$ smaller MLPs in the place of the one, the *experts*, and for each token a *router* picks $K$ of
 # them. The others do nothing for this token.
 #
-# The picture follows eight tokens through four experts, from left to right. Each token names two experts. The named
-# (token, expert) pairs are sorted, so that the rows of one expert stand together. Each expert computes its rows, and on the
-# right each token gets a weighed sum of its two answers. (Dashed are rows that found their expert full: section 3.)
+# The picture follows eight tokens through four experts, from left to right. Each token names two experts, each with a
+# probability $p$. The named (token, expert) pairs are sorted: the rows of one expert stand together, here from high
+# to low $p$. Each expert computes its rows, and on the right each token gets a weighed sum of its two answers. (Dashed are
+# choices whose expert was full: section 3.)
 
 # %%
 ideas.router()
@@ -89,7 +90,7 @@ lab.reveal("active", active_parameter_count(preset("mixtral-8x7b")))
 # %% [markdown]
 # ### Exercise 1 · `route`
 #
-# Difficulty 2 of 5 · 8 minutes · 10 points
+# Difficulty 2 of 5 · 10 minutes · 10 points
 #
 # Write the formulas above for $M$ tokens at once. `p` is the softmax of `x Wᵀ`, in float32 at least:
 # `torch.promote_types(x.dtype, torch.float32)` is the type that is asked for. The `k` largest of `p + bias` are chosen. Their
@@ -100,9 +101,9 @@ lab.reveal("active", active_parameter_count(preset("mixtral-8x7b")))
 
 # %% tags=["exercise"]
 def route(x, weight, bias, k: int):
-    """x (M, D), weight (E, D), bias (E,) -> p (M, E), experts (M, k) int64, in any order,
-    and their weights (M, k), in the type of p; gradients flow through them to p, and
-    through p. About 6 lines."""
+    """x (M, D), weight (E, D), bias (E,) -> p (M, E); the chosen experts (M, k), int64, a
+    token's in any order; their weights (M, k), in the type of p. Gradients flow from the
+    weights to p, and from p to x and weight. About 6 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.expert.plain:route
     ### END SOLUTION
@@ -177,11 +178,12 @@ show.draw_load(load.tolist())
 # %% [markdown]
 # ### Exercise 2 · `balance_loss`
 #
-# Difficulty 3 · 8 minutes · 9 points
+# Difficulty 3 · 12 minutes · 9 points
 #
 # Each rank returns its share $L_r$, over its own `p`. Ranks may have different numbers of tokens, and one of them may have
 # none. `torch.bincount(values, minlength=E)` counts; `group.all_reduce(counts)` sums a tensor over the ranks, in place, and
-# returns it. One all-reduce, of $E$ counts, is enough, and it is all that may be sent: think what the counts add up to.
+# returns it. One all-reduce, of $E$ counts, is all that may be sent. It is enough: the sum of the counts over the experts also
+# says how many tokens there are on all ranks.
 
 
 # %% tags=["exercise"]
@@ -218,17 +220,14 @@ balance_loss = lab.grade(balance_loss)
 # </details>
 
 # %% [markdown]
-# The balance loss has a price. Its gradient goes through $W$ and on into the rest of the model, beside that of the
-# language loss, and pulls at weights that have nothing to do with load.
-#
-# **The bias** ([Wang et al. 2024](https://arxiv.org/abs/2408.15664), used in DeepSeek-V3) works without any loss. After each
-# step, with $\bar c$ the mean count over the experts,
+# **The bias** ([Wang et al. 2024](https://arxiv.org/abs/2408.15664), used in DeepSeek-V3) takes another way. After each step,
+# with $\bar c$ the mean count over the experts,
 #
 # $$b_i \leftarrow b_i + \gamma \,\text{sign}(\bar c - c_i).$$
 #
 # An expert that got less than the mean becomes a little easier to choose, a crowded one a little harder. $\gamma$ has the
 # unit of $b$ and $p$, a probability. At $\gamma = 0.01$ a crowded expert that leads an idle one by $p = 0.05$
-# has lost its lead after three steps, as both biases move. Like a thermostat, the bias knows only too much and too little.
+# has lost its lead after three steps, as both biases move.
 
 # %% [markdown]
 # ### Exercise 3 · `update_bias`
@@ -279,7 +278,7 @@ update_bias = lab.grade(update_bias)
 # Token $t$ makes $K$ *choices*, and they are numbered as in `experts.flatten()`. Three tokens with
 # `experts = [[0, 2], [1, 0], [0, 1]]` make the choices 0 to 5, for the experts 0, 2, 1, 0, 0, 1. Each choice becomes a *row*.
 # Sorted by expert the rows are the choices 0, 3, 4 (expert 0), then 2, 5 (expert 1), then 1 (expert 2), and the experts
-# have 3, 2 and 1 rows. That is the middle column of the picture in section 1.
+# have 3, 2 and 1 rows. Within one expert yours will go by priority, as in the middle of the picture in section 1.
 
 # %% [markdown]
 # How many rows may an expert get? There are two schools.
@@ -292,16 +291,17 @@ update_bias = lab.grade(update_bias)
 #
 # the even load $MK/E$ times a *capacity factor*. For the 512 tokens above, 1.25 gives 160 rows. Buffers then have a fixed
 # size. An expert that is asked for more keeps the choices of highest *priority*, here the highest $p$, and the rest is
-# *dropped*. Move the handle of the picture in section 1: at 1.25 the busiest expert keeps five of its seven rows, and
-# none of the other experts loses any.
+# *dropped*. In the picture of section 1 the busiest expert keeps five of its seven rows: tokens 4 and 7 named it with the
+# lowest $p$.
 
 # %% [markdown]
 # ### Exercise 4 · `plan`
 #
-# Difficulty 4 · 12 minutes · 12 points
+# Difficulty 4 · 16 minutes · 12 points
 #
 # `order[i]` is the number of the choice in row `i`. Rows are sorted by expert; within one expert they go from high to low
-# `priority`, and where two are equal the earlier choice comes first. `argsort(stable=True)` keeps equals in their order.
+# `priority`, and where two are equal the earlier choice comes first. `argsort(stable=True)` keeps equals in their order. With
+# a `factor` each expert keeps its first $\lceil \text{factor} \cdot MK/E \rceil$ rows at most.
 
 
 # %% tags=["exercise"]
@@ -407,6 +407,12 @@ for factor in (0.5, 1.0, 1.25, 1.5, 2.0):
     order, _ = plan(experts, 8, priority, factor)
     dropped[factor] = 1 - len(order) / experts.numel()
 lab.reveal("dropped", dropped[1.0])
+
+# %% [markdown]
+# At a factor of 1.0 there is room for every choice, but not where it wants to go: one expert has rows to spare while another
+# turns choices away.
+
+# %%
 rows = [
     {"capacity factor": c, "choices dropped (%)": round(100 * share, 1)}
     for c, share in dropped.items()
@@ -414,8 +420,7 @@ rows = [
 show.table(rows)
 
 # %% [markdown]
-# At a factor of 1.0 there is room for every choice, but not where it wants to go: what one expert lacks in rows, another
-# has too much of. A quarter more room is enough for this router, because nothing has been learned yet.
+# A quarter more room is enough for this router, because nothing has been learned yet.
 #
 # **Explore** a router that has favourites. Nothing is trained here: its logits are noise plus a favour, from $+$`skew` for
 # the most liked expert to $-$`skew` for the least. At a skew of 0 a capacity of 1.25 drops nothing. At 1, even twice
@@ -445,7 +450,7 @@ widgets.explore(
 # rank also has its own tokens, as in data parallelism. A row whose expert lives elsewhere must travel there, and its
 # answer must travel back. Every rank has something for every other: that is an **all-to-all**.
 #
-# In the picture a colour is an expert. Follow one row through the four columns.
+# In the picture a colour is an expert. Follow one row through the five columns.
 
 # %%
 ideas.expert_exchange()
@@ -454,7 +459,7 @@ ideas.expert_exchange()
 # In the first column the rows stand by expert, so that what goes to one rank is contiguous. The first all-to-all moves
 # these pieces. In the second column a rank has what came from rank 0, by expert, then what came from rank 1: expert 0
 # appears twice. To give each expert *one* matmul, the rank sorts its rows (third column), computes, and undoes the
-# sorting. The last all-to-all takes the same way back, and each answer lies where its row was.
+# sorting (fourth). The last all-to-all takes the same way back, and each answer lies where its row was.
 
 # %% [markdown]
 # One thing is missing in the picture: a rank does not know how many rows will arrive, and for which of its experts. So
@@ -475,10 +480,10 @@ ideas.expert_exchange()
 # %% [markdown]
 # ### Exercise 6 · `exchange`
 #
-# Difficulty 5 · 18 minutes · 14 points
+# Difficulty 5 · 22 minutes · 14 points
 #
-# First the counts: `group.all_to_all(output, input)` cuts `input` into `group.size` pieces, one for each rank, and returns
-# `output`. Then the rows: `all_to_all(rows, group, sent, got)` takes two lists, of how many rows go to each rank and come
+# First the counts: `group.all_to_all(output, input)` cuts `input` into `group.size` equal pieces, one for each rank, and
+# returns `output`. Then the rows: `all_to_all(rows, group, sent, got)` takes two lists, of how many rows go to each rank and come
 # from each; autograd knows it. What arrives stands by source, then by expert; `experts` wants it by expert, in one call.
 # Undo that before the answers go home, by a third all-to-all. Nothing else travels.
 
@@ -487,8 +492,9 @@ from minitrain.parallel.collectives.differentiable import all_to_all
 
 
 def exchange(group, experts, rows, counts) -> torch.Tensor:
-    """rows (R, D) by expert, counts (E,) -> answers (R, D) in the same order. `experts` is
-    this rank's E/N, and takes their rows by expert, and E/N counts. About 9 lines."""
+    """rows (R, D) by expert, counts (E,) -> answers (R, D) in the same order.
+    `experts(rows, counts)` are this rank's E/N experts: it takes their rows by expert, of
+    all ranks, and how many each has (E/N,). About 9 lines."""
     ### BEGIN SOLUTION
     leaving = counts.view(group.size, -1)
     arriving = group.all_to_all(torch.empty_like(leaving), leaving)
@@ -593,12 +599,12 @@ print("largest difference of an expert's gradient is below 1e-10:", worst < 1e-1
 #
 # Experts buy parameters with bytes on the wire. How many?
 #
-# **Predict**: 8 ranks have 1,024 tokens each, $K = 2$, and a row is $D = 32$ numbers of float32, 4 bytes each. The load is
+# **Predict**: 4 ranks have 1,024 tokens each, $K = 2$, and a row is $D = 32$ numbers of float32, 4 bytes each. The load is
 # even. How many bytes does a rank send to *other* ranks in one *forward*?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-guess = 2 * 2048 * 7 / 8 * 32 * 4
+guess = 2 * 2048 * 3 / 4 * 32 * 4
 ### LAB guess = None  # bytes, your guess
 ### END SOLUTION
 lab.predict("forward_bytes", guess, unit="B")
@@ -645,12 +651,13 @@ lab.experiment("traffic", traffic)
 ns = lab.size("ranks")
 sent = {n: [r["forward_bytes"] / 1e3 for r in traffic if r["ranks"] == n] for n in ns}
 mean = [sum(sent[n]) / n for n in ns]  # kB
-lab.reveal("forward_bytes", 1e3 * mean[-1], ranks=ns[-1], tokens=M, k=K, width=width)
+on_four = 1e3 * mean[ns.index(4)]
+lab.reveal("forward_bytes", on_four, ranks=4, tokens=M, k=K, width=width)
 
 # %% [markdown]
 # **Explain**: a rank has $MK$ rows, with $M$ its own tokens. If the load is even, a row's expert is on this very rank with
 # probability $1/N$, and elsewhere with $(N-1)/N$. Such a row goes there; but the rank also sends *answers* back for the
-# rows that came to it, as many on average. With $s$ bytes a number, a rank sends
+# rows that came to it, as many on average. With $s$ bytes a number, a rank sends (right: $N = 8$)
 #
 # $$B = 2 \cdot M K \cdot \frac{N-1}{N} \cdot D \cdot s \text{ bytes}, \qquad
 # 2 \cdot 1024 \cdot 2 \cdot \tfrac78 \cdot 32 \cdot 4 = 458{,}752.$$
@@ -658,7 +665,8 @@ lab.reveal("forward_bytes", 1e3 * mean[-1], ranks=ns[-1], tokens=M, k=K, width=w
 # The fraction tends to 1: from 8 ranks to 1,000 the bytes grow by a seventh. A layer that sent every row to *everyone*
 # would grow with $N$. Backward sends the same bytes again, the gradients of answers and rows.
 #
-# The folded cell draws your measured bytes (points; shaded, the range over the ranks) beside $B$, and beside sending all to all.
+# The folded cell draws your bytes (shaded: the ranks' range), $B$ (even load), and every row sent to every rank (all to
+# everyone).
 
 # %% tags=["folded"]
 even = [2 * M * K * (n - 1) / n * width * 4 / 1e3 for n in ns]
@@ -842,8 +850,9 @@ lab.experiment("balance", balance)
 
 
 # %% [markdown]
-# The picture of the title, with your own numbers: a line is an expert. Left alone, the experts drift apart and stay
-# apart. With the loss or the bias they come together within the run, and hardly a choice lies above the capacity.
+# The picture of the title, with your own numbers: a line is an expert. The random router starts uneven. Left alone, it stays
+# so: at the end four of eight experts lie above the capacity, and one gets 2%. With the loss or the bias all come together,
+# and hardly a choice lies above it.
 
 
 # %% tags=["picture", "folded"]
@@ -923,6 +932,10 @@ interferes = "loss"
 lab.answer("interferes", interferes)
 
 # %% [markdown]
+# The balance loss has a price: its gradient goes through $p$ to $W$ and into the rest of the model. The bias stands in no
+# derivative.
+
+# %% [markdown]
 # ## 7 · At equal FLOPs
 #
 # All four models saw the same text in the same number of steps, and each token cost the same FLOPs up to the router's own
@@ -974,8 +987,8 @@ lab.experiment("equal_flops", equal_flops)
 
 # %% [markdown]
 # **Takeaway**: experts buy parameters for bytes. On eight ranks a rank of your layer sent 460 kB in a forward, where
-# $2MK\,D\,s\,(N-1)/N$ says 459 kB. Left alone, the router sent a tenth of all choices over a capacity of 1.25; with the loss or the
-# bias nearly none.
+# $2MK\,D\,s\,(N-1)/N$ says 459 kB. Left alone, the router sent an eighth of all choices over a capacity of 1.25; with the loss or
+# the bias nearly none.
 #
 # > **On GPUs.** With a GPU this lab trains 300 steps instead of 80; the bytes stay the same. It has not been run over
 # > several GPUs yet, and the seconds in section 5 are computed.

@@ -22,8 +22,14 @@ LOADS = {
     "even": ((0, 0, 1, 2, 2, 3), (0, 1, 1, 2, 3, 3)),
     "uneven": ((0, 0, 0, 1, 2, 3), (0, 0, 0, 1, 1, 3)),
 }  # the expert of each row of a rank, sorted
-COLUMNS = ("own rows, by expert", "arrived, by source", "computed, by expert", "answers at home")
-LEFT, ACROSS, WIDE, HIGH, BAND = 0.95, 3.2, 2.3, 0.36, 3.6
+COLUMNS = (
+    "own rows, by expert",
+    "arrived, by source",
+    "computed, by expert",
+    "by source again",
+    "answers at home",
+)
+LEFT, ACROSS, WIDE, HIGH, BAND = 0.95, 2.95, 2.25, 0.36, 3.6
 
 Row = tuple[int, int, int]  # (rank it belongs to, its place there, its expert)
 
@@ -34,11 +40,12 @@ def stages(load: str) -> list[list[list[Row]]]:
     everywhere = [row for rows in own for row in rows]
     arrived = [[row for row in everywhere if row[2] // OWN == rank] for rank in range(RANKS)]
     computed = [sorted(rows, key=lambda row: row[2]) for rows in arrived]
-    return [own, arrived, computed, own]
+    return [own, arrived, computed, arrived, own]
 
 
 def draw_expert_exchange(ax: Axes, load: str) -> None:
-    bare(ax, LEFT + 3 * ACROSS + WIDE + 0.1, 0.9 + BAND + HIGH * len(LOADS[load][-1]))
+    right = LEFT + (len(COLUMNS) - 1) * ACROSS + WIDE
+    bare(ax, right + 0.1, 0.9 + BAND + HIGH * len(LOADS[load][-1]))
     columns = stages(load)
     for column, words in enumerate(COLUMNS):
         say(ax, LEFT + ACROSS * column + WIDE / 2, 0.3, words, fontweight="bold")
@@ -46,7 +53,7 @@ def draw_expert_exchange(ax: Axes, load: str) -> None:
         top = 0.7 + BAND * rank
         say(ax, 0.45, top + 0.2, f"rank {rank}", fontweight="bold")
         say(ax, 0.45, top + 0.55, f"experts\n{OWN * rank} and {OWN * rank + 1}", 7.5, va="top")
-    ax.plot([0, LEFT + 3 * ACROSS + WIDE], [0.55 + BAND] * 2, color=INK, linewidth=0.8)
+    ax.plot([0, right], [0.55 + BAND] * 2, color=INK, linewidth=0.8)
     for column, ranks in enumerate(columns):
         x = LEFT + ACROSS * column
         for row in (row for rows in ranks for row in rows):
@@ -65,18 +72,19 @@ def height_of(ranks: list[list[Row]], row: Row) -> float:
 
 
 def say_expert_exchange(load: str) -> str:
-    own, _, computed, _ = stages(load)
+    own, _, computed, *_ = stages(load)
     total = sum(map(len, own))
     left = sum(row[2] // OWN != rank for rank, rows in enumerate(own) for row in rows)
     counts = " and ".join(str(len(rows)) for rows in computed)
     return (
         f"With an {load} load the two ranks compute {counts} of {total} rows. "
         f"{left} rows go to the other rank, in the first all-to-all, and come home in the second. "
-        "Four columns for each rank, joined by lines in the colour of an expert: its own rows "
-        "sorted by expert, what arrived, by source, the same sorted by expert, answers at home."
+        "Five columns for each rank, joined by lines in the colour of an expert: its own rows "
+        "sorted by expert, what arrived, by source, the same sorted by expert, the answers by "
+        "source again, answers at home."
     )
 
 
 expert_exchange = Schematic(
-    draw_expert_exchange, say_expert_exchange, (10.5, 5.2), {"load": ["even", "uneven"]}
+    draw_expert_exchange, say_expert_exchange, (12, 5.2), {"load": ["even", "uneven"]}
 )

@@ -1,7 +1,7 @@
 """The way of tokens through experts: chosen, sorted by expert, computed, weighed and put back.
 
 Eight tokens choose two of four experts each; the choices are drawn by hand so that one expert is
-liked more. With a capacity an expert takes its first rows of highest weight and drops the rest.
+liked more. An expert's rows go from high to low p; with a capacity it drops the last of them.
 """
 
 from __future__ import annotations
@@ -18,30 +18,35 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HUES = (BLUE, ORANGE, GREEN, PINK)
-CHOICES = ((0, 1), (0, 2), (1, 0), (0, 3), (2, 0), (1, 3), (0, 2), (3, 0))  # best first
+CHOICES = ((0, 1), (0, 2), (1, 0), (0, 3), (2, 0), (1, 3), (0, 2), (3, 0))  # best first, with p:
+P = ((60, 30), (50, 40), (50, 45), (70, 20), (60, 30), (55, 30), (56, 35), (61, 20))  # percent
 HIGH = 0.5  # of a row
 PLACES = 16  # rows that are sorted: tokens x experts a token
 NO_LIMIT = "none"
 
 
 def kept(capacity: str | float) -> list[list[int]]:
-    """The tokens that each of the experts computes, first choices first."""
-    asked = [
-        [t for nth in range(2) for t, two in enumerate(CHOICES) if two[nth] == expert]
-        for expert in range(len(HUES))
-    ]
-    if capacity == NO_LIMIT:
-        return [sorted(tokens) for tokens in asked]
-    room = math.ceil(float(capacity) * PLACES / len(HUES))
-    return [sorted(tokens[:room]) for tokens in asked]
+    """The tokens that each of the experts computes, from high to low p."""
+    asked: list[list[tuple[int, int]]] = [[] for _ in HUES]  # (-p, token)
+    for token, two in enumerate(CHOICES):
+        for expert in two:
+            asked[expert].append((-chance(token, expert), token))
+    limit = capacity != NO_LIMIT
+    room = math.ceil(float(capacity) * PLACES / len(HUES)) if limit else PLACES
+    return [[token for _, token in sorted(mine)[:room]] for mine in asked]
+
+
+def chance(token: int, expert: int) -> int:
+    """The p of an expert that the token names, in percent."""
+    return P[token][CHOICES[token].index(expert)]
 
 
 def draw_router(ax: Axes, capacity: str | float) -> None:
     bare(ax, 13.2, HIGH * PLACES + 1.3)
     say(ax, 0.1, HIGH * PLACES + 1.0, "dashed: dropped, its expert is full", 8, ha="left")
     heads = {
-        1.3: "tokens and their two experts",
-        7.1: "rows sorted by expert",
+        1.75: "tokens, two experts each: p",
+        7.25: "rows by expert, then by p",
         12.2: "weighed sums",
     }
     for x, words in heads.items():
@@ -55,17 +60,18 @@ def draw_router(ax: Axes, capacity: str | float) -> None:
             is_kept = (expert, token) in rows
             style = {} if is_kept else {"linestyle": "--", "edgecolor": INK}
             color = lighter(HUES[expert], 0.25) if is_kept else "white"
-            box(ax, 1.35 + 0.62 * nth, y, 0.56, HIGH - 0.08, color, str(expert), 8, **style)
+            words = f"{expert}: .{chance(token, expert)}"
+            box(ax, 1.35 + 0.97 * nth, y, 0.9, HIGH - 0.08, color, words, 8, **style)
     for place, (expert, token) in enumerate(rows):
         y = 0.7 + HIGH * place
         color = lighter(HUES[expert], 0.25)
-        words = f"expert {expert}: token {token}"
-        box(ax, 6.0, y, 2.2, HIGH - 0.08, color, words, 8)
+        words = f"expert {expert}: token {token}, .{chance(token, expert)}"
+        box(ax, 5.9, y, 2.7, HIGH - 0.08, color, words, 8)
         start = 0.7 + 2 * HIGH * token + HIGH / 2 + (HIGH - 0.08) / 2
         middle = y + (HIGH - 0.08) / 2
         style = {"color": HUES[expert], "linewidth": 1, "alpha": 0.8}
-        ax.plot([2.6, 5.95], [start, middle], **style)
-        ax.plot([8.25, 11.55], [middle, start], **style)
+        ax.plot([3.3, 5.85], [start, middle], **style)
+        ax.plot([8.65, 11.55], [middle, start], **style)
 
 
 def say_router(capacity: str | float) -> str:
@@ -76,8 +82,9 @@ def say_router(capacity: str | float) -> str:
     lost = f"{dropped} of {PLACES} choices dropped" if dropped else "no choice dropped"
     return (
         f"Rows of each expert {limit}: {', '.join(map(str, counts))}; {lost}. "
-        "Eight tokens on the left, each with its two experts; lines lead to rows sorted by expert "
-        f"in the middle ({rows}), and back to the tokens on the right."
+        "Eight tokens on the left, each with its two experts and their p; lines lead to rows in "
+        f"the middle, sorted by expert, of one expert from high to low p ({rows}), and back to the "
+        "tokens on the right."
     )
 
 

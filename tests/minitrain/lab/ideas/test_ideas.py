@@ -224,8 +224,8 @@ def test_ring_attention_computes_every_block_below_the_diagonal_once(order: str,
 
 @pytest.mark.parametrize("load, computed", [("even", [6, 6]), ("uneven", [9, 3])])
 def test_rows_reach_their_experts_and_come_home(load: str, computed: list[int]):
-    own, arrived, sorted_rows, home = exchange_stages(load)
-    assert home == own and [len(rows) for rows in arrived] == computed
+    own, arrived, sorted_rows, again, home = exchange_stages(load)
+    assert home == own and again == arrived and [len(rows) for rows in arrived] == computed
     for rank, rows in enumerate(sorted_rows):
         assert sorted(rows) == sorted(arrived[rank]) and sorted(arrived[rank]) == arrived[rank]
         assert [row[2] for row in rows] == sorted(row[2] for row in rows)
