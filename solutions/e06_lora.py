@@ -642,21 +642,16 @@ for name, (make, rate) in tqdm(methods.items(), leave=False):
     held = MemoryLedger(model, optimizer).now
     sizes = [p.numel() for p in trained(model)]
     state = {"method": name, "trained": sum(sizes), "tensors": len(sizes)}
-    state["gradient_bytes"], state["optimizer_bytes"] = (
-        held["gradients"],
-        held["optimizer"],
-    )
+    state["gradient_bytes"] = held["gradients"]
+    state["optimizer_bytes"] = held["optimizer"]
     states.append(state)
     if name == "prefix":
         model.soft_prompt.drop_mlp()
-    kept = sum(p.numel() for p in trained(model))
-    row = {"method": name, "trained": sum(sizes), "kept": kept}
-    row["train_seconds"] = seconds
+    row = {"method": name, "trained": sum(sizes), "train_seconds": seconds}
+    row["kept"] = sum(p.numel() for p in trained(model))
     for world in tests:
-        row[f"{world}_before"], row[f"{world}_after"] = (
-            before[world],
-            distance(model, world),
-        )
+        row[f"{world}_before"] = before[world]
+        row[f"{world}_after"] = distance(model, world)
     learned.append(row)
 
 # %% [markdown]
