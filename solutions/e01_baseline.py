@@ -4,7 +4,7 @@
 # **One device, one model, and every number known twice: on paper and measured. Without it no speed-up in this course
 # would mean anything.**
 #
-# 60 minutes · CPU is enough · before: [e00 · Ranks and collectives](e00_ranks_and_collectives.ipynb) · next:
+# 105 minutes · CPU is enough · before: [e00 · Ranks and collectives](e00_ranks_and_collectives.ipynb) · next:
 # [e02 · Data parallel](e02_data_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: attention with rotary positions, the counts of parameters and FLOPs, a training step, its schedule, MFU. You
@@ -26,8 +26,8 @@ lab = Lab("e01_baseline")
 # vectors. Rotary position embedding, RoPE ([Su et al.](https://arxiv.org/abs/2104.09864)), reads the numbers of a head as points in a plane and
 # turns each point by an angle that grows with the token's position.
 #
-# Below is one such point of a query and of a key. Move `position`: both turn on, and q·k stays. Move `distance`: q·k
-# changes.
+# Below is one such point of a query and of a key, which turn by 0.2 radians a token. Move `position`: both turn on, and q·k
+# stays. Move `distance`: q·k changes.
 
 # %%
 ideas.turning()
@@ -56,10 +56,10 @@ ideas.turning()
 
 # %% tags=["exercise"]
 def rotate(x: torch.Tensor, turns) -> torch.Tensor:
-    """x (B, T, H, C) -> the same shape, turned. `turns.cos` and `turns.sin` are
-    (T, 1, C) in x's dtype, each angle in both halves; in the *first* half of
-    `turns.sin` the sign is already negative. All three are left as they were.
-    1 to 3 lines."""
+    """x (B, T, H, C) -> the same shape, turned. `turns.cos` (T, 1, C), in x's dtype,
+    holds cos φ in both halves; `turns.sin`, of the same shape, holds -sin φ in its
+    first half and +sin φ in its second. All three are left as they were. 1 to 3
+    lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.model.rope:rotate
     ### END SOLUTION
@@ -242,15 +242,17 @@ lab.reveal("parameters", built, config=config)
 
 # %% [markdown]
 # Now FLOPs, floating-point operations. A weight of a matmul multiplies each token and adds the product to a sum: 2 FLOPs. Backward
-# does two such matmuls, one for the gradient of the input, one for the gradient of the weight. The picture has Llama 2 70B's numbers:
+# does two such matmuls, one for the gradient of the input, one for the gradient of the weight. The picture has Llama 2 70B's
+# numbers for one token among 4,096. Its dashed row is empty here: e10 fills it where forward runs a second time to save memory.
 
 # %%
 ideas.step_passes.picture(recompute="none")
 
 # %% [markdown]
 # The embedding is looked up and the norms scale: no matmul. The head always multiplies, tied or not. With $P_m$ the parameters
-# in matmuls, forward takes $2P_m$ a token. Attention adds two products without weights: a query of $C$ numbers meets the keys of $T$ tokens,
-# $2CT$ FLOPs a head, and as many when the weights meet the values. Over heads and layers that is $4LHCT$. Counted in full, as is the custom,
+# in matmuls, forward takes $2P_m$ a token. Attention adds two products that hold no parameters: a query of $C$ numbers meets the keys of
+# $T$ tokens, $2CT$ FLOPs a query head, and its softmax meets the values, $2CT$ again. Over layers and all $H$ query heads that is
+# $4LHCT$. Counted in full, as is the custom,
 # although a causal kernel may skip half. Altogether, forward and backward:
 #
 # $$\text{FLOPs a token} = 3\,\big(2P_m + 4LHCT\big)$$
@@ -341,8 +343,9 @@ def train_step(model, optimizer, microbatches: list, clip: float = 1.0) -> None:
     """One optimizer step, the same as on one batch that holds all microbatches, in
     any order. `model(b.tokens, b.documents, b.positions)` gives logits. Backward
     comes after each microbatch: one's activations at a time are in memory. A
-    microbatch may have no counted target, but one of them has. It finds no gradients
-    and leaves none; the batches stay as they were. About 9 lines."""
+    microbatch may have no counted target, but at least one of them has. There are no
+    gradients when `train_step` is called, and none again when it returns; the batches
+    are unchanged. About 9 lines."""
     ### BEGIN SOLUTION
     total = sum((b.targets != -100).sum() for b in microbatches)
     for b in microbatches:
@@ -524,11 +527,10 @@ show.lines(
     title=f"{show.count_text(built)} parameters, {training[-1]['seconds']:.0f} s on {lab.device_name}",
     alt="Held-out loss falling toward the dashed entropy floor, over tokens on a log axis.",
 )
-lab.reveal("above", ys[-1] / floor - 1)
 
 # %% [markdown]
 # **Explain**: the first steps learn which words are frequent, the next ones which word follows which. What is left above the floor is who stands where
-# and who holds what: rare choices that hang together over whole sentences. 160 steps end about a fifth above the floor.
+# and who holds what: rare choices that hang together over whole sentences.
 #
 # **Question**: how far above the floor did it end, as a share (`loss / floor - 1`)? And what did the run cost in model
 # FLOPs, for the tokens that count (`training[-1]["tokens"]`; padding costs too, and is left out)?
@@ -543,6 +545,7 @@ run_flops = tokens_seen * flops_per_token(config, T)
 
 # %% tags=["grade"]
 lab.answer("above_floor", above_floor)
+lab.reveal("above", ys[-1] / floor - 1)
 
 # %% tags=["grade"]
 lab.answer("run_flops", run_flops)
@@ -576,7 +579,8 @@ ideas.step_lifetimes()
 #
 # $$\frac{A\,B\,T}{16\,P}.$$
 #
-# Ours has $16P = 16.3$ MB.
+# Ours has $16P = 16.3$ MB. One part of $A$ to begin with: the MLP of each layer keeps four vectors of $F$ numbers for each token.
+# Attention and the norms keep some more.
 #
 # **Predict** the ratio at batch 8 and 128 tokens: activations / (16 bytes · parameters).
 
@@ -634,11 +638,6 @@ ratio = highest["activations"] / sum(r["measured"] for r in memory[:3])
 lab.reveal("ratio", ratio, config=config, batch=lab.size("batch"), length=T)
 
 # %% [markdown]
-# **Explain**: activations are nearly three times all the rest, 47 MB against 16 MB, although the model has a million parameters and the batch
-# only a thousand tokens. Each token leaves 46 kB behind, mostly in the MLPs: gate, up, their product and what lies between are of width 448 in each of four
-# layers. Attention is fused here and keeps no scores, so a token's share does not grow with the length; e05 shows what happens
-# where it does.
-#
 # **Question**: which category is the largest? Recomputing it instead of keeping it is what e05 is about.
 
 # %% tags=["question"]
@@ -649,6 +648,12 @@ largest = "activations"
 
 # %% tags=["grade"]
 lab.answer("largest", largest)
+
+# %% [markdown]
+# **Explain**: activations are nearly three times all the rest, 47 MB against 16 MB, although the model has a million parameters and the batch
+# only a thousand tokens. Each token leaves 46 kB behind, mostly in the MLPs: gate, up, their product and what lies between are of width 448 in each of four
+# layers. Attention is fused here and keeps no scores, so a token's share does not grow with the length; e05 shows what happens
+# where it does.
 
 # %% [markdown]
 # ## 7 · How fast, of how fast it could be
@@ -764,7 +769,8 @@ ideas.roofline()
 # $$\text{FLOP/s} \le \min(\pi,\; \beta\,I)$$
 #
 # The product of $(m \times k)$ and $(k \times n)$ in float32 does $2mkn$ FLOPs and moves $4(mk + kn + mn)$ bytes. One row, $m = 1$, has an intensity of about one half,
-# whatever $k$ and $n$: each weight is fetched for one multiply and add. The picture is an H100 by its data sheet; now your machine, measured:
+# whatever $k$ and $n$: each weight is fetched for one multiply and add. The picture is an H100 by its data sheet; now your machine,
+# measured, and drawn by a folded cell:
 
 # %%
 bandwidth, points = copy_bandwidth(), {}
@@ -776,17 +782,24 @@ for name, (m, k, n) in shapes.items():
     flops, moved = 2 * m * k * n, 4 * (m * k + k * n + m * n)
     points[name] = ([flops / moved], [flops / seconds / 1e9])
 
-# %%
+# %% tags=["folded"]
 kink = peak / bandwidth  # FLOPs a byte from which the matmul units are the limit
 intensity = sorted([*(2.0**e for e in range(-2, 10)), kink])
 roof = [min(peak, i * bandwidth) / 1e9 for i in intensity]
-show.lines(
-    points,
-    theory={"roof": (intensity, roof)},
-    x="FLOPs per byte moved",
-    y="GFLOP/s",
-    log="xy",
-    title=f"Roofline of {lab.device_name}, float32",
+with show.canvas() as (figure, axes):
+    axes.plot(intensity, roof, "--", color="#222222", linewidth=1.3)
+    axes.text(intensity[-1], 1.1 * roof[-1], "roof", ha="right", va="bottom")
+    style = {"textcoords": "offset points", "ha": "center", "va": "top"}
+    for (name, (at, rate)), color, marker in zip(
+        points.items(), show.COLORS, show.MARKERS
+    ):
+        axes.plot(at, rate, marker, color=color)
+        axes.annotate(name, (at[0], rate[0]), (0, -8), color=color, **style)
+    axes.set(xlabel="FLOPs per byte moved", ylabel="GFLOP/s")
+    axes.set(xscale="log", yscale="log", ylim=(min(roof) / 2, 2 * max(roof)))
+    axes.set_title(f"Roofline of {lab.device_name}, float32")
+show.figure(
+    figure,
     alt="Log-log roofline: operations with few FLOPs a byte lie low on the slope.",
 )
 
@@ -801,7 +814,7 @@ show.lines(
 # $$L(N, D) = E + \frac{A}{N^{\alpha}} + \frac{B}{D^{\beta}} \quad\text{nats a token}.$$
 #
 # The second term is what a small model cannot express, the third what few tokens cannot teach; $E$ is what remains with infinitely much
-# of both: the entropy of the text.
+# of both: the entropy of the text. The letters are the paper's: $D$, $L$, $A$ and $B$ are not those of the sections above.
 
 # %% [markdown]
 # Nobody can check the $E = 1.69$ that Chinchilla's authors found for their text. *Here it is known.* The runs in `data/scaling_runs.csv`, made before, read a simpler language: a

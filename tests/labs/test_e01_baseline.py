@@ -65,7 +65,7 @@ def configs():
     """The shapes that the counts are graded on: tied and not, one layer, H·C above and below D."""
     made = []
     for tied, layers, kv, groups in [
-        (False, whole(2, 6), whole(2, 4), whole(2, 4)),
+        (False, whole(2, 6), whole(2, 4), 2 * whole(1, 3)),  # 3 is also a step over its forward
         (True, whole(2, 6), 1, whole(2, 5)),
         (False, 1, whole(1, 4), 1),
         (True, whole(6, 9), whole(1, 4), whole(2, 4)),
@@ -95,6 +95,11 @@ def attention_weights(c, kv=None, size=None):
 
 def mlp_weights(c, matrices=3):
     return matrices * c.hidden_size * c.ffn_size
+
+
+def square_weights(c):
+    """q and o as if H·C were D."""
+    return 2 * c.hidden_size * (c.hidden_size + c.kv_heads * c.head_size)
 
 
 def parameters_of(c, kv=None, size=None, matrices=3, norms=2, tied=None):
@@ -258,6 +263,12 @@ class TestAttention(Exercise):
             k, v = k.repeat(1, times, 1, 1), v.repeat(1, times, 1, 1)
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
 
+    def masked(self, q, k, v, after):
+        """The future's scores, or `after` the softmax its weights, are 0."""
+        k, v = (z.repeat_interleave(q.shape[1] // k.shape[1], 1) for z in (k, v))
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        return (scores.softmax(-1).tril() if after else scores.tril().softmax(-1)) @ v
+
     def drawn(self, batch, heads, kv, length, size, dtype=F64, factor=1.0):
         """q, k, v; `factor` makes the scores large."""
         q = factor * torch.randn(batch, heads, length, size, dtype=dtype)
@@ -300,6 +311,14 @@ class TestAttention(Exercise):
                         "tokens look into the future: mask the scores above the diagonal",
                     ),
                     (
+                        self.masked(q, k, v, after=False),
+                        "a score of 0 still weighs exp(0): set the future to -inf before the softmax; token 0 sees itself alone",
+                    ),
+                    (
+                        self.masked(q, k, v, after=True),
+                        "the weights of a row no longer sum to 1: hide the future before the softmax, with -inf",
+                    ),
+                    (
                         self.oracle(q.flip(2), k.flip(2), v.flip(2)).flip(2),
                         "tokens see the future and not the past: mask what lies above the diagonal, triu(1)",
                     ),
@@ -336,13 +355,15 @@ class TestAttention(Exercise):
     @check(points=2, title="large scores do not overflow, and nothing of the future leaks in")
     def test_extremes(self, submission):
         calls = [self.drawn(1, 2, 1, 4, 8, factor=300), self.drawn(2, 4, 2, 6, 4, factor=100)]
-        found = submission.run(probes.attended, calls)
-        for call, row in zip(calls, found["rows"]):
+        found = submission.run(probes.attended, [*calls, self.drawn(1, 2, 1, 4, 8)])
+        *rows, small = found["rows"]
+        words = "inf or nan for large scores: use softmax, not exp and a division"
+        if isinstance(small["out"], torch.Tensor) and not small["out"].isfinite().all():
+            words = "inf or nan, for small scores too: see the first check"
+        for call, row in zip(calls, rows):
             out = row["out"]
             is_broken = isinstance(out, torch.Tensor) and not out.isfinite().all()
-            expect.that(
-                not is_broken, "inf or nan for large scores: use softmax, not exp and a division"
-            )
+            expect.that(not is_broken, words)
             expect.equal(
                 out,
                 self.oracle(*call),
@@ -382,6 +403,10 @@ class TestParameterCount(Exercise):
                         "keys and values have kv_heads heads, not heads",
                     ),
                     (
+                        parameters_of(c) + c.layers * (square_weights(c) - attention_weights(c)),
+                        "that takes H·C = D, which need not be: q and o are D x H·C",
+                    ),
+                    (
                         parameters_of(c, size=c.hidden_size / c.heads),
                         "a head has `head_size` numbers: H·C need not be D",
                     ),
@@ -399,7 +424,7 @@ class TestParameterCount(Exercise):
                 ],
             )
 
-    @check(points=3, title="Llama 2 7B: 6,738,415,616, and Llama 3.1 405B: 405,853,388,800")
+    @check(points=3, title="Llama 2 7B: 6,738,415,616, and Llama 3 405B: 405,853,388,800")
     def test_published(self, submission):
         models = {"llama2-7b": 6_738_415_616, "llama3-405b": 405_853_388_800}
         got = submission.run(probes.answers, [(PRESETS[name],) for name in models])
@@ -444,6 +469,10 @@ class TestFlops(Exercise):
                         "backward is two matmuls for each of the forward's: 3 x in all",
                     ),
                     (want // 2, "a multiply-add is 2 FLOPs"),
+                    (
+                        6 * weights + 3 * attention * c.kv_heads // c.heads,
+                        "attention's products are of all H query heads, not of the K shared ones",
+                    ),
                     (6 * weights + attention, "attention has a backward too: 3 x its forward"),
                     (
                         want + 6 * embedding(c),
@@ -563,6 +592,12 @@ class TestTrainStep(Exercise):
             gradients_of(batches, even, targets=shifted),
             "the targets were shifted once more: targets[:, t] is already the token after tokens[:, t]",
         )
+        last_lost = [(x, y[:, 1:], *places) for x, y, *places in batches]
+        if left := sum(counts_of(last_lost)):
+            yield (
+                gradients_of(batches, [1 / left] * parts, targets=shifted),
+                "the targets were shifted once more: targets[:, t] is already the token after tokens[:, t]",
+            )
         yield (
             [g * 1e9 / norm_of(right) for g in right],
             "that was scaled up to the norm of `clip`: scale only where the norm is larger",
@@ -578,6 +613,9 @@ class TestTrainStep(Exercise):
         steps = [(batches, 20.0, 0.01), (batches, 20.0), (batches, 20.0, 2.0)]
         for (_, scale, *clip), result in zip(steps, submission.run(probes.stepped, steps)):
             right, limit = gradients_of(batches, [1 / 24] * 2, scale), clip[0] if clip else 1.0
+            parts = [gradients_of([batch], [1 / 24], scale) for batch in batches]
+            first = clipped(parts[0], limit)
+            twice = clipped([a + b for a, b in zip(first, parts[1])], limit)
             expect.equal(
                 self.one_step(result),
                 clipped(right, limit),
@@ -587,6 +625,10 @@ class TestTrainStep(Exercise):
                     (
                         right,
                         "nothing was clipped: scale all gradients by clip / norm when the norm is larger",
+                    ),
+                    (
+                        twice,
+                        "that clips after each microbatch: clip once, after the last backward",
                     ),
                     (
                         [clipped([g], limit)[0] for g in right],
@@ -692,6 +734,10 @@ class TestWarmupCosine(Exercise):
                     f"the cosine reaches the floor at `total`: {t}",
                 ),
                 (
+                    [max(floor, rate) for rate in half_cosine(shares, peak, 0.0, floor)],
+                    "the cosine ends at the floor by itself, floor + (peak - floor)·…: no max",
+                ),
+                (
                     half_cosine(shares, peak, 0.0, floor),
                     "half-way down the cosine is the mean of peak and floor: it goes down to the floor, not to 0",
                 ),
@@ -725,7 +771,7 @@ class TestMFU(Exercise):
         for c, length, share in zip([*drawn, drawn[0]], [*lengths, lengths[0] + 50], shares):
             peak = float(torch.randint(10**9, 10**11, (1,)))
             calls.append((share * peak / flops_of(c, length), c, length, peak))
-        for (_, _, length, _), share, got in zip(
+        for (_, c, length, _), share, got in zip(
             calls, shares, submission.run(probes.answers, calls)
         ):
             expect.close(
@@ -734,6 +780,13 @@ class TestMFU(Exercise):
                 tol=1e-6,
                 what="MFU",
                 hints=[
+                    *[
+                        (
+                            share * 6 * weights / flops_of(c, length),
+                            "that is 6P, without attention's products: use `flops_per_token`",
+                        )
+                        for weights in (parameters_of(c), matmul_weights(c))
+                    ],
                     (share / 3, "that counts the forward alone: backward trains too"),
                     (share * 4 / 3, "that counts a recomputed forward: HFU does, MFU does not"),
                     (100 * share, "that is in percent: a share from 0 to 1"),
@@ -851,7 +904,14 @@ class TestAboveFloor(Question):
         row = expect.recorded(records, "training")[-1]
         want = row["loss"] / row["floor"] - 1
         percent = abs(value / 100 - want) <= 0.005
-        advice = "that is in percent, give a share" if percent else "divide, then subtract 1"
+        likely = [
+            (row["loss"] / row["floor"], "subtract 1"),
+            (row["loss"] - row["floor"], "those are nats: divide them by the floor"),
+            (1 - row["floor"] / row["loss"], "that is a share of the loss: divide by the floor"),
+        ]
+        advice = "compute it from your own last row: `training[-1]['loss'] / floor - 1`"
+        advice = next((words for x, words in likely if abs(value - x) <= 0.005), advice)
+        advice = "that is in percent, give a share" if percent else advice
         expect.that(
             abs(value - want) <= 0.005,
             f"got {value:.4g} for a loss of {row['loss']:.4f} over a floor of {row['floor']:.4f}: {advice}",

@@ -34,9 +34,10 @@ def draw_accumulation(ax: Axes, microbatches: int) -> None:
             if every or number == microbatches:
                 box(ax, x, y, scale * MESSAGE - 0.03, HIGH, ORANGE)
                 x, sent = x + scale * MESSAGE, sent + 1
-        say(ax, x + 0.12, y + HIGH / 2, f"{sent} ×", ha="left", fontweight="bold")
+        say(ax, x + 0.12, y + HIGH / 2, f"sent {sent} ×", ha="left", fontweight="bold")
     for color, x, words in (
-        (BLUE, 0.0, "forward and backward of a microbatch"),
+        (lighter(BLUE, 0.25), 0.0, ""),
+        (BLUE, 0.35, "forward and backward of a microbatch"),
         (ORANGE, 5.4, "all-reduce of all gradients"),
     ):
         box(ax, LEFT + x, 1.95, 0.3, 0.22, color)

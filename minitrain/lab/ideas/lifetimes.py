@@ -41,7 +41,8 @@ def highest(sequences: int) -> float:
 def draw_lifetimes(ax: Axes, sequences: int) -> None:
     parts = held(sequences)
     times = range(len(parts["parameters"]))
-    ax.stackplot(times, *parts.values(), colors=[HUES[name] for name in parts], labels=list(parts))
+    labels = [name if name != "activations" else "activations\n(invented size)" for name in parts]
+    ax.stackplot(times, *parts.values(), colors=[HUES[name] for name in parts], labels=labels)
     ax.set_ylim(0, 1.25 * highest(sequences))
     top = 1.15 * highest(sequences)
     for x, words in ((LAYERS / 2, "forward"), (1.5 * LAYERS, "backward")):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LAYERS = 8
+DARK = "#8a3d00"  # of ORANGE
 LATENCY, EACH = 0.6, 0.7  # of a message: whatever its length, and a layer in it
 LEFT, BACKWARD, MESSAGES = 1.9, 0.35, 1.5  # where the lanes are
 
@@ -48,7 +49,9 @@ def draw_buckets(ax: Axes, layers_in_bucket: int) -> None:
         arrow(ax, (ready - 0.05, BACKWARD + 0.5), (LEFT + start + 0.05, MESSAGES))
         hidden = max(0.0, min(end, LAYERS) - start)
         words = f"bucket {number + 1}" if end - start > 1.4 else str(number + 1)
-        box(ax, LEFT + start, MESSAGES, end - start, 0.5, ORANGE, words, 7.5)
+        box(ax, LEFT + start, MESSAGES, LATENCY, 0.5, DARK)
+        moved = LEFT + start + LATENCY
+        box(ax, moved, MESSAGES, end - start - LATENCY, 0.5, ORANGE, words, 7.5)
         if hidden < end - start:
             box(
                 ax,
@@ -61,6 +64,7 @@ def draw_buckets(ax: Axes, layers_in_bucket: int) -> None:
     ax.plot([LEFT + LAYERS] * 2, [0.15, 2.5], color="#666666", linestyle="--", linewidth=1)
     say(ax, LEFT + LAYERS + 0.1, 2.42, "backward is over: what is right of this line is exposed",
         8, ha="left")  # fmt: skip
+    say(ax, LEFT, 2.42, "dark: a message's latency    thin bar: what is exposed", 8, ha="left")
     for before, after in pairwise(sent):
         if after[0] > before[1]:
             x = LEFT + before[1]

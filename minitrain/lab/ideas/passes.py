@@ -51,7 +51,8 @@ def draw_passes(ax: Axes, recompute: str) -> None:
                 8, **style)  # fmt: skip
             x += wide
     legend = (
-        "GFLOP of one token. *scores have no weights: their second half is for the other factor"
+        f"GFLOP of one token of {LENGTH:,}; widths are not to scale. "
+        "*scores have no weights: their second half is for the other factor"
     )
     say(ax, 0.1, HIGH * len(ROWS) + 0.5, legend, 8, ha="left")
 

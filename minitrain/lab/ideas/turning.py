@@ -37,7 +37,9 @@ def draw_turning(ax: Axes, position: int, distance: int) -> None:
     ax.set_ylim(-1.35, 1.35)
     ax.set_aspect("equal")
     ax.axis("off")
-    where = {-2.0: ("as computed", 0, 0), 1.6: ("turned", position, position - distance)}
+    far = position - distance
+    words = f"turned: q by {position} · {ANGLE} rad, k by {far} · {ANGLE} rad"
+    where = {-2.0: ("as computed", 0, 0), 1.6: (words, position, far)}
     for x, (words, at_query, at_key) in where.items():
         ax.add_patch(_circle(x))
         say(ax, x, -1.25, words)

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: a gradient larger than a bucket gets one to itself
+# says: fills a bucket to the last byte still fits
 # a parameter that fills the bucket exactly opens a new one; "at most bucket_bytes" and "until
 # the next one does not fit" say that it fits
 

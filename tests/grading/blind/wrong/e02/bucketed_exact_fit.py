@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: a gradient larger than a bucket gets one to itself
+# says: fills a bucket to the last byte still fits
 # Opens a new bucket also where the next parameter fits exactly (`>=` for `>`); "Fill a bucket
 # until the next one does not fit", "at most `bucket_bytes`".
 
