@@ -106,18 +106,18 @@ class RayNodes:
             )
 
     def replace_node(self) -> None:
-        self.nodes["second"].wait(60)
+        self.nodes["second"].wait(120)
         self._node("third", f"--address={self.environment['RAY_ADDRESS']}")
 
     def terminate(self) -> None:
         self.driver.send_signal(signal.SIGTERM)
-        assert self.driver.wait(120) == 130, self.said()
+        assert self.driver.wait(300) == 130, self.said()
 
     def go_on(self) -> None:
         self.start()
 
     def wait(self) -> None:
-        assert self.driver.wait(300) == 0, self.said()
+        assert self.driver.wait(600) == 0, self.said()
 
     def check(self) -> None:
         assert self.driver.poll() is None, self.said()

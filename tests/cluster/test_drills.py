@@ -40,7 +40,7 @@ TROUBLES = {  # to which rank, after which step
 SIGTERM_AFTER = 44
 WATCHES = ["--skip-spikes", "--audit", "--hang-seconds", "15"]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
 def command(folder: Path, out: str) -> list[str]:
@@ -75,8 +75,8 @@ def finished(run: Path) -> tuple[list[float], dict]:
 class Drilled:
     """What is left of the run: its folder, its events, and the ranks that were on the lost node."""
 
-    def __init__(self, folder: Path) -> None:
-        self.run = folder / "run"
+    def __init__(self, folder: Path, scheduler: str) -> None:
+        self.run, self.scheduler = folder / "run", scheduler
         self.events = EventLog(self.run / "events.jsonl").read()
         self.on_lost_node = sorted(
             int(mark.name.removeprefix("was-second-")) for mark in folder.glob("was-second-*")
@@ -117,7 +117,7 @@ def drilled(request, tmp_path_factory) -> Drilled:
     plan = {"folder": str(folder), "troubles": troubles}
     with scheduler(folder, plan, command(folder, str(folder / "run"))) as nodes:
 
-        def until(happened, what: str, seconds: float = 400) -> None:
+        def until(happened, what: str, seconds: float = 900) -> None:
             deadline = time.monotonic() + seconds
             while not happened():
                 nodes.check()
@@ -133,7 +133,7 @@ def drilled(request, tmp_path_factory) -> Drilled:
         (folder / "slowly").unlink()
         nodes.go_on()
         nodes.wait()
-    return Drilled(folder)
+    return Drilled(folder, request.param)
 
 
 def test_the_loss_is_the_right_one(drilled, undisturbed):
@@ -154,8 +154,11 @@ def test_a_nan_and_a_spike(drilled):
 
 
 def test_a_killed_rank(drilled):
+    """Ray ends the others at once, who may have no time for a word; one has."""
     rank, step = TROUBLES["kill"]
-    assert drilled.lost_before(step) == [rank]
+    lost = drilled.lost_before(step)
+    assert rank in lost and len(lost) < 4
+    assert lost == [rank] or drilled.scheduler == "ray"
 
 
 def test_a_rank_that_hangs(drilled):
@@ -173,7 +176,9 @@ def test_a_flipped_bit(drilled):
 
 def test_a_node_that_is_gone(drilled):
     assert len(drilled.on_lost_node) == 2
-    assert drilled.lost_before(TROUBLES["node"][1]) == drilled.on_lost_node
+    lost = drilled.lost_before(TROUBLES["node"][1])
+    assert set(drilled.on_lost_node) <= set(lost) and len(lost) < 4
+    assert lost == drilled.on_lost_node or drilled.scheduler == "ray"
 
 
 def test_sigterm(drilled):

@@ -26,6 +26,7 @@ from minitrain.training.report import Sample
 
 METRICS_FILE = "metrics.jsonl"
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+encoded = json.JSONEncoder(allow_nan=False).encode  # made once: json.dumps would make one a line
 
 
 def metrics_file(folder: Path, rank: int = 0) -> Path:
@@ -47,20 +48,22 @@ class JsonLines:
         self.path, self.done_steps = path, done_steps
         self.unwritten: list[bytes] = []  # lines for which there was no room
         self.file: int | None = None
+        self.size = 0  # of the file: nobody else writes to it
 
     def __call__(self, sample: Sample) -> None:
         if self.file is None:  # not before: until a step is made, the folder may be another run's
             cut_log(self.path, self.done_steps)
             self.file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            self.size = os.fstat(self.file).st_size
         self.unwritten.append((to_json(sample) + "\n").encode())
-        whole = os.fstat(self.file).st_size
         try:
             lines = b"".join(self.unwritten)
             if os.write(self.file, lines) < len(lines):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.size += len(lines)
             self.unwritten.clear()
         except OSError as error:  # a full disk: the training goes on
-            os.ftruncate(self.file, whole)  # not half a line
+            os.ftruncate(self.file, self.size)  # not half a line
             if len(self.unwritten) == 1:
                 print(f"\n{self.path}: {error.strerror}; its lines wait for room", file=sys.stderr)
 
@@ -72,7 +75,7 @@ class JsonLines:
 
 def to_json(sample: Sample) -> str:
     try:
-        return json.dumps(sample, allow_nan=False)
+        return encoded(sample)
     except ValueError:
         return json.dumps(_spelled(sample))
 

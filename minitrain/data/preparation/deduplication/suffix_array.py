@@ -14,7 +14,7 @@ In parts, so that nothing but the order, the ranks and who begins a rank is as l
 
 The naive version sorts the suffixes themselves. Cost: O(n log n) to read, and a round, of which
 there are log2(n) at most; 10 bytes a symbol of fewer than 256 kinds, and about 60 for each of a
-part: of a million, or of the largest bucket.
+part: of a million, or of the largest bucket. libdivsufsort, in C, is ten times as fast.
 """
 
 from __future__ import annotations
