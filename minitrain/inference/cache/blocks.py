@@ -18,8 +18,8 @@ doubly linked list with a dictionary over it, so that a hit in its middle is rem
 With a sliding window a text gives back what no token of it will read any more; GONE stands in its
 place, and what was findable is found as before, until it is taken for something else.
 
-    window 5, 9 tokens computed   [Once upon a ][time there wa][s …      table  GONE 2 5
-                                   read: 6 to 9        ─────────
+    window 5, 9 tokens in blocks of 4    0 1 2 3 | 4 5 6 7 | 8        table  GONE 2 5
+                                the next token reads 5 to 8
 
 A prefix is found where all its blocks still are, and only those in the window are held. Beginnings
 are then given back before ends, so that they are the first to be forgotten.

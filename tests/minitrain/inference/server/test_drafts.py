@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from minitrain.commands.serve import open_served
 from minitrain.inference.speculation.drafts.model import DraftModel
 from minitrain.inference.speculation.serving import EngineDrafts
+from minitrain.model.hub.load import save_pretrained
 
 from .serving import serving
 
@@ -33,3 +35,14 @@ def test_clients_see_the_same_text_and_metrics_what_was_kept(given):
         )
         assert 0.8 * drafted < kept <= drafted and kept > 20
     assert not drafts.open and not drafts.unshown
+
+
+def test_the_command_hands_its_draft_on(given, tmp_path):
+    save_pretrained(given.model, tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(given.files["tokenizer.json"])
+    limits = (None, 512, 4, 64, "cpu")  # blocks, budget, running, requests, device
+    served = open_served(str(tmp_path), None, None, *limits, drafts=("layers-1", 3, True))
+    drafts = served.loop.engine.proposer
+    assert isinstance(drafts.proposer, DraftModel) and len(drafts.proposer.read) == 4
+    assert drafts.drawn and drafts.length.next("any") == 3
+    assert open_served(str(tmp_path), None, None, *limits).loop.engine.proposer is None
