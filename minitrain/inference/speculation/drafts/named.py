@@ -3,8 +3,8 @@
     ngram                 what followed where the text stood before: nothing is made or computed
     int8, int4-g32, …     the target in fewer bits (quantization/formats/names.py has all)
     layers-4              its first 4 blocks
-    medusa, eagle         heads on its hidden vectors, trained on its own text: a minute at 15M
-                          parameters on two cores
+    medusa, eagle         heads on its hidden vectors, trained on its own text: about a minute
+                          at 15M parameters
 
 `measured_length` is for all: how long a draft should be, from what this one and the target's passes
 cost here. A tree's nodes count as if they stood in a row, which is too hopeful of it.
@@ -42,15 +42,15 @@ TREE = 12  # nodes that Medusa's heads guess, at most
 WRITTEN = 24  # tokens that costs are measured on
 TOGETHER = 64  # texts that are written in one batch
 
-COURSE = Course(steps=300, texts=8, lr=4e-3)
+COURSE = Course(steps=150, texts=8, lr=4e-3)
 
 
 @dataclass(frozen=True)
 class Teaching:
     """How much of its own text the target writes for heads, and how long they learn from it."""
 
-    texts: int = 384
-    length: int = 160
+    texts: int = 192
+    length: int = 128
     shortlist: int = 1500  # tokens that a head guesses at all, the most frequent ones
     course: Course = COURSE
 
