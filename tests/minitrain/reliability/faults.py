@@ -13,6 +13,7 @@ ranks leave the next step out, by no rule. `slowly` in the folder: steps of 0.3 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -27,7 +28,7 @@ from minitrain.commands.train import run
 from minitrain.commands.train.setup import Run
 from minitrain.reliability.spikes import SpikeGuard
 
-SLOW_SECONDS = 0.3
+SLOW_SECONDS, TIMES = 0.3, 3  # at least, and of the step itself: on a busy machine all are slow
 SPIKE = 1e3
 
 
@@ -91,15 +92,18 @@ def plant(plan: dict) -> None:
     here = os.environ.get("DRILL_NODE", "first")
     save_when_due, save = run.Saver.__call__, Run.save
     run.SAVE_SECONDS = plan.get("every", 0.0)
+    began = math.inf  # not a step that holds the start
 
     def is_here(name: str, rank: int) -> bool:
         return here == "second" if name == "node" else name == "refuse" or rank == mine
 
     def after_step(saver, record) -> None:
+        nonlocal began
         save_when_due(saver, record)
         for name, rank, step in plan.get("troubles", ()):
             if name == "slow":
-                time.sleep(SLOW_SECONDS * (rank == mine and record.step <= step))
+                if rank == mine and record.step <= step:
+                    time.sleep(max(SLOW_SECONDS, TIMES * (time.monotonic() - began)))
             elif name == "node" and here == "second" and record.step == step - 1:
                 (folder / f"was-second-{mine}").touch()
             elif record.step == step and is_here(name, rank):
@@ -110,6 +114,7 @@ def plant(plan: dict) -> None:
                     FAULTS[name](saver)
         if (folder / "slowly").exists():
             time.sleep(0.3)
+        began = time.monotonic()
 
     def slow_save(self):
         time.sleep(plan.get("save_seconds", 0))
