@@ -4,7 +4,7 @@
 # **Data, tensor, pipeline and expert parallel together, and the result of one process to ten digits. You write the mesh, the
 # norm that counts every element once, and the order of ranks that keeps the chatty ones together.**
 #
-# 60 minutes · CPU is enough · before: [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) ·
+# 90 minutes · CPU is enough · before: [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) ·
 # [map of the course](index.ipynb)
 #
 # You build: a mesh, copies, the gradient norm and its clipping, traffic counted edge by edge, and placement. You end with
@@ -120,7 +120,7 @@ Mesh = lab.grade(Mesh)
 
 # %% [markdown]
 # **Run**: five axes at once, on your `Mesh`. A box is a rank, its stripes are what it holds of layers, heads, experts, rows
-# and tokens; stripes of one shade hold the same. Arrows join one rank's group along an axis, dashed where they leave the
+# and tokens (of experts and tokens once ep and cp are above 1); stripes of one shade hold the same. Arrows join one rank's group along an axis, dashed where they leave the
 # node. With live sliders: which axis cuts what? Whose group leaves its node first?
 
 # %%
@@ -147,14 +147,14 @@ widgets.explore(draw, alt=words, **sizes, **others)
 # ## 2 · Who holds the same
 #
 # Now a real model on eight ranks, cut by the code of the other labs. Some of its parameters are cut along an axis, others
-# are copied along it, and most mistakes in such code are about *which*. For each parameter `layout_of` says two things:
+# are copied along it; most mistakes are about *which*. For each parameter `layout_of` says two things:
 #
-# - **split**: the ranks along these axes hold *different* elements. "pp" is one of them: a layer is on one stage, and on no
-#   other.
+# - **split**: the ranks along these axes hold *different* elements. A layer is on one stage only: "pp" splits it.
 # - **partial**: each rank's gradient is only a *part* of the sum along these axes, because each has seen other rows or
 #   tokens, until `MeshModel.backward` adds the parts up. After that, all have the same.
 #
-# Along an axis that does not split it, a parameter is the same on every rank: these are its **copies**.
+# Along an axis that does not split it, a parameter is the same on every rank: these are its **copies**. The one
+# exception, along pp, comes below.
 
 # %% [markdown]
 # **Predict**: pp = dp = tp = 2. How many of the eight ranks hold block 0's first norm?
@@ -233,8 +233,9 @@ ideas.counted_once()
 # handle to a matrix: tp cuts it in two, so that each half has 2 copies.
 #
 # The third is the exception. The *tied table* is embedding and head in one. The first stage needs it to look tokens up, the
-# last one to make logits, and the stages between need it not at all: two stages hold it, however long the pipeline. So "pp"
-# does not split it. Its gradient is a part on either of these two stages, and "pp" is in `partial`.
+# last one to make logits, and the stages between need it not at all: two stages hold it, always. So "pp"
+# does not split it. Its gradient has two parts, one of each use, on these two stages: "pp" is in `partial`. The last choice of
+# the handle has four stages.
 
 # %% [markdown]
 # In general: the number of copies is a product over axes, and you decide which axes are in it.
@@ -242,10 +243,11 @@ ideas.counted_once()
 # %% [markdown]
 # ### Exercise 2 · `copies`
 #
-# Difficulty 3 · 6 minutes · 8 points
+# Difficulty 3 · 10 minutes · 8 points
 #
-# Does it matter whether the gradient was partial along an axis? What does an axis contribute that splits the parameter? What
-# does pp, for a layer and for a tied table? A mesh may lack axes.
+# Axes in `split` contribute 1, others their size. "pp" is always in one of the two: in `split` for a layer, or with a single
+# stage; in `partial` for a tied table on several stages, of which exactly two hold it. For all other axes: does it matter
+# whether the gradient was partial? A mesh may lack axes.
 
 
 # %% tags=["exercise"]
@@ -306,7 +308,7 @@ copies = lab.grade(copies)
 #
 # Difficulty 4 · 12 minutes · 12 points
 #
-# `lines.mesh` is the mesh, `lines.world` the group of all ranks, whose `all_reduce(x)` returns the sum. A parameter whose
+# `layout_of(p)` is a parameter's layout, as above; `lines.mesh` is the mesh, `lines.world` the group of all ranks, whose `all_reduce(x)` returns the sum. A parameter whose
 # `.grad` is None adds nothing. Which comes first, the root or the sum?
 
 
@@ -350,7 +352,7 @@ gradient_norm = lab.grade(gradient_norm)
 # %% [markdown]
 # ### Exercise 4 · `clip_on_mesh`
 #
-# Difficulty 2 · 6 minutes · 8 points
+# Difficulty 2 · 5 minutes · 8 points
 #
 # Clipping shortens $g$ to at most a given `limit` and keeps its direction. So all elements, on all ranks, are multiplied by
 # one factor, as in PyTorch
@@ -587,8 +589,8 @@ show.bars(
 
 # %% tags=["exercise"]
 def bytes_between(mesh, sent: dict, ranks_per_node: int) -> float:
-    """Bytes that leave their node, of all ranks and all axes of `sent`, which may lack some
-    of the mesh's. About 7 lines."""
+    """Bytes that leave their node, of all ranks and all axes of `sent`: axes of the mesh,
+    but perhaps not all of them. About 7 lines."""
     ### BEGIN SOLUTION
     total = 0
     for axis, nbytes in sent.items():
@@ -627,9 +629,10 @@ bytes_between = lab.grade(bytes_between)
 #
 # Difficulty 3 · 8 minutes · 10 points
 #
-# "Chattiest axis last" is a good rule of thumb, and wrong where that axis is longer than a node. Take tp = 8 on nodes of
-# four, tp sending a little more than dp: tp has to leave the node anyway, on 2 of a ring's 8 edges, and placed last it drives
-# dp out on all of them.
+# "Chattiest axis last" is a good rule of thumb, and wrong where that axis is longer than a node. Take dp = 2 and tp = 8 on
+# nodes of four; a rank sends 10 bytes along tp, 9 along dp. tp has to leave the node anyway. Placed last, it leaves on 2 of
+# each ring's 8 edges, and dp on all 16 of its own: $4 \cdot 10 + 16 \cdot 9 = 184$. Placed first, tp leaves on 4 of 8, and
+# dp on none: $8 \cdot 10 = 80$.
 #
 # A rule can fail; counting cannot. $k$ axes have $k!$ orders, 120 for five. Of all of them, find the one whose
 # `bytes_between` is least.
@@ -668,7 +671,7 @@ place = lab.grade(place)
 # </details>
 
 # %% [markdown]
-# **Run** the example: tp sends 10 bytes a rank, dp 9. The rule of thumb says dp first, tp last.
+# **Run** the example. The rule of thumb says dp first, tp last.
 
 # %% tags=["nbval-check-output"]
 chatty_tp = {"tp": 10, "dp": 9}  # bytes that a rank sends
@@ -715,12 +718,14 @@ lab.experiment("traffic", traffic)
 # bytes is the same in each. Which of the two quiet axes should go first depends on the model: this one has few parameters
 # beside its batch, so that pp sends more than dp. With a large model and few tokens it is the other way round.
 #
-# **Question**: how many times as much leaves its node in the order tp pp dp as in the best?
+# **Question**: now suppose that only **two** ranks share a node. How many times as much leaves its node in the order tp pp dp
+# as in the best order for such nodes? Your functions and `sent` tell; nothing has to be measured again.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-by_order = {row["order"]: row["between"] for row in traffic}
-times_as_much = by_order["tp pp dp"] / min(by_order.values())
+best_of_two = place({"pp": 2, "dp": 2, "tp": 2}, sent, 2)
+naive_of_two = bytes_between(Mesh(tp=2, pp=2, dp=2), sent, 2)
+times_as_much = naive_of_two / bytes_between(best_of_two, sent, 2)
 ### LAB times_as_much = None  # your answer, a factor
 ### END SOLUTION
 show.table(
@@ -742,8 +747,8 @@ lab.answer("times_as_much", times_as_much)
 # ## 6 · Past the node
 #
 # Now on paper: the planner of e10, the 405B model of [Llama 3](https://arxiv.org/abs/2407.21783), 16,384 H100 in nodes of 8.
-# The pipeline has 16 stages, and 16 sequences of 8,192 tokens go through each. Only tp grows, and data parallelism takes
-# what is left, dp = 16,384 / (16 · tp). With that the batch of a step is
+# Each of the dp pipelines has 16 stages and takes 16 sequences of 8,192 tokens a step. Only tp grows, and data parallelism
+# takes what is left, dp = 16,384 / (16 · tp). With that the batch of a step is
 #
 # $$\frac{16384}{16\,\text{tp}} \cdot 16 \cdot 8192 = \frac{134 \cdot 10^6}{\text{tp}} \text{ tokens.}$$
 #
@@ -857,21 +862,20 @@ show.table(
             "waits for tp (%)": round(100 * row["tp_share"], 1),
             "pipeline bubble (%)": round(100 * row["bubble_share"], 1),
             "memory a GPU (GiB)": round(row["memory_gib"], 1),
-            "fits": "yes" if row["fits"] else "no",
         }
         for row in every[:6]
     ],
-    caption="Estimated: 24,576 GPUs, 3,072 sequences, the six fastest, whether they fit or "
-    f"not; an H100 has {llama.chip.memory / GIB:.1f} GiB",
+    caption="Estimated: 24,576 GPUs, 3,072 sequences, the six fastest; "
+    f"an H100 has {llama.chip.memory / GIB:.1f} GiB",
 )
 
 # %% tags=["grade"]
 lab.experiment("layouts", layouts_found)
 
 # %% [markdown]
-# On 16,384 GPUs the fastest mesh that fits is the published one, tp 8 and pp 16; the check above asks for it.
+# The check above also looks at 16,384 GPUs: there the fastest mesh that fits is the published one, tp 8 and pp 16.
 #
-# **Two questions** about this table. What is wrong with its first two meshes: `"memory"`, `"batch"` or `"network"`? And on
+# **Two questions** about the table of 24,576. What is wrong with its first two meshes: `"memory"`, `"batch"` or `"network"`? And on
 # the fastest mesh that can run, how many GPUs hold the same elements of a norm's weight?
 
 # %% tags=["question"]

@@ -88,7 +88,7 @@ lab.reveal("block_bytes", block_bytes, config=config)
 ideas.recomputation()
 
 # %% [markdown]
-# Read the bars from left to right. If everything is kept, each forward (blue) adds four units, and the most is held at the
+# If everything is kept, each forward (blue) adds four units, and the most is held at the
 # turn from forward to backward: $6 \cdot 4 = 24$.
 #
 # If inputs only are kept, each forward adds one unit. At the turn, the last layer runs again (orange) and makes the other
@@ -196,8 +196,6 @@ for name, each in [("plain", plain), ("yours", forgetful)]:
 # %% [markdown]
 # **Takeaway**: 22.9 MB saved for backward became 1.84 MB, 12 times less, and no gradient moved by a bit. The factor is not
 # 21 because logits and loss, which no block holds, are saved as before.
-#
-# > **Note.** In section 2 the package's own `checkpoint` runs what you choose to keep.
 
 # %% [markdown]
 # ## 2 · Keep what is dear
@@ -329,8 +327,6 @@ keep = lab.grade(keep)
 # | none | $4D + 2HC + 2KC + 4F$ | $H + 2$ |
 # | selective | $2D + 2HC + 2KC + 2F$ | $H$ |
 # | full | $D$ | 0 |
-#
-# The formula must hold for both formats and every batch shape.
 
 # %% tags=["experiment"]
 from minitrain.measure.predicted_memory import block_bytes_per_token
@@ -392,7 +388,7 @@ show.bars(
 # ## 3 · Where to cut
 #
 # So far each block was repeated by itself. But a repeated piece may be longer. A *segment* of $k$ layers keeps the input of
-# its first layer only, so that a model of $L$ layers holds $L/k$ inputs after forward instead of $L$. There is a price: when
+# its first layer only, so that a model of $L$ layers holds $L/k$ inputs after forward instead of $L$. But when
 # backward reaches a segment, the segment runs again as a whole, and for that moment *all* that its $k$ layers save is held.
 #
 # **Predict**: 36 linear layers, each of which saves its input and nothing else. Cut into equal segments: of how many
@@ -407,7 +403,7 @@ lab.predict("segment_length", guess)
 
 # %% [markdown]
 # The picture shows 16 such layers: what is held after forward, and what is held while the last segment runs back. Two
-# segments of 8 hold $1 + 8 = 9$ boxes: the input of the first, and the second's 8 layers, one of which is its own input.
+# segments of 8 hold $1 + 8 = 9$ boxes: the first one's input and the second's 8 layers.
 # Move the handle from no segments to 16.
 
 # %%
@@ -416,8 +412,8 @@ ideas.checkpoints()
 # %% [markdown]
 # A *plan* is a list of segments. A segment's mode is `"full"` if it is repeated, and
 # `"none"` if all that its layers save is kept. A `Layer` says what one layer costs: the bytes of its
-# input, the bytes that it saves (its input included), and the work of its forward in any unit. (Its last three fields are the package's
-# own; your exercises need the first three.)
+# input, the bytes that it saves (its input included), and the work of its forward in any unit. (Its last three fields are not needed
+# here.)
 
 # %%
 from typing import NamedTuple
@@ -544,8 +540,7 @@ lab.reveal("segment_length", best, layers=depth)
 # $$M(k) \approx I\,\frac{L}{k} + A\,k, \qquad M'(k) = -\frac{I L}{k^2} + A = 0
 # \quad\Rightarrow\quad k = \sqrt{\frac{L\,I}{A}}.$$
 #
-# Our linear layers have $A = I$, so $k = \sqrt{36} = 6$, and the peak falls from 36 inputs to $5 + 6 = 11$: the
-# running segment's input is among its own savings. A block of a
+# Our linear layers have $A = I$, so $k = \sqrt{36} = 6$, and the peak falls from 36 inputs to $5 + 6 = 11$. A block of a
 # Transformer saves much more than its input, so that its best $k$ is far below $\sqrt{L}$.
 
 # %% [markdown]
@@ -578,7 +573,7 @@ lab.answer("blocks_a_segment", blocks_a_segment)
 # In practice one has a *budget*: so many bytes are free, and the plan should fit and repeat **as little as possible**. If a
 # segment is one kept layer, or any number of repeated ones, 24 layers have 7.8 billion plans.
 #
-# They need not all be looked at. Suppose that two plans of the first $i$ layers fit the budget. How they were cut does not
+# Suppose that two plans of the first $i$ layers fit the budget. How they were cut does not
 # matter to the layers behind them. Only the bytes that they *hold* do: at the backward of each later segment these bytes
 # are still there, beside the segment's own. So if one of the two repeats no less and holds no less than the other, no
 # continuation can make it the better one: it is beaten, and may be dropped.
@@ -1137,8 +1132,7 @@ lab.answer("longest_naive", longest_naive)
 #
 # > **On GPUs.** Kernels do the same with tiles in on-chip memory, so that they are faster, too: see
 # > [triton.py](../minitrain/model/attention/triton.py). What does not fit even so can wait in the CPU's memory:
-# > [activation_offload.py](../minitrain/memory/activation_offload.py). This lab runs on the CPU, whatever the machine has: all of its
-# > numbers are a CPU's.
+# > [activation_offload.py](../minitrain/memory/activation_offload.py). All numbers of this lab are a CPU's.
 
 # %%
 lab.score(read="minitrain/memory/recompute.py")

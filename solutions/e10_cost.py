@@ -4,7 +4,7 @@
 # **Before the first chip is rented you will know what fits, how long a step takes, what it costs and in which range you
 # may be wrong. You write the planner in closed forms, fit nothing to any run, and hold it against 92 published steps.**
 #
-# 60 minutes · CPU is enough, and seconds of it · before: [e02 · Data parallel](e02_data_parallel.ipynb) ·
+# 150 minutes · CPU is enough, and seconds of it · before: [e02 · Data parallel](e02_data_parallel.ipynb) ·
 # [map of the course](index.ipynb)
 #
 # You build: weights and FLOPs, memory, a step's time, a search over plans, the Pareto front. You end with this picture:
@@ -61,7 +61,7 @@ mixtral = Model(
 # %% [markdown]
 # ### Exercise 1 · `weights`
 #
-# Difficulty 2 of 5 · 10 minutes · 8 points
+# Difficulty 2 of 5 · 12 minutes · 8 points
 #
 # In the `moe_layers` of a mixture the MLP is replaced: by a router, a matrix h x `experts` that every token is multiplied by,
 # by `experts` MLPs of width `moe_ffn`, of which a token meets `experts_per_token`, and by `shared_experts` of the same width,
@@ -151,7 +151,7 @@ ideas.step_passes()
 # %% [markdown]
 # ### Exercise 2 · `step_flops`
 #
-# Difficulty 2 · 6 minutes · 8 points
+# Difficulty 2 · 8 minutes · 8 points
 
 
 # %% tags=["exercise"]
@@ -302,14 +302,14 @@ ideas.kept_tensors()
 #
 # Fused attention keeps no scores, only one FP32 number a head and token, the logarithm of the softmax's sum: $4a$ bytes, cut by $t$ too.
 # So selective recomputation, which drops the green part, changes nothing there. Full recomputation keeps a layer's
-# input alone: 2h, whole on each tensor rank.
+# input alone: 2h, here whole on each tensor rank, with `sp` too.
 
 # %% [markdown]
 # The layer of the picture, in the software of 2022, on 8 tensor ranks:
 #
 # $$\underbrace{10h}_{\text{whole}} + \underbrace{\tfrac{8h + 16h}{8}}_{\text{heads, MLP}} + \underbrace{\tfrac{5\cdot 96\cdot 2048}{8}}_{\text{scores} \,=\, 10h} = 23h = 283\ \text{kB a token}.$$
 #
-# With sequence parallelism and selective recomputation it is 34h/8 = 52 kB, 5.4 times less. Try both with the handles.
+# With sequence parallelism and selective recomputation it is 34h/8 = 52 kB, 5.4 times less. Try both.
 
 # %% [markdown]
 # How many layers' worth of this are alive at once? The pipeline decides, here 1F1B:
@@ -336,7 +336,7 @@ show.draw_schedule(
 # %% [markdown]
 # ### Exercise 4 · `activation_bytes`
 #
-# Difficulty 4 · 15 minutes · 10 points
+# Difficulty 4 · 22 minutes · 10 points
 #
 # Multiply three factors: layers alive, tokens of a microbatch on this rank (`run.local_tokens`), bytes a token and layer. For `vpp` over 1 take the
 # interleaved line whatever m is (`run.microbatches`). The model is dense.
@@ -379,7 +379,8 @@ activation_bytes = lab.grade(activation_bytes)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `whole / (t if plan.sp else 1) + split / t`; scores only if `not plan.modern and plan.recompute == "none"`.
+# `whole / (t if plan.sp else 1) + split / t`; `split` has the scores only if
+# `not plan.modern and plan.recompute == "none"`; fused, it has `4 · heads` in their place.
 #
 # </details>
 
@@ -472,7 +473,7 @@ widgets.explore(
     zero=(0, 3, 1),
     recompute=["none", "selective", "full"],
     micro_batch=[1, 2, 4],
-    caption="A 70B on 64 chips, by your functions. Set ZeRO to 0: which knob makes it fit again?",
+    caption="A 70B on 64 chips, by your functions. Set pp to 1 and ZeRO to 0: which knob makes it fit again?",
 )
 
 # %% [markdown]
@@ -538,8 +539,8 @@ ideas.row_cut()
 # all-reduce a step. They stand tp apart in the numbering. This is their `stride`: it tells the fabric whether they share a node.
 # All of this time shows. In the example 8.6 GB take 0.45 s.
 #
-# ZeRO-3 has no whole weights to begin with. In place of that all-reduce, each microbatch gathers weights before forward and before backward
-# (`all_gather`, 2 bytes each) and scatters gradients (`reduce_scatter`, 4 bytes each). This runs
+# ZeRO-3 has no whole weights to begin with. In place of that all-reduce, among the same ranks, each microbatch gathers weights before forward
+# and before backward (`all_gather`, 2 bytes for each of N/(tp · pp)) and scatters gradients (`reduce_scatter`, 4 bytes for each). This runs
 # beside matmul and elementwise, so only what exceeds both shows:
 #
 # $$T_\text{data} = \max\big(0,\; m\,(2\,T_\text{gather} + T_\text{scatter}) - T_\text{matmul} - T_\text{elementwise}\big)$$
@@ -547,7 +548,7 @@ ideas.row_cut()
 # %% [markdown]
 # ### Exercise 5 · `step_parts`
 #
-# Difficulty 4 · 15 minutes · 13 points
+# Difficulty 4 · 25 minutes · 13 points
 #
 # Write the five parts as derived above. `step_flops(run)[0]` is $C$, `weights(model)[0]` is $N$, and `chip.peak(plan.precision)` is $\pi$.
 
@@ -737,7 +738,7 @@ from minitrain.parallel.mesh import Mesh
 show.draw_mesh(Mesh(pp=2, dp=4, tp=2), axis="tp", title="pp 2, dp 4, tp 2")
 
 # %% [markdown]
-# Nobody knows the best cut by heart, and nobody needs to: a formula costs microseconds. Make every plan, drop what
+# A formula costs microseconds. Make every plan, drop what
 # cannot be or does not fit, time the rest. What can be follows from what is cut:
 #
 # - Tensor parallelism deals out heads, so tp divides `heads`. It talks in every layer, so it stays in a node: at most 8.
@@ -756,7 +757,7 @@ show.draw_mesh(Mesh(pp=2, dp=4, tp=2), axis="tp", title="pp 2, dp 4, tp 2")
 # %% [markdown]
 # ### Exercise 6 · `best_plans`
 #
-# Difficulty 3 · 10 minutes · 8 points
+# Difficulty 3 · 12 minutes · 8 points
 #
 # `make_run(chip, model, plan, seq, batch)` makes a run of a plan; `memory_of` and `seconds_of` are functions of a run.
 
@@ -1063,7 +1064,7 @@ def draw_front(ax, deadline_days, price, trillion_tokens):
 widgets.explore(
     draw_front,
     alt="The front of dollars against days, with a deadline, at a price and a number of tokens.",
-    deadline_days=(5, 365, 30),
+    deadline_days=(5, 365, 60),
     price=["typical", "low", "high"],
     trillion_tokens=[2, 1, 5, 15],
     caption="Grey: every chip and size at this price. In a hurry you pay for waiting and bubbles.",

@@ -138,24 +138,29 @@ class TestMesh(Exercise):
         ):
             want, what = mesh.ranks(axes, rank), f"{mesh}, along {axes} from rank {rank}"
             others = [a for a in mesh.axes if a not in ([axes] if isinstance(axes, str) else axes)]
+            backwards = probes.Grid(**dict(reversed(list(zip(mesh.axes, mesh.shape)))))
             hints = [
                 ([r for r in want if r != rank], "the rank itself is a member of its line"),
+                *(
+                    (mesh.ranks(a, rank), f"that is along {a} alone")
+                    for a in axes
+                    if a in mesh.axes
+                ),
                 (
                     mesh.ranks(others, rank),
                     "those share the coordinates along these axes; their line differs along them and "
                     "shares all others",
                 ),
-                *(
-                    (mesh.ranks(a, rank), f"that is along {a} alone")
-                    for a in axes
-                    if a in mesh.axes
+                (
+                    backwards.ranks(axes, rank),
+                    "as if the first axis varied fastest, and not the last one",
                 ),
             ]
             is_list = isinstance(got, (list, tuple))
             expect.that(is_list, f"{what}: got {expect.show(got)}; return a list of ranks")
             expect.that(
                 got == want or sorted(got) != want,
-                f"{what}: {got} are the right ones, in order of rank, please",
+                f"{what}: got {got}, the right ranks in another order. Sort them: a list comes in order of rank",
             )
             expect.equal(got, want, what=what, hints=hints)
 
@@ -216,6 +221,14 @@ class TestCopies(Exercise):
             stages = mesh["pp"] if "pp" in mesh.axes else 1
             apart = math.prod(mesh[a] for a in mesh.axes if a in split)
             summed = math.prod(mesh[a] for a in mesh.axes if a in partial)
+            twice = math.prod(mesh[a] for a in mesh.axes if a in partial and a != "pp") * (
+                2 if tied else 1
+            )
+            absent = [a for a in mesh.axes if mesh[a] > 1 and a not in [*split, *partial, "pp"]]
+            factors = (
+                "copies are along every axis that neither splits it nor is the pipeline, not along `partial` alone: "
+                f"here the factor of {' and '.join(absent)} is missing"
+            )
             neither = math.prod(mesh[a] for a in mesh.axes if a not in [*split, *partial])
             expect.equal(
                 got,
@@ -226,7 +239,7 @@ class TestCopies(Exercise):
                     (want // 2 * stages if tied else -1, "two stages hold a tied table, however many stages there are"),
                     (want * stages, "stages hold different parameters: pp makes no copies"),
                     (neither, "`partial` axes make copies too: the gradient was a part there until it was summed"),
-                    (summed, "copies are along every axis that is not in `split`, not along `partial` alone: without tensor cuts, tp too"),
+                    *((value, factors) for value in (twice, summed) if absent),
                     (apart // stages, "that is how many ranks share one copy: axes of `split` hold different elements, leave them out"),
                     (apart, "that is how many ranks share one copy: axes of `split` hold different elements, leave them out"),
                     (mesh.number, "that is all ranks: axes of `split` hold different elements"),
@@ -343,9 +356,11 @@ def rank_hints(mesh, rank, parts):
 def launched(submission, sizes, steps, dtypes=None):
     """(the mesh, each step's (gradients, limit, walked once?) and the ranks' results)."""
     mesh = probes.all_axes(sizes)
-    results = submission.launch(
-        probes.ran, sizes, dtypes or {}, steps, ranks=mesh.number, timeout=10
-    )
+    joined = "every rank joins the all-reduce, also one that has no gradients: it adds 0"
+    with expect.because({"have returned": joined}):
+        results = submission.launch(
+            probes.ran, sizes, dtypes or {}, steps, ranks=mesh.number, timeout=10
+        )
     for own, notes in zip(results, submission.notes):
         for result, run in zip(own, relayed.runs(notes, "step", len(steps))):
             ops = relayed.operations(run)
@@ -506,7 +521,7 @@ class TestClip(Exercise):
                 )
                 mine = sum(whole.double().square().sum() for _, whole, _ in triples).item() ** 0.5
                 for name, whole, got in triples:
-                    what = f"{mesh}, the gradient of {name} on rank {rank} after clipping to {limit:.4g}, the norm being {norm:.4g}"
+                    what = f"{mesh}, the gradient of `{name}` on rank {rank} after clipping to {limit:.4g}, the whole one being {norm:.4g} long"
                     self.is_clipped(got, whole, limit, norm, mine, once, what)
                 little(mesh, rank, result["ops"])
                 returned_the_norm(rank, result, norm, limit)
@@ -643,10 +658,11 @@ class TestBytes(Exercise):
                 for rank in range(mesh.number)
                 for other in mesh.ranks(axis, rank)
             )
-            first = 0
+            first = alike = 0
             for axis, nbytes in sent.items():
                 line = mesh.ranks(axis, 0)
-                first += nbytes * sum(node[a] != node[b] for a, b in zip(line, line[1:] + line[:1]))
+                own = nbytes * sum(node[a] != node[b] for a, b in zip(line, line[1:] + line[:1]))
+                first, alike = first + own, alike + own * mesh.number / mesh[axis]
             remainder = crossing(mesh, sent, per_node, each=lambda rank, n: rank % n)
             expect.equal(
                 float(got) if isinstance(got, (int, float)) else got,
@@ -657,6 +673,7 @@ class TestBytes(Exercise):
                     (float(lines), "the last of a line sends to the first: close the ring"),
                     (want / mesh.number, "that is the mean of a rank: add up over all ranks"),
                     (float(first), "those are rank 0's lines only: let each rank send, so that all lines count"),
+                    (float(alike), "as if every line crossed as often as the one through rank 0: here they differ, go through all ranks"),
                     (float(pairs), "that lets each rank send to its whole line: on a ring it sends to its next only"),
                     (2.0 * want, "each rank sends to its next only: an edge is counted at its sender"),
                     (float(sum(sent[a] * n for a, n in nodes.items())), "a line over two nodes has edges inside them too: look at each sender and its next"),
@@ -883,16 +900,24 @@ class TestTimes(Question):
     name = "times_as_much"
     rests_on = ("traffic",)
 
-    @check(points=5, title="bytes between nodes, the naive order over the best")
+    @check(points=5, title="bytes between nodes of two ranks, the naive order over the best")
     def test_value(self, value, records):
-        between = {r["order"]: r["between"] for r in expect.recorded(records, "traffic")}
-        worst, best = between["tp pp dp"], min(between.values())
+        table = expect.recorded(records, "traffic")
+        naive = [row for row in table if row["order"] == "tp pp dp"]
+        expect.that(naive, "your table has no row of the order tp pp dp")
+        tp, pp, dp = (naive[0][f"{axis}_bytes"] for axis in ("tp", "pp", "dp"))
+        worst, best = tp + pp, sum(sorted((tp, pp, dp))[:2])  # all but the last axis leave
+        of_four = naive[0]["between"] / min(row["between"] for row in table)
         expect.close(
             value,
             worst / best,
             tol=0.01,
-            what="bytes between nodes in the naive order over the best",
-            hints=[(best / worst, "turn the fraction round"), (worst - best, "a factor, no difference")],
+            what="bytes between nodes of two ranks in the naive order over the best",
+            hints=[
+                (of_four, "that is for nodes of four: with two ranks a node, two of the three axes leave"),
+                (best / worst, "turn the fraction round"),
+                (worst - best, "a factor, no difference"),
+            ],
         )  # fmt: skip
 
 
@@ -913,7 +938,7 @@ class TestWhyNot(Question):
         expect.that(faster, "your table has no faster mesh: are all of tp 8 in it?")
         expect.that(
             value == "memory",
-            "not that: all have the same batch, and their tp stays in the node. Look at the column `fits`",
+            "not that: all have the same batch, and their tp stays in the node. Compare their memory with an H100's",
         )
 
 

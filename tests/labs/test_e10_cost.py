@@ -205,6 +205,8 @@ class TestWeights(Exercise):
                     (total - router, "the router of a layer, hidden x experts, is missing"),
                     (total - shared, "shared experts are missing: every token passes them"),
                     (total - no_dense, "the first dense_layers have an MLP of ffn"),
+                    (total - no_dense + m.dense_layers * (m.hidden * m.experts + (m.experts + m.shared_experts) * one),
+                     "only `moe_layers` layers are mixtures: the first dense_layers keep their MLP of ffn"),
                     (total + third * (m.experts + m.shared_experts), "without a gate an expert has two matrices, as the MLP"),
                 ],
             )  # fmt: skip
@@ -407,7 +409,7 @@ class TestActivationBytes(Exercise):
                 (want - whole * (1 - 1 / t), "without sp the norms' and dropouts' tensors are whole on each tensor rank"),
                 (want - whole / t, "the inputs of norms, attention and MLP are missing: (8 or 10) h"),
                 (closed_forms.activation_bytes(sharp), "you have sp the wrong way round"),
-                (kept * 2 * m.hidden / t, "the kept input of a layer is whole: 2 h a token, as recompute full keeps it"),
+                (kept * 2 * m.hidden / t, "the kept input of a layer is whole: 2 h a token with recompute full, with sp too"),
                 (closed_forms.activation_bytes(one), "a microbatch has micro_batch sequences: run.local_tokens"),
             ],
         )  # fmt: skip
@@ -516,7 +518,8 @@ class TestStepParts(Exercise):
                     (near + alike, "the scores run at another rate than the other matmuls: chip.constants.attention"),
                     (near - scores / rate / held.attention, "attention's scores are missing"),
                     (near / passes, "that is forward alone: a backward takes two forwards"),
-                    (near * 3 / 4 if passes == 4 else near * 4 / 3, "three passes, and a fourth where `full` recomputation runs forward again: four passes, not three"),
+                    (near * 3 / 4 if passes == 4 else near * 4 / 3, "`full` recomputation runs forward again: four passes, not three" if passes == 4
+                     else f"recompute {plan.recompute}: three passes, only `full` has a fourth"),
                     (near * run.gpus, "the chips share the work: divide by run.gpus"),
                     (near / run.microbatches, "that is one microbatch: a step has run.microbatches"),
                     (near * chip.peak(plan.precision) / chip.peak("bf16"), "the peak is that of plan.precision"),

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 RANKS, NODE = 8, 4
 ORDERS = ["dp pp tp", "dp tp pp", "pp dp tp", "pp tp dp", "tp dp pp", "tp pp dp"]
 WIDE, HIGH, GAP, TOP = 1.06, 1.12, 0.5, 1.55
-PARAMETERS = {  # the axes that split it, and the stages that hold it
-    "a norm of block 0": ((), (0,)),
-    "a matrix of block 0": (("tp",), (0,)),
-    "the tied table": (("tp",), (0, 1)),
+EIGHT, DEEP = {"pp": 2, "dp": 2, "tp": 2}, {"pp": 4, "dp": 1, "tp": 2}
+PARAMETERS = {  # the axes that split it, the stages that hold it, and the mesh
+    "a norm of block 0": ((), (0,), EIGHT),
+    "a matrix of block 0": (("tp",), (0,), EIGHT),
+    "the tied table": (("tp",), (0, 1), EIGHT),
+    "the tied table of four stages": (("tp",), (0, 3), DEEP),
 }
 PARTS = (BLUE, ORANGE)
 
@@ -88,9 +90,9 @@ def say_lines(order: str, axis: str) -> str:
 
 
 def held(parameter: str, rank: int) -> int | None:
-    """Which part of the parameter the rank holds on Mesh(pp=2, dp=2, tp=2); None: nothing."""
-    split, stages = PARAMETERS[parameter]
-    here = mesh_of("pp dp tp").coordinates(rank)
+    """Which part of the parameter the rank holds; None: nothing."""
+    split, stages, sizes = PARAMETERS[parameter]
+    here = Mesh(**sizes).coordinates(rank)
     if here["pp"] not in stages:
         return None
     return here["tp"] if "tp" in split else 0
@@ -104,7 +106,7 @@ def holders(parameter: str) -> int:
 def draw_once(ax: Axes, parameter: str) -> None:
     high = 0.95
     bare(ax, left_of(RANKS) - 0.1, high + 1.35)
-    mesh = mesh_of("pp dp tp")
+    mesh = Mesh(**PARAMETERS[parameter][2])
     split = bool(PARAMETERS[parameter][0])
     for rank in range(RANKS):
         part = held(parameter, rank)
@@ -124,8 +126,9 @@ def draw_once(ax: Axes, parameter: str) -> None:
 
 def say_once(parameter: str) -> str:
     count = sum(held(parameter, rank) is not None for rank in range(RANKS))
+    sizes = PARAMETERS[parameter][2]
     return (
-        f"On Mesh(pp=2, dp=2, tp=2), {parameter}: {holders(parameter)} ranks hold the same "
+        f"On {Mesh(**sizes)}, {parameter}: {holders(parameter)} ranks hold the same "
         f"elements. {count} of 8 ranks hold some of it; one colour is one and the same part. If "
         f"each adds 1/{holders(parameter)} of its squares, every element is counted once."
     )

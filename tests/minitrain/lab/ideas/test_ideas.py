@@ -273,7 +273,7 @@ def test_lines_of_the_first_axis_leave_the_node():
         first, *others = order.split()
         assert f"{first}: 4 of 4 between nodes" in mesh.say_lines(order, first)
         assert all("all inside a node" in mesh.say_lines(order, axis) for axis in others)
-    assert [mesh.holders(parameter) for parameter in mesh.PARAMETERS] == [4, 2, 4]
+    assert [mesh.holders(parameter) for parameter in mesh.PARAMETERS] == [4, 2, 4, 2]
 
 
 def test_tiles_carry_what_a_softmax_needs():

