@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
@@ -67,9 +68,12 @@ NUMBER_BYTES = {torch.float64: 8, torch.float32: 4}
 MOMENTS = {probes.ADAMW: 2, probes.SGD: 1}  # numbers of state for each of a shard
 NO_GRADIENT = {
     "NoneType": f"(on rank {IDLE} some parameters were not used and have no gradient, `.grad` is None: "
-    "unit.whole_gradient() has zeros in their place)",
-    "deadlock": f"(here no parameter of rank {IDLE}'s second unit has a gradient: that rank takes part "
-    "all the same, with unit.whole_gradient(), which has zeros for them)",
+    "unit.whole_gradient() has zeros in their place; a shard's `.grad` is None, too, until it is given a tensor)",
+    **dict.fromkeys(
+        ("deadlock", "mismatch"),
+        f"(here no parameter of rank {IDLE}'s second unit has a gradient: that rank takes part "
+        "all the same, with unit.whole_gradient(), which has zeros for them)",
+    ),
 }
 STILL_VIEWS = (
     "the parameters are no views of `full` any more; do not make new tensors, "
@@ -122,8 +126,79 @@ def same_on_all(results, ranks):
             )
 
 
-def equal_parameters(results, case, batches, losses):
-    """results[rank]: of one case."""
+def flat_gradients(model, case, losses, rows, rank, ranks):
+    """Of one rank alone, unit by unit, padded to equal shards."""
+    model.zero_grad()
+    sum(losses(model, rows, rank)).backward()
+    own, _ = shares(case, ranks)
+    out = []
+    for layer, length in zip(model.layers, own):
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in layer.parameters()]
+        flat = torch.cat([gradient.flatten() for gradient in grads])
+        out.append(F.pad(flat, (0, length * ranks - flat.numel())))
+    return out
+
+
+def own_parts(of_rank):
+    """Each shard's gradient from its own rank's rows alone."""
+    ranks = len(of_rank)
+    return [
+        torch.cat([flat.chunk(ranks)[rank] for rank, flat in enumerate(flats)])
+        for flats in zip(*of_rank)
+    ]
+
+
+def averages(of_rank):
+    return [sum(flats) / len(of_rank) for flats in zip(*of_rank)]
+
+
+def last_of_each_size(of_rank):
+    """Units of one size with one place for their gradients: the last of them is in it."""
+    last = {len(flat): flat for flat in averages(of_rank)}
+    return [last[len(flat)] for flat in averages(of_rank)]
+
+
+def sharded_steps(case, batches, losses, mix=averages, anew=False, each_unit=False):
+    """Parameters after steps in which the units' gradients are made and used in some wrong way."""
+    model = probes.network(case)
+    optimizer = case.make(model.parameters())
+    for step in batches:
+        of_rank = [
+            flat_gradients(model, case, losses, rows, rank, len(step))
+            for rank, rows in enumerate(step)
+        ]
+        model.zero_grad()
+        if anew:
+            optimizer = case.make(model.parameters())
+        for layer, flat in zip(model.layers, mix(of_rank)):
+            begin = 0
+            for parameter in layer.parameters():
+                end = begin + parameter.numel()
+                parameter.grad = flat[begin:end].view_as(parameter).clone()
+                begin = end
+            if each_unit:
+                optimizer.step()
+        if not each_unit:
+            optimizer.step()
+    return probes.values(model)
+
+
+SHARDED_MISTAKES = {
+    "that is what each shard does with its own rank's gradient: they were never reduced": {
+        "mix": own_parts
+    },
+    "that is what an optimizer does that is made anew for every step: its moments are lost": {
+        "anew": True
+    },
+    "that is the step of units of equal size with one gradient, that of the last of them: each shard "
+    "needs a gradient in memory of its own": {"mix": last_of_each_size},
+    "that is what comes of `optimizer.step()` once for every unit: it moves all shards that have a "
+    "gradient by then": {"each_unit": True},
+}
+
+
+def equal_parameters(results, case, batches, losses, sharded=False):
+    """results[rank]: of one case; sharded: mistakes of one optimizer over all shards, too."""
     ranks = len(results)
     mistakes = {
         "that is the step of the *sum* over ranks: average (op='avg')": {"scale": ranks},
@@ -139,14 +214,38 @@ def equal_parameters(results, case, batches, losses):
     ]
     initial = probes.values(probes.network(case))
     variants.append((initial, "those are the initial parameters: nothing has moved them"))
+    variants += [
+        (sharded_steps(case, batches, losses, **how), words)
+        for words, how in SHARDED_MISTAKES.items()
+        if sharded
+    ]
     want = one_process(case, batches, losses)
     for rank, result in enumerate(results):
         expect.equal(
             result["parameters"],
             want,
             what=f"{described(case, rank, ranks)}: the parameters after {STEPS} steps",
-            hints=variants,
+            hints=[*variants, *unmoved(result["parameters"], initial, sharded)],
         )
+
+
+def unmoved(got, initial, sharded):
+    """A hint that names the units whose weight and bias stand where they began."""
+    pairs = list(zip(got, initial))
+    units = [pairs[first : first + 2] for first in range(0, len(pairs), 2)]
+    still = [
+        number for number, unit in enumerate(units) if all(torch.equal(*pair) for pair in unit)
+    ]
+    if not still:
+        return []
+    names = ", ".join(map(str, still))
+    words = f"{'unit' if len(still) == 1 else 'units'} {names} (counted from 0) never moved"
+    moves = (
+        "the optimizer has every unit's shard"
+        if sharded
+        else "reduce_unit() gives every unit's shard its gradient"
+    )
+    return [(got, f"{words}: {moves}")]
 
 
 def shares(case, ranks):
@@ -174,17 +273,24 @@ class TestZero1(Exercise):
     reference = "minitrain.parallel.zero.plain:Zero1"
     hidden = HIDDEN
 
-    @check(points=4, title="three steps equal one process (2 and 3 ranks, float64 and float32)")
+    @check(
+        points=4,
+        title="three steps equal one process, no gradient is left (2 and 3 ranks, float64 and float32)",
+    )
     def test_parameters(self, submission):
         for ranks in (2, 3):
             batches = batches_of(CASES, ranks)
             with expect.because(NO_GRADIENT):
                 results = submission.launch(probes.zero1_steps, CASES, batches, IDLE, ranks=ranks)
             for case, steps, *own in zip(CASES, batches, *results):
-                same_on_all(own, ranks)
-                for result in own:
-                    self.nothing_left(result)
-                equal_parameters(own, case, steps, zero1_losses)
+                try:
+                    same_on_all(own, ranks)
+                    for result in own:
+                        self.nothing_left(result)
+                    equal_parameters(own, case, steps, zero1_losses, sharded=True)
+                except CheckFailed:
+                    all_waited_for(submission)  # where one was not, that is the cause to be told
+                    raise
 
     @check(points=8, title="1/N of the optimizer state, 2(N-1)/N of the parameters sent")
     def test_sharded(self, submission):
@@ -208,21 +314,31 @@ class TestZero1(Exercise):
             "after step() a shard still has its gradient: it takes memory during the next forward "
             "and backward. Set `unit.shard.grad = None`, too",
         )
-        words = STILL_VIEWS.replace("the parameters are", "a parameter or the shard is").replace(
-            "views", "view"
+        words = STILL_VIEWS.replace("the parameters are", "a parameter is").replace("views", "view")
+        expect.that(
+            "parameters" not in result["moved"],
+            f"after step() {words}: all_gather into `unit.full`",
         )
-        expect.that(result["views"], f"after step() {words}: all_gather into `unit.full`")
+        expect.that(
+            "shard" not in result["moved"],
+            "after step() a shard is no view of `full` any more: give new memory to neither of them. The "
+            "optimizer moves the shard, a part of `full`, and all_gather fills that same `full`",
+        )
 
     def state_is_sharded(self, state, case, rank, ranks):
         own, _ = shares(case, ranks)
         least = MOMENTS[case.make] * NUMBER_BYTES[case.dtype] * sum(own)
         counters = 8 * 2 * len(case.widths)
         where = f"{described(case, rank, ranks)}: {state} bytes of optimizer state"
-        expect.that(
-            state <= least + counters,
-            f"{where}, and its shards' is {least}: it is not sharded. Give `make` the shards, and "
-            "nothing else",
-        )
+        whole = MOMENTS[case.make] * NUMBER_BYTES[case.dtype]
+        whole *= sum(m * n + n for m, n in pairwise(case.widths))
+        if ranks != STEPS and STEPS * least <= state <= STEPS * (least + counters):
+            words = f"as much as {STEPS} optimizers of the shards have, one for each step: make one, in __init__"
+        elif state >= whole:
+            words = "it is not sharded. Give `make` the shards, and nothing else"
+        else:
+            words = "give `make` the shards, and nothing else"
+        expect.that(state <= least + counters, f"{where}, and its shards' is {least}: {words}")
         expect.that(
             state >= least,
             f"{where}; its shards' is {least}: is a unit left out, or has the optimizer got "
@@ -233,7 +349,7 @@ class TestZero1(Exercise):
         want = 2 * STEPS * sum(ring_bytes(case, ranks) for case in CASES)
         kinds = {op.kind for op in trace.ops}
         expect.that(
-            kinds != {"all_gather"},
+            kinds != {"all_gather"} or 2 * trace.bytes_sent() > want,
             f"rank {rank} sent all_gather only: the gradients were never reduced",
         )
         words = (
@@ -274,7 +390,8 @@ class TestReduceUnit(Exercise):
                     )
                     for number, units in enumerate(result["seen"], 1):
                         since = steps[3:4] if number == self.microbatches else steps[:number]
-                        self.equal_parts(units, case, since, rank, where)
+                        forgotten = steps[:3] if number == self.microbatches else []
+                        self.equal_parts(units, case, since, rank, where, forgotten)
 
     @check(points=7, title="one reduce-scatter a unit; S/N elements stay, in memory of their own")
     def test_held(self, submission):
@@ -293,6 +410,10 @@ class TestReduceUnit(Exercise):
         own, _ = shares(case, ranks)
         for number, (unit, elements) in enumerate(zip(units, own)):
             expect.that(
+                unit["gradient"] is not None,
+                f"as above: {where}, unit {number}: shard.grad is None",
+            )
+            expect.that(
                 unit["left"] == 0,
                 f"{where}, unit {number}: its parameters still have their whole gradient: "
                 "set `parameter.grad = None` on each, or stage 2 saves nothing",
@@ -305,9 +426,9 @@ class TestReduceUnit(Exercise):
             )
             expect.that(
                 unit["beside"] < least * ranks,
-                f"{where}: {unit['beside']} bytes are in memory beside every shard.grad, and a whole gradient "
-                f"has {least * ranks}: the whole gradient is still in memory after the call, so after backward "
-                "all of them are: let no attribute refer to it, nor to a copy",
+                f"{where}: {unit['beside']} bytes that the calls have made are in memory beside every shard.grad, "
+                f"and a whole gradient has {least * ranks}: after the call neither a whole gradient, a copy nor a "
+                "buffer for the next call may stay, in no attribute and no global name",
             )
 
     def sends_one_half(self, trace, rank, ranks):
@@ -316,7 +437,12 @@ class TestReduceUnit(Exercise):
         expect.that(
             kinds == {"reduce_scatter"} and trace.count() == units,
             f"rank {rank} sent {plural(trace.count(), 'message')} ({', '.join(sorted(kinds)) or 'none'}) in {units} "
-            "calls: one reduce_scatter each. An all-reduce sends twice as much and leaves the whole sum on each rank",
+            "calls: one reduce_scatter each."
+            + (
+                " An all-reduce sends twice as much and leaves the whole sum on each rank"
+                if "all_reduce" in kinds
+                else ""
+            ),
         )
         want = self.microbatches * sum(ring_bytes(case, ranks) for case in CASES)
         expect.that(
@@ -324,10 +450,11 @@ class TestReduceUnit(Exercise):
             f"rank {rank} sent {trace.bytes_sent()} bytes, (N-1)/N of the gradients is {want}",
         )
 
-    def equal_parts(self, units, case, batches, rank, where):
-        """batches: the microbatches since the shards' gradients were None."""
+    def equal_parts(self, units, case, batches, rank, where, forgotten=()):
+        """batches: the microbatches since the shards' gradients were None; forgotten: those before."""
         ranks = len(batches[0])
         totals = [self.flat(case, [step], range(ranks), ranks) for step in batches]
+        before = self.flat(case, forgotten, range(ranks), ranks) if forgotten else []
         alone = self.flat(case, batches, [rank], ranks)
         for number, unit in enumerate(units):
             parts = [total[number].chunk(ranks)[rank] / ranks for total in totals]
@@ -338,7 +465,24 @@ class TestReduceUnit(Exercise):
                 sum(parts),
                 what=f"{where}, unit {number}: shard.grad (microbatches since it was None: {len(batches)})",
                 hints=[
-                    *self.mistakes_in_adding(parts),
+                    *self.mistakes_in_adding(parts, unit["gradient"]),
+                    *(
+                        (
+                            sum(parts) + old.chunk(ranks)[rank] / ranks,
+                            "that holds the microbatches before shard.grad was set to None, too: "
+                            "they come back from where you keep a sum of your own",
+                        )
+                        for old in before[number : number + 1]
+                    ),
+                    *(
+                        (
+                            sum(total[other].chunk(ranks)[rank] for total in totals) / ranks,
+                            f"that is unit {other}'s, which has the same size: give each unit's "
+                            "gradient memory of its own",
+                        )
+                        for other in range(len(units))
+                        if other != number and len(totals[0][other]) == len(whole)
+                    ),
                     (ranks * sum(parts), "that is the sum over ranks: op='avg'"),
                     (
                         alone[number].chunk(ranks)[rank],
@@ -352,7 +496,7 @@ class TestReduceUnit(Exercise):
                 ],
             )
 
-    def mistakes_in_adding(self, parts):
+    def mistakes_in_adding(self, parts, got):
         """Nothing where there is one part, and all would be the same."""
         if len(parts) == 1:
             return []
@@ -370,7 +514,21 @@ class TestReduceUnit(Exercise):
             (parts[-1], "that is the last microbatch's alone: add to a shard.grad that is there"),
             (sum(parts) / len(parts), mean),
             (halved, mean),
+            *self.counted(parts, got),
         ]
+
+    def counted(self, parts, got):
+        """How often each microbatch is in it, where that is a whole number."""
+        for times in product(range(4), repeat=len(parts)):
+            mixed = sum(count * part for count, part in zip(times, parts))
+            if set(times) != {1} and expect.difference(got, mixed) is None:
+                told = ", ".join(f"microbatch {k}: {n} x" for k, n in enumerate(times, 1))
+                words = (
+                    f"it holds {told}, and each belongs there once: what was reduced once may not be "
+                    "reduced again, nor what is kept be written over"
+                )
+                return [(got, words)]
+        return []
 
     @staticmethod
     def flat(case, batches, ranks, size):
@@ -422,12 +580,25 @@ class TestShardedUnit(Exercise):
             result["tripled"],
             tripled,
             what=f"{where}: every shard was tripled between free() and gather(); the parameters",
-            hints=[(want, "those are the old ones: free() must make the next gather send again")],
+            hints=[
+                (
+                    want,
+                    "those are the old ones: after free() the next gather must send again, and send "
+                    "`self.shard` as it is then",
+                )
+            ],
         )
         expect.equal(
             result["gradient"],
             tripled[0].sum(0, keepdim=True),
             what=f"{where}: the gradient of a forward's input, from the parameters that its graph holds",
+            hints=[
+                (
+                    want[0].sum(0, keepdim=True),
+                    "that is from the old values, in other memory: the graph holds the tensors of the "
+                    "forward, and gather() must fill the same memory again. Make no new `full`",
+                )
+            ],
         )
 
     @check(points=4, title="freed, it holds the shard alone; the parameters stay views of `full`")
@@ -440,11 +611,23 @@ class TestShardedUnit(Exercise):
                     least = NUMBER_BYTES[layer.weight.dtype] * elements
                     expect.that(
                         result["shard"] == least,
-                        f"{where}: the shard keeps {result['shard']} bytes alive, not {least}",
+                        f"{where}: the shard keeps {result['shard']} bytes alive, not {least}: as a view it keeps all "
+                        "of `full`, it needs a tensor of its own",
                     )
-                    for when in ("at first", "freed", "freed again"):
+                    self.is_new(result["at first"], where)
+                    empty = result.get("empty")
+                    expect.that(
+                        empty is None,
+                        f"as above: {where}: after {empty} the parameters have no memory",
+                    )
+                    for when in ("freed", "freed again"):
                         self.is_freed(result.get(when, 0), f"{where}, {when}")
                     whole = least * ranks
+                    expect.that(
+                        result.get("gathered") != 0,
+                        f"{where}: gathered, the parameters have memory, but the storage of the first `full` has "
+                        "none: do not make new tensors, give that storage its bytes again",
+                    )
                     expect.that(
                         result.get("gathered", whole) == whole,
                         f"{where}: gathered, the storage of `full` has {result.get('gathered')} bytes, and needs {whole}: "
@@ -453,6 +636,13 @@ class TestShardedUnit(Exercise):
                     for when in ("freed", "freed again"):
                         self.is_alone(result.get(("beside", when), 0), whole, f"{where}, {when}")
                     expect.that(result.get("same"), f"{where}: {STILL_VIEWS}")
+
+    def is_new(self, full, where):
+        expect.that(
+            full == 0,
+            f"{where}, newly made: the storage of `full` has {full} bytes. __init__ ends with free(), when nothing "
+            "was gathered yet: there, too, it must shrink it, full.untyped_storage().resize_(0)",
+        )
 
     def is_freed(self, full, where):
         expect.that(
@@ -487,7 +677,7 @@ class TestShardedUnit(Exercise):
             expect.that(
                 count == 1,
                 f"rank {rank}: three start_gather() and two gather() without a free() sent {count} messages, "
-                "expected 1: where a work is there, nothing is to be sent",
+                "expected 1: from start_gather() to free() `self.work` stays, and where a work is there, nothing is to be sent",
             )
             expect.that(
                 waits["gathered"] and all(waits["gathered"]),
@@ -509,10 +699,23 @@ class TestShardedUnit(Exercise):
         with expect.because({"died": words}):
             results = submission.launch(probes.unused, ranks=2)
         for rank, result in enumerate(results):
-            self.is_freed(result["freed"], f"rank {rank}, freed")
+            expect.that(
+                result["freed"] == 0,
+                f"rank {rank}: after start_gather() and free(), without a gather() between, the storage of `full` has "
+                f"{result['freed']} bytes: there, too, free() must wait for the work, and then shrink it",
+            )
             (run,) = relayed.runs(submission.notes[rank], "turns", 1, ["at last"])
             waits = relayed.waits(run)
-            expect.that(waits and all(waits), f"rank {rank}: {words}")
+            expect.that(
+                waits,
+                f"as above: rank {rank}: start_gather() sent nothing that free() could wait for",
+            )
+            expect.that(all(waits), f"rank {rank}: {words}")
+            expect.that(
+                result["values"] is not None,
+                f"rank {rank}: after start_gather(), free(), gather() the parameters have no memory: free() must "
+                "make the next gather send again (self.work = None)",
+            )
             expect.equal(
                 result["values"],
                 probes.values(self.layers()[0]),
@@ -542,17 +745,26 @@ class TestZero3(Exercise):
                     each["log"] = relayed.labels(run)
         return batches, results
 
-    @check(points=4, title="three steps equal one process (2 and 3 ranks, 1, 3 and 5 units)")
+    @check(
+        points=4,
+        title="three steps equal one process, nothing stays full (2 and 3 ranks, 1, 3 and 5 units)",
+    )
     def test_parameters(self, submission):
         for ranks in (2, 3):
             batches, results = self.results(submission, ranks)
             for case, steps, *own in zip(self.cases, batches, *results):
+                units = len(case.widths) - 1
                 for result in own:
                     for each in result["passes"]:
-                        self.nothing_left(each)
-                equal_parameters(own, case, steps, zero3_losses)
+                        self.nothing_left(each, units)
+                try:
+                    equal_parameters(own, case, steps, zero3_losses)
+                except CheckFailed:
+                    for each in own[0]["passes"]:  # where nobody waited, that is the cause
+                        self.has_waited(each, units, described(case, 0, ranks))
+                    raise
 
-    def nothing_left(self, each):
+    def nothing_left(self, each, units):
         expect.that(
             each["left"] == 0,
             "after backward parameters still have their whole gradient: reduce_unit(unit) when they "
@@ -562,7 +774,7 @@ class TestZero3(Exercise):
             each["after backward"] == 0,
             f"after {'backward' if each['training'] else 'a forward in evaluation'} "
             f"{units_are(each['after backward'])} still full: the next step would compute "
-            "with their old parameters",
+            f"with their old parameters.{why_full(each, 'after backward', units)}",
         )
 
     @check(points=8, title="one unit ahead, both ways, and two at a time at most")
@@ -571,21 +783,43 @@ class TestZero3(Exercise):
         for rank, result in enumerate(results):
             for case, own in zip(self.cases, result):
                 where = described(case, rank, 2)
-                for each in own["passes"]:
-                    self.keeps_the_order(each, len(case.widths) - 1, where)
+                for turn, each in enumerate(own["passes"], 1):
+                    self.keeps_the_order(each, len(case.widths) - 1, where, turn)
 
-    def keeps_the_order(self, each, units, where):
+    def keeps_the_order(self, each, units, where, turn):
+        """turn: which of the passes it is, from 1."""
+        if turn > 1:
+            where = f"{where}, pass {turn} ({'training' if each['training'] else 'evaluation'})"
         self.are_all_freed(each, "after forward", units, where)
-        self.is_one_ahead(each, units, where)
+        self.is_one_ahead(each, units, where, turn)
         self.are_two_at_most(each, where)
         self.are_all_freed(each, "after backward", units, where)
 
-    def is_one_ahead(self, each, units, where):
+    def has_waited(self, each, units, where):
         lines = [tuple(line[:2]) for line in each["log"]]
+        for what, number, _ in self.pairs(each, units):
+            now = lines.index((what, number))
+            expect.that(
+                ("gather", number) in since_free(lines, number, now),
+                f"{where}: the {what} of unit {number} began and nobody had waited for its parameters: start_gather() "
+                "only begins; gather() the unit that computes now",
+            )
+
+    def pairs(self, each, units):
+        """(forward or backward, a unit, the next in this order)."""
         pairs = [("forward", k, k + 1) for k in range(units)]
         if each["training"]:
             pairs += [("backward", k, k - 1) for k in reversed(range(units))]
-        for what, number, following in pairs:
+        return pairs
+
+    def is_one_ahead(self, each, units, where, turn):
+        lines = [tuple(line[:2]) for line in each["log"]]
+        before_too = (
+            " (in the passes before it was: a unit's place in `units` does not depend on what ran before)"
+            if turn > 1
+            else ""
+        )
+        for what, number, following in self.pairs(each, units):
             now = lines.index((what, number))
             expect.that(
                 ("gather", number) in since_free(lines, number, now),
@@ -598,7 +832,7 @@ class TestZero3(Exercise):
             expect.that(
                 ("start", following) in before,
                 f"{where}: when the {what} of unit {number} began, the gather of unit {following} was not "
-                f"under way: start_gather() of the next in {what} order belongs into before_{what}",
+                f"under way: start_gather() of the next in {what} order belongs into before_{what}{before_too}",
             )
             expect.that(
                 ("gather", following) not in before,
@@ -617,8 +851,8 @@ class TestZero3(Exercise):
             expect.that(
                 large < 2 * probes.WHOLE_WEIGHT,
                 f"{where}: at the {what} of unit {number} {large} bytes of whole units were in memory beside "
-                f"{units_are(full)} full: keep no copy of what gather() brought, and no gradient that was not "
-                "reduced",
+                f"the {plural(full, 'unit')} that may be full: keep no copy of what gather() brought, and no gradient "
+                "that was not reduced",
             )
         expect.that(
             each["beside"] < probes.WHOLE_WEIGHT,
@@ -627,12 +861,9 @@ class TestZero3(Exercise):
         )
 
     def are_all_freed(self, each, when, units, where):
-        begun = [line[1] for line in each["log"] if line[0] == "start"]
-        has_wrapped = when == "after backward" and begun[-1:] == [units - 1]
-        words = " The first has none before it: units[-1] is the last, not nothing" * has_wrapped
         expect.that(
             each[when] == 0,
-            f"{where}, {when}: {units_are(each[when])} still full. Each must be freed when it has computed.{words}",
+            f"{where}, {when}: {units_are(each[when])} still full.{why_full(each, when, units)}",
         )
 
     @check(points=2, title="forward and backward send 3(N-1)/N of the parameters, and no more")
@@ -642,8 +873,11 @@ class TestZero3(Exercise):
         for rank, result in enumerate(results):
             for case, own in zip(self.cases, result):
                 units, where = len(case.widths) - 1, described(case, rank, ranks)
-                for each in own["passes"]:
-                    self.keeps_the_order(each, units, where)
+                for turn, each in enumerate(own["passes"], 1):
+                    try:
+                        self.keeps_the_order(each, units, where, turn)
+                    except CheckFailed as failure:
+                        raise CheckFailed(f"as above: {failure}") from None
                     self.sends(each, case, where, ranks)
 
     def sends(self, each, case, where, ranks):
@@ -669,6 +903,56 @@ class TestZero3(Exercise):
 
 def units_are(count):
     return f"{plural(count, 'unit')} {'is' if count == 1 else 'are'}"
+
+
+def why_full(each, when, units):
+    """Of a pass after which units are full: which ones, and whether they were freed and begun again."""
+    lines = [tuple(line[:2]) for line in each["log"]]
+    if when == "after forward":
+        end = max(i for i, (what, _) in enumerate(lines) if what == "forward") + 1
+        while end < len(lines) and lines[end][0] == "free":
+            end += 1
+        lines = lines[:end]
+    full, again = [], []
+    for unit in range(units):
+        begun = [i for i, line in enumerate(lines) if line == ("start", unit)]
+        freed = [i for i, line in enumerate(lines) if line == ("free", unit)]
+        computed = [
+            i for i, line in enumerate(lines) if line in (("forward", unit), ("backward", unit))
+        ]
+        if begun and begun[-1] > max(freed, default=-1):
+            (again if begun[-1] > max(computed, default=-1) else full).append(unit)
+    if len(full) + len(again) != each[when]:
+        return " Each must be freed when it has computed."
+    in_backward = each["training"] and when == "after backward"
+    if full:
+        return (
+            f" {numbered(full)} was not freed after it had computed."
+            if len(full) == 1
+            else (f" {numbered(full)} were not freed after they had computed.")
+        )
+    if not in_backward and again == [0] and units > 1:
+        return (
+            " Unit 0 was freed and then begun again: the last unit has none after it (place + 1 modulo "
+            "the number of units is the first)."
+        )
+    if in_backward and again == [units - 1] and lines.index(("backward", 0)) > 0 and units > 1:
+        first = lines.index(("backward", 0))
+        late = max(i for i, line in enumerate(lines) if line == ("start", units - 1))
+        if lines.index(("backward", 1)) < late <= first:
+            return (
+                f" Unit {units - 1} was freed and then begun again: the first unit has none before it, and "
+                "units[-1] is the last, not nothing."
+            )
+    return (
+        f" {numbered(again)} {'was' if len(again) == 1 else 'were'} freed and then begun again: "
+        "start_gather() only the next one in the order in which they compute now."
+    )
+
+
+def numbered(units):
+    names = ", ".join(map(str, units))
+    return f"Unit {names}" if len(units) == 1 else f"Units {names}"
 
 
 def since_free(lines, unit, now):
@@ -718,12 +1002,19 @@ class TestOffloadedStep(Exercise):
         shards, gradients, results = self.results(submission)
         for make, own, steps, result in zip(self.makes, shards, gradients, results):
             problems = "; ".join(dict.fromkeys(result["problems"]))
+            name, other = make.func.__name__, self.makes[0].func.__name__
+            second = make is not self.makes[0]
+            which = (
+                f"the run with {name}, whose steps take turns with those of the {other} run and which has "
+                "optimizers and a store of its own"
+            )
             expect.that(
                 not problems,
-                f"the store says: {problems}. Read only a state that is there, give its tensors their memory "
+                f"{which if second else 'the run with ' + name}: the store says: {problems}. Read only a state that is there, give its tensors their memory "
                 "(resize_(tensor.nbytes)) before the read, write them after the step, free them after the write",
             )
             forgetful = self.stepped(make, own, steps, forgets=True)
+            shared = self.written_twice(result["steps"])
             expect.equal(
                 result["shards"],
                 self.stepped(make, own, steps),
@@ -732,22 +1023,47 @@ class TestOffloadedStep(Exercise):
                     (
                         forgetful,
                         f"that is {make.func.__name__} whose state is new at every step: read it back",
-                    )
+                    ),
+                    *([(result["shards"], shared)] if shared else []),
                 ],
             )
+
+    @staticmethod
+    def written_twice(steps):
+        """Words for a step that wrote two units under one key."""
+        for number, step in enumerate(steps, 1):
+            writes = [key for what, key in step["calls"] if what == "write"]
+            if len(set(writes)) < len(writes):
+                return f"step {number} wrote {writes}: of two units under one key the later is kept"
+        return ""
 
     @check(points=4, title="in memory: one unit's state at a time, and none after the step")
     def test_memory(self, submission):
         _, _, results = self.results(submission)
-        for result in results:
+        for make, result in zip(self.makes, results):
             for number, step in enumerate(result["steps"], 1):
-                self.one_at_a_time(number, step)
+                self.one_at_a_time(number, step, make)
 
-    def one_at_a_time(self, number, step):
+    def one_at_a_time(self, number, step, make):
+        units = len(step["seen"])
+        counters = 4 * units  # AdamW's, one float32 without dimensions a parameter
+        if not any(what == "write" for what, _ in step["calls"]):
+            words = (
+                "it wrote nothing to the store. Write each unit's state, then give its memory back"
+            )
+        elif make is self.makes[0] and step["left"] == counters:
+            words = (
+                f"that is one number for each of the {units} units, AdamW's step counters: `state_tensors` "
+                "has them as well, write and free every tensor of it"
+            )
+        else:
+            words = (
+                "every tensor that `state_tensors` has after the step must be written and give its memory "
+                "back, tensor.untyped_storage().resize_(0)"
+            )
         expect.that(
             step["left"] == 0,
-            f"after step {number} {step['left']} bytes of state are in memory: what is written must give "
-            "its memory back, tensor.untyped_storage().resize_(0)",
+            f"after step {number} {step['left']} bytes of state are in memory: {words}",
         )
         for place, (own, others) in enumerate(step["seen"]):
             expect.that(
@@ -759,10 +1075,13 @@ class TestOffloadedStep(Exercise):
     @check(points=3, title="a step reads and writes each unit once, and commits at its end")
     def test_store(self, submission):
         _, gradients, results = self.results(submission)
-        for steps, result in zip(gradients, results):
+        for make, steps, result in zip(self.makes, gradients, results):
             had = 0  # units with a state
             for number, step in enumerate(result["steps"], 1):
-                self.one_at_a_time(number, step)
+                try:
+                    self.one_at_a_time(number, step, make)
+                except CheckFailed as failure:
+                    raise CheckFailed(f"as above: {failure}") from None
                 has = sum(
                     any(s[unit] is not None for s in steps[:number])
                     for unit in range(len(steps[0]))

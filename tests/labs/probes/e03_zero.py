@@ -114,10 +114,8 @@ def has_memory(layer):
     return all(p.untyped_storage().nbytes() for p in layer.parameters())
 
 
-def are_views(unit, *also):
-    """Whether the module's parameters lie in `full`, and these too."""
+def lie_in_full(unit, tensors):
     place = unit.full.untyped_storage().data_ptr()
-    tensors = [*unit.module.parameters(), *also]
     return all(t.untyped_storage().data_ptr() == place for t in tensors)
 
 
@@ -142,10 +140,16 @@ def zero1_steps(group, f, cases, batches, idle=None):
             "parameters": values(model),
             "state": held_bytes(optimizers),
             "left": sorted(found),
-            "views": all(are_views(unit, unit.shard) for unit in own),
+            "moved": sorted({name for unit in own for name in moved_out(unit)}),
         }
         for model, optimizers, found, own in zip(models, made, left, units)
     ]
+
+
+def moved_out(unit):
+    """What of a unit is no view of its `full` any more."""
+    parts = {"parameters": unit.module.parameters(), "shard": [unit.shard]}
+    return [name for name, tensors in parts.items() if not lie_in_full(unit, tensors)]
 
 
 def recording(make, made):
@@ -253,7 +257,7 @@ def gathered(group, f):
     for turn, y in zip(turns, outputs):
         y.backward()
         turn.out["gradient"] = turn.x.grad
-        turn.out["same"] = are_views(turn.unit)
+        turn.out["same"] = lie_in_full(turn.unit, turn.unit.module.parameters())
         turn.free("freed again")
     return [turn.out for turn in turns]
 
@@ -414,7 +418,10 @@ class Store:
         if not all_in_memory(into):
             self.problems.append("read into tensors without memory")
         elif kept is None or [len(data) for data in kept] != [t.nbytes for t in into]:
-            words = "was never written" if kept is None else "holds another unit's tensors"
+            words = (
+                "holds another unit's tensors" if kept else "was written with no tensor in the list"
+            )
+            words = "was never written" if kept is None else words
             self.problems.append(f"read {key!r}, which {words}")
             for tensor in into:
                 tensor.zero_()

@@ -1,5 +1,5 @@
 # exercise: offloaded_step
-# says: unit by unit | must give its memory back
+# says: wrote nothing to the store
 
 
 def offloaded_step(optimizers, store):

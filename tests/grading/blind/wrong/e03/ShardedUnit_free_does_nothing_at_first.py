@@ -1,5 +1,5 @@
 # exercise: ShardedUnit
-# says: To drop a name frees nothing while the graph of a forward holds the tensor
+# says: __init__ ends with free()
 # free() returns where there is no work, so the call in __init__ frees nothing and a new unit is
 # full ("`full` has 0 bytes ... freed already or not"; "has memory only between gather() and
 # free()")

@@ -1,5 +1,5 @@
 # exercise: ShardedUnit
-# says: To drop a name frees nothing while the graph of a forward holds the tensor
+# says: without a gather() between
 # free does nothing while a gather is only started, so `full` keeps its bytes and shards still
 # arrive; docstring of free: "`full` has 0 bytes; nothing is still arriving in it".
 

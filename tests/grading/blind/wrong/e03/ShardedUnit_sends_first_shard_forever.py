@@ -1,5 +1,5 @@
 # exercise: ShardedUnit
-# says: every shard was tripled between free() and gather()
+# says: `self.shard` as it is then
 # copies the shard at the first gather and sends that copy ever after, so an updated shard never
 # arrives ("All shards are on their way into `full`").
 

@@ -1,5 +1,5 @@
 # exercise: Zero1
-# says: fill the memory that is there
+# says: give new memory to neither of them
 # gathers into a new tensor, points `full` and the parameters at it, and leaves the shard in the
 # old one: right values, but the shard is no view any more and holds the old memory ("Parameters
 # and shards stay views of `full`")

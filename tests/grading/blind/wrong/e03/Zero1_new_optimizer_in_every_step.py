@@ -1,5 +1,5 @@
 # exercise: Zero1
-# says: Give `make` the shards
+# says: made anew for every step
 # makes a new optimizer in every step, so that the moments are lost; only the first step is
 # right ("Parameters and gradients on every rank, optimizer state of the own shards only": state
 # that is kept)

@@ -1,5 +1,5 @@
 # exercise: Zero1
-# says: expected
+# says: units of equal size with one gradient
 # Units of equal size share one gradient buffer within a step, so all but the last of them are
 # updated with another unit's gradient; docstring: "Average into each `unit.shard.grad`".
 

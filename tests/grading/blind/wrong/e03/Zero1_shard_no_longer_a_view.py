@@ -1,5 +1,5 @@
 # exercise: Zero1
-# says: fill the memory that is there
+# says: give new memory to neither of them
 # gives each shard a copy of its own before the gather, so that it is no view of `full` any more
 # ("Parameters and shards stay views of `full`").
 

@@ -1,5 +1,5 @@
 # exercise: Zero1
-# says: expected
+# says: once for every unit
 # calls the one optimizer's step in the loop over units while earlier shards still have their
 # gradients: with several units the first is updated several times a step ("Average into each
 # `unit.shard.grad`, update, gather each")

@@ -1,5 +1,5 @@
 # exercise: Zero3
-# says: the next step would compute with their old parameters
+# says: the last unit has none after it
 # the last unit's forward starts to gather the first unit again, which then stays full through
 # backward, or after an evaluation ("The first and the last have one neighbour only")
 

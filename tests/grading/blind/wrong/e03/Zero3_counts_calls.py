@@ -1,5 +1,5 @@
 # exercise: Zero3
-# says: the next step would compute with their old parameters
+# says: in the passes before it was
 # knows the neighbour from a counter that only backward takes back; after an evaluation there is
 # no prefetch any more, or of a wrong unit ("So in every forward and backward, and in
 # evaluation")

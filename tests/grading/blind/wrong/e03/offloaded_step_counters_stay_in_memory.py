@@ -1,5 +1,5 @@
 # exercise: offloaded_step
-# says: what is written must give its memory back
+# says: AdamW's step counters
 # the 0-d step counters are neither written nor freed ("outside its own turn its state has no
 # memory"; state_tensors is "Every tensor of its state").
 

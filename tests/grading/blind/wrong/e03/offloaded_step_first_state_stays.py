@@ -1,5 +1,5 @@
 # exercise: offloaded_step
-# says: what is written must give its memory back
+# says: wrote nothing to the store
 # The state that the very first step makes is neither written nor freed until the second call;
 # docstring: "outside its own turn its state has no memory".
 

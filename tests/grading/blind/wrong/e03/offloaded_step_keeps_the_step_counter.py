@@ -1,5 +1,5 @@
 # exercise: offloaded_step
-# says: what is written must give its memory back
+# says: AdamW's step counters
 # moves only tensors with dimensions and leaves AdamW's 0-d step counter in memory and out of
 # the store ("Every tensor of its state"; "outside its own turn its state has no memory")
 

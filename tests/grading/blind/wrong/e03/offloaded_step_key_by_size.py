@@ -1,5 +1,5 @@
 # exercise: offloaded_step
-# says: under a key of its own
+# says: of two units under one key
 # The key is made of the shard's size, so two units of one size overwrite each other's state;
 # "Take any key that is a unit's own".
 

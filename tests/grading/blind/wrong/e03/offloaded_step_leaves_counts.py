@@ -1,5 +1,5 @@
 # exercise: offloaded_step
-# says: what is written must give its memory back
+# says: AdamW's step counters
 # State tensors without dimensions (AdamW's step counts) are neither offloaded nor freed;
 # docstring: "outside its own turn its state has no memory", and the state is "every tensor" of
 # `state_tensors`.

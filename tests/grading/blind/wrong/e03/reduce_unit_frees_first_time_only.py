@@ -1,5 +1,5 @@
 # exercise: reduce_unit
-# says: shard.grad (microbatches since it was None
+# says: microbatch 2: 2 x
 # From the second microbatch on the parameters keep their gradients (and the third microbatch
 # counts the second again); docstring: "no parameter of the unit keeps a gradient".
 

@@ -1,5 +1,5 @@
 # exercise: reduce_unit
-# says: the whole gradient is still in memory after the call
+# says: neither a whole gradient, a copy nor a buffer
 # The whole gradient (S,) stays alive as an attribute of the unit, so all gradients lie there
 # after backward; "keep 1/N, free the rest before the next unit's come".
 

@@ -1,5 +1,5 @@
 # exercise: reduce_unit
-# says: shard.grad (microbatches since it was None
+# says: keep a sum of your own
 # keeps a sum of its own on the unit; after a step has set shard.grad to None, the gradients of
 # the steps before come back ("Adds ... to `unit.shard.grad` (None at first)").
 

@@ -1,5 +1,5 @@
 # exercise: AmaxHistory
-# says: magnitudes to scale by
+# says: though the newest is
 # takes the past for empty when the newest entry is 0, though older ones are not; the docstring
 # says now only "where there is none yet (all 0)".
 

@@ -1,5 +1,5 @@
 # exercise: MasterWeights
-# says: expected
+# says: the optimizer on bfloat16 numbers
 # Only the first parameter group gets masters, the others are still moved in BF16; "a float32
 # parameter for each weight", "Keep a float32 copy ... of each weight".
 

@@ -1,5 +1,5 @@
 # exercise: MasterWeights
-# says: copy the master back into the weight
+# says: go through the masters and weights of all groups
 # step() pairs the weights with the parameters of the first group only, so weights of other
 # groups never move ("Gradients to the masters, one step, weights from masters").
 

@@ -1,5 +1,5 @@
 # exercise: MasterWeights
-# says: expected
+# says: one for a frozen weight too
 # a frozen weight (requires_grad False) gets no master, so all later masters slip by one place
 # in the groups (other learning rate), and the last BF16 weight stays in the optimizer;
 # "masters: a float32 parameter for each weight".

@@ -1,5 +1,5 @@
 # exercise: fake_quantize
-# says: without an outlier
+# says: rounded up to a power of two
 # rounds the scale up to a power of two, as real MXFP8 does; the text says scale = amax /
 # form.largest, so the largest number of a tile must become 448 exactly.
 

@@ -1,5 +1,5 @@
 # exercise: fake_quantize
-# says: in units of the scale
+# says: smallest normal number
 # keeps the scale from falling below the smallest normal float32, so tiles with amax below about
 # 5e-36 get too large a scale ("scale = amax / form.largest, however small").
 

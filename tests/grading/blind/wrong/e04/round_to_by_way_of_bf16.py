@@ -1,5 +1,5 @@
 # exercise: round_to
-# says: expected
+# says: rounded twice
 # x is rounded to BF16 first and then again, so a number just beside the middle of two becomes a
 # tie and may go the wrong way; docstring: "The nearest number of `form` ... right bit for bit".
 

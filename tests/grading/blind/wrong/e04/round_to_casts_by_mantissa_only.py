@@ -1,5 +1,5 @@
 # exercise: round_to
-# says: clamp the exponent
+# says: what a cast to
 # takes every form with 3 bits for E4M3 and every one with 2 bits for E5M2, whatever its
 # smallest_exponent (Form(3, -2, 30.0) has other subnormal steps); step 2 says e is at least
 # form.smallest_exponent.

@@ -1,5 +1,5 @@
 # exercise: round_to
-# says: numbers above its largest
+# says: inf has become nan
 # It clamps at the end instead of first, so inf is divided by an infinite step and becomes nan;
 # docstring: "1. Clamp to ±form.largest".
 

@@ -1,5 +1,5 @@
 # exercise: round_to
-# says: clamp the exponent
+# says: what a cast to
 # It casts to PyTorch's FP8 types by the number of mantissa bits, so it is right for E4M3, E5M2
 # and E2M1 only; docstring: "The nearest number of `form` for each x", with its own smallest
 # exponent and largest.

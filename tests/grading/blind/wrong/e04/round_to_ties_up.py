@@ -1,5 +1,5 @@
 # exercise: round_to
-# says: expected
+# says: ties go up
 # Ties always go up (floor of x / step + 1/2); docstring: "x / step to a whole number, ties to
 # even (as `torch.round` does)".
 

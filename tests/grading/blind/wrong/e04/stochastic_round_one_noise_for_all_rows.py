@@ -1,5 +1,5 @@
 # exercise: stochastic_round
-# says: up with the probability of the part that is cut
+# says: draw for each number
 # draws noise for the last dimension only and uses it for all rows: equal numbers of a column
 # always go the same way; the docstring says "each by itself".
 
