@@ -122,11 +122,13 @@ merge = lab.grade(merge)
 # ## 2 · Keys on their way
 #
 # Now the keys must travel. In **ring attention** ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)) the $N$ ranks stand in a
-# ring. Each starts with its own block of keys and values. In every step it computes attention of its queries to that block, passes it to the right, and
-# takes the next from the left. After $N$ steps it has seen all blocks, and held
+# ring. Each starts with its own block of keys and values. In every step it computes attention of its queries to the block it
+# has, passes the block on to its right, and takes the next from its left. After $N$ steps it has seen all blocks, and held
 # two at a time.
-#
-# In the picture rows are queries and columns keys, in eight pieces of the text. Each rank has two pieces of both. A square is a *half-block* of the mask: its colour says which rank computes it, its number in which step.
+
+# %% [markdown]
+# In the picture rows are queries and columns keys, in eight pieces of the text. Each rank has two pieces of both: its block of keys
+# is two columns wide. A square is a *half-block* of the mask: its colour says which rank computes it, its number in which step.
 # Steps are counted from 0. Move `step`; the handle `order` is for section 3.
 
 # %%
@@ -707,8 +709,8 @@ measured = of_ring["backward_bytes"] / (whole_kv / 4)  # in S of four ranks
 lab.reveal("ring_backward", measured, ranks=4)
 
 # %% [markdown]
-# **Explain**, in units of $S$. *Gather* sends $N-1$ in forward, for keys, and $N-1$ in backward, to bring their
-# gradients home. A *ring* sends $N-1$ in forward, in backward $N-1$ for blocks and $N-1$ for their gradients. In *Ulysses* a rank keeps $1/N$ of what it has and sends the rest: $H$ heads of q, $H$ of answers, and
+# **Explain**, in units of $S$. *Gather* sends $N-1$ in forward, to have all keys everywhere, and $N-1$ in backward, to bring
+# their gradients home. A *ring* sends $N-1$ in forward, and in backward $N-1$ for blocks, $N-1$ for gradients. In *Ulysses* a rank keeps $1/N$ of what it has and sends the rest: $H$ heads of q, $H$ of answers, and
 # $\max(K, N)$ of keys and of values (copies where $K < N$). $S$ counts $K$ heads of keys with their values, so one head of
 # both is $S/K$ numbers; a head of q with its answer is as large:
 #
