@@ -7,13 +7,19 @@ the same processes (`calls_of`), so that what a function keeps from one call sho
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import torch
 
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.lab.grading.difference import difference
 from minitrain.network.links import Sweep, fit
 
 from .probes import e00_ranks_and_collectives as probes
@@ -41,14 +47,24 @@ COLLECTIVES = tuple(
 )
 F64, F32, I64 = torch.float64, torch.float32, torch.int64
 MISMATCH = (
-    "both ends of a message have the same size and dtype: chunks may differ by one element, so "
-    "make the place for what arrives like the chunk that is coming"
+    "both ends of a message have the same size and dtype: make the place for what arrives like the "
+    "tensor that is coming"
 )
-
-BEYOND = {
-    "deadlock": "(9 ranks are no power of two: before the last round eight places have the tensor, and one lacks it. "
-    "A rank whose place + distance is 9 or more has nobody to send to: whom it reaches by the modulo does not receive)"
+CHUNKS = {
+    "mismatch": "both ends of a message have the same size and dtype: chunks may differ by one "
+    "element, so make the place for what arrives like the chunk that is coming"
 }
+GATHERED = {
+    "mismatch": "both ends of a message have the same size and dtype. In step s a rank passes on "
+    "what came in the step before, first its own chunk, and receives the chunk of rank - 1 - s: "
+    "make the place for what arrives like the chunk that is coming, `sizes` has its length"
+}
+NO_SUCH_RANK = (
+    "ranks go from 0 to size - 1, and the last one's right neighbour is rank 0: take every sum "
+    "modulo `group.size`, of the group that this call is given"
+)
+WAITING = re.compile(r"rank (\d+): waiting in (send to|recv from) rank (\d+) of float64 \[2\]")
+
 UNEQUAL = {
     (
         "mismatch",
@@ -90,7 +106,8 @@ def calls_of(submission, cases, timeout=None, causes=None):
     """cases: (ranks, the arguments of each), all made in one launch; the widest first, so that a
     report of ranks that wait shows all of them in one call."""
     most = max(ranks for ranks, _ in cases)
-    with expect.because({**(causes or {}), "mismatch": MISMATCH}):
+    outside = {"cannot send to rank": NO_SUCH_RANK, "cannot receive from rank": NO_SUCH_RANK}
+    with expect.because({**outside, "mismatch": MISMATCH, **(causes or {})}):
         results = submission.launch(probes.in_groups, cases, ranks=most, timeout=timeout)
     rows = [iter(with_ops(*each)) for each in zip(results, submission.notes)]
     return [
@@ -125,6 +142,33 @@ def only_messages(submission, calls):
             )
     unfinished = submission.never_waited()
     expect.that(not unfinished, unfinished)
+
+
+def as_above(right: Callable[[list[Call]], None], calls: list[Call]) -> None:
+    """The verdict on the values, for a check whose title names the messages."""
+    try:
+        right(calls)
+    except CheckFailed as failure:
+        first = str(failure).splitlines()[0]
+        raise CheckFailed(
+            f"as above: the messages are as they must be, the values are not ({first})"
+        ) from None
+
+
+def rounded(got: Any, want: torch.Tensor) -> list[tuple[Any, str]]:
+    """A hint where the values are those of a shorter dtype, or of a float that stood for integers."""
+    alike = isinstance(got, torch.Tensor) and (got.shape, got.dtype) == (want.shape, want.dtype)
+    if alike and got.dtype == F64:
+        for short in (F32, torch.bfloat16, torch.float16):
+            near = difference(got.to(short), want.to(short)) is None
+            if near and torch.equal(got, got.to(short).to(F64)):
+                name = str(short).removeprefix("torch.")
+                words = f"that is rounded to {name}: keep the tensor's dtype all the way"
+                return [(got, words)]
+    if alike and got.dtype == I64 and difference(got.to(F32), want.to(F32)) is None:
+        words = "large integers are rounded, as in a float: keep the tensor's dtype all the way"
+        return [(got, words)]
+    return []
 
 
 class TestRingShift(Exercise):
@@ -167,6 +211,7 @@ class TestRingShift(Exercise):
                             x[rank],
                             "that is the rank's own tensor: return what was received, not what was sent",
                         ),
+                        *rounded(row["out"], x[rank - 1]),
                     ],
                 )
 
@@ -193,7 +238,7 @@ class TestRingShift(Exercise):
                     f"rank {rank} sent {sent[0][1]} bytes, its tensor has "
                     f"{call.given[rank][0].nbytes}: send the tensor as it is",
                 )
-        self.right(calls)
+        as_above(self.right, calls)
 
 
 class TestTreeBroadcast(Exercise):
@@ -213,7 +258,8 @@ class TestTreeBroadcast(Exercise):
         ]
         cases += [(5, (), F32, 1), (4, (5,), F64, 3), (6, (4,), F64, 4), (7, (1, 3), I64, 6)]
         cases += [(3, (0,), F64, 1)]
-        return calls_of(submission, [one_each(*case) for case in cases], causes=BEYOND)
+        with on_the_tree(ranks=9, root=4):
+            return calls_of(submission, [one_each(*case) for case in cases])
 
     @check(
         points=3,
@@ -232,16 +278,19 @@ class TestTreeBroadcast(Exercise):
             from_0 = all(expect.difference(row["out"], x[0]) is None for row in call.rows)
             words = f"all ranks have rank 0's values, but the root is {root}: count ranks from the root, (rank - root) % size"
             for rank, row in enumerate(call.rows):
+                place = (rank - root) % call.ranks
+                if call.messages(rank, "recv"):
+                    kept = "the rank received, and returned its own values: return what arrived"
+                else:
+                    kept = f"the rank kept its own values, it never received: counted from the root it is place {place} of {call.ranks}"
                 expect.equal(
                     row["out"],
                     x[root],
                     what=f"rank {rank} of {call.ranks}, root {root}",
                     hints=[
                         *([(x[0], words)] if from_0 else []),
-                        (
-                            x[rank],
-                            "the rank kept its own values: it never received, or returns the wrong tensor",
-                        ),
+                        (x[rank], kept),
+                        *rounded(row["out"], x[root]),
                     ],
                 )
 
@@ -252,16 +301,10 @@ class TestTreeBroadcast(Exercise):
         for call in calls:
             sent = [len(call.messages(rank, "send")) for rank in range(call.ranks)]
             depth, want = rounds(call), math.ceil(math.log2(call.ranks))
-            if sent[root_of(call)] == call.ranks - 1:
-                reason = "the root sends to all of them, one after the other"
-            elif depth == call.ranks - 1:
-                reason = "that is a chain: each rank passes on to one other only"
-            else:
-                reason = "a rank that has the tensor should send in every round that is left"
             expect.that(
                 depth == want,
-                f"{call.ranks} ranks took {depth} rounds, {want} are enough: {reason}; "
-                "let the number of ranks that have it double each round",
+                f"{call.ranks} ranks took {depth} rounds, {want} are enough: {why_so_long(call)}; "
+                "the number of ranks that have it doubles each round",
             )
             expect.that(
                 sum(sent) == call.ranks - 1,
@@ -274,7 +317,7 @@ class TestTreeBroadcast(Exercise):
                 f"messages of {sorted(sizes)} bytes for a tensor of {call.given[0][0].nbytes}: "
                 "send the tensor as it is",
             )
-        self.right(calls)
+        as_above(self.right, calls)
 
 
 def root_of(call):
@@ -282,32 +325,118 @@ def root_of(call):
     return call.given[0][1] if len(call.given[0]) > 1 else 0
 
 
+def children(rank, ranks, root):
+    """To whom a rank sends on the lab's tree, in this order."""
+    place = (rank - root) % ranks
+    distances = [2**i for i in range(ranks.bit_length()) if 2**i > place]
+    return [(rank + distance) % ranks for distance in distances if place + distance < ranks]
+
+
+def why_so_long(call):
+    """What the messages of a tree that takes too many rounds are, beside those of the lab's."""
+    root = root_of(call)
+    sent = [call.peers(rank, "send") for rank in range(call.ranks)]
+    tree = [children(rank, call.ranks, root) for rank in range(call.ranks)]
+    if sorted(sent[root]) == sorted(set(range(call.ranks)) - {root}):
+        return "the root sends to all of them, one after the other"
+    if max(map(len, sent)) == 1:
+        return "that is a chain: each rank passes on to one other only"
+    rank = min(range(call.ranks), key=lambda rank: (sent[rank] == tree[rank], rank))
+    if [sorted(peers) for peers in sent] == [sorted(peers) for peers in tree]:
+        return (
+            f"rank {rank} sends to the ranks that it should, but to {sent[rank]} in this order. At "
+            f"distance 1 first, then 2, 4, ...: {tree[rank]}"
+        )
+    return (
+        f"with root {root}, rank {rank} sends to {sent[rank] or 'nobody'}, and on the lab's tree to "
+        f"{tree[rank] or 'nobody'}: a rank that has the tensor sends in every round that is left"
+    )
+
+
+@contextmanager
+def on_the_tree(ranks: int, root: int) -> Iterator[None]:
+    """A deadlock of this call is told the first rank that waits for one that is not its own.
+
+    The call is known by its tensors: no other has float64 [2].
+    """
+    try:
+        yield
+    except SubmissionFailed as failure:
+        waiting = WAITING.findall(str(failure)) if failure.kind == "deadlock" else []
+        told = filter(None, (astray(int(a), verb, int(b), ranks, root) for a, verb, b in waiting))
+        words = next(told, None)
+        if words is None:
+            raise
+        raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
+
+
+def astray(rank: int, verb: str, other: int, ranks: int, root: int) -> str | None:
+    """What the tree says to a rank that waits for `other`; None where it is as on the tree."""
+    place = (rank - root) % ranks
+    own, what = (
+        children(rank, ranks, root),
+        f"{ranks} ranks, root {root}: rank {rank} is place {place}",
+    )
+    if verb == "recv from":
+        if rank in children(other, ranks, root):
+            return None
+        parents = [peer for peer in range(ranks) if rank in children(peer, ranks, root)]
+        return f"{what}, on the tree it receives from {parents or 'nobody'}, and waits for rank {other}"
+    if other in own:
+        return None
+    beyond = [d for d in (1, 2, 4, 8) if d > place and (rank + d) % ranks == other]
+    if beyond:
+        return (
+            f"{what} and waits to send to rank {other}, {beyond[0]} further on. But {place} + "
+            f"{beyond[0]} is not below {ranks}: there is no such place, and nobody receives"
+        )
+    return f"{what}, on the tree it sends to ranks {own or 'nobody'}, and waits to send to rank {other}"
+
+
 def rounds(call):
     """The longest chain of messages, one after the other, when a rank sends one at a time."""
-    arrived = {root_of(call): 0}
-    while len(arrived) < call.ranks:
+    root = root_of(call)
+    arrived = arrivals(call, root)
+    places = sorted((rank - root) % call.ranks for rank in set(range(call.ranks)) - set(arrived))
+    other = len(arrivals(call, 0)) == call.ranks
+    expect.that(
+        not places,
+        f"the messages that start at the root, rank {root}, reach only ranks {sorted(arrived)} of "
+        f"{call.ranks}: "
+        + ("those that start at rank 0 reach all" if other else "")
+        + ("" if other else f"counted from the root, places {places} get nothing"),
+    )
+    return max(arrived.values())
+
+
+def arrivals(call, start):
+    """The ranks that messages from `start` on reach, and after how many in a row."""
+    arrived, before = {start: 0}, 0
+    while len(arrived) > before:
         before = len(arrived)
         for rank in list(arrived):
             for index, peer in enumerate(call.peers(rank, "send")):
                 arrived.setdefault(peer, arrived[rank] + index + 1)
-        expect.that(
-            len(arrived) > before, f"only ranks {sorted(arrived)} were ever sent the tensor"
-        )
-    return max(arrived.values())
+    return arrived
 
 
 class RingCheck:
     """What every ring obeys: N-1 messages (a round), all to the right, of one chunk each."""
 
-    def ring(self, call, laps, what):
-        count = laps * (call.ranks - 1)
+    def one_neighbour(self, call):
         for rank in range(call.ranks):
-            out, right = call.peers(rank, "send"), (rank + 1) % call.ranks
-            peers = sorted(set(out))
+            peers = sorted(set(call.peers(rank, "send")))
             expect.that(
                 len(peers) <= 1,
                 f"rank {rank} sent to ranks {peers}: on a ring each rank talks to one neighbour only",
             )
+
+    def ring(self, call, laps, what):
+        self.one_neighbour(call)
+        count = laps * (call.ranks - 1)
+        for rank in range(call.ranks):
+            out, right = call.peers(rank, "send"), (rank + 1) % call.ranks
+            peers = sorted(set(out))
             expect.that(
                 len(out) == count,
                 f"rank {rank} sent {len(out)} messages; {what} on {call.ranks} ranks takes "
@@ -321,18 +450,41 @@ class RingCheck:
 
     def one_chunk_each(self, call, first, sizes):
         """Message s of a rank is chunk `rank - first - s`; sizes: the elements of each chunk."""
+        ranks = range(call.ranks)
         wide = call.given[0][0].element_size()
-        for rank in range(call.ranks):
-            sent = [size for _, size in call.messages(rank, "send")]
-            chunks = [(rank - first - step) % call.ranks for step in range(call.ranks - 1)]
-            want = [wide * sizes[chunk] for chunk in chunks]
-            whole = all(size == wide * sum(sizes) for size in sent)
-            reason = "you sent the whole tensor at each step: " if whole else ""
-            expect.that(
-                sent == want,
-                f"rank {rank} sent messages of {sent} bytes, the ring sends {want}: {reason}send "
-                f"one chunk a step, chunks {chunks} in turn",
-            )
+        sent = [[size for _, size in call.messages(rank, "send")] for rank in ranks]
+
+        def turns(start):
+            """The chunks that each rank sends, one a step."""
+            return [[(rank - start - step) % call.ranks for step in ranks[:-1]] for rank in ranks]
+
+        def in_bytes(order, element=wide):
+            return [[element * sizes[chunk] for chunk in chunks] for chunks in order]
+
+        want, order = in_bytes(turns(first)), turns(first)
+        if sent == want:
+            return
+        rank = next(rank for rank in ranks if sent[rank] != want[rank])
+        every = {size for messages in sent for size in messages}
+        other = [width for width in (1, 2, 4, 8) if sent == in_bytes(order, width)]
+        later = [start for start in ranks if sent == in_bytes(turns(start))]
+        so_far = [[sum(row[: step + 1]) for step in ranks[:-1]] for row in want]
+        if every == {wide * sum(sizes)}:
+            reason = f"you sent the whole tensor at each step: send one chunk a step, chunks {order[rank]} in turn"
+        elif other:
+            reason = f"an element has {other[0]} bytes in the messages and {wide} in the tensor: keep its dtype"
+        elif later:
+            reason = f"those are chunks {turns(later[0])[rank]}, and on this ring it sends chunks {order[rank]} in turn"
+        elif every == {wide * max(sizes)}:
+            reason = f"each message is as long as the longest chunk: the chunks here have {list(sizes)} elements, nothing is added to them"
+        elif sent == so_far:
+            reason = f"a message holds all that has come so far: send one chunk a step, what came last, chunks {order[rank]} in turn"
+        else:
+            reason = f"one chunk a step, chunks {order[rank]} in turn"
+        expect.that(
+            False,
+            f"rank {rank} sent messages of {sent[rank]} bytes, the ring sends {want[rank]}: {reason}",
+        )
 
 
 class TestRingReduceScatter(RingCheck, Exercise):
@@ -344,8 +496,9 @@ class TestRingReduceScatter(RingCheck, Exercise):
 
     def calls(self, submission):
         cases = [(5, 11), (2, 8), (3, 7), (4, 6), (4, 2), (3, 7), (2, 5, I64), (4, 7, F32)]
-        cases += [(3, 0), (3, 1)]
-        return calls_of(submission, [one_each(ranks, (n,), *dtype) for ranks, n, *dtype in cases])
+        cases += [(3, 0), (3, 1), (4, 24), (3, 8)]
+        made = [one_each(ranks, (n,), *dtype) for ranks, n, *dtype in cases]
+        return calls_of(submission, made, causes=CHUNKS)
 
     @check(points=4, title="rank r ends with chunk r of the sum, any size, and its input as it was")
     def test_values(self, submission):
@@ -360,6 +513,13 @@ class TestRingReduceScatter(RingCheck, Exercise):
             x, ranks = [tensor for (tensor,) in call.given], call.ranks
             parts, total = [tensor.tensor_split(ranks) for tensor in x], sum(x)
             want = total.tensor_split(ranks)
+            longest = -(-len(total) // ranks)
+            padded = torch.cat([total, total.new_zeros(longest * ranks - len(total))])
+            lengths = ", ".join(str(len(chunk)) for chunk in want)
+            equal = (
+                f"that is cut into chunks of {longest} elements, the last ones padded or shorter: "
+                f"`tensor_split` cuts {len(total)} elements on {ranks} ranks into {lengths}"
+            )
             for rank, row in enumerate(call.rows):
                 expect.equal(
                     row["out"],
@@ -388,18 +548,22 @@ class TestRingReduceScatter(RingCheck, Exercise):
                             want[rank] - parts[rank][rank],
                             "your own part is missing: add it to what arrives last, too",
                         ),
+                        (padded[rank * longest : (rank + 1) * longest], equal),
+                        (total[rank * longest : (rank + 1) * longest], equal),
+                        *rounded(row["out"], want[rank]),
                     ],
                 )
 
     @check(points=8, title="N - 1 messages of one chunk each, to the right")
     def test_ring(self, submission):
-        calls = calls_of(submission, [one_each(5, (11,)), one_each(4, (24,)), one_each(3, (8,))])
+        made = [one_each(5, (11,)), one_each(4, (24,)), one_each(3, (8,))]
+        calls = calls_of(submission, made, causes=CHUNKS)
         only_messages(submission, calls)
         for call in calls:
             self.ring(call, laps=1, what="a reduce-scatter")
             chunks = call.given[0][0].tensor_split(call.ranks)
             self.one_chunk_each(call, first=1, sizes=[len(chunk) for chunk in chunks])
-        self.right(calls)
+        as_above(self.right, calls)
 
 
 class TestRingAllGather(RingCheck, Exercise):
@@ -415,7 +579,7 @@ class TestRingAllGather(RingCheck, Exercise):
             (len(sizes), [(drawn((n,), *dtype), list(sizes)) for n in sizes])
             for sizes, *dtype in cases
         ]
-        return calls_of(submission, made)
+        return calls_of(submission, made, causes=GATHERED)
 
     @check(
         points=2,
@@ -423,6 +587,7 @@ class TestRingAllGather(RingCheck, Exercise):
     )
     def test_values(self, submission):
         cases = [([3, 3, 2, 2, 2],), ([3, 3],), ([1, 4, 0, 2],), ([2, 5, 1],), ([3, 3],)]
+        cases += [([2, 5, 1, 4, 3],), ([6, 6, 6, 6],), ([3, 2, 2],)]  # those of the ring, below
         calls = self.calls(submission, *cases, ([3, 2, 2], I64), ([0, 0],), ([1, 1, 1], F32))
         self.right(calls)
         left_alone(calls, "chunk", "sizes")
@@ -440,7 +605,7 @@ class TestRingAllGather(RingCheck, Exercise):
                     row["out"],
                     torch.cat(chunks),
                     what=f"rank {rank} of {call.ranks}",
-                    hints=[(rolled, words), (arrival, words)],
+                    hints=[(rolled, words), (arrival, words), *misplaced(row["out"], chunks, rank)],
                 )
 
     @check(points=6, title="N - 1 messages of one chunk each, to the right")
@@ -450,7 +615,26 @@ class TestRingAllGather(RingCheck, Exercise):
         for call in calls:
             self.ring(call, laps=1, what="an all-gather")
             self.one_chunk_each(call, first=0, sizes=call.given[0][1])
-        self.right(calls)
+        as_above(self.right, calls)
+
+
+def misplaced(got, chunks, rank):
+    """A hint of a gathered tensor whose values are at other places, or which lacks the own chunk."""
+    want, own = torch.cat(chunks), chunks[rank]
+    alike = isinstance(got, torch.Tensor) and (got.shape, got.dtype) == (want.shape, want.dtype)
+    if not alike:
+        return []
+    starts = [sum(map(len, chunks[:place])) for place in range(len(chunks))]
+    if torch.equal(got.sort().values, want.sort().values):
+        words = "the values are all there, at other places: with these `sizes` the chunks begin at"
+        return [(got, f"{words} {starts}")]
+    begins = range(len(got) - len(own) + 1)
+    if not any(torch.equal(got[begin : begin + len(own)], own) for begin in begins):
+        end = starts[rank] + len(own)
+        words = f"rank {rank}'s own chunk is nowhere in it: copy it to its place, elements"
+        lost = [(got, f"{words} {starts[rank]} to {end}, before the first message")]
+        return rounded(got, want) or lost
+    return rounded(got, want)
 
 
 class TestRingAllReduce(RingCheck, Exercise):
@@ -467,6 +651,7 @@ class TestRingAllReduce(RingCheck, Exercise):
     def test_values(self, submission):
         cases = [(5, (12,)), (2, (8,)), (3, (7,)), (4, (3, 5)), (3, (1,)), (5, ())]
         cases += [(3, (2, 1, 4), F32), (2, (3,), I64), (3, (0, 2)), (4, (3, 5))]
+        cases += [(5, (10,)), (4, (24,)), (2, (3, 5))]
         calls = calls_of(submission, [one_each(*case) for case in cases], causes=UNEQUAL)
         self.right(calls)
         left_alone(calls, "tensor")
@@ -476,6 +661,8 @@ class TestRingAllReduce(RingCheck, Exercise):
         """The results, on every rank, whatever was sent."""
         for call in calls:
             x = [tensor for (tensor,) in call.given]
+            parts = zip(*(tensor.flatten().tensor_split(call.ranks) for tensor in x))
+            twice = torch.cat([sum(chunk) + chunk[rank] for rank, chunk in enumerate(parts)])
             for rank, row in enumerate(call.rows):
                 expect.equal(
                     row["out"],
@@ -491,10 +678,21 @@ class TestRingAllReduce(RingCheck, Exercise):
                             "the values are right, the shape is lost: end with .view(tensor.shape)",
                         ),
                         (x[rank], "that is the input: nothing was reduced"),
+                        (
+                            twice.view(x[0].shape),
+                            "chunk r of it holds rank r's part twice: the reduce-scatter has added it",
+                        ),
+                        *rounded(row["out"], sum(x)),
                     ],
                 )
                 what = f"rank {rank} beside rank 0"
-                expect.identical(row["out"], call.rows[0]["out"], what=what)
+                words = (
+                    "right up to rounding, but not the same bits: once each chunk is added up on "
+                    "one rank, and that sum is handed out, all ranks have the same"
+                )
+                expect.identical(
+                    row["out"], call.rows[0]["out"], what=what, hints=[(row["out"], words)]
+                )
 
     @check(points=6, title="2(N-1)/N of the tensor's bytes, in 2(N-1) messages to the right")
     def test_ring(self, submission):
@@ -502,18 +700,19 @@ class TestRingAllReduce(RingCheck, Exercise):
         calls = calls_of(submission, [one_each(*case) for case in cases], causes=UNEQUAL)
         only_messages(submission, calls)
         for call in calls:
-            self.ring(call, laps=2, what="an all-reduce")
+            self.one_neighbour(call)
             x = call.given[0][0]
             chunk = x.element_size() * math.ceil(x.numel() / call.ranks)
             for rank in range(call.ranks):
-                largest = max(size for _, size in call.messages(rank, "send"))
+                largest = max((size for _, size in call.messages(rank, "send")), default=0)
                 whole = "you sent the whole tensor: " if largest == x.nbytes else ""
                 expect.that(
                     largest <= chunk,
                     f"rank {rank} sent a message of {largest} bytes, a chunk has at most {chunk}, "
                     f"one {call.ranks}th of the tensor: {whole}send one chunk a step",
                 )
-        self.right(calls)
+            self.ring(call, laps=2, what="an all-reduce")
+        as_above(self.right, calls)
 
 
 class TestPairwiseAllToAll(Exercise):
@@ -550,9 +749,12 @@ class TestPairwiseAllToAll(Exercise):
             for rank, row in enumerate(call.rows):
                 want = [x[source][rank] for source in range(ranks)]
                 turned = [x[rank - step][rank] for step in range(ranks)]
-                kept = [torch.zeros_like(c) if j == rank else c for j, c in enumerate(want)]
+                got = row["out"]
+                whole = isinstance(got, (list, tuple)) and len(got) == ranks
+                others = enumerate(zip(got, want)) if whole else []
+                bad = [j for j, pair in others if difference(*pair) is not None]
                 expect.equal(
-                    row["out"],
+                    got,
                     want,
                     what=f"rank {rank} of {ranks}",
                     hints=[
@@ -561,9 +763,26 @@ class TestPairwiseAllToAll(Exercise):
                             turned,
                             "all are there, in order of arrival: put what rank j sent at place j",
                         ),
-                        (kept, "your own chunk is missing: copy it, it is not sent"),
+                        *(TestPairwiseAllToAll.why(got, x, rank, bad) if bad else []),
                     ],
                 )
+
+    @staticmethod
+    def why(got, x, rank, bad):
+        """bad: the places of `got` that do not hold what they must; x: all ranks' chunks."""
+        if bad == [rank]:
+            return [(got, f"your own chunk is missing at place {rank}: copy it, it is not sent")]
+        others = [j for j in bad if j != rank]
+        j = others[0]
+        for k, chunk in enumerate(x[j]):
+            if difference(got[j], chunk) is None:
+                words = f"place {j} holds rank {j}'s chunk {k}, and not its chunk {rank}"
+                return [(got, f"{words}: a rank sends to rank j its chunk j")]
+        for source, chunks in enumerate(x):
+            if difference(got[j], chunks[rank]) is None:
+                words = f"place {j} holds what rank {source} sent"
+                return [(got, f"{words}: put what rank j sent at place j")]
+        return [(got, words) for _, words in rounded(got[j], x[j][rank])]
 
     @check(points=6, title="step by step: to rank + s, from rank - s, one chunk each")
     def test_messages(self, submission):
@@ -589,10 +808,10 @@ class TestPairwiseAllToAll(Exercise):
                 enough = (call.ranks - 1) * call.given[rank][0][0].nbytes
                 expect.that(
                     bytes_sent == enough,
-                    f"rank {rank} sent {bytes_sent} bytes, {enough} are enough: each peer gets its "
-                    "own chunk only",
+                    f"rank {rank} sent {bytes_sent} bytes, the chunks for the others have {enough}: "
+                    "each peer gets its own chunk only, as it is",
                 )
-        self.right(calls)
+        as_above(self.right, calls)
 
 
 class TestNaiveAllReduce(Exercise):
@@ -634,15 +853,30 @@ class TestNaiveAllReduce(Exercise):
                     hints=[
                         (
                             x[rank],
-                            "that is the rank's own tensor: it must return the total that it receives",
+                            "that is the rank's own tensor: "
+                            + (
+                                "it must return the total that it receives"
+                                if rank
+                                else "it must return the total that it adds up"
+                            ),
                         ),
                         (total - x[0], "rank 0's own part is missing from the sum"),
                         (
                             total / call.ranks,
                             "that is the average: it is the sum that is asked for",
                         ),
+                        *TestNaiveAllReduce.partial(x),
+                        *rounded(row["out"], total),
                     ],
                 )
+
+    @staticmethod
+    def partial(x):
+        """The sum of some ranks' tensors only."""
+        for count in range(2, len(x)):
+            for some in combinations(range(len(x)), count):
+                words = f"that is the sum of ranks {', '.join(map(str, some))} only: rank 0 has every part before it hands out the first total"
+                yield sum(x[rank] for rank in some), words
 
     @check(points=5, title="rank 0 collects and hands out: N - 1 messages in, N - 1 out")
     def test_messages(self, submission):
@@ -659,7 +893,7 @@ class TestNaiveAllReduce(Exercise):
                     "keep the plan of the broken one: each rank sends its tensor to rank 0, rank 0 "
                     "adds up and the total goes out again. Only their order was wrong",
                 )
-        self.right(calls)
+        as_above(self.right, calls)
 
 
 class TestSweep(Experiment):

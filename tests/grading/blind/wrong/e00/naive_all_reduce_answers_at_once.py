@@ -1,5 +1,5 @@
 # exercise: naive_all_reduce
-# says: expected
+# says: that is the sum of ranks
 # Rank 0 answers each rank as soon as it has added its part, so with more than two ranks the
 # early ones get a partial sum; "The sum over ranks on every rank: to rank 0, added up there,
 # and out again".

@@ -1,5 +1,5 @@
 # exercise: ring_all_gather
-# says: send one chunk a step
+# says: keep its dtype
 # The result is made in the default dtype, so chunks of float64 or integers come back as
 # float32; the docstring says "All ranks' chunks in order of rank", not a conversion of them.
 

@@ -1,5 +1,5 @@
 # exercise: ring_all_gather
-# says: so make the place for what arrives like the chunk that is coming
+# says: make the place for what arrives like the chunk that is coming
 # takes all chunks to be as large as its own and never reads `sizes`, although "`sizes[r]` is
 # the number of elements of rank r's chunk" and chunks may differ.
 

@@ -1,5 +1,5 @@
 # exercise: ring_all_gather
-# says: send one chunk a step
+# says: each message is as long as the longest chunk
 # Every chunk is padded to the largest size before it travels, so with unequal sizes each
 # message carries zeros that belong to nobody; "N - 1 messages of one chunk".
 

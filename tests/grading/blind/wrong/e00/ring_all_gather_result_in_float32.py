@@ -1,5 +1,5 @@
 # exercise: ring_all_gather
-# says: send one chunk a step
+# says: keep its dtype
 # the result is made as torch.empty(sum(sizes)), always float32, so int64 or float64 chunks come
 # back in another dtype and rounded, but the docstring promises "All ranks' chunks".
 

@@ -1,5 +1,5 @@
 # exercise: ring_all_reduce
-# says: an all-reduce
+# says: you sent the whole tensor
 # gathers every rank's whole tensor and adds them up locally, (N - 1)·S bytes instead of
 # 2(N-1)/N·S, but the docstring says "Made of the two functions above": reduce-scatter, then
 # all-gather.

@@ -1,5 +1,5 @@
 # exercise: ring_reduce_scatter
-# says: send one chunk a step
+# says: `tensor_split` cuts
 # pads with zeros and cuts into equal chunks of ceil(n/N), so for n not divisible by N the
 # chunks have other borders and trailing zeros, but "`tensor_split` cuts, whatever the size".
 

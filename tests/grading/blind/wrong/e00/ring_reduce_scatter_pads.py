@@ -1,5 +1,5 @@
 # exercise: ring_reduce_scatter
-# says: send one chunk a step
+# says: `tensor_split` cuts
 # Pads to a multiple of N and cuts equal chunks, so where N does not divide n the chunk borders
 # are not those of `tensor_split` ("`tensor_split` cuts, whatever the size"; "for any n"): 10
 # elements on 4 ranks give 3, 3, 3, 1 and not 3, 3, 2, 2.

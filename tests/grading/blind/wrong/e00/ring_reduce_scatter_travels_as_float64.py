@@ -1,5 +1,5 @@
 # exercise: ring_reduce_scatter
-# says: expected
+# says: large integers are rounded
 # sums and sends in float64 "for accuracy", so a float32 tensor costs twice the bytes: the text
 # says messages "of one chunk" and that a rank sends (N-1)/N of the tensor (3/4 of 4 MB).
 

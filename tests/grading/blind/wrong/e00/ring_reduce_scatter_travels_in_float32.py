@@ -1,5 +1,5 @@
 # exercise: ring_reduce_scatter
-# says: send one chunk a step
+# says: that is rounded to float32
 # Whatever the dtype, the parts travel and are added as float32 and are cast back at the end, so
 # float64 and large int64 sums lose digits and a bfloat16 message is twice as large; "Chunk
 # `rank` of the sum over ranks", "messages of one chunk".

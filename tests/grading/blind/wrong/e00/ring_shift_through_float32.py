@@ -1,5 +1,5 @@
 # exercise: ring_shift
-# says: send the tensor as it is
+# says: that is rounded to float32
 # Everything travels as float32 and is cast back, so large integers and float64 values arrive
 # changed; "return what the left one sent you", i.e. "the left neighbour's tensor".
 

@@ -1,5 +1,5 @@
 # exercise: tree_broadcast
-# says: let the number of ranks that have it double each round
+# says: on the lab's tree to
 # a binary tree (place p sends to 2p + 1 and 2p + 2) needs 4 rounds for 7 or 8 ranks, and the
 # root of 8 sends twice, but the text asks for ceil(log2 N) rounds in which each place below
 # `distance` "sends it `distance` further on".

@@ -1,5 +1,5 @@
 # exercise: tree_broadcast
-# says: let the number of ranks that have it double each round
+# says: that is a chain
 # The tensor goes hand to hand from place to place, N - 1 rounds in a row; the docstring asks
 # for "ceil(log2 N) rounds" in which all that have the tensor send.
 

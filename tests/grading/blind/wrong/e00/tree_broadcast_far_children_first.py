@@ -1,5 +1,5 @@
 # exercise: tree_broadcast
-# says: let the number of ranks that have it double each round
+# says: At distance 1 first
 # Each place sends to its farthest partner first (4, 2, 1 in place of 1, 2, 4), so the same
 # messages need 6 rounds for 8 ranks; "in ceil(log2 N) rounds" and "distance 1, 2, 4 ...".
 

@@ -1,5 +1,5 @@
 # exercise: tree_broadcast
-# says: or returns the wrong tensor
+# says: it never received
 # Runs floor(log2 N) rounds, so for 3, 5, 6, 7 ranks the last places never receive; the
 # docstring says "ceil(log2 N) rounds" and "the root's values on every rank".
 

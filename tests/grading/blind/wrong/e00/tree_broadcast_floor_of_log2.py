@@ -1,5 +1,5 @@
 # exercise: tree_broadcast
-# says: or returns the wrong tensor
+# says: it never received
 # runs floor(log2 N) rounds, so with 3, 5 or 6 ranks the last places never receive and return
 # their own values, but the docstring says "on every rank, in ceil(log2 N) rounds".
 

@@ -1,5 +1,5 @@
 # exercise: tree_broadcast
-# says: let the number of ranks that have it double each round
+# says: the root sends to all of them
 # the root sends to every other rank one by one, N - 1 messages in a row, but the docstring asks
 # for "ceil(log2 N) rounds" ("Rank 0 of 8 sends three times, not seven").
 

@@ -1,5 +1,5 @@
 # exercise: tree_broadcast
-# says: or returns the wrong tensor
+# says: it never received
 # The rounds are written out as 1, 2, 4, so with more than 8 ranks places 8 and up never get the
 # root's values; "The root's values on every rank, in ceil(log2 N) rounds".
 
