@@ -4,7 +4,7 @@
 # **One model, many readers: a sampler, a cache, pages that texts share, one rule for every step. You build the parts of a serving
 # engine, and it tells the same tokens in ten modes.**
 #
-# 90 minutes · CPU is enough · before: [e08 · Quantization](e08_quantization.ipynb) · [map of the course](index.ipynb)
+# 180 minutes · CPU is enough · before: [e08 · Quantization](e08_quantization.ipynb) · [map of the course](index.ipynb)
 #
 # You build: a sampler, attention over a KV cache, a pool of blocks, tables that share prefixes, the scheduler's step, and keys and
 # values in few bits. You end with this picture: the same requests, told in four ways.
@@ -40,7 +40,7 @@ ideas.token_cuts()
 #
 # ### Exercise 1 · `sample`
 #
-# Difficulty 2 of 5 · 8 minutes · 9 points
+# Difficulty 2 of 5 · 12 minutes · 9 points
 #
 # The order is temperature, top-k, top-p. The token with which the sum reaches p stays, so that at least one is left; `top_k` may be more than there are.
 
@@ -96,7 +96,7 @@ ideas.cache_steps()
 #
 # ### Exercise 2 · `cached_attention`
 #
-# Difficulty 3 · 12 minutes · 10 points
+# Difficulty 3 · 15 minutes · 10 points
 #
 # PyTorch's `scaled_dot_product_attention` may be used. Mind its `is_causal=True`: it lines up the *first* query with the *first* key.
 
@@ -104,7 +104,8 @@ ideas.cache_steps()
 # %% tags=["exercise"]
 def cached_attention(layer, x, rope, keys, values, length: int):
     """x (B, T, D): T new tokens of each text, behind `length` that are kept -> (B, T, D).
-    layer.q, .k, .v, .o: its matrices. layer.split(z): (B, T, heads·C) -> (B, T, heads, C).
+    layer.q, .k, .v and .o are its projections, modules: call each, layer.q(x), on every
+    token once. layer.split(z): (B, T, heads·C) -> (B, T, heads, C).
     rope(z, positions) turns z (B, T, heads, C) by positions (T,) int64.
     keys, values (B, K, S, C): write into them, at places length … length + T - 1. What
     lies behind is rubbish, NaN perhaps. Query head h of H reads key/value head
@@ -270,13 +271,13 @@ ideas.block_tables()
 # %% [markdown]
 # Tables can name the same block. If 100 requests begin with the same instructions, their keys and values are there once. So a block
 # has a **reference count**: how many texts hold it. At 0 it is free, but its content is still right, and the next request may
-# want it. It stays **findable** by a **key** until someone needs the room. Then the block goes whose last holder left the longest ago: *least
+# want it. It stays **findable** by a **key** until someone needs the room. Then the block that has been free for the longest time is taken: *least
 # recently used*. Blocks without a key go before all others: nothing is lost with them.
 
 # %% [markdown]
 # ### Exercise 3 · `Pool`
 #
-# Difficulty 3 · 12 minutes · 9 points
+# Difficulty 3 · 18 minutes · 9 points
 #
 # Servers do this at every step, with 100,000 blocks, so nothing may search through a list. Python's `OrderedDict` is a dictionary whose
 # entries stand in order: `popitem(last=False)` takes the first, `del` any, `move_to_end(block, last=False)` puts one in front, and each takes the same time at any size.
@@ -373,7 +374,7 @@ Pool = lab.grade(Pool)
 #
 # ### Exercise 4 · `BlockManager`
 #
-# Difficulty 5 · 30 minutes · 12 points
+# Difficulty 5 · 45 minutes · 12 points
 #
 # `pool` is a `Pool`; use its seven names only. A table is a list of blocks, in the text's order.
 
@@ -402,17 +403,18 @@ class BlockManager:
         ### END SOLUTION
 
     def grow(self, table: list[int], start: int, stop: int):
-        """Before tokens start … stop - 1 are written: the table, in place, gets blocks for
-        them, and none of those that are written is another text's too -> the copies to be
-        made, [(from, to), …]. None where blocks are missing: nothing has changed."""
+        """Tokens start … stop - 1 will be written next: add the blocks that they lack to
+        `table`, in place. A block that they fall into and that another text holds too is
+        exchanged in `table` for a new one -> the copies to be made, [(from, to), …]. None
+        where blocks are missing: then nothing has changed."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.inference.plain.blocks:BlockManager.grow
         ### END SOLUTION
 
     def commit(self, table: list[int], tokens: list[int], computed: int, adapter=None):
         """The first `computed` tokens are computed: the content of each full block of them
-        can be found afterwards. A block whose content another one has gets no key. Called
-        after every step, mostly with one token more."""
+        can be found afterwards. If its key finds another block already, it gets none.
+        Called after every step: most full blocks have their key by then, and keep it."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.inference.plain.blocks:BlockManager.commit
         ### END SOLUTION
@@ -582,7 +584,7 @@ ideas.batches()
 #
 # ### Exercise 5 · `schedule`
 #
-# Difficulty 4 · 20 minutes · 12 points
+# Difficulty 4 · 35 minutes · 12 points
 
 
 # %% tags=["exercise"]
@@ -764,14 +766,17 @@ lab.experiment("modes", modes)
 # Now the clock, with the wide model of section 2. All requests arrive at once, with 8 to 40 tokens of prompt and 6 to 60 of answer.
 # Static and continuous batches have eight rows each.
 #
-# **Predict**: how many times as many tokens a second does the continuous batch tell as the naive way?
+# Answers have 6, 10, 16, 24 or 60 tokens, each as likely. A static batch takes the next eight requests, and lasts as long as its
+# longest answer.
+#
+# **Predict**: how many percent of a static batch's row steps are for nobody, because that row's answer is complete?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-guess = 8
-### LAB guess = None  # a factor
+guess = 50
+### LAB guess = None  # percent
 ### END SOLUTION
-lab.predict("faster", guess)
+lab.predict("idle", guess)
 
 # %% tags=["experiment", "folded"]
 import numpy as np
@@ -837,7 +842,9 @@ for way, run in ways.items():
     moments_of[way] = sorted(moment - began for own in times for moment in own)
 
 speed = {row["way"]: row["tokens"] / row["seconds"] for row in throughput}
-lab.reveal("faster", speed["continuous"] / speed["naive"])
+batches = [[wanted for _, wanted in work[k : k + 8]] for k in range(0, len(work), 8)]
+row_steps = sum(len(batch) * max(batch) for batch in batches)
+lab.reveal("idle", 100 * (1 - sum(map(sum, batches)) / row_steps))
 
 # %% tags=["picture", "folded"]
 with show.canvas(width=9) as (figure, ax):
@@ -881,7 +888,7 @@ lab.experiment("throughput", throughput)
 # %% [markdown]
 # ### A long prompt arrives
 #
-# Six texts are being told when a long prompt comes. Without chunks it is computed in one step, and six readers see their texts stand
+# Six texts are being told when a prompt of 1,500 tokens comes. Without chunks it is computed in one step, and six readers see their texts stand
 # still ([Agrawal et al. 2023](https://arxiv.org/abs/2308.16369), Sarathi). A budget cuts the pause, for a step of n tokens lasts at least
 # $2 P n / \text{peak}$ seconds. It costs the prompt something: more steps, each of which reads all weights and what is kept.
 #
@@ -1022,7 +1029,7 @@ print(codes.dtype, tuple(step.shape), from_codes(codes, step, low))
 # %% [markdown]
 # ### Exercise 6 · `QuantizedKV`
 #
-# Difficulty 3 · 12 minutes · 8 points
+# Difficulty 3 · 15 minutes · 8 points
 #
 # What is held is counted. A slice of a tensor keeps *all* of its memory alive.
 

@@ -37,7 +37,8 @@ HIDDEN = (
     "minitrain/finetuning/adapters/bottleneck.py",
     "minitrain/finetuning/prompts/prefix.py",
     "minitrain/finetuning/many/rows.py",
-    "minitrain/finetuning/tensor.py",
+    "minitrain/finetuning/tensor/lora.py",
+    "minitrain/finetuning/tensor/features.py",
 )
 BF16 = torch.bfloat16
 LIKELY = {

@@ -76,7 +76,8 @@ def say_batches(kind: str) -> str:
     rows = KINDS[kind]()
     empty = sum(name == "" for row in rows for name in row)
     return (
-        f"{kind.capitalize()} batches: {len(rows[0])} steps, {empty} row steps for nobody. "
+        f"{kind.capitalize()} batches: {len(rows[0])} steps of {ROWS} rows, {empty} of these "
+        f"{ROWS * len(rows[0])} for nobody. "
         f"{len(ANSWERS)} texts of {', '.join(map(str, ANSWERS.values()))} steps are served in "
         f"{ROWS} rows. A static batch lasts as long as its longest text; in a continuous one the "
         "next text takes a row as soon as it is free."

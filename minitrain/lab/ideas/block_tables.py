@@ -47,7 +47,7 @@ MOMENTS = {
     "C writes": Moment(
         {"A": [3, 0, 5], "B": [3, 0, 1], "C": [3, 0, 2]},
         {3: ONCE, 0: TIME, 5: LITTLE, 1: "cat", 2: "dog who ran"},
-        "A holds block 5 too, so C writes into a copy of it",
+        "A held block 5 too, so C wrote into a copy of it, block 2",
     ),
     "A and C end": Moment(
         {"B": [3, 0, 1]},

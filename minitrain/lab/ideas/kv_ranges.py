@@ -62,11 +62,12 @@ def draw_kv_ranges(ax: Axes, keys: str) -> None:
 
 
 def say_kv_ranges(keys: str) -> str:
+    mixed = spoiled(keys)
     return (
-        f"Keys by the {keys}: {ranges(keys)} ranges, {spoiled(keys)} of them with an outlier among "
-        f"smaller numbers. Rows are tokens, columns channels, a frame is what shares a range; "
-        f"orange channels are large in every token. The newest {NEW} tokens fill no group yet and "
-        "stay as they are."
+        f"Keys by the {keys}: {ranges(keys)} ranges, {mixed or 'none'} of which "
+        f"{'mix' if mixed else 'mixes'} large and small numbers. Rows are tokens, columns "
+        "channels, a frame is what shares a range; orange channels are large in every token. The "
+        f"newest {NEW} tokens fill no group yet and stay as they are."
     )
 
 

@@ -42,17 +42,17 @@ def draw_roofline(ax: Axes, rows: int) -> None:
     ax.annotate("arithmetic decides", (700, PEAK / 1e12), xytext=(0, 6), **style)
     ax.annotate(f"ridge: {ridge:.0f} FLOPs a byte", (ridge, 1.6), xytext=(6, 0), **style)
     ax.set_ylim(1, 3000)
-    finish(ax, "intensity (FLOPs a byte)", "reachable (TFLOP/s)", log="xy")
+    finish(ax, f"intensity (FLOPs a byte, {BYTES} bytes a number)", "reachable (TFLOP/s)", log="xy")
 
 
 def say_roofline(rows: int) -> str:
     here = intensity(rows)
     share = reachable(here) / PEAK
     return (
-        f"{plural(rows, 'row')} of input: {share:.1%} of an H100's peak at most. A product of them "
-        f"with a {WIDTH:,} x {WIDTH:,} weight has {here:,.1f} FLOPs a byte. A line rises with the "
-        f"intensity until the ridge at {PEAK / BANDWIDTH:.0f} FLOPs a byte and is flat from there; "
-        "the point is this product."
+        f"{plural(rows, 'row')} of input: {share:.1%} of an H100's peak at most. A product of "
+        f"them with a {WIDTH:,} x {WIDTH:,} weight has {here:,.1f} FLOPs a byte, at {BYTES} "
+        f"bytes a number. A line rises with the intensity until the ridge at "
+        f"{PEAK / BANDWIDTH:.0f} FLOPs a byte and is flat from there; the point is this product."
     )
 
 

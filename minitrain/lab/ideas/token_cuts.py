@@ -49,7 +49,7 @@ def draw_token_cuts(ax: Axes, rule: str) -> None:
         if new:
             box(ax, x + 0.55, 3.5 - 3.2 * new, 0.5, 3.2 * new, BLUE)
         say(ax, x + 0.52, 3.72, word, 10)
-        say(ax, x + 0.52, 4.1, f"{new:.0%}" if new else "cut off", 9)
+        say(ax, x + 0.52, 4.1, f"{old:.0%} → {f'{new:.0%}' if new else 'cut off'}", 9)
     say(ax, 9.9, 0.4, "grey: by temperature alone    blue: after both cuts", 9, ha="right")
 
 
