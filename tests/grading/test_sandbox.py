@@ -20,7 +20,6 @@ from minitrain.lab.grading.course import load_lab
 from minitrain.lab.sandbox import bubblewrap
 from minitrain.lab.sandbox.loader import Cell, Solution
 from minitrain.lab.sandbox.sandbox import Sandbox
-from minitrain.paths import course_root
 from minitrain.ranks.launch import Results
 
 ROOT = Path(minitrain.__file__).parent.parent
@@ -160,10 +159,3 @@ def test_where_there_is_no_bubblewrap_it_says_so(open_sandbox, isolated):
 def test_what_a_lab_hides_is_there(name: str):
     """A file that was moved would be hidden by its old name only, and so be in sight."""
     assert [file for file in load_lab(name).hidden if not (ROOT / file).is_file()] == []
-
-
-@pytest.mark.parametrize("name", lab_names())
-def test_what_a_lab_hides_is_there(name):
-    """A file that has moved would be seen, and bubblewrap does not start over one that is missing."""
-    hidden = load_lab(name).hidden
-    assert hidden and [f for f in hidden if not (course_root() / f).is_file()] == []
