@@ -143,9 +143,12 @@ class TestSample(Exercise):
         words = "\n" + "; or ".join(MISTAKES[way] for way in causes) if causes else ""
         expect.that(
             False,
-            f"{told}: of {DRAWS} tokens the shares are {expect.show(shares.float())}, and the "
-            f"probabilities {expect.show(right.float())}{words}",
+            f"{told}: of {DRAWS} tokens the shares are {self.digits(shares)}, and the probabilities "
+            f"{self.digits(right)}{words}",
         )
+
+    def digits(self, shares):
+        return ", ".join(f"{share:.3g}" for share in shares.tolist())
 
     def fits(self, shares, p):
         spread = 5 * (p * (1 - p) / DRAWS).sqrt()
@@ -878,6 +881,7 @@ class TestBlockManager(Exercise):
     def follow(self, submission, scripts, in_order=False):
         told = {
             "nobody holds": "a block was given back more often than it was held",
+            "has None for a block": "count the free blocks first, without those that the text itself will hold",
         }
         with expect.because(told):
             got = submission.run(probes.managed, scripts)
@@ -1150,12 +1154,13 @@ class TestSchedule(Exercise):
             return f"\n{SCHEDULES['no places']}"
         if any(count < 1 for _, count in note["work"]):
             return "\ncounts are above 0: leave out who computes nothing"
-        idle = {name for name, _ in note["waiting"]}
-        both = next((name for name, _ in note["work"] if name in idle), None)
+        waits = {name for name, _ in note["waiting"]}
+        due = {name for name, _ in ours[step]["work"]} if step < len(ours) else set()
+        both = next((name for name, _ in note["work"] if name in waits and name not in due), None)
         if both is not None:
             return (
                 f"\nrequest {both} waits after this step, and got work in it: who is preempted gets none, "
-                "and does not come up again"
+                "also where the loop comes to it again"
             )
         return ""
 

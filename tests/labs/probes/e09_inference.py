@@ -182,7 +182,12 @@ class OurPool:
         self.refs[block] = 1
         return block
 
+    def is_one(self, block):
+        if block is None:
+            raise ValueError("a table has None for a block: `take` gave it, for none was free")
+
     def name(self, block, key):
+        self.is_one(block)
         self._named.append((block, key))
         if block in self._keys:
             self._found.pop(self._keys[block], None)
@@ -193,11 +198,13 @@ class OurPool:
         return self._found.get(key)
 
     def hold(self, block):
+        self.is_one(block)
         if self.refs[block] == 0:
             self._free.remove(block)
         self.refs[block] += 1
 
     def drop(self, block):
+        self.is_one(block)
         if self.refs[block] < 1:
             raise ValueError(f"block {block} is dropped, and nobody holds it")
         self._dropped.append(block)

@@ -1,5 +1,5 @@
 # exercise: schedule
-# says: waits after this step, and got work in it
+# says: who is preempted gets none, also where the loop comes to it again
 # loops over a copy of running: who was preempted in this step comes up again later in the loop,
 # gets blocks and work while it waits
 
