@@ -102,6 +102,13 @@ def square_weights(c):
     return 2 * c.hidden_size * (c.hidden_size + c.kv_heads * c.head_size)
 
 
+def as_wide_as_the_model(c):
+    """All four matrices with heads of D / H numbers, rounded down before or after."""
+    numbers = 2 * c.hidden_size * (c.heads + c.kv_heads)
+    exact = numbers * c.hidden_size / c.heads
+    return exact, int(exact), numbers * (c.hidden_size // c.heads)
+
+
 def parameters_of(c, kv=None, size=None, matrices=3, norms=2, tied=None):
     tied = c.tied if tied is None else tied
     layer = attention_weights(c, kv, size) + mlp_weights(c, matrices) + norms * c.hidden_size
@@ -406,10 +413,13 @@ class TestParameterCount(Exercise):
                         parameters_of(c) + c.layers * (square_weights(c) - attention_weights(c)),
                         "that takes H·C = D, which need not be: q and o are D x H·C",
                     ),
-                    (
-                        parameters_of(c, size=c.hidden_size / c.heads),
-                        "a head has `head_size` numbers: H·C need not be D",
-                    ),
+                    *[
+                        (
+                            parameters_of(c) + c.layers * (weights - attention_weights(c)),
+                            "a head has `head_size` numbers: H·C need not be D",
+                        )
+                        for weights in as_wide_as_the_model(c)
+                    ],
                     (parameters_of(c, matrices=2), "SwiGLU has three matrices: gate, up and down"),
                     (
                         parameters_of(c, norms=0),
