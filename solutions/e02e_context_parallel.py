@@ -980,7 +980,7 @@ def mosaic(ax, places):
 with show.canvas(columns=2, rows=2, width=10, height=8) as (figure, axes):
     for column, (order, places) in enumerate(orders(8 * N, N).items()):
         mosaic(axes[0, column], places)
-        axes[0, column].set_title(f"{order}: who computes a half-block, in which step")
+        axes[0, column].set_title(f"{order}: rank (colour), step (number)")
         rows = [r for r in balance if (r["order"], r["ranks"]) == (order, N)]
         own, ax = [r["flops"] / 1e6 for r in rows], axes[1, column]
         ax.bar([f"rank {rank}" for rank in range(N)], own, 0.64, color=show.COLORS[:N])

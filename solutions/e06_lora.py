@@ -1034,7 +1034,7 @@ lab.experiment("mixed", mixed)
 # **Explain**: both ways multiply nearly the same. A row costs $2 \cdot 1024^2 = 2.1$ MFLOPs for $W$, and at rank 16 only 0.07 more for its adapter;
 # filling tables up to the longest adds 1% at 32 rows. But the loop reads the 4 MB of $W$ 32 times, 134 MB in all, and calls 32 times as many
 # kernels. S-LoRA reports up to 30 times the throughput of serving adapters one by one, on GPUs with thousands of them. On two cores
-# the batch was 3.5 to 4.4 times as fast from 8 rows on.
+# the batch was 3 to 4.4 times as fast from 8 rows on.
 
 # %% [markdown]
 # ## 9 · A model that talks (nothing is graded here)
@@ -1093,7 +1093,7 @@ else:
     print("not run: it needs stories15M and sotu, see python -m minitrain assets")
 
 # %% [markdown]
-# **Takeaway**: at 16 rows one mixed batch took 0.49 ms, the loop 1.75, for the same numbers.
+# **Takeaway**: at 16 rows one mixed batch took 0.52 ms, the loop 1.84, for the same numbers.
 #
 # Next: [e07 · QLoRA](e07_qlora.ipynb) puts four bits under the adapter, or go by the [map of the course](index.ipynb). In the package, [pool.py](../minitrain/finetuning/many/pool.py) pages adapters in and out of a budget of bytes.
 

@@ -240,12 +240,12 @@ lab.answer("ridge", ridge)
 
 # %% [markdown]
 # **Explain**: a prompt's intensity grows from 0.5 to 132 FLOPs a byte. A batch of answers shares only the weights. Its keys
-# and values grow with it: a text's 12.6 MFLOPs a token stand against its own 1.58 MB, so that *no* batch comes above 8 FLOPs a byte. The ridge is at
-# about 16 here, at 295 on an H100: decoding is memory bound, whatever the batch. Section 5 has the way out.
+# and values grow with it: a text's 12.6 MFLOPs a token stand against its own 1.58 MB, so that *no* batch comes above 8 FLOPs a byte. The ridge is at about
+# 15 here, at 295 on an H100: decoding is memory bound, whatever the batch. Section 5 has the way out.
 #
 # Measured times lie above the roof by 2 to 4 times: a pass is a hundred small operations, and each must be started.
 #
-# **Takeaway**: a token cost 0.06 ms in a prompt of 256, 0.16 in a batch of 256 answers, and 2.2 in a single answer.
+# **Takeaway**: a token cost 0.07 ms in a prompt of 256, 0.18 in a batch of 256 answers, and 2.3 in a single answer.
 
 # %% [markdown]
 # ## 3 · Pages
@@ -883,7 +883,7 @@ lab.experiment("throughput", throughput)
 # longest: the batches here have answers of 6 to 60 tokens. A continuous batch has no such rows, and half of all answers are complete long before. Kwon et al.
 # report 2 to 4 times the throughput of the engines before theirs at equal latency, for the same two reasons: no row for nobody, no memory for nobody.
 #
-# **Takeaway**: the naive way told 255 tokens a second, a cache 452, static batches 1,048, the continuous one 1,844.
+# **Takeaway**: the naive way told 222 tokens a second, a cache 425, static batches 948, the continuous one 1,502.
 
 # %% [markdown]
 # ### A long prompt arrives
@@ -993,7 +993,7 @@ lab.answer("chunk", chunk)
 # wait is the shortest in between: one step for all scores every pair of its tokens, also those that the mask hides; many small steps read all weights many
 # times. Sarathi's authors trade the same two.
 #
-# **Takeaway**: without chunks six readers waited 0.41 s for a token; with a budget of 128 one in a hundred waited 0.02 s, and the prompt's own wait fell from 0.41 s to 0.19.
+# **Takeaway**: without chunks six readers waited 0.49 s for a token; with a budget of 128 one in a hundred waited 0.02 s, and the prompt's own wait fell from 0.49 s to 0.22.
 
 # %% [markdown]
 # ## 5 · Fewer bytes a token

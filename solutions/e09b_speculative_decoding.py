@@ -763,7 +763,7 @@ lab.answer("break_even", break_even)
 # %% [markdown]
 # Leviathan et al. report 2 to 3 times for T5-XXL, Chen et al. 2 to 2.5 times for Chinchilla's 70 billion weights.
 #
-# **Takeaway**: four drafts of the small model bring 4.1 tokens a pass, and int8's 5.0; the first makes 1.6 times as fast, the second 0.75 times.
+# **Takeaway**: four drafts of the small model bring 4.1 tokens a pass, and int8's 5.0; the first makes 1.45 times as fast, the second 0.72 times.
 
 # %% [markdown]
 # ### When the batch is large
@@ -819,8 +819,8 @@ loses_at = next((batch for batch in gain if gain[batch] < 1), 0)
 lab.answer("loses_at", loses_at)
 
 # %% [markdown]
-# **Explain**: alone, five tokens cost hardly more than one. $v$ grows with the batch, here to 2.2 at 64 texts and
-# 2.8 at 512 (on one busy core to 5 and more, where arithmetic alone decides), and what acceptance wins is spent on the pass.
+# **Explain**: alone, five tokens cost hardly more than one. $v$ grows with the batch, here to 2.3 at 64 texts and
+# 2.7 at 512 (on one busy core to 5 and more, where arithmetic alone decides), and what acceptance wins is spent on the pass.
 # vLLM's developers saw the same: 14.7% gained at batch 1, and nothing above (pull request 24322).
 #
 # The texts were short here, 8 tokens. Behind long ones, a pass also reads their caches, *once* for five tokens as for one. Then $v$ grows
