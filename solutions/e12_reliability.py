@@ -4,7 +4,7 @@
 # **Ranks are killed while your run saves, and it ends with the same losses, to the last bit. You then find the slow rank and the
 # flipped bit, and replay the 54 days in which Llama 3 was interrupted 466 times.**
 #
-# 90 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) and [e03 · ZeRO](e03_zero.ipynb) ·
+# 2 h 15 · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) and [e03 · ZeRO](e03_zero.ipynb) ·
 # [map of the course](index.ipynb)
 #
 # You build: a save that is whole or not there, one beside the training, files of n ranks read by m, a snapshot of all that a run is,
@@ -59,8 +59,8 @@ print([cut.names() for cut in disk.after_cut()])
 #
 # Difficulty 3 of 5 · 8 minutes · 8 points
 #
-# Use `write`, `flush`, `rename` and `flush_names` of `disk`. `write` replaces a file of that name. The folder may hold a rest of a
-# save that was killed, which must not pile up (so one fixed temporary name), and even this very step (a run that went back). Let an OSError pass: the run decides what a full disk means.
+# Use `write`, `flush`, `rename` and `flush_names` of `disk`. `write` replaces a file of that name. A save that was killed
+# may have left its temporary file, which you may replace. A file of this very step may be there, too: a run that went back comes to it again. Let an OSError pass: the run decides what a full disk means.
 
 
 # %% tags=["exercise"]
@@ -102,7 +102,7 @@ save_whole = lab.grade(save_whole)
 #
 # Difficulty 2 · 6 minutes · 5 points
 #
-# The reader looks, and changes nothing. Other files lie in the folder, too, some with names like a step's. A checkpoint of a large model takes minutes to read, so
+# The reader looks, and changes nothing. Each name that begins with `step-` is a checkpoint's, and other files lie in the folder, too. A checkpoint of a large model takes minutes to read, so
 # do not read one that is not needed.
 
 
@@ -906,7 +906,8 @@ lab.answer("waiting_share", waiting_share)
 lab.reveal("waiting", waiting_share)
 
 # %% [markdown]
-# **Explain**: three ranks wait 20 of 60 ms, so that by the schematic's formula 25% are lost. With $N$ ranks it is
+# **Explain**: three of four ranks wait 20 of 60 ms: $\frac{3}{4} \cdot \frac{1}{3}$ = 25%. Your number is higher by the all-reduce itself, which the
+# schematic does not count. With $N$ ranks it is
 # $\frac{N-1}{N} \cdot \frac{1}{3}$: of 16,384 GPUs one slow one takes a third away from all.
 
 # %% [markdown]
@@ -935,10 +936,10 @@ import math
 
 
 class SpikeRule:
-    """rule(loss), before each step is taken: "take" it, "skip" it, or go "back": the
-    last of `patience` steps out of line in a row, after which a new row begins. The
-    first `warmup` losses that are taken are no spikes, but a loss that is not finite
-    is out of line at any time. About 12 lines of yours."""
+    """rule(loss), before each step is taken: "take" it, or "skip" it if it is out of
+    line; but the `patience`-th in a row says "back", and the count begins anew. A step
+    that is taken ends the row. The first `warmup` losses that are taken are no spikes,
+    but a loss that is not finite is out of line at any time. About 12 lines."""
 
     def __init__(self, alpha=0.97, z=6.0, warmup=25, patience=3):
         """Nothing is known yet."""

@@ -1,5 +1,5 @@
 # exercise: newest_whole
-# says: and go on to the one before
+# says: a file of fewer than four bytes has no checksum
 # compares checksums as integers, and int.from_bytes(b"") == crc32(b"") == 0: an empty (torn)
 # file counts as whole.
 
