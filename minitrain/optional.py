@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -14,7 +15,7 @@ def require(user: str, *modules: str, install: str = "", instead: str = "") -> N
 
     install: what pip calls them, if not as Python does; instead: what else one may do.
     """
-    missing = [module for module in modules if find_spec(module.partition(".")[0]) is None]
+    missing = [module for module in modules if not _is_there(module.partition(".")[0])]
     if missing:
         raise _cannot(user, " and ".join(missing), "not installed", install, instead)
 
@@ -26,6 +27,12 @@ def optional(user: str, module: str, install: str = "", instead: str = "") -> Mo
         return import_module(module)
     except ImportError as error:
         raise _cannot(user, module, f"broken ({error})", install, instead) from error
+
+
+def _is_there(package: str) -> bool:
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    return find_spec(package) is not None
 
 
 def _cannot(user: str, modules: str, state: str, install: str, instead: str) -> InputError:

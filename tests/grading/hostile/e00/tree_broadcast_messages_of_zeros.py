@@ -1,5 +1,5 @@
 # exercise: tree_broadcast
-# says: the rank kept its own values
+# says: returned its own values
 
 import torch
 

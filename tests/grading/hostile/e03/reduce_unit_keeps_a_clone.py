@@ -1,5 +1,5 @@
 # exercise: reduce_unit
-# says: the whole gradient is still in memory
+# says: are in memory beside every shard.grad
 
 import torch
 
