@@ -2,12 +2,6 @@
 from typing import NamedTuple
 
 
-class Segment(NamedTuple):
-    start: int
-    stop: int
-    mode: str
-
-
 def unbeaten(partials):
     kept = []
     for cost, held, plan in sorted(partials, key=lambda partial: partial[:2]):

@@ -7,11 +7,6 @@ ROWS = 128
 COLUMNS = 128
 
 
-def tiles(places, size):
-    for start in range(places.start, places.stop, size):
-        yield slice(start, min(start + size, places.stop))
-
-
 def tiled_forward(q, k, v, mask: Mask):
     scale = q.shape[-1] ** -0.5
     out, lse = torch.zeros_like(q), torch.full_like(q[..., 0], -torch.inf)

@@ -11,11 +11,6 @@ ROWS = 128
 COLUMNS = 128
 
 
-def tiles(places, size):
-    for start in range(places.start, places.stop, size):
-        yield slice(start, min(start + size, places.stop))
-
-
 def tiled_backward(q, k, v, d_out, lse, delta, mask: Mask):
     root = q.shape[-1] ** 0.5
     dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)

@@ -10,11 +10,6 @@ ROWS = 128
 COLUMNS = 128
 
 
-def tiles(places, size):
-    for start in range(places.start, places.stop, size):
-        yield slice(start, min(start + size, places.stop))
-
-
 def tiled_forward(q, k, v, mask: Mask):
     B, H, L, C = q.shape
     out = torch.empty_like(q)
