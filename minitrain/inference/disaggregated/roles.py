@@ -89,13 +89,18 @@ class Stage:
 def common_start(group: Group) -> float:
     """The same moment on all ranks, as each one's clock shows it.
 
-    Ranks leave a barrier milliseconds apart; the machine's time of day is the same for all.
+    Ranks leave a barrier milliseconds apart; the machine's time of day is the same for all. A rank
+    can lose its core between a look at the one clock and a look at the other: the looks that stand
+    closest together count.
     """
     group.barrier()
     begun = torch.tensor([time.time()], dtype=torch.float64, device=group.device)
     group.broadcast(begun)
-    since = 0.0 if group.clock.emulated else time.time() - begun.item()
-    return group.now() - since
+    if group.clock.emulated:
+        return group.now()
+    looks = [(group.now(), time.time(), group.now()) for _ in range(10)]
+    before, at, after = min(looks, key=lambda look: look[2] - look[0])
+    return (before + after) / 2 - (at - begun.item())
 
 
 def together(stage: Stage, jobs: Iterable[Job]) -> Record:
