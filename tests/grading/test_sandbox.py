@@ -17,9 +17,10 @@ from minitrain.lab.failures import SubmissionFailed
 from minitrain.lab.grading.attempt import Attempt
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import load_lab
+from minitrain.lab.grading.running import run_checks
 from minitrain.lab.sandbox import bubblewrap
 from minitrain.lab.sandbox.loader import Cell, Solution
-from minitrain.lab.sandbox.sandbox import Sandbox
+from minitrain.lab.sandbox.sandbox import Sandbox, SandboxDown
 from minitrain.ranks.launch import Results
 
 ROOT = Path(minitrain.__file__).parent.parent
@@ -159,3 +160,13 @@ def test_where_there_is_no_bubblewrap_it_says_so(open_sandbox, isolated):
 def test_what_a_lab_hides_is_there(name: str):
     """A file that was moved would be hidden by its old name only, and so be in sight."""
     assert [file for file in load_lab(name).hidden if not (ROOT / file).is_file()] == []
+
+
+def test_a_sandbox_that_cannot_start_is_nobodys_mistake(isolated):
+    """The words of bubblewrap, no card that tells a learner to look at their own code."""
+    lab = load_lab(lab_names()[0])
+    exercise = next(item for item in lab.items if item.kind == "exercise")
+    with Sandbox(limits=isolated.limits) as own:
+        own.bubblewrap = "/bin/false"
+        with pytest.raises(SandboxDown, match="nothing was graded"):
+            run_checks(exercise, {"submission": attempt(own)})

@@ -15,6 +15,7 @@ from minitrain.generators import generator_states, restore_generators, seed_gene
 from minitrain.lab.failures import CheckFailed, NotAttempted
 from minitrain.lab.grading.checks import Check, Graded, Question, checks_of
 from minitrain.lab.grading.results import CheckResult
+from minitrain.lab.sandbox.sandbox import SandboxDown
 
 JUDGING_SECONDS = 10.0  # for a check to read what a learner may have invented, of any size
 _draw: int | None = None  # of this process: none, and each check draws its own
@@ -37,7 +38,8 @@ def run_checks(item: type[Graded], fixtures: dict[str, Any]) -> list[CheckResult
 
 
 def run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> CheckResult:
-    """One of them; whatever it or the learner's code raises is in the result."""
+    """One of them; whatever it or the learner's code raises is in the result (SandboxDown is not:
+    nobody's work was looked at)."""
     wanted = list(inspect.signature(check.function).parameters)[1:]
     status, message, points = "passed", "", check.points
     try:
@@ -50,6 +52,8 @@ def run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> Che
         status, message, points = "not attempted", "not filled in yet", 0.0
     except CheckFailed as failure:
         status, message, points = "failed", _told(item, failure), 0.0
+    except SandboxDown:
+        raise
     except Exception as error:
         attempt = fixtures.get("submission")
         status, message = _stumbled(error, attempt.never_waited() if attempt else None)

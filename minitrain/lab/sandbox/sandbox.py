@@ -1,7 +1,7 @@
 """Runs untrusted code and brings back plain data: the wall between a submission and its grader.
 
     with Sandbox(hidden=["minitrain/parallel/collectives/algorithms.py"]) as sandbox:
-        reply = sandbox.run(request)          # or SubmissionFailed(kind, words)
+        reply = sandbox.run(request)          # or SubmissionFailed(kind, words), or SandboxDown
 
 A zygote (zygote.py) lives as long as the sandbox, inside bubblewrap where that works; each run is a
 fresh fork of it with limits (limits.py), an audit hook (audit_hook.py) and a watch (watch.py).
@@ -33,6 +33,10 @@ from minitrain.lab.sandbox.verdict import reply_of
 from minitrain.lab.sandbox.watch import Ending, Watch, kill_family
 
 START_SECONDS = 120.0  # importing torch from a cold disk
+
+
+class SandboxDown(InputError):
+    """Nothing can be graded on this machine: no submission's mistake, and no verdict on one."""
 
 
 class Sandbox:
@@ -165,11 +169,14 @@ class Sandbox:
             self.ready = self.control.recv(1) == b"R"
         self.control.settimeout(None)
         if not self.ready:
-            raise RuntimeError(f"the sandbox did not start: {self._last_words()}")
+            raise SandboxDown(
+                f"the sandbox did not start, and nothing was graded: {self._last_words()}; "
+                "`minitrain doctor` says what this machine lacks"
+            )
 
     def _last_words(self) -> str:
         self.errors.seek(0)
-        return self.errors.read().decode(errors="replace")[-2000:] or "it said nothing"
+        return self.errors.read().decode(errors="replace")[-2000:].strip() or "it said nothing"
 
     def stop(self) -> None:
         """Kills the zygote and all that is under it; `run` starts another."""
