@@ -81,12 +81,13 @@ def tiles(cache: Pages, parts: Sequence[Part]) -> Iterator[list[Part]]:
         widest = 0
         for part in alike:
             pages = len(part.blocks) - part.first_page(size, cache.window)
-            widest = max(widest, min(pages, max(1, SPAN // size)))
-            full = (len(tile) + 1) * widest * page_bytes > TILE
+            pages = min(pages, max(1, SPAN // size))  # that are read at a time
+            full = (len(tile) + 1) * max(widest, pages) * page_bytes > TILE
             if tile and full and cache.keys.device.type == "cpu":
                 yield tile
-                tile, widest = [], pages
+                tile, widest = [], 0
             tile.append(part)
+            widest = max(widest, pages)
         yield tile
 
 
