@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.lab.grading.difference import difference
 from minitrain.measure.parameters import parameter_count
 from minitrain.measure.predicted_memory import predict_memory
 from minitrain.model.config import PRESETS, ModelConfig
@@ -54,6 +60,53 @@ REVEALS = {
 }
 F64 = torch.float64
 IGNORED = -100
+NO_GRADIENT = "no gradient comes to {}: nothing may be detached (`detach`, `.data`, `no_grad`)"
+
+
+@contextmanager
+def as_above(verdict: Callable[[], None]) -> Iterator[None]:
+    """What fails in here, and in an earlier verdict as well, is told in that one's last words."""
+    try:
+        yield
+    except CheckFailed as failure:
+        try:
+            verdict()
+        except CheckFailed as earlier:
+            told = [line for line in str(earlier).splitlines() if not line.startswith(" ")]
+            raise CheckFailed(f"as above: {told[-1]}") from None
+        raise failure from None
+
+
+def each_anew(right: Callable[[Any, list], None], submission: Any, calls: list) -> None:
+    """right(submission, calls), all in one process; where each is right in one of its own, that is told."""
+    try:
+        right(submission, calls)
+    except CheckFailed as failure:
+        try:
+            for call in calls:
+                right(submission, [call])
+        except CheckFailed:
+            raise failure from None
+        raise CheckFailed(
+            f"{failure}\neach of these calls is right in a process of its own: something is kept from one call "
+            "to the next, and must not be"
+        ) from None
+
+
+def rounded(got: Any, want: Any) -> list[tuple[Any, str]]:
+    """A hint where float64 is right, but for what float32 would round."""
+    if difference(got, want, 2e-5) is not None:
+        return []
+    words = "right to 5 digits and not to 10, as where float32 is on the way: keep the dtype that is given"
+    return [(got, words)]
+
+
+def hints_of(given: dict[str, Any]) -> list[tuple[Any, str]]:
+    """given: a mistake's words, and what it gives; a tuple of several."""
+    several = {
+        words: wrong if isinstance(wrong, tuple) else (wrong,) for words, wrong in given.items()
+    }
+    return [(each, words) for words, wrong in several.items() for each in wrong]
 
 
 def whole(low, high):
@@ -103,10 +156,12 @@ def square_weights(c):
 
 
 def as_wide_as_the_model(c):
-    """All four matrices with heads of D / H numbers, rounded down before or after."""
+    """All four matrices with heads of D / H numbers, rounded down before or after, or for k and v alone."""
     numbers = 2 * c.hidden_size * (c.heads + c.kv_heads)
     exact = numbers * c.hidden_size / c.heads
-    return exact, int(exact), numbers * (c.hidden_size // c.heads)
+    rounded_first = numbers * (c.hidden_size // c.heads)
+    mixed = 2 * c.hidden_size * (c.hidden_size + c.kv_heads * (c.hidden_size // c.heads))
+    return exact, int(exact), rounded_first, mixed
 
 
 def parameters_of(c, kv=None, size=None, matrices=3, norms=2, tied=None):
@@ -165,6 +220,12 @@ def norm_of(gradients):
     return torch.stack([g.square().sum() for g in gradients]).sum().sqrt().item()
 
 
+def times(gradients, others):
+    """How many times as long as others, along them; never 0."""
+    along = sum((g * other).sum().item() for g, other in zip(gradients, others))
+    return along / norm_of(others) ** 2 or 1e-30
+
+
 def clipped(gradients, limit):
     return [g * min(1.0, limit / (norm_of(gradients) + 1e-6)) for g in gradients]
 
@@ -193,41 +254,60 @@ class TestRotate(Exercise):
             made.append((torch.randn(shape, dtype=dtype), *self.turns(angles)))
         return made
 
-    @check(points=6, title="each half-split pair is turned by its angle, in every shape")
+    @check(
+        points=6, title="each half-split pair is turned by its angle, in every shape; gradients too"
+    )
     def test_values(self, submission):
         calls = self.calls()
-        rows = submission.run(probes.turned, calls)
-        for (x, cos, sin), row in zip(calls, rows):
-            (a, b), c, s = x.chunk(2, -1), cos.chunk(2, -1)[1], sin.chunk(2, -1)[1]
-            p, q = x.unflatten(-1, (-1, 2)).unbind(-1)
-            expect.equal(
-                row["out"],
-                self.rotated(x, cos, sin),
-                what=f"x of shape {tuple(x.shape)}",
-                hints=[
-                    (
-                        self.rotated(x, cos, -sin),
-                        "it turns the other way: (a·cos - b·sin, b·cos + a·sin); `sin` has its first half negated already",
-                    ),
-                    (
-                        torch.stack([p * c - q * s, q * c + p * s], -1).flatten(-2),
-                        "that pairs numbers 2i and 2i+1: here the pairs are i and i + C/2, the two halves",
-                    ),
-                    (
-                        torch.cat([a * c + b * s, b * c + a * s], -1),
-                        "the sign of sin came twice: `turns.sin` has it already, so give it (b, a) and not (-b, a)",
-                    ),
-                    (x * cos + x * sin, "x·sin must take the *other* half of x: roll by C/2"),
-                    (x * cos, "the sin part is missing"),
-                ],
-            )
-        expect.left_alone(rows, calls, ["x", "turns.cos", "turns.sin"])
-        found = submission.run(probes.turned_gradients, calls)
+        each_anew(self.right, submission, calls)
+        with expect.because({"does not require grad": NO_GRADIENT.format("x")}):
+            found = submission.run(probes.turned_gradients, calls)
         for (x, cos, sin), (gradient,) in zip(calls, found):
             x = x.clone().requires_grad_()
             self.rotated(x, cos, sin).pow(3).sum().backward()
-            expect.that(gradient is not None, "no gradient comes to x: nothing may be detached")
-            expect.equal(gradient, x.grad, tol=1e-4, what="the gradient of x")
+            expect.that(gradient is not None, NO_GRADIENT.format("x"))
+            expect.equal(gradient, x.grad, tol=1e-4, what="the values are right; the gradient of x")
+
+    def right(self, submission, calls):
+        """The values, and that nothing else was changed."""
+        rows = submission.run(probes.turned, calls)
+        for (x, cos, sin), row in zip(calls, rows):
+            want = self.rotated(x, cos, sin)
+            expect.equal(
+                row["out"],
+                want,
+                what=f"x of shape {tuple(x.shape)}",
+                hints=[*self.likely(x, cos, sin), *rounded(row["out"], want)],
+            )
+        expect.left_alone(rows, calls, ["x", "turns.cos", "turns.sin"])
+
+    def likely(self, x, cos, sin):
+        """What likely mistakes give, and their words."""
+        (a, b), c, s = x.chunk(2, -1), cos.chunk(2, -1)[1], sin.chunk(2, -1)[1]
+        p, q = x.unflatten(-1, (-1, 2)).unbind(-1)
+        swapped = [torch.stack([sign * q, p], -1).flatten(-2) for sign in (1, -1)]
+        half, turned = x.shape[-1] // 2, lambda other: x * cos + other * sin
+        return hints_of(
+            {
+                "it turns the other way: (a·cos - b·sin, b·cos + a·sin); `sin` has its first half negated "
+                "already": self.rotated(x, cos, -sin),
+                "that pairs numbers 2i and 2i+1: here the pairs are i and i + C/2, the two halves": (
+                    torch.stack([p * c - q * s, q * c + p * s], -1).flatten(-2),
+                    *map(turned, swapped),
+                ),
+                "the first half must be a·cos - b·sin, and has a plus: either the minus came twice (`turns.sin` has it "
+                "already, so give it (b, a) and not (-b, a)), or the sin of the second half was taken, which "
+                "has none": torch.cat([a * c + b * s, b * c + a * s], -1),
+                "right only where sin φ is positive: the second half of `turns.sin` is sin φ as it is, "
+                "no `abs`": torch.cat([a * c - b * s.abs(), b * c + a * s.abs()], -1),
+                "`roll` without `dims` rolls all numbers as one row: dims=-1": turned(x.roll(half)),
+                "`flip` turns the order around: each half keeps its own": turned(x.flip(-1)),
+                "x·sin must take the *other* half of x: roll by C/2": turned(x),
+                "the sin part is missing": x * cos,
+                "the cos part is missing": x.roll(half, -1) * sin,
+                "that is x as it came: nothing was turned": x,
+            }
+        )
 
     @check(points=2, title="the product of a query and a key depends on their distance alone")
     def test_distance(self, submission):
@@ -237,20 +317,21 @@ class TestRotate(Exercise):
         for row in rows:
             is_alike = isinstance(row["out"], torch.Tensor) and row["out"].shape == q.shape
             expect.that(is_alike, "the result must have x's shape")
-        products = rows[0]["out"][0, :, 0] @ rows[1]["out"][0, :, 0].T  # (T, T)
-        for apart in (1, 2):
-            found = products.diagonal(offset=apart)
-            expect.equal(
-                found,
-                found[:1].expand_as(found),
-                tol=1e-9,
-                what=f"q·k for tokens {apart} apart, at {len(found)} places (all must be equal)",
+        with as_above(partial(self.right, submission, self.calls())):
+            products = rows[0]["out"][0, :, 0] @ rows[1]["out"][0, :, 0].T  # (T, T)
+            for apart in (1, 2):
+                found = products.diagonal(offset=apart)
+                expect.equal(
+                    found,
+                    found[:1].expand_as(found),
+                    tol=1e-9,
+                    what=f"q·k for tokens {apart} apart, at {len(found)} places (all must be equal)",
+                )
+            one, two = products[0, 1].item(), products[0, 2].item()
+            expect.that(
+                abs(one - two) > 1e-9,
+                "q·k is the same for tokens one apart and two apart: their positions do not show in it",
             )
-        one, two = products[0, 1].item(), products[0, 2].item()
-        expect.that(
-            abs(one - two) > 1e-9,
-            "q·k is the same for tokens one apart and two apart: their positions do not show in it",
-        )
 
 
 class TestAttention(Exercise):
@@ -270,11 +351,10 @@ class TestAttention(Exercise):
             k, v = k.repeat(1, times, 1, 1), v.repeat(1, times, 1, 1)
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
 
-    def masked(self, q, k, v, after):
-        """The future's scores, or `after` the softmax its weights, are 0."""
+    def written(self, q, k, v, weights):
+        """weights(scores): of all tokens, the future too."""
         k, v = (z.repeat_interleave(q.shape[1] // k.shape[1], 1) for z in (k, v))
-        scores = q @ k.mT / q.shape[-1] ** 0.5
-        return (scores.softmax(-1).tril() if after else scores.tril().softmax(-1)) @ v
+        return weights(q @ k.mT / q.shape[-1] ** 0.5) @ v
 
     def drawn(self, batch, heads, kv, length, size, dtype=F64, factor=1.0):
         """q, k, v; `factor` makes the scores large."""
@@ -299,85 +379,105 @@ class TestAttention(Exercise):
 
     @check(points=7, title="equals PyTorch's attention, for 1 to 4 query heads a key/value head")
     def test_values(self, submission):
-        calls = self.calls()
+        each_anew(self.right, submission, self.calls())
+
+    def right(self, submission, calls):
+        """The values, that nothing else was changed, and that it is not the ready-made one."""
         found = submission.run(probes.attended, calls)
         for (q, k, v), row in zip(calls, found["rows"]):
-            size, nan = q.shape[-1], torch.nan
-            itself = F.pad(self.oracle(q[:, :, 1:], k[:, :, :-1], v[:, :, :-1]), (0, 0, 1, 0), value=nan)  # fmt: skip
+            want = self.oracle(q, k, v)
             expect.equal(
                 row["out"],
-                self.oracle(q, k, v),
+                want,
                 what=f"{q.shape[1]} heads on {k.shape[1]} key/value heads, {q.shape[2]} tokens",
-                hints=[
-                    (
-                        itself,
-                        "nan in the first row: may token 0 see itself? Mask what lies above the diagonal only, triu(1)",
-                    ),
-                    (
-                        self.oracle(q, k, v, causal=False),
-                        "tokens look into the future: mask the scores above the diagonal",
-                    ),
-                    (
-                        self.masked(q, k, v, after=False),
-                        "a score of 0 still weighs exp(0): set the future to -inf before the softmax; token 0 sees itself alone",
-                    ),
-                    (
-                        self.masked(q, k, v, after=True),
-                        "the weights of a row no longer sum to 1: hide the future before the softmax, with -inf",
-                    ),
-                    (
-                        self.oracle(q.flip(2), k.flip(2), v.flip(2)).flip(2),
-                        "tokens see the future and not the past: mask what lies above the diagonal, triu(1)",
-                    ),
-                    (
-                        self.oracle(q, k, v, repeat="tile"),
-                        "query head h must read key/value head h // (H/K): neighbours share (repeat_interleave, not repeat)",
-                    ),
-                    (self.oracle(q, k, v, scale=1.0), "the scores are not divided by sqrt(C)"),
-                    (
-                        self.oracle(q, k, v, scale=1.0 / size),
-                        "the scores are divided by C: it must be sqrt(C)",
-                    ),
-                ],
+                hints=[*self.likely(q, k, v), *rounded(row["out"], want)],
             )
         expect.left_alone(found["rows"], calls, "qkv")
         self.written_out(found["used"])
 
+    def likely(self, q, k, v):
+        """What likely mistakes give, and their words."""
+        (heads, length, size), written = q.shape[1:], partial(self.written, q, k, v)
+        itself = self.oracle(q[:, :, 1:], k[:, :, :-1], v[:, :, :-1])
+        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        scaled = partial(self.oracle, q, k, v, True, "interleave")
+        masked = lambda scores: scores.masked_fill(future, -torch.inf)  # noqa: E731
+        return hints_of(
+            {
+                "nan in the first row: may token 0 see itself? Mask what lies above the diagonal only, "
+                "triu(1)": F.pad(itself, (0, 0, 1, 0), value=torch.nan),
+                "tokens look into the future: mask the scores above the diagonal (`masked_fill` returns a "
+                "new tensor)": self.oracle(q, k, v, causal=False),
+                "a score of 0 still weighs exp(0): set the future to -inf before the softmax; token 0 sees itself "
+                "alone": written(lambda scores: scores.tril().softmax(-1)),
+                "the weights of a row no longer sum to 1: hide the future before the softmax, with "
+                "-inf": written(lambda scores: scores.softmax(-1).tril()),
+                "tokens see the future and not the past: mask what lies above the diagonal, "
+                "triu(1)": self.oracle(q.flip(2), k.flip(2), v.flip(2)).flip(2),
+                "query head h must read key/value head h // (H/K): neighbours share (repeat_interleave, not "
+                "repeat)": self.oracle(q, k, v, repeat="tile"),
+                "the scores are not divided by sqrt(C)": scaled(1.0),
+                "the scores are divided by C: it must be sqrt(C)": scaled(1.0 / size),
+                "the scores are divided by sqrt(T), not sqrt(C)": scaled(length**-0.5),
+                "the scores are divided by sqrt(H·C), not sqrt(C)": scaled((heads * size) ** -0.5),
+                "the softmax runs over another dimension than the last: a query's weights sum to 1 over its "
+                "keys": tuple(written(lambda z, d=d: masked(z).softmax(d)) for d in range(3)),
+            }
+        )
+
     @check(points=3, title="its gradients too: queries, keys and values")
     def test_gradients(self, submission):
         calls = [self.drawn(1, 4, 2, 5, 6), self.drawn(2, 3, 3, 4, 2), self.drawn(1, 4, 1, 5, 6)]
-        words = "`q /= …` and its like write into the caller's tensor: make a new one, `q = q / …`"
-        with expect.because({"used in an in-place operation": words}):
+        causes = {
+            "used in an in-place": "`q /= …` and its like write into the caller's tensor: make a new one, `q = q / …`",
+            "does not require grad": NO_GRADIENT.format("q, k and v"),
+        }
+        with expect.because(causes):
             found = submission.run(probes.attended_gradients, calls)
-        for call, gradients in zip(calls, found["rows"]):
-            inputs = [z.clone().requires_grad_() for z in call]
-            self.oracle(*inputs).pow(3).sum().backward()
-            for name, z, got in zip("qkv", inputs, gradients):
-                expect.that(
-                    got is not None, f"no gradient comes to {name}: nothing may be detached"
-                )
-                expect.equal(got, z.grad, tol=1e-8, what=f"gradient of {name}")
-        self.written_out(found["used"])
+        with as_above(partial(self.right, submission, calls)):
+            for call, gradients in zip(calls, found["rows"]):
+                inputs = [z.clone().requires_grad_() for z in call]
+                self.oracle(*inputs).pow(3).sum().backward()
+                for name, z, got in zip("qkv", inputs, gradients):
+                    expect.that(got is not None, NO_GRADIENT.format(name))
+                    expect.equal(got, z.grad, tol=1e-8, what=f"gradient of {name}")
+            self.written_out(found["used"])
 
     @check(points=2, title="large scores do not overflow, and nothing of the future leaks in")
     def test_extremes(self, submission):
         calls = [self.drawn(1, 2, 1, 4, 8, factor=300), self.drawn(2, 4, 2, 6, 4, factor=100)]
-        found = submission.run(probes.attended, [*calls, self.drawn(1, 2, 1, 4, 8)])
-        *rows, small = found["rows"]
-        words = "inf or nan for large scores: use softmax, not exp and a division"
-        if isinstance(small["out"], torch.Tensor) and not small["out"].isfinite().all():
-            words = "inf or nan, for small scores too: see the first check"
-        for call, row in zip(calls, rows):
-            out = row["out"]
-            is_broken = isinstance(out, torch.Tensor) and not out.isfinite().all()
-            expect.that(not is_broken, words)
-            expect.equal(
+        found = submission.run(probes.attended, calls)
+        small = [(q / q.abs().max(), k / k.abs().max(), v) for q, k, v in calls]
+        with as_above(partial(self.right, submission, small)):
+            for call, row in zip(calls, found["rows"]):
+                expect.equal(
+                    row["out"],
+                    self.oracle(*call),
+                    tol=1e-6,
+                    what="small scores are right. Scores of 10,000 and more",
+                    hints=self.overflows(row["out"], *call),
+                )
+            self.written_out(found["used"])
+
+    def overflows(self, out, q, k, v):
+        """Hints that only large scores ask for."""
+        if not isinstance(out, torch.Tensor) or out.shape != q.shape:
+            return
+        late = self.written(
+            q, k, v, lambda scores: F.normalize(scores.softmax(-1).tril(), 1, -1, 0.0)
+        )
+        words = "the future took part in the softmax, or in its maximum: where one of its scores is the largest, "
+        for each in (late, late.nan_to_num(0.0)):
+            yield each, f"{words}nothing is left for the past. Set them to -inf first"
+        if not out.isfinite().all():
+            words = "inf or nan for large scores: exp(710) is inf, and a sum of exps may be 0. `softmax` takes a row's "
+            yield out, f"{words}largest score off first: use softmax, not exp and a division"
+        first = v[:, :, :1].repeat_interleave(q.shape[1] // v.shape[1], 1)
+        if difference(out[:, :, :1], first, 1e-6) is not None:
+            yield (
                 out,
-                self.oracle(*call),
-                tol=1e-6,
-                what="scores of 10,000 and more (the mask must be lower than any: -inf)",
+                "token 0 sees itself alone, and its row is not v's: the mask must be lower than any score, -inf",
             )
-        self.written_out(found["used"])
 
 
 def whole_number(got, what):
@@ -401,45 +501,42 @@ class TestParameterCount(Exercise):
         for c, got in zip(drawn, submission.run(probes.answers, [(c,) for c in drawn])):
             whole_number(got, "parameters")
             expect.equal(
-                got,
-                parameters_of(c),
-                what=f"parameters of {told(c)}",
-                hints=[
-                    (
-                        parameters_of(c, kv=c.heads),
-                        "keys and values have kv_heads heads, not heads",
-                    ),
-                    (
-                        parameters_of(c) + c.layers * (square_weights(c) - attention_weights(c)),
-                        "that takes H·C = D, which need not be: q and o are D x H·C",
-                    ),
-                    *[
-                        (
-                            parameters_of(c) + c.layers * (weights - attention_weights(c)),
-                            "a head has `head_size` numbers: H·C need not be D",
-                        )
-                        for weights in as_wide_as_the_model(c)
-                    ],
-                    (parameters_of(c, matrices=2), "SwiGLU has three matrices: gate, up and down"),
-                    (
-                        parameters_of(c, norms=0),
-                        "the norms are missing: D each, two a layer and one at the end",
-                    ),
-                    (parameters_of(c, norms=1), "each layer has two norms"),
-                    (parameters_of(c) - c.hidden_size, "the last norm is missing: D"),
-                    (
-                        parameters_of(c, tied=not c.tied),
-                        "a tied head is the embedding itself: count it once if tied, twice if not",
-                    ),
-                ],
+                got, parameters_of(c), what=f"parameters of {told(c)}", hints=self.likely(c)
             )
+
+    def likely(self, c):
+        """What likely mistakes give, and their words."""
+        right, D, C = parameters_of(c), c.hidden_size, c.head_size
+        heads = lambda weights: right + c.layers * (weights - attention_weights(c))  # noqa: E731
+        return hints_of(
+            {
+                "keys and values have kv_heads heads, not heads": parameters_of(c, kv=c.heads),
+                "that takes H·C = D, which need not be: q and o are D x H·C": heads(
+                    square_weights(c)
+                ),
+                "a head has `head_size` numbers: H·C need not be D": tuple(
+                    map(heads, as_wide_as_the_model(c))
+                ),
+                "one of q and o is missing, D x H·C each": right - c.layers * D * C * c.heads,
+                "one of k and v is missing, D x K·C each": right - c.layers * D * C * c.kv_heads,
+                "SwiGLU has three matrices: gate, up and down": parameters_of(c, matrices=2),
+                "the norms are missing: D each, two a layer and one at the end": parameters_of(
+                    c, norms=0
+                ),
+                "each layer has two norms": parameters_of(c, norms=1),
+                "the last norm is missing: D": right - D,
+                "a tied head is the embedding itself: count it once if tied, twice if "
+                "not": parameters_of(c, tied=not c.tied),
+            }
+        )
 
     @check(points=3, title="Llama 2 7B: 6,738,415,616, and Llama 3 405B: 405,853,388,800")
     def test_published(self, submission):
         models = {"llama2-7b": 6_738_415_616, "llama3-405b": 405_853_388_800}
         got = submission.run(probes.answers, [(PRESETS[name],) for name in models])
-        for (name, want), count in zip(models.items(), got):
-            expect.equal(count, want, what=f"parameters of {name}")
+        with as_above(partial(self.test_random, submission)):
+            for (name, want), count in zip(models.items(), got):
+                expect.equal(count, want, what=f"parameters of {name}")
 
 
 class TestFlops(Exercise):
@@ -454,56 +551,62 @@ class TestFlops(Exercise):
         calls = [(c, whole(2, 300)) for c in configs()]
         for (c, length), got in zip(calls, submission.run(probes.answers, calls)):
             whole_number(got, "FLOPs")
-            weights, attention = matmul_weights(c), attention_flops(c, length)
-            want = flops_of(c, length)
             expect.equal(
                 got,
-                want,
+                flops_of(c, length),
                 what=f"FLOPs a token at length {length} of {told(c)}",
-                hints=[
-                    (
-                        6 * parameters_of(c),
-                        "6·P is for large models: the embedding's lookup and the norms multiply nothing, and attention adds QKᵀ and AV",
-                    ),
-                    (
-                        6 * weights,
-                        "attention's own products are missing: QKᵀ and AV, 4·L·H·C·T forward",
-                    ),
-                    (
-                        6 * weights + 12 * c.layers * c.hidden_size * length,
-                        "attention's products are as wide as its heads, H·C, which need not be D",
-                    ),
-                    (want // 3, "that is the forward alone: backward costs twice as much again"),
-                    (
-                        want // 3 * 2,
-                        "backward is two matmuls for each of the forward's: 3 x in all",
-                    ),
-                    (want // 2, "a multiply-add is 2 FLOPs"),
-                    (
-                        6 * weights + 3 * attention * c.kv_heads // c.heads,
-                        "attention's products are of all H query heads, not of the K shared ones",
-                    ),
-                    (6 * weights + attention, "attention has a backward too: 3 x its forward"),
-                    (
-                        want + 6 * embedding(c),
-                        "the embedding is a lookup: it multiplies nothing; only the head does",
-                    ),
-                    (want - 6 * embedding(c), "the head multiplies, tied or not"),
-                    (
-                        3 * (2 * weights + attention // 2),
-                        "count attention in full, as MFU does, though half of it is masked",
-                    ),
-                ],
+                hints=self.likely(c, length),
             )
+
+    def likely(self, c, length):
+        """What likely mistakes give, and their words."""
+        weights, attention = matmul_weights(c), attention_flops(c, length)
+        want, norms = (
+            flops_of(c, length),
+            [(2 * c.layers + last) * c.hidden_size for last in (0, 1)],
+        )
+        with_attention = lambda part: 6 * weights + part  # noqa: E731
+        return hints_of(
+            {
+                "6·P is for large models: the embedding's lookup and the norms multiply nothing, and attention adds QKᵀ "
+                "and AV": 6 * parameters_of(c),
+                "attention's own products are missing: QKᵀ and AV, 4·L·H·C·T forward": 6 * weights,
+                "attention's products are as wide as its heads, H·C, which need not be "
+                "D": with_attention(12 * c.layers * c.hidden_size * length),
+                "that is the forward alone: backward costs twice as much again": want // 3,
+                "backward is two matmuls for each of the forward's: 3 x in all": want // 3 * 2,
+                "a multiply-add is 2 FLOPs": want // 2,
+                "attention's products are of all H query heads, not of the K shared "
+                "ones": with_attention(3 * attention * c.kv_heads // c.heads),
+                "attention has a backward too: 3 x its forward": with_attention(attention),
+                "a norm is no matmul: leave its weights out": tuple(want + 6 * n for n in norms),
+                "those are all parameters: leave out the norms and the embedding's lookup, which are no "
+                "matmuls": 6 * parameters_of(c) + 3 * attention,
+                "the embedding is a lookup: it multiplies nothing; only the head does": want
+                + 6 * embedding(c),
+                "the head multiplies, tied or not": want - 6 * embedding(c),
+                "attention's part is half of what it must be: QKᵀ and AV take 2·C·T a head each; count attention in "
+                "full, though half of it is masked": with_attention(3 * attention // 2),
+                "attention's part has the T twice, and one token meets T keys": (
+                    with_attention(3 * attention * length)
+                ),
+            }
+        )
 
     @check(points=3, title="twice the length: only attention's part doubles")
     def test_length(self, submission):
         for c in configs()[:2]:
             lengths = [64, 128, 1]
-            short, long, one = submission.run(probes.answers, [(c, n) for n in lengths])
-            part = 3 * attention_flops(c, 1)
-            expect.equal(long - short, 64 * part, what="64 tokens more than 64")
-            expect.equal(short - one, 63 * part, what="63 tokens more than one")
+            got = submission.run(probes.answers, [(c, n) for n in lengths])
+            with as_above(partial(self.test_random, submission)):
+                expect.that(all(isinstance(n, (int, float)) for n in got), f"got {got[0]!r}")
+                short, long, one = got
+                for more, less, name in [(long - short, 64, "64"), (short - one, 63, "one")]:
+                    expect.equal(
+                        more,
+                        less * 3 * attention_flops(c, 1),
+                        what=f"{less} tokens more than {name}, of {told(c)}",
+                    )
 
 
 class TestTrainStep(Exercise):
@@ -541,20 +644,8 @@ class TestTrainStep(Exercise):
         title="gradients of one large batch, though microbatches count unequal tokens, one at a time",
     )
     def test_gradients(self, submission):
-        cases = [microbatches(counted) for counted in [(12, 3, 7), (5,), (2, 0, 9, 12), (4, 1)]]
-        cases += [microbatches((9, 2), (2, 5)) + microbatches((7,), (1, 8))]
-        results = submission.run(probes.stepped, [(batches, 1.0, 1e9) for batches in cases])
-        for batches, result in zip(cases, results):
-            counts = counts_of(batches)
-            right = gradients_of(batches, [1 / sum(counts)] * len(counts))
-            expect.equal(
-                self.one_step(result),
-                right,
-                tol=1e-9,
-                what=f"the gradient that the optimizer saw, of microbatches with {counts} targets",
-                hints=self.likely(batches, right, counts),
-            )
-        for batches, result in zip(cases, results):
+        cases = self.cases()
+        for batches, result in zip(cases, self.right(submission, cases)):
             if min(counts_of(batches)) > 0:
                 self.one_at_a_time(batches, result["events"])
                 expect.that(
@@ -564,9 +655,30 @@ class TestTrainStep(Exercise):
                     "that has one",
                 )
 
-    def likely(self, batches, right, counts):
+    def cases(self):
+        cases = [microbatches(counted) for counted in [(12, 3, 7), (5,), (2, 0, 9, 12), (4, 1)]]
+        return [*cases, [*microbatches((9, 2), (2, 5)), *microbatches((7,), (1, 8))]]
+
+    def right(self, submission, cases):
+        """What came back; the gradients that the optimizer saw are right."""
+        results = submission.run(probes.stepped, [(batches, 1.0, 1e9) for batches in cases])
+        for batches, result in zip(cases, results):
+            counts = counts_of(batches)
+            right = gradients_of(batches, [1 / sum(counts)] * len(counts))
+            got = self.one_step(result)
+            expect.equal(
+                got,
+                right,
+                tol=1e-9,
+                what=f"the gradient that the optimizer saw, of microbatches with {counts} targets",
+                hints=self.likely(got, batches, right, counts, result["events"]),
+            )
+        return results
+
+    def likely(self, got, batches, right, counts, events):
         """What likely mistakes give, and their words; worked out only where the gradient is wrong."""
         parts, total = len(batches), sum(counts)
+        went_back = sum(kind == "backward" for kind, _ in events)
         even, places = [1 / total] * parts, sum(targets.numel() for _, targets, *_ in batches)
         sums = gradients_of(batches, [1 / max(n, 1) for n in counts])
         yield (
@@ -582,14 +694,13 @@ class TestTrainStep(Exercise):
             "documents and positions came in the other order: model(tokens, documents, positions)",
         )
         yield (sums, "that adds up the microbatches' means, and they are unequal")
-        yield (
-            gradients_of(batches[-1:], [1 / max(counts[-1], 1)]),
-            "that is the last microbatch's alone: do not zero the gradients in between",
+        last = "that is the last microbatch's alone: " + (
+            f"{plural(went_back, 'backward')} ran for {parts} microbatches, each needs one, in the loop"
+            if went_back < parts
+            else "all went backward, so the gradients were zeroed or replaced in between: let them add up"
         )
-        yield (
-            gradients_of(batches[-1:], [1 / total]),
-            "that is the last microbatch's alone: do not zero the gradients in between",
-        )
+        for divisor in (max(counts[-1], 1), total, 1):
+            yield gradients_of(batches[-1:], [1 / divisor]), last
         yield (
             gradients_of(batches, [1.0] * parts),
             "those are sums: divide by the number of tokens that count",
@@ -616,41 +727,53 @@ class TestTrainStep(Exercise):
             [torch.zeros_like(g) for g in right],
             "there was no gradient when the optimizer stepped: backward first, zero last",
         )
+        yield from rounded(got, right)
+        factor = times(got, right)
+        as_if = f"right but for one factor: as if divided by {total / factor:.4g}, and {total} targets count"
+        yield [g * factor for g in right], f"{as_if}, all but those that are -100"
 
     @check(points=3, title="clipped by the norm of all gradients as one long vector")
     def test_clip(self, submission):
         batches = microbatches((12, 12))
         steps = [(batches, 20.0, 0.01), (batches, 20.0), (batches, 20.0, 2.0)]
-        for (_, scale, *clip), result in zip(steps, submission.run(probes.stepped, steps)):
-            right, limit = gradients_of(batches, [1 / 24] * 2, scale), clip[0] if clip else 1.0
-            parts = [gradients_of([batch], [1 / 24], scale) for batch in batches]
-            first = clipped(parts[0], limit)
-            twice = clipped([a + b for a, b in zip(first, parts[1])], limit)
-            expect.equal(
-                self.one_step(result),
-                clipped(right, limit),
-                tol=1e-4,
-                what=f"the gradient clipped to {limit:g}",
-                hints=[
-                    (
-                        right,
-                        "nothing was clipped: scale all gradients by clip / norm when the norm is larger",
-                    ),
-                    (
-                        twice,
-                        "that clips after each microbatch: clip once, after the last backward",
-                    ),
-                    (
-                        [clipped([g], limit)[0] for g in right],
-                        "each tensor was clipped by its own norm: one factor for all keeps the step's direction",
-                    ),
-                    (
-                        [g.clamp(-limit, limit) for g in right],
-                        "the elements were clamped: scale by the norm instead",
-                    ),
-                    (clipped(right, 1.0), "that was clipped to 1, whatever `clip` says"),
+        results = submission.run(probes.stepped, steps)
+        with as_above(partial(self.right, submission, self.cases())):
+            for (_, scale, *clip), result in zip(steps, results):
+                right, limit = gradients_of(batches, [1 / 24] * 2, scale), clip[0] if clip else 1.0
+                got = self.one_step(result)
+                parts = [gradients_of([batch], [1 / 24], scale) for batch in batches]
+                expect.equal(
+                    got,
+                    clipped(right, limit),
+                    tol=1e-4,
+                    what=f"the gradient clipped to {limit:g}",
+                    hints=self.unlike_clipped(got, right, parts, limit),
+                )
+
+    def unlike_clipped(self, got, right, parts, limit):
+        """What likely mistakes give, and their words."""
+        first = clipped(parts[0], limit)
+        each_group = [clipped(pair, limit) for pair in (right[:2], right[2:])]
+        lengths = f"the norm of all gradients is {norm_of(got):.4g}, and it must be {limit:g}"
+        return hints_of(
+            {
+                "nothing was clipped: scale all gradients by clip / norm when the norm is larger": right,
+                "that clips after each microbatch: clip once, after the last backward": clipped(
+                    [a + b for a, b in zip(first, parts[1])], limit
+                ),
+                "each tensor was clipped by its own norm: one factor for all keeps the step's "
+                "direction": [clipped([g], limit)[0] for g in right],
+                "each of the optimizer's groups was clipped by its own norm: one norm, of all the model's "
+                "gradients": [*each_group[0], *each_group[1]],
+                "one of the optimizer's two groups was clipped, the other not: take all the model's "
+                "parameters": ([*each_group[0], *right[2:]], [*right[:2], *each_group[1]]),
+                "the elements were clamped: scale by the norm instead": [
+                    g.clamp(-limit, limit) for g in right
                 ],
-            )
+                "that was clipped to 1, whatever `clip` says": clipped(right, 1.0),
+                f"the direction is right: {lengths}": [g * times(got, right) for g in right],
+            }
+        )
 
     @check(
         points=1, title="no gradient is left for the next step, and the batches are as they were"
@@ -661,9 +784,16 @@ class TestTrainStep(Exercise):
         expect.that(
             result["left"], "gradients are left over: the next step would add to them (zero_grad)"
         )
-        expect.equal(
-            result["batches"], batches, what="the batches after the call, which are the caller's"
+        names = ("tokens", "targets", "documents", "positions")
+        after, before = (
+            {
+                f"`{name}` of microbatch {number}": value
+                for number, batch in enumerate(each)
+                for name, value in zip(names, batch)
+            }
+            for each in (result["batches"], batches)
         )
+        expect.equal(after, before, what="the batches after the call, which are the caller's")
 
 
 def half_cosine(shares, peak, floor, end):
@@ -714,55 +844,71 @@ class TestWarmupCosine(Exercise):
         for schedule, got in self.schedules(submission):
             _, warmup, peak, *_ = schedule
             want = [peak * (step + 1) / warmup for step in range(warmup)]
-            late = [peak * step / warmup for step in range(warmup)]
-            words = "the first step already moves: peak · (step + 1) / warmup, else it is lost"
-            self.compare(got[:warmup], want, schedule, 0, [(late, words)])
+            self.compare(got[:warmup], want, schedule, 0, self.other_rises(schedule))
+
+    def other_rises(self, schedule):
+        """What likely mistakes give, and their words."""
+        _, warmup, peak, floor = (*schedule, 0.0)[:4]
+
+        def rise(first, steps, low=0.0):
+            share = [(step + first) / max(1, steps) for step in range(warmup)]
+            return [low + (peak - low) * each for each in share]
+
+        moves = "the first step already moves: peak · (step + 1) / warmup, else it is lost"
+        low = "the rise does not begin at the floor, but from 0: peak · (step + 1) / warmup"
+        return hints_of(
+            {
+                moves: (rise(0, warmup), rise(0, warmup - 1)),
+                low: (rise(0, warmup, floor), rise(1, warmup, floor)),
+                "the peak comes one step late: step warmup - 1 has it": rise(1, warmup + 1),
+            }
+        )
 
     @check(points=4, title="the descent: half a cosine down to the floor, where it stays")
     def test_descent(self, submission):
         for schedule, got in self.schedules(submission):
             total, warmup, peak, floor = (*schedule, 0.0)[:4]
-            steps = range(warmup, len(got))
-            shares = [(step - warmup) / (total - warmup) for step in steps]
-            t = "t = (step - warmup) / (total - warmup)"
-            hints = [
-                (
-                    half_cosine(shares, peak, floor, end=None),
-                    "after `total` it stays at the floor: the cosine must not come up again",
-                ),
-                (
-                    half_cosine([step / total for step in steps], peak, floor, floor),
-                    f"the cosine starts at the peak, at step `warmup`: {t}",
-                ),
-                (
-                    half_cosine(
-                        [(step - warmup) / total if step < total else 1.0 for step in steps],
-                        peak,
-                        floor,
-                        floor,
-                    ),
-                    f"the cosine reaches the floor at `total`: {t}",
-                ),
-                (
-                    [max(floor, rate) for rate in half_cosine(shares, peak, 0.0, floor)],
-                    "the cosine ends at the floor by itself, floor + (peak - floor)·…: no max",
-                ),
-                (
-                    half_cosine(shares, peak, 0.0, floor),
-                    "half-way down the cosine is the mean of peak and floor: it goes down to the floor, not to 0",
-                ),
-                (half_cosine(shares, peak, 0.0, 0.0), "it goes down to the floor, not to 0"),
-                (
-                    half_cosine(shares, peak, floor, 0.0),
-                    "at `total` the rate is the floor, and stays there",
-                ),
-                (
-                    [max(floor, peak + (floor - peak) * share) for share in shares],
-                    "that is a straight line: half a cosine is asked for",
-                ),
-            ]
+            shares = [(step - warmup) / (total - warmup) for step in range(warmup, len(got))]
             want = half_cosine(shares, peak, floor, floor)
+            hints = self.other_descents(schedule, shares, want)
             self.compare(got[warmup:], want, schedule, warmup, hints)
+
+    def other_descents(self, schedule, shares, want):
+        """What likely mistakes give, and their words."""
+        total, warmup, peak, floor = (*schedule, 0.0)[:4]
+
+        def other(first, length):
+            steps = range(warmup, warmup + len(shares))
+            late = [(step - first) / max(1, length) if step < total else 1.0 for step in steps]
+            return half_cosine(late, peak, floor, floor)
+
+        t, length = "t = (step - warmup) / (total - warmup)", total - warmup
+        to_0, again = half_cosine(shares, peak, 0.0, floor), half_cosine(shares, peak, floor, None)
+        line = [max(floor, peak + (floor - peak) * share) for share in shares]
+        return hints_of(
+            {
+                "after `total` it stays at the floor: the cosine must not come up again": again,
+                f"the cosine starts at the peak, at step `warmup`: {t}": other(0, total),
+                f"the cosine reaches the floor at `total`: {t}": other(warmup, total),
+                f"the cosine reaches the floor one step early: {t}": other(warmup, length - 1),
+                f"the peak is at step `warmup`, and this is one step on: {t}": (
+                    other(warmup - 1, length),
+                    other(warmup - 1, length + 1),
+                ),
+                "step `warmup` is above the peak: it is the cosine's first, and the rise is for step < "
+                "warmup": [peak * (warmup + 1) / warmup, *want[1:]],
+                "the cosine ends at the floor by itself, floor + (peak - floor)·…: no max": [
+                    max(floor, rate) for rate in to_0
+                ],
+                "half-way down the cosine is the mean of peak and floor: it goes down to the floor, not to "
+                "0": to_0,
+                "it goes down to the floor, not to 0": half_cosine(shares, peak, 0.0, 0.0),
+                "at `total` the rate is the floor, and stays there": half_cosine(
+                    shares, peak, floor, 0.0
+                ),
+                "that is a straight line: half a cosine is asked for": line,
+            }
+        )
 
 
 class TestMFU(Exercise):
@@ -774,39 +920,36 @@ class TestMFU(Exercise):
 
     @check(points=6, title="the share of the peak that trains: model FLOPs only")
     def test_value(self, submission):
-        calls, shares = [], [0.4, 0.07, 0.55, 0.93, 0.21]
+        cases, shares = [], [0.4, 0.07, 0.55, 0.93, 0.21]
         drawn = configs()
         lengths = [whole(2, 300) for _ in drawn]
         lengths[1] = lengths[0]  # another model at this length, and the same one at another
         for c, length, share in zip([*drawn, drawn[0]], [*lengths, lengths[0] + 50], shares):
             peak = float(torch.randint(10**9, 10**11, (1,)))
-            calls.append((share * peak / flops_of(c, length), c, length, peak))
-        for (_, c, length, _), share, got in zip(
-            calls, shares, submission.run(probes.answers, calls)
-        ):
-            expect.close(
-                got,
-                share,
-                tol=1e-6,
-                what="MFU",
-                hints=[
-                    *[
-                        (
-                            share * 6 * weights / flops_of(c, length),
-                            "that is 6P, without attention's products: use `flops_per_token`",
-                        )
-                        for weights in (parameters_of(c), matmul_weights(c))
-                    ],
-                    (share / 3, "that counts the forward alone: backward trains too"),
-                    (share * 4 / 3, "that counts a recomputed forward: HFU does, MFU does not"),
-                    (100 * share, "that is in percent: a share from 0 to 1"),
-                    (1 / share, "that is upside down"),
-                    (
-                        share * length,
-                        "`flops_per_token` is for one token already: do not multiply by the length",
-                    ),
-                ],
+            cases.append((share, (share * peak / flops_of(c, length), c, length, peak)))
+        each_anew(self.right, submission, cases)
+
+    def right(self, submission, cases):
+        """cases: (the share, the arguments)."""
+        answers = submission.run(probes.answers, [call for _, call in cases])
+        for (share, (_, c, length, _)), got in zip(cases, answers):
+            six = [
+                share * 6 * n / flops_of(c, length) for n in (parameters_of(c), matmul_weights(c))
+            ]
+            hints = hints_of(
+                {
+                    "that is 6P, without attention's products: use `flops_per_token`": tuple(six),
+                    "that counts the forward alone: backward trains too": share / 3,
+                    "that counts a recomputed forward: HFU does, MFU does not": share * 4 / 3,
+                    "that is in percent: a share from 0 to 1": 100 * share,
+                    "that is upside down": 1 / share,
+                    "`flops_per_token` is for one token already: do not multiply by the length": share
+                    * length,
+                    "`flops_per_token` is for one token already: do not divide by the length": share
+                    / length,
+                }
             )
+            expect.close(got, share, tol=1e-6, what="MFU", hints=hints)
 
 
 class TestTraining(Experiment):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate as running
 
 import torch
@@ -40,6 +43,42 @@ REVEALS = {
     "hidden": Reveal("emulated", "hidden / (hidden + exposed), of your overlapped step"),
 }
 DDP_FILE = "minitrain/parallel/ddp.py"
+KEPT = (
+    "each of these calls is right where it is alone: something is kept from one call to the next (a list of "
+    "parameters, a plan, a buffer), and must be made anew in each"
+)
+
+
+@contextmanager
+def as_above(verdict: Callable[[], None]) -> Iterator[None]:
+    """What fails in here, and in an earlier verdict as well, is told in that one's last words."""
+    try:
+        yield
+    except CheckFailed as failure:
+        try:
+            verdict()
+        except CheckFailed as earlier:
+            told = [line for line in str(earlier).splitlines() if not line.startswith(" ")]
+            raise CheckFailed(f"as above: {told[-1].removeprefix('as above: ')}") from None
+        raise failure from None
+
+
+def passes(verdict: Callable[[], None]) -> bool:
+    try:
+        verdict()
+    except CheckFailed:
+        return False
+    return True
+
+
+def each_anew(right: Callable[[list], None], calls: list) -> None:
+    """right(calls), all in one launch; where each is right in one of its own, that is the cause."""
+    try:
+        right(calls)
+    except CheckFailed as failure:
+        if all(passes(partial(right, [{**made, "again": False}])) for made in calls):
+            raise CheckFailed(f"{str(failure).splitlines()[0]}\n{KEPT}") from None
+        raise failure from None
 
 
 def call(ranks, *rest, width=6, dtype=torch.float64, paths=None, old=False, again=False,
@@ -79,6 +118,17 @@ def mean_of(own):
     return {name: sum(g[name] for g in own) / len(own) for name in own[0]}
 
 
+def twins(results, mean, name):
+    """In words: where another parameter has the same numbers for its gradient, and must not."""
+    for rank, got in enumerate(results):
+        mine = got.get(name)
+        for other in mean if isinstance(mine, torch.Tensor) else ():
+            same = expect.difference(got.get(other), mine, 0.0) is None
+            if other != name and same and all(z.any() for z in (mine, mean[other], mean[name])):
+                return f"on rank {rank} that of {other} has the same numbers: two share one tensor, each needs its own"
+    return ""
+
+
 def mixed_up(got, mean, name):
     """Whether gradients of one shape have gone to one another: only their sum is right."""
     alike = [other for other in mean if mean[other].shape == mean[name].shape]
@@ -92,21 +142,23 @@ MIXED = (
     "gradients of different parameters were averaged with each other: all ranks must send in one "
     "order, whatever each of them used"
 )
+ROUNDED = (
+    "right to 5 digits and not to 10, as where float32 is on the way: send the gradient in its own "
+    "dtype"
+)
 
 
 def equal_gradients(results, own, where=""):
     """Every rank's gradients are the mean of all ranks' own."""
     mean, ranks = mean_of(own), len(own)
     weights = dict(probes.network(len(mean["layers.0.bias"])).named_parameters())
-    cached = (
-        "; are the parameters asked for in each call? Which of them train may change in between"
-    )
     for rank, got in enumerate(results):
         for name, want in mean.items():
+            unused = "A parameter that this rank did not use counts as zero in the average; the other ranks have a part of it, and the"
             expect.that(
                 got.get(name) is not None,
-                f"{where}rank {rank}, {name}: its gradient is None. A parameter that this rank did not use "
-                f"counts as zero in the average; the other ranks have a part of it, and the average must be left in `.grad`{cached if where else ''}",
+                f"{where}rank {rank}, {name}: its gradient is None. {'The' if own[rank][name].any() else unused} average "
+                "must be left in `.grad`",
             )
             if expect.difference(got[name], want) is None:
                 continue
@@ -130,6 +182,10 @@ def equal_gradients(results, own, where=""):
                     "those are the weights: a hook is handed the *parameter*, its gradient is parameter.grad",
                 ),
             ]
+            if expect.difference(got[name], want, 2e-5) is None:
+                hints.append((got[name], ROUNDED))
+            if words := twins(results, mean, name):
+                hints.append((got[name], words))
             if mixed_up(got, mean, name):
                 hints.append((got[name], MIXED))
             what = f"{where}rank {rank} of {ranks}, gradient of {name}"
@@ -143,7 +199,7 @@ def averaged(submission, calls):
     missing = "a frozen parameter has no gradient: leave out what does not require one"
     if any(path != probes.WHOLE_PATH for made in calls for path in made["paths"]):
         missing = "a rank without this gradient must contribute zeros"
-        words += f": {missing}"
+        words += f": {missing}, in the place that it has in this order"
     with expect.because({expect.HANGS: words, "NoneType": missing}):
         results = submission.launch(probes.averaged, calls, ranks=ranks, timeout=8)
     for result, notes in zip(results, submission.notes):
@@ -164,12 +220,17 @@ def right_averages(results, calls):
         own = own_gradients(made)
         found = [result[number] for result in results]
         where = "" if number == 0 else "called again, for another model: "
-        if made["other"]:
+        if made["again"] and made["other"]:
             where = "called again, for a model whose trainable parameters are now others: "
+        where = f"buckets of {made['rest'][0]} bytes, {where}" if made["rest"] else where
         equal_gradients([one["gradients"] for one in found], own, where)
         is_used_again = any(later["again"] for later in calls[number + 1 : number + 2])
         for rank, one in enumerate(found):
             nothing_else_changed(one, rank, made["old"], is_used_again)
+
+
+def right_calls(submission, calls):
+    right_averages(averaged(submission, calls), calls)
 
 
 def nothing_else_changed(one, rank, old, is_used_again):
@@ -226,16 +287,18 @@ class TestAllReduceGradients(Exercise):
             want = [nbytes for _, nbytes in trainable(*kind)]
             for rank, result in enumerate(results):
                 sizes = only_all_reduces(result[number]["sent"], rank)
-                if more and not Counter(want) - Counter(sizes):
+                extra, lacking = Counter(sizes) - Counter(want), Counter(want) - Counter(sizes)
+                if more and not lacking:
                     continue
+                beyond = "" if lacking else f", those of {sorted(extra.elements())} bytes too many"
                 expect.that(
                     len(sizes) == len(want),
-                    f"rank {rank} made {plural(len(sizes), 'all-reduce')} for {len(want)} trainable parameters: "
+                    f"rank {rank} made {plural(len(sizes), 'all-reduce')} for {len(want)} trainable parameters{beyond}: "
                     "one each, none for frozen ones, and model.parameters() names a tied one once",
                 )
                 expect.that(
-                    sorted(sizes) == sorted(want),
-                    f"rank {rank} made all-reduces of {sizes} bytes, the gradients have {want}: "
+                    not extra,
+                    f"rank {rank} made all-reduces of {sizes} bytes, the gradients have {want}\n"
                     "send each one as it is",
                 )
 
@@ -244,23 +307,24 @@ class TestAllReduceGradients(Exercise):
         for ranks in (2, 3):
             calls = [call(ranks), call(ranks, again=True, other=True)]
             calls += [call(ranks, width=4), call(ranks, dtype=torch.float32)]
-            right_averages(averaged(submission, calls), calls)
+            each_anew(partial(right_calls, submission), calls)
 
     @check(points=5, title="one all-reduce for each trainable parameter, tied ones once")
     def test_messages(self, submission):
         calls = [call(2), call(2, again=True, other=True)]
         calls.append(call(2, width=5, dtype=torch.float32, old=True))
-        results = averaged(submission, calls)
-        self.one_each(results, calls)
-        right_averages(results, calls)
+        each_anew(lambda some: self.one_each(averaged(submission, some), some), calls)
+        with as_above(partial(self.test_gradients, submission)):
+            right_calls(submission, calls)
 
     @check(points=3, title="a parameter that not every rank used is sent as zeros, in its place")
     def test_unused(self, submission):
         calls = [call(3, paths=paths) for paths in (SOME, NOBODY_USES_3, OTHER_ORDERS)]
         calls.append(call(3, paths=SOME, again=True, other=True))
-        results = averaged(submission, calls)
-        right_averages(results, calls)
-        self.one_each(results, calls, more=True)
+        with as_above(partial(self.test_gradients, submission)):
+            right_calls(submission, calls)
+        with as_above(partial(self.test_messages, submission)):
+            self.one_each(averaged(submission, calls), calls, more=True)
 
 
 def filled(sizes, limit, spare=0):
@@ -279,6 +343,47 @@ def bytes_of(buckets):
     return [sum(nbytes for _, nbytes in bucket) for bucket in buckets]
 
 
+def first_fit(sizes, limit):
+    """Each item goes into the first bucket that has room for it."""
+    buckets = []
+    for item in sizes:
+        room = [bucket for bucket in buckets if bytes_of([bucket])[0] + item[1] <= limit]
+        room[0].append(item) if room else buckets.append([item])
+    return buckets
+
+
+def around_the_large(sizes, limit):
+    """A large item has one to itself, and the one before it stays open."""
+    buckets, still_open = [], None
+    for item in sizes:
+        if item[1] > limit or still_open is None or bytes_of([still_open])[0] + item[1] > limit:
+            buckets.append([])
+            still_open = buckets[-1] if item[1] <= limit else still_open
+        (still_open if item[1] <= limit else buckets[-1]).append(item)
+    return buckets
+
+
+def overfull(sizes, limit):
+    """Closed when they are full or over."""
+    buckets = []
+    for item in sizes:
+        if not buckets or bytes_of(buckets)[-1] >= limit:
+            buckets.append([])
+        buckets[-1].append(item)
+    return buckets
+
+
+def counted(sizes, limit, itemsize, each):
+    """Where a number counts as so many bytes."""
+    told = filled([(name, nbytes // itemsize * each) for name, nbytes in sizes], limit)
+    actual = dict(sizes)
+    return [[(name, actual[name]) for name, _ in bucket] for bucket in told]
+
+
+FILLED = "fill a bucket until the next gradient does not fit; one that is larger has one to itself"
+OVER = "start a new bucket before one overflows"
+
+
 class TestBucketed(Exercise):
     """Buckets"""
 
@@ -292,9 +397,7 @@ class TestBucketed(Exercise):
         and just does not."""
         plain = [nbytes for _, nbytes in trainable(6)][::-1]
         exact = list(running(plain))[int(torch.randint(2, 6, ()))]
-        between = int(
-            torch.randint(56, 90, ())
-        )  # small ones fit, large ones have one to themselves
+        between = int(torch.randint(56, 90, ()))  # small ones fit, large ones stand alone
         limits = [1, between, exact, exact - 1, int(torch.randint(300, 900, ())), 10**6]
         calls = [call(ranks, limit, paths=paths) for limit in limits]
         calls += [
@@ -319,7 +422,7 @@ class TestBucketed(Exercise):
                 got = only_all_reduces(result[number]["sent"], rank)
                 if got in taken:
                     continue
-                TestBucketed.of_the_right_size(got, want, limit, sizes)
+                TestBucketed.of_the_right_size(got, want, limit, sizes, made["dtype"].itemsize)
                 expect.that(
                     got == want,
                     f"with buckets of {limit} bytes the all-reduces were of {got} bytes; from the last parameter "
@@ -328,53 +431,62 @@ class TestBucketed(Exercise):
                 )
 
     @staticmethod
-    def of_the_right_size(got, want, limit, sizes):
-        single = [nbytes for _, nbytes in sizes]
-        largest = max(limit, *single)
+    def of_the_right_size(got, want, limit, sizes, itemsize):
+        """As many as asked for, and as large; or the mistake that gives just these."""
+        whole, ways = sum(want), (sizes[::-1], sizes)
         expect.that(
-            max(got, default=0) <= largest,
-            f"a bucket of {max(got, default=0)} bytes was sent, the limit is {limit}: start a new one before it overflows",
+            sum(got) == whole,
+            f"{sum(got)} bytes were sent in all, the trainable gradients have {whole}: each once and in its own dtype, "
+            "a tied one once too, and no frozen one",
         )
-        words = (
-            "Fill a bucket until the next gradient does not fit; a gradient larger than a bucket gets "
-            "one to itself"
-        )
-        if any(nbytes > limit and nbytes not in single for nbytes in got):
-            words = (
-                f"A shared bucket is larger than {limit} bytes. Are all counted in bytes of their own "
-                "dtype (`p.nbytes`; float64 has 8 an element)?"
-            )
-        early = [bytes_of(filled(way, limit, spare=1)) for way in (sizes[::-1], sizes)]
-        if got != want and got in early:
-            words = "A gradient that fills a bucket to the last byte still fits"
+        if got in [bytes_of(filled(way, limit))[::turn] for way in ways for turn in (1, -1)]:
+            return
+        numbers = partial(counted, itemsize=itemsize)
+        mistakes = {
+            "those are buckets of so many numbers: count bytes, `p.nbytes`": partial(
+                numbers, each=1
+            ),
+            "those are buckets in which a number has 4 bytes: here it has those of its own dtype, "
+            "`p.nbytes`": partial(numbers, each=4),
+            "a gradient that fills a bucket to the last byte still fits": partial(filled, spare=1),
+            "a bucket is never gone back to, also after a gradient that is larger": around_the_large,
+            "a bucket is never gone back to: where the next does not fit, it is closed": first_fit,
+            OVER: overfull,
+        }
+        words = [
+            w for w, plan in mistakes.items() if got in [bytes_of(plan(y, limit)) for y in ways]
+        ]
+        over = max(got) > max(limit, *dict(sizes).values())
         expect.that(
-            len(got) == len(want) and (got == want or got != early[0]),
-            f"buckets of {limit} bytes for gradients of {sum(single)} bytes: {len(got)} all-reduces of "
-            f"{got} bytes, expected {len(want)} of {want}. {words}",
+            len(got) == len(want) and not over and not words,
+            f"buckets of {limit} bytes for gradients of {whole} bytes: {len(got)} all-reduces of {got} bytes, expected "
+            f"{len(want)} of {want}\n{'; or: '.join(words) or (OVER if over else FILLED)}",
         )
 
     @check(points=5, title="every gradient equals one process, for buckets of any size")
     def test_gradients(self, submission):
         for ranks in (2, 3):
-            calls = self.calls(ranks)
-            right_averages(averaged(submission, calls), calls)
+            each_anew(partial(right_calls, submission), self.calls(ranks))
 
     @check(points=5, title="as few all-reduces as the bucket size allows")
     def test_count(self, submission):
-        calls = self.calls(2)
-        self.well_filled(averaged(submission, calls), calls, in_order=False)
+        each_anew(partial(self.well_sent, submission, in_order=False), self.calls(2))
 
     @check(points=3, title="the first bucket holds the last parameters: backward makes those first")
     def test_order(self, submission):
-        calls = self.calls(2)
-        self.well_filled(averaged(submission, calls), calls, full=False)
+        with as_above(partial(self.test_count, submission)):
+            each_anew(partial(self.well_sent, submission, full=False), self.calls(2))
 
     @check(points=3, title="a parameter that not every rank used counts as zero")
     def test_unused(self, submission):
         calls = [*self.calls(2, SOME[1:]), call(2, 400, paths=NOBODY_USES_3[:2], old=True)]
-        results = averaged(submission, calls)
-        right_averages(results, calls)
-        self.well_filled(results, calls, in_order=False, full=False)
+        with as_above(partial(self.test_gradients, submission)):
+            right_calls(submission, calls)
+        with as_above(partial(self.test_count, submission)):
+            self.well_sent(submission, calls, in_order=False, full=False)
+
+    def well_sent(self, submission, calls, **which):
+        self.well_filled(averaged(submission, calls), calls, **which)
 
 
 # ---- DDP ----
@@ -425,7 +537,7 @@ def on_their_way(found, buckets, path, rank):
         )
         expect.that(
             issued >= full,
-            f"rank {rank}: {full} of {total} buckets were full {when}, and {issued} sent: "
+            f"rank {rank}: {full} of {total} buckets were full {when}, and {issued} sent\n"
             + (
                 "nothing is overlapped. Send a bucket in the hook that fills it, not in finish()"
                 if issued == 0
@@ -436,7 +548,7 @@ def on_their_way(found, buckets, path, rank):
         expect.that(
             issued <= full,
             f"rank {rank}: {full} of {total} buckets were full and next in line {when}, and {plural(issued, 'all-reduce')} "
-            "sent: one for one bucket, when it is full and all before it are sent",
+            "sent\none for one bucket, when it is full and all before it are sent",
         )
 
 
@@ -452,15 +564,17 @@ def sent_once(found, buckets, rank):
     )
 
 
-def overlapped(results, plan, number=0):
+def all_overlapped(results, plans):
+    for number, plan in enumerate(plans):
+        overlapped(results, plan, number)
+
+
+def overlapped(results, plan, number):
     """The mechanism, in every step of the plan."""
     buckets = filled(trainable(plan["width"])[::-1], plan["bucket_bytes"])
     for rank, result in enumerate(results):
-        for index, (made, found) in enumerate(zip(plan["steps"], result[number])):
-            try:
-                on_their_way(found, buckets, made["paths"][rank][-1], rank)
-            except CheckFailed as failure:
-                raise CheckFailed(f"{failure}{after_the_first(index, made)}") from None
+        for made, found in zip(plan["steps"], result[number]):
+            on_their_way(found, buckets, made["paths"][rank][-1], rank)
             sent_once(found, buckets, rank)
 
 
@@ -521,25 +635,37 @@ def right_steps(results, plans):
         for index, made in enumerate(plan["steps"]):
             own = own_of_step(plan["width"], made)
             gradients = [result[number][index]["gradients"] for result in results]
-            try:
-                equal_gradients(gradients, own)
-            except CheckFailed as failure:
-                raise CheckFailed(f"{failure}{after_the_first(index, made)}") from None
+            equal_gradients(gradients, own, "" if index == 0 else f"step {index + 1}: ")
 
 
-def after_the_first(index, made):
-    """What is different in a step that fails when the first one was right."""
-    if index == 0:
-        return ""
-    if not made["set_to_none"]:
-        return (
-            "\nThis step followed zero_grad(set_to_none=False), and those before it were right: "
-            "`.grad` may still be a view of the buffer when backward begins"
-        )
-    return (
-        "\nThe first step is right, this one is not: finish() must end by emptying the works and "
-        "refilling each `missing`"
-    )
+def judged(right, plans):
+    """right(plans): of models that are alive together, each step by step; where one model alone is right, or
+    one step, that is the cause."""
+    try:
+        right(plans)
+    except CheckFailed as failure:
+        steps = [{**plan, "steps": [made]} for plan in plans for made in plan["steps"]]
+        set_to_none = [
+            {**plan, "steps": [{**made, "set_to_none": True} for made in plan["steps"]]}
+            for plan in plans
+        ]
+        words = ""
+        if len(plans) > 1 and all(passes(partial(right, [plan])) for plan in plans):
+            words = "each of these models is right where it is alone: keep what is a model's in `self`, nothing in the class"
+        elif all(passes(partial(right, [plan])) for plan in steps):
+            words = (
+                "each of these steps is right as a model's first: finish() must end by emptying the works and refilling "
+                "each `missing`, with a new set; and what is missing when it comes goes through take(), which writes zeros over "
+                "what the buffer held"
+            )
+            kept = any(not made["set_to_none"] for plan in plans for made in plan["steps"])
+            if kept and passes(partial(right, set_to_none)):
+                words = (
+                    "every step is right that follows zero_grad(set_to_none=True), and this one followed False: `.grad` "
+                    "may still be a view of the buffer when backward begins"
+                )
+        first = str(failure).splitlines()[0]
+        raise (CheckFailed(f"{first}\n{words}") if words else failure) from None
 
 
 class TestDDP(Exercise):
@@ -556,7 +682,7 @@ class TestDDP(Exercise):
                 plan_of(width, limit, *(step(ranks, width, set_to_none=way) for way in (True, True, False)))
                 for width, limit in ((6, 400), (4, 1))
             ]  # fmt: skip
-            right_steps(wrapped(submission, plans, ranks), plans)
+            judged(lambda some, n=ranks: right_steps(wrapped(submission, some, n), some), plans)
 
     @check(points=7, title="every full bucket is sent, once, while backward still computes")
     def test_overlap(self, submission):
@@ -565,18 +691,24 @@ class TestDDP(Exercise):
             plan_of(width, nbytes, step(2, width), step(2, width))
             for width, nbytes in ((6, limit), (6, 10**6), (4, 1))
         ]
-        results = wrapped(submission, plans, 2)
-        for number, plan in enumerate(plans):
-            overlapped(results, plan, number)
+        judged(lambda some: all_overlapped(wrapped(submission, some, 2), some), plans)
 
     @check(points=6, title="ranks that use other layers, in another order, send in one line")
     def test_unused(self, submission):
         for ranks, limit in ((3, 1), (2, 400)):
             orders = (one_path(paths[:ranks]) for paths in (SOME, NOBODY_USES_3, OTHER_ORDERS))
             plan = plan_of(6, limit, step(ranks, 6), *(step(ranks, 6, paths) for paths in orders))
-            results = wrapped(submission, [plan], ranks)
-            right_steps(results, [plan])
-            overlapped(results, plan)
+            self.right(submission, [plan], ranks)
+
+    def right(self, submission, plans, ranks):
+        def both(some):
+            results = wrapped(submission, some, ranks)
+            right_steps(results, some)
+            all_overlapped(results, some)
+
+        above = [partial(way, submission) for way in (self.test_gradients, self.test_overlap)]
+        with as_above(above[0]), as_above(above[1]):
+            judged(both, plans)
 
     @check(points=3, title="inside no_sync gradients add up, and nothing is sent")
     def test_no_sync(self, submission):
@@ -597,9 +729,9 @@ class TestDDP(Exercise):
                     f"rank {rank} made {plural(sent, 'all-reduce')} inside `with ddp.no_sync():`, where gradients only "
                     "add up: the hook does nothing while self.synchronize is False",
                 )
-        self.nothing_dropped(results, plan)
-        right_steps(results, [plan])
-        overlapped(results, plan)
+        with as_above(partial(self.test_gradients, submission)):
+            self.nothing_dropped(results, plan)
+        self.right(submission, [plan], 2)
 
     @staticmethod
     def nothing_dropped(results, plan):
@@ -669,7 +801,12 @@ class TestAccumulate(Exercise):
     def equal_mean(found, microbatches):
         many, whole = len(microbatches), [probes.WHOLE_PATH]
         own = [gradients_of(6, torch.float64, [m], whole) for m in microbatches]
-        alone = "that is the last microbatch's alone: gradients must add up, do not zero them in between"
+        backwards = sum(way == "backward" for way, *_ in found["log"])
+        alone = "that is the last microbatch's alone: " + (
+            f"backward ran {backwards} x for {many} microbatches, each needs one"
+            if backwards < many
+            else "gradients must add up, do not zero them in between"
+        )
         for name, want in mean_of(own).items():
             hints = [
                 (
@@ -694,8 +831,8 @@ class TestAccumulate(Exercise):
 
     @check(points=8, title="one after another; only the last of the microbatches synchronizes")
     def test_sync(self, submission):
-        calls = self.calls(1, 4, 2)
-        calls[1][0] = calls[1][-1]  # one batch twice: its place decides, not what it is
+        calls = self.calls(1, 2, 4)
+        calls[2][0] = calls[2][-1]  # one batch twice: its place decides, not what it is
         for microbatches, found in zip(calls, self.accumulated(submission, calls)):
             log, many = found["log"], len(microbatches)
             expect.that(
@@ -732,17 +869,19 @@ class TestAccumulate(Exercise):
     @staticmethod
     def only_the_last(log, many):
         want = [False] * (many - 1) + [True]
-        for way, words in (
-            (
-                "forward",
-                "all but the last run inside ddp.no_sync(), and forward must be inside too",
-            ),
-            ("backward", "all but the last run inside ddp.no_sync(), backward too: its hooks send"),
-        ):
+        inside = {
+            "forward": "all but the last run inside ddp.no_sync(), and forward must be inside too",
+            "backward": "all but the last run inside ddp.no_sync(), backward too: its hooks send",
+        }
+        for way, words in inside.items():
             sends = [is_sent for each, _, is_sent, *_ in log if each == way]
+            if not sends[-1]:
+                words = "the last one runs outside of ddp.no_sync(), so that its hooks send"
+            elif sends == [True, False, False, True]:
+                words = "0 and 3 are the same tensor, and its place says which is the last"
             expect.that(
                 sends == want,
-                f"{many} microbatches synchronized {sends} in {way}, expected {want}: {words}",
+                f"microbatches: {many}; outside of no_sync in {way}: {sends}, expected {want}: {words}",
             )
 
     @check(points=1, title="it returns the mean loss, without a graph")

@@ -1,5 +1,5 @@
 # exercise: grouped_query_attention
-# says: must match
+# says: something is kept from one call to the next
 
 import torch
 

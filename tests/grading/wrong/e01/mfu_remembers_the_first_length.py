@@ -1,5 +1,5 @@
 # exercise: mfu
-# says: MFU: got
+# says: something is kept from one call to the next
 
 FLOPS = []
 

@@ -1,5 +1,5 @@
 # exercise: rotate
-# says: x of shape
+# says: something is kept from one call to the next
 
 import torch
 

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients
-# says: Which of them train may change in between | whose trainable parameters are now others
+# says: something is kept from one call to the next
 
 import torch
 

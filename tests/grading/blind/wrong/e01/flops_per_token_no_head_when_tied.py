@@ -1,5 +1,5 @@
 # exercise: flops_per_token
-# says: expected
+# says: the head multiplies, tied or not
 # leaves the head out where it is tied to the embedding, but the text says "2 FLOPs for each
 # *matmul* parameter (the head yes, embedding lookup and norms no)": a tied head multiplies all
 # the same.

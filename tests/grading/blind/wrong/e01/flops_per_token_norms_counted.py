@@ -1,5 +1,5 @@
 # exercise: flops_per_token
-# says: expected
+# says: a norm is no matmul
 # counts the weights of the norms as matmul parameters, a fraction of a percent too much, but
 # the text says "the head yes, embedding lookup and norms no".
 

@@ -1,5 +1,5 @@
 # exercise: flops_per_token
-# says: expected
+# says: the head multiplies, tied or not
 # Subtracts the embedding from the parameter count also where the head is tied to it, so a tied
 # head costs nothing; "2 FLOPs for each matmul parameter (the head yes, ...)".
 

@@ -1,5 +1,5 @@
 # exercise: grouped_query_attention
-# says: inf or nan for large scores
+# says: use softmax, not exp and a division
 # writes the softmax as exp / sum without subtracting the maximum, so scores above about 88
 # (also those of the masked future) overflow and give NaN, but the text asks for the "Softmax of
 # q·k / √C", which is finite for any finite scores.

@@ -1,5 +1,5 @@
 # exercise: grouped_query_attention
-# says: inf or nan for large scores
+# says: the future took part in the softmax
 # The softmax runs over all tokens and the future is cut out afterwards and renormalized, so a
 # large score in the future drives the allowed weights to 0 and the row to 0/0 = NaN; "Token i
 # sees tokens j <= i".

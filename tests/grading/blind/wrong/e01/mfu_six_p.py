@@ -1,5 +1,5 @@
 # exercise: mfu
-# says: expected
+# says: that is 6P
 # Uses the rule of thumb 6·P (with embedding and norms, without attention) instead of the
 # model's FLOPs; the text builds on `flops_per_token`, which depends on `length`.
 

@@ -1,5 +1,5 @@
 # exercise: mfu
-# says: expected
+# says: that is 6P
 # takes 6·P FLOPs a token (all parameters, with the embedding, and no attention) and never uses
 # `length`, but the text wants "the model's FLOPs per second" by `flops_per_token`.
 

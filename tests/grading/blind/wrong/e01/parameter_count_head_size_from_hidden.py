@@ -1,5 +1,5 @@
 # exercise: parameter_count
-# says: expected
+# says: a head has `head_size` numbers
 # takes H·C for D (q and o as D x D, head size as D // H), right only where heads times
 # head_size is hidden_size, but the text says "q and o with H·C, k and v with K·C".
 

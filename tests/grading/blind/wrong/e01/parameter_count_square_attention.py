@@ -1,5 +1,5 @@
 # exercise: parameter_count
-# says: expected
+# says: that takes H·C = D
 # Takes q and o as D x D; "q and o with H·C (which need not be D)".
 
 def parameter_count(config) -> int:

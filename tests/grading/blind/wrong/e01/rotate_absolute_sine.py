@@ -1,5 +1,5 @@
 # exercise: rotate
-# says: expected
+# says: right only where sin φ is positive
 # takes the absolute value of `turns.sin` to get rid of the sign, which is right only while
 # sin(angle) >= 0, but the text says "multiply by it as it is".
 

@@ -1,5 +1,5 @@
 # exercise: rotate
-# says: `turns.sin` has it already
+# says: the minus came twice
 # rotate_half of other code bases, cat([-b, a]) * sin, although the sign is already in
 # turns.sin: the minus stands twice
 

@@ -1,5 +1,5 @@
 # exercise: rotate
-# says: expected
+# says: `roll` without `dims`
 # `roll` without `dims` flattens x first, so the first half of a head meets the head (or token)
 # before it; "Element i of the last dimension is paired with element i + C/2".
 

@@ -1,5 +1,5 @@
 # exercise: train_step
-# says: expected
+# says: clip once, after the last backward
 # Clips what has added up after every microbatch, not once at the end; "Then once: clip by the
 # global norm, step, zero".
 

@@ -1,5 +1,5 @@
 # exercise: train_step
-# says: expected
+# says: one of the optimizer's two groups was clipped
 # Clips only the optimizer's first parameter group (norms without weight decay are often in a
 # second one); "clip by the global norm" is over all of the model's gradients.
 

@@ -1,5 +1,5 @@
 # exercise: train_step
-# says: the gradient that the optimizer saw
+# says: right but for one factor
 # Targets are counted with `> 0`, so targets that are token 0 are in the summed loss but not in
 # the divisor; "Divide each *summed* loss by the counted targets of *all* microbatches", and
 # only -100 does not count.

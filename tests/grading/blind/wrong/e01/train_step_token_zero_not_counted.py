@@ -1,5 +1,5 @@
 # exercise: train_step
-# says: the gradient that the optimizer saw
+# says: right but for one factor
 # Counts targets with `> 0`, so targets that are token 0 are in the loss but not in the count;
 # "or -100 where nothing counts": only -100 is left out.
 

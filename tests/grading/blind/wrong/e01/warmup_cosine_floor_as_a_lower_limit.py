@@ -1,5 +1,5 @@
 # exercise: warmup_cosine
-# says: expected
+# says: the cosine ends at the floor by itself
 # lets the cosine fall to zero and cuts it off at the floor with max(), right for floor = 0
 # only, but the docstring says "floor + (peak - floor)·(1 + cos πt)/2".
 

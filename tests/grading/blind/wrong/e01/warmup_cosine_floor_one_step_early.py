@@ -1,5 +1,5 @@
 # exercise: warmup_cosine
-# says: expected
+# says: the cosine reaches the floor one step early
 # lets t reach 1 at step total - 1 (divides by total - 1 - warmup), so the floor comes one step
 # early and every step of the cosine is a little low, but the text says "half a cosine down to
 # the floor at `total`".

@@ -1,5 +1,5 @@
 # exercise: warmup_cosine
-# says: expected
+# says: step `warmup` is above the peak
 # `step <= warmup` still rises at step `warmup`, above the peak; "step warmup - 1 the peak; from
 # `warmup` on" the cosine.
 

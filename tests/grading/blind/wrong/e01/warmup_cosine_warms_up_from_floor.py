@@ -1,5 +1,5 @@
 # exercise: warmup_cosine
-# says: expected
+# says: the rise does not begin at the floor
 # The warmup rises from the floor instead of from 0, right only for floor = 0; "Step 0 has peak
 # / warmup".
 

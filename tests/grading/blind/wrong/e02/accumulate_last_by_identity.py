@@ -1,5 +1,5 @@
 # exercise: accumulate
-# says: all but the last run inside ddp.no_sync()
+# says: 0 and 3 are the same tensor
 # takes for the last one every microbatch that *is* the last tensor, so a list that holds one
 # tensor twice synchronizes twice ("synchronized once", "all but the last microbatch")
 

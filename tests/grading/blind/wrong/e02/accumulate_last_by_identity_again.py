@@ -1,5 +1,5 @@
 # exercise: accumulate
-# says: all but the last run inside ddp.no_sync()
+# says: 0 and 3 are the same tensor
 # the last microbatch is recognised by identity, so where the same tensor is in the list more
 # than once (`[tokens] * 4`) earlier ones run outside `no_sync` too and are sent: "All but the
 # last microbatch run inside `ddp.no_sync()`", "synchronized once"

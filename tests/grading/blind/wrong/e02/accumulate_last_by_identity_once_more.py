@@ -1,5 +1,5 @@
 # exercise: accumulate
-# says: all but the last run inside ddp.no_sync()
+# says: 0 and 3 are the same tensor
 # Recognizes the last microbatch by identity, so if the same tensor stands in the list twice it
 # synchronizes early; "All but the last microbatch run inside `ddp.no_sync()`", "synchronized
 # once".

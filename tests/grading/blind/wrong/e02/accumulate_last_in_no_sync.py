@@ -1,5 +1,5 @@
 # exercise: accumulate
-# says: all but the last run inside ddp.no_sync()
+# says: the last one runs outside of ddp.no_sync()
 # the last microbatch runs inside no_sync too, so everything is sent in finish and nothing
 # overlaps ("All but the last microbatch run inside ddp.no_sync()")
 

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: changed the gradients of this one
+# says: something is kept from one call to the next
 # the flat buffers are kept for the next call and `.grad` is a view of them, so averaging a
 # second model of the same sizes overwrites the gradients of the first: "The same average" as
 # exercise 1, which is for "Any model, any number of calls"

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: A shared bucket is larger than
+# says: those are buckets in which a number has 4 bytes
 # counts four bytes a number whatever the dtype, so float64 buckets hold twice `bucket_bytes`
 # and bfloat16 ones half ("a bucket of at most bucket_bytes")
 

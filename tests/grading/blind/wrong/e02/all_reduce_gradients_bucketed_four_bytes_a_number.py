@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: A shared bucket is larger than
+# says: those are buckets in which a number has 4 bytes
 # a number is taken to have 4 bytes whatever the dtype, so in float64 a bucket holds up to twice
 # `bucket_bytes` (in bfloat16 half of what fits): "a bucket of at most `bucket_bytes`", "Fill a
 # bucket until the next one does not fit"

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: A shared bucket is larger than
+# says: those are buckets in which a number has 4 bytes
 # Counts 4 bytes an element whatever the dtype: float64 buckets become twice as large as
 # allowed.
 

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: a gradient larger than a bucket gets one to itself
+# says: a bucket is never gone back to, also after a gradient that is larger
 # a parameter larger than a bucket gets one to itself, but the bucket before it stays open and
 # takes the smaller ones that follow: "Fill a bucket until the next one does not fit, and never
 # go back to it"

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: start a new one before it overflows
+# says: something is kept from one call to the next
 # keeps the first call's buckets on the model, so a later call with another `bucket_bytes` (or
 # after freezing) uses the old ones ("a bucket of at most bucket_bytes")
 

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: a gradient larger than a bucket gets one to itself
+# says: a tied one once too
 # walks module by module, so a tied parameter is in the buckets twice ("A tied parameter, one
 # tensor under two names, is sent once")
 

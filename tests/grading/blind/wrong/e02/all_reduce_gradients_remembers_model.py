@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients
-# says: or the average was not copied back into `.grad`
+# says: something is kept from one call to the next
 # Keeps the list of parameters of the first call, so a second model in the same process (or one
 # whose layers are frozen later) is never averaged; "Any model, any number of calls".
 

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients
-# says: expected
+# says: two share one tensor
 # unused parameters of one shape share one tensor of zeros, so the second sends the first one's
 # average and both gradients are one tensor ("this rank's part of the sum is zero")
 

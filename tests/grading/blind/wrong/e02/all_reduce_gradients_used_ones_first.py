@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients
-# says: a rank without this gradient must contribute zeros
+# says: in the place that it has in this order
 # sends the gradients it has first and the missing ones last, so ranks that miss different ones
 # pair up different parameters ("in the same order on every rank")
 

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients
-# says: a rank without this gradient must contribute zeros
+# says: in the place that it has in this order
 # Sends the parameters that have a gradient first and the unused ones last, so ranks that used
 # different ones send in different orders; "in one order on all ranks".
 

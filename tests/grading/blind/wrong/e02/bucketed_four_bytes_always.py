@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: A shared bucket is larger than
+# says: those are buckets in which a number has 4 bytes
 # Takes every element for 4 bytes, so float64 buckets are twice as large as allowed (and
 # bfloat16 ones half as full); "a bucket of at most `bucket_bytes`", whatever the one dtype is.
 

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: a gradient larger than a bucket gets one to itself
+# says: a bucket is never gone back to
 # Puts a parameter into the first bucket that still has room, also an earlier one; "Fill a
 # bucket until the next one does not fit, and never go back to it".
 

@@ -1,5 +1,5 @@
 # exercise: all_reduce_gradients_bucketed
-# says: start a new one before it overflows
+# says: start a new bucket before one overflows
 # Adds first and closes the bucket when it is full or over, so buckets exceed the limit and a
 # large parameter shares one; "a bucket of at most `bucket_bytes`; a larger parameter gets a
 # bucket to itself".
