@@ -6,7 +6,11 @@ import pytest
 
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.verdicts import below, each
+from minitrain.lab.grading.verdicts import below, each, told_above
+
+
+class Submission:
+    """It is only asked for."""
 
 
 def doubled(case, call):
@@ -39,7 +43,7 @@ def test_a_call_that_is_wrong_alone_is_told_what_is_wrong():
 
 
 def test_what_is_wrong_above_is_told_in_one_line():
-    with pytest.raises(CheckFailed) as raised, below(fails, None):
+    with pytest.raises(CheckFailed) as raised, below(fails, Submission()):
         expect.equal(1, 3, what="the gradient")
     assert str(raised.value) == "as above: that is the first"
 
@@ -49,19 +53,41 @@ def test_two_checks_below_say_it_once():
         with below(fails, submission):
             expect.equal(1, 3, what="the gradient")
 
-    with pytest.raises(CheckFailed) as raised, below(second, None):
+    with pytest.raises(CheckFailed) as raised, below(second, Submission()):
         expect.equal(1, 3, what="the bytes")
     assert str(raised.value) == "as above: that is the first"
 
 
+def test_the_check_above_is_asked_once():
+    asked, one = [], Submission()
+
+    def counts(submission):
+        asked.append(submission)
+        fails(submission)
+
+    for what in ("the gradient", "the bytes"):
+        with pytest.raises(CheckFailed, match="as above: that is the first"), below(counts, one):
+            expect.equal(1, 3, what=what)
+    assert asked == [one]
+
+
+def test_what_both_ask_is_told_above():
+    with pytest.raises(CheckFailed) as raised, told_above():
+        expect.that(False, "it used all_gather")
+    assert str(raised.value) == "as above: it used all_gather"
+
+
 @pytest.mark.parametrize("above", [fails, passes])
 def test_a_cause_of_its_own_stays(above):
-    with pytest.raises(CheckFailed, match="it is divided"), below(above, None):
+    with pytest.raises(CheckFailed, match="it is divided"), below(above, Submission()):
         expect.equal(1, 2, what="the gradient", hints=[(1, "it is divided")])
 
 
 def test_where_the_check_above_passes_the_words_stay():
-    with pytest.raises(CheckFailed, match="the gradient: got 1, expected 3"), below(passes, None):
+    with (
+        pytest.raises(CheckFailed, match="the gradient: got 1, expected 3"),
+        below(passes, Submission()),
+    ):
         expect.equal(1, 3, what="the gradient")
 
 
@@ -69,10 +95,13 @@ def test_a_check_above_that_has_no_result_says_nothing():
     def dies(submission):
         raise SubmissionFailed("died", "it died")
 
-    with pytest.raises(CheckFailed, match="the gradient: got 1, expected 3"), below(dies, None):
+    with (
+        pytest.raises(CheckFailed, match="the gradient: got 1, expected 3"),
+        below(dies, Submission()),
+    ):
         expect.equal(1, 3, what="the gradient")
 
 
 def test_no_result_is_no_matter_of_the_check_above():
-    with pytest.raises(SubmissionFailed, match="deadlock"), below(fails, None):
+    with pytest.raises(SubmissionFailed, match="deadlock"), below(fails, Submission()):
         raise SubmissionFailed("deadlock", "deadlock: all wait")

@@ -1,7 +1,8 @@
 """Verdicts that look further before they name a cause: at one call alone, at the check above.
 
     each(cases, run, right)              right(case, call) of calls in a row, made by run(cases)
-    with below(self.test_value, submission): …    what fails here is told as it is told above
+    with below(self.test_value, submission): …   what fails may fail in the check above
+    with told_above(): …                 it does: both ask the same
 
 A check is given calls in a row, and some fail for what an earlier one left behind; a check of
 gradients fails where the values are wrong. Words about the call, or about gradients, would mislead.
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading.attempt import Attempt
@@ -23,6 +25,8 @@ KEPT = "nothing may be kept from one call to the next, nor read before it is wri
 
 Case = TypeVar("Case")
 Call = TypeVar("Call")
+
+_found: WeakKeyDictionary[Attempt, dict[str, str]] = WeakKeyDictionary()
 
 
 def each(
@@ -36,6 +40,8 @@ def each(
         try:
             right(case, call)
         except CheckFailed as failure:
+            if len(cases) == 1:
+                raise
             try:
                 right(case, run([case])[0])
             except CheckFailed:
@@ -58,15 +64,35 @@ def below(above: Callable[[Attempt], object], submission: Attempt) -> Iterator[N
         raise
 
 
+@contextmanager
+def told_above() -> Iterator[None]:
+    """Of what a check above has judged in the same way: it is told in one line."""
+    try:
+        yield
+    except SubmissionFailed:
+        raise
+    except CheckFailed as failure:
+        raise CheckFailed(ABOVE + (cause_of(failure) or str(failure).splitlines()[0])) from None
+
+
 def as_above(above: Callable[[Attempt], object], submission: Attempt) -> None:
-    """Fails where `above` finds something wrong, in one line."""
+    """Fails where `above` finds something wrong, in one line; it is asked once a submission."""
+    found = _found.setdefault(submission, {})
+    if above.__qualname__ not in found:
+        found[above.__qualname__] = _told_by(above, submission)
+    if told := found[above.__qualname__]:
+        raise CheckFailed(ABOVE + told.removeprefix(ABOVE)) from None
+
+
+def _told_by(above: Callable[[Attempt], object], submission: Attempt) -> str:
+    """The line; none where it passes, or has no result, which says nothing of what a run gives."""
     try:
         above(submission)
-    except SubmissionFailed:  # it says nothing of what a run gives
-        return
+    except SubmissionFailed:
+        return ""
     except CheckFailed as first:
-        told = cause_of(first) or str(first).splitlines()[0]
-        raise CheckFailed(ABOVE + told.removeprefix(ABOVE)) from None
+        return cause_of(first) or str(first).splitlines()[0]
+    return ""
 
 
 def cause_of(failure: CheckFailed) -> str | None:
