@@ -663,7 +663,7 @@ class TestRingForward(Exercise):
             f"{what} computed {computed:.3g} half-blocks, {want} hold anything that may be "
             f"read: {words}",
         )
-        with expect.though("none of them is computed"):
+        with expect.though("no empty half-block is computed"):
             self.is_ring(what, places, rank, got)
 
     @check(points=4, title="N-1 messages of K heads, each on its way while the rank computes")
