@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch.nn import functional as F
 
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.lab.grading.verdicts import below, each
 from minitrain.words import plural
 
 from .probes import e02d_expert_parallel as probes
@@ -80,30 +85,44 @@ def oracle(x, weight, bias, k):
     return p, experts, chosen / chosen.sum(1, keepdim=True) if k > 1 else chosen
 
 
-def routes(submission, cases):
-    """(words, case, p, experts, weights) of each call in a row: three tensors of the right types."""
-    calls = submission.run(probes.in_turn, cases)
-    for case, call in zip(cases, calls):
-        x, _, _, k = case
+def routes(submission, cases, right):
+    """right(words, case, p, experts, weights) of each call in a row, once types and shapes are."""
+
+    run = partial(submission.run, probes.in_turn)
+
+    def judge(case, call):
+        x, weight, _, k = case
         words = f"x {tuple(x.shape)} in {str(x.dtype).removeprefix('torch.')}, k = {k}"
+        out, chosen = call["out"], (len(x), k)
+        is_three = isinstance(out, (list, tuple)) and [type(t) for t in out] == [torch.Tensor] * 3
         expect.that(
-            isinstance(call["out"], (list, tuple)) and len(call["out"]) == 3,
-            f"{words}: got {expect.show(call['out'])}: return p, experts, weights",
+            is_three, f"{words}: got {expect.show(out)}: return three tensors, p, experts, weights"
         )
-        p, experts, weights = call["out"]
+        for name, got, shape in zip(
+            ("p", "experts", "weights"), out, ((len(x), len(weight)), chosen, chosen)
+        ):
+            expect.that(
+                got.shape == shape,
+                f"{words}: {name} has the shape {tuple(got.shape)}, {shape} is asked for",
+            )
+        experts = out[1]
         expect.that(
-            isinstance(experts, torch.Tensor) and experts.dtype == torch.int64,
+            experts.dtype == torch.int64 and ((experts >= 0) & (experts < len(weight))).all(),
             f"{words}: experts are numbers, int64, as `topk(k).indices` has them",
         )
-        yield words, case, p, experts, weights
-    expect.left_alone(calls, cases, ("x", "weight", "bias", "k"))
+        right(words, case, *out)
+
+    expect.left_alone(each(cases, run, judge), cases, ("x", "weight", "bias", "k"))
 
 
 def same_choice(got, want, what, hints=()):
     expect.equal(got.sort(1).values, want.sort(1).values, what=what, hints=hints)
 
 
-ONE = "p / p is 1 and teaches the router nothing: with one expert the weight is p"
+ONE = (
+    "p / p is 1 and teaches the router nothing, as does a softmax over one number: with one expert the "
+    "weight is p"
+)
 
 
 def alone(k, weights):
@@ -127,88 +146,99 @@ class TestRoute(Exercise):
     def test_choice(self, submission):
         cases = [case_of(7, 4, 2), case_of(5, 6, 3), case_of(7, 4, 2), far_case(4, 5, 2)]
         cases += [case_of(6, 5, 5), case_of(4, 3, 1), case_of(0, 4, 2), case_of(1, 1, 1)]
-        for words, (x, weight, bias, k), p, mine, weights in routes(submission, cases):
-            want, experts, shares = oracle(x, weight, bias, k)
-            logits = F.linear(x, weight)
-            expect.that(
-                p.dtype == want.dtype,
-                f"x in float64 gave p in {p.dtype}: float32 *at least*, "
-                "`torch.promote_types(x.dtype, torch.float32)`",
-            )
-            hints = [
-                (logits, "those are the logits: softmax over the experts"),
-                (logits.softmax(0), "that sums to 1 over tokens: softmax over the experts, dim=-1"),
-                (logits.sigmoid(), "that is a sigmoid; this router takes a softmax"),
-                (logits.exp() / logits.exp().sum(1, keepdim=True), "the exponentials of large logits are infinite: "
-                 "`softmax` takes off the largest one first"),
-            ]  # fmt: skip
-            expect.equal(p, want, what=f"p, {words}", hints=hints)
-            same_choice(mine, experts, f"the {k} experts of each token, {words}")
-            chosen = want.gather(1, mine)
-            hints = [
-                (chosen, "those do not sum to 1: divide by the sum of the k chosen p"),
-                (chosen.softmax(1), "that is a softmax of p: p is one already, divide by the sum"),
-            ]
-            hints = [(by_expert(wrong, mine), told) for wrong, told in hints]
-            hints = [*alone(k, chosen), *hints]
-            what = f"weights, each beside its expert, {words}"
-            expect.equal(
-                by_expert(weights, mine), by_expert(shares, experts), what=what, hints=hints
-            )
+        routes(submission, cases, self.is_chosen)
+
+    def is_chosen(self, words, case, p, mine, weights):
+        x, weight, _, k = case
+        want, experts, shares = oracle(*case)
+        logits = F.linear(x, weight)
+        expect.that(
+            p.dtype == want.dtype,
+            f"x in float64 gave p in {p.dtype}: float32 *at least*, "
+            "`torch.promote_types(x.dtype, torch.float32)`",
+        )
+        hints = [
+            (logits, "those are the logits: softmax over the experts"),
+            (logits.softmax(0), "that sums to 1 over tokens: softmax over the experts, dim=-1"),
+            (logits.sigmoid(), "that is a sigmoid; this router takes a softmax"),
+            (logits.exp() / logits.exp().sum(1, keepdim=True), "the exponentials of large logits are infinite: "
+             "`softmax` takes off the largest one first"),
+        ]  # fmt: skip
+        expect.equal(p, want, what=f"p, {words}", hints=hints)
+        least = want.topk(k, largest=False).indices.sort(1).values
+        hints = [(least, "those are the k *least* probable")]
+        same_choice(mine, experts, f"the {k} experts of each token, {words}", hints)
+        chosen = want.gather(1, mine)
+        hints = [
+            (chosen, "those do not sum to 1: divide by the sum of the k chosen p"),
+            (chosen.softmax(1), "that is a softmax of p: p is one already, divide by the sum"),
+        ]
+        hints = [(by_expert(wrong, mine), told) for wrong, told in hints]
+        hints = [*alone(k, chosen), *hints]
+        ours, right = by_expert(weights, mine), by_expert(shares, experts)
+        if expect.difference(ours.sort(1).values, right.sort(1).values) is None:
+            hints = [(ours, "the right weights, beside other experts: order both in one way")]
+        expect.equal(ours, right, what=f"weights, each beside its expert, {words}", hints=hints)
 
     @check(points=2, title="logits and softmax in float32, whatever the activations are in")
     def test_float32(self, submission):
         cases = [case_of(64, 8, 2, torch.bfloat16), case_of(9, 4, 2, torch.float32)]
         cases += [case_of(64, 8, 2, torch.bfloat16), case_of(16, 4, 1, torch.float16)]
-        for words, (x, weight, bias, k), p, mine, weights in routes(submission, cases):
-            want, experts, shares = oracle(x, weight, bias, k)
-            low = F.linear(x, weight)
-            told = (
-                f"that was computed in {x.dtype}, in which experts tie that do not: convert x and weight "
-                "before they are multiplied"
-            )
-            expect.that(
-                p.dtype == want.dtype,
-                f"{words}: p is in {p.dtype}, {want.dtype} is asked for: convert x and weight before they "
-                "are multiplied",
-            )
-            expect.that(
-                weights.dtype == p.dtype,
-                f"{words}: p is in {p.dtype}, the weights in {weights.dtype}: leave them in the type of p",
-            )
-            hints = [(low.softmax(-1).float(), told), (low.float().softmax(-1), told)]
-            expect.equal(p, want, what=f"p, {words}", hints=hints)
-            same_choice(mine, experts, f"experts, {words}")
-            what, ours = f"weights, {words}", by_expert(weights, mine)
-            expect.equal(ours, by_expert(shares, experts), what=what, hints=alone(k, shares))
+        with below(self.test_choice, submission):
+            routes(submission, cases, self.is_wide)
+
+    def is_wide(self, words, case, p, mine, weights):
+        x, weight, bias, k = case
+        want, experts, shares = oracle(*case)
+        low = F.linear(x, weight)
+        told = (
+            f"that was computed in {x.dtype}, in which experts tie that do not: convert x and weight "
+            "before they are multiplied"
+        )
+        expect.that(
+            p.dtype == want.dtype,
+            f"{words}: p is in {p.dtype}, {want.dtype} is asked for: convert x and weight to it before they "
+            "are multiplied",
+        )
+        expect.that(
+            weights.dtype == p.dtype,
+            f"{words}: p is in {p.dtype}, the weights in {weights.dtype}: leave them in the type of p",
+        )
+        hints = [(low.softmax(-1).float(), told), (low.float().softmax(-1), told)]
+        expect.equal(p, want, what=f"p, {words}", hints=hints)
+        hints = [((low.softmax(-1) + bias).topk(k).indices.sort(1).values, told)]
+        same_choice(mine, experts, f"experts, {words}", hints)
+        what, ours = f"weights, {words}", by_expert(weights, mine)
+        expect.equal(ours, by_expert(shares, experts), what=what, hints=alone(k, shares))
 
     @check(points=3, title="the bias chooses, and does not weigh; what was given stays")
     def test_bias(self, submission):
-        cases = [
-            case_of(40, 5, 2, bias=0.5),
-            case_of(40, 5, 1, bias=0.5),
-            case_of(9, 7, 3, bias=0.2),
-        ]
-        for words, (x, weight, bias, k), p, mine, weights in routes(submission, cases):
-            want, experts, shares = oracle(x, weight, bias, k)
-            none = oracle(x, weight, 0 * bias, k)[1].sort(1).values
-            logits = (F.linear(x, weight) + bias).topk(k).indices.sort(1).values
-            hints = [
-                (none, "the bias was not used: choose by p + bias"),
-                (logits, "the bias was added to the logits: add it to p, after the softmax"),
-            ]
-            same_choice(mine, experts, f"experts with a bias, {words}", hints)
-            told = "the bias weighs: it only chooses. The weights come from p.gather(1, experts)"
-            moved = (want + bias).gather(1, mine)
-            ours = moved / moved.sum(1, keepdim=True) if k > 1 else moved
-            expect.equal(
-                by_expert(weights, mine),
-                by_expert(shares, experts),
-                what=f"weights with a bias, {words}",
-                hints=[*alone(k, shares), (by_expert(ours, mine), told)],
-            )
-            told = "the bias was added to the p that is returned: it only chooses"
-            expect.equal(p, want, what=f"p with a bias, {words}", hints=[(want + bias, told)])
+        sizes = ((40, 5, 2, 0.5), (40, 5, 1, 0.5), (9, 7, 3, 0.2))
+        cases = [case_of(*size, bias=bias) for *size, bias in sizes]
+        with below(self.test_choice, submission):
+            routes(submission, cases, self.is_biased)
+
+    def is_biased(self, words, case, p, mine, weights):
+        x, weight, bias, k = case
+        want, experts, shares = oracle(*case)
+
+        def best(scores):
+            return scores.topk(k).indices.sort(1).values
+
+        hints = [
+            (best(want), "the bias was not used: choose by p + bias"),
+            (best(F.linear(x, weight) + bias), "the bias was added to the logits: add it to p, after the softmax"),
+            (best(want - bias), "the bias was subtracted: choose by p + bias"),
+        ]  # fmt: skip
+        same_choice(mine, experts, f"experts with a bias, {words}", hints)
+        told = "the bias weighs: it only chooses. The weights come from p.gather(1, experts)"
+        moved = (want + bias).gather(1, mine)
+        mistakes = (moved, moved / moved.sum(1, keepdim=True), moved.softmax(1))
+        hints = [*alone(k, shares), *((by_expert(wrong, mine), told) for wrong in mistakes)]
+        what, ours = f"weights with a bias, {words}", by_expert(weights, mine)
+        expect.equal(ours, by_expert(shares, experts), what=what, hints=hints)
+        told = "the bias was added to the p that is returned: it only chooses"
+        expect.equal(p, want, what=f"p with a bias, {words}", hints=[(want + bias, told)])
 
     @check(points=2, title="gradients flow to x and the router, by the weights and by p")
     def test_gradient(self, submission):
@@ -217,22 +247,34 @@ class TestRoute(Exercise):
             (*case, torch.randn(6, case[3], **DOUBLE), torch.randn(6, 4, **DOUBLE))
             for case in cases
         ]
-        for (x, weight, _, k, *slopes), found in zip(cases, submission.run(probes.routed, cases)):
-            leaves = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
-            p = F.softmax(F.linear(*leaves), dim=-1)
-            chosen = p.gather(1, found["experts"])
-            weights = chosen / chosen.sum(1, keepdim=True) if k > 1 else chosen
-            for by, out, slope, got in zip(
-                ("the weights", "p"), (weights, p), slopes, found["grads"]
-            ):
+        with below(self.test_bias, submission):
+            each(cases, partial(submission.run, probes.routed), self.has_gradients)
+
+    def has_gradients(self, case, found):
+        x, weight, _, k, *slopes = case
+        leaves = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+        p = F.softmax(F.linear(*leaves), dim=-1)
+        chosen = p.gather(1, found["experts"])
+        total = chosen.sum(1, keepdim=True)
+        weights = chosen / total if k > 1 else chosen
+        for by, out, slope, got in zip(("the weights", "p"), (weights, p), slopes, found["grads"]):
+            for name, mine in zip(("x", "the router"), got):
                 expect.that(
-                    got[0] is not None and got[1] is not None,
-                    f"k = {k}: no gradient comes by {by}: the router learns by it. `detach` nothing on its way",
+                    mine is not None,
+                    f"k = {k}: no gradient of {name} comes by {by}: the router learns by it. `detach` nothing on "
+                    "its way",
                 )
-                expect.that(k > 1 or got[1].abs().max() > 1e-9, f"k = 1: {ONE}")
-                wants = probes.gradients(out, slope, leaves)
-                for name, mine, want in zip(("x", "the router"), got, wants):
-                    expect.equal(mine, want, what=f"k = {k}, gradient of {name} that comes by {by}")
+            expect.that(k > 1 or got[1].abs().max() > 1e-9, f"k = 1: {ONE}")
+            wants = probes.gradients(out, slope, leaves)
+            others = wants
+            if out is weights and k > 1:
+                others = probes.gradients(chosen / total.detach(), slope, leaves)
+            told = (
+                "that is with a sum that has no gradient: the sum of the k chosen p is no constant"
+            )
+            for name, mine, want, other in zip(("x", "the router"), got, wants, others):
+                what = f"k = {k}, gradient of {name} that comes by {by}"
+                expect.equal(mine, want, what=what, hints=[(other, told)])
 
 
 # ---- balance ----
@@ -265,19 +307,6 @@ def whole_loss(made):
     return loss.detach(), [leaf.grad for leaf in leaves]
 
 
-def mean_of_means(made):
-    """f over all ranks, but each rank's own mean of p."""
-    count = made[0][0].shape[1]
-    f = torch.bincount(torch.cat([e for _, e in made]).flatten(), minlength=count).double()
-    means = torch.stack([p.mean(0) for p, _ in made])
-    return count * (f / f.sum() * means.mean(0)).sum()
-
-
-def own_losses(made):
-    """What each rank would compute with its own counts alone."""
-    return [whole_loss([one])[0] for one in made]
-
-
 COUNTED = 1e-6  # a share of whole numbers is a float32 in torch
 # for each number of ranks calls in a row: (tokens of each rank, E, K)
 WORLDS = {
@@ -285,12 +314,26 @@ WORLDS = {
     2: [([5, 5], 5, 3), ([4, 7], 6, 2), ([5, 5], 5, 3)],
     3: [([4, 7, 1], 6, 2), ([2, 0, 3], 4, 1)],
 }
-NO_COUNT = {
-    (
-        "mismatch",
-        "must match the size",
-    ): "an expert that none of a rank's tokens chose has a count too, 0: `minlength=E`"
-}
+SIZES = re.compile(
+    r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)|"
+    r"all_reduce\(sum\) of int64 \[(\d+)\].* all_reduce\(sum\) of int64 \[(\d+)\]"
+)
+
+
+@contextmanager
+def counting(numbers):
+    """A run without a result is told what the counts of so many experts need, where they lack it."""
+    try:
+        yield
+    except SubmissionFailed as failure:
+        found = SIZES.search(str(failure))
+        sizes = [int(size) for size in found.groups() if size] if found else []
+        words = ""
+        if sizes and min(sizes) < max(sizes) <= max(numbers):
+            words = "an expert that none of a rank's tokens chose has a count too, 0: `minlength=E`"
+        elif failure.kind in expect.HANGS:
+            words = "every rank makes one all-reduce in each call, one without tokens too: its E counts are 0"
+        raise SubmissionFailed(failure.kind, f"{failure}\n{words}".rstrip()) from None
 
 
 def counts_travel(sent, count, rank, calls=1):
@@ -321,44 +364,95 @@ class TestBalance(Exercise):
     def test_sum(self, submission):
         for ranks, worlds in WORLDS.items():
             made = [choices_of(*world) for world in worlds]
-            calls = by_rank(made)
-            with expect.because(NO_COUNT):
-                results = submission.launch(probes.in_turn_on_ranks, calls, ranks=ranks)
-            for number, (sizes, count, k) in enumerate(worlds):
-                shares = [found[number]["out"] for found in results]
-                for share in shares:
-                    expect.that(
-                        isinstance(share, torch.Tensor) and share.numel() == 1,
-                        f"got {expect.show(share)}: each rank returns its share, a tensor of one number",
-                    )
-                total = sum(share.double().reshape(()) for share in shares)
-                want, _ = whole_loss(made[number])
-                hints = loss_hints(made[number], want, k)
-                words = f"sum over ranks with {sizes} tokens, {count} experts, K = {k}"
-                expect.equal(total, want, tol=COUNTED, what=words, hints=hints)
-            for rank, found in enumerate(results):
-                expect.left_alone(found, calls[rank], ("p", "experts"))
+
+            def run(made, ranks=ranks):
+                calls = by_rank(made)
+                with counting([world[0][0].shape[1] for world in made]):
+                    results = submission.launch(probes.in_turn_on_ranks, calls, ranks=ranks)
+                for rank, found in enumerate(results):
+                    expect.left_alone(found, calls[rank], ("p", "experts"))
+                return list(zip(*results))
+
+            each(made, run, self.adds_up)
+
+    def adds_up(self, made, calls):
+        shares = [call["out"] for call in calls]
+        sizes = [len(p) for p, _ in made]
+        for rank, share in enumerate(shares):
+            expect.that(
+                isinstance(share, torch.Tensor) and share.numel() == 1,
+                f"got {expect.show(share)}: each rank returns its share, a tensor of one number",
+            )
+            expect.that(
+                sizes[rank] or not share.isnan().any(),
+                "a rank without tokens gave NaN: its share is 0. A mean over no token is 0 / 0: divide p's sum by "
+                "the tokens of all ranks",
+            )
+        shares = [share.double().reshape(()) for share in shares]
+        total, (want, _) = sum(shares), whole_loss(made)
+        whole = "each rank returned the whole loss: it gives its share, of its own tokens' p"
+        mistakes = [([want] * len(made), whole)]
+        mistakes += [([*map(share_of, made, own)], words) for own, words in factors(made)]
+        same = [w for wrong, w in mistakes if expect.difference(shares, wrong, COUNTED) is None]
+        count, k = made[0][0].shape[1], made[0][1].shape[1]
+        words = f"sum over ranks with {sizes} tokens, {count} experts, K = {k}"
+        expect.equal(total, want, tol=COUNTED, what=words, hints=[(total, told) for told in same])
 
     @check(points=6, title="one all-reduce, of E counts, and the gradient of p is one process's")
     def test_gradient(self, submission):
-        worlds = WORLDS[3]
-        made = [choices_of(*world) for world in worlds]
-        with expect.because(NO_COUNT):
-            results = submission.launch(probes.shares, by_rank(made), ranks=3)
-        add_what_was_sent(results, submission.notes)
-        for number, (sizes, count, k) in enumerate(worlds):
-            _, grads = whole_loss(made[number])
-            for rank, want in enumerate(grads):
-                found, told = results[rank][number], f"rank {rank} of ranks with {sizes} tokens"
-                expect.that(
-                    found["grad"] is not None,
-                    "p has no gradient: only f is a constant. This rank's own `p.sum(0)` stays in the loss; no collective "
-                    "of the group is known to autograd",
-                )
-                hints = gradient_hints(made[number][rank], want, k, sum(sizes), len(sizes))
-                what = f"{told}, gradient of p"
-                expect.equal(found["grad"], want, tol=COUNTED, what=what, hints=hints)
-                counts_travel(found["forward"] + found["backward"], count, rank)
+        made = [choices_of(*world) for world in WORLDS[3]]
+
+        def run(made):
+            with counting([world[0][0].shape[1] for world in made]):
+                results = submission.launch(probes.shares, by_rank(made), ranks=3)
+            add_what_was_sent(results, submission.notes)
+            return list(zip(*results))
+
+        with below(self.test_sum, submission):
+            each(made, run, self.is_share)
+
+    def is_share(self, made, calls):
+        sizes, (_, grads) = [len(p) for p, _ in made], whole_loss(made)
+        for rank, (found, want) in enumerate(zip(calls, grads)):
+            expect.that(
+                found["grad"] is not None,
+                "p has no gradient: only f is a constant. This rank's own `p.sum(0)` stays in the loss; no collective "
+                "of the group is known to autograd",
+            )
+            hints = [(own[rank].expand_as(want), words) for own, words in factors(made)]
+            what = f"rank {rank} of ranks with {sizes} tokens, gradient of p"
+            expect.equal(found["grad"], want, tol=COUNTED, what=what, hints=hints)
+            counts_travel(found["forward"] + found["backward"], want.shape[1], rank)
+
+
+def share_of(made, factors):
+    return (made[0].sum(0) * factors).sum()
+
+
+def factors(made):
+    """By what likely mistakes multiply the sums of each rank's p: (a factor a rank, words)."""
+    count, k, n = made[0][0].shape[1], made[0][1].shape[1], len(made)
+    own = [torch.bincount(e.flatten(), minlength=count).double() for _, e in made]
+    sizes = [len(p) for p, _ in made]
+    tokens, f, fs = sum(sizes), sum(own) / sum(own).sum(), [c / c.sum() for c in own]
+    right = count * f / tokens
+    both = "f is divided by the choices, M·K of them, and p's sum by the tokens, the choices over K"
+    mine = "p's sum was divided by this rank's tokens, or by the ranks' mean: divide p's sum by the tokens of all ranks"
+    alone = (
+        "f was counted over a rank's tokens alone: it counts the choices of all ranks, all-reduced"
+    )
+    return [
+        ([right / count] * n, "that lacks the factor E: an even load has the loss 1"),
+        ([right * k] * n, f"that is K times too large: {both}"),
+        ([right / k] * n, f"that is K times too small: {both}"),
+        ([count * f / size for size in sizes], mine),
+        ([right * n] * n, mine),
+        ([count * f / size / n for size in sizes], "that is the mean of the ranks' own means: a rank with few tokens "
+         "counts too much. Divide p's sum by the tokens of all ranks"),
+        ([count * g / size for g, size in zip(fs, sizes)], f"those are the ranks' own losses: {alone}"),
+        ([count * g / size / n for g, size in zip(fs, sizes)], f"that is the mean of the ranks' own losses: {alone}"),
+        ([count * g / tokens for g in fs], alone),
+    ]  # fmt: skip
 
 
 def add_what_was_sent(results, notes):
@@ -368,47 +462,6 @@ def add_what_was_sent(results, notes):
             for found, run in zip(calls, relayed.runs(own, way, len(calls), ways)):
                 ops = relayed.operations(run)
                 found[way] = [(op.kind, op.payload_bytes, op.sent_bytes) for op in ops]
-
-
-def loss_hints(made, want, k):
-    """What likely mistakes give for the sum of the shares."""
-    count, n, own = made[0][0].shape[1], len(made), own_losses(made)
-    hints = [
-        (want / count, "that lacks the factor E: an even load has the loss 1"),
-        (want * k, "that is K times too large: f is the share of the choices, M·K of them"),
-        (want / k, "that is K times too small: the tokens are the choices over K"),
-    ]
-    if not all(len(p) for p, _ in made):
-        told = "a rank without tokens gave NaN: its share is 0, divide p's sum by the tokens of all ranks"
-        return [(want * math.nan, told), *hints]
-    if n == 1:
-        return hints
-    return [
-        *hints,
-        (want * n, f"that is {n} times too large: each rank gives the whole loss, not its share. Divide "
-         "p's sum by the tokens of all ranks"),
-        (sum(own), "those are the ranks' own losses, added: f counts the choices of all ranks"),
-        (sum(own) / n, "that is the mean of the ranks' own losses, another loss for each cut of the "
-         "batch: f counts the choices of all ranks"),
-        (mean_of_means(made), "that is the mean of the ranks' own means: a rank with few tokens counts too "
-         "much. Divide p's sum by the tokens of all ranks"),
-    ]  # fmt: skip
-
-
-def gradient_hints(mine, want, k, tokens, ranks):
-    """What likely mistakes give for the gradient of this rank's p."""
-    own = whole_loss([mine])[1][0]
-    alone = want * tokens / max(1, len(want))
-    words = "divide p's sum by the tokens of all ranks, not by this rank's"
-    return [
-        (own, "f was counted over this rank's tokens alone: all-reduce the counts"),
-        (own / ranks, "f was counted over this rank's tokens alone: all-reduce the counts"),
-        (want / want.shape[1], "that lacks the factor E"),
-        (want * k, "f is the share of the choices, M·K of them: that is K times too large"),
-        (want / k, "that is K times too small: the tokens are the choices over K"),
-        (alone, words),
-        (alone / ranks, words),
-    ]
 
 
 def bias_case(experts, count, dtype=torch.float64):
@@ -429,10 +482,7 @@ class TestBias(Exercise):
     def test_bias(self, submission):
         for ranks in (2, 3):
             worlds = self.uneven(ranks)
-            results = self.updated(submission, worlds)
-            for number, world in enumerate(worlds):
-                for rank, found in enumerate(results):
-                    moved(found[number]["given"][0], world, rank)
+            results = self.updated(submission, worlds, moved)
             for rank, trace in enumerate(results.traces):
                 sent = [(op.kind, op.payload_bytes) for op in trace.ops]
                 counts_travel(sent, 6, rank, len(worlds))
@@ -440,32 +490,43 @@ class TestBias(Exercise):
     @check(points=2, title="an expert with exactly the mean stays as it is, and so do the choices")
     def test_even(self, submission):
         choices = [[0, 1], [2, 3], [0, 1], [0, 2]]
-        words = "they got neither less nor more than the mean, 2: `torch.sign` of 0 is 0"
-        for parts in ([choices], [choices[:2], choices[2:]]):
-            world = bias_case(parts, 4)
-            bias, _, rate = world[0]
-            for found in self.updated(submission, [world, world]):
-                for call in found:
-                    expect.equal(
-                        call["given"][0][1:3],
-                        bias[1:3],
-                        tol=COUNTED,
-                        what="the bias of experts 1 and 2 (all ranks' counts [3, 2, 2, 1])",
-                        hints=[(bias[1:3] + step, words) for step in (-rate, rate)],
-                    )
+        with below(self.test_bias, submission):
+            for parts in ([choices], [choices[:2], choices[2:]]):
+                world = bias_case(parts, 4)
+                self.updated(submission, [world, world], self.stays)
 
-    def updated(self, submission, worlds):
-        """Of each rank its calls in a row, which changed no argument but the bias."""
-        calls = by_rank(worlds)
-        with expect.because(NO_COUNT):
-            results = submission.launch(probes.in_turn_on_ranks, calls, ranks=len(worlds[0]))
-        for rank, found in enumerate(results):
-            rest = [
-                {**call, "given": call["given"][1:], "later": None, "out": None} for call in found
-            ]
-            given = [arguments[1:] for arguments in calls[rank]]
-            expect.left_alone(rest, given, ("experts", "rate"), own=False)
-        return results
+    def stays(self, world, calls):
+        words = "they got neither less nor more than the mean, 2: `torch.sign` of 0 is 0"
+        bias, _, rate = world[0]
+        for call in calls:
+            expect.equal(
+                call["given"][0][1:3],
+                bias[1:3],
+                tol=COUNTED,
+                what="the bias of experts 1 and 2 (all ranks' counts [3, 2, 2, 1])",
+                hints=[(bias[1:3] + step, words) for step in (-rate, rate)],
+            )
+
+    def updated(self, submission, worlds, right):
+        """right(world, the ranks' calls) of each, which changed no argument but the bias."""
+        launched = []
+
+        def run(worlds):
+            calls = by_rank(worlds)
+            with counting([len(world[0][0]) for world in worlds]):
+                results = submission.launch(probes.in_turn_on_ranks, calls, ranks=len(worlds[0]))
+            for rank, found in enumerate(results):
+                rest = [
+                    {**call, "given": call["given"][1:], "later": None, "out": None}
+                    for call in found
+                ]
+                given = [arguments[1:] for arguments in calls[rank]]
+                expect.left_alone(rest, given, ("experts", "rate"), own=False)
+            launched.append(results)
+            return list(zip(*results))
+
+        each(worlds, run, right)
+        return launched[0]
 
     def uneven(self, ranks):
         """Rank 0 likes expert 0, the others 1. On 2 ranks [5, 4, 2, 3], of mean 3.5: rounded down it
@@ -478,35 +539,56 @@ class TestBias(Exercise):
         return [*worlds, bias_case(third, 4)]
 
 
-def moved(got, world, rank):
+def moved(world, calls):
     """The bias after the call: a step of `rate` by the counts of all ranks."""
-    bias, _, rate = world[rank]
-    counts = [torch.bincount(e.flatten(), minlength=len(bias)) for _, e, _ in world]
+    rate = world[0][2]
+    counts = [torch.bincount(e.flatten(), minlength=len(world[0][0])) for _, e, _ in world]
     total = sum(counts)
-    gap = total.double().mean() - total
-    step, floor = torch.sign(gap), torch.sign(total.sum() // len(bias) - total)
-    own = torch.sign(counts[rank].double().mean() - counts[rank])
-    words = "the step is `rate` whatever the gap: take its sign"
-    expect.that(
-        not torch.equal(got, bias),
-        f"rank {rank}: the bias that was given is unchanged: write into it, `bias += …`",
-    )
-    hints = [
-        (bias - rate * step, "the wrong way round: who got too little goes up"),
-        (bias + rate * own, "from this rank's own counts the ranks' biases drift apart: add up the counts of all ranks"),
-        (bias + rate * gap, words),
-        (bias + rate * gap / total.double().mean(), words),
-        (bias + rate * gap / total.sum(), words),
-        (bias + rate * floor, f"the mean is {total.double().mean():g}, no whole number: `counts.double().mean()`"),
-        (rate * step, "what the bias was is lost: add to it"),
-    ]  # fmt: skip
-    expect.equal(
-        got,
-        (bias + rate * step).to(bias.dtype),
-        tol=COUNTED,
-        what=f"rank {rank} of {len(world)}, the bias (all ranks' counts {total.tolist()})",
-        hints=[(wrong.to(bias.dtype), told) for wrong, told in hints],
-    )
+    mean = total.double().mean()
+    step, votes = torch.sign(mean - total), [torch.sign(c.double().mean() - c) for c in counts]
+    whole = f"the mean is {mean:g}, no whole number: `counts.double().mean()`"
+    vote = "each rank took the sign by its own counts, and the signs were added: add up the counts first"
+    for rank, ((bias, *_), call) in enumerate(zip(world, calls)):
+        got, want = call["given"][0], (bias + rate * step).to(bias.dtype)
+        expect.that(
+            not torch.equal(got, bias),
+            f"rank {rank}: the bias that was given is unchanged: write into it, `bias += …`",
+        )
+        mistakes = [
+            (bias - rate * step, "the wrong way round: who got too little goes up"),
+            (bias + rate * votes[rank], "from this rank's own counts the ranks' biases drift apart: add up the counts of all ranks"),
+            (bias + rate * sum(votes), vote),
+            (bias + rate * torch.sign(sum(votes)), vote),
+            (bias + rate * torch.sign(mean.floor() - total), whole),
+            (bias + rate * torch.sign(mean.ceil() - total), whole),
+            (bias + rate * step.clamp(min=0), "who got too much goes down as well"),
+            (bias + rate * step.clamp(max=0), "who got too little goes up as well"),
+            (want - want.mean(), "then its mean was taken off: an expert moves by `rate`, or stays as it is"),
+            (rate * step, "what the bias was is lost: add to it"),
+        ]  # fmt: skip
+        told = {
+            words: None
+            for wrong, words in mistakes
+            if expect.difference(got, wrong.to(bias.dtype), COUNTED) is None
+        }
+        if got.shape == bias.shape and is_multiple(got - bias, mean - total):
+            told["the step is `rate` whatever the gap: take its sign"] = None
+        hints = [(got, "; or: ".join(told))] if told else []
+        expect.equal(
+            got,
+            want,
+            tol=COUNTED,
+            what=f"rank {rank} of {len(world)}, the bias (all ranks' counts {total.tolist()})",
+            hints=hints,
+        )
+
+
+def is_multiple(steps, gaps):
+    """Whether steps are so many times gaps, which are not all of one size."""
+    steps, gaps = steps.double(), gaps.double()
+    factor = (steps * gaps).sum() / gaps.square().sum()
+    alike = (steps - factor * gaps).abs().max() < 1e-5 * steps.abs().max()
+    return bool(alike) and len(gaps.abs().unique()) > 1
 
 
 # ---- rows ----
@@ -537,21 +619,24 @@ def with_priority(case, change):
     return experts, count, change(priority), factor
 
 
-def plans(submission, cases, advice="order has one entry a kept row"):
-    """(case, order, counts) of each call in a row, whole and of the right shapes."""
-    calls = submission.run(probes.in_turn, cases)
-    for case, call in zip(cases, calls):
+def plans(submission, cases, right):
+    """right(case, order, counts) of each call in a row, once they are whole."""
+
+    run = partial(submission.run, probes.in_turn)
+
+    def judge(case, call):
         expect.that(
             isinstance(call["out"], (list, tuple)) and len(call["out"]) == 2,
             f"got {expect.show(call['out'])}: return order and counts",
         )
         order, counts = call["out"]
-        whole(order, counts, case, advice)
-        yield case, order.long(), counts
-    expect.left_alone(calls, cases, ("experts", "count", "priority", "factor"))
+        whole(order, counts, case)
+        right(case, order.long(), counts)
+
+    expect.left_alone(each(cases, run, judge), cases, ("experts", "count", "priority", "factor"))
 
 
-def whole(order, counts, case, advice):
+def whole(order, counts, case):
     """Shapes, before anything is compared."""
     experts, count, *_ = case
     for name, t in (("order", order), ("counts", counts)):
@@ -560,25 +645,44 @@ def whole(order, counts, case, advice):
             numbers and t.dim() == 1,
             f"{name} is {expect.show(t)}: a tensor of whole numbers, of one dimension, is asked for",
         )
+    few = len(counts) < count
+    words = "an expert that nobody chose has 0, `minlength=count`" if few else "one an expert"
+    expect.that(len(counts) == count, f"{len(counts)} counts for {count} experts: {words}")
+    choices = experts.numel()
     expect.that(
-        len(counts) == count,
-        f"{len(counts)} counts for {count} experts: an expert that nobody chose has 0, `minlength=count`",
+        all(0 <= c < choices for c in order.tolist()),
+        f"order {order.tolist()}: it has the number of the choice in each row, and {choices} choices "
+        f"have the numbers 0 to {choices - 1}",
     )
-    is_cut = int(counts.sum()) != len(order)
-    if is_cut and all(0 <= c < experts.numel() for c in order.tolist()):
-        stand_together(experts, order)  # else places within an expert mean nothing
-    expect.that(
-        not is_cut,
-        f"counts add up to {int(counts.sum())}, order has {len(order)} rows: {advice}",
-    )
+    if int(counts.sum()) != len(order):
+        stand_together(case, order)  # else places within an expert mean nothing
+        rows = torch.bincount(experts.flatten()[order], minlength=count).tolist()
+        _, want = order_of(*case)
+        words = ": drop from order what lies over the capacity, expert by expert"
+        if counts.tolist() != want:
+            words = ": counts are those of the *kept* rows: clamp them too" if rows == want else ""
+        told = f"counts are {counts.tolist()}, of each expert order has {rows} rows{words}"
+        raise CheckFailed(told)
 
 
-def stand_together(experts, order):
-    by = experts.flatten()[order].tolist()
+def stand_together(case, order):
+    flat, priority = case[0].flatten(), case[2]
+    by = flat[order].tolist()
+    words = "sort by priority first, then stably by expert"
+    if (
+        sorted(order.tolist()) == list(range(len(flat)))
+        and sorted(by) == flat[order.argsort()].tolist()
+    ):
+        words = "that is the row of each choice, the inverse of what is asked for"
+    elif priority.numel() and not 0 <= priority.min() <= priority.max() < 1:
+        words = (
+            f"{words}. (Here priorities go from {priority.min():.3g} to {priority.max():.3g}: one key of "
+            "expert and priority, added or subtracted, mixes the experts)"
+        )
     expect.that(
         by == sorted(by),
         f"the experts of the rows are {by}: rows of one expert stand together, 0 first. "
-        "`order[i]` is the choice in row i; sort by priority first, then stably by expert",
+        f"`order[i]` is the choice in row i; {words}",
     )
 
 
@@ -593,33 +697,40 @@ class TestPlan(Exercise):
     def test_dropless(self, submission):
         cases = [plan_case(7, 5, 2, None), plan_case(9, 4, 3, None), plan_case(1, 3, 1, None)]
         cases += [plan_case(7, 5, 2, None)[:3], plan_case(0, 4, 2, None), plan_case(3, 1, 1, None)]
-        for case, order, counts in plans(submission, cases):
-            experts = case[0]
-            _, each = order_of(*case)
-            flat = experts.flatten()
-            expect.that(
-                len(order) == len(flat),
-                f"{len(order)} rows for {len(flat)} choices: without a factor none is dropped",
-            )
-            expect.equal(counts.tolist(), each, what="rows of each expert")
-            expect.that(
-                sorted(order.tolist()) == list(range(len(flat))),
-                f"order {order.tolist()} does not have each choice once: it has the number of the choice "
-                "in each row, not the row of each choice",
-            )
-            stand_together(experts, order)
+        plans(submission, cases, self.is_dropless)
+
+    def is_dropless(self, case, order, counts):
+        experts = case[0]
+        want, rows = order_of(*case)
+        flat, k = experts.flatten(), experts.shape[1]
+        expect.that(
+            len(order) == len(flat),
+            f"{len(order)} rows for {len(flat)} choices: without a factor none is dropped",
+        )
+        expect.equal(counts.tolist(), rows, what="rows of each expert")
+        words = "a row has the number of its choice"
+        if sorted(order.tolist()) == sorted(c // k for c in want):
+            words = f"those are tokens, choice // K: {words}"
+        expect.that(
+            sorted(order.tolist()) == list(range(len(flat))),
+            f"order {order.tolist()} does not have each of the choices 0 to {len(flat) - 1} once: {words}",
+        )
+        stand_together(case, order)
 
     @check(points=3, title="within an expert from high to low priority, equals in their order")
     def test_order(self, submission):
         plain = [plan_case(8, 4, 2, None), plan_case(20, 4, 2, None, levels=3)]
         changes = (torch.Tensor.float, lambda p: 20 * p - 10, lambda p: 10 ** (-30 * p))
         cases = plain + [with_priority(plan_case(12, 4, 2, None), change) for change in changes]
-        for case, order, _ in plans(submission, cases):
-            stand_together(case[0], order)
-            want, _ = order_of(*case)
-            expect.equal(
-                order.tolist(), want, what="the choice in each row", hints=order_hints(case, order)
-            )
+        with below(self.test_dropless, submission):
+            plans(submission, cases, self.is_ordered)
+
+    def is_ordered(self, case, order, counts):
+        stand_together(case, order)
+        want, _ = order_of(*case)
+        expect.equal(
+            order.tolist(), want, what="the choice in each row", hints=order_hints(case, order)
+        )
 
     @check(points=3, title="a capacity keeps the highest priority, ceil(factor·M·K/E) at most")
     def test_capacity(self, submission):
@@ -631,47 +742,60 @@ class TestPlan(Exercise):
         ]
         cases += [plan_case(6, 4, 2, 0.0)]
         cases += [with_priority(plan_case(12, 4, 2, 1.0), lambda p: 20 * p - 10)]
-        advice = "counts are those of the *kept* rows: clamp them too"
-        for (experts, count, priority, factor), order, counts in plans(submission, cases, advice):
-            want, each = order_of(experts, count, priority, factor)
-            most, limit = max(counts.tolist()), max(each)
-            exact = factor * experts.numel() / count
-            expect.that(
-                factor > 0 or most == 0,
-                f"a factor of 0.0 leaves room for nothing, {len(order)} rows were kept: only None drops nothing, "
-                "`factor is not None`",
-            )
-            told = {
-                math.floor(exact): "it is rounded up, not down",
-                math.ceil(factor * len(experts) / count): "M tokens make M·K choices",
-            }.get(most, "it is each expert's own: drop what lies over it, expert by expert")
-            expect.that(
-                most == limit,
-                f"the busiest expert keeps {most} rows; with a factor of {factor:g}, {experts.numel()} choices and "
-                f"{count} experts its capacity is ceil({exact:g}) = {math.ceil(exact)}: {told}",
-            )
-            first, _ = order_of(experts, count, 0 * priority, factor)
-            low, _ = order_of(experts, count, -priority, factor)
-            hints = [
-                (sorted(first), "the first tokens were kept: those of highest priority are"),
-                (sorted(low), "those of lowest priority were kept: sort from high to low"),
-            ]
-            if as_high(experts, priority, order) == as_high(experts, priority, want):
-                hints.insert(0, (sorted(order.tolist()), EQUALS))
-            expect.equal(sorted(order.tolist()), sorted(want), what="choices kept", hints=hints)
-            expect.equal(order.tolist(), want, what="the choice in each row")
+        with below(self.test_order, submission):
+            plans(submission, cases, self.is_kept)
+
+    def is_kept(self, case, order, counts):
+        experts, count, priority, factor = case
+        (want, rows), (_, uncut) = order_of(*case), order_of(experts, count, priority)
+        most, limit = max(counts.tolist()), max(rows)
+        exact = factor * experts.numel() / count
+        expect.that(
+            factor > 0 or len(order) < experts.numel(),
+            f"a factor of 0.0 leaves room for nothing, {len(order)} rows were kept: only None drops nothing, "
+            "`factor is not None`",
+        )
+        likely = {
+            "it is rounded up, not down": math.floor(exact),
+            "M tokens make M·K choices": math.ceil(factor * len(experts) / count),
+        }
+        if len(order) == experts.numel():
+            likely["nothing was dropped"] = max(uncut)
+        found = [words for words, rows in likely.items() if rows == most]
+        told = (
+            " or ".join(found) or "each expert keeps so many of its own, whatever the others have"
+        )
+        expect.that(
+            most == limit,
+            f"the busiest expert keeps {most} rows, and should keep {limit}; with a factor of {factor:g}, "
+            f"{experts.numel()} choices and {count} experts its capacity is ceil({exact:g}) = {math.ceil(exact)}: {told}",
+        )
+        first, _ = order_of(experts, count, 0 * priority, factor)
+        low, _ = order_of(experts, count, -priority, factor)
+        hints = [
+            (sorted(first), "the first tokens were kept: those of highest priority are"),
+            (sorted(low), "those of lowest priority were kept: sort from high to low"),
+        ]
+        if as_high(experts, priority, order) == as_high(experts, priority, want):
+            hints.insert(0, (sorted(order.tolist()), EQUALS))
+        expect.equal(sorted(order.tolist()), sorted(want), what="choices kept", hints=hints)
+        stand_together(case, order)
+        expect.equal(order.tolist(), want, what="the right choices are kept; the one in each row")
 
     @check(points=2, title="kept and dropped add up: an expert's overflow costs no other expert")
     def test_conserved(self, submission):
         experts = torch.tensor([[0, 1], [0, 2], [0, 1], [0, 3], [0, 3], [0, 2]])
         cases = [(experts, 4, torch.rand(6, 2, **DOUBLE), 1.0)]
-        for _, _, counts in plans(submission, cases):
-            expect.equal(
-                counts.tolist(),
-                [3, 2, 2, 2],
-                what="rows of 4 experts of capacity 3 that 6, 2, 2 and 2 choices name",
-                hints=[([6, 2, 2, 2], "expert 0 has more than its capacity: drop its overflow")],
-            )
+        with below(self.test_capacity, submission):
+            plans(submission, cases, self.is_conserved)
+
+    def is_conserved(self, case, order, counts):
+        expect.equal(
+            counts.tolist(),
+            [3, 2, 2, 2],
+            what="rows of 4 experts of capacity 3 that 6, 2, 2 and 2 choices name",
+            hints=[([6, 2, 2, 2], "expert 0 has more than its capacity: drop its overflow")],
+        )
 
 
 EQUALS = (
@@ -699,7 +823,7 @@ def order_hints(case, order):
     got, right = priority.flatten()[order].double(), priority.flatten()[want].double()
     if torch.equal(got, right):
         hints.insert(0, (order.tolist(), EQUALS))
-    elif got.shape == right.shape and (got - right).abs().max() < 1e-6:
+    elif got.shape == right.shape and (got - right).abs().max() < 1e-3 * right.abs().max():
         told = (
             "priorities that differ little are not in order: sort by the priority itself, which neither is "
             "rounded nor mixed with the expert's number"
@@ -746,18 +870,23 @@ def by_token(case, experts, how="after"):
     return torch.stack(rows)
 
 
-def added(case, tokens, places, residual=False):
-    """Rows i of x[tokens[i]], weighed by weights[places[i]], added to y[tokens[i]]."""
+def added(case, tokens, places, residual=False, to=None):
+    """Rows i of x[tokens[i]], weighed by weights[places[i]], added to y[tokens[i]] or y[to[i]]."""
     x, weights, _, counts, matrices = case
     answers = probes.Bank(matrices)(x[tokens], counts).detach()
     weighed = answers * weights.flatten()[places].unsqueeze(1)
-    return (x if residual else 0 * x).index_add(0, tokens, weighed)
+    return (x if residual else 0 * x).index_add(0, tokens if to is None else to, weighed)
 
 
 def one_answer(case, y):
     """Nothing is dropped, and each token has one of its answers where several are to be added?"""
     x, weights, order, counts, matrices = case
-    if y.shape != x.shape or weights.shape[1] == 1 or len(order) < weights.numel():
+    if (
+        not isinstance(y, torch.Tensor)
+        or y.shape != x.shape
+        or weights.shape[1] == 1
+        or len(order) < weights.numel()
+    ):
         return False
     tokens = order // weights.shape[1]
     answers = probes.Bank(matrices)(x[tokens], counts).detach()
@@ -767,20 +896,26 @@ def one_answer(case, y):
 
 
 OUT_OF_BOUNDS = {
-    "out of bounds": "`order[i]` is the number of a choice: its token is `order[i] // K`",
-    "modified by an inplace": "an answer that the experts keep for their backward was changed: "
-    "`answers * weights`, not `answers *= weights`",
+    "out of bounds": "`order[i]` is the number of a choice, 0 to M·K - 1: its token is `order[i] // K`, its weight "
+    "`weights.flatten()[order[i]]`",
+    "a leaf Variable": "an argument was written into, which is the caller's",
+    "modified by an inplace": "autograd keeps a tensor that was changed in place, such as an answer: `answers * weights` "
+    "makes a new one, `answers *= weights` does not",
 }
 
 
-def mixes(submission, made):
-    """(case, experts of each token, y, calls of the experts) of each call in a row."""
+def mixes(submission, made, right):
+    """right((case, experts of each token), y, calls of the experts) of each call in a row."""
+
+    def run(made):
+        with expect.because(OUT_OF_BOUNDS):
+            return submission.run(probes.mixed, [case for case, _ in made])
+
+    def judge(one, call):
+        right(*one, call["out"]["y"], call["out"]["calls"])
+
     cases = [case for case, _ in made]
-    with expect.because(OUT_OF_BOUNDS):
-        calls = submission.run(probes.mixed, cases)
-    for (case, experts), call in zip(made, calls):
-        yield case, experts, call["out"]["y"], call["out"]["calls"]
-    expect.left_alone(calls, cases, ("x", "weights", "order", "counts"))
+    expect.left_alone(each(made, run, judge), cases, ("x", "weights", "order", "counts"))
 
 
 def tokens_of_others(case, calls):
@@ -824,54 +959,65 @@ class TestMix(Exercise):
     @check(points=4, title="each token's answers, computed once, weighed and added (float64)")
     def test_value(self, submission):
         sizes = ((7, 5, 2, None), (6, 4, 3, 0.5), (8, 4, 1, 0.5), (7, 5, 2, None), (5, 4, 2, 0.0))
-        for case, experts, y, calls in mixes(submission, [mix_case(*size) for size in sizes]):
-            m, k, order = len(case[0]), experts.shape[1], case[2]
-            expect.that(
-                not one_answer(case, y),
-                "each token has one of its answers only: `y[tokens] += …` writes the last one where a number comes "
-                "twice, `index_add` adds",
-            )
-            hints = [
-                (by_token(case, experts, "before"), "the weights were multiplied before the experts, which are not linear: weigh the answers"),
-                (by_token(case, experts, "both"), "the weights were multiplied twice, before the experts and after: weigh the answers"),
-                (by_token(case, experts, "none"), "the answers were added without their weights"),
-                (by_token(case, experts, "renormalised"), "the weights of what was kept were divided by their sum: they stay as they are"),
-                (added(case, order // k, order, residual=True), "x was added: the residual stream goes around the layer, start from zeros"),
-                (by_token(case, experts, "passed"), "a token whose choices were all dropped gets 0 here: the residual stream around the "
-                 "layer carries it on"),
-                (added(case, order % m, order), "choice c belongs to token c // K: a token's choices are side by side"),
-                (added(case, order // k, torch.arange(len(order))), "row i has the weight of choice `order[i]`, not the i-th weight"),
-            ]  # fmt: skip
-            hints += [(y, words) for words in tokens_of_others(case, calls)]
-            what = f"y of {m} tokens, {experts.numel() - len(order)} choices dropped"
-            expect.equal(y, by_token(case, experts), what=what, hints=hints)
-            one_row_a_choice(case, calls)
+        mixes(submission, [mix_case(*size) for size in sizes], self.is_mixed)
+
+    def is_mixed(self, case, experts, y, calls):
+        m, k, order = len(case[0]), experts.shape[1], case[2]
+        expect.that(
+            not one_answer(case, y),
+            "each token has one of its answers only: `y[tokens] += …` writes the last one where a number comes "
+            "twice, `index_add` adds",
+        )
+        hints = [
+            (by_token(case, experts, "before"), "the weights were multiplied before the experts, which are not linear: weigh the answers"),
+            (by_token(case, experts, "both"), "the weights were multiplied twice, before the experts and after: weigh the answers"),
+            (by_token(case, experts, "none"), "the answers were added without their weights"),
+            (by_token(case, experts, "renormalised"), "the weights of what was kept were made to add up to 1 again: they stay as they are"),
+            (added(case, order // k, order, residual=True), "x was added: the residual stream goes around the layer, start from zeros"),
+            (by_token(case, experts, "passed"), "a token whose choices were all dropped gets 0 here: the residual stream around the "
+             "layer carries it on"),
+            (added(case, order % m, order), "choice c belongs to token c // K: a token's choices are side by side"),
+            (added(case, order // k, torch.arange(len(order))), "row i has the weight of choice `order[i]`, not the i-th weight"),
+            (added(case, order // k, order, to=order % m), "the answers are right, and come to other tokens: add row i to token `order[i] // K`"),
+        ]  # fmt: skip
+        hints += [(y, words) for words in tokens_of_others(case, calls)]
+        what = f"y of {m} tokens, {experts.numel() - len(order)} choices dropped"
+        expect.equal(y, by_token(case, experts), what=what, hints=hints)
+        one_row_a_choice(case, calls)
 
     @check(points=2, title="gradients of x and of the weights; a dropped choice has none")
     def test_gradient(self, submission):
         made = [mix_case(7, 5, 2, 0.5), mix_case(7, 5, 2, None)]
-        cases = [(*case, torch.randn(7, 5, **DOUBLE)) for case, _ in made]
-        with expect.because(OUT_OF_BOUNDS):
-            found = submission.run(probes.mixed_gradients, cases)
-        for (*case, slope), (_, experts), got in zip(cases, made, found):
-            leaves = [case[0].clone().requires_grad_(), case[1].clone().requires_grad_()]
-            y = by_token((*leaves, *case[2:]), experts)
-            wants = probes.gradients(y, slope, leaves)
-            for name, mine, want in zip(("x", "the weights"), got, wants):
-                expect.that(
-                    mine is not None,
-                    f"{name} got no gradient: nothing on the way may be detached, the router learns by it, and y has "
-                    "the shape of x",
-                )
-                expect.equal(mine, want, what=f"gradient of {name}")
+        made = [((*case, torch.randn(7, 5, **DOUBLE)), experts) for case, experts in made]
+
+        def run(made):
+            with expect.because(OUT_OF_BOUNDS):
+                return submission.run(probes.mixed_gradients, [case for case, _ in made])
+
+        with below(self.test_value, submission):
+            each(made, run, self.has_gradients)
+
+    def has_gradients(self, made, found):
+        (*case, slope), experts = made
+        leaves = [case[0].clone().requires_grad_(), case[1].clone().requires_grad_()]
+        y = by_token((*leaves, *case[2:]), experts)
+        wants = probes.gradients(y, slope, leaves)
+        for name, mine, want in zip(("x", "the weights"), found, wants):
+            expect.that(
+                mine is not None,
+                f"{name} got no gradient: nothing on the way may be detached, the router learns by it",
+            )
+            expect.equal(mine, want, what=f"gradient of {name}")
 
     @check(points=2, title="the experts are called once, with one row for each kept choice")
     def test_rows(self, submission):
         sizes = ((9, 4, 2, 0.5), (3, 6, 2, None), (4, 4, 2, 0.0))
-        for case, _, _, calls in mixes(submission, [mix_case(*size) for size in sizes]):
-            one_row_a_choice(case, calls)
-            words = tokens_of_others(case, calls)
-            expect.that(not words, "".join(words))
+        mixes(submission, [mix_case(*size) for size in sizes], self.has_rows)
+
+    def has_rows(self, case, experts, y, calls):
+        one_row_a_choice(case, calls)
+        words = tokens_of_others(case, calls)
+        expect.that(not words, "".join(words))
 
 
 # ---- all-to-all ----
@@ -908,8 +1054,10 @@ def with_mistake(made, how):
         expert = torch.arange(held).repeat(n).repeat_interleave(load[:, rank].flatten())
         order = expert.argsort(stable=True)
         bank = probes.Bank(matrices[rank * held : (rank + 1) * held])
-        answers = bank(arrived if how == "unsorted" else arrived[order], load[:, rank].sum(0))
-        answers = answers[order].detach() if how == "by order" else answers.detach()
+        sizes = load[:, rank].sum(1 if how == "row sums" and held == n else 0)
+        answers = bank(arrived if how == "unsorted" else arrived[order], sizes)
+        put_back = {"by order": order, "row sums": order.argsort()}
+        answers = answers[put_back[how]].detach() if how in put_back else answers.detach()
         for source, part in enumerate(answers.split(load[:, rank].sum(1).tolist())):
             home[source].append(part)
     return [torch.cat(parts) for parts in home]
@@ -920,6 +1068,8 @@ EXCHANGE_MISTAKES = {
     "by expert (`argsort(stable=True)` of each row's expert) before `experts` is called",
     "left": "the right answers in the wrong order: undo the sort by expert before the answers go home, "
     "`answers[order.argsort()]`",
+    "row sums": "`experts` was given row sums of `arriving`, how many rows came from each rank: column sums are the rows "
+    "of each of its experts",
     "by order": "the right answers in the wrong order: `answers[order]` sorts a second time. To undo the sort take "
     "`answers[order.argsort()]`",
 }
@@ -940,15 +1090,19 @@ COUNTS = {
 }
 
 
+SENT_AND_GOT = (
+    "in an all-to-all of rows, what a rank says that it `got` from another is what that one `sent` to it: exchange "
+    "the counts first (`all_to_all(output, input)` fills the first), `sent` are row sums of what leaves, `got` of "
+    "what arrives"
+)
 LIKELY = {
+    "no rank had gone on": f"every rank waits for others: {SENT_AND_GOT}",
     expect.HANGS: "every rank makes the same all-to-alls in the same order, also one without rows to send",
     "experts was given": "`experts` takes the counts of its own E/N experts, what *arrived* for each: column "
     "sums of `arriving`",
-    (
-        "died",
-        "alltoall",
-    ): "a rank got another number of rows than it was sent: exchange the counts first; `got` are "
-    "row sums of what arrives, `sent` of what leaves",
+    "repeats must have the same size": "of what arrives there are N · E/N counts, and `torch.arange(E/N).repeat(N)` has as "
+    "many numbers: E/N differs from call to call",
+    ("died", "alltoall"): SENT_AND_GOT,
     (
         "splits",
         "split_with_sizes",
@@ -957,16 +1111,19 @@ LIKELY = {
 }
 
 
-def exchanges(submission, ranks):
-    """(what each rank was given, what is known of it) of each call in a row."""
-    made = [exchange_case(counts) for counts in COUNTS[ranks]]
-    with expect.because(LIKELY):
-        results = submission.launch(probes.exchanged, by_rank(made), ranks=ranks, timeout=5)
-    add_what_was_sent(results, submission.notes)
-    yield from zip(made, zip(*results))
-    for rank, found in enumerate(results):
-        given = [world[rank][:2] for world in made]
-        expect.left_alone(found, given, ("rows", "counts"), what=f"rank {rank}")
+def exchanges(submission, ranks, right):
+    """right(what each rank was given, what is known of it) of each call in a row."""
+
+    def run(made):
+        with expect.because(LIKELY):
+            results = submission.launch(probes.exchanged, by_rank(made), ranks=ranks, timeout=5)
+        add_what_was_sent(results, submission.notes)
+        for rank, found in enumerate(results):
+            given = [world[rank][:2] for world in made]
+            expect.left_alone(found, given, ("rows", "counts"), what=f"rank {rank}")
+        return list(zip(*results))
+
+    each([exchange_case(counts) for counts in COUNTS[ranks]], run, right)
 
 
 def load_of(made):
@@ -975,27 +1132,53 @@ def load_of(made):
     return torch.stack([counts for _, counts, *_ in made]).view(n, n, -1).sum(2)
 
 
+NEEDED = {
+    "counts": "a rank is told the counts of its own experts alone",
+    "rows": "a row goes to the one rank that has its expert",
+    "answers": "an answer goes to the one rank that has its token",
+    "gradients of answers": "each goes to the one rank that computed the answer",
+    "gradients of rows": "each goes to the one rank that has the token",
+}
+
+
 def rows_travel(made, found):
     """A row goes to the one rank that has its expert, and so does its gradient."""
     load, row = load_of(made), made[0][0].shape[1] * 8
     for rank, one in enumerate(found):
+        has_gradient(rank, one)
         others = {kind for kind, *_ in one["forward"] + one["backward"]} - {"all_to_all"}
         expect.that(
             not others,
             f"rank {rank} also used {sorted(others)}: counts and rows go by all-to-alls, each to the "
             "one rank that needs it",
         )
-        out = int(load[rank].sum() - load[rank, rank])
-        back = int(load[:, rank].sum() - load[rank, rank])
-        least = (out + back) * row
-        most = least + len(made[rank][1]) * 8
-        for way, add in (("forward", " and counts"), ("backward", "")):
-            sent, limit = sum(b for *_, b in one[way]), most if add else least
-            expect.that(
-                least <= sent <= limit,
-                f"rank {rank} of {len(made)} sent {sent} bytes {way}; {out} rows leave and {back} go home, of {row} "
-                f"bytes{add}: {least} to {limit}. A row goes to the one rank that has its expert",
-            )
+        out = int(load[rank].sum() - load[rank, rank]) * row
+        back = int(load[:, rank].sum() - load[rank, rank]) * row
+        most = len(made[rank][1]) * 8
+        for way, limits in (("forward", (most, out, back)), ("backward", (0, out, back))):
+            sent = [b for *_, b in one[way]]
+            if out + back <= sum(sent) <= sum(limits):
+                continue
+            told = f"rank {rank} of {len(made)} sent {sent} bytes {way}"
+            names = list(NEEDED)[:3] if way == "forward" else list(NEEDED)[3:]
+            if len(sent) != len(names):
+                raise CheckFailed(
+                    f"{told}, in {len(sent)} all-to-alls: {', '.join(names)} take one each"
+                )
+            for name, got, limit in zip(names, sent, limits[-len(names) :]):
+                expect.that(
+                    got <= limit,
+                    f"{told}, where {name} need {limit}{' at most' if name == 'counts' else ''}: {NEEDED[name]}",
+                )
+            raise CheckFailed(f"{told}, in all {out + back} at least: {row} for each row")
+
+
+def has_gradient(rank, one):
+    expect.that(
+        one["rows"] is not None,
+        f"rank {rank}: its rows got no gradient: `group.all_to_all` is none of autograd's, send rows and answers "
+        "with `all_to_all(rows, group, sent, got)`, and detach nothing",
+    )
 
 
 class TestExchange(Exercise):
@@ -1008,84 +1191,91 @@ class TestExchange(Exercise):
     @check(points=5, title="answers as if all experts were here, by all-to-alls (1 to 3 ranks)")
     def test_answers(self, submission):
         for ranks in COUNTS:
-            for made, found in exchanges(submission, ranks):
-                want, _, _ = all_here(made)
-                mistaken = [(with_mistake(made, how), t) for how, t in EXCHANGE_MISTAKES.items()]
-                for rank, (one, y) in enumerate(zip(found, want)):
-                    expect.that(
-                        one["out"].shape == y.shape,
-                        f"rank {rank}: {tuple(one['out'].shape)} came home for rows of {tuple(y.shape)}",
-                    )
-                    words = f"the answers of rank {rank} of {ranks}, {len(made[0][1])} experts"
-                    hints = [(ys[rank], told) for ys, told in mistaken]
-                    expect.equal(one["out"], y, what=words, hints=hints)
-                rows_travel(made, found)
+            exchanges(submission, ranks, self.is_answered)
+
+    def is_answered(self, made, found):
+        want, _, _ = all_here(made)
+        mistaken = [(with_mistake(made, how), t) for how, t in EXCHANGE_MISTAKES.items()]
+        for rank, (one, y) in enumerate(zip(found, want)):
+            expect.that(
+                one["out"].shape == y.shape,
+                f"rank {rank}: {tuple(one['out'].shape)} came home for rows of {tuple(y.shape)}",
+            )
+            words = f"the answers of rank {rank} of {len(made)}, {len(made[0][1])} experts"
+            hints = [(ys[rank], told) for ys, told in mistaken]
+            expect.equal(one["out"], y, what=words, hints=hints)
+        rows_travel(made, found)
 
     @check(points=4, title="backward of rows and experts: nothing divided, a row to one rank only")
     def test_gradients(self, submission):
-        for ranks in (2, 3):
-            for made, found in exchanges(submission, ranks):
-                _, rows, experts = all_here(made)
-                for rank, one in enumerate(found):
-                    expect.that(
-                        one["rows"] is not None,
-                        f"rank {rank}: its rows got no gradient: `group.all_to_all` is none of autograd's, send rows "
-                        "with `all_to_all(rows, group, sent, got)`",
-                    )
-                    held = len(experts) // ranks
-                    own = experts[rank * held : (rank + 1) * held]
-                    for e, (got, want) in enumerate(zip(one["experts"], own)):
-                        told = "that is divided by the number of ranks: what came by the all-to-all is the whole sum already"
-                        hints = [
-                            (want / ranks, told),
-                            (
-                                want * ranks,
-                                f"that is {ranks} times too large: it is added up already",
-                            ),
-                            (0 * want, "none came: experts learn from the rows of other ranks"),
-                        ]
-                        got = torch.zeros_like(want) if got is None else got
-                        what = f"rank {rank} of {ranks}, gradient of its expert {e}"
-                        expect.equal(got, want, what=what, hints=hints)
-                    what = f"rank {rank} of {ranks}, gradient of its rows"
-                    expect.equal(one["rows"], rows[rank], what=what)
-                with expect.though("every gradient is right"):
-                    rows_travel(made, found)
+        with below(self.test_answers, submission):
+            for ranks in (2, 3):
+                exchanges(submission, ranks, self.has_gradients)
+
+    def has_gradients(self, made, found):
+        ranks, (_, rows, experts) = len(made), all_here(made)
+        for rank, one in enumerate(found):
+            has_gradient(rank, one)
+            held = len(experts) // ranks
+            own = experts[rank * held : (rank + 1) * held]
+            for e, (got, want) in enumerate(zip(one["experts"], own)):
+                told = "that is divided by the number of ranks: what came by the all-to-all is the whole sum already"
+                hints = [
+                    (want / ranks, told),
+                    (want * ranks, f"that is {ranks} times too large: it is added up already"),
+                    (0 * want, "none came: experts learn from the rows of other ranks"),
+                ]
+                got = torch.zeros_like(want) if got is None else got
+                what = f"rank {rank} of {ranks}, gradient of its expert {e}"
+                expect.equal(got, want, what=what, hints=hints)
+            want = rows[rank]
+            hints = [(want / ranks, "that is divided by the number of ranks")]
+            what = f"rank {rank} of {ranks}, gradient of its rows"
+            expect.equal(one["rows"], want, what=what, hints=hints)
+        with expect.though("every gradient is right"):
+            rows_travel(made, found)
 
     @check(points=3, title="three all-to-alls forward, two backward; a row goes to one rank only")
     def test_bytes(self, submission):
         for ranks in (2, 3):
-            for made, found in exchanges(submission, ranks):
-                rows_travel(made, found)
-                for rank, one in enumerate(found):
-                    times = len(one["forward"]), len(one["backward"])
-                    expect.that(
-                        times == (3, 2),
-                        f"rank {rank}: {times[0]} all-to-alls forward and {times[1]} "
-                        "backward: counts, rows, answers; and the gradients of the last two",
-                    )
+            exchanges(submission, ranks, self.has_bytes)
+
+    def has_bytes(self, made, found):
+        for rank, one in enumerate(found):
+            has_gradient(rank, one)
+            kinds = {kind for kind, *_ in one["forward"] + one["backward"]}
+            times = len(one["forward"]), len(one["backward"])
+            expect.that(
+                times == (3, 2) or kinds != {"all_to_all"},
+                f"rank {rank}: {times[0]} all-to-alls forward and {times[1]} "
+                "backward: counts, rows, answers; and the gradients of the last two",
+            )
+        rows_travel(made, found)
 
     @check(points=2, title="each rank answers for its own experts, in one call, rows by expert")
     def test_calls(self, submission):
-        for made, found in exchanges(submission, 3):
-            total = torch.stack([counts for _, counts, *_ in made]).sum(0).view(3, -1)
-            blocks = [rows.split(counts.tolist()) for rows, counts, *_ in made]  # by source, expert
-            for rank, one in enumerate(found):
-                sizes = [sizes for _, sizes in one["calls"]]
+        with below(self.test_answers, submission):
+            exchanges(submission, 3, self.is_called)
+
+    def is_called(self, made, found):
+        total = torch.stack([counts for _, counts, *_ in made]).sum(0).view(3, -1)
+        blocks = [rows.split(counts.tolist()) for rows, counts, *_ in made]  # by source, expert
+        for rank, one in enumerate(found):
+            sizes = [sizes for _, sizes in one["calls"]]
+            expect.that(
+                sizes == [total[rank].tolist()],
+                f"rank {rank}: experts was called with counts {sizes}, its experts get {total[rank].tolist()} rows "
+                "from all ranks: one call, rows of its first expert, then of the second",
+            )
+            parts = one["calls"][0][0].split(sizes[0])
+            for expert, part in enumerate(parts, start=rank * len(parts)):
+                want = torch.cat([own[expert] for own in blocks])
                 expect.that(
-                    sizes == [total[rank].tolist()],
-                    f"rank {rank}: experts was called with counts {sizes}, its experts get {total[rank].tolist()} rows "
-                    "from all ranks: one call, rows of its first expert, then of the second",
+                    part.shape == want.shape
+                    and torch.equal(part[part[:, 0].argsort()], want[want[:, 0].argsort()]),
+                    f"rank {rank}: among the {len(part)} rows for expert {expert} are some of another expert: sort "
+                    "what arrived by expert",
                 )
-                parts = one["calls"][0][0].split(sizes[0])
-                for expert, part in enumerate(parts, start=rank * len(parts)):
-                    want = torch.cat([own[expert] for own in blocks])
-                    expect.that(
-                        part.shape == want.shape
-                        and torch.equal(part[part[:, 0].argsort()], want[want[:, 0].argsort()]),
-                        f"rank {rank}: among the {len(part)} rows for expert {expert} are some of another expert: sort "
-                        "what arrived by expert",
-                    )
 
 
 # ---- experiments ----

@@ -31,6 +31,19 @@ def refusals(f, cases):
     return found
 
 
+class Sent(Exception):
+    """Something was to be sent."""
+
+
+def refused_heads(f, cases):
+    """As `refusals`, of ulysses; "Sent" where it called `exchange`."""
+
+    def exchange(pieces):
+        raise Sent
+
+    return refusals(f, [(*case, exchange) for case in cases])
+
+
 def walk(group, f, calls):
     """A call's blocks go round side by side: what came at each yield, which is marked."""
     return in_turn_on_ranks(group, partial(walked, f), calls)

@@ -1,5 +1,5 @@
 # exercise: balance_loss
-# says: the tokens are the choices over K
+# says: the tokens, the choices over K
 # divides the sum of p by the number of choices M*K, not by the number of tokens M: K times too
 # small
 

@@ -1,5 +1,5 @@
 # exercise: balance_loss
-# says: f is the share of the choices
+# says: f is divided by the choices
 # f is the count over the number of tokens, so the loss is K times too large; "fᵢ the share of
 # the *choices* that expert i got", and "Even load: 1". Right only for K = 1.
 

@@ -1,5 +1,5 @@
 # exercise: balance_loss
-# says: f is the share of the choices
+# says: f is divided by the choices
 # f is counts over tokens, K times too large, right only for K = 1; "fᵢ the share of the
 # *choices* that expert i got", "Even load: 1"
 

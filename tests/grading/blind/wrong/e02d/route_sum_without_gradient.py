@@ -1,5 +1,5 @@
 # exercise: route
-# says: expected
+# says: the sum of the k chosen p is no constant
 # the sum in the weights is detached, so their gradient is not that of "their p over the sum of
 # these k", through which "gradients flow ... to p".
 

@@ -1,5 +1,5 @@
 # exercise: update_bias
-# says: expected
+# says: then its mean was taken off
 # after the step the mean is taken from the bias to keep it around zero, which moves also
 # experts with the mean load: "unchanged if equal", and up or down "by `rate`".
 

@@ -1,5 +1,5 @@
 # exercise: update_bias
-# says: expected
+# says: each rank took the sign by its own counts
 # every rank compares its own counts with its own mean, and only the signs are summed, a vote;
 # the text: "Again, counts of all ranks." Right for one rank.
 

@@ -1,5 +1,5 @@
 # exercise: update_bias
-# says: expected
+# says: then its mean was taken off
 # afterwards the bias is shifted to a mean of zero, so an expert with exactly the mean load
 # changes too; "goes up by `rate` ..., down if more, unchanged if equal"
 

@@ -1,5 +1,5 @@
 # exercise: merge
-# says: lse of such rows
+# says: only what is subtracted is replaced
 # two rows that read nothing give lse 0 instead of -inf, though the text says "two of them give
 # 0 and -inf, not NaN".
 

@@ -1,5 +1,5 @@
 # exercise: merge
-# says: Take the difference to `both` first
+# says: row by row
 # subtracts one maximum of the whole tensor before exp, so a row far below the largest one
 # underflows to lse -inf and out 0; the text wants both = log(exp(lse) + exp(new_lse)) for each
 # row also where scores of 1,000 exist.

@@ -1,5 +1,5 @@
 # exercise: merge
-# says: Take the difference to `both` first
+# says: row by row
 # subtracts the largest lse of the whole tensor, so a row far below another one's lse underflows
 # to "read nothing" ("each `out` counts with its share exp(lse - both)", row by row)
 

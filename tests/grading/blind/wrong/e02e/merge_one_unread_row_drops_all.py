@@ -1,5 +1,5 @@
 # exercise: merge
-# says: out of rows that one set
+# says: only the rows that a set did not read weigh nothing
 # if any row of a set read nothing, the whole set is dropped; only that row has no share ("A row
 # that read nothing has lse = -inf, out 0")
 

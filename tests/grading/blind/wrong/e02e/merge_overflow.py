@@ -1,5 +1,5 @@
 # exercise: merge
-# says: Take the difference to `both` first
+# says: torch.logaddexp takes the larger one out
 # leaves the logarithm: exp(lse) overflows in float32 for scores beyond 88.
 
 def merge(out, lse, new_out, new_lse):

@@ -1,5 +1,5 @@
 # exercise: merge
-# says: lse of such rows
+# says: only what is subtracted is replaced
 # where neither set was read it returns lse = 0 instead of -inf ("two of them give 0 and -inf,
 # not NaN")
 

@@ -1,5 +1,5 @@
 # exercise: ring_backward
-# says: in the dtype that `gradients` gives
+# says: not in that of kv
 # sums and sends the gradient of kv in kv's dtype, bfloat16 where kv is, and not in that of the
 # parts ("gives dq of this block and this rank's part of its dkv ... in the dtypes of the
 # results")

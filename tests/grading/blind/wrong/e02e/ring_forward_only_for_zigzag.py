@@ -1,5 +1,5 @@
 # exercise: ring_forward
-# says: contiguous order
+# says: not from ranks' numbers
 # decides from the rank numbers what is read, which is right in zig-zag order only; the argument
 # places says where the tokens are (the text computes `halves` from it, and section 9 gives
 # contiguous places).

@@ -1,5 +1,5 @@
 # exercise: ring_forward
-# says: contiguous order
+# says: not from ranks' numbers
 # decides by rank numbers which half-blocks count, as it is in zig-zag order, and so loses keys
 # in any other ("`places` (N, T/N): any two runs of tokens a rank")
 

@@ -1,5 +1,5 @@
 # exercise: ulysses
-# says: expected a ValueError
+# says: raise the ValueError first
 # where N does not divide H, the heads of the remainder are dropped silently; the docstring says
 # "ValueError if N does not divide H".
 

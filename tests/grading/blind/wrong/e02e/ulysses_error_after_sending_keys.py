@@ -1,5 +1,5 @@
 # exercise: ulysses
-# says: expected a ValueError
+# says: raise the ValueError first
 # k and v are exchanged before H is tested, so with H = 6, K = 2, N = 4 the ValueError comes
 # after two all-to-alls; the docstring says "A ValueError, before anything is sent, if N does
 # not divide H".

@@ -1,5 +1,5 @@
 # exercise: ulysses
-# says: expected a ValueError
+# says: raise the ValueError first
 # exchanges keys and values first and only then finds that N does not divide H ("A ValueError,
 # before anything is sent, if N does not divide H")
 

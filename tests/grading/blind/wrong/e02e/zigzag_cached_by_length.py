@@ -1,5 +1,5 @@
 # exercise: zigzag
-# says: expected
+# says: nothing may be kept from one call to the next
 # keeps the order by length alone, so a second call with the same length and another size gets
 # the first size's order ("places (N, T/N)")
 

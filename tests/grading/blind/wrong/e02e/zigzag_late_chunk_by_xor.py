@@ -1,5 +1,5 @@
 # exercise: zigzag
-# says: expected
+# says: which r XOR (2N-1) is only where
 # the late chunk is r XOR (2N-1), which is 2N-1-r only where N is a power of two; the text
 # "gives rank r an early and a late one, r and 2N-1-r", for any N.
 
