@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minitrain.lab.failures import CheckFailed
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.recorded import Word
 
@@ -124,6 +124,16 @@ def test_equal_accepts_what_it_must():
 def test_an_answer_is_read_off_a_table_that_was_recorded(records):
     assert expect.recorded({"sweep": [{"bytes": 1}]}, "sweep") == [{"bytes": 1}]
     assert "record the experiment 'sweep' first" in said(expect.recorded, records, "sweep")
+
+
+def test_what_an_earlier_check_asks_for_is_told_as_such():
+    with pytest.raises(CheckFailed) as failure, expect.as_above():
+        expect.equal(3, 4, what="the answer")
+    assert str(failure.value) == "as above: the answer: got 3, expected 4"
+    assert "expected 4" not in failure.value.secretive
+    with pytest.raises(SubmissionFailed) as failure, expect.as_above():
+        raise SubmissionFailed("timeout", "no answer")
+    assert (failure.value.kind, str(failure.value)) == ("timeout", "no answer")
 
 
 def left_alone(f, *calls):

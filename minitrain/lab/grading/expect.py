@@ -9,6 +9,7 @@
     expect.recorded(records, "overlap")                  the table of an experiment, to read it off
     with expect.because({"deadlock": "words"}): …        the likely cause of a run without a result
     with expect.though("every gradient is right"): …     what is right comes first, then what is not
+    with expect.as_above(): …                            what fails an earlier check, too
 
 A hint is a value that a likely mistake gives: if `got` is that value, its words end the message.
 """
@@ -126,6 +127,18 @@ def though(right: str) -> Iterator[None]:
     except CheckFailed as failure:
         words = (f"{right}, but {text}" for text in (failure, failure.secretive))
         raise CheckFailed(*words) from None
+
+
+@contextmanager
+def as_above() -> Iterator[None]:
+    """What fails in here fails an earlier check, too: its own title is not the cause."""
+    try:
+        yield
+    except SubmissionFailed:
+        raise
+    except CheckFailed as failure:
+        told = (f"as above: {text}" for text in (failure, failure.secretive))
+        raise CheckFailed(*told) from None
 
 
 def _compare(got: Any, want: Any, tol: float | None, hints: Hints, what: str) -> None:
