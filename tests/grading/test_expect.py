@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -126,14 +128,23 @@ def test_an_answer_is_read_off_a_table_that_was_recorded(records):
     assert "record the experiment 'sweep' first" in said(expect.recorded, records, "sweep")
 
 
+def fails(failure):
+    raise failure
+
+
 def test_what_an_earlier_check_asks_for_is_told_as_such():
-    with pytest.raises(CheckFailed) as failure, expect.as_above():
-        expect.equal(3, 4, what="the answer")
+    own, slow = CheckFailed("this"), SubmissionFailed("timeout", "no answer")
+    earlier = partial(expect.equal, 3, 4, what="the answer")
+    with pytest.raises(CheckFailed) as failure, expect.as_above(earlier):
+        fails(own)
     assert str(failure.value) == "as above: the answer: got 3, expected 4"
     assert "expected 4" not in failure.value.secretive
-    with pytest.raises(SubmissionFailed) as failure, expect.as_above():
-        raise SubmissionFailed("timeout", "no answer")
-    assert (failure.value.kind, str(failure.value)) == ("timeout", "no answer")
+    for case, cause in ((own, lambda: None), (own, partial(fails, slow)), (slow, earlier)):
+        with pytest.raises(CheckFailed) as failure, expect.as_above(cause):
+            fails(case)
+        assert failure.value is case
+    with expect.as_above(earlier):
+        pass
 
 
 def left_alone(f, *calls):
