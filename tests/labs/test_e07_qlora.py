@@ -13,6 +13,7 @@ from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.model.config import preset
 from minitrain.planning.finetuning_memory import FULL, LORA, QLORA, tuning_memory
+from minitrain.words import plural
 
 from .probes import e07_qlora as probes
 
@@ -93,8 +94,8 @@ class TestNormalLevels(Exercise):
 
     def levels(self, submission):
         calls = [(bits,) for bits in self.BITS]
-        words = {"inf": "the quantile of 1 is infinite: the outermost probability lies below 1"}
-        with expect.because(words):
+        infinite = "the quantile of 1 is infinite: the outermost probability lies below 1"
+        with expect.because({"p must be in the range": infinite}):
             found = submission.run(probes.levels_of, calls)
         expect.left_alone(found, calls, ["bits"])
         return [(bits, call["out"]) for bits, call in zip(self.BITS, found)]
@@ -104,16 +105,25 @@ class TestNormalLevels(Exercise):
         title="2^b levels, ascending from -1 to 1, one exactly 0, one more above it than below",
     )
     def test_shape(self, submission):
-        for bits, got in self.levels(submission):
+        self.are_shaped(self.levels(submission))
+
+    def are_shaped(self, found):
+        for bits, got in found:
             what, count = f"normal_levels({bits})", 2**bits
             expect.that(
                 isinstance(got, Tensor), f"{what} gave {expect.show(got)}: a tensor is asked for"
             )
             zeros = int((got == 0).sum()) if got.ndim == 1 else 0
+            words = ""
+            if tuple(got.shape) == (count + 1,):
+                words = f". With zero in their middle there is one less below it, {count // 2 - 1}, than above"
+                if zeros > 1:
+                    words = ". The quantile of ½ is zero, and both sides end there: count it once"
+            elif bits != 4 and tuple(got.shape) == (16,):
+                words = ". Those are as many as 4 bits have"
             expect.that(
-                len(got.shape) == 1 and len(got) == count,
-                f"{what} has shape {tuple(got.shape)}: {count} levels are asked for. The quantile of ½ is zero, and "
-                "both sides end there: count it once",
+                tuple(got.shape) == (count,),
+                f"{what} has shape {tuple(got.shape)}: {count} levels are asked for{words}",
             )
             expect.that(
                 got.isfinite().all(),
@@ -145,7 +155,12 @@ class TestNormalLevels(Exercise):
 
     @check(points=5, title="equal steps of probability on each side, from the mean outermost one")
     def test_values(self, submission):
-        for bits, got in self.levels(submission):
+        found = self.levels(submission)
+        with expect.as_above(lambda: self.are_shaped(found)):
+            self.are_right(found)
+
+    def are_right(self, found):
+        for bits, got in found:
             half = 2 ** (bits - 1)
             last, one_less = middles_of(2 * half), middles_of(2 * half - 1)
             want = normal_levels(bits)
@@ -153,6 +168,7 @@ class TestNormalLevels(Exercise):
             hints = [
                 (levels_from(last, half - 1, half), f"that goes from 1 - 1/{4 * half}: the outermost probability is the mean of two"),
                 (levels_from(one_less, half - 1, half), f"that goes from 1 - 1/{4 * half - 2}: the outermost probability is the mean of two"),
+                (levels_from(outermost(4), half - 1, half), f"that goes from the outermost probability of 4 bits: here it is that of {2 * half} and {2 * half - 1} shares"),
                 (-want.flip(0), "that is turned round: one more level lies above zero than below"),
                 (equal_levels, "that has equal distances: the steps are equal in probability, and the levels their quantiles"),
                 (levels_from(1 - (1 - outermost(bits)) * 2, half - 1, half), "the outermost probability leaves 1/(2k) above it, not 1/k"),
@@ -193,10 +209,10 @@ class TestQuantizeBlocks(Exercise):
 
     def results(self, submission, calls):
         """(x, levels, size, codes, scales) of each call, with kinds and sizes as asked for."""
-        words = {
-            "shape": "the last block may be shorter: pad the flattened numbers with zeros to whole blocks"
-        }
-        with expect.because(words):
+        short = (
+            "the last block may be shorter: pad the flattened numbers with zeros to whole blocks"
+        )
+        with expect.because({"invalid for input of size": short}):
             found = submission.run(probes.results_of, calls)
         expect.left_alone(found["calls"], calls, ["x", "levels", "size"])
         expect.that(
@@ -224,6 +240,11 @@ class TestQuantizeBlocks(Exercise):
             expect.that(
                 out[0].numel() != count * size,
                 f"{what}: {out[0].numel()} codes for {n} numbers: drop those of the padding",
+            )
+        if isinstance(out[0], Tensor):
+            expect.that(
+                out[0].numel() != n // size * size or n % size == 0,
+                f"{what}: {out[0].numel()} codes for {n} numbers: the last block may be shorter, and counts, too",
             )
         is_tensor(out[0], torch.uint8, (n,), f"{what}: codes")
         is_tensor(out[1], torch.float32, (count,), f"{what}: scales")
@@ -258,7 +279,10 @@ class TestQuantizeBlocks(Exercise):
         best = (flat[:, None] - own[:, None] * levels.double()).abs().amin(dim=1)
         worse = (back - flat).abs() - best > rounding(amax, size, len(flat))
         if worse.any():
-            expect.that(False, f"{what}: {self.likely(flat, own, levels, codes, worse)}")
+            words = self.likely(flat, own, levels, codes, worse)
+            if x.dtype == torch.bfloat16:
+                words += ". Its fractions are those of x in float32: divide there"
+            expect.that(False, f"{what}: {words}")
 
     @staticmethod
     def likely(flat, own, levels, codes, worse):
@@ -270,6 +294,8 @@ class TestQuantizeBlocks(Exercise):
             f"its block's largest has code {int(codes[at])} ({levels[int(codes[at])]:.4f}), code {near} is {levels[near]:.4f}"
         )
         fractions = flat / own.clamp(min=TINY)
+        distances = (levels.double()[:, None] - fractions).abs()
+        off = distances.amin(0) > 1e-5  # a number that is on a level has its code in every way
         floor = (torch.searchsorted(levels.double(), fractions, right=True) - 1).clamp(min=0)
         ceil = torch.searchsorted(levels.double(), fractions).clamp(max=len(levels) - 1)
         evenly = ((fractions + 1) / 2 * (len(levels) - 1)).round().long()
@@ -278,8 +304,8 @@ class TestQuantizeBlocks(Exercise):
             (ceil, "the level above: the border of two levels is their middle"),
             (evenly, "right if the levels had equal distances; they have not"),
         ):
-            if (codes[worse].long() == wrong[worse]).all():
-                return f"{text}. All of them are {words}"
+            if (codes[off].long() == wrong[off]).all():
+                return f"{text}. All codes are {words}"
         return text
 
     @check(points=2, title="the nearest level, over the largest magnitude of each number's block")
@@ -326,7 +352,7 @@ class TestQuantizeBlocks(Exercise):
             (torch.tensor([-0.7]), levels, 64),
             (torch.tensor(0.3), levels, 4),
             (torch.randn(65), levels, 64),
-            (torch.randn(6, 50).bfloat16(), levels, 64),
+            (torch.randn(40, 50).bfloat16(), levels, 64),
             (torch.randn(4, 40) * 1e-9, levels, 32),
             (torch.randn(40, 6).T, levels, 16),
             (torch.randn(9, dtype=torch.float64), some_levels(5), 4),
@@ -453,24 +479,35 @@ class TestCompress(Exercise):
     def near(self, scales, levels, size, held):
         """Each scale comes back as near as the levels allow when the mean of all is taken out."""
         mean = held["scale_mean"].item()
-        true, what = scales.double().mean().item(), f"{len(scales)} scales, blocks of {size}"
+        what = f"{plural(len(scales), 'scale')}, blocks of {size}"
+        true = scales.double().mean().item()
         words = "it is the mean of the scales"
         if mean == 0 and true:
             words = "the mean is not taken out, so that half of the levels, the negative ones, are never used"
         elif abs(mean - scales.median().item()) < 1e-6:
             words = "that is their median: bitsandbytes and QLoRA take the mean"
+        elif abs(mean - blocks_of(scales, size).mean().item()) < 1e-6:
+            words = "that is the mean with the zeros of the padding"
+        elif abs(mean - torch.stack([part.mean() for part in scales.split(size)]).mean()) < 1e-6:
+            words = "that is the mean of the blocks' means: one mean, of all scales, is taken out"
         expect.that(
             abs(mean - true) <= 1e-5 * max(true, 1e-30),
             f"{what}: scale_mean is {mean:.6g}, expected {true:.6g}: {words}",
         )
         centred = blocks_of(scales.double() - mean, size)
         outer = centred.abs().amax(dim=1).float()
+        parts = scales.double().split(size)
+        by_block = torch.stack([(part - part.mean()).abs().max() for part in parts])
         expect.equal(
             held["scale_outer"].double(),
             torch.maximum(outer, held["scale_outer"].clamp(max=1e-30)).double(),
             tol=2e-4,
             what=f"{what}: scale_outer",
-            hints=[(blocks_of(scales, size).amax(dim=1).double(), "that is the largest scale: the mean is to be taken out first")],
+            hints=[
+                (blocks_of(scales, size).amax(dim=1).double(), "that is the largest scale: the mean is to be taken out first"),
+                (by_block, "that is what is left when each block's own mean is taken out: it is the mean of all scales"),
+                (centred.amax(dim=1), "that is the largest number that is left, not the largest magnitude"),
+            ],
         )  # fmt: skip
         back = expanded(held, levels, size)
         own = outer.double().repeat_interleave(size)[: len(scales)]
@@ -493,14 +530,20 @@ class TestCompress(Exercise):
     @check(points=2, title="one byte a scale, four for each block of them, four for the mean")
     def test_bytes(self, submission):
         for count, size in ((1024, 256), (randint(300, 700), 128)):
-            held = submission.run(probes.held_by, some_scales(count), some_levels(256), size)
+            given = some_scales(count), some_levels(256), size
             blocks = -(-count // size)
-            most = size * blocks + 4 * blocks + 4
-            expect.that(
-                sum(held.values()) <= most,
-                f"{count} scales in blocks of {size}: {sum(held.values())} bytes are held ({held}), {most} are enough: "
-                "codes in uint8, and no view of something larger",
-            )
+            most = {"scale_codes": size * blocks, "scale_outer": 4 * blocks, "scale_mean": 4}
+            with (
+                expect.because({"'items'": f"a dict with {', '.join(self.PARTS)} is asked for"}),
+                expect.as_above(lambda given=given: self.results(submission, [given])),
+            ):
+                held = submission.run(probes.held_by, *given)
+                large = [name for name in held if held[name] > most.get(name, 0)]
+                expect.that(
+                    sum(held.values()) <= sum(most.values()),
+                    f"{count} scales in blocks of {size}: {sum(held.values())} bytes are held ({held}), {most} are enough: "
+                    f"{', '.join(large)} is too large. It may be a view of something larger, or of a wider dtype",
+                )
 
     @check(points=2, title="one scale, equal ones, zeros among them, a short last block")
     def test_edges(self, submission):
@@ -510,9 +553,15 @@ class TestCompress(Exercise):
         calls = [(torch.tensor([0.4]), levels, 256), (torch.full((300,), 0.25), levels, 256),
                  (torch.zeros(10), levels, 4), (zeros, levels, 64), (some_scales(257), levels, 256)]  # fmt: skip
         for scales, levels, size, held in self.results(submission, calls):
+            alike = (scales == scales[0]).all()
             expect.that(
                 expanded(held, levels, size).isfinite().all(),
-                "equal scales leave nothing but zeros when the mean is taken out, and come back as nan or inf",
+                f"{plural(len(scales), 'scale')} come back as nan or inf"
+                + (
+                    ": equal ones leave nothing but zeros when the mean is taken out"
+                    if alike
+                    else ""
+                ),
             )
             self.near(scales, levels, size, held)
 
@@ -568,10 +617,15 @@ class TestDequantizedMatmul(Exercise):
             expect.that(
                 got[key] is not None, f"{name} is None: return dy @ Ŵ for x, None for the layer"
             )
-            expect.equal(
-                got[key], want[key], what=name,
-                hints=[(torch.zeros_like(want[key]), "that is zero: backward has to return dy @ Ŵ")],
-            )  # fmt: skip
+            hints = [(torch.zeros_like(want[key]), "that is zero: backward has to return dy @ Ŵ")]
+            if isinstance(got[key], Tensor) and got[key].dtype != want[key].dtype:
+                hints = [
+                    (
+                        got[key],
+                        "cast Ŵ to x's dtype, in backward to that of dy, and not the other way round",
+                    )
+                ]
+            expect.equal(got[key], want[key], what=name, hints=hints)
 
     @check(points=3, title="output and gradient equal the plain product's (float64)")
     def test_gradients(self, submission):
@@ -595,10 +649,13 @@ class TestDequantizedMatmul(Exercise):
             elif saved == x.nbytes:
                 words = "that is x, which is for the gradient of a weight: a frozen one has none"
             expect.that(saved == 0, f"{saved:,} bytes are saved for backward: {words}")
+            more = found["held"] - found["out"]
+            kept = {x.nbytes: "as many as x has. A frozen layer's backward has no use for x",
+                    matrix.nbytes: "as many as Ŵ has. It is made again in backward"}  # fmt: skip
             expect.that(
-                found["held"] <= found["out"],
-                f"after forward {found['held']:,} bytes more are held, the result has {found['out']:,}: Ŵ (or x) is kept "
-                "somewhere, on ctx or on the layer. Only the layer itself may be remembered",
+                more <= 0,
+                f"after forward {more:,} bytes are held beside the result, on ctx, on the layer or elsewhere: "
+                f"{kept.get(more, 'neither Ŵ nor x waits')}. Only the layer itself may be remembered",
             )
 
     @check(points=4, title="Ŵ is made once in forward and once in backward, and no gradient of it")
@@ -652,19 +709,29 @@ class Simulated:
     def __init__(self, capacity, page_bytes, mistake=""):
         self.page_bytes, self.frames, self.mistake = page_bytes, capacity // page_bytes, mistake
         self.resident, self.pages, self.counts = OrderedDict(), {}, [0, 0, 0]
+        self.written = set()
 
     def touch(self, key, nbytes, write):
         is_new = key not in self.pages
         up = 0 if self.mistake == "rounds down" else self.page_bytes - 1
-        self.pages.setdefault(key, [(key, i) for i in range((nbytes + up) // self.page_bytes)])
+        pages = [(key, i) for i in range((nbytes + up) // self.page_bytes)]
+        if self.mistake == "overlap":
+            pages = [len(self.pages) + i for i in range(len(pages))]
+        self.pages.setdefault(key, pages)
         for page in self.pages[key]:
             if self.mistake == "evicts before it looks":
                 self.evict_to(self.frames - 1)
             here = page in self.resident
+            if self.mistake == "evicts for a page that is here":
+                self.evict_to(self.frames - 1)
             if not here and (not is_new or self.mistake == "counts new pages"):
                 self.counts[0] += 1
                 self.counts[1] += self.page_bytes
             dirty = self.resident.get(page, False) or write
+            if self.mistake == "dirty for ever":
+                dirty = dirty or page in self.written
+            if dirty:
+                self.written.add(page)
             if self.mistake == "forgets that it was dirty":
                 dirty = write
             if not (here and self.mistake == "first in, first out"):
@@ -686,9 +753,12 @@ MISTAKES = {
     "counts new pages": "that counts pages of a new key as faults: they are made, and nothing is read",
     "writes clean pages": "that writes clean pages back too: the CPU still has them",
     "forgets that it was dirty": "that is as if a page that was written, and only read later, were clean again",
+    "dirty for ever": "that is as if a page stayed dirty when it was written back: read in again it is clean",
+    "overlap": "that is as if keys shared pages: every key has pages of its own",
     "never writes": "dirty pages that go are written back: bytes_out",
     "rounds down": "that rounds the number of pages down: the rest of a tensor needs a page too",
     "evicts before it looks": "that is as if a page made room even where the touched one is resident already",
+    "evicts for a page that is here": "that is as if a page made room even where the touched one is resident already",
     "one too many": "that is as if there were one frame more: make room before the page comes in",
 }
 COUNTERS = ("faults", "bytes_in", "bytes_out", "resident pages")
@@ -747,17 +817,32 @@ class TestPageTable(Exercise):
                 continue
             at = next(i for i, pair in enumerate(zip(shown, right)) if pair[0] != pair[1])
             column = next(c for c in columns if got[at][c] != want[at][c])
-            words = [
-                text
-                for mistake, text in MISTAKES.items()
-                if [[r[c] for c in columns] for r in simulated(capacity, page_bytes, touches, mistake)] == shown
-            ]  # fmt: skip
-            frames = capacity // page_bytes
+            frames, words = capacity // page_bytes, self.likely(tables, found, columns)
+            if not words and len(tables) > 1:
+                (alone,) = submission.run(probes.paged_by, [(capacity, page_bytes, touches)])
+                if [[row[c] for c in columns] for row in alone] == right:
+                    words = (
+                        "A table alone is right, and several at once are not: keep all in `self`"
+                    )
             expect.that(
                 False,
                 f"{frames} frames of {page_bytes} bytes, after {self.told(touches[: at + 1])}: {COUNTERS[column]} is "
-                f"{got[at][column]}, expected {want[at][column]}. {' '.join(words[:1])}",
+                f"{got[at][column]}, expected {want[at][column]}. {words}",
             )
+
+    @staticmethod
+    def likely(tables, found, columns):
+        """The mistakes that give all that was counted in all tables."""
+        words = [
+            text
+            for mistake, text in MISTAKES.items()
+            if all(
+                [row[c] for c in columns] == [given[c] for c in columns]
+                for table, got in zip(tables, found)
+                for row, given in zip(simulated(*table, mistake), got)
+            )
+        ]
+        return ", or ".join(dict.fromkeys(words))
 
     @staticmethod
     def told(touches):

@@ -9,6 +9,7 @@ import torch
 
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.lab.grading.difference import difference
 
 from .probes import e08_quantization as probes
 
@@ -95,6 +96,11 @@ def refuse_ready_made(got, least):
     )
 
 
+def in_words(causes):
+    """What a message ends with: the causes that explain all that was seen, if there are any."""
+    return ", or ".join(dict.fromkeys(causes))
+
+
 def pair(result, names=("codes", "scale")):
     """The parts of a result, by name."""
     count = len(names)
@@ -125,11 +131,19 @@ class TestQuantizeAbsmax(Exercise):
             self.is_right(call["out"], *case)
         expect.left_alone(got["calls"], calls, ["w"])
 
+    def plain(self, submission, bits=4, group=8):
+        """What the checks before ask for: no short group, no zeros."""
+        w, codes, scale = drawn((3, 8), bits, group)
+        self.compare(submission, [(w, bits, group, codes, scale)])
+
     def is_right(self, result, w, bits, group, codes, scale):
         told = f"w {tuple(w.shape)}, {bits} bits, groups of {group}"
         got_codes, got_scale = pair(result)
         expect.equal(
-            got_scale, scale, what=f"scale ({told})", hints=self.wrong_scales(w, bits, group)
+            got_scale,
+            scale,
+            what=f"scale ({told})",
+            hints=[*self.wrong_scales(w, bits, group), *self.raised(got_scale, scale)],
         )
         live = scale > 0
         expect.equal(
@@ -137,15 +151,24 @@ class TestQuantizeAbsmax(Exercise):
             torch.ones_like(scale)[live],
             what=f"each scale over what it must be ({told})",
         )
-        expect.equal(
-            got_codes, codes, what=f"codes ({told})", hints=self.wrong_codes(w, bits, scale, group)
-        )
+        words = self.wrong_codes(got_codes, w, bits, scale, group)
+        hints = [(got_codes, words)] if words else []
+        expect.equal(got_codes, codes, what=f"codes ({told})", hints=hints)
+
+    def raised(self, got, scale):
+        """A hint where small scales were replaced by one that is too large for them."""
+        if got.shape != scale.shape or got.dtype != scale.dtype or not got.min() > scale.min():
+            return []
+        least = scale.clamp(min=float(got.min()))
+        words = f"scales below {float(got.min()):.3g} were raised to it: only a group of zeros needs one, and weights may be tiny"
+        return [(least, words)]
 
     def wrong_scales(self, w, bits, group):
         m, parts = largest(bits), cut(w.shape[1], group)
         amax = torch.stack([w[:, part].abs().amax(1) for part in parts], dim=1)
         rows = w.abs().amax(1, keepdim=True)
         highest = torch.stack([w[:, part].amax(1) for part in parts], dim=1)
+        even = torch.stack([part.abs().amax(1) for part in w.chunk(len(parts), dim=1)], dim=1)
         return [
             (amax / (m + 1), f"that is divided by {m + 1}: the largest magnitude becomes code {m}, so divide by m"),
             (amax / (m + 0.5), f"that is divided by {m + 0.5}: the largest magnitude becomes code {m}"),
@@ -157,18 +180,26 @@ class TestQuantizeAbsmax(Exercise):
             ((w.abs().max() / m).expand_as(amax), "that is one scale for all: one for each group"),
             (highest / m, "the largest *magnitude* sets the scale, of negative numbers too: `.abs()` first"),
             (highest.abs() / m, "the largest *magnitude* sets the scale: `.abs()` comes before `.amax()`"),
+            (even / m, f"those are groups of one size, as `torch.chunk` makes them: each has {group} columns, the last what is left"),
         ]  # fmt: skip
 
-    def wrong_codes(self, w, bits, scale, group):
-        x = w / spread(scale, group, w.shape[1])
-        x = torch.where((x - x.round()).abs() < 1e-3, x.round(), x)  # the largest one's is whole
-        shifted = x.round() + 2 ** (bits - 1)
-        return [
-            (x.trunc().to(torch.int8), "those are cut, toward 0: round to the nearest"),
-            (x.floor().to(torch.int8), "those are rounded down: round to the nearest"),
-            (shifted.to(torch.uint8), "those begin at 0: codes have a sign here, from -m to m"),
-            (x.round(), "the codes are still floats: `.to(torch.int8)`"),
+    def wrong_codes(self, got, w, bits, scale, group):
+        """The words of the mistake that gives these codes."""
+        if got.shape != w.shape:
+            return OVER if got.shape[0] == w.shape[0] and got.shape[1] > w.shape[1] else ""
+        x, m = w / spread(scale, group, w.shape[1]), largest(bits)
+        whole = (x - x.round()).abs() < 1e-3  # the largest of a group, which a cut may turn
+        ways = [
+            (x.trunc().clamp(-m, m), "those are cut, toward 0: round to the nearest"),
+            (x.floor().clamp(-m, m), "those are rounded down: round to the nearest"),
+            (x.round() + m, "those begin at 0: codes have a sign here, from -m to m"),
+            (x.round() + m + 1, "those begin at 0: codes have a sign here, from -m to m"),
         ]
+        if got.is_floating_point() and torch.equal(got, x.round()):
+            return "the codes are still floats: `.to(torch.int8)`"
+        if not ((got != x.round()) & ~whole).any():
+            return ""
+        return in_words(words for way, words in ways if ((got == way) | whole).all())
 
     @check(
         points=3, title="one scale a row: the largest magnitude becomes code m, others the nearest"
@@ -191,15 +222,15 @@ class TestQuantizeAbsmax(Exercise):
         for shape, bits, group in [
             ((4, 12), 4, 4),
             ((3, 10), 3, 4),
+            ((3, 9), 4, 4),
             ((2, 7), 8, 3),
             ((5, 4), 4, 16),
             ((1, 9), 4, 2),
         ]:
             w, codes, scale = drawn(shape, bits, group)
             cases.append((w, bits, group, codes, scale))
-        with expect.because(
-            {"unflatten": OVER, "invalid for input": OVER, "reshape": OVER, "view": OVER}
-        ):
+        likely = {"unflatten": OVER, "invalid for input": OVER, "reshape": OVER, "view": OVER}
+        with expect.because(likely), expect.as_above(partial(self.plain, submission)):
             self.compare(submission, cases)
 
     @check(
@@ -207,6 +238,13 @@ class TestQuantizeAbsmax(Exercise):
         title="a group of zeros gives zeros; tiny and huge weights have scales of their size",
     )
     def test_edges(self, submission):
+        with expect.as_above(partial(self.plain, submission, group=4)):
+            self.zeros(submission)
+            for bits, group, size in [(8, 3, 1e-30), (4, 6, 1e30)]:
+                w, codes, scale = drawn((2, 6), bits, group, size)
+                self.compare(submission, [(w, bits, group, codes, scale)])
+
+    def zeros(self, submission):
         w, codes, _ = drawn((2, 8), 4, 4)
         w[0, :4], codes[0, :4] = 0, 0
         zeros = torch.zeros(2, 8)
@@ -219,11 +257,9 @@ class TestQuantizeAbsmax(Exercise):
                 (got_scale > 0).all() and got_scale.isfinite().all(),
                 f"the scales {expect.show(got_scale)} hold one that is not above 0. For {FOR_ZEROS}",
             )
-            what = f"codes of {tuple(given.shape)} with a group of zeros"
-            expect.equal(got_codes, want, what=what)
-        for bits, group, size in [(8, 3, 1e-30), (4, 6, 1e30)]:
-            w, codes, scale = drawn((2, 6), bits, group, size)
-            self.compare(submission, [(w, bits, group, codes, scale)])
+            expect.equal(
+                got_codes, want, what=f"codes of {tuple(given.shape)} with a group of zeros"
+            )
 
 
 def zero_points(w, bits, group, with_zero=True):
@@ -304,10 +340,14 @@ class TestQuantizeZeroPoint(Exercise):
         ])  # fmt: skip
         x = w / spread(scale, group, w.shape[1])
         whole = spread(zero.float(), group, w.shape[1])
+        from_low = (w - spread(low.clamp(max=0), group, w.shape[1])) / spread(
+            scale, group, w.shape[1]
+        )
         expect.equal(got_codes, codes, what=f"codes ({told})", hints=[
             ((x + whole).clamp(0, n).byte(), "those are cut, toward 0: round to the nearest"),
             ((x.round() - whole).clamp(0, n).byte(), "zero is subtracted: it is added, so that 0 has the code `zero`"),
             (x.round().clamp(0, n).byte(), "zero is missing: add it, so that 0 has the code `zero`"),
+            (from_low.round().clamp(0, n).byte(), "w - smallest was rounded, and `zero` apart from it: w / s is rounded, and the whole number `zero` added"),
             (codes.float(), "the codes are still floats: `.byte()`"),
         ])  # fmt: skip
 
@@ -326,15 +366,19 @@ class TestQuantizeZeroPoint(Exercise):
     @check(points=2, title="groups of one sign only: 0 is inside, exactly")
     def test_one_sign(self, submission):
         shapes = [((4, 8), 4, 4, 6.0), ((3, 8), 4, 8, -6.0), ((2, 5), 8, 5, 9.0)]
-        self.compare(submission, [(self.draw(s, b, g, move), b, g) for s, b, g, move in shapes])
+        cases = [(self.draw(s, b, g, move), b, g) for s, b, g, move in shapes]
+        both_signs = self.draw((3, 8), 4, 8), 4, 8
+        with expect.as_above(lambda: self.compare(submission, [both_signs])):
+            self.compare(submission, cases)
 
     @check(points=2, title="groups that do not divide the row, and groups of zeros")
     def test_edges(self, submission):
         shapes = [((3, 10), 4, 4, 0.4), ((2, 7), 3, 3, 6.0), ((5, 4), 8, 16, 0.1)]
-        with expect.because(
-            {"unflatten": OVER, "invalid for input": OVER, "reshape": OVER, "view": OVER}
-        ):
-            self.compare(submission, [(self.draw(s, b, g, move), b, g) for s, b, g, move in shapes])
+        likely = {"unflatten": OVER, "invalid for input": OVER, "reshape": OVER, "view": OVER}
+        cases = [(self.draw(s, b, g, move), b, g) for s, b, g, move in shapes]
+        plain = [(self.draw((3, 8), 4, 4), 4, 4), (self.draw((4, 8), 4, 8, 6.0), 4, 8)]
+        with expect.because(likely), expect.as_above(lambda: self.compare(submission, plain)):
+            self.compare(submission, cases)
         got = submission.run(probes.in_a_row, [(torch.zeros(2, 6), 4, 3)])
         codes, scale, zero = pair(got["calls"][0]["out"], ("codes", "scale", "zero"))
         expect.that(
@@ -354,11 +398,15 @@ class TestQuantizeZeroPoint(Exercise):
         cases = [(w, bits, 6) for bits in (4, 8)]
         for (_, bits, _), call in zip(cases, submission.run(probes.in_a_row, cases)["calls"]):
             codes, scale, zero = pair(call["out"], ("codes", "scale", "zero"))
-            back = (codes.double() - zero.double()) * scale.double()
+            off = ((codes.double() - zero.double()) * scale.double() - w).abs() > 0.51 * scale
+            over = (w / scale).round() + zero > 2**bits - 1  # of these the code must be cut
+            words = f"w/s and z may both round up, and codes end at {2**bits - 1}: clamp them"
+            if (off & ~over).any():
+                words = "the code of w is round(w / s) + zero"
             expect.that(
-                int(codes.max()) < 2**bits and ((back - w).abs() <= 0.51 * scale).all(),
+                int(codes.max()) < 2**bits and not off.any(),
                 f"in a group from -a to a, with {bits} bits, a code is {int(codes.max())} or a weight is off by "
-                f"more than half a step: w/s and z may both round up, and codes end at {2**bits - 1}: clamp them",
+                f"more than half a step: {words}",
             )
 
 
@@ -430,11 +478,11 @@ class TestLlmInt8(Exercise):
         )
         a = notes[0]["a"]
         if a.shape[1] == x.shape[1]:
-            kept = a[:, outlier]
+            went = a.any(0) & outlier
             expect.that(
-                not kept.any(),
-                f"{int(outlier.sum())} of {x.shape[1]} columns reach {threshold:g}, and their codes went into "
-                "`multiply` too: make those columns 0 there, or leave them out",
+                not went.any(),
+                f"{int(outlier.sum())} of {x.shape[1]} columns reach {threshold:g}, and codes of {int(went.sum())} of "
+                f"them went into `multiply`, too: {self.why_went(a, went, x, threshold)}",
             )
             a = a[:, ~outlier]
         expect.equal(
@@ -443,6 +491,19 @@ class TestLlmInt8(Exercise):
             what="the codes of x that went into `multiply`, ordinary columns",
             hints=self.wrong_codes(x, outlier),
         )
+
+    def why_went(self, a, went, x, threshold):
+        """a: the codes of x (T, D) that were multiplied; went (D,): outliers that are among them."""
+        x, a = x[:, went], a[:, went]
+        if not (a[x.abs() >= threshold] != 0).any():
+            return "the large numbers alone were taken out, and a column is taken out whole"
+        if (x.abs().amax(0) == threshold).all():
+            return "a column whose largest magnitude is the threshold itself reaches it, too: `>=`"
+        if (x.amax(0) < threshold).all():
+            return (
+                "it is the largest *magnitude* that reaches it, of negative numbers too: `.abs()`"
+            )
+        return "make those columns 0 there, or leave them out"
 
     def wrong_codes(self, x, outlier):
         rows = x.abs().amax(1, keepdim=True)
@@ -497,7 +558,9 @@ class TestLlmInt8(Exercise):
             (*self.draw(5, 8, 4, outliers=(1,)), 25.0),
             (*self.draw(5, 8, 4, outliers=(1, 2)), 25.0),
         ]
-        self.compare(submission, cases, "y with outliers")
+        plain = self.draw(6, 12, 5)
+        with expect.as_above(lambda: self.compare(submission, [plain], "y without outliers")):
+            self.compare(submission, cases, "y with outliers")
 
     @check(
         points=3,
@@ -506,26 +569,33 @@ class TestLlmInt8(Exercise):
     def test_edges(self, submission):
         x, codes, scale = self.draw(4, 7, 5)
         at = 2.0
-        x[:, 3], x[1, 3] = 0.1, -at  # the largest of its column
+        x[:, 3], x[1, 3] = 0.1, at  # the largest of its column
         everything = self.draw(3, 5, 4)
         cases = [(x, codes, scale, at), (*everything, 1e-9), self.draw(8, 16, 2, outliers=(7,))]
-        self.compare(submission, cases, "y")
+        plain = [self.draw(6, 12, 5), self.draw(6, 12, 5, outliers=(2, 9))]
+        plain.append(self.draw(7, 10, 3, outliers=(4,), negative=True))
+        with expect.as_above(lambda: self.compare(submission, plain, "y")):
+            self.compare(submission, cases, "y")
 
 
-def damped(h, damping):
+def damped(h, damping, way=""):
+    """`way` is a mistake."""
     h = h.double().clone()
     dead = h.diagonal() == 0
-    h.diagonal()[dead] = h.diagonal()[~dead].mean() if not dead.all() else 1.0
-    h.diagonal().add_(damping * h.diagonal().mean())
+    if not dead.all():
+        h.diagonal()[dead] = (h.diagonal() if way == "mean of all" else h.diagonal()[~dead]).mean()
+    else:
+        h.diagonal()[dead] = 1.0
+    h.diagonal().add_(damping * (h.diagonal() if way == "each its own" else h.diagonal().mean()))
     return h
 
 
-def gptq_oracle(w, h, bits, group, damping=0.01, stale=False, compensate=True, power=1.0):
+def gptq_oracle(w, h, bits, group, damping=0.01, stale=False, compensate=True, power=1.0, way=""):
     """By the inverse of what is left of H, column by column, in float64: no factor, no blocks.
 
     power: of the diagonal's entry by which the error is divided, 1 where it is right.
     """
-    w, h, m = w.double().clone(), damped(h, damping), largest(bits)
+    w, h, m = w.double().clone(), damped(h, damping, way), largest(bits)
     original = w.clone()
     codes, scales, nearest = torch.empty_like(w, dtype=torch.int8), [], []
     for part in cut(w.shape[1], group):
@@ -552,7 +622,8 @@ def gptq_in_blocks(w, h, bits, group, block, damping, beyond, by_group):
     """Mistakes of blocks: errors that end with their block, or blocks over a group's start."""
     w, m, width = w.double().clone(), largest(bits), w.shape[1]
     upper = torch.linalg.cholesky(torch.linalg.inv(damped(h, damping)), upper=True)
-    starts = sorted({*range(0, width, block), *(range(0, width, group) if by_group else ())})
+    groups = cut(width, group) if by_group else [slice(0, width)]
+    starts = [start for part in groups for start in range(part.start, part.stop, block)]
     codes, scales = torch.empty_like(w, dtype=torch.int8), []
     for start, stop in zip(starts, [*starts[1:], width]):
         errors = torch.zeros_like(w[:, start:stop])
@@ -595,11 +666,12 @@ class TestGptq(Exercise):
     def compare(self, submission, cases):
         got = submission.run(probes.in_a_row, cases)
         refuse_ready_made(got, [case[0] for case in cases])
-        for case, call in zip(cases, got["calls"]):
-            self.is_right(call["out"], *case)
+        every = [(call["out"], *case) for call, case in zip(got["calls"], cases)]
+        for one in every:
+            self.is_right(*one, every=every)
         expect.left_alone(got["calls"], cases, ["w", "h"])
 
-    def is_right(self, result, w, h, bits, group, block=128, damping=0.01):
+    def is_right(self, result, w, h, bits, group, block=128, damping=0.01, *, every):
         codes, scale, _ = gptq_oracle(w, h, bits, group, damping)
         told = f"w {tuple(w.shape)}, {bits} bits, groups of {group}, block {block}"
         got_codes, got_scale = pair(result)
@@ -607,7 +679,6 @@ class TestGptq(Exercise):
             got_codes.dtype == torch.int8 and got_codes.shape == w.shape,
             f"codes are {tuple(got_codes.shape)} {got_codes.dtype}, expected {tuple(w.shape)} torch.int8",
         )
-        found = self.mistake(got_codes, got_scale, w, h, bits, group, block, damping)
         zeros = (w == 0).all(1, keepdim=True).expand_as(scale)  # any scale above 0 will do
         expect.that(
             got_scale.shape != scale.shape or ((got_scale > 0) & got_scale.isfinite()).all(),
@@ -615,24 +686,38 @@ class TestGptq(Exercise):
         )
         if got_scale.shape == scale.shape:
             got_scale = torch.where(zeros, scale, got_scale)
+        wrong = difference(got_scale, scale, 1e-4) or difference(got_codes, codes)
+        found = self.mistake(every) if wrong else ""
         words = [(got_scale, found)] if found else []
         expect.equal(got_scale, scale, tol=1e-4, what=f"scale ({told})", hints=words)
         words = [(got_codes, found)] if found else []
         expect.equal(got_codes, codes, what=f"codes ({told})", hints=words)
 
-    def mistake(self, got_codes, got_scale, *given):
-        """The words of the first likely mistake whose codes those are."""
-        for variant, words in self.mistakes(*given):
-            codes, scale, *_ = variant()
-            same = got_scale.shape == scale.shape and torch.equal(codes, got_codes)
-            if same and torch.allclose(scale, got_scale.float(), rtol=1e-3):
-                return words
-        return ""
+    def mistake(self, every):
+        """The words of the mistakes that give what came of every call."""
+        left = None
+        for result, w, h, bits, group, *more in every:
+            fits = {
+                words
+                for variant, words in self.mistakes(w, h, bits, group, *more)
+                if self.is_same(pair(result), variant(), w)
+            }
+            left = fits if left is None else left & fits
+        return in_words(sorted(left))
 
-    def mistakes(self, w, h, bits, group, block, damping):
+    def is_same(self, got, variant, w):
+        codes, scale, *_ = variant
+        live = ~(w == 0).all(1)
+        return (
+            got[1].shape == scale.shape
+            and torch.equal(codes[live], got[0][live])
+            and torch.allclose(scale[live], got[1][live].float(), rtol=1e-3)
+        )
+
+    def mistakes(self, w, h, bits, group, block=128, damping=0.01):
         one = partial(gptq_oracle, w, h, bits, group)
         blocks = partial(gptq_in_blocks, w, h, bits, group, block, damping)
-        found = [
+        return [
             (partial(one, damping, compensate=False),
              "that is rounding to nearest: after each column the ones to come take up its error"),
             (partial(one, damping, stale=True),
@@ -647,11 +732,13 @@ class TestGptq(Exercise):
             (partial(blocks, True, False),
              "a block has run over a group's start: the group's scale was fitted on columns behind the block that still "
              "lack its errors. End blocks where a group ends"),
+            (partial(one, damping, way="each its own"),
+             "each number of the diagonal was damped by its own: all by damping · the mean of the diagonal"),
+            (partial(one, damping, way="mean of all"),
+             "columns whose input was always 0 were given the mean of all: the mean of the others, of which none is 0"),
+            (partial(one, 0.0),
+             "the damping is missing: add damping · mean of the diagonal to the diagonal"),
         ]  # fmt: skip
-        if not (h.diagonal() == 0).any():
-            words = "the damping is missing: add damping · mean of the diagonal to the diagonal"
-            found.append((partial(one, 0.0), words))
-        return found
 
     @check(
         points=2, title="inputs that know nothing of one another: rounding to nearest, bit for bit"
@@ -685,7 +772,9 @@ class TestGptq(Exercise):
             (4, 12, 4, 12, 5),
         ]:
             cases.append((*gptq_case(rows, width, bits, group), bits, group, block))
-        self.compare(submission, cases)
+        one_group = *gptq_case(4, 16, 4, 16), 4, 16
+        with expect.as_above(lambda: self.compare(submission, [one_group])):
+            self.compare(submission, cases)
 
     @check(points=2, title="columns whose input was always 0, rows of zeros")
     def test_dead(self, submission):
@@ -698,15 +787,23 @@ class TestGptq(Exercise):
         w[1] = 0
         cases.append((w, h, 4, 4))
         cases.append((drawn((3, 6), 4, 3)[0], torch.zeros(6, 6, dtype=torch.float64), 4, 3))
-        with expect.because(
-            {
-                "singular": words,
-                "positive-definite": words,
-                "positive definite": words,
-                "factorization": words,
-            }
+        cases.append(self.damped_case())
+        signs = ("singular", "positive-definite", "positive definite", "factorization")
+        plain = [(*gptq_case(4, 16, 4, 16), 4, 16), (*gptq_case(4, 20, 3, 8), 3, 8, 5)]
+        with (
+            expect.because({signs: words}),
+            expect.as_above(lambda: self.compare(submission, plain)),
         ):
             self.compare(submission, cases)
+
+    def damped_case(self):
+        """Half of the inputs are dead: here it is seen what their diagonal was filled with."""
+        while True:
+            case = *gptq_case(6, 10, 4, 10, dead=(1, 2, 4, 7, 8)), 4, 10
+            codes, _, margin = gptq_oracle(*case, damping=0.3)
+            wrong, *_ = gptq_oracle(*case, damping=0.3, way="mean of all")
+            if margin > MARGIN and not torch.equal(codes, wrong):
+                return *case, 128, 0.3
 
     @check(points=2, title="beyond a block the columns are written once a block, not once a column")
     def test_lazy(self, submission):
@@ -725,12 +822,23 @@ class TestGptq(Exercise):
             f"{bound / 1e6:.1f}. Keep a block's errors, correct within the block, and what is beyond it by one matmul "
             "after the block: errors @ U[start:stop, stop:]",
         )
-        w, h = gptq_case(4, 24, 4, 24)
-        self.compare(submission, [(w, h, 4, 24, 6)])
+        one_block = *gptq_case(4, 16, 4, 16), 4, 16
+        with expect.as_above(lambda: self.compare(submission, [one_block])):
+            self.compare(submission, [(*gptq_case(4, 24, 4, 24), 4, 24, 6)])
 
 
 def awq_errors(
-    w, mean_abs, h, bits, group, steps=20, normed=True, back=True, of_outputs=True, first=0
+    w,
+    mean_abs,
+    h,
+    bits,
+    group,
+    steps=20,
+    normed=True,
+    back=True,
+    of_outputs=True,
+    first=0,
+    of_scaled=False,
 ):
     """The error of every ratio, and the scales."""
     scales, errors = [], []
@@ -743,7 +851,7 @@ def awq_errors(
         for part in cut(w.shape[1], group):
             scale = (scaled[:, part].abs().amax(1, keepdim=True) / m).clamp(min=1e-38)
             kept[:, part] = (scaled[:, part] / scale).round().clamp(-m, m) * scale
-        change = (kept / s if back else kept) - w.double()
+        change = kept - scaled if of_scaled else (kept / s if back else kept) - w.double()
         moment = h.double() if of_outputs else torch.eye(len(h), dtype=torch.float64)
         scales.append(s.float())
         errors.append(((change @ moment) * change).sum().item())
@@ -772,11 +880,12 @@ class TestAwq(Exercise):
     def compare(self, submission, cases):
         got = submission.run(probes.in_a_row, cases)
         refuse_ready_made(got, [case[0] for case in cases])
-        for case, call in zip(cases, got["calls"]):
-            self.is_right(call["out"], *case)
+        every = [(call["out"], *case) for call, case in zip(got["calls"], cases)]
+        for one in every:
+            self.is_right(*one, every=every)
         expect.left_alone(got["calls"], cases, ["w", "mean_abs", "h"])
 
-    def is_right(self, result, w, mean_abs, h, bits, group, steps=20):
+    def is_right(self, result, w, mean_abs, h, bits, group, steps=20, *, every):
         told = f"w {tuple(w.shape)}, {bits} bits, groups of {group}, {steps} ratios"
         expect.that(
             isinstance(result, (list, tuple)) and len(result) == 2,
@@ -797,6 +906,7 @@ class TestAwq(Exercise):
         expect.equal(errors, want, tol=0.03, what=f"the error of each ratio ({told})", hints=[
             (awq_errors(w, *given, of_outputs=False)[1], "that is the weights' own error: what counts is the outputs', the sum of (ΔW h) · ΔW"),
             (awq_errors(w, *given, back=False)[1], "divide by s again before the error is taken: x / s meets W · s"),
+            (awq_errors(w, *given, of_scaled=True)[1], "that is the change of W · s, which meets x / s: divide it by s again, h is of x"),
             ([error / w.numel() for error in want], "that is the mean over all weights: the sum of (ΔW h) · ΔW"),
             ([error / len(w) for error in want], "that is the mean over rows: the sum of (ΔW h) · ΔW"),
             (awq_errors(w, *given, first=1)[1], "the grid begins at ratio 0: k / steps for k = 0, 1, … steps - 1"),
@@ -806,14 +916,28 @@ class TestAwq(Exercise):
             isinstance(s, torch.Tensor) and s.shape == mean_abs.shape,
             f"s is {expect.show(s)}, expected a tensor {tuple(mean_abs.shape)}: one scale a column",
         )
-        bare = mean_abs.clamp(min=1e-4) ** (best / steps)
-        worst = errors.index(max(errors))
-        expect.equal(s, scales[best], tol=1e-3, what=f"s of the smallest error, ratio {best / steps:.3g} ({told})", hints=[
-            (bare, "divide s by the root of its largest times its smallest, so that W keeps its size"),
-            (scales[worst], "that is the s of the *largest* error"),
-            (scales[-1], "that is the last s of the grid: the one with the smallest error"),
-            (1 / scales[best], "that is upside down: columns that meet large inputs are scaled *up*"),
-        ])  # fmt: skip
+        told = f"s of the smallest error, ratio {best / steps:.3g} ({told})"
+        wrong = difference(s, scales[best], 1e-3)
+        hints = [(s, in_words(self.wrong_scales(every)))] if wrong else []
+        expect.equal(s, scales[best], tol=1e-3, what=told, hints=hints)
+
+    def wrong_scales(self, every):
+        """The words of the mistakes whose s came of every call."""
+        left = None
+        for (s, errors), w, mean_abs, *given in every:
+            scales, _ = awq_errors(w, mean_abs, *given)
+            steps, best, worst = len(scales), errors.index(min(errors)), errors.index(max(errors))
+            bare = mean_abs.clamp(min=1e-4) ** (best / steps)
+            ways = {
+                "divide s by the root of its largest times its smallest, so that W keeps its size": bare,
+                "that is the s of the *largest* error": scales[worst],
+                "that is the last s of the grid: the one with the smallest error": scales[-1],
+                "that is upside down: columns that meet large inputs are scaled *up*": 1
+                / scales[best],
+            }
+            fits = [words for words, way in ways.items() if not difference(s, way, 1e-3)]
+            left = fits if left is None else [words for words in left if words in fits]
+        return left
 
     @check(points=4, title="each ratio's error is that of the outputs, and s is the best one's")
     def test_search(self, submission):
@@ -834,7 +958,9 @@ class TestAwq(Exercise):
             (*self.draw(3, 9), 4, 3, 7),
             (*self.draw(3, 6), 3, 6, 1),
         ]
-        self.compare(submission, cases)
+        plain = *self.draw(6, 16), 4, 16
+        with expect.as_above(lambda: self.compare(submission, [plain])):
+            self.compare(submission, cases)
 
     @check(points=1, title="ratio 0 leaves every bit as it was, and wins where no ratio gains")
     def test_none(self, submission):
@@ -842,16 +968,18 @@ class TestAwq(Exercise):
         exact = (w / w.abs().amax(1, keepdim=True) * 7).round()  # on the grid: nothing is lost
         mean_abs = torch.rand(8) + 0.5
         h = torch.diag(mean_abs**2)
-        got = submission.run(probes.in_a_row, [(exact, mean_abs, h, 4, 8)])
-        result = got["calls"][0]["out"]
-        expect.that(
-            isinstance(result, (list, tuple)) and len(result) == 2, "return s and the errors"
-        )
-        expect.identical(
-            result[0], torch.ones(8), what="s where rounding loses nothing",
-            hints=[(None, "ratio 0 is s = 1")],
-        )  # fmt: skip
-        self.compare(submission, [(*self.draw(4, 8), 4, 8)])
+        plain = *self.draw(6, 16), 4, 16
+        with expect.as_above(lambda: self.compare(submission, [plain])):
+            got = submission.run(probes.in_a_row, [(exact, mean_abs, h, 4, 8)])
+            result = got["calls"][0]["out"]
+            expect.that(
+                isinstance(result, (list, tuple)) and len(result) == 2, "return s and the errors"
+            )
+            expect.identical(
+                result[0], torch.ones(8), what="s where rounding loses nothing",
+                hints=[(result[0], "ratio 0 is s = 1, in every bit, and its error is 0 here: no other one is smaller")],
+            )  # fmt: skip
+            self.compare(submission, [(*self.draw(4, 8), 4, 8)])
 
 
 class TestSmooth(Exercise):
@@ -872,8 +1000,13 @@ class TestSmooth(Exercise):
         columns = torch.stack([w.double().abs().amax(0) for w in chosen]).amax(0).clamp(min=1e-5)
         return (max_abs.double().clamp(min=1e-5) ** alpha / columns ** (1 - alpha)).float()
 
+    def run(self, submission, cases):
+        words = "a linear layer's weight is (outputs, inputs), and s has a number for each input, a column"
+        with expect.because({"must match": words}):
+            return submission.run(probes.smoothed, cases)
+
     def compare(self, submission, cases):
-        for case, got in zip(cases, submission.run(probes.smoothed, cases)):
+        for case, got in zip(cases, self.run(submission, cases)):
             self.is_right(got, *case)
 
     def is_right(self, got, scale, weights, max_abs, x, alpha=0.5):
@@ -920,7 +1053,10 @@ class TestSmooth(Exercise):
     @check(points=1, title="alpha from 0 to 1")
     def test_alpha(self, submission):
         alpha = float(torch.rand(())) * 0.3 + 0.55
-        self.compare(submission, [(*self.draw(8, (4, 5)), a) for a in (0.0, 1.0, alpha)])
+        cases = [(*self.draw(8, (4, 5)), a) for a in (alpha, 0.0, 1.0)]
+        plain = self.draw(8, (4, 6, 6))
+        with expect.as_above(lambda: self.compare(submission, [plain])):
+            self.compare(submission, cases)
 
     @check(points=2, title="channels that are always 0, and columns of zeros")
     def test_zeros(self, submission):
@@ -928,24 +1064,22 @@ class TestSmooth(Exercise):
         one[2][1] = 0  # no activation
         for weight in other[1]:
             weight[:, 3] = 0
+        plain = self.draw(8, (4, 6, 6))
+        with expect.as_above(lambda: self.compare(submission, [plain])):
+            for case, got in zip([one, other], self.run(submission, [one, other])):
+                self.survives_zeros(got, *case)
+
+    def survives_zeros(self, got, _scale, weights, max_abs, _x):
         words = "a channel that is always 0, or a column of zeros, makes s 0 or infinite: clamp both from below"
-        for case, got in zip([one, other], submission.run(probes.smoothed, [one, other])):
-            expect.that(
-                isinstance(got["s"], torch.Tensor)
-                and got["s"].isfinite().all()
-                and (got["s"] > 0).all(),
-                f"s is {expect.show(got['s'])}: {words}",
-            )
-            for before, after in zip(got["before"], got["after"]):
-                expect.equal(after, before, tol=1e-3, what="the outputs, which must not change")
-            _, weights, max_abs, _ = case
-            live = (max_abs > 0) & (torch.stack([w.abs().amax(0) for w in weights]).amax(0) > 0)
-            expect.equal(
-                got["s"][live],
-                self.scale_of(weights, max_abs)[live],
-                tol=1e-4,
-                what="s of the other channels",
-            )
+        s, live = got["s"], (max_abs > 0) & (torch.cat(weights) != 0).any(0)
+        expect.that(
+            isinstance(s, torch.Tensor) and s.isfinite().all() and (s > 0).all(),
+            f"s is {expect.show(s)}: {words}",
+        )
+        for before, after in zip(got["before"], got["after"]):
+            expect.equal(after, before, tol=1e-3, what="the outputs, which must not change")
+        want = self.scale_of(weights, max_abs)[live]
+        expect.equal(s[live], want, tol=1e-4, what="s of the other channels")
 
 
 class TestFakeQuantize(Exercise):
@@ -1008,27 +1142,29 @@ class TestFakeQuantize(Exercise):
     def test_gradient(self, submission):
         cases = self.cases()
         for (w, scale, bits, d_out), got in zip(cases, self.run(submission, cases)):
-            m = largest(bits)
-            inside = (w / scale).round().abs() <= m
-            expect.that(
-                got["gradient"] is not None,
-                "w got no gradient at all: something has cut it off the graph",
-            )
-            expect.equal(got["gradient"], d_out * inside, what=f"the gradient of w {tuple(w.shape)}, {bits} bits", hints=[
-                (d_out, "that passes outside too: where a code was clamped the gradient is 0, a step of w changes nothing"),
-                (0 * d_out, "that is 0 everywhere, round's own gradient: nothing would ever move. Let it pass straight through"),
-                (d_out * ~inside, "that is the wrong way round: 1 inside, 0 outside"),
-                (d_out * inside / scale, "that is divided by the scale: the division and the multiplication cancel"),
-                (d_out * inside * scale, "that is multiplied by the scale: the division and the multiplication cancel"),
-                (inside.float(), "that is 1 and 0: it must be multiplied by the gradient that arrives"),
-            ])  # fmt: skip
+            self.is_straight(got["gradient"], w, scale, bits, d_out)
+
+    def is_straight(self, got, w, scale, bits, d_out):
+        m = largest(bits)
+        inside = (w / scale).round().abs() <= m
+        expect.that(got is not None, "w got no gradient at all: something has cut it off the graph")
+        expect.equal(got, d_out * inside, what=f"the gradient of w {tuple(w.shape)}, {bits} bits", hints=[
+            (d_out, "that passes outside too: where a code was clamped the gradient is 0, a step of w changes nothing"),
+            (d_out * ((w / scale).abs() <= m), "that is 0 beyond m scales: up to m + 1/2 a weight is rounded to code m, not clamped"),
+            (d_out * ((w / scale).round().abs() < m), "that is 0 for code m, too: m is a code, and not clamped"),
+            (0 * d_out, "that is 0 everywhere, round's own gradient: nothing would ever move. Let it pass straight through"),
+            (d_out * ~inside, "that is the wrong way round: 1 inside, 0 outside"),
+            (d_out * inside / scale, "that is divided by the scale: the division and the multiplication cancel"),
+            (d_out * inside * scale, "that is multiplied by the scale: the division and the multiplication cancel"),
+            (inside.float(), "that is 1 and 0: it must be multiplied by the gradient that arrives"),
+        ])  # fmt: skip
 
     @check(points=2, title="what waits for backward is at most one byte a weight, beside w itself")
     def test_kept(self, submission):
         case = self.draw((64, 128), 4)
         (got,) = self.run(submission, [case])
-        inside = (case[0] / case[1]).round().abs() <= largest(4)
-        expect.equal(got["gradient"], case[3] * inside, what="the gradient of w (64, 128)")
+        with expect.as_above(lambda: self.is_straight(got["gradient"], *case)):
+            self.is_straight(got["gradient"], *case)
         count = case[0].numel()
         expect.that(
             got["kept_bytes"] <= count,

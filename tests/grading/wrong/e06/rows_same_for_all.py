@@ -1,5 +1,5 @@
 # exercise: Rows
-# says: what is added to
+# says: all rows have the first one's adapter
 
 import torch
 

@@ -1,5 +1,5 @@
 # exercise: normal_levels
-# says: levels are asked for
+# says: as many as 4 bits have
 
 import torch
 

@@ -1,5 +1,5 @@
 # exercise: PageTable
-# says: expected
+# says: keep all in `self`
 
 from collections import OrderedDict
 

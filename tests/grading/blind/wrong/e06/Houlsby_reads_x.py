@@ -1,5 +1,5 @@
 # exercise: Houlsby
-# says: R) and writes y
+# says: D reads y, which the layer gives
 # reads the layer's input x instead of its answer y: works only where the layer has as many
 # features in as out, and is wrong there
 

@@ -1,5 +1,5 @@
 # exercise: Houlsby
-# says: what a fresh adapter gives
+# says: U and its bias u begin as zero
 # only up's weight begins as zero, its bias is random: at first something is added
 
 import torch

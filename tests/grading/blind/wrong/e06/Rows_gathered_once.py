@@ -1,5 +1,5 @@
 # exercise: Rows
-# says: elements differ
+# says: those are the first layer's pages
 # gathers the pages at the first call and keeps them: a second layer is answered with the pages
 # of the first
 

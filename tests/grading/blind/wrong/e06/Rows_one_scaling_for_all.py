@@ -1,5 +1,5 @@
 # exercise: Rows
-# says: elements differ
+# says: all rows have the first one's scaling
 # uses the first row's scaling for all rows
 
 import torch

@@ -1,5 +1,5 @@
 # exercise: DequantizedMatmul
-# says: the output of two layers in a row
+# says: cast Ŵ to x's dtype
 # the product is made in float32 and not cast back: for bfloat16 the output is not in x's dtype
 
 import torch

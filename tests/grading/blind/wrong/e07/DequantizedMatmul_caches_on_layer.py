@@ -1,5 +1,5 @@
 # exercise: DequantizedMatmul
-# says: Only the layer itself may be remembered
+# says: as many as Ŵ has
 # Ŵ is cached on the layer at the first call and used from there ever after: the floats stay,
 # state is kept between calls
 

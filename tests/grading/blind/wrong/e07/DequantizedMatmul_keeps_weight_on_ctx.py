@@ -1,5 +1,5 @@
 # exercise: DequantizedMatmul
-# says: Only the layer itself may be remembered
+# says: as many as Ŵ has
 # Ŵ is kept on ctx, past save_for_backward, until backward instead of being made again
 
 import torch

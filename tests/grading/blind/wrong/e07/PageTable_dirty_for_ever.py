@@ -1,5 +1,5 @@
 # exercise: PageTable
-# says: that writes clean pages back too
+# says: as if a page stayed dirty when it was written back
 # once written, a page counts as dirty for ever: read back and evicted again, its bytes go out
 # again although it was not written since it came
 

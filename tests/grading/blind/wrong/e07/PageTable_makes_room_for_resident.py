@@ -1,5 +1,5 @@
 # exercise: PageTable
-# says: expected
+# says: even where the touched one is resident already
 # room is made before it is known whether the page is there: with all frames full, a touch of a
 # resident page evicts one (maybe itself, and then its dirtiness is lost)
 

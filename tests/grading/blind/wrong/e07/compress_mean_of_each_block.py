@@ -1,5 +1,5 @@
 # exercise: compress
-# says: it is the mean of the scales
+# says: each block's own mean
 # each block of scales has a mean of its own, and the mean of these is returned: one mean for
 # all is asked for
 

@@ -1,5 +1,5 @@
 # exercise: compress
-# says: it is the mean of the scales
+# says: the mean with the zeros of the padding
 # the mean is taken after padding with zeros to whole blocks: too small when the last block is
 # short
 

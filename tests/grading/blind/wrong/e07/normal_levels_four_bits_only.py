@@ -1,5 +1,5 @@
 # exercise: normal_levels
-# says: elements differ
+# says: from the outermost probability of 4 bits
 # the outermost probability of 4 bits (1/32 and 1/30) is used for every number of bits
 
 import torch

@@ -1,5 +1,5 @@
 # exercise: normal_levels
-# says: one more level lies above zero than below
+# says: 8 levels below zero and 7 above
 # the sides are swapped: one more level below zero than above
 
 import torch

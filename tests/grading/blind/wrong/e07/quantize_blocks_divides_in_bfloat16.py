@@ -1,5 +1,5 @@
 # exercise: quantize_blocks
-# says: the border of two levels is their middle
+# says: Its fractions are those of x in float32
 # the fractions are computed in x's own dtype, so bfloat16 rounds them over a border: not the
 # nearest level
 

@@ -1,5 +1,5 @@
 # exercise: awq
-# says: expected
+# says: that is the change of W · s
 # The change is Q(ws) - ws without the division by s, so the error is that of a weight which
 # meets x / s, measured with the H of x.
 

@@ -1,5 +1,5 @@
 # exercise: fake_quantize
-# says: elements differ
+# says: up to m + 1/2 a weight is rounded to code m
 # The mask asks |w / s| <= m of the unrounded weight: what lies between m and m + 1/2 is not
 # clamped, and yet loses its gradient.
 

@@ -1,5 +1,5 @@
 # exercise: llm_int8
-# says: and their codes went into `multiply` too
+# says: is the threshold itself reaches it
 # Strictly above the threshold: a column whose largest |x| is exactly the threshold is not taken
 # out, although it reaches it.
 

@@ -1,5 +1,5 @@
 # exercise: llm_int8
-# says: and their codes went into `multiply` too
+# says: a column is taken out whole
 # Takes single elements out that reach the threshold, not their whole columns: the small entries
 # of an outlier column are still rounded.
 

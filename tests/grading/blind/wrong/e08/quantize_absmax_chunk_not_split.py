@@ -1,5 +1,5 @@
 # exercise: quantize_absmax
-# says: elements differ
+# says: as `torch.chunk` makes them
 # Cuts rows with torch.chunk, which makes even chunks: for D = 100 and group = 32 the groups are
 # 25 wide and not 32, 32, 32, 4.
 

@@ -1,5 +1,5 @@
 # exercise: quantize_zero_point
-# says: elements differ
+# says: w - smallest was rounded
 # Codes are round((w - min) / s), the zero point is rounded apart: errors reach a whole step
 # instead of half a step.
 

@@ -1,5 +1,5 @@
 # exercise: QuantizedKV
-# says: a full group is held as codes
+# says: until one more token came
 # a group is rounded only when a token more than `group` is there (> in place of >=), not as
 # soon as it is full
 

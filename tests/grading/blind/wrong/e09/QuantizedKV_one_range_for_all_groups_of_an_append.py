@@ -1,5 +1,5 @@
 # exercise: QuantizedKV
-# says: elements differ
+# says: each group has its own, however many come at once
 # all groups that one append completes are rounded as one, with one range by the channel: what
 # is read depends on how the text came
 

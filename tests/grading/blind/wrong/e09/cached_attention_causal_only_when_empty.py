@@ -1,5 +1,5 @@
 # exercise: cached_attention
-# says: elements differ
+# says: inside a chunk the mask is causal too
 # causal only where nothing is kept; a chunk of several tokens behind kept ones gets no mask and
 # reads its own future
 

@@ -1,5 +1,5 @@
 # exercise: sample
-# says: it goes through what top-k has left
+# says: top-p was counted before top-k
 # top-p sums the probabilities of all V tokens; after top-k they do not sum to 1 again, so too
 # many tokens stay
 

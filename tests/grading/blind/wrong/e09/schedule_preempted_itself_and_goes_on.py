@@ -1,5 +1,5 @@
 # exercise: schedule
-# says: expected
+# says: who is preempted gets none
 # does not notice that the youngest is the request itself: it is preempted, then served all the
 # same, and stands in work and in waiting at once
 

@@ -1,5 +1,5 @@
 # exercise: schedule
-# says: it waits in front of all others
+# says: the younger waits in front of the older
 # where several are preempted in one step, they are put back with the youngest in front, so that
 # it overtakes the older one
 
