@@ -46,14 +46,16 @@ def seconds_text(value: float) -> str:
 
 
 def number_text(value: Any) -> str:
-    """Any value, short: integers in full, floats to four digits, None as a dash."""
+    """Any value, short: integers in full, floats to four digits (58123.7 -> '58,120'), None as a
+    dash."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, int) or (abs(value) < 1e15 and value == int(value)):
         return f"{int(value):,}"
-    return f"{value:.4g}"
+    short = f"{value:.4g}"
+    return f"{float(short):,.0f}" if 1e3 <= abs(float(short)) < 1e15 else short
 
 
 def points_text(value: float) -> str:

@@ -62,6 +62,9 @@ def test_seconds(value, text):
 
 def test_counts_and_numbers():
     assert [count_text(n) for n in (7, 1_200_000, 8.03e9)] == ["7", "1.2M", "8.03B"]
+    assert [number_text(n) for n in (58123.7, -2093.2, 999.99, 1.5e20)] == [
+        *("58,120", "-2,093", "1,000", "1.5e+20")
+    ]
     assert [number_text(n) for n in (None, 1e6, 0.12345, "x", True)] == [
         *("–", "1,000,000", "0.1235", "x", "True"),
     ]
