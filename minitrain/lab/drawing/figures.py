@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from minitrain.errors import InputError
-from minitrain.lab.drawing.display import BLUE, GREEN, MUTED, ORANGE, PINK, Rich, display
+from minitrain.lab.drawing.display import BLUE, GREEN, MUTED, ORANGE, PINK, Rich, display, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,7 @@ def picture(fig: Figure, alt: str, caption: str = "") -> Rich:
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png", dpi=150, facecolor="white")
     data = base64.b64encode(buffer.getvalue()).decode()
-    below = f'<figcaption style="{MUTED}font-size:13px;">{escape(caption)}</figcaption>'
+    below = f'<figcaption style="{MUTED}font-size:13px;">{words(caption)}</figcaption>'
     html = (
         '<figure style="margin:8px 0;">'
         f'<img alt="{escape(alt)}" width="{round(fig.get_figwidth() * 100)}" '

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from minitrain.errors import InputError
-from minitrain.lab.drawing.display import FONT, MUTED, RULE, Rich, display
+from minitrain.lab.drawing.display import FONT, MUTED, RULE, Rich, display, words
 from minitrain.words import number_text
 
 Rows = list[dict[str, Any]]
@@ -109,7 +109,7 @@ def table_card(
     html = f'<table style="{FONT}border-collapse:collapse;margin:6px 0;">'
     if caption:
         html += (
-            f'<caption style="{MUTED}text-align:left;padding:2px 8px;">{escape(caption)}</caption>'
+            f'<caption style="{MUTED}text-align:left;padding:2px 8px;">{words(caption)}</caption>'
         )
     html += "<thead><tr>" + "".join(
         _cell("th", c, side, c == highlight) for c, side in zip(columns, right)

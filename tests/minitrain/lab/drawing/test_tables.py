@@ -74,3 +74,9 @@ def test_a_table_aligns_numbers_and_formats_columns(capsys):
     ]
     table(rows)
     assert "nvlink" in capsys.readouterr().out
+
+
+def test_a_caption_may_name_what_is_in_the_code():
+    card = table_card([{"a": 1}], "The rows of `slowest` < 3")
+    assert "The rows of <code>slowest</code> &lt; 3</caption>" in card.html
+    assert "`slowest`" in card.text
