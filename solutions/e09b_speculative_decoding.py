@@ -990,6 +990,7 @@ lab.predict("third", guess)
 from minitrain.inference.speculation.drafts.lessons import Course, own_text
 from minitrain.inference.speculation.drafts.lessons import train as train_heads
 from minitrain.inference.speculation.drafts.medusa import Medusa, MedusaHeads
+from minitrain.inference.speculation.tree import best_tree
 
 
 class Heads(MedusaHeads):
@@ -1020,10 +1021,10 @@ lab.experiment("heads", right_heads)
 # %% tags=["experiment", "folded"]
 def grown(heads, lessons, nodes, chain=False):
     """A proposer whose tree has so many nodes; a chain: the first guess of each head."""
-    medusa = Medusa(heads, lessons, nodes)
-    if chain:
-        medusa.paths = [(0,) * depth for depth in range(1, nodes + 1)]
-    return medusa
+    best = best_tree(heads.accuracy(lessons), nodes)
+    return Medusa(
+        heads, [(0,) * depth for depth in range(1, nodes + 1)] if chain else best
+    )
 
 
 trees = {

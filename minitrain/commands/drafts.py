@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
 DRAFT = Kind("DRAFT", "ngram, int8, layers-4, medusa, eagle or a model", lambda t: str(named(t)))
 DRAFT_HELP = (
-    "guess tokens ahead by ngram, int8 or another format, layers-N, medusa or eagle (a minute of "
-    "training), or a model of the same tokenizer"
+    "guess tokens ahead by ngram, int8 or another format, layers-N, medusa or eagle (taught for a "
+    "minute, the first time), or a model of the same tokenizer"
 )
 
 
@@ -32,15 +31,12 @@ def open_drafts(
     """For an engine that serves `target`; `length` None: adapted to what is kept, and to what
     passes were measured to cost."""
     from minitrain.inference.speculation.drafts.named import (
-        HEADS,
         is_named,
         measured_length,
         named_draft,
     )
     from minitrain.inference.speculation.serving import EngineDrafts
 
-    if name in HEADS:
-        print(f"training the {name} head on what the model writes itself ...", file=sys.stderr)
     target.requires_grad_(False)
     proposer: Proposer
     if is_named(name):

@@ -1258,9 +1258,12 @@ class TestPrice(Question):
     name = "price"
     rests_on = ("methods",)
 
-    @check(points=5, title="nats of the old stories that LoRA forgets for each nat that it learns")
+    @check(
+        points=5,
+        title="nats of the old stories that Houlsby's adapter forgets for each nat learned",
+    )
     def test_value(self, value, records):
-        row = by_method(expect.recorded(records, "methods"))["LoRA"]
+        row = by_method(expect.recorded(records, "methods"))["Houlsby"]
         want = forgotten(row) / gained(row)
         expect.close(
             value,

@@ -1,7 +1,7 @@
 """Drafts for an engine: any batch of requests speculates, whoever is in it, with any proposer.
 
     engine = Engine(model, num_blocks=256, proposer=EngineDrafts(DraftModel(draft, rows=64)))
-    engine = Engine(model, num_blocks=256, proposer=EngineDrafts(Medusa(heads, lessons), 12))
+    engine = Engine(model, num_blocks=256, proposer=EngineDrafts(Medusa(heads, branches), 12))
 
 Before each step the engine asks for drafts, reads them with all its other tokens, and draws each
 request's own tokens along them (engine/answer.py): so the answers are, token for token and at every

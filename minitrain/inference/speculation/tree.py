@@ -24,6 +24,8 @@ from torch import Tensor
 
 from minitrain.inference.speculation.proposer import ROOT
 
+Branch = tuple[int, ...]  # a node, by the rank that is taken at each depth on the way to it
+
 
 def ancestors(parents: Sequence[int]) -> Tensor:
     """(n, n) bool: which nodes each one reads, itself among them."""
@@ -62,23 +64,23 @@ def walk(tokens: Sequence[int], parents: Sequence[int], draws: Sequence[int]) ->
     return path
 
 
-def best_tree(accuracy: Tensor, nodes: int) -> list[tuple[int, ...]]:
+def best_tree(accuracy: Tensor, nodes: int) -> list[Branch]:
     """The tree of so many nodes that keeps the most: its paths, each a rank at every depth.
 
     accuracy (depths, ranks): how often the guess of rank r for depth d is right. Taken to be
     independent, a node is reached with the product along its path, and the tree keeps the sum over
     its nodes: those with the greatest products, which are a tree, as a parent's is never smaller.
     """
-    waiting: list[tuple[float, tuple[int, ...]]] = []
+    waiting: list[tuple[float, Branch]] = []
     depths, ranks = accuracy.shape
 
-    def offer(path: tuple[int, ...], reached: float) -> None:
+    def offer(path: Branch, reached: float) -> None:
         if len(path) < depths:
             for rank in range(ranks):
                 heappush(waiting, (-reached * float(accuracy[len(path), rank]), (*path, rank)))
 
     offer((), 1.0)
-    chosen: list[tuple[int, ...]] = []
+    chosen: list[Branch] = []
     while waiting and len(chosen) < nodes:
         reached, path = heappop(waiting)
         chosen.append(path)
@@ -86,7 +88,7 @@ def best_tree(accuracy: Tensor, nodes: int) -> list[tuple[int, ...]]:
     return sorted(chosen, key=lambda path: (len(path), path))
 
 
-def parents_of(paths: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def parents_of(paths: Sequence[Branch]) -> tuple[int, ...]:
     """Of paths that stand after their beginnings, each one's parent."""
     place = {path: node for node, path in enumerate(paths)}
     return tuple(place[path[:-1]] if path[:-1] else ROOT for path in paths)

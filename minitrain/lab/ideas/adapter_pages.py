@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PAGES = ("zeros", "fr.0", "sql.0", "fr.1", "free", "fr.2", "sql.1")
-HUES = {"fr": BLUE, "sql": ORANGE}
+HUES = {"fr": lighter(BLUE, 0.3), "sql": lighter(ORANGE, 0.3), "zeros": lighter(GREEN, 0.6)}
 TABLES = {"fr": [1, 3, 5], "sql": [2, 6], None: []}
 BATCHES = {
     "fr, sql": ("fr", "sql"),
@@ -36,7 +36,7 @@ def draw_adapter_pages(ax: Axes, batch: str) -> None:
     bare(ax, 12.6, 4.4)
     say(ax, 0.2, 0.3, "pages", 10, ha="left", fontweight="bold")
     for page, words in enumerate(PAGES):
-        hue = lighter(HUES[words.partition(".")[0]], 0.3) if "." in words else PALE
+        hue = HUES.get(words.partition(".")[0], PALE)
         box(ax, 1.6 + 1.4 * page, 0.55, 1.25, 0.55, hue, words, 9, edgecolor="#999999")
         say(ax, 2.22 + 1.4 * page, 0.3, str(page), 8)
     say(
@@ -52,7 +52,7 @@ def draw_adapter_pages(ax: Axes, batch: str) -> None:
         y = 2.1 + 0.75 * row
         say(ax, 1.4, y + 0.27, f"row {row}: {name or 'no adapter'}", 9, ha="right")
         for place, page in enumerate(table):
-            hue = lighter(HUES[name], 0.3) if page and name else lighter(GREEN, 0.6)
+            hue = HUES[name] if page and name else HUES["zeros"]
             box(ax, 1.6 + 1.0 * place, y, 0.9, 0.55, hue, str(page), 9, edgecolor="#999999")
     say(ax, 6.2, 2.4, "gathered: A (B, R, I) and B (B, R, O)", 9, ha="left")
     say(ax, 6.2, 2.9, "then two products for the whole batch", 9, ha="left")
@@ -62,9 +62,9 @@ def say_adapter_pages(batch: str) -> str:
     tables = filled(batch)
     zeros = sum(table.count(0) for table in tables)
     return (
-        f"Rows {batch}: tables of {len(tables[0])} pages, {zeros} of them page 0. Adapter fr has "
-        "the pages 1, 3 and 5, sql 2 and 6; shorter tables, and that of a row without adapter, are "
-        "filled up with page 0, which holds zeros."
+        f"Rows {batch}: tables of {len(tables[0])} pages, and page 0 in {zeros} places. Adapter fr "
+        "has the pages 1, 3 and 5, sql 2 and 6; shorter tables, and that of a row without adapter, "
+        "are filled up with page 0, which holds zeros."
     )
 
 

@@ -69,7 +69,8 @@ def draw_adapter_places(ax: Axes, method: str) -> None:
 
 def say_adapter_places(method: str) -> str:
     return (
-        f"{method} trains {trained(method):,} numbers in a block of this lab. It is "
+        f"{method} {'keeps' if method == 'prefix' else 'trains'} {trained(method):,} numbers in "
+        "a block of this lab. It is "
         f"{DOES[method]}; everything else is frozen."
     )
 

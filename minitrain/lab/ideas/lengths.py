@@ -30,6 +30,12 @@ def turned(share: float) -> tuple[float, float]:
     return v[0] * wanted, v[1] * wanted
 
 
+def compared(magnitude: float) -> str:
+    """The learned length beside the row's own."""
+    times = "" if magnitude == 1 else f"{magnitude:g} times "
+    return f"{times}as long as before"
+
+
 def draw_lengths(ax: Axes, magnitude: float) -> None:
     bare(ax, 12.4, 4.6)
     for left, title in ((0.8, "LoRA: one sum"), (6.8, "DoRA: direction, then length")):
@@ -42,15 +48,18 @@ def draw_lengths(ax: Axes, magnitude: float) -> None:
     arrow(ax, (0.8 + ROW[0], 4.3 - ROW[1]), end, ORANGE)
     arrow(ax, start, end, GREEN)
     say(ax, end[0] + 0.2, end[1] - 0.2, "V = W + ΔW", 9, ha="left")
-    new = turned(magnitude)
-    arrow(ax, (6.8, 4.3), (6.8 + new[0], 4.3 - new[1]), GREEN)
-    words = f"m = {magnitude:g} of the old length,\nV gives the direction"
-    say(ax, 6.8 + 3.0, 1.2, words, 9, ha="left")
+    new, whole = (
+        (6.8 + v[0], 4.3 - v[1]) for v in (turned(magnitude), (end[0] - 0.8, 4.3 - end[1]))
+    )
+    ax.plot((6.8, whole[0]), (4.3, whole[1]), "--", color=GREEN, linewidth=1.2)
+    say(ax, whole[0] + 0.2, whole[1] - 0.2, "V: the direction", 9, ha="left")
+    arrow(ax, (6.8, 4.3), new, GREEN)
+    say(ax, new[0] + 0.2, new[1] + 0.3, f"m: {compared(magnitude)}", 9, ha="left")
 
 
 def say_lengths(magnitude: float) -> str:
     return (
-        f"DoRA: turned as LoRA would, and {magnitude:g} times as long as before. LoRA adds a "
+        f"DoRA: turned as LoRA would, and {compared(magnitude)}. LoRA adds a "
         "difference to a row, which changes its direction and its length at once; DoRA takes the "
         "direction of the sum and a learned length."
     )

@@ -43,6 +43,7 @@ def draw_merging(ax: Axes, way: str) -> None:
             changed = row == 2 and number != W[place]
             hue = ORANGE if changed else lighter(BLUE, 0.6)
             box(ax, 3.0 + 0.85 * place, y, 0.75, 0.6, hue, f"{number:g}", 10)
+    say(ax, 8.5, 0.7, "two decimal digits\nof each are kept", 9, ha="left")
     for row, sign in ((0, "+"), (1, "-")):
         if way == "beside" and row == 1:
             say(ax, 8.5, 2.6, "the merged one is let go:\nW was never written", 9, ha="left")

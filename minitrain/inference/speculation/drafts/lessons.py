@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from minitrain.errors import InputError
 from minitrain.inference.cache.dense import DenseCache, read_on
@@ -74,13 +75,16 @@ class Course:
     seed: int = 0
 
 
-def train(head: nn.Module, lessons: Lessons, course: Course = Course()) -> list[float]:
-    """Minimises `head.loss(lessons)` over batches of texts; the losses, step by step."""
+def train(
+    head: nn.Module, lessons: Lessons, course: Course = Course(), title: str | None = None
+) -> list[float]:
+    """Minimises `head.loss(lessons)` over batches of texts; the losses, step by step. `title`: of
+    its progress bar, None for none."""
     generator = torch.Generator().manual_seed(course.seed)
     optimizer = torch.optim.AdamW(head.parameters(), lr=course.lr, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, course.lr, course.steps)
     losses = []
-    for _ in range(course.steps):
+    for _ in tqdm(range(course.steps), title, disable=title is None):
         some = torch.randperm(len(lessons.tokens), generator=generator)[: course.texts]
         loss = head.loss(Lessons(lessons.tokens[some], lessons.hidden[some]))
         optimizer.zero_grad()

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.inference.speculation.drafts.lessons import Lessons
 from minitrain.inference.speculation.proposer import Asked, Draft
-from minitrain.inference.speculation.tree import best_tree, parents_of
+from minitrain.inference.speculation.tree import Branch, parents_of
 from minitrain.model.transformer import Transformer
 
 
@@ -70,12 +70,13 @@ class MedusaHeads(nn.Module):
 
 
 class Medusa:
-    """`lessons`: texts on which the tree's shape is found; `nodes` of it, at most."""
+    """`branches`: the tree's nodes, each behind its parent, such as `best_tree(accuracy, nodes=12)`
+    gives them for `heads.accuracy(lessons)`."""
 
-    def __init__(self, heads: MedusaHeads, lessons: Lessons, nodes: int = 12) -> None:
-        self.heads, self.paths = heads, best_tree(heads.accuracy(lessons), nodes)
-        if not self.paths:
-            raise InputError(f"a tree of {nodes} nodes drafts nothing: give 1 or more")
+    def __init__(self, heads: MedusaHeads, branches: Sequence[Branch]) -> None:
+        self.heads, self.branches = heads, branches
+        if not branches:
+            raise InputError("a tree without nodes drafts nothing: give 1 branch or more")
 
     @torch.no_grad()
     def propose(self, requests: Sequence[Asked]) -> list[Draft]:
@@ -83,12 +84,12 @@ class Medusa:
         return [self._tree(asked) if len(asked.hidden) else Draft() for asked in requests]
 
     def _tree(self, asked: Asked) -> Draft:
-        paths = self.paths[: asked.most]
-        ranks = 1 + max(rank for path in paths for rank in path)
+        branches = self.branches[: asked.most]
+        ranks = 1 + max(rank for branch in branches for rank in branch)
         best = self.heads.shortlist[self.heads(asked.hidden[-1]).topk(ranks, dim=-1).indices]
         best = best.tolist()  # K of `ranks` token ids
-        tokens = tuple(best[len(path) - 1][path[-1]] for path in paths)
-        return Draft(tokens, parents_of(paths))
+        tokens = tuple(best[len(branch) - 1][branch[-1]] for branch in branches)
+        return Draft(tokens, parents_of(branches))
 
     def forget(self, key: Hashable) -> None:
         pass

@@ -11,7 +11,6 @@ from minitrain.errors import InputError
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.speculation.drafts.eagle import Eagle, EagleLayer
-from minitrain.inference.speculation.drafts.lessons import own_text
 from minitrain.inference.speculation.drafts.medusa import Medusa, MedusaHeads
 from minitrain.inference.speculation.drafts.model import DraftModel
 from minitrain.inference.speculation.drafts.ngram import NGram
@@ -71,8 +70,7 @@ DRAFTS = {
     "a whole draft model": lambda whole: DraftModel(whole, rows=5),
     "a tree of heads": lambda whole: Medusa(
         MedusaHeads(whole, torch.arange(61)),
-        own_text(whole, [1], 4, 12, generator=torch.Generator().manual_seed(0)),
-        nodes=6,
+        [(0,), (1,), (0, 0), (0, 1), (0, 0, 0), (2,)],
     ),
     "a layer on hidden vectors": lambda whole: Eagle(EagleLayer(whole, torch.arange(61)), rows=5),
 }

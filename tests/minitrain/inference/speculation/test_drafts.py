@@ -22,6 +22,7 @@ from minitrain.inference.speculation.drafts.self_draft import first_layers, quan
 from minitrain.inference.speculation.length import AdaptiveLength, Costs
 from minitrain.inference.speculation.measured import measure_acceptance, measure_costs
 from minitrain.inference.speculation.proposer import Asked
+from minitrain.inference.speculation.tree import best_tree
 from minitrain.inference.speculation.writing import speculate
 from minitrain.model.transformer import build
 
@@ -146,7 +147,10 @@ def test_heads_learn_and_what_they_learned_is_kept():
         requests = speculate(target, proposer, prompts, GREEDY, 4)
         return sum(kept for one in requests for _, kept in one.rounds)
 
-    for make in (lambda pair: Eagle(pair[1], rows=8), lambda pair: Medusa(pair[0], held_out, 4)):
+    for make in (
+        lambda pair: Eagle(pair[1], rows=8),
+        lambda pair: Medusa(pair[0], best_tree(pair[0].accuracy(held_out), 4)),
+    ):
         assert kept(make(heads)) > 1.2 * kept(make(untrained))
 
 
@@ -158,10 +162,11 @@ def test_later_heads_know_less():
 
 def test_medusa_offers_its_best_ranks_in_its_tree():
     heads, held_out = trained_heads()[1][0], learned()[1]
-    proposer, hidden = Medusa(heads, held_out, nodes=7), held_out.hidden[0, 3:5]
+    proposer = Medusa(heads, best_tree(heads.accuracy(held_out), 7))
+    hidden = held_out.hidden[0, 3:5]
     (draft,) = proposer.propose([asked([1, 2, 3], 7, hidden=hidden)])
     best = heads.shortlist[heads(hidden[-1]).topk(8, dim=-1).indices]  # (K, ranks)
-    for token, path in zip(draft.tokens, proposer.paths):
+    for token, path in zip(draft.tokens, proposer.branches):
         assert token == best[len(path) - 1, path[-1]]
     fewer = proposer.propose([asked([1, 2, 3], 3, hidden=hidden)])[0]
     assert fewer.tokens == draft.tokens[:3] and fewer.parents == draft.parents[:3]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from minitrain.commands.drafts import open_drafts
 from minitrain.errors import InputError
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.speculation.drafts import named
+from minitrain.inference.speculation.drafts import named, taught
 from minitrain.inference.speculation.drafts.eagle import Eagle
 from minitrain.inference.speculation.drafts.lessons import Course
 from minitrain.inference.speculation.drafts.medusa import Medusa
@@ -38,9 +39,10 @@ def target():
 
 
 @pytest.fixture(autouse=True)
-def short_lessons(monkeypatch):
-    short = named.Teaching(12, 24, 61, Course(steps=4, texts=4))
+def short_lessons(monkeypatch, tmp_path):
+    short = taught.Teaching(12, 24, 61, course=Course(steps=4, texts=4))
     monkeypatch.setattr(named, "Teaching", lambda: short)
+    monkeypatch.setattr(taught, "cache_dir", lambda: tmp_path)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -78,3 +80,21 @@ def test_rows_are_those_of_a_batch(target):
     drafts = open_drafts("eagle", target, (1,), rows=2, length=2)
     assert drafts.proposer.cache.keys.shape[1] == 2
     assert not any(parameter.requires_grad for parameter in target.parameters())
+
+
+@pytest.mark.parametrize("name", ["medusa", "eagle"])
+def test_a_head_is_taught_once_for_a_target(name, target, tmp_path, monkeypatch):
+    """What is found is what was taught; another target, or a file cut short, is taught anew."""
+    taughts = []
+    train = taught.train
+    monkeypatch.setattr(taught, "train", lambda *a: taughts.append(name) or train(*a))
+    heads = [open_drafts(name, target, (1,), 2, length=2).proposer for _ in range(2)]
+    first, second = (vars(one).get("heads", vars(one).get("layer")).state_dict() for one in heads)
+    assert all(torch.equal(first[key], second[key]) for key in first) and len(taughts) == 1
+    assert getattr(heads[0], "branches", 0) == getattr(heads[1], "branches", 0)
+    (file,) = (tmp_path / "drafts").iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    open_drafts(name, target, (1,), 2, length=2)
+    open_drafts(name, build(CONFIG, seed=3), (1,), 2, length=2)
+    open_drafts(name, target, (2,), 2, length=2)
+    assert len(taughts) == 4 and len([*file.parent.iterdir()]) == 3

@@ -15,7 +15,6 @@ from minitrain.inference.cached import generate_cached
 from minitrain.inference.logits import draw, penalised
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.speculation.drafts.eagle import Eagle, EagleLayer
-from minitrain.inference.speculation.drafts.lessons import own_text
 from minitrain.inference.speculation.drafts.medusa import Medusa, MedusaHeads
 from minitrain.inference.speculation.drafts.model import DraftModel
 from minitrain.inference.speculation.drafts.ngram import NGram
@@ -46,9 +45,7 @@ def distorted(seed: int, by: float):
     return draft
 
 
-@lru_cache
-def lessons():
-    return own_text(TARGET, [1], 8, 20, generator=torch.Generator().manual_seed(0))
+BRANCHES = [(0,), (1,), (2,), (0, 0), (0, 1), (0, 0, 0)]
 
 
 class Rivals:
@@ -83,7 +80,7 @@ PROPOSERS = {
     "int4": lambda: DraftModel(quantized_draft(TARGET, "int4-g32"), rows=4),
     "two layers": lambda: DraftModel(first_layers(TARGET, 2), rows=4),
     "its own text": lambda: NGram(),
-    "medusa": lambda: Medusa(MedusaHeads(TARGET, torch.arange(61)), lessons(), nodes=6),
+    "medusa": lambda: Medusa(MedusaHeads(TARGET, torch.arange(61)), BRANCHES),
     "eagle": lambda: Eagle(EagleLayer(TARGET, torch.arange(0, 61, 2)), rows=4),
     "a tree with rivals": lambda: Rivals(),
 }

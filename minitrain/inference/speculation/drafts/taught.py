@@ -1,0 +1,111 @@
+"""Heads for a target, taught by its own text, and kept in the cache: the next start finds them.
+
+Teaching takes about a minute at 15M parameters. It draws by fixed seeds, so that what it gives
+depends on the target's weights, on how its texts begin and on how long is taught: these name the
+file. One that cannot be read is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from tqdm import tqdm
+
+from minitrain.inference.speculation.drafts.eagle import EagleLayer
+from minitrain.inference.speculation.drafts.lessons import (
+    Course,
+    Lessons,
+    frequent,
+    own_text,
+    train,
+)
+from minitrain.inference.speculation.drafts.medusa import MedusaHeads
+from minitrain.inference.speculation.tree import Branch, best_tree
+from minitrain.model.transformer import Transformer
+from minitrain.paths import cache_dir, write_bytes_atomically
+
+HEADS = {"medusa": MedusaHeads, "eagle": EagleLayer}
+TOGETHER = 64  # texts that are written in one batch
+COURSE = Course(steps=150, texts=8, lr=4e-3)
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """How much of its own text the target writes for heads, and how long they learn from it."""
+
+    texts: int = 192
+    length: int = 128
+    shortlist: int = 1500  # tokens that a head guesses at all, the most frequent ones
+    nodes: int = 12  # of Medusa's tree, at most
+    course: Course = COURSE
+
+
+@dataclass(frozen=True)
+class Taught:
+    """`branches`: Medusa's tree; a chain's head needs none."""
+
+    head: MedusaHeads | EagleLayer
+    branches: list[Branch]
+
+
+def taught(name: str, target: Transformer, begin: Sequence[int], teaching: Teaching) -> Taught:
+    """The head called `name` of HEADS, for texts of the target's that begin with `begin`."""
+    digest = _fingerprint(target, begin, teaching)
+    file = cache_dir() / "drafts" / f"{name}-{digest}.safetensors"
+    kept = _read(file, name, target)
+    if kept is None:
+        kept = _teach(name, target, begin, teaching)
+        tensors = {key: held.contiguous() for key, held in kept.head.state_dict().items()}
+        header = {"branches": json.dumps(kept.branches)}
+        write_bytes_atomically(file, save(tensors, header))
+    return kept
+
+
+def written(
+    target: Transformer, begin: Sequence[int], texts: int, length: int, progress: bool = False
+) -> Lessons:
+    """The target's own texts; a few at a time, whose cache is small."""
+    chance, parts = torch.Generator().manual_seed(0), []
+    bar = tqdm(range(0, texts, TOGETHER), "writing the model's own text", disable=not progress)
+    for first in bar:
+        count = min(TOGETHER, texts - first)
+        parts.append(own_text(target, begin or (0,), count, length, generator=chance))
+    return Lessons(*map(torch.cat, zip(*parts)))
+
+
+def _teach(name: str, target: Transformer, begin: Sequence[int], teaching: Teaching) -> Taught:
+    length = min(teaching.length, target.config.max_length)
+    lessons = written(target, begin, teaching.texts, length, progress=True)
+    head = HEADS[name](target, frequent(lessons.tokens, teaching.shortlist))
+    train(head, lessons, teaching.course, f"teaching the {name} head")
+    if isinstance(head, EagleLayer):
+        return Taught(head, [])
+    return Taught(head, best_tree(head.accuracy(lessons), teaching.nodes))
+
+
+def _read(file: Path, name: str, target: Transformer) -> Taught | None:
+    """What was kept there; None where nothing was, or nothing that fits this code's heads."""
+    try:
+        with safe_open(file, "pt") as opened:
+            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+            branches = json.loads(opened.metadata()["branches"])
+        head = HEADS[name](target, tensors["shortlist"].to(target.embed.weight.device))
+        head.load_state_dict(tensors)
+    except (OSError, SafetensorError, KeyError, RuntimeError):
+        return None
+    return Taught(head, [tuple(branch) for branch in branches])
+
+
+def _fingerprint(target: Transformer, begin: Sequence[int], teaching: Teaching) -> str:
+    digest = hashlib.sha256(repr((target.config, list(begin), teaching)).encode())
+    for key, held in target.state_dict().items():
+        digest.update(key.encode())
+        digest.update(held.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
