@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -61,20 +60,6 @@ REVEALS = {
 F64 = torch.float64
 IGNORED = -100
 NO_GRADIENT = "no gradient comes to {}: nothing may be detached (`detach`, `.data`, `no_grad`)"
-
-
-@contextmanager
-def as_above(verdict: Callable[[], None]) -> Iterator[None]:
-    """What fails in here, and in an earlier verdict as well, is told in that one's last words."""
-    try:
-        yield
-    except CheckFailed as failure:
-        try:
-            verdict()
-        except CheckFailed as earlier:
-            told = [line for line in str(earlier).splitlines() if not line.startswith(" ")]
-            raise CheckFailed(f"as above: {told[-1]}") from None
-        raise failure from None
 
 
 def each_anew(right: Callable[[Any, list], None], submission: Any, calls: list) -> None:
@@ -317,7 +302,7 @@ class TestRotate(Exercise):
         for row in rows:
             is_alike = isinstance(row["out"], torch.Tensor) and row["out"].shape == q.shape
             expect.that(is_alike, "the result must have x's shape")
-        with as_above(partial(self.right, submission, self.calls())):
+        with expect.as_above(partial(self.right, submission, self.calls())):
             products = rows[0]["out"][0, :, 0] @ rows[1]["out"][0, :, 0].T  # (T, T)
             for apart in (1, 2):
                 found = products.diagonal(offset=apart)
@@ -434,7 +419,7 @@ class TestAttention(Exercise):
         }
         with expect.because(causes):
             found = submission.run(probes.attended_gradients, calls)
-        with as_above(partial(self.right, submission, calls)):
+        with expect.as_above(partial(self.right, submission, calls)):
             for call, gradients in zip(calls, found["rows"]):
                 inputs = [z.clone().requires_grad_() for z in call]
                 self.oracle(*inputs).pow(3).sum().backward()
@@ -448,7 +433,7 @@ class TestAttention(Exercise):
         calls = [self.drawn(1, 2, 1, 4, 8, factor=300), self.drawn(2, 4, 2, 6, 4, factor=100)]
         found = submission.run(probes.attended, calls)
         small = [(q / q.abs().max(), k / k.abs().max(), v) for q, k, v in calls]
-        with as_above(partial(self.right, submission, small)):
+        with expect.as_above(partial(self.right, submission, small)):
             for call, row in zip(calls, found["rows"]):
                 expect.equal(
                     row["out"],
@@ -534,7 +519,7 @@ class TestParameterCount(Exercise):
     def test_published(self, submission):
         models = {"llama2-7b": 6_738_415_616, "llama3-405b": 405_853_388_800}
         got = submission.run(probes.answers, [(PRESETS[name],) for name in models])
-        with as_above(partial(self.test_random, submission)):
+        with expect.as_above(partial(self.test_random, submission)):
             for (name, want), count in zip(models.items(), got):
                 expect.equal(count, want, what=f"parameters of {name}")
 
@@ -598,7 +583,7 @@ class TestFlops(Exercise):
         for c in configs()[:2]:
             lengths = [64, 128, 1]
             got = submission.run(probes.answers, [(c, n) for n in lengths])
-            with as_above(partial(self.test_random, submission)):
+            with expect.as_above(partial(self.test_random, submission)):
                 expect.that(all(isinstance(n, (int, float)) for n in got), f"got {got[0]!r}")
                 short, long, one = got
                 for more, less, name in [(long - short, 64, "64"), (short - one, 63, "one")]:
@@ -737,7 +722,7 @@ class TestTrainStep(Exercise):
         batches = microbatches((12, 12))
         steps = [(batches, 20.0, 0.01), (batches, 20.0), (batches, 20.0, 2.0)]
         results = submission.run(probes.stepped, steps)
-        with as_above(partial(self.right, submission, self.cases())):
+        with expect.as_above(partial(self.right, submission, self.cases())):
             for (_, scale, *clip), result in zip(steps, results):
                 right, limit = gradients_of(batches, [1 / 24] * 2, scale), clip[0] if clip else 1.0
                 got = self.one_step(result)

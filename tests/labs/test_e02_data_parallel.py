@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from itertools import accumulate as running
 
@@ -47,20 +46,6 @@ KEPT = (
     "each of these calls is right where it is alone: something is kept from one call to the next (a list of "
     "parameters, a plan, a buffer), and must be made anew in each"
 )
-
-
-@contextmanager
-def as_above(verdict: Callable[[], None]) -> Iterator[None]:
-    """What fails in here, and in an earlier verdict as well, is told in that one's last words."""
-    try:
-        yield
-    except CheckFailed as failure:
-        try:
-            verdict()
-        except CheckFailed as earlier:
-            told = [line for line in str(earlier).splitlines() if not line.startswith(" ")]
-            raise CheckFailed(f"as above: {told[-1].removeprefix('as above: ')}") from None
-        raise failure from None
 
 
 def passes(verdict: Callable[[], None]) -> bool:
@@ -314,16 +299,16 @@ class TestAllReduceGradients(Exercise):
         calls = [call(2), call(2, again=True, other=True)]
         calls.append(call(2, width=5, dtype=torch.float32, old=True))
         each_anew(lambda some: self.one_each(averaged(submission, some), some), calls)
-        with as_above(partial(self.test_gradients, submission)):
+        with expect.as_above(partial(self.test_gradients, submission)):
             right_calls(submission, calls)
 
     @check(points=3, title="a parameter that not every rank used is sent as zeros, in its place")
     def test_unused(self, submission):
         calls = [call(3, paths=paths) for paths in (SOME, NOBODY_USES_3, OTHER_ORDERS)]
         calls.append(call(3, paths=SOME, again=True, other=True))
-        with as_above(partial(self.test_gradients, submission)):
+        with expect.as_above(partial(self.test_gradients, submission)):
             right_calls(submission, calls)
-        with as_above(partial(self.test_messages, submission)):
+        with expect.as_above(partial(self.test_messages, submission)):
             self.one_each(averaged(submission, calls), calls, more=True)
 
 
@@ -474,15 +459,15 @@ class TestBucketed(Exercise):
 
     @check(points=3, title="the first bucket holds the last parameters: backward makes those first")
     def test_order(self, submission):
-        with as_above(partial(self.test_count, submission)):
+        with expect.as_above(partial(self.test_count, submission)):
             each_anew(partial(self.well_sent, submission, full=False), self.calls(2))
 
     @check(points=3, title="a parameter that not every rank used counts as zero")
     def test_unused(self, submission):
         calls = [*self.calls(2, SOME[1:]), call(2, 400, paths=NOBODY_USES_3[:2], old=True)]
-        with as_above(partial(self.test_gradients, submission)):
+        with expect.as_above(partial(self.test_gradients, submission)):
             right_calls(submission, calls)
-        with as_above(partial(self.test_count, submission)):
+        with expect.as_above(partial(self.test_count, submission)):
             self.well_sent(submission, calls, in_order=False, full=False)
 
     def well_sent(self, submission, calls, **which):
@@ -707,7 +692,7 @@ class TestDDP(Exercise):
             all_overlapped(results, some)
 
         above = [partial(way, submission) for way in (self.test_gradients, self.test_overlap)]
-        with as_above(above[0]), as_above(above[1]):
+        with expect.as_above(above[0]), expect.as_above(above[1]):
             judged(both, plans)
 
     @check(points=3, title="inside no_sync gradients add up, and nothing is sent")
@@ -729,7 +714,7 @@ class TestDDP(Exercise):
                     f"rank {rank} made {plural(sent, 'all-reduce')} inside `with ddp.no_sync():`, where gradients only "
                     "add up: the hook does nothing while self.synchronize is False",
                 )
-        with as_above(partial(self.test_gradients, submission)):
+        with expect.as_above(partial(self.test_gradients, submission)):
             self.nothing_dropped(results, plan)
         self.right(submission, [plan], 2)
 

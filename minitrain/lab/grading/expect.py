@@ -143,7 +143,8 @@ def as_above(earlier: Callable[[], object]) -> Iterator[None]:
         except SubmissionFailed:
             raise failure from None
         except CheckFailed as cause:
-            told = (f"as above: {text}" for text in (cause, cause.secretive))
+            words = (str(cause), cause.secretive)
+            told = (f"as above: {text.removeprefix('as above: ')}" for text in words)
             raise CheckFailed(*told) from None
         raise
 
