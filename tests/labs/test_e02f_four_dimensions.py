@@ -161,8 +161,8 @@ class TestMesh(Exercise):
         if not words and isinstance(given[0], str):
             name, rank = given
             if self.is_right_alone(submission, method, mesh, [name], rank):
-                words = (
-                    f"along {[name]}, a list of one, it is right. A name alone is a string, a row of letters: "
+                words = f"along {[name]}, a list of one, it is right. A name alone is a string, a row of letters: "
+                words += (
                     'list("tp") is ["t", "p"], and "p" in "tp" is true. Make it a list of one first'
                 )
         return words
@@ -320,11 +320,12 @@ class TestCopies(Exercise):
             want = copies(*a)
             factors = as_product(got, mesh) and f"{got} = {as_product(got, mesh)}"
             told = ": ".join(filter(None, [factors, words]))
+            told += f"; {want} = {as_product(want, mesh)}" if factors else ""
             expect.equal(
                 got,
                 want,
                 what=f"{mesh}: {name}, split along {split or 'nothing'}, partial along {partial}",
-                hints=[(got, f"{told}; {want} = {as_product(want, mesh)}" if factors else told)],
+                hints=[(got, told)] if told else [],
             )
 
     @check(points=5, title="along every axis that neither splits it nor is the pipeline")
@@ -420,8 +421,7 @@ NORMS = [  # (words, the norm): of `sums`, those of `squares` and `of_ranks`, an
     *((f"those are the parameters' lengths, {LAST}", lambda sums, _, power=power: sum(sums["lengths"]) ** power) for power in (1, 0.5)),
     ("that is the square: the root is missing", lambda sums, _: sums[""]),
     ("that is with 1e-6 more, and this belongs to clipping", lambda sums, _: sums[""] ** 0.5 + 1e-6),
-    *(("that is with the squares of the calls before: start from 0 in each", lambda sums, _, times=times: (times * sums["earlier"] + sums[""]) ** 0.5)
-      for times in (1, 2, 4, 6, 8)),  # where they were added up in place, once for each rank
+    *(("that is with the squares of the calls before: start from 0 in each", lambda sums, _, way=way: sums["kept"][way] ** 0.5) for way in (0, 1)),
     *((words, lambda sums, _, key=key: sums[key] ** 0.5) for key, words in (
         ("copies", "that adds up every copy: a weight that c ranks hold is counted c times. Divide its square by copies(layout_of(p), lines.mesh)"),
         ("table", "the tied table is counted on both stages that hold it"),
@@ -460,9 +460,11 @@ def launched(submission, sizes, steps, dtypes=None):
 
 def norms_are(sizes, found):
     """Of all steps, on all ranks: a cause is named where it gives all that is wrong."""
-    mesh, wrong, earlier = probes.all_axes(sizes), [], 0.0
+    mesh, wrong, kept = probes.all_axes(sizes), [], [0.0, 0.0]
     for call, ((gradients, *_), results) in enumerate(found, 1):
-        sums = squares(sizes, gradients) | {"mesh": mesh, "earlier": earlier}
+        sums = squares(sizes, gradients) | {"mesh": mesh}
+        each = 1, mesh.number  # kept between calls: a rank's own sum, or on every rank the whole
+        kept = sums["kept"] = [n * before + sums[""] for n, before in zip(each, kept)]
         for rank, result in enumerate(results):
             got = result["value"].item()
             if expect.difference(got, sums[""] ** 0.5) is not None:
@@ -471,7 +473,6 @@ def norms_are(sizes, found):
                     what = f"{mesh}, call {call}, the norm on rank {rank}"
                     same = [torch.equal(*two) for _, *two in pairs(mesh, rank, gradients, result)]
                 sums |= {} if "own" in sums else of_ranks(mesh, gradients)
-        earlier += sums[""]
     if not wrong:
         return
     ((sums, _), got), words = wrong[0], cause_of(wrong, NORMS)
@@ -741,15 +742,9 @@ class TestBytes(Exercise):
         with expect.because({"KeyError": lacks}):
             calls = submission.run(probes.counted, cases)
         expect.left_alone(calls, cases, ["mesh", "sent", "ranks_per_node"])
-        asked = [
-            ((probes.Grid(**sizes), *given), call["out"])
-            for (sizes, *given), call in zip(cases, calls)
-        ]
-        wrong = [
-            (case, got)
-            for case, got in asked
-            if expect.difference(got, crossing(*case)) is not None
-        ]
+        meshes = [probes.Grid(**sizes) for sizes, *_ in cases]
+        asked = [((m, *given), c["out"]) for m, (_, *given), c in zip(meshes, cases, calls)]
+        wrong = [(a, got) for a, got in asked if expect.difference(got, crossing(*a)) is not None]
         for (mesh, sent, per_node), got in wrong:
             words = cause_of(wrong, TRAFFIC) or self.by_axis(submission, mesh, sent, per_node)
             expect.equal(
@@ -762,12 +757,13 @@ class TestBytes(Exercise):
     def by_axis(self, submission, mesh, sent, per_node):
         """Along which axis ranks are miscounted, by what comes for one byte along each alone."""
         sizes = dict(zip(mesh.axes, mesh.shape))
-        calls = submission.run(probes.counted, [(sizes, {axis: 1.0}, per_node) for axis in sent])
+        alone = [{other: float(other == axis) for other in sent} for axis in sent]
+        calls = submission.run(probes.counted, [(sizes, each, per_node) for each in alone])
         for axis, call in zip(sent, calls):
             want = crossing(mesh, {axis: 1.0}, per_node)
             if expect.difference(call["out"], want) is not None:
                 return (
-                    f"with 1 byte along {axis} alone: got {expect.show(call['out'])}, and {want:.0f} ranks have their next "
+                    f"with 1 byte along {axis} and 0 along others: got {expect.show(call['out'])}, and {want:.0f} ranks have their next "
                     f"one on another node: {', '.join(str(e[0]) for e in edges(mesh, axis) if is_far(*e, per_node))}"
                 )
         return "along each axis alone it is right: they are added up, each with its own sent[axis]"
@@ -878,32 +874,32 @@ class TestPlace(Exercise):
             mine, least = crossing(mesh, *given[1:]), min(costs(*given))
             if mine > least:
                 (alone,) = submission.run(probes.chosen, [case])
-                words = "of all orders, keep the one that bytes_between says is least"
-                if crossing(probes.Grid(**dict(zip(*alone["out"]))), *given[1:]) == least:
-                    words = (
-                        "this call alone is right: nothing may be kept from one call to the next"
-                    )
+                out = alone["out"]
+                is_best = isinstance(out, list) and crossing(probes.Grid(**dict(zip(*out))), *given[1:]) == least  # fmt: skip
                 rules = [rule for rule, fits in RULES if all(fits(*each) for _, *each in asked)]
-                words = f"each time that is {' and '.join(rules)}; {words}" if rules else words
+                words = f"each time that is {' and '.join(rules)}; {LEAST}" if rules else LEAST
                 raise CheckFailed(
-                    f"{told}: {mesh} sends {mine} bytes between nodes, {least} are possible: {words}"
+                    f"{told}: {mesh} sends {mine} bytes between nodes, {least} are possible: {KEPT if is_best else words}"
                 )
+
+
+LEAST = "of all orders, keep the one that bytes_between says is least"
+KEPT = "this call alone is right: nothing may be kept from one call to the next"
 
 
 def costs(sizes, sent, per_node):
     return [crossing(mesh, sent, per_node) for mesh in orders_of(sizes)]
 
 
-def is_sorted(values):
-    values = list(values)
-    return values == sorted(values)
+def is_sorted(*values):
+    return list(values) == sorted(values)
 
 
 RULES = [  # which all meshes that came follow, the right ones too
     ("the order that was given", lambda mesh, sizes, *_: list(mesh.axes) == list(sizes)),
-    ("the chattiest axis last, also where it is longer than a node", lambda mesh, sizes, sent, n: is_sorted(sent.get(a, 0) for a in mesh.axes)),
-    ("the chattiest axis first", lambda mesh, sizes, sent, n: is_sorted(-sent.get(a, 0) for a in mesh.axes)),
-    ("first the axes longer than a node, and of the others the chattiest last", lambda mesh, sizes, sent, n: is_sorted((sizes[a] <= n, sent.get(a, 0)) for a in mesh.axes)),
+    ("the chattiest axis last, also where it is longer than a node", lambda mesh, sizes, sent, n: is_sorted(*(sent.get(a, 0) for a in mesh.axes))),
+    ("the chattiest axis first", lambda mesh, sizes, sent, n: is_sorted(*(-sent.get(a, 0) for a in mesh.axes))),
+    ("first the axes longer than a node, and of the others the chattiest last", lambda mesh, sizes, sent, n: is_sorted(*((sizes[a] <= n, sent.get(a, 0)) for a in mesh.axes))),
     ("the order that sends most", lambda mesh, *given: crossing(mesh, *given[1:]) == max(costs(*given))),
 ]  # fmt: skip
 
