@@ -63,8 +63,8 @@ LIKELY = {
     "all that the repetition used, and needs no list of it",
     "One of the differentiated Tensors": "an input that needs no gradient was asked for one: use "
     "x.detach().requires_grad_(x.requires_grad), torch.autograd.backward(out, gradient), then x.grad",
-    "does not require grad and does not have": "the repetition was not recorded: backward runs without recording, put "
-    "`with torch.enable_grad():` around the repetition",
+    "does not require grad and does not have": "nothing was recorded: backward runs without recording (put `with torch."
+    "enable_grad():` around the repetition), and what is detached requires no gradient (x.detach().requires_grad_(x.requires_grad))",
     "incorrect number of gradients": "backward returns one gradient for each input of forward, and the function "
     "is one of them: `return None, *gradients`",
     "only Tensors of floating point": "an integer tensor has no gradient: x.detach().requires_grad_(x.requires_grad)",
@@ -1024,10 +1024,12 @@ class TestTiledForward(Exercise):
     def mistakes(q, k, v, window):
         """(words, the output, the log-sum-exp)"""
         scores, root = q @ k.mT / q.shape[-1] ** 0.5, q.shape[-1] ** 0.5
-        lse = full_attention(q, k, v, window=window)[1]
+        lse, place = full_attention(q, k, v, window=window)[1], torch.arange(q.shape[2])
+        behind = place >= (place[:, None] // 128 + 1) * 128  # the tiles that no row reads
+        zeroed = scores.tril().masked_fill(behind, -torch.inf)
         of_scores = {
             "every token reads the ones after it too: use mask.tile": scores,
-            "what may not be read must have a score of -inf, not 0": scores.tril(),
+            "what may not be read must have a score of -inf, not 0": zeroed,
             "only the last tile of keys counts: shrink and add, do not overwrite": last_tile(q, k),
         }
         return [

@@ -1,5 +1,6 @@
 # exercise: Checkpoint
 # says: which must require a gradient, too
+# says: what is detached requires no gradient
 # The detached inputs do not require a gradient, so each x.grad is None: "One gradient for each
 # input of forward".
 import torch
