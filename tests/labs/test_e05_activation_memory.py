@@ -61,15 +61,27 @@ LONG = 18  # layers, of which there are 100 million plans
 LIKELY = {
     "has no attribute 'parameters'": "a function need not be a module: torch.autograd.backward(out, gradient) reaches "
     "all that the repetition used, and needs no list of it",
-    "does not require grad": "the repetition was not recorded: backward runs without recording, put "
-    "`with torch.enable_grad():` around the repetition",
+    "One of the differentiated Tensors": "an input that needs no gradient was asked for one: use "
+    "x.detach().requires_grad_(x.requires_grad), torch.autograd.backward(out, gradient), then x.grad",
+    "does not require grad and does not have": "nothing was recorded: backward runs without recording (put `with torch."
+    "enable_grad():` around the repetition), and what is detached requires no gradient (x.detach().requires_grad_(x.requires_grad))",
     "incorrect number of gradients": "backward returns one gradient for each input of forward, and the function "
     "is one of them: `return None, *gradients`",
     "only Tensors of floating point": "an integer tensor has no gradient: x.detach().requires_grad_(x.requires_grad)",
-    "One of the differentiated Tensors": "an input that needs no gradient was asked for one: use "
-    "x.detach().requires_grad_(x.requires_grad), torch.autograd.backward(out, gradient), then x.grad",
-    "backward through the graph a second time": "the repetition is joined to the first graph: detach the inputs",
+    "backward through the graph a second time": "a graph has been run backward twice: either the inputs are not detached "
+    "(detach the inputs, or the repetition is joined to the first graph), or one repetition is run twice",
 }
+TWICE = (
+    "that is twice as much: either the inputs are not detached (detach the inputs, or the repetition's backward "
+    "goes on into the graph of the first forward), or it is added up twice"
+)
+DREW = "forward draws as the function does: it sets no seed, and leaves the generator where the function left it"
+FOUND = "leave the generator as backward found it, with torch.random.fork_rng(devices=[]) or by setting it back"
+
+
+def itself(probe, *given):
+    """What the probe finds with the plain functions."""
+    return probe(None, *given)
 
 
 def some_inputs(*shape):
@@ -127,12 +139,15 @@ class TestCheckpoint(Exercise):
         expect.left_alone([got], [given], ["x", "y", "gradient"])
         return got, probes.applied(None, *given, dropout)
 
-    @check(points=4, title="output and every gradient equal the plain functions' (float64)")
+    @check(
+        points=4,
+        title="run once more in backward: output and every gradient equal the plain functions' (float64)",
+    )
     def test_gradients(self, submission):
         for shape in ((3, 6), (2, 5, 6)):
             got, want = self.applied(submission, 0.0, *shape)
             for what, name in {**RESULTS, **GRADIENTS}.items():
-                lost = f"{name} is None: return x.grad for each input"
+                lost = f"{name} is None: return x.grad of each detached input, which must require a gradient, too"
                 if what in ("weights", "others"):
                     lost = (
                         "the parameters inside the function got no gradient: torch.autograd.backward(out, gradient) "
@@ -143,9 +158,8 @@ class TestCheckpoint(Exercise):
                     got[what],
                     want[what],
                     what=name,
-                    hints=[(2 * want[what], "that is twice as much: detach the inputs before you repeat, or the "
-                            "repetition's backward goes on into the graph of the first forward")],
-                )  # fmt: skip
+                    hints=[(2 * want[what], TWICE)],
+                )
 
     @check(
         points=4,
@@ -154,24 +168,33 @@ class TestCheckpoint(Exercise):
     def test_random_numbers(self, submission):
         got, want = self.applied(submission, 0.5, 4, 6)
         for what, name in RESULTS.items():
-            expect.identical(
-                got[what],
-                want[what],
-                what=f"{name} with dropout: forward draws as the function does",
-            )
+            hints = [(got[what], DREW)]
+            expect.identical(got[what], want[what], what=f"{name} with dropout", hints=hints)
         for what, name in GRADIENTS.items():
-            expect.that(got[what] is not None, f"{name} is None")
+            expect.that(got[what] is not None, f"as above: {name} is None")
             if not torch.equal(got[what], want[what]):
-                raise CheckFailed(
-                    f"with dropout, {name} differs: the repetition dropped other elements. Keep "
-                    "torch.get_rng_state() in forward, set it before you repeat"
-                )
+                raise CheckFailed(f"with dropout, {name} differs: {self.why(submission, what)}")
         expect.identical(
             got["after"],
             want["after"],
-            what="random numbers drawn after backward: leave the generator as backward found it, with "
-            "torch.random.fork_rng(devices=[]) or by setting it back",
+            what="random numbers drawn after backward",
+            hints=[(got["after"], FOUND)],
         )
+
+    @staticmethod
+    def why(submission, what):
+        """Of a gradient that is wrong with dropout, where a function is used several times."""
+        given = some_inputs(4, 6)
+        got, want = (run(probes.applied, *given, 0.0) for run in (submission.run, itself))
+        if expect.difference(got[what], want[what]) is not None:
+            return "as above, it differs without dropout too"
+        alone, right = (run(probes.applied_once, *given, 0.5) for run in (submission.run, itself))
+        if expect.difference(alone, right, 0.0) is None:
+            return (
+                "with one use it is right. Several wait for their backward at once, and each needs the generator's "
+                "state of its own forward, on its own ctx"
+            )
+        return "the repetition dropped other elements. Keep torch.get_rng_state() in forward, set it before you repeat"
 
     @check(
         points=4,
@@ -198,11 +221,9 @@ class TestCheckpoint(Exercise):
         given = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 3, 3]), torch.tensor([True, False, True])  # fmt: skip
         with expect.because(LIKELY):
             got = submission.run(probes.looked_up, *given)
-        expect.equal(
-            got,
-            probes.looked_up(None, *given),
-            what="the gradient of a table that was looked up",
-        )
+        want, what = probes.looked_up(None, *given), "the gradient of a table that was looked up"
+        expect.that(got is not None, f"{what} is None: return x.grad for each input")
+        expect.equal(got, want, what=what, hints=[(2 * want, TWICE)])
 
 
 def block_run(policy, kernel, how="selective"):
@@ -241,6 +262,7 @@ def name_of(op):
     return f"{op.overloadpacket.__name__}.{op._overloadname}"
 
 
+PART_OF_A_NAME = "smm.default"  # a product that no model here has
 ELSEWHERE = (  # operations of other models, and other machines' kernels
     "addmm.default",
     "baddbmm.default",
@@ -260,11 +282,16 @@ class TestKeep(Exercise):
 
     def answers(self, submission):
         names = sorted({*operations_in_a_block(), *ELSEWHERE})
-        answers = submission.run(probes.asked, names)
+        answers, again = submission.run(probes.asked, names)
         for name, answer in answers.items():
             expect.that(
                 isinstance(answer, bool),
                 f"for {name} the policy said {answer!r}: True or False is asked for",
+            )
+            expect.that(
+                answer == again[name],
+                f"asked twice for {name}, the policy said {answer} and {again[name]}: its answer depends on the "
+                "operation alone, whatever was asked before",
             )
         return answers
 
@@ -272,15 +299,16 @@ class TestKeep(Exercise):
         """Bytes and FLOPs of a block by this policy."""
         try:
             return block_run(lambda op: answers.get(name_of(op), False), kernel)
-        except InputError as error:  # a kept result was changed in place
+        except InputError:  # a kept result was changed in place
             kept = ", ".join(self.needless(answers)[:6])
             raise CheckFailed(
-                f"{error}\nkeep fewer: {kept} cost next to nothing to repeat"
+                f"keep fewer: {kept} cost next to nothing to repeat (and as one of them is changed in place later, this "
+                "block cannot even be repeated from what is kept)"
             ) from None
 
     @staticmethod
     def needless(answers):
-        good = ("mm.", "addmm.", "_scaled_dot", "bmm.")
+        good = ("mm.", "addmm.", "_scaled_dot", "bmm.", "baddbmm.")
         return [n for n, yes in answers.items() if yes and not n.startswith(good)]
 
     def keeps_products(self, answers):
@@ -330,7 +358,12 @@ class TestKeep(Exercise):
 
         answers = self.answers(submission)
         self.keeps_products(answers)
-        words = 'the product of two activations, is not to be kept ("mm" is a part of "bmm": compare whole names)'
+        words = "a batched product of two activations, is kept: repeat it"
+        (by_part, _) = submission.run(probes.asked, [PART_OF_A_NAME])
+        if by_part[PART_OF_A_NAME]:
+            words += '. "mm" is a part of its name and of many others: compare whole names'
+        if all(answers.values()):
+            words = "as all operations, is kept: repeat the batched products"
         for name in ("bmm.default", "baddbmm.default"):
             expect.that(not answers[name], f"{name}, {words}")
         saved, _ = self.measured(answers, attention_naive)
@@ -368,21 +401,26 @@ class TestSaved(Experiment):
         )
 
 
-def peak_of(plan, layers, every_input=False):
-    """The peak; with `every_input` that of the mistake which holds an input a layer."""
+def saved_by(inside):
+    return sum(saved for _, saved, _ in inside)
+
+
+def left_by(inside, mode):
+    return inside[0][0] if mode == "full" else saved_by(inside)
+
+
+def peak_of(plan, layers, moment=saved_by, left=left_by):
+    """The peak, or that of a mistake: other bytes at a segment's backward, or left behind it."""
     held = peak = 0
     for start, stop, mode in plan:
-        everything = sum(saved for _, saved, _ in layers[start:stop])
-        peak = max(peak, held + everything)
-        inputs = sum(taken for taken, _, _ in layers[start : stop if every_input else start + 1])
-        held += inputs if mode == "full" else everything
+        inside = layers[start:stop]
+        peak = max(peak, held + moment(inside))
+        held += left(inside, mode)
     return peak
 
 
 def held_after(plan, layers):
-    return sum(
-        layers[a][0] if mode == "full" else sum(s for _, s, _ in layers[a:b]) for a, b, mode in plan
-    )
+    return sum(left_by(layers[start:stop], mode) for start, stop, mode in plan)
 
 
 def cost_of(plan, layers):
@@ -412,6 +450,47 @@ def some_plan(count):
     return list(zip([0, *ends], [*ends, count], modes))
 
 
+def fits(mistaken, wrong):
+    """Whether a mistake gives all that is wrong."""
+    return all(expect.difference(got, float(mistaken(*given))) is None for given, got, _ in wrong)
+
+
+def moments(plan, layers):
+    return [saved_by(layers[start:stop]) for start, stop, _ in plan]
+
+
+def behind(plan, layers, modes):
+    """The peak where what a segment of these modes leaves counts before its own backward."""
+    ends = [held_after(plan[: n + (mode in modes)], layers) for n, (*_, mode) in enumerate(plan)]
+    return max(end + moment for end, moment in zip(ends, moments(plan, layers)))
+
+
+PEAKS = [
+    ("that is what is held at the last segment's backward: the peak is the largest of such sums, one for each segment "
+     "with all that its layers save", lambda plan, layers: held_after(plan[:-1], layers) + moments(plan, layers)[-1]),
+    ("that is what forward leaves behind: while a repeated segment's own backward runs, all that its layers save is "
+     "there for a moment", held_after),
+    *(("a segment's `saved_bytes` include its input: look for the peak before `held` grows",
+       lambda plan, layers, modes=modes: behind(plan, layers, modes)) for modes in (("none", "full"), ("full",))),
+    ("that is everything left behind plus the largest segment: at a segment's backward the ones behind it are gone",
+     lambda plan, layers: held_after(plan, layers) + max(moments(plan, layers))),
+    ("that is what all but the last leave plus the largest segment: what lies behind a segment is gone at its backward, "
+     "and what lies before it is there", lambda plan, layers: held_after(plan[:-1], layers) + max(moments(plan, layers))),
+    ("that is the largest segment alone: those before it hold their inputs", lambda plan, layers: max(moments(plan, layers))),
+    ("a repeated segment holds its first input only, not one a layer",
+     lambda plan, layers: peak_of(plan, layers, left=lambda inside, mode: sum(i for i, _, _ in inside) if mode == "full" else saved_by(inside))),
+    ("a kept segment leaves all that its layers save, not the first one's alone",
+     lambda plan, layers: peak_of(plan, layers, left=lambda inside, mode: inside[0][mode != "full"])),
+    ("at a segment's backward all that its layers save is there, not the largest one's alone",
+     lambda plan, layers: peak_of(plan, layers, moment=lambda inside: max(saved for _, saved, _ in inside))),
+    ("that is as if every layer were kept", lambda plan, layers: saved_by(layers)),
+    ("that is as if every layer were like the first: each has its own bytes", lambda plan, layers: peak_of(plan, layers[:1] * len(layers))),
+    ("that is as if every layer were like the last: each has its own bytes", lambda plan, layers: peak_of(plan, layers[-1:] * len(layers))),
+    ("that is as if a segment's layers were all like its first: each has its own bytes",
+     lambda plan, layers: peak_of(plan, [layers[start] for start, stop, _ in plan for _ in range(start, stop)])),
+]  # fmt: skip
+
+
 class TestPlanPeak(Exercise):
     """The peak of a plan"""
 
@@ -422,34 +501,17 @@ class TestPlanPeak(Exercise):
     def equal(self, submission, calls):
         found = submission.run(probes.peaks_by, calls)
         expect.left_alone(found, calls, ["plan", "layers"])
-        for (plan, layers), call in zip(calls, found):
-            expect.equal(
-                call["out"],
-                float(peak_of(plan, layers)),
-                what=f"the peak of {plan} for layers (input, saved, cost) {layers}",
-                hints=self.hints(plan, layers),
-            )
-
-    @staticmethod
-    def hints(plan, layers):
-        moments = [sum(s for _, s, _ in layers[a:b]) for a, b, _ in plan]
-        leaves = [held_after([segment], layers) for segment in plan]
-        behind = max(sum(leaves[: n + 1]) + moments[n] for n in range(len(plan)))
-        values = [
-            (sum(leaves[:-1]) + moments[-1], "that is what is held at the last segment's backward: the peak is the "
-             "largest of such sums, one for each segment with all that its layers save"),
-            (held_after(plan, layers), "that is what forward leaves behind: while a repeated segment's own "
-             "backward runs, all that its layers save is there for a moment"),
-            (behind, "a segment's `saved_bytes` include its input: look for the peak before `held` grows, when the ones behind it are gone"),
-            (held_after(plan, layers) + max(moments), "that is everything left behind plus the largest "
-             "segment: at a segment's backward the ones behind it are gone"),
-            (max(moments), "that is the largest segment alone: those before it hold their inputs"),
-            (peak_of(plan, layers, every_input=True), "a repeated segment holds its first input only, not one a layer"),
-            (sum(s for _, s, _ in layers), "that is as if every layer were kept"),
-            (peak_of(plan, layers[:1] * len(layers)), "that is as if every layer were like the first: each has its own bytes"),
-            (peak_of(plan, layers[-1:] * len(layers)), "that is as if every layer were like the last: each has its own bytes"),
-        ]  # fmt: skip
-        return [(float(value), words) for value, words in values]
+        right = [float(peak_of(*given)) for given in calls]
+        wrong = [
+            (given, call["out"], want)
+            for given, call, want in zip(calls, found, right)
+            if expect.difference(call["out"], want) is not None
+        ]
+        for (plan, layers), got, want in wrong:
+            words = dict.fromkeys(words for words, mistaken in PEAKS if fits(mistaken, wrong))
+            hints = [(got, "; or ".join(words))] if words else []
+            what = f"the peak of {plan} for layers (input, saved, cost) {layers}"
+            expect.equal(got, want, what=what, hints=hints)
 
     @check(points=4, title="uniform plans: all kept, each repeated, segments of two; one layer")
     def test_uniform(self, submission):
@@ -525,25 +587,19 @@ class TestBlocksASegment(Question):
         )
 
 
-def is_plan(plan, layers):
-    """Triples that run each layer once, in order."""
+def flaw_of(plan, layers):
+    """What a plan is not: triples that run each layer once, in order; "" for one that does."""
     for segment in plan:
         start, stop, mode = segment if len(segment) == 3 else (None, None, None)
-        expect.that(
-            isinstance(start, int) and isinstance(stop, int) and mode in ("none", "full"),
-            f'a segment of the plan is {segment}: Segment(start, stop, "none" or "full") is asked for',
-        )
+        if not (isinstance(start, int) and isinstance(stop, int) and mode in ("none", "full")):
+            return f'a segment of the plan is {segment}: Segment(start, stop, "none" or "full") is asked for'
     covered = [i for start, stop, _ in plan for i in range(start, stop)]
-    shared = (
-        ". Is one list shared by several plans? `[*plan, segment]` makes a new one, plan.append changes all"
-        if len(plan) > len(layers)
-        else ""
-    )
-    expect.that(
-        covered == list(range(len(layers))),
-        f"a plan of {len(plan)} segments, {first_of(plan)}, runs layers {first_of(covered)} of {len(layers)}: each "
-        f"once, in order{shared}",
-    )
+    if covered == list(range(len(layers))):
+        return ""
+    flaw = f"a plan of {len(plan)} segments, {first_of(plan)}, runs layers {first_of(covered)} of {len(layers)}: each once, in order"
+    if len(plan) > len(set(covered)):
+        flaw += ". Is one list shared by several plans? `[*plan, segment]` makes a new one, plan.append changes all"
+    return flaw
 
 
 def first_of(items, most=8):
@@ -551,7 +607,38 @@ def first_of(items, most=8):
     return str(items) if len(items) <= most else f"{str(items[:most])[:-1]}, …]"
 
 
+def told(layers):
+    is_long = len(layers) > 8 and len(set(layers)) == 1
+    given = f"{layers[0]}, {len(layers)} times" if is_long else layers
+    return f"layers (input, saved, cost) {given}"
+
+
 EQUAL = ([(1, 21, 10)] * 24, 24 * 21 // 2)  # layers, and a budget of half of what they save
+WEIGH = "Weigh every next segment, repeated ones of any length and kept single layers, by the layers' cost"
+KEPT = "This call alone is right: nothing may be kept from one call to the next"
+EXACTLY = (
+    "With a byte more it comes: what needs exactly the budget fits, what needs more is dropped"
+)
+REFUSALS = [  # which calls are not refused
+    (EXACTLY, lambda layers, budget: any(peak_of(p, layers) < budget for p in every_plan(0, len(layers)))),
+    *(("It is as if every layer were like the first: each has its own bytes",
+       lambda layers, budget, like=like: any(peak_of(p, like(layers)) <= budget for p in every_plan(0, len(layers))))
+      for like in (lambda layers: layers[:1] * len(layers), lambda layers: [(i, layers[0][1], c) for i, _, c in layers])),
+    ("It is as if segments had a single layer: repeated ones may have several",
+     lambda layers, budget: any(peak_of(p, layers) <= budget and len(p) == len(layers) for p in every_plan(0, len(layers)))),
+]  # fmt: skip
+
+
+def repeated_in(plan):
+    return sum(stop - start for start, stop, mode in plan if mode == "full")
+
+
+DEARER = [  # what a plan has least of, instead of the cost
+    ("Each time it repeats the fewest layers there can be: weigh them by the layers' cost", lambda plan, layers: repeated_in(plan)),
+    ("Each time it leaves the fewest bytes behind: at the end take the cheapest of the plans that fit", held_after),
+    ("Each time it has the lowest peak: of all plans that fit take the cheapest", peak_of),
+    ("Each time it has the fewest segments: of all plans that fit take the cheapest", lambda plan, layers: len(plan)),
+]  # fmt: skip
 
 
 class TestOptimalPlan(Exercise):
@@ -562,24 +649,51 @@ class TestOptimalPlan(Exercise):
     hidden = PLACEMENT
 
     def plans(self, submission, calls, **limit):
-        """Of calls (layers, budget) that a plan fits: what came for each."""
+        """Of calls (layers, budget) that a plan fits: what came for each, plans within the budget."""
         found = submission.run(probes.planned_by, calls, **limit)
         expect.left_alone(found, calls, ["layers"])
+        refused = [call["out"] is None for call in found]
         for (layers, budget), call in zip(calls, found):
-            if call["out"] is None:
-                raise CheckFailed(self.refused(layers, budget))
-            is_plan(call["out"], layers)
+            flaw = self.flaw(layers, budget, call["out"])
+            if flaw:
+                (alone,) = submission.run(probes.planned_by, [(layers, budget)], **limit)
+                if not self.flaw(layers, budget, alone["out"]):
+                    flaw += f". {KEPT}"
+                elif call["out"] is None:
+                    flaw += f". {self.why_refused(submission, layers, budget, calls, refused)}"
+                raise CheckFailed(flaw)
         return [(*given, call["out"]) for given, call in zip(calls, found)]
 
     @staticmethod
-    def refused(layers, budget):
-        given = f"layers (input, saved, cost) {layers}"
-        if len(layers) == LONG or len(layers) == len(EQUAL[0]):
-            return f"{given}: a plan fits a budget of {budget} bytes, and it was refused"
+    def flaw(layers, budget, plan):
+        if plan is not None:
+            flaw = flaw_of(plan, layers)
+            peak = 0 if flaw else peak_of(plan, layers)
+            if peak <= budget:
+                return flaw
+            at = max(range(len(plan)), key=lambda n: peak_of(plan[: n + 1], layers) == peak)
+            return (
+                f"{told(layers)}: the plan {plan} peaks at {peak} bytes, the budget is {budget}: at the backward of {plan[at]} "
+                f"its layers need room for all that they save, besides the {held_after(plan[:at], layers)} held before it"
+            )
+        if len(layers) >= LONG:
+            return f"{told(layers)}: a plan fits a budget of {budget} bytes, and it was refused"
         least = min(every_plan(0, len(layers)), key=lambda plan: peak_of(plan, layers))
         peak = peak_of(least, layers)
-        exactly = "exactly " if peak == budget else ""
-        return f"{given}: {least} peaks at {exactly}{peak} bytes, and it was refused for a budget of {budget}"
+        return f"{told(layers)}: {least} peaks at {peak} bytes, and it was refused for a budget of {budget}"
+
+    @staticmethod
+    def why_refused(submission, layers, budget, calls, refused):
+        """A cause, where it gives every refusal, and no other."""
+        is_short = max(len(layers) for layers, _ in calls) < LONG
+        known = [w for w, able in REFUSALS if is_short and refused == [not able(*c) for c in calls]]
+        (more,) = submission.run(probes.planned_by, [(layers, budget + 1)])
+        if known and (known[0] != EXACTLY or more["out"] is not None):
+            return known[0]
+        return (
+            "Go on from every unbeaten partial plan, to every `stop` that fits: a dearer one that holds less may be the only "
+            "one behind which the rest fits"
+        )
 
     def long_plans(self, submission, calls):
         words = f"{len(calls[0][0])} layers took too long: keep only `unbeaten(best[i])`, or the plans double with each layer"
@@ -598,27 +712,30 @@ class TestOptimalPlan(Exercise):
     @check(points=2, title="the plan fits its budget, down to the least that any plan needs")
     def test_fits(self, submission):
         calls = self.calls((3, 5, 4, 3))
-        for layers, budget, plan in self.plans(submission, calls):
-            peak, alike = peak_of(plan, layers), peak_of(plan, layers[:1] * len(layers))
-            words = (
-                "it would fit if every layer were like the first: each has its own bytes"
-                if alike <= budget
-                else "a repeated segment needs room for all that its layers save, besides what is held before it"
-            )
-            expect.that(
-                peak <= budget,
-                f"layers (input, saved, cost) {layers}: the plan {plan} peaks at {peak} bytes, the budget is {budget}: {words}",
-            )
+        self.plans(submission, calls)
 
     @check(points=4, title="no plan that fits repeats less (against every plan there is)")
     def test_cheapest(self, submission):
         fewest_is_not_cheapest = ([(1, 7, 7), (1, 2, 2), (1, 4, 4), (1, 2, 9)], 12)
         calls = [fewest_is_not_cheapest, *self.calls((1, 4, 5, 5, 4))]
-        for layers, budget, plan in self.plans(submission, calls):
-            fitting = [p for p in every_plan(0, len(layers)) if peak_of(p, layers) <= budget]
-            self.repeats_no_more(
-                layers, budget, plan, min(fitting, key=lambda p: cost_of(p, layers))
-            )
+        found = self.plans(submission, calls)
+        fitting = [
+            [p for p in every_plan(0, len(layers)) if peak_of(p, layers) <= budget]
+            for layers, budget, _ in found
+        ]
+        words = [
+            words
+            for words, size in DEARER
+            if all(size(plan, layers) == min(size(p, layers) for p in plans)
+                   for (layers, _, plan), plans in zip(found, fitting))
+        ]  # fmt: skip
+        for (layers, budget, plan), plans in zip(found, fitting):
+            best = min(plans, key=lambda p: cost_of(p, layers))
+            if cost_of(plan, layers) > cost_of(best, layers):
+                (alone,) = submission.run(probes.planned_by, [(layers, budget)])
+                is_best = alone["out"] and cost_of(alone["out"], layers) == cost_of(best, layers)
+                words = [KEPT] if is_best else words
+            self.repeats_no_more(layers, budget, plan, best, *words[:1])
         layers = [(1, 1 + randint(0, 5), randint(1, 4)) for _ in range(LONG)]
         budget = sum(saved for _, saved, _ in layers) // 2
         ((*_, plan),) = self.long_plans(submission, [(layers, budget)])
@@ -627,19 +744,16 @@ class TestOptimalPlan(Exercise):
         self.repeats_no_more(layers, budget, plan, best)
 
     @staticmethod
-    def repeats_no_more(layers, budget, plan, best):
+    def repeats_no_more(layers, budget, plan, best, words=WEIGH):
         expect.that(
             cost_of(plan, layers) <= cost_of(best, layers),
-            f"layers (input, saved, cost) {layers}, budget {budget}: the plan {plan} repeats "
-            f"{cost_of(plan, layers)}, {best} only {cost_of(best, layers)}. Weigh every next segment, repeated "
-            "ones of any length and kept single layers, by the layers' cost",
+            f"{told(layers)}, budget {budget}: the plan {plan} repeats {cost_of(plan, layers)}, {best} only "
+            f"{cost_of(best, layers)}. {words}",
         )
 
     @check(points=3, title="24 layers in a moment: beaten partial plans are dropped")
     def test_many(self, submission):
-        ((layers, budget, plan),) = self.long_plans(submission, [EQUAL])
-        peak = peak_of(plan, layers)
-        expect.that(peak <= budget, f"the plan peaks at {peak} bytes of {budget}")
+        ((layers, _, plan),) = self.long_plans(submission, [EQUAL])
         expect.that(
             cost_of(plan, layers) == 130,
             f"the plan repeats {cost_of(plan, layers)}, 130 are enough",
@@ -653,9 +767,12 @@ class TestOptimalPlan(Exercise):
             *((layers, self.budgets(layers)[0] - 1) for layers in chains),
         ]
         for (layers, budget), call in zip(calls, submission.run(probes.planned_by, calls)):
+            plan = call["out"]
+            is_plan = plan is not None and plan and not flaw_of(plan, layers)
+            peak = f", which peaks at {peak_of(plan, layers)}" if is_plan else ""
             expect.that(
-                call["out"] is None,
-                f"{budget} bytes for layers (input, saved, cost) {layers} gave {call['out']}: raise ValueError",
+                plan is None,
+                f"no plan fits {budget} bytes for {told(layers)}, and this came: {plan}{peak}. Raise ValueError",
             )
 
 
@@ -771,6 +888,7 @@ def in_heads(calls):
     return [(*(z.transpose(1, 2).contiguous() for z in call[:-1]), call[-1]) for call in calls]
 
 
+IN_FLOAT32 = "float32 is at work, and q is float64: torch.zeros, empty and full make float32 where they are not given q's dtype"
 WINDOWED = "mask.tile says what may be read, here less than all before"
 
 # B, H, L, C, and a window; the lengths around those of one tile and two
@@ -822,11 +940,12 @@ def holds_no_square(submission, backward):
 
 def makes_once(submission, backward, products):
     """64 tokens are a single tile, of which nothing is made a second time."""
+    needed = "scores, dP, dV, dQ and dK" if backward else "the scores, and the weights times v"
     (tile,) = submission.run(probes.flops_of, [(64, 8, None)], backward)
     made = tile / (2 * 8 * 64**2)
     expect.that(
         made < products + 0.5,
-        f"one tile of 64 tokens takes {made:.1f} products, {products} are enough: make its scores once, and go on from them",
+        f"one tile of 64 tokens takes {made:.1f} products, {products} are enough, each made once: {needed}",
     )
 
 
@@ -871,65 +990,84 @@ class TestTiledForward(Exercise):
         calls = [(*drawn(*shape), window) for shape, window in [*SHAPES, *ALONE]]
         single = tuple(drawn(1, 2, 150, 8, dtype=torch.float32))
         for q, k, v, window, out, _ in self.attended(submission, [*calls, (*single, None)]):
-            want, _, weights = full_attention(q, k, v, window=window)
-            self.has_no_nan(out, window)
-            expect.equal(
-                out,
-                want,
-                what=f"the output for q of {tuple(q.shape)}" + (f", window {window}" if window else ""),
-                hints=self.hints(q, k, v, want, weights),
-            )  # fmt: skip
+            self.is_output(out, q, k, v, window)
+
+    def is_output(self, out, q, k, v, window):
+        want, _, weights = full_attention(q, k, v, window=window)
+        self.has_no_nan(out, window)
+        what = f"the output for q of {tuple(q.shape)}" + (f", window {window}" if window else "")
+        hints = [(mistaken, words) for words, mistaken, _ in self.mistakes(q, k, v, window)]
+        hints.append((want / weights.amax(-1, keepdim=True), "`total` was never divided by `mass`"))
+        if expect.difference(out, want, 1e-5) is None and q.dtype == torch.float64:
+            hints.append((out, IN_FLOAT32))
+        expect.equal(out, want, what=what, hints=hints)
 
     @staticmethod
     def has_no_nan(out, window):
-        expect.that(
-            not (window and isinstance(out, torch.Tensor) and out.isnan().any()),
-            f"with a window of {window} there is a NaN: where a row may read nothing of the first tile, top and new are "
-            "both -inf, and -inf less -inf is NaN. mask.keys(rows, L) begins where every row reads a key of its first tile",
+        if not (window and isinstance(out, torch.Tensor) and out.dim() == 4 and out.isnan().any()):
+            return
+        rows = out.isnan().any(-1).any(0).any(0)
+        words = f"row r reads keys r - {window - 1} to r"
+        if rows.equal(
+            torch.arange(len(rows)) >= window + 127
+        ):  # all keys lie behind the first tile
+            words = (
+                "where a row may read nothing of the first tile, top and new are both -inf, and -inf less -inf is NaN. "
+                "mask.keys(rows, L) begins where every row reads a key of its first tile"
+            )
+        first = rows.int().argmax()
+        raise CheckFailed(
+            f"with a window of {window} there is a NaN, first in row {first}: {words}"
         )
 
     @staticmethod
-    def hints(q, k, v, want, weights):
-        scores = q @ k.mT / q.shape[-1] ** 0.5
-        yield full_attention(q * q.shape[-1] ** 0.5, k, v)[0], "that is without the division by √C"
-        yield scores.softmax(-1) @ v, "every token reads the ones after it too: use mask.tile"
-        yield full_attention(q, k, v)[0], f"that is without the window: {WINDOWED}"
-        yield scores.tril().softmax(-1) @ v, "what may not be read must have a score of -inf, not 0"
-        yield want / weights.amax(-1, keepdim=True), "`total` was never divided by `mass`"
-        yield (
-            never_shrunk(q, k, v),
-            "a tile was summed under a smaller maximum than the next: shrink `total` by exp(top - new), as `mass`",
-        )
-        yield (
-            last_tile(q, k, v),
-            "only the last tile of keys counts: shrink and add, do not overwrite",
-        )
+    def mistakes(q, k, v, window):
+        """(words, the output, the log-sum-exp)"""
+        scores, root = q @ k.mT / q.shape[-1] ** 0.5, q.shape[-1] ** 0.5
+        lse, place = full_attention(q, k, v, window=window)[1], torch.arange(q.shape[2])
+        behind = place >= (place[:, None] // 128 + 1) * 128  # the tiles that no row reads
+        zeroed = scores.tril().masked_fill(behind, -torch.inf)
+        of_scores = {
+            "every token reads the ones after it too: use mask.tile": scores,
+            "what may not be read must have a score of -inf, not 0": zeroed,
+            "only the last tile of keys counts: shrink and add, do not overwrite": last_tile(q, k),
+        }
+        return [
+            ("that is without the division by √C", *full_attention(q * root, k, v, window=window)[:2]),
+            (f"that is without the window: {WINDOWED}", *full_attention(q, k, v)[:2]),
+            ("a tile was summed under a smaller maximum than the next: shrink `total` by exp(top - new), as `mass`",
+             never_shrunk(q, k, v), lse),
+            *((words, z.softmax(-1) @ v, z.logsumexp(-1)) for words, z in of_scores.items()),
+        ]  # fmt: skip
 
-    @check(points=1, title="the log-sum-exp of each row; scores of thousands do not overflow")
+    @check(
+        points=1,
+        title="the log-sum-exp of each row; scores of thousands overflow neither it nor the output",
+    )
     def test_lse(self, submission):
         q, k, v = drawn(1, 2, 300, 4)
         large = 30 + 30 * torch.rand(1, 2, 300, 4, dtype=torch.float64)
         calls = [(q, k, v, None), (large, large, v, None), (-large, large, v, None), (q, k, v, 50)]
         for q, k, v, window, out, got in self.attended(submission, calls):
-            want, lse, _ = full_attention(q, k, v, window=window)
+            _, lse, _ = full_attention(q, k, v, window=window)
             self.has_no_nan(out, window)
             finite = all(isinstance(z, torch.Tensor) and z.isfinite().all() for z in (out, got))
-            words = "take the greatest score off before exp"
+            words = ""
+            if lse.abs().max() > 700:
+                words = ": take the greatest score off before exp"
             if lse.max() < -700:
                 words += ": here all are negative, so it begins at -inf, not at 0"
             expect.that(
-                finite, f"with scores around {lse.mean():.0f} the result is not finite: {words}"
+                finite, f"with scores around {lse.mean():.0f} the result is not finite{words}"
             )
-            expect.equal(
-                got,
-                lse,
-                what="the log-sum-exp",
-                hints=[
-                    (lse.exp(), "that is the sum itself: its logarithm is asked for"),
-                    (full_attention(q, k, v)[1], f"that is without the window: {WINDOWED}"),
-                ],
-            )  # fmt: skip
-            expect.equal(out, want, what="the output")
+            hints = [
+                (lse.exp(), "that is the sum itself: its logarithm is asked for"),
+                *((mistaken, words) for words, _, mistaken in self.mistakes(q, k, v, window)),
+            ]
+            if isinstance(got, torch.Tensor) and got.dtype == torch.float32:
+                hints.append((got, IN_FLOAT32))
+            expect.equal(got, lse, what="the log-sum-exp", hints=hints)
+            self.is_output(out, q, k, v, window)
 
     @check(
         points=4,
@@ -955,13 +1093,12 @@ def never_shrunk(q, k, v, columns=128):
     return weights @ v / mass
 
 
-def last_tile(q, k, v, columns=128):
-    """What is left where each tile of keys overwrites the one before it."""
+def last_tile(q, k, columns=128):
+    """The scores that are left where each tile of keys overwrites the one before it."""
     length = q.shape[2]
     row, column = torch.arange(length)[:, None], torch.arange(length)
     read = (column <= row) & (column >= row // columns * columns)
-    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~read, -torch.inf)
-    return scores.softmax(-1) @ v
+    return (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~read, -torch.inf)
 
 
 ALONG_KEYS = {
@@ -974,6 +1111,22 @@ ALONG_KEYS = {
 
 
 AS_GIVEN = "weights are exp(scores - lse), take lse and delta as they are given"
+TILES = "that is a softmax of each tile: weights are exp(scores - lse), lse being the whole row's"
+OVERFLOWS = (
+    ": exp(score - lse) of a key that may not be read can be inf, and inf * 0 is NaN. Make it 0 by masked_fill, or its "
+    "score -inf before exp"
+)
+
+
+def softmax_of_tiles(unread, hides, columns=128):
+    """Weights that a softmax makes of each tile; what is not read is left out before, or after."""
+
+    def weigh(scores, _):
+        scores = scores.masked_fill(unread, -torch.inf) if hides else scores
+        tiles = [tile.softmax(-1).nan_to_num(0) for tile in scores.split(columns, -1)]
+        return torch.cat(tiles, -1).masked_fill(unread, 0)
+
+    return weigh
 
 
 class TestTiledBackward(Exercise):
@@ -983,13 +1136,14 @@ class TestTiledBackward(Exercise):
     reference = "minitrain.model.attention.tiled:tiled_backward"
     hidden = TILED
 
-    def gradients(self, q, k, v, d_out, lse, delta, window=None, future=False):
-        """dq, dk, dv by the full softmax; with `future` of tokens that read those after them too."""
+    def gradients(self, q, k, v, d_out, lse, delta, window=None, weigh=None):
+        """dq, dk, dv by the full softmax, or by the weights that `weigh` makes of scores and lse."""
         scale = q.shape[-1] ** -0.5
         weights = full_attention(q, k, v, lse, window)[2]
-        if future:
-            weights = (q @ k.mT * scale - lse[..., None]).exp()
-        d_scores = weights * (d_out @ v.mT - delta[..., None])
+        if weigh:
+            weights = weigh(q @ k.mT * scale, lse[..., None])
+        off = delta if delta.dim() == 4 else delta[..., None]
+        d_scores = weights * (d_out @ v.mT - off)
         return d_scores @ k * scale, d_scores.mT @ q * scale, weights.mT @ d_out
 
     def pulled_back(self, submission, calls):
@@ -1019,14 +1173,13 @@ class TestTiledBackward(Exercise):
     def test_gradients(self, submission):
         in_tiles(submission, backward=True, lengths=BRIEFLY)
         for *given, window, got in self.pulled_back(submission, list(self.some_calls())):
-            q, k, v, d_out, *_ = given
+            q, k, v, d_out, lse, _ = given
             leaves = [z.clone().requires_grad_() for z in (q, k, v)]
             want = torch.autograd.grad(full_attention(*leaves, window=window)[0], leaves, d_out)
             for name, mine, theirs in zip(("dq", "dk", "dv"), got, want):
                 expect.that(
                     not (isinstance(mine, torch.Tensor) and mine.isnan().any()),
-                    f"{name} has a NaN: exp(score - lse) of a key that may not be read can be inf, and inf * 0 is NaN. "
-                    "Make it 0 by masked_fill, or its score -inf before exp",
+                    f"{name} has a NaN" + (OVERFLOWS if lse.abs().max() > 100 else ""),
                 )
                 expect.equal(
                     mine,
@@ -1044,14 +1197,24 @@ class TestTiledBackward(Exercise):
             "that is √C too large: the scores were divided by √C, so is this gradient",
         )
         yield want / root, "that is √C too small: it was divided twice"
+        unread = out_of_reach(given[0].shape[2], window)
         yield (
-            made(*given, future=True),
+            made(*given, weigh=lambda scores, lse: (scores - lse).exp()),
             "a key that may not be read has a weight too: make it 0, by mask.tile",
         )
+        for hides in (False, True):
+            yield made(*given, weigh=softmax_of_tiles(unread, hides)), TILES
         yield made(*given), f"that is without the window: {WINDOWED}"
         yield (
             made(*others, 0 * delta, window),
             "`delta` is missing: softmax's derivative takes it off the whole row",
+        )
+        q, k, v, d_out, lse = others
+        weighed = full_attention(q, k, v, lse, window)[2] * (d_out @ v.mT)
+        sums = [part.sum(-1, keepdim=True).expand_as(part) for part in weighed.split(128, -1)]
+        yield (
+            made(*others, torch.cat(sums, -1), window),
+            "that is with a delta of each tile's keys alone: it is the whole row's, take it as it is given",
         )
         yield last_rows(name, *given), "only the last tile is in it: add up with +="
 
@@ -1060,16 +1223,28 @@ class TestTiledBackward(Exercise):
         title="the saved lse and delta are used, not made again: they may count other keys",
     )
     def test_saved(self, submission):
-        q, k, v, d_out = drawn(1, 2, 200, 4, count=4)
-        lse = full_attention(q, k, v)[1] + 0.7
-        delta = torch.randn(1, 2, 200, dtype=torch.float64)
-        ((*given, _, got),) = self.pulled_back(submission, [(q, k, v, d_out, lse, delta, None)])
-        for name, mine, theirs in zip(("dq", "dk", "dv"), got, self.gradients(*given)):
+        usual = self.some_call(*drawn(1, 2, 200, 4, count=4), None)
+        q, k, v, d_out, here, *_ = usual
+        lse, delta = here + 0.7, torch.randn(1, 2, 200, dtype=torch.float64)
+        (*_, once), (*given, _, got) = self.pulled_back(
+            submission, [usual, (q, k, v, d_out, lse, delta, None)]
+        )
+        of_lse = (full_attention(q, k, v, lse)[2] * (d_out @ v.mT)).sum(-1)
+        own = [
+            ((here, delta), "as if lse was made again, of these keys alone: take it as it is given"),
+            ((lse, of_lse), "as if delta was made again, of these keys alone: take it as it is given"),
+            ((here, usual[5]), "as if lse and delta were made again, of these keys alone: take them as they are given"),
+        ]  # fmt: skip
+        right, want = self.gradients(*usual[:-1]), self.gradients(*given)
+        for n, name in enumerate(("dq", "dk", "dv")):
+            above = "as above: with the lse and delta of these very keys a gradient is wrong, too"
+            is_wrong_too = any(expect.difference(*pair) is not None for pair in zip(once, right))
+            hints = [(self.gradients(q, k, v, d_out, *pair)[n], words) for pair, words in own]
             expect.equal(
-                mine,
-                theirs,
+                got[n],
+                want[n],
                 what=f"{name} with an lse and a delta that count keys of another rank",
-                hints=[*self.hints(name, theirs, given, None), (mine, AS_GIVEN)],
+                hints=[(got[n], above)] if is_wrong_too else [*hints, (got[n], AS_GIVEN)],
             )
 
     @check(

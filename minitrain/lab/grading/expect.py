@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from torch import Tensor
+
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading.difference import difference, miss, show
 
@@ -28,6 +30,7 @@ __tracebackhide__ = True  # pytest shows the line of the check, not one of these
 Hints = Iterable[tuple[Any, str]]
 
 HANGS = ("deadlock", "mismatch", "timeout")  # kinds of a launch in which a rank waits in vain
+INTO_A_TENSOR = "write into a tensor of your own (`a = a + b` makes one, `a += b` writes into a)"
 ROUNDED = 1e-4  # a tolerance below it is for rounding: no message names it
 
 
@@ -73,8 +76,8 @@ def left_alone(
         for name, now, before in zip(names, call["given"], arguments):
             that(
                 difference(now, before, 0.0) is None,
-                f"{where}the call changed its input `{name}`, which is the caller's: write into a "
-                "tensor of your own (`a = a + b` makes one, `a += b` writes into a)",
+                f"{where}the call changed its input `{name}`, which is the caller's: "
+                + (INTO_A_TENSOR if isinstance(before, Tensor) else "change a copy of it"),
             )
         that(
             not (own and call["shares"]),

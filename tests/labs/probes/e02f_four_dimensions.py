@@ -77,7 +77,7 @@ def copies_of(f, cases):
 
 
 PARTS = (  # name, shape, split, partial, on which stages: all of them (None) or these
-    ("norm", (12,), "", "dp ep", None),
+    ("norm.weight", (12,), "", "dp ep", None),
     ("matrix", (12, 3), "tp", "dp", None),
     ("expert", (12, 3, 2), "ep tp", "dp", None),
     ("bias", (12,), "", "dp", None),
@@ -112,7 +112,7 @@ def model_on(mesh, here, dtypes):
             one_stage = len(stages_of(where, mesh)) == 1 or where is None
             lay_out(p, split=f"{split} pp" if one_stage else split)
             lay_out(p, partial=partial.replace("pp", "") if one_stage else partial)
-        if name == "norm":  # in the middle
+        if name == "norm.weight":  # in the middle
             found["frozen"] = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     return found
 

@@ -71,6 +71,17 @@ def applied(f, x, y, d_out, dropout):
             "one": ways_of(f, one, other), "two": ways_of(f, two, out)}  # fmt: skip
 
 
+def applied_once(f, x, y, d_out, dropout):
+    """The gradient of x through one function, used once; numbers are drawn before and after it."""
+    one, x = Layers(dropout), x.clone().requires_grad_()
+    torch.manual_seed(11)
+    torch.rand(3)
+    out = one.forward(x, y.clone()) if f is None else f.apply(one.forward, x, y.clone())
+    torch.rand(3)
+    out.backward(d_out.clone())
+    return x.grad
+
+
 def looked_up(f, table, places, seen):
     """A function that also takes integers and a mask, which have no gradient."""
     table = table.clone().requires_grad_()
@@ -103,12 +114,9 @@ def what_it_saves(f, x, y):
 
 
 def asked(f, names):
-    """The policy's answer for each operation."""
-    answers = {}
-    for name in names:
-        packet, overload = name.split(".")
-        answers[name] = f(getattr(getattr(torch.ops.aten, packet), overload))
-    return answers
+    """The policy's answer for each operation, and when it is asked again in the other order."""
+    ops = {name: getattr(getattr(torch.ops.aten, name.split(".")[0]), name.split(".")[1]) for name in names}  # fmt: skip
+    return {name: f(ops[name]) for name in names}, {name: f(ops[name]) for name in reversed(names)}
 
 
 class Layer(tuple):

@@ -1,5 +1,5 @@
 # exercise: tiled_forward
-# says: make its scores once
+# says: each made once
 
 import torch
 

@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: Weigh every next segment | and it was refused
+# says: Weigh every next segment | need room for all that they save | and it was refused
 
 from typing import NamedTuple
 

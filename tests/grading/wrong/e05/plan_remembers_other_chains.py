@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: each once, in order | repeats | peaks at | was refused
+# says: This call alone is right
 
 KNOWN = {}
 

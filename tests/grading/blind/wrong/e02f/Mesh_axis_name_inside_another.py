@@ -1,5 +1,5 @@
 # exercise: Mesh
-# says: expected
+# says: a list of one, it is right
 # one axis given as a string is never made a list, so `axis in axes` looks for a part of the
 # word: on Mesh(p=2, pp=2) the line along "pp" takes p, too; the docstring: "The ranks that
 # differ from `rank` along `axes` only (one name, or several)".

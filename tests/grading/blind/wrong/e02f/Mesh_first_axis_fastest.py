@@ -1,6 +1,6 @@
 # exercise: Mesh
 # says: as if the first axis varied fastest. The last one does
-# says: as if the first axis varied fastest, and not the last one
+# says: as above: `coordinates` are not right
 # The first axis varies fastest: the digits are taken off from the wrong end.
 
 import torch

@@ -1,5 +1,5 @@
 # exercise: Mesh
-# says: expected
+# says: on a mesh that is alone it is right
 # remembers lines in a dict of the class, so a second mesh of another shape or order gets the
 # first one's ("The ranks that differ from `rank` along `axes` only", on this mesh)
 

@@ -1,5 +1,5 @@
 # exercise: Mesh
-# says: expected
+# says: a list of one, it is right
 # asks whether an axis' name is a part of the string `axes`, so "d" counts as named by "dp"
 # ("one name, or a list or tuple of several")
 

@@ -1,5 +1,5 @@
 # exercise: bytes_between
-# says: bytes between nodes
+# says: that is two messages
 # collects neighbours as unordered pairs, so on an axis of size 2 only one of the two messages
 # counts; the text: "each sends `sent[axis]` bytes to the next, the last to the first".
 

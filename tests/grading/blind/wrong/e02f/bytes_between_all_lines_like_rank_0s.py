@@ -1,5 +1,5 @@
 # exercise: bytes_between
-# says: bytes between nodes
+# says: as if every line crossed
 # Only the line of rank 0 is counted along each axis and multiplied by the number of lines, but
 # lines lie differently on the nodes where sizes do not fit (dp=2, tp=3, 4 ranks a node); the
 # text asks for the bytes "of all ranks".

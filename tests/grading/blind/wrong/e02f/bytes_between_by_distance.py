@@ -1,5 +1,5 @@
 # exercise: bytes_between
-# says: bytes between nodes
+# says: how far apart two ranks are
 # takes two ranks for one node's if their numbers differ by less than a node's size ("share a
 # node if r // ranks_per_node == s // ranks_per_node")
 

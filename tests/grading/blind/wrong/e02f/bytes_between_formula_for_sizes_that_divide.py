@@ -1,5 +1,5 @@
 # exercise: bytes_between
-# says: bytes between nodes
+# says: with 1 byte along
 # a closed form from strides, right only where lines and nodes divide each other; with 3 ranks a
 # line and 4 a node the line 3, 4, 5 leaves its node and counts as inside; the text: ranks share
 # a node "if `r // ranks_per_node == s // ranks_per_node`", "Count edges".

@@ -1,5 +1,5 @@
 # exercise: bytes_between
-# says: bytes between nodes
+# says: in the order of the mesh's axes
 # takes the first number of sent for the mesh's first axis and so on, whatever their names,
 # right only where both have the same order; the text: each sends `sent[axis]` bytes along each
 # axis, and "all axes of `sent`".

@@ -1,5 +1,5 @@
 # exercise: bytes_between
-# says: bytes between nodes
+# says: as if every line crossed
 # counts only the line through rank 0 and multiplies by the number of lines, though one line can
 # cross nodes and another not ("Bytes that leave their node, of all ranks and all axes")
 

@@ -1,5 +1,5 @@
 # exercise: clip_on_mesh
-# says: the norm before clipping
+# says: return the norm itself
 # adds the 1e-6 to the norm itself, in place, and returns the sum ("returns the norm *before*";
 # "limit / (norm + 1e-6)")
 

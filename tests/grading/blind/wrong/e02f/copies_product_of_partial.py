@@ -1,5 +1,5 @@
 # exercise: copies
-# says: not along `partial` alone: here the factor of ep is missing
+# says: not along `partial` alone
 # Takes the axes of `partial` for those along which there are copies: a norm, not partial along
 # tp, misses its copies there.
 

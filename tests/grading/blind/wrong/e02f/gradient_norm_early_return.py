@@ -1,5 +1,5 @@
 # exercise: gradient_norm
-# says: every rank joins the all-reduce, also one that has no gradients
+# says: one without gradients adds 0
 # A rank without gradients returns 0 at once and never joins the all-reduce: the others wait,
 # and it has not the norm.
 

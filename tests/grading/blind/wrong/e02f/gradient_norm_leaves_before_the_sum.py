@@ -1,5 +1,5 @@
 # exercise: gradient_norm
-# says: deadlock
+# says: one without gradients adds 0
 # a rank none of whose parameters has a gradient returns 0 at once and takes no part in the all-
 # reduce; the docstring wants the length of the whole gradient, "equal on all ranks".
 

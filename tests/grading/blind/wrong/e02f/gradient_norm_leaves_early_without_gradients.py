@@ -1,5 +1,5 @@
 # exercise: gradient_norm
-# says: deadlock
+# says: one without gradients adds 0
 # a rank without gradients returns 0 and sends nothing: a wrong norm there, and the others wait
 # for it ("equal on all ranks ... it sends one number, no gradients, also where it has none")
 

@@ -1,5 +1,5 @@
 # exercise: gradient_norm
-# says: `p.grad.double()`
+# says: a `.grad` was changed on the way
 # divides every .grad by the root of its copies in place to weigh it, so the step that follows
 # is taken with other gradients; the function only returns the "Length of the whole gradient",
 # and weighs "a square".

@@ -1,5 +1,5 @@
 # exercise: place
-# says: and keep the one that bytes_between says is least
+# says: of the others the chattiest last
 # a refined rule (chattiest axis last, those longer than a node first) instead of the count;
 # pp=2, dp=4, tp=4 with 8.9, 9 and 10 bytes on nodes of 8: the rule's order sends 428.8 bytes,
 # dp pp tp only 288; the text: "So count: of all orders, the one whose `bytes_between` is

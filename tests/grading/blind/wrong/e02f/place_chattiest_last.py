@@ -1,5 +1,5 @@
 # exercise: place
-# says: and keep the one that bytes_between says is least
+# says: the chattiest axis last, also where
 # sorts the axes by what they send and counts nothing ("a good rule of thumb, and wrong, for
 # one, where that axis is longer than a node ... So count")
 

@@ -1,5 +1,5 @@
 # exercise: place
-# says: the chattiest axis last
+# says: the chattiest axis last, also where
 # The rule of thumb: axes sorted by bytes sent, the chattiest last; nothing is counted.
 
 def place(sizes: dict, sent: dict, ranks_per_node: int):

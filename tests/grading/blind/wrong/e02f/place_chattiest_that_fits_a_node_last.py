@@ -1,5 +1,5 @@
 # exercise: place
-# says: and keep the one that bytes_between says is least
+# says: of the others the chattiest last
 # It does not count: axes longer than a node go first and of the others the chattiest last,
 # which is not the least for tp=4 (10 bytes), dp=2 (9), 4 ranks a node (72 instead of 40 bytes);
 # the text says "So count: of all orders, the one whose `bytes_between` is least".

@@ -1,5 +1,5 @@
 # exercise: place
-# says: every axis keeps its own size
+# says: cp is missing
 # Axes of size 1 are left out to save orders, so the mesh that comes back lacks them and
 # mesh["ep"] is an error; the docstring says "The `Mesh` of these sizes".
 

@@ -1,5 +1,5 @@
 # exercise: place
-# says: every axis keeps its own size
+# says: cp is missing
 # leaves axes of size 1 out of the mesh to have fewer orders to try, so mesh["ep"] fails
 # afterwards; the docstring: "The `Mesh` of these sizes".
 

@@ -1,5 +1,5 @@
 # exercise: place
-# says: and keep the one that bytes_between says is least
+# says: of all orders, keep the one
 # tries only the N rotations of the given order; with three axes it misses half of the orders
 # ("of all orders, the one whose `bytes_between` is least")
 

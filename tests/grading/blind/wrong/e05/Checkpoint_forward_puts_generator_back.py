@@ -1,5 +1,5 @@
 # exercise: Checkpoint
-# says: expected
+# says: forward draws as the function does
 # forward runs inside fork_rng, so the generator stands where it stood before and the next layer
 # drops the same elements; the text says "forward draws as the function does".
 

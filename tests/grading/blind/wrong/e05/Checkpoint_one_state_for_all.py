@@ -1,5 +1,5 @@
 # exercise: Checkpoint
-# says: Keep torch.get_rng_state() in forward
+# says: with one use it is right
 # the generator's state lies in one place for all checkpoints, so the latest forward overwrites
 # it; the text: "Several functions may wait for their backward at once".
 

@@ -1,5 +1,5 @@
 # exercise: Checkpoint
-# says: Keep torch.get_rng_state() in forward
+# says: with one use it is right
 # the generator's state is kept on the class instead of on ctx, so a second checkpoint
 # overwrites the first one's and the first drops other elements in backward ("Dropout must drop
 # the same elements again").

@@ -1,5 +1,5 @@
 # exercise: Checkpoint
-# says: Keep torch.get_rng_state() in forward
+# says: with one use it is right
 # the generator state is kept in a table by function, so a function that is applied twice
 # (shared layer, two microbatches) before its backward replays the wrong state; "Several
 # functions may wait for their backward at once", each must drop the same elements again.

@@ -1,5 +1,5 @@
 # exercise: keep
-# says: is not to be kept ("mm" is a part of "bmm"
+# says: compare whole names
 # every name that ends in "mm", except "bmm", is kept: baddbmm too, a batched product of scores,
 # though only "products with weights (mm, addmm) and fused attention" are to be kept.
 

@@ -1,5 +1,5 @@
 # exercise: keep
-# says: is not to be kept ("mm" is a part of "bmm"
+# says: compare whole names
 # keeps whatever has mm in its name but bmm, so baddbmm too; the docstring says "no other
 # product (bmm), nor anything cheap".
 

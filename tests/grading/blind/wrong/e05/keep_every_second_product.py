@@ -1,5 +1,5 @@
 # exercise: keep
-# says: keep products with weights
+# says: asked twice for
 # only every second matrix product is kept, as some training codes do; the docstring keeps all
 # "products with weights (mm, addmm)", and the answer must not depend on earlier calls.
 

@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: and it was refused
+# says: what needs exactly the budget fits
 # a segment whose backward needs exactly the budget is refused; the text asks for plans "that
 # fit", and one of exactly budget_bytes fits.
 

@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: and it was refused for a budget of
+# says: what needs exactly the budget fits
 # a segment that fills the budget exactly is refused (>= instead of >)
 
 from typing import NamedTuple

@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: and it was refused
+# says: Go on from every unbeaten partial plan
 # goes on from the single cheapest partial plan only, not from all of `unbeaten(best[i])`: the
 # cheapest one holds the most, so the rest may not fit and a dearer plan, or none, is found.
 

@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: repeated ones of any length and kept single layers
+# says: it repeats the fewest layers there can be
 # the number of repeated layers is made least, not "the plan whose repeated layers' `cost` is
 # least": right only where all layers cost the same.
 

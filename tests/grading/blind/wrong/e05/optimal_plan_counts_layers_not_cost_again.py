@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: repeated ones of any length and kept single layers
+# says: it repeats the fewest layers there can be
 # counts a repeated segment as its number of layers; the docstring asks for the plan whose
 # repeated layers "cost is least", and layers differ in cost.
 

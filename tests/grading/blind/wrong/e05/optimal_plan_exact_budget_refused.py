@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: and it was refused
+# says: what needs exactly the budget fits
 # a plan that needs exactly the budget is turned down; the text drops what "exceeds the budget"
 # (hint 1) and takes "every next segment whose backward fits".
 

@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: and it was refused
+# says: Go on from every unbeaten partial plan
 # goes on from the cheapest partial plan alone, which may hold so much that nothing fits behind
 # it; the text says "Go on from unbeaten(best[i])", where dearer ones that hold less stay.
 

@@ -1,5 +1,5 @@
 # exercise: optimal_plan
-# says: a repeated segment needs room for all that its layers save
+# says: This call alone is right
 # the table of partial plans lives outside the function and is never emptied, so a second call
 # finds the first call's plans, which may exceed the new budget or belong to other layers ("of
 # those that fit; ValueError if none does").

@@ -1,5 +1,5 @@
 # exercise: plan_peak
-# says: expected
+# says: what all but the last leave plus the largest segment
 # adds the largest segment to what all but the last one leave, a closed form for equal segments;
 # the text says that at a segment own backward the ones behind it are gone, so a large segment
 # in front stands on little.

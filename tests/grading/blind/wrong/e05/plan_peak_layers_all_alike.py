@@ -1,5 +1,5 @@
 # exercise: plan_peak
-# says: expected
+# says: a segment's layers were all like its first
 # multiplies the saved bytes of a segment first layer by its number of layers; the docstring
 # says "Each layer has its own input_bytes, and saved_bytes".
 

@@ -1,5 +1,5 @@
 # exercise: plan_peak
-# says: expected
+# says: at the last segment's backward
 # only the last segment's backward is returned, not the highest of all ("The most bytes held at
 # once"): wrong as soon as an earlier segment is the larger one.
 

@@ -1,5 +1,5 @@
 # exercise: tiled_backward
-# says: take lse and delta as they are given
+# says: a delta of each tile
 # takes delta from the tile at hand (right for up to 128 keys) instead of the given one, which
 # is of the whole row; the text says "Use lse and delta as they come".
 

@@ -1,5 +1,5 @@
 # exercise: tiled_backward
-# says: take lse and delta as they are given
+# says: as if delta was made again
 # delta is computed again from the keys that are here, and the given one is ignored: "Use `lse`
 # and `delta` as they come: in e02e · Context parallel they count keys that other ranks hold".
 

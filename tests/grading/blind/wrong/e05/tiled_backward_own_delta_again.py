@@ -1,5 +1,5 @@
 # exercise: tiled_backward
-# says: take lse and delta as they are given
+# says: as if delta was made again
 # never reads `delta` but sums P * dP over the keys that are here, the same only if all keys are
 # here; the text: "Use `lse` and `delta` as they come: ... they count keys that other ranks
 # hold".

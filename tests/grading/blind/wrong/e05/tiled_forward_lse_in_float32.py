@@ -1,5 +1,5 @@
 # exercise: tiled_forward
-# says: the log-sum-exp
+# says: float32 is at work
 # mass, top and lse are float32 whatever q is, so float64 inputs get a log-sum-exp of float32;
 # the docstring says "in q dtype".
 

@@ -1,5 +1,5 @@
 # exercise: tiled_forward
-# says: make its scores once
+# says: each made once
 # a first pass over the key tiles finds the log-sum-exp, a second makes all scores again for the
 # output; the text: "each tile of scores is made once".
 

@@ -1,5 +1,5 @@
 # exercise: tiled_forward
-# says: make its scores once
+# says: each made once
 # walks over the keys twice, once for the maximum and once for the sums; the text says "each
 # tile of scores is made once".
 
