@@ -186,7 +186,8 @@ def judged(run, made, judge, words=KEPT):
     try:
         return verdict(made)
     except CheckFailed as failure:
-        if not all(passes(verdict, [one]) for one in made):
+        takes_long = getattr(failure, "kind", None) == "timeout"  # and would again
+        if takes_long or not all(passes(verdict, [one]) for one in made):
             raise
         bare = failure if isinstance(failure, SubmissionFailed) else first_line(failure)
         raise CheckFailed(f"{bare}\n{words}") from None
