@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.measure.traffic import ring_bytes
@@ -101,8 +106,12 @@ def whole_attention(x, w, head_size):
     return out.transpose(1, 2).flatten(2) @ w["o"].T
 
 
+def normed(x, w, eps=1e-6):
+    return F.rms_norm(x, x.shape[-1:], w["norm"], eps)
+
+
 def whole_sequence_mlp(x, w, head_size=None):
-    return x + whole_mlp(F.rms_norm(x, x.shape[-1:], w["norm"], 1e-6), w)
+    return x + whole_mlp(normed(x, w), w)
 
 
 def one_process(f, made, **other):
@@ -152,10 +161,62 @@ def in_turn(submission, probe, calls, watched=()):
             f"rank {rank} of {len(calls)}: an attribute of `w` was set. It is the caller's, whose matrices "
             "change at the next step: keep what you make in names of your own",
         )
+    for result, given in zip(results, calls):
+        for call, arguments in zip(result, given):
+            call["out"]["untouched"] = expect.difference(call["given"], arguments, 0.0) is None
     found = [[call["out"] for call in result] for result in results]
     for own, notes in zip(found, submission.notes):
         each_way(own, notes, sent_in)
     return found
+
+
+KEPT = "each call is right where it is the only one: nothing may be kept from one call to the next"
+
+
+def judged(run, made, judge, words=KEPT):
+    """run(made), after judge(one, what each rank has of it) for each of them. Where each of them is
+    right alone, and not all in turn, it ends in `words` and in no other hint."""
+
+    def verdict(made):
+        results = run(made)
+        for one, found in zip(made, zip(*results)):
+            judge(one, found)
+        return results
+
+    try:
+        return verdict(made)
+    except CheckFailed as failure:
+        takes_long = getattr(failure, "kind", None) == "timeout"  # and would again
+        if takes_long or not all(passes(verdict, [one]) for one in made):
+            raise
+        bare = failure if isinstance(failure, SubmissionFailed) else first_line(failure)
+        raise CheckFailed(f"{bare}\n{words}") from None
+
+
+def passes(verdict, *given):
+    try:
+        verdict(*given)
+    except CheckFailed:
+        return False
+    return True
+
+
+def first_line(failure):
+    return str(failure).splitlines()[0]
+
+
+@contextmanager
+def after(right: Callable[[], None]) -> Iterator[None]:
+    """What fails in here where forward is wrong already says so, and no more."""
+    try:
+        yield
+    except CheckFailed:
+        try:
+            right()
+        except CheckFailed as failure:
+            first = first_line(failure)
+            raise CheckFailed(f"as above: forward is not right yet ({first})") from None
+        raise
 
 
 def each_way(calls, notes, read):
@@ -177,24 +238,65 @@ def blocks(submission, made, ranks, watched=False):
     return launched(submission, probes.blocks, made, ranks, rest, watched)
 
 
-def equal_gradients(results, want):
-    """Every gradient on every rank is its slice of one process's."""
-    size = len(results)
-    for name, whole in want.items():
-        got = [result["gradients"][name] for result in results]
-        expect.that(all(g is not None for g in got), f"the gradient of {name} is None: is it used?")
-        for rank in range(size):
-            mine = sliced(name, whole, rank, size)
-            known = [(mine * size, f"that is {size} times too large: it was summed once too often")]
-            if name in PARTS and _same(sum(got), whole):
-                known.append((got[rank], PARTS[name]))
-            what = f"rank {rank} of {size}, gradient of {name}"
-            expect.equal(got[rank], mine, what=what, hints=known)
-
-
 PART = "that is this rank's part of it, and the ranks' parts add up to the gradient: "
 OWN_TOKENS = PART + "what is whole and used on each rank's own tokens goes through `tp.copy`"
 PARTS = {"x": PART + "let x enter first", "norm": OWN_TOKENS, "bias": OWN_TOKENS}
+PAST = (
+    "x is whole, and the ranks' gradients of it differ: whatever reads x reads what `enter` returned, "
+    "whose backward sums"
+)
+
+
+def output_is(one, found, f, mistakes=lambda *case: ()):
+    """Every rank's output is one process's; mistakes(one, that, rank, ranks): hints."""
+    want, _ = one_process(f, one)
+    ranks = len(found)
+    for rank, result in enumerate(found):
+        expect.that(result["untouched"], f"rank {rank} of {ranks}: an input was changed")
+        expect.equal(
+            result["y"],
+            tokens_of(want, rank, ranks, one["is_split"]),
+            what=f"rank {rank} of {ranks}, the output",
+            hints=mistakes(one, want, rank, ranks),
+        )
+
+
+def backward_is(one, found, f, fault):
+    """Every gradient on every rank is its slice of one process's. fault(one, result): what is wrong
+    with a rank's messages, for want of a better reason."""
+    if one["x"].shape[1] == 1:
+        return  # with one token, nothing but rounding reaches q and k
+    _, want = one_process(f, one)
+    with after(partial(output_is, one, found, f)):
+        for name, whole in want.items():
+            gradient_is(one, found, name, whole, fault)
+
+
+def gradient_is(one, found, name, whole, fault):
+    size, got = len(found), [result["gradients"][name] for result in found]
+    none = [rank for rank in range(size) if got[rank] is None]
+    where = (
+        "on every rank: either it is not used, or autograd does not see it (`detach`, `.data`, `no_grad`)"
+        if len(none) == size
+        else f"on rank {' and '.join(map(str, none))}, on others it is not: every rank uses {name} itself, and has its gradient"
+    )
+    expect.that(not none, f"the gradient of {name} is None {where}")
+    is_split = name == "x" and one["is_split"]
+    for rank, result in enumerate(found):
+        mine = tokens_of(whole, rank, size) if is_split else sliced(name, whole, rank, size)
+        known = [
+            (mine * size, f"that is {size} times too large: it was summed once too often"),
+            (mine / size, f"that is the gradient over {size}: it is a sum over ranks, no average"),
+        ]
+        if name in PARTS and _same(sum(got), whole):
+            known.append((got[rank], PARTS[name]))
+        elif name == "x" and not is_split and not all(_same(other, got[0]) for other in got):
+            known.append((got[rank], PAST))
+        if fault(one, result):
+            known.append((got[rank], fault(one, result)))
+        expect.equal(
+            got[rank], mine, what=f"rank {rank} of {size}, gradient of {name}", hints=known
+        )
 
 
 def _same(a, b):
@@ -206,9 +308,10 @@ def messages(ops):
 
 
 SEVERAL = (
-    "one pair alone was right. This is several at once, and two of them change the shape: each needs "
-    "its own `there` and `back`, and what these return is the result"
+    "each of these calls is right where it is the only one. These are several pairs at once: each needs its own "
+    "`there` and `back`"
 )
+RESULT = "what `there` and `back` return is the result, perhaps of another shape than what they are given"
 OF_PAIR = {
     "sum": "",
     "turn": ", of a second pair",
@@ -265,66 +368,70 @@ class TestConjugates(Exercise):
         }
         return does[name][which]()
 
-    def launched(self, submission, ranks, names):
-        """(what it is, the call, what came of it, rank), for every rank and call."""
-        calls = self.calls(ranks, names)
-        with expect.because({"": SEVERAL} if names == self.EVERY else {}):
-            results = submission.launch(probes.pairs, calls, ranks=ranks)
-        for rank, result in enumerate(results):
-            each_way(result, submission.notes[rank], relayed.labels)
-            for made, got in zip(calls, result):
-                kind, where = "first" if made[1] == 0 else "second", OF_PAIR[made[0]]
-                yield f"rank {rank} of {ranks}, {kind} operator{where}", made, got, rank
+    def launched(self, submission, calls, ranks):
+        """results[rank][call], with what it called on its way."""
+        results = submission.launch(probes.pairs, calls, ranks=ranks)
+        for result, notes in zip(results, submission.notes):
+            each_way(result, notes, relayed.labels)
+        return results
+
+    @staticmethod
+    def told(call, found):
+        """(what it is, the call, what came of it, rank), for every rank."""
+        name, which = call[:2]
+        for rank, got in enumerate(found):
+            kind = "first" if which == 0 else "second"
+            yield f"rank {rank} of {len(found)}, {kind} operator{OF_PAIR[name]}", got, rank
 
     @check(points=4, title="values and gradients of both operators, of several pairs at once")
     def test_values(self, submission):
-        for ranks, names in ((2, ("sum",)), (3, self.EVERY)):
-            for what, (name, which, x, dy), got, rank in self.launched(submission, ranks, names):
-                y, dx = self.applied(name, which, x)[rank], self.applied(name, 1 - which, dy)[rank]
-                hinted = (x, dy) if name == "sum" else (x[:0], dy[:0])
-                self.compare(what, got, y, dx, *hinted)
+        for ranks, names, words in ((2, ("sum",), KEPT), (3, self.EVERY, SEVERAL)):
+            run = partial(self.launched, submission, ranks=ranks)
+            with expect.because({"shape": RESULT, "size": RESULT}):
+                judged(run, self.calls(ranks, names), self.right, words)
+
+    def right(self, call, found):
+        name, which, x, dy = call
+        for what, got, rank in self.told(call, found):
+            y, dx = self.applied(name, which, x)[rank], self.applied(name, 1 - which, dy)[rank]
+            hinted = (x, dy) if name == "sum" else (x[:0], dy[:0])
+            self.compare(what, got, y, dx, *hinted)
 
     @staticmethod
     def compare(what, got, y, dx, x, dy):
         ranks = max(len(x), 1)
-        expect.equal(
-            got["out"],
-            y,
-            what=f"{what}, forward",
-            hints=[
-                (x.sum(0), "that is the sum: the first one's forward is `there`"),
-                (x.sum(0) / ranks, "that is the average: hand on what `back` gives"),
-                *[(own, "nothing was summed: the second one's forward is `back`") for own in x],
-            ],
-        )
+        forward = [
+            (x.sum(0), "that is the sum: the first one's forward is `there`"),
+            (x.sum(0) / ranks, "that is the average: hand on what `back` gives"),
+            *((own, "nothing was summed: the second one's forward is `back`") for own in x),
+            *([(got["out"], RESULT)] if y.shape != got["out"].shape == got["x"].shape else []),
+        ]
+        expect.equal(got["out"], y, what=f"{what}, forward", hints=forward)
         expect.that(
             got["dx"] is not None,
             f"{what}: no gradient came back. Make a torch.autograd.Function and return its `.apply`",
         )
-        expect.equal(
-            got["dx"],
-            dx,
-            what=f"{what}, backward",
-            hints=[
-                (dy.sum(0), "that is the sum over ranks: the second one's backward is `there`"),
-                (
-                    dy.sum(0) / ranks,
-                    "that is the average: backward is the sum of what the ranks say",
-                ),
-                (
-                    dx / ranks,
-                    "that is divided by the number of ranks: the operators only do `there` and `back`",
-                ),
-                *[
-                    (own, "nothing was summed: the first one's backward is `back`")
-                    for own in dy
-                ],
-            ],
-        )  # fmt: skip
+        unsummed = (
+            "nothing was summed: the first one's backward is `back`, in a torch.autograd.Function of your own, since "
+            "autograd knows nothing of ranks"
+        )
+        backward = [
+            (dy.sum(0), "that is the sum over ranks: the second one's backward is `there`"),
+            (dy.sum(0) / ranks, "that is the average: backward is the sum of what the ranks say"),
+            (dx / ranks, "that is divided by the number of ranks: the operators only do `there` and `back`"),
+            *((own, unsummed) for own in dy),
+        ]  # fmt: skip
+        expect.equal(got["dx"], dx, what=f"{what}, backward", hints=backward)
+
+    def of_pairs(self, submission):
+        calls = self.calls(2, self.ALIKE)
+        for call, found in zip(calls, zip(*self.launched(submission, calls, 2))):
+            for what, got, rank in self.told(call, found):
+                yield what, call, got, rank
 
     @check(points=3, title="neither x nor the gradient that comes back is overwritten")
     def test_unchanged(self, submission):
-        for what, (_, _, x, dy), got, rank in self.launched(submission, 2, self.ALIKE):
+        for what, (_, _, x, dy), got, rank in self.of_pairs(submission):
             expect.that(
                 torch.equal(got["x"], x[rank]) and torch.equal(got["plain"], x[rank]),
                 f"{what}: it wrote over its argument. `there` and `back` may work in place, as an all-reduce "
@@ -342,7 +449,7 @@ class TestConjugates(Exercise):
 
     @check(points=3, title="`there` one way, `back` the other, once each and nothing more")
     def test_messages(self, submission):
-        for what, (_, which, _, _), got, _ in self.launched(submission, 2, self.ALIKE):
+        for what, (_, which, _, _), got, _ in self.of_pairs(submission):
             want = [["there"], ["back"]] if which == 0 else [["back"], ["there"]]
             found = [got["forward"], got["backward"]]
             expect.that(
@@ -356,49 +463,65 @@ class TestConjugates(Exercise):
         return " and ".join(f"`{name}`" for name in called) or "nothing"
 
 
-def block_messages(results, made, name):
-    """One all-reduce of B·T·D forward, and one backward."""
-    for number, one in enumerate(made):
-        payload = one["x"].nbytes
-        for rank, result in enumerate(results):
-            for way in ("forward", "backward"):
-                ops = result[number][way]
-                many = (
-                    "x enters once, and all matrices read that one copy"
-                    if way == "backward"
-                    else "sum once, after the last matrix"
-                )
-                expect.that(
-                    [kind for kind, _ in ops] == ["all_reduce"],
-                    f"rank {rank}, {way}: {plural(len(ops), 'message')} ({messages(ops)}), expected one all-reduce: "
-                    f"{many}",
-                )
-                expect.that(
-                    ops[0][1] == payload,
-                    f"rank {rank}, {way}: an all-reduce of {ops[0][1]} bytes, expected {payload}, which "
-                    f"is B·T·D: {name} sends the stream, never its features",
-                )
+SWAPPED = "x was summed over ranks, and the parts were not: x goes through `enter`, the output through `leave`"
 
 
-def right_gradients(results, made, f):
-    """Of several tokens: with one, nothing but rounding reaches q and k."""
-    for number, one in enumerate(made):
-        if one["x"].shape[1] == 1:
+def block_fault(one, result, name):
+    """What is wrong with a rank's messages; None with one all-reduce of B·T·D each way."""
+    payload = one["x"].nbytes
+    for way, door, what, within in (
+        ("forward", "leave", "the output", "sum once, after the last matrix"),
+        ("backward", "enter", "x", "x enters once, and all matrices read that one copy"),
+    ):
+        ops = result[way]
+        if ops == [("all_reduce", payload)]:
             continue
-        _, want = one_process(f, one)
-        equal_gradients([result[number] for result in results], want)
+        other = [nbytes for _, nbytes in ops if nbytes != payload]
+        if not ops:
+            reason = f"{what} goes through `{door}`, which sums here"
+        elif other:
+            reason = (
+                f"one of {other[0]} bytes is of something else. Only {what} goes through `{door}`: {name} sends the "
+                "stream, never its features"
+            )
+        else:
+            reason = f"`{door}` is called once: {within}"
+        return (
+            f"{way}: {plural(len(ops), 'message')} ({messages(ops)}), expected one all-reduce of {payload} bytes, "
+            f"B·T·D: {reason}"
+        )
+    return None
+
+
+def no_fault(one, found, fault):
+    for rank, result in enumerate(found):
+        told = fault(one, result)
+        expect.that(told is None, f"rank {rank}, {told}")
+
+
+def right_backward(run, made, f, fault):
+    """The gradients of all, then the messages of all."""
+    results = judged(run, made, partial(backward_is, f=f, fault=fault))
+    with expect.though("every gradient is right"):
+        for one, found in zip(made, zip(*results)):
+            no_fault(one, found, fault)
+    return results
 
 
 def right_on_split_tokens(submission, names, f):
     """The output where `enter` gathers the tokens and `leave` sums and cuts them."""
-    ranks, made = 2, [case(names, is_split=True)]
-    words = "here x has T/N tokens: `enter` gathers them, `leave` cuts again; read the shape after x entered"
+    ranks, one = 2, case(names, is_split=True)
+    words = (
+        "here each rank's x has T/N tokens: `enter` gathers x's tokens, `leave` sums and cuts the output's. x alone "
+        "enters, the output alone leaves; read every shape after x entered"
+    )
     with expect.because({"": words}):
-        results = blocks(submission, made, ranks)
-    want, _ = one_process(f, made[0])
-    for rank, result in enumerate(results):
+        found = [result[0] for result in blocks(submission, [one], ranks)]
+    want, _ = one_process(f, one)
+    for rank, result in enumerate(found):
         what = f"rank {rank} of {ranks}, with `tp.all_gather` and `tp.reduce_scatter`, the output"
-        expect.equal(result[0]["y"], tokens_of(want, rank, ranks), what=what)
+        mine = tokens_of(want, rank, ranks)
+        expect.equal(result["y"], mine, what=what, hints=[(result["y"], words)])
 
 
 class TestParallelMLP(Exercise):
@@ -408,57 +531,63 @@ class TestParallelMLP(Exercise):
     reference = "minitrain.parallel.tensor.plain:parallel_mlp"
     hidden = HIDDEN
 
+    fault = staticmethod(partial(block_fault, name="the MLP"))
+
     @check(points=4, title="the output equals one process (2 and 3 ranks, several shapes)")
     def test_output(self, submission):
+        right = partial(output_is, f=whole_mlp, mistakes=self.mistakes)
         for ranks in (2, 3):
-            made = cases(MLP, ranks)
-            results = blocks(submission, made, ranks, watched=True)
-            for number, one in enumerate(made):
-                want, _ = one_process(whole_mlp, one)
-                for rank, result in enumerate(results):
-                    hints = self.mistakes(one, want, rank, ranks)
-                    what = f"rank {rank} of {ranks}, the output"
-                    expect.equal(result[number]["y"], want, what=what, hints=hints)
+            judged(partial(blocks, submission, ranks=ranks, watched=True), cases(MLP, ranks), right)
         right_on_split_tokens(submission, MLP, whole_mlp)
 
     @staticmethod
     def mistakes(one, want, rank, ranks):
         """Likely wrong outputs, in words."""
-        whole = one["whole"]
-        bare = want - whole["bias"]
-        exchanged, _ = one_process(whole_mlp, one, gate=whole["up"], up=whole["gate"])
+        x, whole = one["x"], one["whole"]
+        bias = whole["bias"]
         mine = {n: sliced(n, matrix, rank, ranks) for n, matrix in whole.items()}
-        part = whole_mlp(one["x"], mine)
+        part, gate, up = whole_mlp(x, mine), x @ whole["gate"].T, x @ whole["up"].T
         leaves = "that is this rank's part: it leaves through `leave`, which sums"
+        inside = {
+            "silu is of gate, not of up": gate * F.silu(up),
+            "that is without silu, which is of gate": gate * up,
+            "that is silu of the product: silu is of gate alone": F.silu(gate * up),
+            "that is with gelu: this layer has silu": F.gelu(gate) * up,
+            "that is with sigmoid: silu(a) is a * sigmoid(a)": gate.sigmoid() * up,
+            "that is without up: silu(gate) * up": F.silu(gate),
+        }
         return [
-            (
-                bare + ranks * whole["bias"],
-                f"the bias is in it {ranks} times, once a rank: add it after the sum",
-            ),
-            (bare, "the bias is missing"),
-            (exchanged, "silu is of gate, not of up"),
+            (want + (ranks - 1) * bias, f"the bias is in it {ranks} times, once a rank: add it after the sum"),
+            (want - bias, "the bias is missing"),
+            *((made @ whole["down"].T + bias, words) for words, made in inside.items()),
             (part, leaves),
-            (part - whole["bias"], leaves),
-        ]
+            (part - bias, leaves),
+            (ranks * (want - bias) + bias, f"the sum is in it {ranks} times: the part leaves once"),
+            (whole_mlp(ranks * x, mine), SWAPPED),
+        ]  # fmt: skip
 
     @check(
         points=4, title="backward as in one process, and one all-reduce each way is enough for it"
     )
     def test_gradients(self, submission):
         for ranks in (2, 3):
-            made = cases(MLP, ranks)
-            results = blocks(submission, made, ranks)
-            right_gradients(results, made, whole_mlp)
-            with expect.though("every gradient is right"):
-                block_messages(results, made, "the MLP")
+            run = partial(blocks, submission, ranks=ranks)
+            right_backward(run, cases(MLP, ranks), whole_mlp, self.fault)
 
     @check(points=4, title="one all-reduce of B·T·D forward, one backward")
     def test_messages(self, submission):
-        made = cases(MLP, 2)
-        block_messages(blocks(submission, made, 2), made, "the MLP")
+        right = partial(no_fault, fault=self.fault)
+        judged(partial(blocks, submission, ranks=2), cases(MLP, 2), right)
 
 
-ORDER = "the features were split as (c h): heads stand one after the other, (h c)"
+ORDER = "features were read as (c h): heads stand one after the other, (h c), where they are split and where they are joined"
+INTO_HEADS, INTO = "b t (h c) -> b h t c", "b h t c -> b t (h c)"
+CH, INTO_CH = "b t (c h) -> b h t c", "b h t c -> b t (c h)"
+ALONE = "that is one rank's heads alone: they leave through `leave`, which sums"
+HEADS = (
+    "on a rank q, k and v have D/N numbers, which are H/N heads of `w.head_size` each: x has D numbers, "
+    "those of all ranks' heads"
+)
 
 
 class TestParallelAttention(Exercise):
@@ -468,78 +597,79 @@ class TestParallelAttention(Exercise):
     reference = "minitrain.parallel.tensor.plain:parallel_attention"
     hidden = HIDDEN
 
+    fault = staticmethod(partial(block_fault, name="attention"))
+
     @check(points=2, title="the output equals one process (2 and 3 ranks, several shapes)")
     def test_output(self, submission):
+        right = partial(output_is, f=whole_attention, mistakes=self.mistakes)
         for ranks in (2, 3):
-            made = cases(ATTENTION, ranks)
-            results = blocks(submission, made, ranks, watched=True)
-            for number, one in enumerate(made):
-                want, _ = one_process(whole_attention, one)
-                hints = self.mistakes(one, ranks)
-                for rank, result in enumerate(results):
-                    what = f"rank {rank} of {ranks}, the output"
-                    expect.equal(result[number]["y"], want, what=what, hints=hints)
+            run = partial(blocks, submission, ranks=ranks, watched=True)
+            with self.of_heads():
+                judged(run, cases(ATTENTION, ranks), right)
         right_on_split_tokens(submission, ATTENTION, whole_attention)
 
     @staticmethod
-    def mistakes(one, ranks):
+    def of_heads():
+        return expect.because({"Shape mismatch": HEADS, "invalid for input of size": HEADS})
+
+    @classmethod
+    def mistakes(cls, one, want, rank, ranks):
         """Likely wrong outputs, in words."""
-        found, x, size = [], one["x"], one["head_size"]
-        parts = [
-            {name: sliced(name, matrix, rank, ranks) for name, matrix in one["whole"].items()}
-            for rank in range(ranks)
-        ]
-        words = {
-            "one head": "that is one head of all this rank's features: it has width / head_size heads",
-            "later": "tokens read later tokens: attention is causal (is_causal=True)",
-            "order": ORDER,
-            "order, joined alike": ORDER,
-            "all heads": "that is with the heads of all ranks: this rank has D/N numbers, `w.head_size` for each head, and so "
-            "H/N heads",
-            "layout": "heads read each other, not tokens: q, k and v are (B, heads, T, C)",
-        }
-        for kind, text in words.items():
-            out = 0
-            for w in parts:
-                split = [x @ w[name].T for name in "qkv"]
-                if kind == "one head":
-                    q, k, v = (z[:, None] for z in split)
-                elif kind.startswith("order"):
-                    q, k, v = (z.unflatten(-1, (size, -1)).permute(0, 3, 1, 2) for z in split)
-                elif kind == "layout":
-                    q, k, v = (z.unflatten(-1, (-1, size)) for z in split)
-                elif kind == "all heads":
-                    heads = x.shape[-1] // size
-                    if split[0].shape[-1] % heads:
-                        break
-                    q, k, v = (z.unflatten(-1, (heads, -1)).transpose(1, 2) for z in split)
-                else:
-                    q, k, v = (z.unflatten(-1, (-1, size)).transpose(1, 2) for z in split)
-                read = F.scaled_dot_product_attention(q, k, v, is_causal=kind != "later")
-                dims = {"order, joined alike": (0, 2, 3, 1), "layout": (0, 1, 2, 3)}
-                joined = read.permute(dims.get(kind, (0, 2, 1, 3))).flatten(2)
-                out = out + joined @ w["o"].T
-            else:
-                found.append((out, text))
-        for w in parts:
-            words = "that is this rank's heads alone: they leave through `leave`, which sums"
-            found.append((whole_attention(x, w, size), words))
+        x, size = one["x"], one["head_size"]
+        parts = [{n: sliced(n, m, r, ranks) for n, m in one["whole"].items()} for r in range(ranks)]
+        width, mine = x.shape[-1], len(parts[0]["q"])
+
+        def given(**mistake):
+            return sum(cls.attended(x, w, size, **mistake) for w in parts)
+
+        scaled = "the scores are divided by the root of {}: a head has `w.head_size` numbers, and the function does it"
+        joined = "the heads' output, (B, heads, T, C), was reshaped as it lies: heads and tokens change places first"
+        found = [
+            (
+                given(split="b t c -> b 1 t c"),
+                "that is one head of all this rank's features: it has D/N / `w.head_size` heads",
+            ),
+            (given(is_causal=False), "tokens read later tokens: attention is causal (is_causal=True)"),
+            *((given(split=a, join=b), ORDER) for a, b in ((CH, INTO), (CH, INTO_CH), (INTO_HEADS, INTO_CH))),
+            (
+                given(split="b t (h c) -> b t h c", join="b t h c -> b t (h c)"),
+                "heads read each other, not tokens: q, k and v are (B, heads, T, C)",
+            ),
+            (given(join=None), joined),
+            (given(scale=width**-0.5), scaled.format("all D numbers of x")),
+            (given(scale=mine**-0.5), scaled.format("this rank's D/N numbers")),
+            (given(scale=1.0), "the scores are not divided by the root of `w.head_size`"),
+            *((whole_attention(x, w, size), ALONE) for w in parts),
+            (ranks * want, f"that is {ranks} times the sum: the part leaves once"),
+            (whole_attention(ranks * x, parts[rank], size), SWAPPED),
+        ]  # fmt: skip
+        if mine % (width // size) == 0:
+            found.append(
+                (given(heads=width // size), f"that is with the heads of all ranks: {HEADS}")
+            )
         return found
+
+    @staticmethod
+    def attended(x, w, size, split=None, join=INTO, heads=None, is_causal=True, scale=None):
+        """One rank's part, with a mistake."""
+        sizes = {"h": heads} if heads else {} if split and "(" not in split else {"c": size}
+        q, k, v = (rearrange(x @ w[name].T, split or INTO_HEADS, **sizes) for name in "qkv")
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
+        out = rearrange(out, join) if join else out.reshape(*x.shape[:2], -1)
+        return out @ w["o"].T
 
     @check(
         points=3, title="backward as in one process, and one all-reduce each way is enough for it"
     )
     def test_gradients(self, submission):
-        made = cases(ATTENTION, 3)
-        results = blocks(submission, made, 3)
-        right_gradients(results, made, whole_attention)
-        with expect.though("every gradient is right"):
-            block_messages(results, made, "attention")
+        with self.of_heads():
+            run = partial(blocks, submission, ranks=3)
+            right_backward(run, cases(ATTENTION, 3), whole_attention, self.fault)
 
     @check(points=3, title="one all-reduce of B·T·D forward, one backward")
     def test_messages(self, submission):
-        made = cases(ATTENTION, 2)
-        block_messages(blocks(submission, made, 2), made, "attention")
+        right = partial(no_fault, fault=self.fault)
+        judged(partial(blocks, submission, ranks=2), cases(ATTENTION, 2), right)
 
 
 class TestSequenceMLP(Exercise):
@@ -569,33 +699,36 @@ class TestSequenceMLP(Exercise):
 
     @check(points=4, title="each rank's tokens equal one process's (2 and 3 ranks, several shapes)")
     def test_output(self, submission):
-        for ranks in (2, 3):
-            made = self.cases(ranks)
-            results = self.launched(submission, made, ranks, watched=True)
-            for number, one in enumerate(made):
-                want, _ = one_process(whole_sequence_mlp, one)
-                for rank, result in enumerate(results):
-                    expect.equal(
-                        result[number]["y"],
-                        tokens_of(want, rank, ranks),
-                        what=f"rank {rank} of {ranks}, the output",
-                        hints=self.mistakes(one, want, rank, ranks),
-                    )
+        right = partial(output_is, f=whole_sequence_mlp, mistakes=self.mistakes)
+        for ranks in (3, 2):  # on 2, what is there once a rank and what is there twice are the same
+            run = partial(self.launched, submission, ranks=ranks, watched=True)
+            judged(run, self.cases(ranks), right)
 
     @staticmethod
     def mistakes(one, want, rank, ranks):
         """Likely wrong outputs, in words."""
-        bias = one["whole"]["bias"]
-        mine, own = (tokens_of(whole, rank, ranks) for whole in (want, one["x"]))
+        x, w = one["x"], one["whole"]
+        bias, n = w["bias"], normed(x, w)
+        inside = want - x - bias
+
+        def own(whole):
+            return tokens_of(whole, rank, ranks)
+
+        others = {0.0: "far below 1e-6", 1e-5: "1e-5", 1e-8: "1e-8", 1e-12: "1e-12"}
         return [
             (want, "that is all tokens: end with `tp.reduce_scatter`, which keeps T/N"),
-            (mine - own, "the stream itself is missing: the MLP is added to x"),
-            (
-                mine + (ranks - 1) * bias,
-                f"the bias is in it {ranks} times: add it after the reduce-scatter",
+            (own(want - x), "the stream itself is missing: the MLP is added to x"),
+            (own(want - x + n), "the MLP was added to x's norm: it is added to x itself"),
+            (own(x + whole_mlp(x, w)), "x was not normalised: the MLP reads x's norm"),
+            (own(want + (ranks - 1) * bias), f"the bias is in it {ranks} times: add it after the reduce-scatter"),
+            (own(want - bias), "the bias is missing"),
+            (own(want + bias), "the bias is in it twice: `parallel_mlp` adds it, too"),
+            (own(x + ranks * inside + bias), f"the MLP is in it {ranks} times: the parts are summed once"),
+            *(
+                (own(x + whole_mlp(normed(x, w, eps), w)), f"the norm's epsilon is {words}: `rms_norm(x, weight, 1e-6)`")
+                for eps, words in others.items()
             ),
-            (mine - bias, "the bias is missing"),
-        ]
+        ]  # fmt: skip
 
     @check(
         points=4,
@@ -603,60 +736,48 @@ class TestSequenceMLP(Exercise):
     )
     def test_gradients(self, submission):
         for ranks in (2, 3):
-            made = self.cases(ranks)
-            results = self.launched(submission, made, ranks)
-            for number, one in enumerate(made):
-                _, want = one_process(whole_sequence_mlp, one)
-                found = [result[number] for result in results]
-                self.equal_in_x(found, want.pop("x"))
-                equal_gradients(found, want)
+            run = partial(self.launched, submission, ranks=ranks)
+            results = right_backward(run, self.cases(ranks), whole_sequence_mlp, self.fault)
             with expect.though("every gradient is right"):
-                self.few_messages(results, made)
                 self.little_kept(results)
-
-    @staticmethod
-    def equal_in_x(found, dx):
-        for rank, got in enumerate(found):
-            expect.that(
-                got["gradients"]["x"] is not None,
-                f"rank {rank}: no gradient reached x; the output must have x's shape, T/N tokens",
-            )
-            what = f"rank {rank} of {len(found)}, gradient of x"
-            expect.equal(got["gradients"]["x"], tokens_of(dx, rank, len(found)), what=what)
 
     @check(
         points=4,
         title="one all-gather and one reduce-scatter each way; one tensor of all tokens is kept",
     )
     def test_messages(self, submission):
-        made = self.cases(2)
-        results = self.launched(submission, made, 2)
-        self.few_messages(results, made)
-        self.little_kept(results)
+        right = partial(no_fault, fault=self.fault)
+        self.little_kept(judged(partial(self.launched, submission, ranks=2), self.cases(2), right))
 
     @staticmethod
-    def few_messages(results, made):
-        for number, one in enumerate(made):
-            payload, small = one["x"].nbytes, 2 * one["whole"]["norm"].nbytes
-            for rank, result in enumerate(results):
-                for way in ("forward", "backward"):
-                    found = list(result[number][way])
-                    sums = [op for op in found if op[0] == "all_reduce" and op[1] <= small]
-                    ops = [op for op in found if op not in sums]
-                    kinds = sorted(kind for kind, _ in ops)
-                    expect.that(
-                        kinds == ["all_gather", "reduce_scatter"]
-                        and all(n == payload for _, n in ops),
-                        f"rank {rank}, {way}: {messages(ops)}; expected one all-gather and one "
-                        f"reduce-scatter of {payload} bytes, B·T·D. Gather the norm's output once, "
-                        "for gate and up; an all-reduce sends as much and leaves every rank all tokens",
+    def fault(one, result):
+        """What is wrong with a rank's messages; small ones are the gradients of norm and bias."""
+        payload, small = one["x"].nbytes, 2 * one["whole"]["norm"].nbytes
+        for way in ("forward", "backward"):
+            sums = [op for op in result[way] if op[0] == "all_reduce" and op[1] <= small]
+            ops = [op for op in result[way] if op not in sums]
+            kinds = sorted(kind for kind, _ in ops)
+            if kinds != ["all_gather", "reduce_scatter"] or any(n != payload for _, n in ops):
+                if "all_reduce" in kinds:
+                    reason = (
+                        ". An all-reduce sends as much as both, and where its result is cut, backward has this "
+                        "rank's tokens alone"
                     )
-                    sent = sum(nbytes for _, nbytes in sums)
-                    expect.that(
-                        sent <= (small if way == "backward" else 0),
-                        f"rank {rank}, {way}: {sent} bytes beside those; norm and bias have "
-                        f"{small}, and only their gradients are summed",
-                    )
+                elif kinds.count("all_gather") > 1 and way == "forward":
+                    reason = ". Gather the norm's output once, for gate and up"
+                else:
+                    reason = ": of the norm's output, and of what the block makes of it"
+                return (
+                    f"{way}: {messages(ops)}; expected one all-gather and one reduce-scatter of {payload} bytes, "
+                    f"B·T·D{reason}"
+                )
+            sent = sum(nbytes for _, nbytes in sums)
+            if sent > (small if way == "backward" else 0):
+                return (
+                    f"{way}: {sent} bytes beside the all-gather and the reduce-scatter; norm and bias have "
+                    f"{small}, and only their gradients are summed"
+                )
+        return None
 
     @staticmethod
     def little_kept(results):
@@ -700,6 +821,7 @@ class TestEmbed(Exercise):
     @staticmethod
     def launched(submission, made, ranks, watched=()):
         """results[rank][case]."""
+        rows = "a rank's rows have the places 0 to V/N - 1: for a word elsewhere look up any of these, and add zeros"
         calls = [
             [
                 (tokens, whole.chunk(ranks)[rank].clone().requires_grad_(), dy)
@@ -707,91 +829,126 @@ class TestEmbed(Exercise):
             ]
             for rank in range(ranks)
         ]
-        return in_turn(submission, probes.look_ups, calls, watched)
+        with expect.because({INDEX: rows}):
+            return in_turn(submission, probes.look_ups, calls, watched)
 
     @check(points=2, title="every rank has every token's row (2 and 3 ranks, several shapes)")
     def test_rows(self, submission):
         for ranks in (2, 3):
-            made = self.cases(ranks)
-            results = self.launched(submission, made, ranks, ["tokens", "weight", "dy"])
-            for number, (tokens, whole, _) in enumerate(made):
-                for rank, result in enumerate(results):
-                    expect.equal(
-                        result[number]["y"],
-                        F.embedding(tokens, whole),
-                        what=f"rank {rank} of {ranks}, the rows",
-                        hints=self.mistakes(tokens, whole, rank, ranks),
-                    )
+            names = ["tokens", "weight", "dy"]
+            run = partial(self.launched, submission, ranks=ranks, watched=names)
+            judged(run, self.cases(ranks), self.rows_are)
 
-    @staticmethod
-    def mistakes(tokens, whole, rank, ranks):
+    @classmethod
+    def rows_are(cls, one, found):
+        tokens, whole, _ = one
+        for rank, result in enumerate(found):
+            expect.equal(
+                result["y"],
+                F.embedding(tokens, whole),
+                what=f"rank {rank} of {len(found)}, the rows",
+                hints=cls.mistakes(tokens, whole, rank, len(found)),
+            )
+
+    @classmethod
+    def mistakes(cls, tokens, whole, rank, ranks):
         """Rows when a rank adds some that are not its own, or leaves some out, or nothing is summed."""
-        rows = len(whole) // ranks
-        place = tokens - rank * rows
-        part = whole.chunk(ranks)[rank][place.clamp(0, rows - 1)]
-        is_last = (tokens % rows == rows - 1)[..., None]
-        added = [
-            (sum(read(whole, r) for r in range(ranks)), words)
-            for read, words in TestEmbed.readings(tokens, ranks)
-        ]
+        rows, want = len(whole) // ranks, F.embedding(tokens, whole)
+        is_own = (tokens // rows == rank)[..., None]
+        first, last = ((tokens % rows == place)[..., None] for place in (0, rows - 1))
         return [
-            *added,
+            *(
+                (sum(read(whole, r) for r in range(ranks)), words)
+                for read, words in cls.readings(tokens, ranks)
+            ),
+            (want * is_own, "that is this rank's part: `tp.reduce` adds up the ranks'"),
             (
-                part * ((place >= 0) & (place < rows))[..., None],
-                "that is this rank's part: `tp.reduce` adds up the ranks'",
+                want.masked_fill(last, 0),
+                "the last row of each rank is missing: elsewhere is len(weight) and more",
             ),
             (
-                F.embedding(tokens, whole).masked_fill(is_last, 0),
-                "the last row of each rank is missing: elsewhere is len(weight) and more",
+                want.masked_fill(first, 0),
+                "the first row of each rank is missing: place 0 is its own, elsewhere is below 0",
+            ),
+            (
+                ranks * want,
+                f"that is {ranks} times the rows: a row comes from the rank that has it, and is summed once",
             ),
         ]
 
     @staticmethod
     def readings(tokens, ranks):
         """(read(whole, rank), words): what a rank adds that looks up words of others as well."""
-
-        def reading(is_clamped, is_masked):
-            def read(whole, rank):
-                rows = len(whole) // ranks
-                places = tokens - rank * rows
-                known = (places >= 0) & (places < rows)
-                at = places.clamp(0, rows - 1) if is_clamped else places.where(known, 0)
-                kept = (places >= 0) & (places <= rows) if is_masked else torch.ones_like(known)
-                return whole.chunk(ranks)[rank][at] * kept[..., None]
-
-            return read
-
         one_more = (
             "wrong are just the words at a multiple of V/N: the rank before added a row for them, too. Its rows end before "
             "(r+1)·V/N"
         )
+        negative = (
+            "a rank added one of its rows for words of the ranks before it, whose places are below 0: those are elsewhere, "
+            "too, and get zeros"
+        )
         added = "a rank without the token's row added another one's: it adds zeros"
-        return [
-            *((reading(is_clamped, True), one_more) for is_clamped in (True, False)),
-            *((reading(is_clamped, False), added) for is_clamped in (True, False)),
-        ]
+        kept = {
+            one_more: lambda places, rows: (places >= 0) & (places <= rows),
+            added: lambda places, rows: torch.ones_like(places),
+            negative: lambda places, rows: places < rows,
+        }
+
+        def reading(kind, words):
+            def read(whole, rank):
+                rows = len(whole) // ranks
+                places = tokens - rank * rows
+                at = (places.clamp(0, rows - 1), places * (places // rows == 0), places % rows)[
+                    kind
+                ]
+                return whole.chunk(ranks)[rank][at] * kept[words](places, rows)[..., None]
+
+            return read
+
+        return [(reading(kind, words), words) for words in kept for kind in range(3)]
 
     @check(points=3, title="backward reaches each rank's rows, no other, and sends nothing for it")
     def test_gradients(self, submission):
         made = self.cases(3)
-        results = self.launched(submission, made, 3)
-        for number, (tokens, whole, dy) in enumerate(made):
-            leaf = whole.clone().requires_grad_()
-            F.embedding(tokens, leaf).backward(dy)
-            for rank, result in enumerate(results):
-                got, mine = result[number]["dw"], leaf.grad.chunk(3)[rank]
-                expect.that(
-                    got is not None, f"rank {rank}: no gradient reached the embedding's rows"
-                )
-                hints = [
-                    (mine * 3, "that is 3 times too large: reduce hands the gradient on, once")
-                ]
-                for read, words in self.readings(tokens, 3):
-                    (wrong,) = torch.autograd.grad(read(leaf, rank), leaf, dy)
-                    hints.append((wrong.chunk(3)[rank], words))
-                expect.equal(got, mine, what=f"rank {rank}, gradient of its rows", hints=hints)
+        results = judged(partial(self.launched, submission, ranks=3), made, self.gradients_are)
         with expect.though("every gradient is right"):
             self.one_message(results, made)
+
+    @classmethod
+    def gradients_are(cls, one, found):
+        tokens, whole, dy = one
+        leaf = whole.clone().requires_grad_()
+        F.embedding(tokens, leaf).backward(dy)
+        with after(lambda: cls.rows_are(one, found)):
+            for rank, result in enumerate(found):
+                got, mine = result["dw"], leaf.grad.chunk(3)[rank]
+                expect.that(
+                    got is not None,
+                    f"rank {rank}: no gradient reached the embedding's rows: `tp.reduce` hands it on, "
+                    "a group's own operation does not",
+                )
+                gathered = any(kind == "all_gather" for kind, _ in result["forward"])
+                thrice = (
+                    "the backward of an all-gather sums what the ranks say, and here each says the whole. The matrix "
+                    "stays where it is: look a word up where its row is"
+                    if gathered
+                    else "reduce hands the gradient on, once"
+                )
+                first = mine.clone()
+                first[0] = 0
+                hints = [
+                    (mine * 3, f"that is 3 times too large: {thrice}"),
+                    (mine / 3, "that is a third of it: nothing is divided by the number of ranks"),
+                    (first, "row 0 has no gradient: it is a word's row like any (`padding_idx` takes it away)"),
+                ]  # fmt: skip
+                for read, _ in cls.readings(tokens, 3):
+                    (wrong,) = torch.autograd.grad(read(leaf, rank), leaf, dy)
+                    words = (
+                        "the rows are right, but tokens that are elsewhere give their gradients to a row of this rank: set "
+                        "their rows to zero where autograd sees it (`masked_fill`)"
+                    )
+                    hints.append((wrong.chunk(3)[rank], words))
+                expect.equal(got, mine, what=f"rank {rank}, gradient of its rows", hints=hints)
 
     @check(points=3, title="one all-reduce of B·T·D, whatever the vocabulary")
     def test_messages(self, submission):
@@ -803,14 +960,21 @@ class TestEmbed(Exercise):
         for number, (_, whole, dy) in enumerate(made):
             for rank, result in enumerate(results):
                 forward, backward = result[number]["forward"], result[number]["backward"]
+                is_one = forward == [("all_reduce", dy.nbytes)]
+                if is_one:
+                    reason = "the gradient of a sum is everybody's already"
+                elif not forward:
+                    reason = "`tp.reduce` adds up the ranks' rows"
+                else:
+                    reason = f"what is summed is rows, once; the matrix stays where it is ({whole.nbytes} bytes)"
                 expect.that(
-                    forward == [("all_reduce", dy.nbytes)] and not backward,
+                    is_one and not backward,
                     f"rank {rank} sent {messages(forward)} forward and {messages(backward)} "
-                    f"backward, expected one all-reduce of {dy.nbytes} bytes, B·T·D: the matrix stays "
-                    f"where it is ({whole.nbytes} bytes), and the gradient of a sum is everybody's",
+                    f"backward, expected one all-reduce of {dy.nbytes} bytes, B·T·D, in forward alone: {reason}",
                 )
 
 
+INDEX = ("is out of bounds for dimension", "index out of range in self")
 WIDE = 100  # columns from which on the logits are much more than a few numbers a token
 
 
@@ -852,25 +1016,37 @@ class TestVocabularyLoss(Exercise):
             ]
             for rank in range(ranks)
         ]
-        return in_turn(submission, probes.losses, calls, watched)
+        columns = "a rank's columns have the places 0 to V/N - 1: for a target elsewhere pick any, and add zero"
+        with expect.because({INDEX: columns}):
+            return in_turn(submission, probes.losses, calls, watched)
 
     @check(points=3, title="the loss equals one process, also of logits near 1000")
     def test_loss(self, submission):
         for ranks in (2, 3):
-            made = self.cases(ranks)
-            results = self.launched(submission, made, ranks, ["logits", "targets"])
-            for number, (logits, targets) in enumerate(made):
-                want = F.cross_entropy(logits, targets)
-                for rank, result in enumerate(results):
-                    got = result[number]["loss"]
-                    expect.that(
-                        bool(got.isfinite().all()),
-                        f"got {expect.show(got)}: exp of a large logit overflows, and all of small ones are 0: take "
-                        "each token's maximum over all ranks off first",
-                    )
-                    hints = self.mistakes(logits, targets, ranks, rank)
-                    what = f"rank {rank} of {ranks}, the loss"
-                    expect.equal(got, want, what=what, hints=hints)
+            names = ["logits", "targets"]
+            run = partial(self.launched, submission, ranks=ranks, watched=names)
+            judged(run, self.cases(ranks), self.loss_is)
+
+    @classmethod
+    def loss_is(cls, one, found):
+        want = F.cross_entropy(*one)
+        for rank, result in enumerate(found):
+            got, what = result["loss"], f"rank {rank} of {len(found)}, the loss"
+            expect.that(
+                bool(got.isfinite().all()), f"{what}: got {expect.show(got)}: {cls.not_finite(got)}"
+            )
+            expect.equal(got, want, what=what, hints=cls.mistakes(*one, len(found), rank))
+
+    @staticmethod
+    def not_finite(got):
+        each = "take each token's own maximum over all ranks off first"
+        if (got == torch.inf).any():
+            return f"exp of a large logit overflows: {each}"
+        if (got == -torch.inf).any():
+            return f"all exps of a token are 0, and their logarithm is -inf: {each}, (n,) and not one for all tokens"
+        return (
+            f"inf - inf, or 0 / 0: exp of a large logit overflows, all of small ones are 0: {each}"
+        )
 
     @staticmethod
     def mistakes(logits, targets, ranks, rank):
@@ -889,8 +1065,18 @@ class TestVocabularyLoss(Exercise):
             return sum(part.gather(-1, places[:, None])[:, 0] for part, places in pairs)
 
         unmasked = "a rank without the target's column added another logit: it adds zero"
+        m = logits.amax(-1)
+        sums = [(part - m[:, None]).exp().sum(-1) for part in parts]
+        want = (log_sums - aims).mean()
         return [
+            (log_sums - aims, "that is one number a token: take the mean"),
             ((log_sums - aims).sum(), "that is the sum over tokens: take the mean"),
+            (ranks * want, "that is the loss once for each rank: each has the whole already"),
+            (want.float(), "that is in float32: keep the logits' dtype"),
+            (
+                (m + sum(total.log() for total in sums) - aims).mean(),
+                "the ranks' logarithms were added up: add up the exponentials, then take the logarithm",
+            ),
             (log_sums.mean(), "the target's logit is missing from it"),
             (
                 (log_sums + logits.amax(-1) - aims).mean(),
@@ -921,46 +1107,36 @@ class TestVocabularyLoss(Exercise):
     )
     def test_gradients(self, submission):
         made = self.cases(3)
-        results = self.launched(submission, made, 3)
-        for number, (logits, targets) in enumerate(made):
-            leaf = logits.clone().requires_grad_()
-            F.cross_entropy(leaf, targets).backward()
-            softmax = logits.softmax(-1) / len(targets)
-            for rank, result in enumerate(results):
+        results = judged(partial(self.launched, submission, ranks=3), made, self.gradients_are)
+        with expect.though("every gradient is right"):
+            self.few_numbers(results, made)
+            self.nothing_whole(results, made)
+
+    @classmethod
+    def gradients_are(cls, one, found):
+        logits, targets = one
+        leaf = logits.clone().requires_grad_()
+        F.cross_entropy(leaf, targets).backward()
+        softmax = logits.softmax(-1) / len(targets)
+        with after(lambda: cls.loss_is(one, found)):
+            for rank, result in enumerate(found):
                 mine, soft = (whole.chunk(3, -1)[rank] for whole in (leaf.grad, softmax))
-                got = result[number]["dlogits"]
+                got = result["dlogits"]
                 expect.that(
                     got is not None,
                     f"rank {rank}: no gradient reached the logits; group operations cut it off, "
                     "`tp.reduce` hands it on",
                 )
-                expect.equal(
-                    got,
-                    mine,
-                    what=f"rank {rank}, gradient of its logits",
-                    hints=[
-                        (mine * 3, "that is 3 times too large: it was summed once too often"),
-                        (soft, "that is the softmax: the target's logit has lost its gradient"),
-                        (
-                            mine - soft,
-                            "that is the target's share: the log-sum has lost its gradient",
-                        ),
-                        (
-                            self.own_maxima(logits, mine - soft, rank),
-                            "the maximum is this rank's own: what is added up needs one for all ranks, `tp.max`",
-                        ),
-                    ],
+                thrice = (
+                    "that is 3 times too large: it was summed once too often (`tp.reduce` hands a gradient on, `tp.copy` and "
+                    "`tp.all_gather` sum it)"
                 )
-        with expect.though("every gradient is right"):
-            self.few_numbers(results, made)
-            self.nothing_whole(results, made)
-
-    @staticmethod
-    def own_maxima(logits, aims, rank):
-        """A rank's gradient where each of 3 took its own maximum off, and added up the sums."""
-        parts = [part - part.amax(-1, keepdim=True) for part in logits.chunk(3, -1)]
-        total = sum(part.exp().sum(-1, keepdim=True) for part in parts)
-        return parts[rank].exp() / total / len(logits) + aims
+                hints = [
+                    (mine * 3, thrice),
+                    (soft, "that is the softmax: the target's logit has lost its gradient"),
+                    (mine - soft, "that is the target's share: the log-sum has lost its gradient"),
+                ]
+                expect.equal(got, mine, what=f"rank {rank}, gradient of its logits", hints=hints)
 
     @check(points=2, title="a few numbers a token are sent, not logits")
     def test_bytes(self, submission):

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import product
 
 import torch
 
-from minitrain.lab.failures import CheckFailed
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.network.fabric import Device, Fabric
 from minitrain.network.links import Link, LinkModel
 from minitrain.parallel.pipeline.operations import Operation, Schedule
-from minitrain.parallel.pipeline.schedules import gpipe, interleaved, one_forward_one_backward
+from minitrain.parallel.pipeline.schedules import (
+    alternate,
+    gpipe,
+    interleaved,
+    one_forward_one_backward,
+)
 from minitrain.parallel.pipeline.timeline import bubble_fraction, clocked, executed, peak_live
 from minitrain.training.loss import token_weighted_loss
+from minitrain.words import plural
 
 from .probes import e02c_pipeline_parallel as probes
 
@@ -54,6 +63,39 @@ FILES = tuple(
 )
 
 
+KEPT = "each call is right where it is the only one: nothing may be kept from one call to the next"
+
+
+def judged(verdict: Callable[[list], None], cases: list, but: tuple[str, ...] = ()) -> None:
+    """verdict(cases), told so where it is right of each of them alone; `but` where it has these words."""
+
+    def passes(case):
+        with suppress(CheckFailed):
+            verdict([case])
+            return True
+        return False
+
+    try:
+        verdict(cases)
+    except CheckFailed as failure:
+        takes_long = getattr(failure, "kind", None) == "timeout"  # and would again
+        is_told = takes_long or any(words in str(failure) for words in but)
+        if is_told or not all(map(passes, cases)):
+            raise
+        raise CheckFailed(f"{failure}\n{KEPT}") from None
+
+
+@contextmanager
+def as_above() -> Iterator[None]:
+    """For what an earlier check says as well; a run without a result keeps its words."""
+    try:
+        yield
+    except SubmissionFailed:
+        raise
+    except CheckFailed as failure:
+        raise CheckFailed(f"as above: {failure}") from None
+
+
 # ---- the stage split ----
 
 
@@ -83,7 +125,9 @@ class TestSplit(Exercise):
 
     @check(points=3, title="the ends, which also hold embedding and head, are not the longer ones")
     def test_ends(self, submission):
-        for layers, stages, counts in self.even_splits(submission):
+        with as_above():
+            found = self.even_splits(submission)
+        for layers, stages, counts in found:
             more = layers % stages
             longer_ends = sum(counts[end] > layers // stages for end in (0, -1)[:stages])
             expect.that(
@@ -105,12 +149,18 @@ class TestSplit(Exercise):
             )
             expect.that(
                 len(counts) == stages,
-                f"{what}, which are {len(counts)} numbers: give one for each stage",
+                f"{what}, which are {len(counts)} numbers: give one for each stage, the number of its layers, also if "
+                "it has none",
             )
             expect.that(
-                sum(counts) == layers,
+                sum(counts) >= layers,
                 f"{what}, which add up to {sum(counts)}: every layer is in one stage, also those "
                 "that remain after layers // stages each",
+            )
+            expect.that(
+                sum(counts) <= layers,
+                f"{what}, which add up to {sum(counts)}, {sum(counts) - layers} too many: {plural(layers % stages, 'stage')} with "
+                f"{layers // stages + 1}, the others with {layers // stages}",
             )
             expect.that(
                 max(counts) - min(counts) <= 1,
@@ -129,8 +179,11 @@ def named(case):
     return f"p={p}, m={m}" + (f", v={v[0]}" if v else "")
 
 
-def made(submission, cases, name=None):
-    """(words, case, schedule) of each case: every operation there exactly once, of this name."""
+def made(submission, cases, ahead=None, name=None):
+    """(words, case, schedule) of each case: every operation there exactly once, of this name.
+
+    ahead(p, m, v, rank): the forwards ahead that the text asks for, before they are limited to m·v.
+    """
     calls = submission.run(probes.schedules_of, cases)
     for case, call in zip(cases, calls):
         (p, m, v), words, found = (*case, 1)[:3], named(case), call["out"]
@@ -144,7 +197,7 @@ def made(submission, cases, name=None):
             f"{words}: orders for {len(orders)} of {p} ranks: one order for each rank",
         )
         for rank, order in enumerate(orders):
-            complete(f"{words}, rank {rank}", order, m, v)
+            complete(f"{words}, rank {rank}", order, m, v, ahead(p, m, v, rank) if ahead else 0)
         expect.that(
             name is None or tuple(found["kind"]) == (name, m, v),
             f"{words}: got Schedule{tuple(found['kind'])} with its orders: it begins with Schedule{(name, m, v)}, the name, "
@@ -155,20 +208,31 @@ def made(submission, cases, name=None):
     expect.left_alone(calls, (), ())
 
 
-def complete(words, order, m, v):
+def complete(words, order, m, v, ahead):
     wanted = {(kind, i, c) for kind, i, c in product("FB", range(m), range(v))}
-    ahead = next((i for i, op in enumerate(order) if op[0] != "F"), len(order))
+    first = next((i for i, op in enumerate(order) if op[0] != "F"), len(order))
     bare = [op for op in order if len(op) != 3]
     expect.that(not bare, f"{words}: {bare[:1]} is no Operation: make each by Operation(kind, i)")
     twice = [op for op in order if order.count(op) > 1]
     missing, foreign = sorted(wanted - set(order)), [op for op in order if op not in wanted]
     chunks = f", chunks 0 to {v - 1}" if v > 1 or any(op[2] for op in foreign) else ""
-    many = f". Never more than {m * v} forwards ahead: there are no more" if ahead > m * v else ""
+    limit = f". Never more than {m * v} forwards ahead: there are no more"
     expect.that(
         not foreign,
-        f"{words}: its list has {listed(foreign)}, which is no operation of it: microbatches are 0 to {m - 1}{chunks}{many}",
+        f"{words}: its list has {listed(foreign)}, which is no operation of it: microbatches are 0 to {m - 1}{chunks}"
+        f"{limit if first > m * v else ''}",
     )
-    expect.that(not missing, f"{words}: {listed(missing)} never runs; {len(missing)} are missing")
+    if ahead > m * v and len(missing) == 2 * m * v - ahead:  # as slices from m·v - ahead on leave
+        reason = f"{limit}, and the rule gives {ahead}"
+    elif v > 1 and missing == [op for op in sorted(wanted) if op[2]]:
+        reason = ": each microbatch goes through every chunk of a rank, Operation(kind, i, chunk)"
+    elif ahead and missing and all(op[0] == "B" for op in missing):
+        reason = ". When no forward is left, the backwards that remain follow"
+    else:
+        reason = ""
+    expect.that(
+        not missing, f"{words}: {listed(missing)} never runs; {len(missing)} are missing{reason}"
+    )
     expect.that(not twice, f"{words}: {listed(twice)} runs twice")
 
 
@@ -176,15 +240,14 @@ def listed(operations):
     return str(Operation(*operations[0])) if operations else ""
 
 
-def halts(words, schedule):
+def halts(words, schedule, told, *case):
     """It runs to its end; an AssertionError of the clock becomes words for the learner."""
     try:
         clocked(schedule)
     except AssertionError:
         waits = "; ".join(waits_of(schedule)[:4])
         raise CheckFailed(
-            f"{words}: deadlock: {waits}. A rank runs its list in order: one of these comes too early, or what it needs "
-            "too late, behind an operation that waits in turn"
+            f"{words}: deadlock: {waits}. A rank runs its list in order: {told}"
         ) from None
 
 
@@ -215,13 +278,20 @@ def waits_of(schedule):
     return own + others
 
 
-def bubble_is(words, schedule, want, advice):
-    halts(words, schedule)
-    got = bubble_fraction(schedule)
+def bubble_is(words, schedule, told, p, m, v=1):
+    try:
+        halts(words, schedule, told)
+    except CheckFailed:
+        raise CheckFailed(f"as above: {words}: deadlock. {told}") from None
+    got, want = bubble_fraction(schedule), (p - 1) / (m * v)
     expect.that(
         abs(got - want) < 1e-9,
-        f"{words}: the longest bubble is {got:.4g} of a rank's work, it can be {want:.4g}: {advice}",
+        f"{words}: the longest bubble is {got:.4g} of a rank's work, it can be {want:.4g}: {told}",
     )
+
+
+def is_as_told(words, schedule, told, *case):
+    expect.that(told is None, f"{words}: {told}")
 
 
 def ahead_of(order):
@@ -229,20 +299,48 @@ def ahead_of(order):
     return [op.kind for op in order].index("B")
 
 
-def order_is(words, schedule, want, ahead, turns):
-    """Each rank's list is the one of the text: as many forwards first, and then each operation."""
+def astray(schedule, want, ahead, turns, others=()):
+    """Where a rank's list leaves the one of the text, in words; None where all are the same.
+
+    others: (of rank r another number of forwards ahead, its words); told where they give this very
+    schedule.
+    """
+    forwards, backwards = ([op for op in want.ranks[0] if op.kind == kind] for kind in "FB")
+
+    def is_this(other):
+        lists = (alternate(forwards, backwards, max(0, other(r))) for r in range(len(want.ranks)))
+        return tuple(map(tuple, lists)) == schedule.ranks
+
     for rank, (order, wanted) in enumerate(zip(schedule.ranks, want.ranks)):
-        got, right = ahead_of(order), ahead_of(wanted)
-        expect.that(
-            got == right,
-            f"{words}, rank {rank}: your list has {got} forwards before its first backward, {right} are right: {ahead}",
-        )
         place = next((i for i, pair in enumerate(zip(order, wanted)) if pair[0] != pair[1]), None)
-        expect.that(
-            place is None,
-            f"{words}, rank {rank} runs {' '.join(map(str, order[: (place or 0) + 1]))}, where {wanted[place or 0]} "
-            f"is next: {turns}",
+        if place is None:
+            continue
+        got, right = ahead_of(order), ahead_of(wanted)
+        if got == right:
+            run = " ".join(map(str, order[: place + 1]))
+            return f"rank {rank} runs {run}, where {wanted[place]} is next: {turns}"
+        known = list(dict.fromkeys(words for other, words in others if is_this(other)))
+        mine = f" ({'either ' * (len(known) > 1)}{', or '.join(known)})" if known else ""
+        return (
+            f"rank {rank}'s list has {plural(got, 'forward')} before its first backward{mine}, expected {right}: "
+            f"{ahead}"
         )
+    return None
+
+
+class Lists:
+    """A schedule beside that of the text, case after case."""
+
+    ahead, cases = None, staticmethod(lambda: pairs())
+
+    def each(self, submission, right, name=None):
+        """right(words, schedule, where it leaves the text's, p, m and v)."""
+
+        def verdict(cases):
+            for words, case, schedule in made(submission, cases, self.ahead, name):
+                right(words, schedule, self.astray(schedule, *case), *case)
+
+        judged(verdict, self.cases())
 
 
 def pairs():
@@ -252,7 +350,7 @@ def pairs():
     return [(p, drawn(2, p - 1)), (6, 3), *more]
 
 
-class TestGPipe(Exercise):
+class TestGPipe(Lists, Exercise):
     """GPipe as data"""
 
     name = "gpipe"
@@ -261,19 +359,20 @@ class TestGPipe(Exercise):
 
     @check(points=2, title="every operation once, it halts, the bubble is (p-1)/m of the work")
     def test_bubble(self, submission):
-        for words, (p, m), schedule in made(submission, pairs(), "gpipe"):
-            advice = "forwards follow each other without waiting for a backward"
-            bubble_is(words, schedule, (p - 1) / m, advice)
+        self.each(submission, bubble_is, "gpipe")
 
     @check(points=4, title="all forwards, then all backwards, each from microbatch 0 on")
     def test_order(self, submission):
-        for words, (p, m), schedule in made(submission, pairs()):
-            ahead = f"in GPipe all {m} forwards come first, on every rank"
-            turns = "each from microbatch 0 on, the same list on every rank"
-            order_is(words, schedule, gpipe(p, m), ahead, turns)
+        self.each(submission, is_as_told)
+
+    @staticmethod
+    def astray(schedule, p, m):
+        ahead = f"in GPipe all {m} forwards come first, on every rank"
+        turns = "all forwards, then all backwards, each from microbatch 0 on, the same list on every rank"
+        return astray(schedule, gpipe(p, m), ahead, turns)
 
 
-class Test1F1B(Exercise):
+class Test1F1B(Lists, Exercise):
     """1F1B as data"""
 
     name = "one_forward_one_backward"
@@ -282,34 +381,49 @@ class Test1F1B(Exercise):
 
     @check(points=2, title="every operation once, and no rank waits for ever")
     def test_halts(self, submission):
-        for words, _, schedule in made(submission, pairs(), "1f1b"):
-            halts(words, schedule)
+        self.each(submission, halts, "1f1b")
 
     @check(points=2, title="the bubble is GPipe's")
     def test_bubble(self, submission):
-        for words, (p, m), schedule in made(submission, pairs()):
-            advice = "rank r needs p-1-r forwards ahead, fewer let the ranks behind it run dry"
-            bubble_is(words, schedule, (p - 1) / m, advice)
+        self.each(submission, bubble_is)
 
     @check(
         points=10, title="one forward, one backward: rank r never holds more than p-r activations"
     )
     def test_live(self, submission):
-        for words, (p, m), schedule in made(submission, pairs()):
-            got, want = peak_live(schedule), [min(m, p - r) for r in range(p)]
-            ahead = "p-1-r forwards ahead, then one forward and one backward in turn"
-            late = all(
-                ahead_of(order) == min(m, p + 1 - r) for r, order in enumerate(schedule.ranks)
-            )
-            one = (
-                "; yours are p-r: the forward of the first turn is not one of them" if late else ""
-            )
-            expect.that(
-                got == want,
-                f"{words}: at most {got} activations are alive at once, rank by rank; expected {want}: {ahead}{one}",
-            )
-            turns = f"{ahead}, then the backwards that are left, each from microbatch 0 on"
-            order_is(words, schedule, one_forward_one_backward(p, m), ahead, turns)
+        self.each(submission, self.held)
+
+    @staticmethod
+    def held(words, schedule, told, p, m):
+        got, want = peak_live(schedule), [min(m, p - r) for r in range(p)]
+        expect.that(
+            got == want,
+            f"{words}: at most {got} activations are alive at once, rank by rank; expected {want}: {told}",
+        )
+        is_as_told(words, schedule, told)
+
+    @staticmethod
+    def ahead(p, m, v, rank):
+        return p - 1 - rank
+
+    @staticmethod
+    def astray(schedule, p, m):
+        ahead = "p-1-r forwards ahead, never more than m, and the forward of the first turn"
+        turns = (
+            "p-1-r forwards ahead, then one forward and one backward in turn, then the backwards that are left, each "
+            "from microbatch 0 on"
+        )
+        limit = "yours are too few where m is small: take r off first, min(p-1-r, m)"
+        others = [
+            (lambda r: m, "that is GPipe's list, all forwards first"),
+            (lambda r: p - r, "yours are p-r: the forward of the first turn is not one of them"),
+            (lambda r: p - 2 - r, "yours are p-2-r"),
+            (lambda r: p - 1, "yours are p-1 on every rank"),
+            (lambda r: r, "yours are r: the last rank is the one without any"),
+            (lambda r: min(p, m) - 1 - r, limit),
+            (lambda r: min(p - 1, m) - r, limit),
+        ]
+        return astray(schedule, one_forward_one_backward(p, m), ahead, turns, others)
 
 
 # ---- the executor ----
@@ -369,30 +483,49 @@ def shuffled_1f1b(p, m):
     return Schedule("1f1b", m, 1, tuple(orders))
 
 
+SEND = (
+    "send with `isend`, keep what it returns and wait for it after the last operation, since a rank that waits for its "
+    "send may wait for one that is sending itself"
+)
+NEIGHBOURS = (
+    "F receives from rank - 1 and sends to rank + 1, B the other way round; the first and the last rank skip what they "
+    "have no neighbour for"
+)
+CAUSES = {
+    "stage: x is NoneType": "only rank 0 has nobody to receive from: on every other rank F computes on what "
+    "rank - 1 has sent",
+    "stage: x is": "on rank 0 a stage begins with the tokens of its batch: `stage(None, batch)`",
+    "send takes a tensor, not NoneType": "B sends `x.grad`, which is None unless x is a leaf that required a gradient: "
+    "`x.requires_grad_()` before the forward",
+    "'NoneType' object has no attribute 'grad'": "on rank 0 the input is None: it has no gradient, and nobody to send it to",
+    "'NoneType' object has no attribute 'requires_grad_'": "on rank 0 the input is None",
+    "can be implicitly created only for scalar": "the last rank's backward starts from a loss; on any other rank "
+    "`out.backward` is given the gradient that rank + 1 sends back",
+    " of 1: use a rank from 0 to 0": "a single rank is the first and the last at once: it has no neighbour, and nothing "
+    "travels",
+}
+
+
 def launched(submission, steps, **options):
     """Of each rank, step by step; steps: (orders of all ranks, data)."""
-    send = (
-        "send with `isend`, keep what it returns and wait for it after the last operation, since a rank that waits for its "
-        "send may wait for one that is sending itself"
-    )
-    neighbours = (
-        f"F receives from rank - 1 and sends to rank + 1, B the other way round; {send}; skip what the first and the last "
-        "rank have no neighbour for"
-    )
-    causes = {
-        "stage: x is NoneType": "only rank 0 has nobody to receive from: on every other rank F computes on what "
-        "rank - 1 has sent",
-        "stage: x is": "on rank 0 a stage begins with the tokens of its batch: `stage(None, batch)`",
-        "NoneType": "an input has no gradient: `x.requires_grad_()` before the forward",
-        " of 1: use a rank from 0 to 0": "a single rank is the first and the last at once: it has no neighbour, and nothing "
-        "travels",
-        "waiting in recv": neighbours,
-        "each for another that waits as well": f"all of them wait for a send: {send}",
-        expect.HANGS: neighbours,
-    }
     ranks = len(steps[0][0])
-    with expect.because(causes):
-        return submission.launch(probes.ran, steps, ranks=ranks, timeout=5, **options)
+    try:
+        with expect.because(CAUSES):
+            return submission.launch(probes.ran, steps, ranks=ranks, timeout=5, **options)
+    except SubmissionFailed as failure:
+        text = str(failure)
+        if failure.kind not in expect.HANGS or text.splitlines()[-1] in CAUSES.values():
+            raise
+        if failure.kind == "mismatch":
+            words = (
+                "both ends of a message are of one microbatch, that of the operation: F of microbatch i receives into a new "
+                "`stage.message(batches[i])`, B of microbatch i works on the `x` and `out` of i. Nothing else travels"
+            )
+        elif "waiting in recv" not in text:
+            words = f"all of them wait for a send: {SEND}"
+        else:
+            words = f"{NEIGHBOURS}; {SEND}" if "waiting in send" in text else NEIGHBOURS
+        raise SubmissionFailed(failure.kind, f"{text}\n{words}") from None
 
 
 def weights_of(data):
@@ -408,7 +541,11 @@ def weights_of(data):
         "that is the mean of the microbatches' means, in which a token of a half-empty one counts more: "
         "divide each summed loss by the tokens of all": [1 / (m * n) for n in counts],
         "that is the sum over tokens: divide by the count of all of them": [1.0] * m,
+        "that is divided by the count of all tokens, and by the number of microbatches, too": [1 / (m * total)] * m,
         "that is divided by the number of microbatches: `total` is the tokens that count in all of them": [1 / m] * m,
+        "that is divided by the first microbatch's tokens times their number: microbatches are not equally full": [
+            1 / (m * counts[0])
+        ] * m,
     }  # fmt: skip
 
 
@@ -440,16 +577,28 @@ class TestRun(Exercise):
     @check(points=4, title="gradients equal one process (1, 2 and 3 ranks, two steps, float64)")
     def test_gradients(self, submission):
         for ranks in (2, 3, 1):
-            steps = steps_on(ranks)
-            results = launched(submission, steps)
-            gradients_are(results, steps, ranks)
-            for rank, calls in enumerate(results):
-                given = [(orders[rank], data) for orders, data in steps]
-                expect.left_alone(calls, given, ("order", "batches"))
+            gradients = partial(self.gradients_are, submission, ranks)
+            judged(gradients, steps_on(ranks), but=(GONE,))
+
+    @staticmethod
+    def gradients_are(submission, ranks, steps):
+        results = launched(submission, steps)
+        gradients_are(results, steps, ranks)
+        for rank, calls in enumerate(results):
+            given = [(orders[rank], data) for orders, data in steps]
+            for call, (order, _) in zip(calls, given):
+                expect.that(
+                    call["given"][0] == order,
+                    f"rank {rank}: the call changed its `order`, which is the caller's: take nothing out of it",
+                )
+            expect.left_alone(calls, given, ("order", "batches"))
 
     @check(points=2, title="the last rank returns the mean loss over all tokens, the others zero")
     def test_loss(self, submission):
-        steps = steps_on(2)
+        judged(partial(self.losses_are, submission), steps_on(2), but=(BOTH,))
+
+    @staticmethod
+    def losses_are(submission, steps):
         first, last = launched(submission, steps)
         wants = []
         for number, (orders, data) in enumerate(steps):
@@ -463,8 +612,8 @@ class TestRun(Exercise):
             hints = [(loss_of(parts, each), words) for words, each in weights.items() if words]
             share = loss_of(parts, last_alone(data, orders[1], "F"))
             hints.append((share, "that is the last microbatch's share alone: add up all shares"))
-            both = "that has the loss of the call before in it: begin at zero"
-            hints.append((sum(wants), both))
+            hints.append((wants[number].float().double(), "that is rounded to float32"))
+            hints.append((sum(wants), BOTH))
             expect.equal(mine, wants[number], what="the last rank's loss", hints=hints)
             expect.that(theirs == 0, "rank 0 is not the last of 2: it returns zero")
 
@@ -476,18 +625,19 @@ class TestRun(Exercise):
     @check(points=7, title="on time, a microbatch's activations are freed by its backward")
     def test_live(self, submission):
         schedule = shuffled_1f1b(3, 7)
-        results = on_time(submission, schedule)
+        with as_above():
+            results = on_time(submission, schedule)
         for rank, ((result,), most) in enumerate(zip(results, peak_live(schedule))):
             expect.that(
                 result["peak"] <= most,
                 f"rank {rank} held what {result['peak']} forwards saved for backward, the schedule needs "
-                f"{most}: `retain_graph` keeps a graph alive after its backward, and so does a second use of it",
+                f"{most}: a backward frees what its forward saved, unless it retains its graph (`retain_graph`)",
             )
             expect.that(
                 result["held"] <= most + 2,
-                f"rank {rank} held inputs or outputs of {result['held']} forwards at once, the schedule needs {most}: "
-                "`pop` a microbatch from your notes in its backward, and send `out.detach()`, since a send "
-                "under way keeps its tensor, with its graph",
+                f"rank {rank} held inputs or outputs of {result['held']} forwards at once, the schedule needs {most}. Either "
+                "they are still in your notes after their backward: `pop` a microbatch in its B. Or they are in a send: "
+                "send `out.detach()`, since a send under way keeps its tensor, with its graph",
             )
 
 
@@ -497,32 +647,55 @@ def last_alone(data, order, kind):
     return [weight * (i == last) for i, weight in enumerate(weights_of(data)[""])]
 
 
+BOTH = "that has the loss of the call before in it: begin at zero"
+GONE = "what `.grad` held before the call is gone: gradients add up in it"
+OVERWRITTEN = (
+    "the layer's bias has the right gradient, and its weight, whose gradient needs the layer's input, has not: an `x` was "
+    "overwritten before its backward. Each microbatch is received into a buffer of its own"
+)
+
+
 def gradients_are(results, steps, ranks):
     """After each step, what came before and this step's mean: gradients add up."""
     before = [{} for _ in range(ranks)]
     for number, (orders, data) in enumerate(steps):
         parts, weights = one_process(data, ranks), weights_of(data)
         last = last_alone(data, orders[0], "B")
-        for rank, calls in enumerate(results):
-            for name in parts[0][1][rank]:
-                got = calls[number]["gradients"][name]
+        wants = [
+            {n: before[rank].get(n, 0.0) + gradient_of(parts, weights[""], rank, n) for n in own}
+            for rank, own in enumerate(parts[0][1])
+        ]
+        found = [calls[number]["gradients"] for calls in results]
+        right = [
+            {n for n in want if got[n] is not None and expect.difference(got[n], want[n]) is None}
+            for got, want in zip(found, wants)
+        ]
+        for rank, want in enumerate(wants):
+            for name in want:
+                got = found[rank][name]
                 expect.that(
                     got is not None,
                     f"rank {rank}, {name}: no gradient came. B starts from what rank + 1 sends back, and sends "
                     "the gradient of its own input `x` on: `x.requires_grad_()` before the forward",
                 )
                 given = {w: gradient_of(parts, each, rank, name) for w, each in weights.items()}
-                want = given.pop("")
-                held = before[rank].get(name, 0 * want)
-                hints = [(held + wrong, words) for words, wrong in given.items()]
+                own = given.pop("")
+                hints = [(want[name] - own + wrong, words) for words, wrong in given.items()]
                 words = "that is the last microbatch's gradient alone: gradients add up in `.grad`"
                 hints.append((gradient_of(parts, last, rank, name), words))
                 if number:
-                    words = "what `.grad` held before the call is gone: gradients add up in it"
-                    hints.append((want, words))
+                    hints.append((own, GONE))
+                if rank and name == "layer.weight" and "layer.bias" in right[rank]:
+                    hints.append((got, OVERWRITTEN))
+                if rank + 1 < ranks and right[rank + 1 :] == [set(w) for w in wants[rank + 1 :]]:
+                    words = (
+                        f"the gradients of the ranks behind are right: look at what B of rank {rank} receives, and what "
+                        "`out.backward` is given"
+                    )
+                    hints.append((got, words))
                 what = f"rank {rank} of {ranks}, gradient of {name}"
-                expect.equal(got, held + want, what=what, hints=hints)
-                before[rank][name] = held + want
+                expect.equal(got, want[name], what=what, hints=hints)
+        before = wants
 
 
 def on_time(submission, schedule):
@@ -532,14 +705,20 @@ def on_time(submission, schedule):
     results = launched(submission, steps, fabric=UNITS)
     try:
         clock = executed(results.traces)
-    except AssertionError:
-        raise CheckFailed("a backward began without its forward: run the list") from None
+    except AssertionError as wrong:
+        words = f"{wrong}: each F is the stage's forward, each B a backward through all of it"
+        raise CheckFailed(words) from None
     planned = clocked(schedule, send=0.25)
     for rank, (got, want) in enumerate(zip(clock.ranks, planned.ranks)):
-        given = " ".join(str(event.operation) for event in want)
-        run = " ".join(str(event.operation) for event in got)
+        given, run = ([event.operation for event in events] for events in (want, got))
+        place = next((i for i, pair in enumerate(zip(given, run)) if pair[0] != pair[1]), len(run))
+        known = ""
+        if place < len(run) and run[place].kind == given[place].kind == "B":
+            known = ". B takes the `x` and `out` of the microbatch that the list names"
         expect.that(
-            run == given, f"rank {rank} was given {given}, and ran {run}: run the list in order"
+            run == given,
+            f"rank {rank} was given {' '.join(map(str, given))}, and ran {' '.join(map(str, run))}: run the list in order"
+            f"{known}",
         )
     messages_are(results.traces, schedule)
     late = [
@@ -552,12 +731,27 @@ def on_time(submission, schedule):
         _, rank, theirs, ours = min(late, key=lambda found: found[0])
         raise CheckFailed(
             f"a forward takes 1, a backward 2, a message 0.25: rank {rank} began {ours.operation} at "
-            f"{theirs.start:.2f}, it could have at {ours.start:.2f}. It waited for something that the list "
-            "does not need: issue a send (`isend`) and wait for it after the last operation"
+            f"{theirs.start:.2f}, it could have at {ours.start:.2f}. {why_late(submission.notes)}"
         )
     forgotten = submission.never_waited()
     expect.that(forgotten is None, f"{forgotten}, for every `isend`, after the last operation")
     return results
+
+
+def why_late(notes):
+    """What the ranks wait for beside what the list needs."""
+    for rank, own in enumerate(notes):
+        marks = [place for place, note in enumerate(own) if note.label not in (None, "pipeline")]
+        within = own[marks[0] : marks[-1]]
+        sends = {note.number for note in within if note.kind == "send"}
+        if any(note.kind == "barrier" for note in within):
+            return f"Rank {rank} waits for all ranks in a `barrier`, which the list does not need"
+        if any(note.kind == "wait" and note.number in sends for note in within):
+            return (
+                f"Rank {rank} waits for a send before its last operation: issue it (`isend`) and wait for it after the "
+                "last operation"
+            )
+    return "Receive just before the operation that needs it, send right after the one that made it, and wait for nothing else"
 
 
 def messages_are(traces, schedule):
@@ -566,11 +760,20 @@ def messages_are(traces, schedule):
         targets = [schedule.target(rank, op) for op in schedule.ranks[rank]]
         want = [target[0] for target in targets if target is not None]
         sent = [op for op in trace.ops if op.kind not in ("recv", "barrier")]
+        other = sorted({op.kind for op in sent if op.kind != "send"})
+        sizes = sorted({op.payload_bytes for op in sent} - {MESSAGE_BYTES})
+        if other:
+            known = f" Among them: {', '.join(other)}."
+        elif sizes:
+            known = f" Some have {sizes[0]} bytes, `out` and `x.grad` have {MESSAGE_BYTES}."
+        else:
+            known = (
+                f" They went to ranks {[op.peer for op in sent]} in turn, the list's go to {want}."
+            )
         expect.that(
-            [op.peer for op in sent] == want
-            and {op.payload_bytes for op in sent} <= {MESSAGE_BYTES},
-            f"rank {rank} sent {len(sent)} messages; its list asks for {len(want)}, `out` to rank + 1 after F and "
-            "`x.grad` to rank - 1 after B. Nothing else travels",
+            [op.peer for op in sent] == want and not sizes,
+            f"rank {rank} sent {plural(len(sent), 'message')}; its list asks for {len(want)}, `out` to rank + 1 after F and "
+            f"`x.grad` to rank - 1 after B. Nothing else travels.{known}",
         )
 
 
@@ -584,53 +787,63 @@ def triples():
     return [(4, 4, 2), (8, 8, 2), (2, 4, 4), *more]
 
 
-def twice_ahead(schedule):
-    """One chunk a rank, and as many ahead as the way there and back."""
-    p, m = len(schedule.ranks), schedule.microbatches
-    found = [ahead_of(order) for order in schedule.ranks]
-    return p > 1 and found == [min(m, 2 * (p - 1 - r) + 1) for r in range(p)]
-
-
-class TestInterleaved(Exercise):
+class TestInterleaved(Lists, Exercise):
     """Interleaved 1F1B as data"""
 
     name = "interleaved"
     reference = "minitrain.parallel.pipeline.schedules:interleaved"
     hidden = FILES
 
+    cases = staticmethod(triples)
+
     @check(points=2, title="every operation of every chunk once, and no rank waits for ever")
     def test_halts(self, submission):
-        for words, (*_, v), schedule in made(submission, triples(), "interleaved"):
-            for rank, order in enumerate(schedule.ranks):
-                first = order[ahead_of(order)]
-                expect.that(
-                    first.chunk == v - 1,
-                    f"{words}, rank {rank}: the first backward is of chunk {first.chunk}, but gradients "
-                    f"come from the last stage: chunk {v - 1} goes first",
-                )
-            halts(words, schedule)
+        self.each(submission, self.last_chunk_first, "interleaved")
+
+    @staticmethod
+    def last_chunk_first(words, schedule, told, p, m, v):
+        for rank, order in enumerate(schedule.ranks):
+            chunk = order[ahead_of(order)].chunk
+            expect.that(
+                chunk == v - 1,
+                f"{words}, rank {rank}: the first backward is of chunk {chunk}, but gradients "
+                f"come from the last stage: chunk {v - 1} goes first",
+            )
+        halts(words, schedule, told)
 
     @check(points=2, title="the bubble is (p-1)/(m v) of the work: v times smaller than 1F1B's")
     def test_bubble(self, submission):
-        for words, (p, m, v), schedule in made(submission, triples()):
-            advice = "p microbatches go through chunk 0, then the same p through chunk 1, and so on"
-            bubble_is(words, schedule, (p - 1) / (m * v), advice)
+        self.each(submission, bubble_is)
 
     @check(points=10, title="1F1B over chunks: as many forwards ahead as the way there and back")
     def test_order(self, submission):
-        for words, case, schedule in made(submission, triples()):
-            ahead = (
-                "rank r runs (v-1)·p + 2·(p-1-r) forwards ahead with v > 1, there and back, p-1-r with v = 1, and never "
-                "more than m·v; then a forward and a backward in turn, and that forward is counted here. More than these "
-                "cost memory for nothing; with fewer, ranks wait for messages"
-            )
-            if case[2] == 1 and twice_ahead(schedule):
-                ahead = f"with v = 1 go p-1-r forwards ahead, yours go 2·(p-1-r); {ahead}"
-            turns = (
-                "p microbatches go through chunk 0, the same p through chunk 1, and so on, backwards the same with the "
-                "last chunk first; ahead, then a forward and a backward in turn, then what is left"
-            )
-            order_is(words, schedule, interleaved(*case), ahead, turns)
+        self.each(submission, is_as_told)
+
+    @staticmethod
+    def ahead(p, m, v, rank):
+        return (v - 1) * p + 2 * (p - 1 - rank) if v > 1 else p - 1 - rank
+
+    @classmethod
+    def astray(cls, schedule, p, m, v):
+        ahead = (
+            "rank r runs (v-1)·p + 2·(p-1-r) forwards ahead with v > 1, there and back, p-1-r with v = 1, and never "
+            "more than m·v; then comes the forward of the first turn, counted here"
+        )
+        turns = (
+            "p microbatches go through chunk 0, the same p through chunk 1, and so on, backwards the same with the "
+            "last chunk first; ahead, then a forward and a backward in turn, then what is left"
+        )
+        right = partial(cls.ahead, p, m, v)
+        others = [
+            (lambda r: m * v, "that is all forwards first"),
+            (lambda r: (v - 1) * p + p - 1 - r, "yours are (v-1)·p + p-1-r, the way there alone"),
+            (lambda r: 2 * (p - 1 - r), "yours are 2·(p-1-r)"),
+            (lambda r: v * p + 2 * (p - 1 - r), "yours are v·p + 2·(p-1-r)"),
+            (lambda r: p - 1 - r, "yours are p-1-r, as with one chunk"),
+            (lambda r: min(right(r), m), "yours are never more than m: a rank has m·v forwards"),
+            (lambda r: right(r) + 1, "yours are one more: the forward of the first turn is not one of them"),
+        ]  # fmt: skip
+        return astray(schedule, interleaved(p, m, v), ahead, turns, others)
 
 
 # ---- experiments ----

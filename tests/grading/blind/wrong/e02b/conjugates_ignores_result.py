@@ -1,5 +1,5 @@
 # exercise: conjugates
-# says: of a pair that changes the shape
+# says: return is the result, perhaps of another shape
 # relies on there and back working in place and ignores what they return; the text: "there(x)
 # and back(x) return a tensor, perhaps of another shape, and may work in place"
 

@@ -1,5 +1,5 @@
 # exercise: embed
-# says: gradient of its rows
+# says: a rank without the token's row added another one's: it adds zeros
 # A word of another rank is looked up at row 0, and the row is left in the sum instead of zeros.
 
 import torch

@@ -1,5 +1,5 @@
 # exercise: embed
-# says: gradient of its rows
+# says: the first row of each rank is missing
 # counts place 0 as elsewhere, so the tokens 0, V/N, 2V/N, ... come out as zeros; "Rank r has
 # rows r·V/N to (r+1)·V/N"
 

@@ -1,5 +1,5 @@
 # exercise: embed
-# says: reduce hands the gradient on
+# says: the backward of an all-gather sums what the ranks say
 # gathers the whole (V, D) table on every rank and looks tokens up there; "A token is looked up
 # where its row is, the others give zeros, and the sum is everybody's"
 

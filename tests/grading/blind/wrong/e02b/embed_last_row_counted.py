@@ -1,5 +1,5 @@
 # exercise: embed
-# says: gradient of its rows
+# says: the rank before added a row for them
 # the first token of the next rank counts as this rank's (> for >=) and gets its last row as
 # well; "rows r·V/N to (r+1)·V/N, not counting the last"
 

@@ -1,5 +1,5 @@
 # exercise: embed
-# says: gradient of its rows
+# says: whose places are below 0
 # only tokens past this rank's rows are masked; those before them have a negative index and get
 # a row from the end; "mind that Python takes a negative index from the end"
 

@@ -1,5 +1,5 @@
 # exercise: embed
-# says: gradient of its rows
+# says: row 0 has no gradient
 # looks up with padding_idx=0 to protect row 0 from the tokens that are elsewhere, so each
 # rank's first row never gets a gradient, even for its own tokens ("a token is looked up where
 # its row is")

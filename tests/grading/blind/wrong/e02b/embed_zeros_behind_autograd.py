@@ -1,5 +1,5 @@
 # exercise: embed
-# says: gradient of its rows
+# says: tokens that are elsewhere give their gradients to a row of this rank
 # the zeros are written under `no_grad`, so autograd still believes that a token of elsewhere
 # was looked up in row 0, and row 0 of every rank gets the gradients of all of them: "A token
 # that is elsewhere adds zeros here"

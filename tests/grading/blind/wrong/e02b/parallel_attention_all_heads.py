@@ -1,5 +1,5 @@
 # exercise: parallel_attention
-# says: expected
+# says: H/N heads of `w.head_size` each
 # cuts this rank's D/N features into the D/head_size heads of the whole layer, so on N ranks a
 # head has head_size/N numbers ("each rank on its own heads of w.head_size numbers")
 

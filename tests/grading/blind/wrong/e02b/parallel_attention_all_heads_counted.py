@@ -1,5 +1,5 @@
 # exercise: parallel_attention
-# says: `w.head_size` for each head
+# says: H/N heads of `w.head_size` each
 # The number of heads comes from the whole width (D / head_size), not from this rank's D/N:
 # heads are N times too thin.
 

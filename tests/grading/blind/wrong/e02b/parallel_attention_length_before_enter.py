@@ -1,5 +1,5 @@
 # exercise: parallel_attention
-# says: read the shape after x entered
+# says: read every shape after x entered
 # reads T from x before it enters, so it breaks where `enter` gathers tokens ("Attention needs
 # no new code: parallel_attention(x, w, tp.all_gather, tp.reduce_scatter)")
 

@@ -1,5 +1,5 @@
 # exercise: parallel_attention
-# says: read the shape after x entered
+# says: read every shape after x entered
 # the number of tokens is read before `enter`, so with `tp.all_gather`, which makes T of T/N,
 # the heads are cut wrongly: "`enter` and `leave` as above", "later others, with which x and the
 # output have fewer tokens than what is in between"

@@ -1,5 +1,5 @@
 # exercise: parallel_attention
-# says: read the shape after x entered
+# says: read every shape after x entered
 # the causal mask has the T of x before enter: with one token a rank it broadcasts and nothing
 # is masked, with more it does not fit; "`enter` and `leave` as above", with which x has fewer
 # tokens than what is in between

@@ -1,5 +1,5 @@
 # exercise: parallel_attention
-# says: expected
+# says: was reshaped as it lies
 # reshapes (B, heads, T, C) to (B, T, heads*C) without exchanging heads and T, so heads and
 # tokens mix wherever a rank has more than one head (docstring: "(B, T, D) -> (B, T, D)", a head
 # reads and makes its own features)

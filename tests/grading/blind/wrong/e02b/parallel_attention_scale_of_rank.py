@@ -1,5 +1,5 @@
 # exercise: parallel_attention
-# says: expected
+# says: divided by the root of this rank's D/N numbers
 # scores are scaled by the root of this rank's D/N features, right only for one head a rank; the
 # text: heads "of w.head_size numbers", with scaled_dot_product_attention(q, k, v,
 # is_causal=True) as it stands

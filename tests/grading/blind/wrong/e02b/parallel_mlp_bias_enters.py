@@ -1,5 +1,5 @@
 # exercise: parallel_mlp
-# says: read the shape after x entered
+# says: read every shape after x entered
 # the bias goes in through `enter`, so its gradient, which is whole on every rank, is summed N
 # times ("x goes in through enter"; the bias, "which every rank holds whole: once")
 

@@ -1,5 +1,5 @@
 # exercise: parallel_mlp
-# says: expected
+# says: the ranks' gradients of it differ
 # only up reads the x that came through enter, gate reads x itself, so gate's part of x's
 # gradient is never summed; "x goes in through `enter`"
 

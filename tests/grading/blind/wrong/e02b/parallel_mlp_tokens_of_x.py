@@ -1,5 +1,5 @@
 # exercise: parallel_mlp
-# says: read the shape after x entered
+# says: read every shape after x entered
 # B and T are taken from x before enter, so an enter that gathers tokens breaks it; "with which
 # x and the output have fewer tokens than what is in between"
 

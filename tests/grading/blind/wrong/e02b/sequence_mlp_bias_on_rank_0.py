@@ -1,5 +1,5 @@
 # exercise: sequence_mlp
-# says: is it used?
+# says: the gradient of bias is None on rank 1, on others it is not | the gradient of bias is None on rank 1 and 2
 # rank 0 alone adds the bias, to all tokens before the scatter, so the other ranks have no
 # gradient of theirs; "bias on T/N tokens", and w.bias is whole on every rank, its gradient a
 # sum over ranks

@@ -1,5 +1,5 @@
 # exercise: sequence_mlp
-# says: an all-reduce sends as much and leaves every rank all tokens
+# says: Gather the norm's output once
 # gathers the norm once for gate and once for up, which doubles the traffic there and back;
 # "gather once"
 

@@ -1,5 +1,5 @@
 # exercise: sequence_mlp
-# says: an all-reduce sends as much and leaves every rank all tokens
+# says: An all-reduce sends as much as both
 # all-reduces the output of all tokens and keeps its own slice where the text says "scatter"
 # (reduce-scatter after the block); it sends twice as much, and backward sees only this rank's
 # tokens

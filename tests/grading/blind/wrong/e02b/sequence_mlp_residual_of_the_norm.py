@@ -1,5 +1,5 @@
 # exercise: sequence_mlp
-# says: expected
+# says: the MLP was added to x's norm
 # overwrites x with its norm, so the residual adds the normed x; "x plus the MLP of x's norm"
 
 import torch

@@ -1,5 +1,5 @@
 # exercise: vocabulary_loss
-# says: take each token's maximum over all ranks off first
+# says: exp of a large logit overflows
 # exp of the bare logits, without the maximum, overflows for large logits; "the maximum m over
 # all ranks (exp must not overflow)"
 

@@ -1,5 +1,5 @@
 # exercise: vocabulary_loss
-# says: take each token's maximum over all ranks off first
+# says: all exps of a token are 0
 # takes one maximum over all tokens, so the sum of a token whose logits lie far below another's
 # underflows and its loss is inf; the maximum is one of "three numbers a token", "element by
 # element"

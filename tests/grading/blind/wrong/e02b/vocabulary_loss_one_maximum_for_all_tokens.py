@@ -1,5 +1,5 @@
 # exercise: vocabulary_loss
-# says: take each token's maximum over all ranks off first
+# says: all exps of a token are 0
 # one maximum for all tokens and not one a token: where a token's logits all lie far below
 # another token's, its exps are all 0 and the loss is infinite: "Three numbers a token are
 # enough: the **maximum** m over all ranks", "element by element"

@@ -1,5 +1,5 @@
 # exercise: one_forward_one_backward
-# says: then one forward and one backward in turn
+# says: yours are p-r: the forward of the first turn is not one of them
 # p-r forwards ahead instead of p-1-r, so rank r holds p-r+1 activations: "rank r never holds
 # more than p-r activations".
 

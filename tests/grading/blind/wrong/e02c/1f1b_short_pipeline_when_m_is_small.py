@@ -1,5 +1,5 @@
 # exercise: one_forward_one_backward
-# says: fewer let the ranks behind it run dry
+# says: take r off first, min(p-1-r, m)
 # the limit by m is taken before r is subtracted, min(p, m) - 1 - r, so with p = 4, m = 2 rank 1
 # runs F0 B0 F1 B1; the text gives it p-1-r = 2 forwards ahead, never more than m = 2: F0 F1 B0
 # B1.

@@ -1,5 +1,5 @@
 # exercise: gpipe
-# says: one order for each rank
+# says: nothing may be kept from one call to the next
 # schedules are remembered under m alone, so gpipe(2, 8) after gpipe(4, 8) has four lists: "with
 # one list for each rank", p of them.
 

@@ -1,5 +1,5 @@
 # exercise: interleaved
-# says: behind an operation that waits in turn
+# says: yours are never more than m: a rank has m·v forwards
 # the forwards ahead are limited by m; the text says "never more than m·v", since a rank has m·v
 # forwards. Right where m is large.
 

@@ -1,5 +1,5 @@
 # exercise: interleaved
-# says: behind an operation that waits in turn
+# says: where F0.1 is next
 # all m microbatches go through a chunk before the next chunk, right only where m = p; "p
 # microbatches through chunk 0, the same p through chunk 1, …, then the next p"
 

@@ -1,5 +1,5 @@
 # exercise: interleaved
-# says: behind an operation that waits in turn
+# says: where F0.1 is next
 # all m microbatches go through chunk 0 before any goes through chunk 1; the text: "p
 # microbatches through chunk 0, the same p through chunk 1, …, then the next p". Right only for
 # m == p or v = 1.

@@ -1,5 +1,5 @@
 # exercise: interleaved
-# says: behind an operation that waits in turn
+# says: where F0.1 is next
 # all m microbatches go through chunk 0 before chunk 1, instead of p at a time
 
 from minitrain.parallel.pipeline.operations import Operation, Schedule

@@ -1,5 +1,5 @@
 # exercise: interleaved
-# says: behind an operation that waits in turn
+# says: where B0.3 is next | is next: p microbatches go through chunk 0
 # the backwards begin with the last group of p microbatches; "Backwards: the same, last chunk
 # first" turns only the chunks round. Right only for m == p.
 

@@ -1,5 +1,5 @@
 # exercise: interleaved
-# says: with v = 1 go p-1-r forwards ahead
+# says: yours are 2·(p-1-r)
 # v = 1 is not treated apart: 2(p-1-r) forwards ahead there too instead of p-1-r
 
 from minitrain.parallel.pipeline.operations import Operation, Schedule

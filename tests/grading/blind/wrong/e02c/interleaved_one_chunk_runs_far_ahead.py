@@ -1,5 +1,5 @@
 # exercise: interleaved
-# says: then a forward and a backward in turn
+# says: yours are 2·(p-1-r)
 # one chunk has no case of its own and runs 2·(p-1-r) forwards ahead; "with v = 1, p-1-r"
 
 from minitrain.parallel.pipeline.operations import Operation, Schedule

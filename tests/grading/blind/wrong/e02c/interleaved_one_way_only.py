@@ -1,5 +1,5 @@
 # exercise: interleaved
-# says: then a forward and a backward in turn
+# says: the way there alone
 # one formula for all v without the factor 2, (v-1)·p + (p-1-r), right only for v = 1 and for
 # the last rank; "(v-1)·p + 2·(p-1-r) forwards ahead"
 

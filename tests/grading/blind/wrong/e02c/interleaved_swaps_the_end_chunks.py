@@ -1,5 +1,5 @@
 # exercise: interleaved
-# says: behind an operation that waits in turn
+# says: where B0.2 is next | is next: p microbatches go through chunk 0
 # swaps the first and the last chunk for the backwards instead of reversing them all: right for
 # v = 2 and 3, but v = 4 runs chunks 3, 1, 2, 0; the text: backwards "the same, last chunk
 # first" (the gradient comes from chunk c+1).

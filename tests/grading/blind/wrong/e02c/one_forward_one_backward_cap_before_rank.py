@@ -1,5 +1,5 @@
 # exercise: one_forward_one_backward
-# says: fewer let the ranks behind it run dry
+# says: take r off first, min(p-1-r, m)
 # caps p-1 at m first and takes the rank off afterwards, so with m < p-1 the later ranks run too
 # few ahead (p=4, m=2: rank 2 runs F0 B0 F1 B1); the text: "p-1-r forwards ahead (never more
 # than m)".

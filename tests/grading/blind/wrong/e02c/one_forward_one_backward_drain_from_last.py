@@ -1,5 +1,5 @@
 # exercise: one_forward_one_backward
-# says: fewer let the ranks behind it run dry
+# says: where B0 is next
 # the backwards that are left run from the last microbatch down (the example with p = 2 has only
 # one left, and is right); the text: "each kind from microbatch 0 on".
 

@@ -1,5 +1,5 @@
 # exercise: one_forward_one_backward
-# says: then one forward and one backward in turn
+# says: yours are p-r: the forward of the first turn is not one of them
 # rank r runs p-r forwards ahead, one too many, so it holds p-r+1; "p-1-r forwards ahead", "rank
 # r never holds more than p-r activations"
 

@@ -1,5 +1,5 @@
 # exercise: one_forward_one_backward
-# says: fewer let the ranks behind it run dry
+# says: where B0 is next
 # the backwards that are left run last in, first out, right only while at most one is left (p =
 # 2); "then the backwards that are left; each kind from microbatch 0 on"
 

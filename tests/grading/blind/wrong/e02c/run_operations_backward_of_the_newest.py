@@ -1,5 +1,5 @@
 # exercise: run_operations
-# says: skip what the first and the last rank have no neighbour for
+# says: B of microbatch i works on the `x` and `out` of i
 # B takes the newest forward, not the microbatch that the list names; `Operation("B", 3)` is the
 # backward of microbatch 3. In GPipe all ranks err alike and the sums are right, in 1F1B
 # gradients meet the wrong microbatch.

@@ -1,5 +1,5 @@
 # exercise: run_operations
-# says: the last rank's loss
+# says: divided by the first microbatch's tokens times their number
 # the tokens of the step are the first batch's times their number, right only where all are
 # equally full; "A microbatch's share is its summed loss over the count of all microbatches"
 

@@ -1,5 +1,5 @@
 # exercise: run_operations
-# says: `pop` a microbatch from your notes in its backward
+# says: `pop` a microbatch in its B
 # x and out of every microbatch stay in the dictionary after their backward, so 1F1B holds as
 # many as GPipe; "send `x.grad` back, and let go of both"
 

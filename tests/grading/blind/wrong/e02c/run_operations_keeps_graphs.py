@@ -1,5 +1,5 @@
 # exercise: run_operations
-# says: `retain_graph` keeps a graph alive after its backward
+# says: unless it retains its graph
 # `retain_graph=True` and passes that are never removed keep all activations until the end: "A
 # backward frees what its forward saved", and 1F1B holds p-r of them, not m.
 

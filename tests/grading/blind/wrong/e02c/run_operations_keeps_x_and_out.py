@@ -1,5 +1,5 @@
 # exercise: run_operations
-# says: `pop` a microbatch from your notes in its backward
+# says: `pop` a microbatch in its B
 # does not let go of x and out after the backward: the dictionary keeps them until the end
 
 import torch

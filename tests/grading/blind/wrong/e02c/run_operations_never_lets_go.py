@@ -1,5 +1,5 @@
 # exercise: run_operations
-# says: `pop` a microbatch from your notes in its backward
+# says: `pop` a microbatch in its B
 # B reads x and out from a list that keeps them (and x.grad) until the function returns, so 1F1B
 # holds m of them as GPipe does; the text: B "... send `x.grad` back, and let go of both".
 

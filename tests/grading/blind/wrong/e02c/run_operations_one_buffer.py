@@ -1,5 +1,5 @@
 # exercise: run_operations
-# says: skip what the first and the last rank have no neighbour for
+# says: F of microbatch i receives into a new `stage.message(batches[i])`
 # all microbatches are received into one buffer, so the x that a waiting backward needs is
 # overwritten; "F: receive x ..., and keep both", right only where one microbatch is held
 

@@ -1,5 +1,5 @@
 # exercise: split_layers
-# says: also those that remain after layers // stages each
+# says: too many
 # every stage gets at least one layer, so with fewer layers than stages they add up to more;
 # "there may be fewer layers than stages", "they add up to `layers`"
 

@@ -1,5 +1,5 @@
 # exercise: split_layers
-# says: also those that remain after layers // stages each
+# says: too many
 # the longer stages reach from `first` to `stages - first`, so with an odd rest there is one too
 # many: "they add up to `layers`".
 
