@@ -6,6 +6,7 @@ import random
 from collections import Counter, defaultdict
 from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import product
+from numbers import Real
 
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect
@@ -116,10 +117,13 @@ def of_models(submission, calls, words) -> list:
     """As `results`, of exercises that return two numbers."""
     found = results(submission, calls)
     for got in found:
-        expect.that(
-            isinstance(got, (tuple, list)) and len(got) == 2, f"got {got!r}: return {words}"
-        )
+        expect.that(are_numbers(got, 2), f"got {got!r}: return {words}")
     return found
+
+
+def are_numbers(got, count) -> bool:
+    is_list = isinstance(got, (tuple, list)) and len(got) == count
+    return is_list and all(isinstance(x, Real) and not isinstance(x, bool) for x in got)
 
 
 def held_weights(m: Model) -> int:
@@ -172,6 +176,7 @@ class TestWeights(Exercise):
                 what=f"all parameters of {m}",
                 hints=[
                     *self.of_a_layer(m, want),
+                    (parameters.matmul_parameters(m), "that is the second number: all parameters come first"),
                     (want - h * m.vocab, "embedding and head are two tables here (not tied)"),
                     (want - h * (2 * layers + 1), "the norms are missing: two a layer, one at the end"),
                     (want - h, "the last norm, after all layers, is missing"),
@@ -202,12 +207,9 @@ class TestWeights(Exercise):
 
     @check(points=3, title="mixtures: all experts are held, a few multiply a token")
     def test_mixture(self, submission):
-        models = [
-            replace(mixture(), shared_experts=1, dense_layers=2),
-            replace(mixture(), shared_experts=2),
-            mixture(),
-            mixture(gated=False),
-        ]
+        models = [mixture(), mixture(), mixture(), mixture(gated=False)]
+        models[0] = replace(models[0], shared_experts=1, dense_layers=2)
+        models[1] = replace(models[1], shared_experts=2)
         alone = {"experts": 0, "experts_per_token": 0, "moe_ffn": 0, "shared_experts": 0}
         without = [replace(m, **alone, dense_layers=0) for m in models]
         for m, held, met in self.counts(submission, *without):
@@ -232,6 +234,8 @@ class TestWeights(Exercise):
                 hints=[
                     (total - m.moe_layers * idle * one, "that counts the experts of one token: all are held"),
                     (total - router, "the router of a layer, hidden x experts, is missing"),
+                    (total + m.dense_layers * m.hidden * m.experts, "only the moe_layers have a router"),
+                    (total + m.moe_layers * (m.experts + m.shared_experts) * (parameters.mlp_weights(m, m.ffn) - one), "an expert has the width moe_ffn"),
                     (total - shared, "shared experts are missing: every token passes them"),
                     (total + m.moe_layers * (1 - m.shared_experts) * one, f"each mixture layer has shared_experts shared ones, here {m.shared_experts}, not 1"),
                     (total - no_dense, "the MLPs of ffn are missing that the first dense_layers layers have"),
@@ -342,8 +346,8 @@ class TestStateBytes(Exercise):
         """Three numbers for each call."""
         found = results(submission, calls)
         for got in found:
-            is_three = isinstance(got, (tuple, list)) and len(got) == 3
-            expect.that(is_three, f"got {got!r}: return (weights, gradients, optimizer)")
+            words = f"got {got!r}: return (weights, gradients, optimizer)"
+            expect.that(are_numbers(got, 3), words)
         return found
 
     @check(points=3, title="ZeRO's table 1, all 54 cells, to their printed digits")
@@ -423,12 +427,8 @@ class TestActivationBytes(Exercise):
         runs = []
         for gated, sp, recompute in product((1, 0), (0, 1), ("none", "selective", "full")):
             for software, cp in (("fused", 1), ("2022", 1), ("2022", 2), ("eager", 2)):
-                plan = {
-                    "tp": random.choice([2, 4]),
-                    "sp": bool(sp),
-                    "cp": cp,
-                    "recompute": recompute,
-                }
+                plan = {"tp": random.choice([2, 4]), "sp": bool(sp), "cp": cp}
+                plan["recompute"] = recompute
                 model = replace(dense(bool(gated)), layers=1)
                 sizes = {"micro_batch": random.choice([2, 3]), "seq": random.choice([1024, 2048])}
                 runs.append(run_of(model, microbatches=1, software=software, **plan, **sizes))
@@ -443,11 +443,8 @@ class TestActivationBytes(Exercise):
         scores = kept * 5 * m.heads * run.seq / run.plan.cp / t
         whole = kept * (8 if run.plan.modern else 10) * m.hidden
         sharp = replace(run, plan=replace(run.plan, sp=not run.plan.sp))
-        one = replace(
-            run,
-            plan=replace(run.plan, micro_batch=1),
-            global_batch=run.global_batch // run.plan.micro_batch,
-        )
+        batch = run.global_batch // run.plan.micro_batch
+        one = replace(run, plan=replace(run.plan, micro_batch=1), global_batch=batch)
         if modern or run.plan.recompute != "none":
             more = "the scores are counted where attention is fused or recomputed: it keeps none"
         else:  # only with cp 2 are they once more
@@ -502,18 +499,17 @@ class TestActivationBytes(Exercise):
                 schedule = "interleaved" if vpp > 1 else "1f1b"
                 plan = {"tp": 2, "pp": pp, "vpp": vpp, "schedule": schedule, "recompute": recompute}
                 runs.append(run_of(dense(), microbatches=microbatches, **plan))
-        single = [
-            replace(
-                run,
-                model=replace(run.model, layers=1),
-                plan=replace(run.plan, pp=1, vpp=1, schedule="1f1b"),
-                global_batch=run.plan.dp * run.plan.micro_batch,
-            )
-            for run in runs
-        ]
+        single = []
+        for run in runs:
+            plan = replace(run.plan, pp=1, vpp=1, schedule="1f1b")
+            model, batch = replace(run.model, layers=1), plan.dp * plan.micro_batch
+            single.append(replace(run, model=model, plan=plan, global_batch=batch))
         found = results(submission, [(run,) for run in [*runs, *single]])
         for run, got, layer in zip(runs, found, found[len(runs) :]):
-            expect.that(layer, f"a model of one layer on one pipeline rank keeps {layer!r} bytes")
+            words = (
+                f"one layer on one pipeline rank keeps {layer!r} bytes, and more of them {got!r}"
+            )
+            expect.that(are_numbers([got, layer], 2) and layer, words)
             self.compare_alive(run, got / layer)
 
     def compare_alive(self, run, got):
@@ -618,6 +614,9 @@ class TestStepParts(Exercise):
                     (near * 3 / 4, again) if passes == 4 else (near * 4 / 3, only),
                     (near + (three * 2 / 3) / held.matmul, "C of exercise 2 is three forwards: F is C / 3 less the scores"),
                     (3 * near, "C of exercise 2 is three forwards: F is C / 3 less the scores"),
+                    (near + scores / held.matmul / rate, "the scores are counted twice: F is C / 3 less the scores"),
+                    (near + (workload.hardware_flops(run) - workload.model_flops(run)) * passes / 3 / held.matmul / rate,
+                     "C is the model's FLOPs, the first that `step_flops` gives"),
                     (near * run.gpus, "the chips share the work: divide by run.gpus"),
                     (near / run.microbatches, "that is one microbatch: a step has run.microbatches"),
                     (near * chip.peak(plan.precision) / chip.peak("bf16"), "the peak is that of plan.precision"),
@@ -676,8 +675,8 @@ class TestStepParts(Exercise):
                     (want * 4 / 3 if plan.recompute == "full" else want * 1.5, twice),
                     (0.0, f"nothing is all-reduced here, and tp is {plan.tp}: two a layer in forward, two in backward"),
                     (at(run.local_tokens * plan.cp), "a message has run.local_tokens tokens: cp cuts the sequence"),
-                    (at(run.local_tokens, 4), "a message has 2 bytes a number"),
-                    (at(run.local_tokens, 1), "a message has 2 bytes a number"),
+                    *[(at(run.local_tokens, size), "a message has 2 bytes a number") for size in (1, 4)],
+                    (at(run.local_tokens / plan.tp), "each rank has a sum of the whole width, not finished: a message is not cut by tp"),
                     (at(run.seq / plan.cp), "a microbatch has micro_batch sequences: run.local_tokens"),
                 ],
             )  # fmt: skip
@@ -710,12 +709,8 @@ class TestStepParts(Exercise):
 
     @check(points=2, title="data parallelism: one all-reduce of FP32 gradients, below ZeRO-3")
     def test_data(self, submission):
-        cuts = [
-            {"tp": 4, "pp": 2, "dp": 16},
-            {"tp": 2, "pp": 1, "dp": 4, "cp": 4, "zero": 1},
-            {"dp": 8, "zero": 2},
-            {"tp": 4},
-        ]
+        cuts = [{"tp": 4, "pp": 2, "dp": 16}, {"tp": 2, "dp": 4, "cp": 4, "zero": 1}]
+        cuts += [{"dp": 8, "zero": 2}, {"tp": 4}]
         runs = [run_of(model, **cut) for cut in cuts for model in (dense(), mixture())]
         for run, fabric, got, want in self.parts(submission, runs):
             plan, n = run.plan, held_weights(run.model)
@@ -786,6 +781,8 @@ class TestStepParts(Exercise):
                 (run.microbatches * (gather + scatter) - work, "weights are gathered twice, for forward and for backward"),
                 (2 * gather + scatter - work, "each microbatch gathers again: times run.microbatches"),
                 (max(0.0, 2 * gather + scatter - work), "each microbatch gathers again: times run.microbatches"),
+                (run.microbatches * (2 * gather + fabric.seconds("reduce_scatter", 2 * owned, ranks, stride=plan.tp)) - work, "gradients are scattered in FP32: 4 bytes each"),
+                (want + fabric.seconds("all_reduce", 4 * owned, ranks, stride=plan.tp), "gathers and scatters take the place of the all-reduce"),
                 (fabric.seconds("all_reduce", 4 * owned, ranks, stride=plan.tp), "that is stage 1's all-reduce: ZeRO-3 gathers weights and scatters gradients"),
                 (shown(stride=1), "data ranks stand tp apart, for ZeRO-3 too: stride=plan.tp"),
                 (shown(ranks=plan.dp), "with context parallelism dp · cp ranks have the same weights, for ZeRO-3 too"),
@@ -973,6 +970,10 @@ class TestBestPlans(Exercise):
             expect.that(
                 not unseen,
                 f"{search}: as above, {len(unseen)} plans that fit were never looked at",
+            )
+            is_asked = timed or not fitting
+            expect.that(
+                is_asked, f"{search}: seconds_of was asked for no plan, and the fastest are wanted"
             )
             words = "every one that fits in 0.92 · chip.memory is a candidate"
             if set(timed) == search.fitting(below=True):
@@ -1204,16 +1205,8 @@ class TestClouds(Experiment):
         for row in table:
             watts = find_chip(row["chip"]).watts
             kwh, name = row["chip_hours"] * watts / 1000 * PUE, f"{row['gpus']} {row['chip']}"
-            expect.close(
-                row["mwh"],
-                kwh / 1000,
-                tol=1e-6,
-                what=f"{name}: MWh",
-                hints=[
-                    (kwh, "that is kWh"),
-                    (kwh / 1000 / PUE, "all power is PUE times the chips'"),
-                ],
-            )
+            hints = [(kwh, "that is kWh"), (kwh / 1000 / PUE, "all power is PUE times the chips'")]
+            expect.close(row["mwh"], kwh / 1000, tol=1e-6, what=f"{name}: MWh", hints=hints)
             ratio = row["tonnes_coal"] / row["tonnes_france"]
             expect.close(
                 ratio, 820 / 57, tol=0.01, what=f"{name}: coal (820 g/kWh) over France (57)"
@@ -1280,12 +1273,9 @@ class TestBubbleShare(Question):
                 (row["bubble"] / work, "that is over the work: the whole step is asked for"),
                 (row["bubble"], "those are the seconds: divide by yours_seconds"),
                 (100 * want, "a share between 0 and 1, not percent"),
-                (
-                    row["bubble"] / row["published_seconds"],
-                    "over your own step, not the published one",
-                ),
+                (row["bubble"] / row["published_seconds"], "over your own step, not the published one"),
             ],
-        )
+        )  # fmt: skip
 
 
 class TestDeadline(Question):

@@ -119,7 +119,7 @@ class TestSaveWhole(Exercise):
                 name in now,
                 f"after save_whole of step {step} there is no {name}: there is {', '.join(now) or 'nothing'}",
             )
-            self.is_sealed(now[name], name, data)
+            self.is_sealed(now[name], name, data, files.get(name))
             for other, content in files.items():
                 if other != name and other in disk.names():
                     expect.that(
@@ -135,10 +135,12 @@ class TestSaveWhole(Exercise):
             )
 
     @staticmethod
-    def is_sealed(got, name, data):
+    def is_sealed(got, name, data, before):
         want = sealed(data)
         why = "the CRC-32 of the data as four bytes, then the data"
-        if got == data:
+        if got == before:
+            why = "those are the bytes that it had before, and it is to be replaced"
+        elif got == data:
             why = "it has no checksum: four bytes of it, then the data"
         elif got == want[:4][::-1] + data:
             why = 'the checksum is from the other end: to_bytes(4, "little")'
@@ -251,6 +253,7 @@ class TestNewestWhole(Exercise):
 
     def is_found(self, got, step, data, words):
         is_pair = isinstance(got, (tuple, list)) and len(got) == 2
+        expect.that(got is not None, f"got None, and step {step} is whole")
         expect.that(
             is_pair, f"got {expect.show(got)}, expected (step, data) of step {step}: {words}"
         )
@@ -290,7 +293,16 @@ class TestNewestWhole(Exercise):
         cases.append((two, base + 7, "the two newest are damaged"))
         empty = {**whole, name_of(base + 9): sealed(b"")}
         with expect.because({"IndexError": "a file may have fewer than four bytes"}):
-            got = self.found(submission, [files for files, _, _ in [*cases, (empty, 0, "")]])
+            files = [whole, *(files for files, _, _ in cases), empty]
+            first, *got = self.found(submission, files)
+        expect.that(
+            first["out"] is not None,
+            "got None of three files that are whole: the first four bytes are the CRC-32 of the others, "
+            'to_bytes(4, "little")',
+        )
+        self.is_found(
+            first["out"], base + 7, good[base + 7], "three files are whole, the newest is asked for"
+        )
         for (_, step, words), call in zip(cases, got):
             expect.that(call["out"] is not None, f"got None, expected step {step}: {words}")
             self.is_found(call["out"], step, good[step], words)
@@ -593,11 +605,15 @@ class TestReshard(Exercise):
             f"got {len(short)} elements, expected {len(want)} ({told}): all ranks' parts are equally long, zeros at the end",
         )
         floor = elements // new
+        ends = [(out, "its elements are right, but behind the last of them there must be zeros")]
+        is_right = len(out) == len(want) and torch.equal(out[: len(short)], short)
         expect.identical(
             out,
             want,
             what=told,
             hints=[
+                *ends * is_right,
+                *self.shorter(whole, old, new, rank),
                 (
                     whole[rank * floor : (rank + 1) * floor],
                     "⌈elements/new⌉ rounds up: -(-elements // new)",
@@ -606,6 +622,17 @@ class TestReshard(Exercise):
                 (whole, "that is the whole tensor: this rank's part of it is asked for"),
             ],
         )
+
+    @staticmethod
+    def shorter(whole, old, new, rank):
+        """A hint: what files of ⌊elements/old⌋ elements would give."""
+        size, floor, wanted = -(-len(whole) // old), len(whole) // old, -(-len(whole) // new)
+        out = whole.new_zeros(wanted)
+        for place in range(rank * wanted, min((rank + 1) * wanted, floor * old)):
+            out[place - rank * wanted] = whole[
+                min(place // floor * size + place % floor, len(whole) - 1)
+            ]
+        return [(out, "⌈elements/old⌉ rounds up: -(-elements // old) elements are in each file")]
 
     @check(points=3, title="any number of ranks from any other, every element in its place")
     def test_parts(self, submission):
@@ -722,7 +749,7 @@ class TestSnapshot(Exercise):
         """`which` run is as at the snapshot, and so is what was restored at once, which another check is about."""
         at, early = found["at"], differing(found["restored"], found["at"])
         for part in differing(found[which], at):
-            told = f"{before} {called([part])} not as at the snapshot"
+            told = f"{before} not as at the snapshot: {called([part])}"
             if part not in early:
                 late = "It was right where the snapshot was restored at once" if early else words
                 raise CheckFailed(f"{told}. {LAST if part in GENERATORS else late}")
@@ -755,7 +782,7 @@ class TestSnapshot(Exercise):
         self.is_still(
             found,
             "restored late",
-            "restored for the first time after the run had gone on for eight steps:",
+            "restored for the first time after the run had gone on,",
             "state_dict() gives the run's own tensors and lists, which each step changes: keep copies (copy.deepcopy)",
         )
 
@@ -768,7 +795,7 @@ class TestSnapshot(Exercise):
         if any(part not in GENERATORS for part in differing(found["restored late"], found["at"])):
             words = "As above: the snapshot is no copy of what the run goes on with"
         for which in ("restored 3", "restored 4"):
-            self.is_still(found, which, "restored again, after a run had gone on from it:", words)
+            self.is_still(found, which, "restored again, after a run had gone on from it,", words)
 
     @check(
         points=2,
@@ -893,6 +920,11 @@ class TestSlowRanks(Exercise):
         of_medians = reached.median(dim=1).values - began.median(dim=1).values
         if out == self.by_limit(of_medians, factor):
             return "two medians are of one step in the middle: take each step's difference first, then the median of those"
+        limit = max(
+            factor * own.median(), own.median() + 5 * 1.4826 * (own - own.median()).abs().median()
+        )
+        if out == ((own - own.median()).abs() > limit - own.median()).nonzero()[:, 0].tolist():
+            return "a rank that is far *below* the median is fast: only what is over the limit"
         for wrong, words in mistakes:
             if out == self.by_limit(wrong.median(dim=1).values, factor):
                 return words
@@ -979,15 +1011,16 @@ class TestSlowRanks(Exercise):
 
 
 def decisions(losses, alpha=0.97, z=6.0, warmup=25, patience=3, learns=False, counts_on=False, plain=False,
-              nan_passes=False, both=False, forever=False, counts_all=False, old_first=False, trace=None):  # fmt: skip
+              nan_passes=False, both=False, forever=False, counts_all=False, old_first=False, no_floor=False,
+              plain_square=False, one_more=False, trace=None):  # fmt: skip
     """The rule, and with an option set a likely mistake; trace: a list for (taken so far, mean, deviation)."""
     count, mean, variance, skipped, out = 0, 0.0, 0.0, 0, []
     for loss in losses:
         far = loss - mean
-        deviation = max(math.sqrt(variance), 1e-3 * abs(mean))
+        deviation = max(math.sqrt(variance), 0.0 if no_floor else 1e-3 * abs(mean))
         if trace is not None:
             trace.append((count, mean, deviation))
-        spike = count >= warmup and (abs(far) if both else far) > z * deviation
+        spike = count >= warmup + one_more and (abs(far) if both else far) > z * deviation
         bad = not math.isfinite(loss) and (count >= warmup or not nan_passes)
         if spike or bad:
             skipped += 1
@@ -1006,7 +1039,8 @@ def decisions(losses, alpha=0.97, z=6.0, warmup=25, patience=3, learns=False, co
         count += 1
         keep = 1 - 1 / count if plain else alpha if old_first else min(alpha, 1 - 1 / count)
         mean += (1 - keep) * far
-        variance = keep * (variance + (1 - keep) * far * far)
+        square = (1 - keep) * far * far
+        variance = keep * variance + (1 if plain_square else keep) * square
     return out
 
 
@@ -1017,6 +1051,9 @@ MISTAKES = {
     "nan_passes": "a loss that is not a number passed in the warm-up: it is out of line at any time",
     "both": "a loss far *below* the mean is no spike: only what is over it",
     "counts_all": "n counts the losses that are *taken*: a skipped one, or NaN, neither ends the warm-up nor makes keep larger",
+    "one_more": "the warm-up is over once `warmup` losses have been taken: count >= warmup",
+    "no_floor": "the deviation is at least a thousandth of the mean, however still the losses are",
+    "plain_square": "the variance is keep · (variance + (1 - keep) · far²): both are multiplied by keep",
     "old_first": "that is with keep = alpha from the first loss on: of the first ones it is 1 - 1/n, keep = min(alpha, 1 - 1/n)",
     "forever": "after it has gone back the row begins anew: set the count of skipped steps to 0",
 }
@@ -1065,24 +1102,35 @@ class TestSpikeRule(Exercise):
                 for mistake, words in MISTAKES.items()
                 if told(own) == told(decisions(losses, **options, **{mistake: True}))
             ]
+            hints = ["either " + "; or ".join(hints)] if len(hints) > 1 else hints
             pairs = enumerate(zip(told(own), told(want)))
             place = next(i for i, pair in pairs if pair[0] != pair[1])
             near = ", ".join(f"{loss:.3g}" for loss in losses[max(0, place - 3) : place + 1])
             raise CheckFailed(
                 f"step {place} (losses … {near}): got '{own[place]}', expected '{want[place]}': "
-                + (hints[0] if hints else self.facts(losses[place], options, *trace[place]))
+                + (
+                    hints
+                    or [self.facts(losses[place], options, *trace[place], want[:place], own[place])]
+                )[0]
             )
 
     @staticmethod
-    def facts(loss, options, count, mean, deviation):
+    def facts(loss, options, count, mean, deviation, before, own):
         """What the rule goes by at this step."""
         z, warmup = options.get("z", 6.0), options.get("warmup", 25)
+        is_out = not math.isfinite(loss) or (count >= warmup and loss - mean > z * deviation)
+        if is_out and own != "take":
+            row = 1
+            while row <= len(before) and before[-row] == "skip":
+                row += 1
+            return f"it is number {row} of a row that is out of line, with patience={options.get('patience', 3)}"
         if not math.isfinite(loss):
             return "what is not finite is out of line at any time"
         if count < warmup:
             return f"{count} losses were taken before, fewer than warmup={warmup}, and so all that is finite passes"
+        over = f"the warm-up is over with {warmup} that were taken; " if count == warmup else ""
         return (
-            f"of the {count} that were taken the running mean is {mean:.4g}, the deviation {deviation:.3g}, and with "
+            f"{over}of the {count} that were taken the running mean is {mean:.4g}, the deviation {deviation:.3g}, and with "
             f"z={z:g} only what is over {mean + z * deviation:.4g} is out of line ({options or 'the defaults'})"
         )
 
@@ -1115,7 +1163,11 @@ class TestSpikeRule(Exercise):
         third = self.calm(60)
         third[2] = third[4] = third[6] = third[8] = third[10] = math.nan
         third[27] += 5  # the 23rd that is taken: still in the warm-up
-        self.ask(submission, [({}, first), ({"warmup": 30}, second), ({}, third)], rows=False)
+        last, beyond = self.calm(60), self.calm(60)
+        last[24] += 5
+        beyond[25] += 5
+        series = [({}, first), ({"warmup": 30}, second), *(({}, x) for x in (third, last, beyond))]
+        self.ask(submission, series, rows=False)
 
     @check(points=1, title="what was skipped is not learnt")
     def test_not_learnt(self, submission):
@@ -1160,7 +1212,13 @@ class TestBestInterval(Exercise):
                     young,
                     "that is Young's: it neglects that saves fail too, and is too long by about 2δ/3",
                 ),
+                (young - save, "those are the first terms: the series goes on, (1 + x/3 + x²/9)"),
                 (best(save, between / 3600), "M is in seconds, as the save is: 3600 to an hour"),
+                (best(save, between / 60), "M is in seconds, as the save is: 3600 to an hour"),
+                (
+                    best(save, between * chips**2),
+                    "more chips fail more often: divide by their number",
+                ),
                 (
                     best(save, between * chips),
                     "so seldom one chip fails: of all of them one fails chips times as often",
@@ -1216,6 +1274,11 @@ class TestBestInterval(Exercise):
                 (math.sqrt(6) * between, "that is Young's, where saves are long: there it is M"),
                 (series, "that is the series, which holds for saves below 2 M: beyond it is M"),
                 (between / 3600, "M is in seconds, as the save is: 3600 to an hour"),
+                (between / 60, "M is in seconds, as the save is: 3600 to an hour"),
+                (
+                    best(3 * between, 64 * between),
+                    "more chips fail more often: divide by their number",
+                ),
                 (
                     best(3 * between, 10 * between),
                     "that is as if there had been one failure: divide by their number",

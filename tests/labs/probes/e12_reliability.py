@@ -279,7 +279,8 @@ def snapped(f, seed, before, after, step=Run.step, parts=Run.parts):
     step(other)
     early.restore(other)
     found["restored"] = parts(other)
-    Run(seed + 2)  # draws
+    for _ in range(10):
+        step(run)
     late.restore(run)  # into the run itself
     found["losses"] = [[step(run) for _ in range(after)]]
     other = Run(seed + 5)
