@@ -606,13 +606,16 @@ class TestReshard(Exercise):
         )
         floor = elements // new
         ends = [(out, "its elements are right, but behind the last of them there must be zeros")]
-        is_right = len(out) == len(want) and torch.equal(out[: len(short)], short)
+        is_kind = (out.shape, out.dtype) == (want.shape, want.dtype)
+        is_right = is_kind and torch.equal(out[: len(short)], short)
+        kinds = [(out, "the part has the dtype that is given, `dtype`")]
         expect.identical(
             out,
             want,
             what=told,
             hints=[
                 *ends * is_right,
+                *kinds * (out.dtype != want.dtype),
                 *self.shorter(whole, old, new, rank),
                 (
                     whole[rank * floor : (rank + 1) * floor],
@@ -755,7 +758,7 @@ class TestSnapshot(Exercise):
                 raise CheckFailed(f"{told}. {LAST if part in GENERATORS else late}")
         expect.that(
             not early,
-            f"as above, where it was restored at once: not as at the snapshot are {called(early)}",
+            f"as above, where it was restored at once, not as at the snapshot: {called(early)}",
         )
 
     @check(
