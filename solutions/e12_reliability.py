@@ -1211,9 +1211,6 @@ guess = 54 * 24 / 419
 ### END SOLUTION
 lab.predict("hours", guess, unit="h")
 
-# %% [markdown]
-# Its team printed the count: 419 in these 54 days.
-
 # %%
 from minitrain.planning.failures.law import llama3_law
 
@@ -1223,6 +1220,8 @@ chip_hours = 54 * 24 * 16384
 print(f"one interruption in {law.chip_hours:,.0f} chip-hours")
 
 # %% [markdown]
+# Llama 3's team printed the count, 419 in these 54 days.
+#
 # **Experiment**: a million failures are drawn from this law, and the training between them is counted for many intervals. "Best" is the
 # top of the simulated curve. A restart takes 8 minutes.
 
