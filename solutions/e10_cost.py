@@ -40,7 +40,8 @@ ideas.router.picture(capacity="none")
 # - an MLP of 3 matrices h x f with a gate (gate, up, down), of 2 without;
 # - two norms of h weights each.
 #
-# Around the layers stand a last norm, the embedding and the head. Here these two are tables of their own, $hV$ each.
+# Around the layers stand a last norm, the embedding and the head. Here these two are tables of their own, $hV$ each, whatever
+# `model.tied` says, and biases are not counted.
 
 # %% [markdown]
 # Of Llama 2 70B
@@ -208,14 +209,12 @@ guess = 16
 lab.predict("chips", guess)
 
 # %%
-held = 18 * weights(llama)[0]
-lab.reveal("chips", held / 80e9, model=llama)
-print(f"{show.bytes_text(held)} before any activation")
+lab.reveal("chips", 18 * weights(llama)[0] / 80e9, model=llama)
 
 # %% [markdown]
 # Plain data parallelism copies all of this to every rank. ZeRO cuts it over the $R$ data ranks instead: stage 1 the optimizer, stage 2 the
 # gradients too, stage 3 the weights too. The picture draws the ZeRO paper's own bytes, where a gradient has 2 and the sum is
-# 16; with FP32 gradients it is 18. Look at which boxes shrink as you move the handle.
+# 16; with FP32 gradients it is 18. The N of its formulas is our $R$.
 
 # %%
 ideas.zero_stages()
@@ -309,7 +308,7 @@ ideas.kept_tensors()
 #
 # $$\underbrace{10h}_{\text{whole}} + \underbrace{\tfrac{8h + 16h}{8}}_{\text{heads, MLP}} + \underbrace{\tfrac{5\cdot 96\cdot 2048}{8}}_{\text{scores} \,=\, 10h} = 23h = 283\ \text{kB a token}.$$
 #
-# With sequence parallelism and selective recomputation it is 34h/8 = 52 kB, 5.4 times less. Try both.
+# With sequence parallelism and selective recomputation it is 34h/8 = 52 kB, 5.4 times less.
 
 # %% [markdown]
 # How many layers' worth of this are alive at once? The pipeline decides, here 1F1B:
@@ -410,7 +409,7 @@ for row in read_table(data_dir() / "published_runs.csv"):
 lab.experiment("memory", memory)
 
 # %% [markdown]
-# The folded cell draws this table as stacked bars.
+# As bars:
 
 # %% tags=["folded"]
 names = [row["run"].replace(" selective", "\nselective") for row in memory]
@@ -536,8 +535,15 @@ ideas.row_cut()
 
 # %% [markdown]
 # **Data.** A rank holds N/(tp · pp) of all N parameters. The dp · cp ranks that hold the same ones add their FP32 gradients, 4 bytes each, by one
-# all-reduce a step. They stand tp apart in the numbering. This is their `stride`: it tells the fabric whether they share a node.
-# All of this time shows. In the example 8.6 GB take 0.45 s.
+# all-reduce a step. In the numbering of the ranks tensor ranks are neighbours, and data ranks stand tp apart:
+
+# %%
+from minitrain.parallel.mesh import Mesh
+
+show.draw_mesh(Mesh(pp=2, dp=4, tp=2), axis="dp", title="16 chips: pp 2, dp 4, tp 2")
+
+# %% [markdown]
+# This tp is their `stride`: it tells the fabric whether they share a node. All of this time shows. In the example 8.6 GB take 0.45 s.
 #
 # ZeRO-3 has no whole weights to begin with. In place of that all-reduce, among the same ranks, each microbatch gathers weights before forward
 # and before backward (`all_gather`, 2 bytes for each of N/(tp · pp)) and scatters gradients (`reduce_scatter`, 4 bytes for each). This runs
@@ -653,8 +659,6 @@ def mean_error(rows, seconds) -> float:
 
 
 lab.reveal("error", mean_error(errors, lambda row: row["yours_seconds"]))
-planner = mean_error(errors, lambda row: row["planner_seconds"])
-print(f"the event-driven planner is off by {planner:.1f}%")
 
 # %% [markdown]
 # The folded cell draws your step against the published one, and the mean error as parts are added.
@@ -702,6 +706,8 @@ show.figure(
     figure,
     alt="Left: your step time against the published one, near the diagonal. Right: the error falls as parts are added.",
 )
+planner = mean_error(errors, lambda row: row["planner_seconds"])
+print(f"the event-driven planner is off by {planner:.1f}% in the mean")
 
 # %% [markdown]
 # **Explain**: matmuls alone miss 21% (MPT) to 37% (SC21). Each table needs another part: MPT the memory-bound kernels,
@@ -709,19 +715,23 @@ show.figure(
 # which has them, halves the error.
 
 # %% [markdown]
-# **Question**: "1T full" of Korthikanti's table 5 runs 64 stages with 512 microbatches. What share of *your* step is its
-# bubble?
+# "1T full" of Korthikanti's table 5 runs 64 stages with 512 microbatches:
 
-# %% tags=["question"]
+# %% tags=["folded"]
 deep = next((row for row in errors if row["run"] == "1T full"), None)
-### BEGIN SOLUTION
-bubble_share = deep["bubble"] / deep["yours_seconds"]
-### LAB bubble_share = None  # your answer, between 0 and 1
-### END SOLUTION
 columns = ["published_seconds", "yours_seconds", "matmul", "elementwise", "tensor"]
 columns += ["bubble", "data"]
 in_words = {key: f"{key.replace('_seconds', ' step')} (s)" for key in columns}
 show.table([{in_words[key]: deep[key] for key in columns}] if deep else [])
+
+# %% [markdown]
+# **Question**: what share of *your* step is its bubble?
+
+# %% tags=["question"]
+### BEGIN SOLUTION
+bubble_share = deep["bubble"] / deep["yours_seconds"]
+### LAB bubble_share = None  # your answer, between 0 and 1
+### END SOLUTION
 
 # %% tags=["grade"]
 lab.answer("bubble_share", bubble_share)
@@ -729,17 +739,11 @@ lab.answer("bubble_share", bubble_share)
 # %% [markdown]
 # ## 5 · Search
 #
-# Which cut of the model over the cluster is best? The sizes of the mesh multiply to the number of chips, so each is paid for by another.
-# An example: 16 chips as pp 2, dp 4, tp 2.
-
-# %%
-from minitrain.parallel.mesh import Mesh
-
-show.draw_mesh(Mesh(pp=2, dp=4, tp=2), axis="tp", title="pp 2, dp 4, tp 2")
+# Which cut of the model over the cluster is best? The sizes of the mesh multiply to the number of chips, as 2 · 4 · 2 = 16 in the picture
+# above. A formula costs microseconds: make every plan, drop what cannot be or does not fit, time the rest.
 
 # %% [markdown]
-# A formula costs microseconds. Make every plan, drop what
-# cannot be or does not fit, time the rest. What can be follows from what is cut:
+# What can be follows from what is cut:
 #
 # - Tensor parallelism deals out heads, so tp divides `heads`. It talks in every layer, so it stays in a node: at most 8.
 # - A pipeline deals out layers, so pp divides `layers`; we try up to 16.
@@ -902,7 +906,7 @@ for name, gpus in product(lab.size("chips"), lab.size("gpus")):
 lab.experiment("clouds", clouds)
 
 # %% [markdown]
-# The folded cell shows the rows of 512 chips.
+# Its rows of 512 chips:
 
 # %% tags=["folded"]
 million = {"usd_low": "low", "usd": "typical", "usd_high": "high"}
@@ -922,7 +926,6 @@ show.table(table, highlight="typical price (million $)")
 # %%
 price = price_of("H100-SXM-80GB")
 lab.reveal("price_ratio", price.high / price.low)
-print(f"H100 on demand: {price.low} to {price.high} dollars an hour")
 
 # %% [markdown]
 # **Explain**: your step is off by less than a tenth, the price by a factor of eight. The table is computed. Meta reports 1,720,320 A100-hours for this
@@ -1025,8 +1028,8 @@ show.figure(
 # %% [markdown]
 # Nobody rents 2,048 chips at a marketplace's price for eight: the lower edge says where to ask.
 #
-# **Question**: the run must be done in 30 days. Which row of `clouds` is the cheapest at the typical price, `usd`? Answer
-# as "512 H100-SXM-80GB".
+# **Question**: the run must be done in 30 days. Which row of `clouds` is the cheapest at the typical price, `usd`? No table above shows all
+# its rows: let Python look. Answer as "512 H100-SXM-80GB".
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -1142,9 +1145,22 @@ show.figure(
 
 # %% [markdown]
 # **Explain**: GPT-3 lies between Kaplan's line and Chinchilla's, Chinchilla's own model on its line. Llama 3 8B lies far below both: 15T tokens
-# for 8B parameters, 1,900 a parameter, is the choice of someone who serves. At $10^{25}$ FLOPs the losses of the three rows below differ by 0.008 nats, while
-# the sizes differ twofold: near its best the law is flat, and serving cheaply costs little quality.
+# for 8B parameters, 1,900 a parameter, is the choice of someone who serves. At $10^{25}$ FLOPs the losses of the three services differ by 0.008 nats: near its best the law is flat, and serving cheaply costs
+# little quality.
 #
+# The three rows at $10^{25}$ FLOPs:
+
+# %% tags=["folded"]
+table = []
+for row in chinchilla[-3:]:
+    best = {"served (trillion tokens)": row["served"] / 1e12}
+    best["parameters (billion)"] = row["parameters"] / 1e9
+    best["trained on (trillion tokens)"] = row["tokens"] / 1e12
+    best |= {"tokens a parameter": row["tokens_a_parameter"], "loss": row["loss"]}
+    table.append(best)
+show.table(table, "The best model for 1e25 FLOPs", highlight="parameters (billion)")
+
+# %% [markdown]
 # **Question**: at 1e25 FLOPs with ten trillion tokens served, how large is the best model, relative to the one without
 # serving?
 
@@ -1154,14 +1170,6 @@ last = {r["served"]: r["parameters"] for r in chinchilla if r["flops"] == 1e25}
 served_size = last[1e13] / last[0]
 ### LAB served_size = None  # your answer: N with serving / N without
 ### END SOLUTION
-table = []
-for row in chinchilla[-3:]:
-    best = {"served (trillion tokens)": row["served"] / 1e12}
-    best["parameters (billion)"] = row["parameters"] / 1e9
-    best["trained on (trillion tokens)"] = row["tokens"] / 1e12
-    best |= {"tokens a parameter": row["tokens_a_parameter"], "loss": row["loss"]}
-    table.append(best)
-show.table(table, "The best model for 1e25 FLOPs", highlight="parameters (billion)")
 
 # %% tags=["grade"]
 lab.answer("served_size", served_size)

@@ -4,7 +4,7 @@
 # **Ranks are killed while your run saves, and it ends with the same losses, to the last bit. You then find the slow rank and the
 # flipped bit, and replay the 54 days in which Llama 3 was interrupted 466 times.**
 #
-# 2 h 15 · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) and [e03 · ZeRO](e03_zero.ipynb) ·
+# 135 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) and [e03 · ZeRO](e03_zero.ipynb) ·
 # [map of the course](index.ipynb)
 #
 # You build: a save that is whole or not there, one beside the training, files of n ranks read by m, a snapshot of all that a run is,
@@ -100,7 +100,7 @@ save_whole = lab.grade(save_whole)
 # %% [markdown]
 # ### Exercise 2 · `newest_whole`
 #
-# Difficulty 2 · 6 minutes · 5 points
+# Difficulty 2 · 8 minutes · 5 points
 #
 # The reader looks, and changes nothing. Each name that begins with `step-` is a checkpoint's, and other files lie in the folder, too. A checkpoint of a large model takes minutes to read, so
 # do not read one that is not needed.
@@ -289,7 +289,7 @@ AsyncSaver = lab.grade(AsyncSaver)
 
 # %% [markdown]
 # **Experiment**: a small model trains, and some 48 MB are saved several times to a disk with one GPU's share of Llama 3's storage, 122
-# MB/s. (The disk is real, and slowed down to that.) How long does the training wait for a save?
+# MB/s. (The disk is real, and slowed down to that; a core copies a few GB a second.) How long does the training wait for a save?
 #
 # **Predict**: how many times shorter is the stall with your saver?
 
@@ -467,7 +467,7 @@ ideas.resharding()
 # %% [markdown]
 # ### Exercise 4 · `reshard`
 #
-# Difficulty 3 · 10 minutes · 9 points
+# Difficulty 3 · 12 minutes · 9 points
 #
 # Both parts are intervals of the same line of elements. Read what they have in common, each file at most once, and no padding: that
 # may be anything.
@@ -925,7 +925,7 @@ lab.reveal("waiting", waiting_share)
 # %% [markdown]
 # ### Exercise 7 · `SpikeRule`
 #
-# Difficulty 3 · 10 minutes · 6 points
+# Difficulty 3 · 14 minutes · 6 points
 #
 # Decide what the formulas leave open: what may a spike do to the mean? What about a loss that is NaN, in the warm-up? When does a row of
 # skipped steps end? (`warmup` is at least 1; mean and variance stay after a "back".)
@@ -1202,9 +1202,7 @@ best_interval = lab.grade(best_interval)
 # </details>
 
 # %% [markdown]
-# Llama 3's team printed the count: 419 unexpected interruptions in 54 days on 16,384 GPUs.
-#
-# **Predict**: how many hours lie between two interruptions, in the mean?
+# **Predict**: Llama 3 405B was trained on 16,384 GPUs for 54 days. How many hours lay between two unexpected interruptions, in the mean?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -1222,6 +1220,8 @@ chip_hours = 54 * 24 * 16384
 print(f"one interruption in {law.chip_hours:,.0f} chip-hours")
 
 # %% [markdown]
+# Llama 3's team printed the count, 419 in these 54 days.
+#
 # **Experiment**: a million failures are drawn from this law, and the training between them is counted for many intervals. "Best" is the
 # top of the simulated curve. A restart takes 8 minutes.
 
@@ -1456,8 +1456,7 @@ for lost in ([], [1], [1, 2]):
     print(f"memory lost of ranks {lost}: go on from step {step}")
 
 # %% [markdown]
-# **Question**: with the disk at its best interval, which part of the lost time is the largest: `"saving"`, `"redone"`, `"restarting"` or
-# `"waiting"`?
+# **Question**: with the disk at its best interval, which part of the lost time is the largest: `"saving"`, `"redone"` or `"restarting"`?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION

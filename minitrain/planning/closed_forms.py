@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from minitrain.measure.flops import attention_flops_per_token
-from minitrain.measure.parameters import matmul_parameters, parameter_count
+from minitrain.measure.parameters import matmul_parameters, mlp_weights
 from minitrain.planning.hardware import Chip
 from minitrain.planning.run import Model, Plan, Run, make_run
 from minitrain.planning.step import workload
@@ -26,8 +26,12 @@ USABLE = 0.92  # of a chip's memory, as in `search.py`
 
 
 def weights(model: Model) -> tuple[int, int]:
-    """(all parameters, those that multiply one token)."""
-    return parameter_count(model), matmul_parameters(model)
+    """(all parameters, those that multiply one token); without biases, the head never tied."""
+    active = matmul_parameters(model)
+    idle = (model.experts - model.experts_per_token) * mlp_weights(model, model.moe_ffn)
+    norms = (2 * model.layers + 1) * model.hidden
+    embedding = model.hidden * model.vocab
+    return active + model.moe_layers * idle + norms + embedding, active
 
 
 def step_flops(run: Run) -> tuple[int, int]:

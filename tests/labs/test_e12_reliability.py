@@ -58,8 +58,8 @@ def name_of(step):
     return f"step-{step:08d}"
 
 
-def is_whole(content):
-    return len(content) >= 4 and sealed(content[4:]) == content
+def is_step(name):
+    return name.startswith("step-") and name[5:].isdigit()
 
 
 def some_bytes(count):
@@ -119,7 +119,7 @@ class TestSaveWhole(Exercise):
                 name in now,
                 f"after save_whole of step {step} there is no {name}: there is {', '.join(now) or 'nothing'}",
             )
-            self.is_sealed(now[name], name, data)
+            self.is_sealed(now[name], name, data, files.get(name))
             for other, content in files.items():
                 if other != name and other in disk.names():
                     expect.that(
@@ -135,10 +135,12 @@ class TestSaveWhole(Exercise):
             )
 
     @staticmethod
-    def is_sealed(got, name, data):
+    def is_sealed(got, name, data, before):
         want = sealed(data)
         why = "the CRC-32 of the data as four bytes, then the data"
-        if got == data:
+        if got == before:
+            why = "those are the bytes that it had before, and it is to be replaced"
+        elif got == data:
             why = "it has no checksum: four bytes of it, then the data"
         elif got == want[:4][::-1] + data:
             why = 'the checksum is from the other end: to_bytes(4, "little")'
@@ -148,17 +150,29 @@ class TestSaveWhole(Exercise):
 
     @check(points=4, title="power cut after each operation: never a torn step, never one lost")
     def test_cuts(self, submission):
-        for (files, step, data), log, _ in self.after(submission, self.cases()):
-            self.survives(files, step, data, log)
+        for (files, step, _), log, _ in self.after(submission, self.cases()):
+            self.survives(files, step, log, self.own(files, step, log))
 
-    def survives(self, files, step, data, log):
+    @staticmethod
+    def own(files, step, log):
+        """What the submission writes for this step, sealed as it must be (another check) or not."""
+        there, name = contents(at_the_end(files, log)), name_of(step)
+        expect.that(name in there, f"after save_whole of step {step} there is no {name}")
+        return there[name]
+
+    def survives(self, files, step, log, whole):
+        """whole: the bytes of this step that no cut may tear."""
         name, done = name_of(step), []
         before = {n: c for n, c in files.items() if n.startswith("step-")}
         for words, disk in replayed(files, log):
             done.append(words)
             for left in disk.after_cut():
                 there = contents(left)
-                torn = [n for n in there if n.startswith("step-") and not is_whole(there[n])]
+                fine = {n: (content,) for n, content in before.items()}
+                fine[name] = (before.get(name), whole)
+                torn = [
+                    n for n in there if n.startswith("step-") and there[n] not in fine.get(n, ())
+                ]
                 if torn:
                     raise CheckFailed(self.why_torn(name, log, done, torn))
                 gone = [n for n in before if n not in there]
@@ -167,19 +181,12 @@ class TestSaveWhole(Exercise):
                     f"power cut after {', '.join(done)}: {', '.join(gone)} is gone. Nothing whole may go before the new "
                     "one is there: rename replaces at once",
                 )
-                kept = all(there[n] == c for n, c in before.items() if n != name)
-                expect.that(
-                    kept,
-                    f"power cut after {', '.join(done)}: an older step has other bytes than before",
-                )
-                expect.that(
-                    there.get(name) in (None, before.get(name), sealed(data)),
-                    f"power cut after {', '.join(done)}: {name} is neither the old one nor the new one",
-                )
 
     @staticmethod
     def why_torn(name, log, done, torn):
         where = f"power cut after {', '.join(done)}: {torn[0]} is there and not whole. "
+        if torn[0] != name and is_step(torn[0]):
+            return where + "That is another step's file, which stays as it is"
         if ["write", name] in [entry[:2] for entry in log]:
             return where + (
                 "It was written under its own name: write under another one, and rename when all bytes are on the disk"
@@ -205,20 +212,25 @@ class TestSaveWhole(Exercise):
 
     @check(points=2, title="what has returned stays; a full disk is an error, and nothing is lost")
     def test_stays(self, submission):
-        for (files, step, data), log, _ in self.after(submission, self.cases()):
-            disk = at_the_end(files, log)
-            whole = [contents(left).get(name_of(step)) == sealed(data) for left in disk.after_cut()]
-            expect.that(
-                all(whole),
-                f"save_whole of step {step} had returned, then a power cut undid it: the new name is in memory until "
-                "disk.flush_names()",
-            )
-        for (files, step, data), log, error in self.after(submission, self.cases()[1:4], full=True):
+        for (files, step, _), log, _ in self.after(submission, self.cases()):
+            disk, whole, name = at_the_end(files, log), self.own(files, step, log), name_of(step)
+            for left in map(contents, disk.after_cut()):
+                words = "its name is in memory until disk.flush_names()"
+                if left.get(name) not in (None, files.get(name)):
+                    words = "its bytes are in memory until they are flushed, too"
+                expect.that(
+                    left.get(name) == whole,
+                    f"save_whole of step {step} had returned, then a power cut undid it: {words}",
+                )
+        cases = self.cases()[1:4]
+        wholes = [self.own(*case[:2], log) for case, log, _ in self.after(submission, cases)]
+        found = self.after(submission, cases, full=True)
+        for ((files, step, _), log, error), whole in zip(found, wholes):
             expect.that(
                 error is not None,
                 "the disk was full and nobody heard of it: let the OSError pass, the run decides what to do",
             )
-            self.survives(files, step, data, log)
+            self.survives(files, step, log, whole)
 
 
 class TestNewestWhole(Exercise):
@@ -239,8 +251,9 @@ class TestNewestWhole(Exercise):
             expect.that(not changing, f"it called {', '.join(changing)}: who looks changes nothing")
         return got
 
-    def is_found(self, got, step, data, words, data_hint=()):
+    def is_found(self, got, step, data, words):
         is_pair = isinstance(got, (tuple, list)) and len(got) == 2
+        expect.that(got is not None, f"got None, and step {step} is whole")
         expect.that(
             is_pair, f"got {expect.show(got)}, expected (step, data) of step {step}: {words}"
         )
@@ -280,7 +293,16 @@ class TestNewestWhole(Exercise):
         cases.append((two, base + 7, "the two newest are damaged"))
         empty = {**whole, name_of(base + 9): sealed(b"")}
         with expect.because({"IndexError": "a file may have fewer than four bytes"}):
-            got = self.found(submission, [files for files, _, _ in [*cases, (empty, 0, "")]])
+            files = [whole, *(files for files, _, _ in cases), empty]
+            first, *got = self.found(submission, files)
+        expect.that(
+            first["out"] is not None,
+            "got None of three files that are whole: the first four bytes are the CRC-32 of the others, "
+            'to_bytes(4, "little")',
+        )
+        self.is_found(
+            first["out"], base + 7, good[base + 7], "three files are whole, the newest is asked for"
+        )
         for (_, step, words), call in zip(cases, got):
             expect.that(call["out"] is not None, f"got None, expected step {step}: {words}")
             self.is_found(call["out"], step, good[step], words)
@@ -312,7 +334,8 @@ class TestNewestWhole(Exercise):
             got[1],
             10**8 + 1,
             data,
-            "a step of nine digits is later than one of eight: compare numbers, not texts",
+            "a step of nine digits is later than one of eight: read all digits behind `step-`, and compare numbers, "
+            "not texts",
         )
         for out, words in zip(
             got[2:], ("an empty folder", "a folder without steps", "a single torn file")
@@ -325,9 +348,10 @@ class TestNewestWhole(Exercise):
         files = {name_of(base + n): sealed(some_bytes(9)) for n in range(6)}
         files[name_of(base + 5)] = b"torn"
         (call,) = self.found(submission, [files])
+        is_pair = isinstance(call["out"], (tuple, list)) and len(call["out"]) == 2
         expect.that(
-            call["out"] is not None and call["out"][0] == base + 4,
-            "it is not the newest that is whole",
+            is_pair and call["out"][0] == base + 4,
+            f"as above: got {expect.show(call['out'])}, and the newest that is whole is step {base + 4}",
         )
         read = {entry[1] for entry in call["log"]}
         more = sorted(read - {name_of(base + 5), name_of(base + 4)})
@@ -339,6 +363,13 @@ class TestNewestWhole(Exercise):
 
 
 # --- beside the training ---
+
+
+def trained(tensor, steps):
+    """As the training leaves it after so many steps: rounded in each."""
+    for _ in range(steps):
+        tensor = tensor + 1
+    return tensor
 
 
 class TestAsyncSaver(Exercise):
@@ -388,30 +419,38 @@ class TestAsyncSaver(Exercise):
                 f"step {note['step']} was written by save or wait itself: let `start` run it",
             )
 
-    def is_written(self, notes, tensors, steps):
-        """steps: (step, how often the training had moved the tensors by then)."""
+    def is_written(self, notes, tensors, steps, briefly=False):
+        """steps: (step, how often the training had moved the tensors by then).
+
+        briefly: values are what another check is about.
+        """
         found = self.of(notes, "write")
         got = [note["step"] for note in found]
         expect.that(
             got == [step for step, _ in steps],
-            f"steps {got} were written, expected {[step for step, _ in steps]}: each save is written once, in order",
+            f"steps {got} were written, expected {[step for step, _ in steps]}: each save is written once, in order; it waits for the one "
+            "before, and wait() for the last",
         )
         for note, (step, moved) in zip(found, steps):
             expect.that(
                 set(note["values"]) == set(tensors),
                 f"step {step} was written with {sorted(note['values'])}, expected {sorted(tensors)}",
             )
+            if briefly:
+                wants = {name: trained(tensor, moved) for name, tensor in tensors.items()}
+                expect.that(
+                    not note["graph"] and expect.difference(note["values"], wants, 0.0) is None,
+                    f"as above: what was written for step {step} is not a detached copy of the tensors at save({step})",
+                )
+                continue
             expect.that(
                 not note["graph"],
                 f"step {step}: a tensor is still joined to autograd: .detach() before .clone()",
             )
             for name, tensor in tensors.items():
-                want = tensor.clone()
-                for _ in range(moved):
-                    want = want + 1
                 expect.identical(
                     note["values"][name],
-                    want,
+                    trained(tensor, moved),
                     what=f"`{name}` as it was written for step {step}",
                     hints=self.later(tensor, moved),
                 )
@@ -422,10 +461,7 @@ class TestAsyncSaver(Exercise):
             "Write a copy, made before save returns"
         )
         for more in (1, 2, 3):
-            want = tensor.clone()
-            for _ in range(moved + more):
-                want = want + 1
-            yield want, words
+            yield trained(tensor, moved + more), words
 
     @check(points=2, title="each save is written beside the training, with its step and its values")
     def test_written(self, submission):
@@ -460,7 +496,7 @@ class TestAsyncSaver(Exercise):
                 f"during {note['during'][0]}({note['during'][1]}) a second write was started while one was under way: on a "
                 "slow disk they pile up. Wait for the one before",
             )
-        self.is_written(notes, tensors, [(1, 0), (2, 1), (3, 2)])
+        self.is_written(notes, tensors, [(1, 0), (2, 1), (3, 2)], briefly=True)
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         held = max(note["held"] for note in notes if "held" in note)
         expect.that(
@@ -500,7 +536,7 @@ class TestAsyncSaver(Exercise):
             f"step {step + 2} was never written, and wait() said nothing: let the error of result() pass",
         )
         expect.that(last["raised"] is None, "wait() raised an error that had been raised before")
-        self.is_written(notes, tensors, [(step + 1, 1), (step + 3, 1)])
+        self.is_written(notes, tensors, [(step + 1, 1), (step + 3, 1)], briefly=True)
 
     @check(points=1, title="after wait all is written; with nothing to wait for it returns")
     def test_wait(self, submission):
@@ -510,8 +546,9 @@ class TestAsyncSaver(Exercise):
         for note in self.of(notes, "done"):
             expect.that(note["raised"] is None, f"{note['during'][0]} raised {note['raised']}")
         writes = [note["during"] for note in self.of(notes, "write")]
+        expect.that(writes != [["save", 7]], "as above: step 7 was written before save(7) returned")
         expect.that(writes == [["wait", None]], "wait() returned, and the save was not complete")
-        self.is_written(notes, tensors, [(7, 0)])
+        self.is_written(notes, tensors, [(7, 0)], briefly=True)
 
 
 # --- other numbers of ranks ---
@@ -539,8 +576,11 @@ class TestReshard(Exercise):
             padding = float("nan") if dtype.is_floating_point else 111
             calls.append((whole, old, new, padding))
         causes = {
-            "IndexError": "a file has ⌈elements/old⌉ elements: start and stop count within it",
-            "shape mismatch": "the last rank has fewer elements than places: the rest is zeros",
+            "the files are 0 to": "only files that hold some of this rank's elements are read: where its part ends with a "
+            "file, nothing of the next one",
+            "a file has": "a file has ⌈elements/old⌉ elements: start and stop count within it",
+            "shape mismatch": "a piece goes where its elements stand in this rank's part, stop - start of them; the last "
+            "rank has fewer elements than places",
         }
         with expect.because(causes):
             found = iter(submission.run(probes.resharded, calls))
@@ -565,11 +605,18 @@ class TestReshard(Exercise):
             f"got {len(short)} elements, expected {len(want)} ({told}): all ranks' parts are equally long, zeros at the end",
         )
         floor = elements // new
+        ends = [(out, "its elements are right, but behind the last of them there must be zeros")]
+        is_kind = (out.shape, out.dtype) == (want.shape, want.dtype)
+        is_right = is_kind and torch.equal(out[: len(short)], short)
+        kinds = [(out, "the part has the dtype that is given, `dtype`")]
         expect.identical(
             out,
             want,
             what=told,
             hints=[
+                *ends * is_right,
+                *kinds * (out.dtype != want.dtype),
+                *self.shorter(whole, old, new, rank),
                 (
                     whole[rank * floor : (rank + 1) * floor],
                     "⌈elements/new⌉ rounds up: -(-elements // new)",
@@ -578,6 +625,17 @@ class TestReshard(Exercise):
                 (whole, "that is the whole tensor: this rank's part of it is asked for"),
             ],
         )
+
+    @staticmethod
+    def shorter(whole, old, new, rank):
+        """A hint: what files of ⌊elements/old⌋ elements would give."""
+        size, floor, wanted = -(-len(whole) // old), len(whole) // old, -(-len(whole) // new)
+        out = whole.new_zeros(wanted)
+        for place in range(rank * wanted, min((rank + 1) * wanted, floor * old)):
+            out[place - rank * wanted] = whole[
+                min(place // floor * size + place % floor, len(whole) - 1)
+            ]
+        return [(out, "⌈elements/old⌉ rounds up: -(-elements // old) elements are in each file")]
 
     @check(points=3, title="any number of ranks from any other, every element in its place")
     def test_parts(self, submission):
@@ -627,7 +685,8 @@ class TestReshard(Exercise):
             needed = [f for f in range(old) if max(first, f * size) < min(last, (f + 1) * size)]
             expect.that(
                 sorted(files) == needed,
-                f"files {sorted(files)} were read, {needed} have this rank's elements, each in one piece ({told})",
+                f"{len(files)} reads of files {sorted(set(files))}, {needed} have this rank's elements, each in one piece "
+                f"({told})",
             )
 
 
@@ -647,16 +706,21 @@ PARTS = {
 }
 
 
-def is_as(got, want, before, words=None):
-    """The parts of a run are those of another, to the last bit."""
-    for part, lacking in PARTS.items():
-        same = [
-            torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-            for a, b in zip(as_list(got[part]), as_list(want[part]))
-        ]
-        if not all(same) or len(as_list(got[part])) != len(as_list(want[part])):
-            told = lacking if words is None else f"{lacking.partition(':')[0]}. {words}"
-            raise CheckFailed(f"{before} {told}")
+GENERATORS = ("torch", "numpy", "python")
+LAST = (
+    "it was not kept, or something drew from it after it was set. Loading may draw random numbers (run.loader does): "
+    "set the generators last"
+)
+
+
+def called(parts):
+    """Names of parts, as PARTS begins with them."""
+    return ", ".join(PARTS[p].partition(" is not")[0].partition(" are not")[0] for p in parts)
+
+
+def differing(got, want):
+    """The parts of a run that are not those of another, to the last bit."""
+    return [part for part in PARTS if not as_list_equal(got[part], want[part])]
 
 
 def as_list(value):
@@ -678,13 +742,24 @@ class TestSnapshot(Exercise):
         }
         with expect.because(causes):
             found = submission.run(probes.snapped, seed, before, after)
-        is_as(
-            found["left"],
-            found["at"],
-            "after a snapshot the run itself is another, what must not change:",
-            "Only look: draw no number, change nothing",
-        )
+        for part in differing(found["left"], found["at"]):
+            raise CheckFailed(
+                f"to take a snapshot has changed the run itself: {called([part])}. Only look: draw no number, change nothing"
+            )
         return found, seed, before, after
+
+    def is_still(self, found, which, before, words):
+        """`which` run is as at the snapshot, and so is what was restored at once, which another check is about."""
+        at, early = found["at"], differing(found["restored"], found["at"])
+        for part in differing(found[which], at):
+            told = f"{before} not as at the snapshot: {called([part])}"
+            if part not in early:
+                late = "It was right where the snapshot was restored at once" if early else words
+                raise CheckFailed(f"{told}. {LAST if part in GENERATORS else late}")
+        expect.that(
+            not early,
+            f"as above, where it was restored at once, not as at the snapshot: {called(early)}",
+        )
 
     @check(
         points=4,
@@ -697,23 +772,20 @@ class TestSnapshot(Exercise):
             f"the snapshot cannot be written to a disk ({found['unpicklable']}): keep what state_dict() gives and the "
             "generators' states, not the run or its parts",
         )
-        at, got = found["at"], found["restored"]
-        others = [part for part in PARTS if part != "torch"]
-        late = not torch.equal(got["torch"], at["torch"])
-        if late and all(as_list_equal(got[part], at[part]) for part in others):
-            raise CheckFailed(
-                "after restore all is as it was but torch's generator: it was not kept, or something drew from it after it "
-                "was set. Loading may draw random numbers (run.loader does): set the generators last"
-            )
-        is_as(got, at, "after restore, all but this must be as it was at the snapshot:")
+        wrong = differing(found["restored"], found["at"])
+        expect.that(
+            wrong != ["torch"], f"after restore all is as it was but torch's generator: {LAST}"
+        )
+        for part in wrong:
+            raise CheckFailed(f"after restore not all is as it was at the snapshot: {PARTS[part]}")
 
     @check(points=3, title="the snapshot is a copy: the run that goes on does not change it")
     def test_copy(self, submission):
         found, *_ = self.runs(submission)
-        is_as(
-            found["restored 3"],
-            found["at"],
-            "restored after the run had gone on for eight steps:",
+        self.is_still(
+            found,
+            "restored late",
+            "restored for the first time after the run had gone on,",
             "state_dict() gives the run's own tensors and lists, which each step changes: keep copies (copy.deepcopy)",
         )
 
@@ -722,12 +794,11 @@ class TestSnapshot(Exercise):
     )
     def test_twice(self, submission):
         found, *_ = self.runs(submission)
-        is_as(
-            found["restored 4"],
-            found["at"],
-            "restored a second time, after another run had gone on from it:",
-            "load_state_dict may take the tensors that it is given as its own: hand it a copy",
-        )
+        words = "load_state_dict may take the tensors that it is given as its own: hand it a copy"
+        if any(part not in GENERATORS for part in differing(found["restored late"], found["at"])):
+            words = "As above: the snapshot is no copy of what the run goes on with"
+        for which in ("restored 3", "restored 4"):
+            self.is_still(found, which, "restored again, after a run had gone on from it,", words)
 
     @check(
         points=2,
@@ -735,6 +806,14 @@ class TestSnapshot(Exercise):
     )
     def test_losses(self, submission):
         found, seed, before, after = self.runs(submission)
+        wrong = [
+            *differing(found["restored"], found["at"]),
+            *differing(found["restored late"], found["at"]),
+            *differing(found["restored 3"], found["at"]),
+        ]
+        words = "what was restored first was changed by what came after it"
+        if wrong:
+            words = f"as above, not all was as at the snapshot ({called(dict.fromkeys(wrong))})"
         states = generator_states()
         try:
             want = probes.plain_run(seed, before + after)[before:]
@@ -748,8 +827,7 @@ class TestSnapshot(Exercise):
             off = [place for place, (a, b) in enumerate(zip(got, want)) if abs(a - b) > 1e-5 * b]
             expect.that(
                 not off,
-                f"{which}: loss {off[0] + 1 if off else 0} of 8 after restore differs from the uninterrupted run's: part of "
-                "the state is missing, shared with the run, or was changed by what was restored after it",
+                f"{which}: loss {off[0] + 1 if off else 0} of 8 after restore differs from the uninterrupted run's: {words}",
             )
 
 
@@ -780,7 +858,8 @@ def timed(compute, late=None):
             times[rank, step, 2] += seconds
         now = end + max((late or {0: 0.0}).values())
     shift = 1e-3 * torch.rand(ranks, 1, 1, dtype=torch.float64)
-    shift[randint(0, ranks - 1)] += 5000
+    middling = compute.median(dim=1).values.argsort()[ranks // 2].item()
+    shift[middling if middling not in (late or {}) else 0] += 5000
     return times + shift
 
 
@@ -803,13 +882,31 @@ class TestSlowRanks(Exercise):
             told = f"{len(times)} ranks, {times.shape[1]} steps"
             out = sorted(out)
             hint = self.likely(out, times, factor or 1.1) if out else None
-            expect.that(out == want, f"{told}: got {out}, expected {want}: {hint or words}")
+            if out != want:
+                facts = self.facts(times, factor or 1.1, sorted(set(out) ^ set(want)))
+                raise CheckFailed(f"{told}: got {out}, expected {want}: {hint or words}. {facts}")
+
+    @staticmethod
+    def facts(times, factor, ranks):
+        """Of the first rank that is wrongly in the answer, or wrongly not."""
+        compute = (times[:, :, 1] - times[:, :, 0]).median(dim=1).values
+        middle = compute.median()
+        deviation = 1.4826 * (compute - middle).abs().median()
+        limit = max(factor * middle, middle + 5 * deviation)
+        rank = ranks[0] if ranks else 0
+        if rank >= len(compute):
+            return f"There are ranks 0 to {len(compute) - 1}"
+        return (
+            f"(Rank {rank} computes {compute[rank]:.4g} s in the median; of all ranks the median is {middle:.4g} s, the "
+            f"deviation {deviation:.3g} s, so the limit {limit:.4g} s.)"
+        )
 
     def likely(self, out, times, factor):
         """Words for a likely mistake that accuses just these."""
         began, reached, left = times.unbind(dim=2)
         own = (reached - began).median(dim=1).values
         mistakes = [
+            (reached, "the ranks' clocks do not agree: take differences on one clock only"),
             (
                 left - began,
                 "whole steps hold the waiting, too: compare what each computed before the collective",
@@ -818,11 +915,19 @@ class TestSlowRanks(Exercise):
                 left - reached,
                 "those wait, because they are fast or leave late: compare what each computed",
             ),
-            (reached, "the ranks' clocks do not agree: take differences on one clock only"),
         ]
+        if out == self.by_limit(own, 1.0):
+            return "5 deviations are little where ranks are nearly alike: over the median by the factor, too"
+        if out == self.by_limit(own, factor, scale=1.0):
+            return "a deviation is 1.4826 times the median of |c - median|"
         of_medians = reached.median(dim=1).values - began.median(dim=1).values
         if out == self.by_limit(of_medians, factor):
             return "two medians are of one step in the middle: take each step's difference first, then the median of those"
+        limit = max(
+            factor * own.median(), own.median() + 5 * 1.4826 * (own - own.median()).abs().median()
+        )
+        if out == ((own - own.median()).abs() > limit - own.median()).nonzero()[:, 0].tolist():
+            return "a rank that is far *below* the median is fast: only what is over the limit"
         for wrong, words in mistakes:
             if out == self.by_limit(wrong.median(dim=1).values, factor):
                 return words
@@ -833,9 +938,9 @@ class TestSlowRanks(Exercise):
         return None
 
     @staticmethod
-    def by_limit(compute, factor):
+    def by_limit(compute, factor, scale=1.4826):
         middle = compute.median()
-        deviation = 1.4826 * (compute - middle).abs().median()
+        deviation = scale * (compute - middle).abs().median()
         return (compute > max(factor * middle, middle + 5 * deviation)).nonzero()[:, 0].tolist()
 
     def level(self, ranks, steps, noise=0.01):
@@ -909,13 +1014,16 @@ class TestSlowRanks(Exercise):
 
 
 def decisions(losses, alpha=0.97, z=6.0, warmup=25, patience=3, learns=False, counts_on=False, plain=False,
-              nan_passes=False, both=False, forever=False, counts_all=False):  # fmt: skip
-    """The rule, and with an option set a likely mistake."""
+              nan_passes=False, both=False, forever=False, counts_all=False, old_first=False, no_floor=False,
+              plain_square=False, one_more=False, trace=None):  # fmt: skip
+    """The rule, and with an option set a likely mistake; trace: a list for (taken so far, mean, deviation)."""
     count, mean, variance, skipped, out = 0, 0.0, 0.0, 0, []
     for loss in losses:
         far = loss - mean
-        deviation = max(math.sqrt(variance), 1e-3 * abs(mean))
-        spike = count >= warmup and (abs(far) if both else far) > z * deviation
+        deviation = max(math.sqrt(variance), 0.0 if no_floor else 1e-3 * abs(mean))
+        if trace is not None:
+            trace.append((count, mean, deviation))
+        spike = count >= warmup + one_more and (abs(far) if both else far) > z * deviation
         bad = not math.isfinite(loss) and (count >= warmup or not nan_passes)
         if spike or bad:
             skipped += 1
@@ -932,9 +1040,10 @@ def decisions(losses, alpha=0.97, z=6.0, warmup=25, patience=3, learns=False, co
         if not math.isfinite(loss):
             continue
         count += 1
-        keep = 1 - 1 / count if plain else min(alpha, 1 - 1 / count)
+        keep = 1 - 1 / count if plain else alpha if old_first else min(alpha, 1 - 1 / count)
         mean += (1 - keep) * far
-        variance = keep * (variance + (1 - keep) * far * far)
+        square = (1 - keep) * far * far
+        variance = keep * variance + (1 if plain_square else keep) * square
     return out
 
 
@@ -945,6 +1054,10 @@ MISTAKES = {
     "nan_passes": "a loss that is not a number passed in the warm-up: it is out of line at any time",
     "both": "a loss far *below* the mean is no spike: only what is over it",
     "counts_all": "n counts the losses that are *taken*: a skipped one, or NaN, neither ends the warm-up nor makes keep larger",
+    "one_more": "the warm-up is over once `warmup` losses have been taken: count >= warmup",
+    "no_floor": "the deviation is at least a thousandth of the mean, however still the losses are",
+    "plain_square": "the variance is keep · (variance + (1 - keep) · far²): both are multiplied by keep",
+    "old_first": "that is with keep = alpha from the first loss on: of the first ones it is 1 - 1/n, keep = min(alpha, 1 - 1/n)",
     "forever": "after it has gone back the row begins anew: set the count of skipped steps to 0",
 }
 
@@ -970,29 +1083,59 @@ class TestSpikeRule(Exercise):
             losses[step] += 4 * math.exp(-step / 30) + (step in spikes) * height
         return losses
 
-    def ask(self, submission, series):
+    def ask(self, submission, series, rows=True):
+        """rows: whether those in a row are counted; else "skip" and "back" are the same."""
         got = submission.run(probes.decided, series)
         for own, (options, losses) in zip(got, series):
-            want = decisions(losses, **options)
+            trace = []
+            want = decisions(losses, **options, trace=trace)
             unknown = [word for word in own if word not in ("take", "skip", "back")]
             expect.that(
                 not unknown,
                 f"got {unknown[0] if unknown else ''!r}: the answer is 'take', 'skip' or 'back'",
             )
-            if own == want:
+
+            def told(words):
+                return words if rows else ["skip" if word == "back" else word for word in words]
+
+            if told(own) == told(want):
                 continue
             hints = [
                 words
                 for mistake, words in MISTAKES.items()
-                if own == decisions(losses, **options, **{mistake: True})
+                if told(own) == told(decisions(losses, **options, **{mistake: True}))
             ]
-            place = next(i for i, pair in enumerate(zip(own, want)) if pair[0] != pair[1])
+            hints = ["either " + "; or ".join(hints)] if len(hints) > 1 else hints
+            pairs = enumerate(zip(told(own), told(want)))
+            place = next(i for i, pair in pairs if pair[0] != pair[1])
             near = ", ".join(f"{loss:.3g}" for loss in losses[max(0, place - 3) : place + 1])
-            expect.that(
-                False,
-                f"step {place} (losses … {near}): got '{own[place]}', expected '{want[place]}'"
-                + (f": {hints[0]}" if hints else f"; {options or 'the defaults'}"),
+            raise CheckFailed(
+                f"step {place} (losses … {near}): got '{own[place]}', expected '{want[place]}': "
+                + (
+                    hints
+                    or [self.facts(losses[place], options, *trace[place], want[:place], own[place])]
+                )[0]
             )
+
+    @staticmethod
+    def facts(loss, options, count, mean, deviation, before, own):
+        """What the rule goes by at this step."""
+        z, warmup = options.get("z", 6.0), options.get("warmup", 25)
+        is_out = not math.isfinite(loss) or (count >= warmup and loss - mean > z * deviation)
+        if is_out and own != "take":
+            row = 1
+            while row <= len(before) and before[-row] == "skip":
+                row += 1
+            return f"it is number {row} of a row that is out of line, with patience={options.get('patience', 3)}"
+        if not math.isfinite(loss):
+            return "what is not finite is out of line at any time"
+        if count < warmup:
+            return f"{count} losses were taken before, fewer than warmup={warmup}, and so all that is finite passes"
+        over = f"the warm-up is over with {warmup} that were taken; " if count == warmup else ""
+        return (
+            f"{over}of the {count} that were taken the running mean is {mean:.4g}, the deviation {deviation:.3g}, and with "
+            f"z={z:g} only what is over {mean + z * deviation:.4g} is out of line ({options or 'the defaults'})"
+        )
 
     @check(points=2, title="over the running mean by z deviations: skipped; what falls is not")
     def test_spikes(self, submission):
@@ -1011,6 +1154,7 @@ class TestSpikeRule(Exercise):
                 ({}, drift),
                 ({"alpha": 0.9}, drift),
             ],
+            rows=False,
         )
 
     @check(points=1, title="not finite is out of line at any time; the warm-up lets all else pass")
@@ -1022,12 +1166,16 @@ class TestSpikeRule(Exercise):
         third = self.calm(60)
         third[2] = third[4] = third[6] = third[8] = third[10] = math.nan
         third[27] += 5  # the 23rd that is taken: still in the warm-up
-        self.ask(submission, [({}, first), ({"warmup": 30}, second), ({}, third)])
+        last, beyond = self.calm(60), self.calm(60)
+        last[24] += 5
+        beyond[25] += 5
+        series = [({}, first), ({"warmup": 30}, second), *(({}, x) for x in (third, last, beyond))]
+        self.ask(submission, series, rows=False)
 
     @check(points=1, title="what was skipped is not learnt")
     def test_not_learnt(self, submission):
         losses = self.calm(70, range(40, 70, 3))
-        self.ask(submission, [({}, losses), ({"patience": 2}, losses)])
+        self.ask(submission, [({}, losses), ({"patience": 2}, losses)], rows=False)
 
     @check(points=2, title="after `patience` in a row the run goes back, and the count begins anew")
     def test_back(self, submission):
@@ -1067,7 +1215,13 @@ class TestBestInterval(Exercise):
                     young,
                     "that is Young's: it neglects that saves fail too, and is too long by about 2δ/3",
                 ),
+                (young - save, "those are the first terms: the series goes on, (1 + x/3 + x²/9)"),
                 (best(save, between / 3600), "M is in seconds, as the save is: 3600 to an hour"),
+                (best(save, between / 60), "M is in seconds, as the save is: 3600 to an hour"),
+                (
+                    best(save, between * chips**2),
+                    "more chips fail more often: divide by their number",
+                ),
                 (
                     best(save, between * chips),
                     "so seldom one chip fails: of all of them one fails chips times as often",
@@ -1102,12 +1256,17 @@ class TestBestInterval(Exercise):
         title="no failures: never; saves longer than the time between failures: about that time",
     )
     def test_ends(self, submission):
-        never = submission.run(probes.called, [(20.0, 64, 0, 1e6)])[0]["out"]
+        words = (
+            "where nothing has failed there is no mean time between failures: return math.inf first"
+        )
+        with expect.because({"ZeroDivisionError": words}):
+            never = submission.run(probes.called, [(20.0, 64, 0, 1e6)])[0]["out"]
         expect.that(
             never == math.inf,
             f"nothing has failed: got {expect.show(never)}, expected math.inf, never save",
         )
-        between = uniform(100, 900)
+        between, x = uniform(100, 900), math.sqrt(1.5)  # of a save of 3 M
+        series = math.sqrt(6) * between * (1 + x / 3 + x**2 / 9) - 3 * between
         got = submission.run(probes.called, [(3 * between, 8, 10, between * 80 / 3600)])[0]["out"]
         expect.close(
             got,
@@ -1115,7 +1274,22 @@ class TestBestInterval(Exercise):
             tol=0.07,
             what="a save of three times the mean time between failures: seconds",
             hints=[
-                (math.sqrt(6) * between, "that is Young's, where saves are long: there it is M")
+                (math.sqrt(6) * between, "that is Young's, where saves are long: there it is M"),
+                (series, "that is the series, which holds for saves below 2 M: beyond it is M"),
+                (between / 3600, "M is in seconds, as the save is: 3600 to an hour"),
+                (between / 60, "M is in seconds, as the save is: 3600 to an hour"),
+                (
+                    best(3 * between, 64 * between),
+                    "more chips fail more often: divide by their number",
+                ),
+                (
+                    best(3 * between, 10 * between),
+                    "that is as if there had been one failure: divide by their number",
+                ),
+                (
+                    best(3 * between, 8 * between),
+                    "so seldom one chip fails: of all of them one fails chips times as often",
+                ),
             ],
         )
 

@@ -74,10 +74,11 @@ def draw_power_cuts(ax: Axes, way: str) -> None:
 def say_power_cuts(way: str) -> str:
     columns = outcomes(way)
     torn = [words for words, kinds in columns if "a torn one" in kinds]
-    verdict = f"torn after {' and after '.join(torn)}" if torn else "never torn"
+    never = "the newest is never torn"
+    verdict = f"after {' and after '.join(torn)} the newest may be torn" if torn else never
     last = " or ".join(columns[-1][1])
     return (
-        f"A checkpoint written {way}: the newest is {verdict}. Columns of operations, and below "
+        f"{way.capitalize()}: {verdict}. Columns of operations, and below "
         f"each what a power cut may leave as the newest checkpoint. After the last it is {last}."
     )
 

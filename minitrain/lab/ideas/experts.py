@@ -43,7 +43,6 @@ def chance(token: int, expert: int) -> int:
 
 def draw_router(ax: Axes, capacity: str | float) -> None:
     bare(ax, 13.2, HIGH * PLACES + 1.3)
-    say(ax, 0.1, HIGH * PLACES + 1.0, "dashed: dropped, its expert is full", 8, ha="left")
     heads = {
         1.75: "tokens, two experts each: p",
         7.25: "rows by expert, then by p",
@@ -52,6 +51,8 @@ def draw_router(ax: Axes, capacity: str | float) -> None:
     for x, words in heads.items():
         say(ax, x, 0.3, words, fontweight="bold")
     rows = [(expert, token) for expert, tokens in enumerate(kept(capacity)) for token in tokens]
+    if len(rows) < PLACES:
+        say(ax, 0.1, HIGH * PLACES + 1.0, "dashed: dropped, its expert is full", 8, ha="left")
     for token, two in enumerate(CHOICES):
         y = 0.7 + 2 * HIGH * token + HIGH / 2
         box(ax, 0.1, y, 1.1, HIGH - 0.08, "#e4e4e4", f"token {token}", 8)

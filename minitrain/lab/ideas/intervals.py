@@ -53,7 +53,8 @@ def draw_intervals(ax: Axes, interval: float) -> None:
         say(ax, LEFT + SCALE * failure, 0.18, "✗", 11, fontweight="bold")
     for place in range(0, int(END) + 1, 20):
         say(ax, LEFT + SCALE * place, 1.15, str(place), 8)
-    legend = "minutes    blue: trained    pink: a save    orange: trained and lost    dark: restart"
+    legend = "minutes    blue: trained    pink: a save    orange: trained and lost    ✗ a failure"
+    legend += "    dark: restart"
     say(ax, LEFT, 1.55, legend, 8, ha="left")
     box(ax, LEFT, 1.3, SCALE * END, 0.02, lighter(BLUE, 0.6))
 
@@ -62,9 +63,9 @@ def say_intervals(interval: float) -> str:
     kept, saves = minutes(interval, "train"), minutes(interval, "save")
     return (
         f"A save of {SAVE:g} minutes after every {interval:g}: {kept:.0f} of {END:g} minutes "
-        f"train, {saves:.0f} save, {minutes(interval, 'lost'):.0f} are lost. Two failures, each "
-        f"followed by a restart of {RESTART:g} minutes; what was trained since the last save is "
-        "trained again."
+        f"train, {saves:.0f} save, {minutes(interval, 'lost'):.0f} are lost, "
+        f"{minutes(interval, 'restart'):.0f} restart. Two failures, each followed by a restart of "
+        f"{RESTART:g} minutes; what was trained since the last save is trained again."
     )
 
 

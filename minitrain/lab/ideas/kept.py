@@ -63,7 +63,9 @@ def draw_kept(ax: Axes, tensor_ranks: int, sequence_parallel: str, recompute: st
         x += size * SCALE
     legend = "blue: whole on each tensor rank, without sequence parallelism   orange: cut by tp"
     say(ax, LEFT, 3.8, f"{legend}   green: the scores, cut too", 8, ha="left")
-    say(ax, LEFT, 4.3, "grey: not kept, computed again in backward", 8, ha="left")
+    if recompute != "none":
+        words = "pale in the second row: not kept, computed again in backward"
+        say(ax, LEFT, 4.3, words, 8, ha="left")
 
 
 def say_kept(tensor_ranks: int, sequence_parallel: str, recompute: str) -> str:

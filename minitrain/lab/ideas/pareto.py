@@ -39,7 +39,7 @@ def draw_pareto(ax: Axes, point: int) -> None:
         [days], [price], "o", color=ORANGE, markersize=11, fillstyle="none", markeredgewidth=2.4
     )
     words = {"textcoords": "offset points", "fontsize": 9, "color": INK}
-    ax.annotate("better than this point in both", (0.4, 4), xytext=(0, 0), **words)
+    ax.annotate("at least as fast\nand as cheap", (0.4, 3), xytext=(0, 0), **words)
     ax.set_xlim(0, 24)
     ax.set_ylim(0, 105)
     finish(ax, "time (days)", "price (thousand dollars)")

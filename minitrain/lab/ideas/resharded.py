@@ -50,13 +50,19 @@ def draw_resharding(ax: Axes, old: int, new: int) -> None:
                 inside = place < ELEMENTS
                 color = COLORS[owner] if inside else "white"
                 style = {} if inside else {"edgecolor": "#c4c4c4", "linestyle": "--"}
-                box(ax, LEFT + CELL * place, y, CELL - gap, HIGH, color, "" if inside else "0", 8,
-                    **style)  # fmt: skip
+                words = "" if inside else "?" if word == "file" else "0"
+                box(ax, LEFT + CELL * place, y, CELL - gap, HIGH, color, words, 8, **style)
+            wide = CELL * size(ranks) - gap
+            outline = [x, x + wide, x + wide, x, x], [y, y, y + HIGH, y + HIGH, y]
+            ax.plot(*outline, color="#444444", linewidth=1.2)
     for rank, _, start, stop in pieces(old, new):
         x = (LEFT + CELL * start, LEFT + CELL * stop - gap)
         ax.fill_between(x, 0.55 + HIGH, 2.0, color=lighter(COLORS[rank], 0.75), linewidth=0)
-    say(ax, LEFT, 2.8, "a colour is a new rank; dashed: padding, so that all parts have one length",
-        8, ha="left")  # fmt: skip
+    legend = (
+        "a colour is a new rank; dashed: padding, so that all parts have one length, anything in "
+        "a file, 0 on a rank"
+    )
+    say(ax, LEFT, 2.8, legend, 8, ha="left")
 
 
 def say_resharding(old: int, new: int) -> str:
@@ -65,7 +71,8 @@ def say_resharding(old: int, new: int) -> str:
     return (
         f"{ELEMENTS} elements in {old} files, read by {new} ranks: {plural(len(reads), 'read')}. "
         f"A part has {size(old)} elements in the files and {size(new)} on the ranks, padding "
-        f"counted; a rank reads from at most {plural(most, 'file')}."
+        f"counted, which may be anything in a file and is 0 on a rank; a rank reads from at most "
+        f"{plural(most, 'file')}."
     )
 
 

@@ -50,5 +50,5 @@ def say_waiting(slower: float) -> str:
 
 
 waiting_ranks = Schematic(
-    draw_waiting, say_waiting, (10.0, 2.9), {"slower": ([1.0, 1.5, 2.0, 3.0], 1.5)}
+    draw_waiting, say_waiting, (10.0, 2.9), {"slower": ([1.0, 1.5, 2.0, 3.0], 2.0)}
 )

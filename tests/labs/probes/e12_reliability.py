@@ -191,10 +191,11 @@ def resharded(f, calls):
 
             def read(file, start, stop, files=files, reads=reads, size=size):
                 reads.append([int(file), int(start), int(stop)])
-                if not (0 <= file < len(files) and 0 <= start <= stop <= size):
-                    raise IndexError(
-                        f"read({file}, {start}, {stop}) of {len(files)} files of {size}"
-                    )
+                if not 0 <= file < len(files):
+                    last = len(files) - 1
+                    raise IndexError(f"read({file}, {start}, {stop}): the files are 0 to {last}")
+                if not 0 <= start <= stop <= size:
+                    raise IndexError(f"read({file}, {start}, {stop}): a file has {size} elements")
                 return files[file, start:stop].clone()
 
             out = f(read, len(whole), old, new, rank, whole.dtype)
@@ -268,7 +269,7 @@ def snapped(f, seed, before, after, step=Run.step, parts=Run.parts):
     for _ in range(before):
         step(run)
     found = {"at": parts(run)}
-    early, late = f(run), f(run)
+    early, late, unused = f(run), f(run), f(run)
     found["left"] = parts(run)
     try:
         found["unpicklable"] = pickle.dumps(vars(late)) and None
@@ -278,9 +279,14 @@ def snapped(f, seed, before, after, step=Run.step, parts=Run.parts):
     step(other)
     early.restore(other)
     found["restored"] = parts(other)
-    Run(seed + 2)  # draws
+    for _ in range(10):
+        step(run)
     late.restore(run)  # into the run itself
     found["losses"] = [[step(run) for _ in range(after)]]
+    other = Run(seed + 5)
+    step(other)
+    unused.restore(other)  # for the first time
+    found["restored late"] = parts(other)
     for more in (3, 4):
         other = Run(seed + more)
         for _ in range(more):

@@ -101,6 +101,10 @@ def test_it_keeps_the_same_room_as_the_search():
     assert USABLE == USABLE_IN_SEARCH
 
 
-def test_the_two_counts_of_a_dense_model():
-    held, active = weights(SMALL)
-    assert 0 < active < held
+@pytest.mark.parametrize("gated", [True, False])
+def test_the_two_counts_of_a_dense_model(gated):
+    """They differ by an embedding of its own, tied or not, and the norms' scales, no bias."""
+    model = replace(SMALL, gated=gated)
+    held, active = weights(model)
+    norms = (2 * model.layers + 1) * model.hidden
+    assert active > 0 and held - active == model.hidden * model.vocab + norms

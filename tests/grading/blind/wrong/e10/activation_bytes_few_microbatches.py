@@ -1,5 +1,5 @@
 # exercise: activation_bytes
-# says: activations of the first pipeline rank
+# says: only m are in flight
 # of 1F1B all layers are taken as alive, always ("p cancels"), but the rank holds "min(p, m)
 # microbatches of l/p layers": with fewer microbatches than stages it holds m·l/p.
 

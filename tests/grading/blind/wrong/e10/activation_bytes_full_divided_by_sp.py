@@ -1,5 +1,5 @@
 # exercise: activation_bytes
-# says: activations of the first pipeline rank
+# says: with recompute full, with sp too
 # with sequence parallelism the 2h of `full` are divided by t too; the text has "`full`: 2h",
 # and what `sp` divides is the `whole` part of the other ways only.
 

@@ -1,5 +1,5 @@
 # exercise: activation_bytes
-# says: activations of the first pipeline rank
+# says: with recompute full, with sp too
 # with full recomputation and sequence parallelism the kept 2h are divided by t; the text says
 # "full: 2h. Else whole 8h ..., which sp divides by t": sp divides whole only.
 

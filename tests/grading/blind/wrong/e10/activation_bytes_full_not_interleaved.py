@@ -1,5 +1,5 @@
 # exercise: activation_bytes
-# says: activations of the first pipeline rank
+# says: interleaved holds more
 # `full` returns early with the layers alive of plain 1F1B, also where the schedule is
 # interleaved; the text counts "the layers alive on the first pipeline rank ... Interleaved ...:
 # l·(1 + (p-1)/(p·v))" for every recompute.

@@ -1,5 +1,5 @@
 # exercise: activation_bytes
-# says: activations of the first pipeline rank
+# says: only m are in flight
 # takes all layers for alive, as if there were always p microbatches or more; the text says 1F1B
 # "holds min(p, m) microbatches of l/p layers".
 

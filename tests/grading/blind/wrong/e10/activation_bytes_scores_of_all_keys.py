@@ -1,5 +1,5 @@
 # exercise: activation_bytes
-# says: activations of the first pipeline rank
+# says: the scores are 5 · heads · seq / cp
 # the scores of unfused attention are counted against all seq keys whatever cp is; the text says
 # "the scores, 5 heads seq/cp".
 

@@ -1,5 +1,5 @@
 # exercise: activation_bytes
-# says: activations of the first pipeline rank
+# says: the scores are 5 · heads · seq / cp
 # the scores are 5·heads·seq a token, without the "/cp" of "scores 5·heads·seq/cp": right only
 # without context parallelism.
 

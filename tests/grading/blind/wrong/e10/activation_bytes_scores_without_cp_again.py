@@ -1,5 +1,5 @@
 # exercise: activation_bytes
-# says: activations of the first pipeline rank
+# says: the scores are 5 · heads · seq / cp
 # the scores count 5·heads·seq bytes a token, not divided by the context ranks; the text:
 # "5·heads·seq/cp".
 

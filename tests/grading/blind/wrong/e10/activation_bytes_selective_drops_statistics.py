@@ -1,5 +1,5 @@
 # exercise: activation_bytes
-# says: activations of the first pipeline rank
+# says: with selective recomputation, too
 # selective drops the 4 bytes a head of fused attention too; the text says "5 heads seq/cp,
 # which selective drops and nothing else".
 

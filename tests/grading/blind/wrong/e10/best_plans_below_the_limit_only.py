@@ -1,5 +1,5 @@
 # exercise: best_plans
-# says: plans were timed
+# says: needs exactly so much
 # a run that needs exactly 92% of the memory is dropped; the docstring says "memory_of(run) is
 # at most 92% of chip.memory".
 

@@ -1,5 +1,5 @@
 # exercise: best_plans
-# says: and leave room for what the formula does not know
+# says: is not all of
 # where tp · pp does not divide the chips, dp is rounded down and some chips stand idle; "dp the
 # rest", "where that divides" (hint 2): right for powers of two only.
 

@@ -1,5 +1,5 @@
 # exercise: best_plans
-# says: and leave room for what the formula does not know
+# says: is not all of
 # dp is gpus // (tp pp) without asking whether that divides, so with 12 or 96 chips plans of
 # fewer chips come out; the docstring says "dp the rest": tp, pp and dp are all of gpus.
 

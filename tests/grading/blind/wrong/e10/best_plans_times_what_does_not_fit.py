@@ -1,5 +1,5 @@
 # exercise: best_plans
-# says: and leave room for what the formula does not know
+# says: filter by memory_of first
 # every legal run is timed, and those that do not fit are dropped afterwards; the docstring says
 # "what fits, only that, timed once".
 

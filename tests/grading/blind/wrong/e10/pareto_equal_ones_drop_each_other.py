@@ -1,5 +1,5 @@
 # exercise: pareto
-# says: not the one cheapest or fastest choice
+# says: of equal choices one is kept
 # of two equal choices each is dropped because of the other, so none is left; the docstring: "of
 # two that are equal, one is enough".
 

@@ -1,5 +1,5 @@
 # exercise: pareto
-# says: changed its input
+# says: sorted(choices) makes a new list
 # sorts the list that it was given; the docstring says that choices "stays as it is".
 
 def pareto(choices: list) -> list:

@@ -1,5 +1,5 @@
 # exercise: state_bytes
-# says: expected
+# says: as `per` says
 # the optimizer's bytes are 12 whatever `per` is, though "`per` says how many bytes": right for
 # the default and for the ZeRO paper's table, wrong for SGD or 8-bit Adam.
 

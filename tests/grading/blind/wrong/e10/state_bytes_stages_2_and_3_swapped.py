@@ -1,5 +1,5 @@
 # exercise: state_bytes
-# says: expected
+# says: weights are cut from stage 3 on
 # stage 2 shards the weights and stage 3 the gradients, against "ZeRO shards the optimizer over
 # the data ranks (stage 1), then gradients (2), then weights (3)".
 

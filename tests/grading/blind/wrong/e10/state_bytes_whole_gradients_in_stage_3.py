@@ -1,5 +1,5 @@
 # exercise: state_bytes
-# says: expected
+# says: gradients from 2 on
 # gradients are sharded in stage 2 but not in stage 3, weights only in 3; the text says "the
 # optimizer (stage 1), then gradients (2), then weights (3)", each on top of the ones before.
 

@@ -1,5 +1,5 @@
 # exercise: step_flops
-# says: the hardware's FLOPs
+# says: a token meets experts_per_token
 # the weights that multiply a token are made from all parameters less embedding and norms, so
 # every expert counts: "it costs FLOPs only where it multiplies a token" (right for dense models
 # only).

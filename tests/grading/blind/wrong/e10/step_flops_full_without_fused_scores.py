@@ -1,5 +1,5 @@
 # exercise: step_flops
-# says: the hardware's FLOPs
+# says: part of a layer that is run again
 # with `full` and fused attention the scores are left out of what is repeated; "`full` repeats
 # forward without the head", scores and all: plan.modern is an exception of `selective` only.
 

@@ -1,5 +1,5 @@
 # exercise: step_flops
-# says: the hardware's FLOPs
+# says: part of a layer that is run again
 # with fused attention `full` is taken to repeat no scores; the docstring: "`full` repeats
 # forward without the head", and the exception for plan.modern is `selective`'s.
 

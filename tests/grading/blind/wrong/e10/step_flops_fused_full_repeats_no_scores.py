@@ -1,5 +1,5 @@
 # exercise: step_flops
-# says: the hardware's FLOPs
+# says: part of a layer that is run again
 # with full recomputation and fused attention the scores are not counted again; the docstring
 # says full "repeats forward without the head", and only selective asks whether attention is
 # fused.

@@ -1,5 +1,5 @@
 # exercise: step_parts
-# says: seconds of the gradients' all-reduce
+# says: data ranks stand tp apart
 # the data ranks are given a stride of 1, as if they were neighbours; "Data ranks stand tp
 # apart": right without tensor parallelism only.
 

@@ -1,5 +1,5 @@
 # exercise: step_parts
-# says: seconds of the gradients' all-reduce
+# says: data ranks stand tp apart
 # data collectives run at stride 1, as among neighbours; the text says "The dp cp data ranks
 # stand tp apart", so with tp = 8 each is on another node.
 

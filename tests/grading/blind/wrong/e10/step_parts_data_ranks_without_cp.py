@@ -1,5 +1,5 @@
 # exercise: step_parts
-# says: seconds of the gradients' all-reduce
+# says: dp · cp ranks have the same weights
 # the gradients are reduced over dp ranks; the text says "The dp cp data ranks": context-
 # parallel ranks hold the same weights and take part.
 

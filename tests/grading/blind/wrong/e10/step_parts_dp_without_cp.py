@@ -1,5 +1,5 @@
 # exercise: step_parts
-# says: seconds of the gradients' all-reduce
+# says: dp · cp ranks have the same weights
 # the gradients are reduced among dp ranks only; the text: "The dp · cp data ranks stand tp
 # apart and all-reduce ...".
 

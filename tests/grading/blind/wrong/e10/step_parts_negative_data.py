@@ -1,5 +1,5 @@
 # exercise: step_parts
-# says: seconds of the gradients' all-reduce
+# says: dp · cp ranks have the same weights
 # ZeRO-3's collectives less matmul + elementwise may be negative, which takes hidden time off
 # the step a second time; "only what exceeds matmul + elementwise shows", so it is never less
 # than 0.

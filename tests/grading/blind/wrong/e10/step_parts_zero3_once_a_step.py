@@ -1,5 +1,5 @@
 # exercise: step_parts
-# says: seconds of the gradients' all-reduce
+# says: each microbatch gathers again
 # ZeRO-3's gathers and its reduce-scatter are counted once a step instead of "each microbatch":
 # right for one microbatch only.
 

@@ -1,5 +1,5 @@
 # exercise: weights
-# says: expected
+# says: only `moe_layers` layers are mixtures
 # with experts, all layers are taken for mixtures, though only "in `moe_layers` a router ... and
 # E experts ... replace the MLP": a model whose first layers are dense (DeepSeek-V3) is counted
 # wrong in both numbers.

@@ -1,5 +1,5 @@
 # exercise: weights
-# says: expected
+# says: only `moe_layers` layers are mixtures
 # a model with experts gets them in every layer, so its first dense layers (as in DeepSeek-V3)
 # lose their MLP; the text says experts replace the MLP "In moe_layers" only.
 

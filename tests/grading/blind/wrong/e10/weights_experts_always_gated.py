@@ -1,5 +1,5 @@
 # exercise: weights
-# says: expected
+# says: without a gate an expert has two matrices
 # an expert has 3 matrices also in a model that is not gated; the text says "an expert has as
 # many matrices" as the MLP, 2 if not gated.
 

@@ -1,5 +1,5 @@
 # exercise: weights
-# says: expected
+# says: without a gate an expert has two matrices
 # the counts come back as floats, because the head's size is made with `/`; the signature says
 # tuple[int, int], and the notebook's next cell prints them with ",d".
 

@@ -1,5 +1,5 @@
 # exercise: Snapshot
-# says: all but this must be as it was at the snapshot
+# says: Python's generator is not
 # keeps torch's and NumPy's generators and forgets Python's own (random).
 
 from copy import deepcopy

@@ -1,5 +1,5 @@
 # exercise: Snapshot
-# says: restored after the run had gone on for eight steps
+# says: hand it a copy
 # load_state_dict gets the snapshot's own tensors and lists (the optimizer keeps them), so the
 # run changes the snapshot and a second restore is another state.
 

@@ -1,5 +1,5 @@
 # exercise: reshard
-# says: expected shape
+# says: the part has the dtype that is given
 # the part is made without `dtype`, so it is float32 always: float64 and large int64 states lose
 # digits, bfloat16 changes its type.
 

@@ -1,5 +1,5 @@
 # exercise: reshard
-# says: start and stop count within it
+# says: nothing of the next one
 # the last file is end // size, not (end - 1) // size: where the part ends at a file's end, an
 # empty piece of the next file (that may not exist) is read.
 

@@ -1,5 +1,5 @@
 # exercise: save_whole
-# says: the new name is in memory until disk.flush_names()
+# says: until disk.flush_names()
 # flush_names comes before the rename, so after the return a power cut may still take the new
 # name away.
 

@@ -1,5 +1,5 @@
 # exercise: slow_ranks
-# says: those ranks vary by nature
+# says: a deviation is 1.4826 times
 # forgets the scale 1.4826 of the deviation, so the bound is m + 5 MAD in place of m + 7.4 MAD:
 # accuses ranks that are only noisy.
 

@@ -1,7 +1,6 @@
 # exercise: newest_whole
 # says: a step of nine digits is later than one of eight
-# looks at the first 13 characters only, so another file like "step-00000009.part" or
-# "step-00000009.old" counts as step 9.
+# reads the first eight digits only, so step 100000001 counts as step 10000000 and 99999999 as the newest
 
 import zlib
 

@@ -1,0 +1,26 @@
+# exercise: SpikeRule
+# says: a step that is taken ends the row
+# a step that is taken does not end the row: three skips far apart go "back"
+
+import math
+
+
+class SpikeRule:
+    def __init__(self, alpha=0.97, z=6.0, warmup=25, patience=3):
+        self.alpha, self.z, self.warmup, self.patience = alpha, z, warmup, patience
+        self.n, self.mean, self.var, self.row = 0, 0.0, 0.0, 0
+
+    def __call__(self, loss):
+        d = loss - self.mean
+        limit = self.z * max(math.sqrt(self.var), 0.001 * abs(self.mean))
+        if not math.isfinite(loss) or (self.n >= self.warmup and d > limit):
+            self.row += 1
+            if self.row == self.patience:
+                self.row = 0
+                return "back"
+            return "skip"
+        self.n += 1
+        k = min(self.alpha, 1 - 1 / self.n)
+        self.mean += (1 - k) * d
+        self.var = k * (self.var + (1 - k) * d**2)
+        return "take"
