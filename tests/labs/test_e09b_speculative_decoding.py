@@ -252,7 +252,7 @@ class TestVerify(Exercise):
         with expect.because({"index": "drafts may be none at all, g = 0: the bonus token comes all the same, from p's only place"}):  # fmt: skip
             self.compare(submission, cases)
 
-    @check(points=3, title="all requests at once: no loop over them")
+    @check(points=3, title="many requests at once, without a loop over them")
     def test_at_once(self, submission):
         few, many = drawn_case(3, 2, 6), self.many()
         notes = self.compare(submission, [few, many])
@@ -1005,11 +1005,11 @@ class TestUnseen(Question):
     name = "unseen"
     rests_on = ("exact",)
 
-    @check(points=5, title="how many of the six wrong rules pass the test of one token")
+    @check(points=5, title="how many of the six other rules pass the test of one token")
     def test_value(self, value, records):
         rows = expect.recorded(records, "exact")
         want = sum(row["test"] == "one token" and row["rule"] != "yours" and row["chance"] > 1e-3 for row in rows)  # fmt: skip
-        expect.equal(value, want, what="wrong rules that pass the test of one token")
+        expect.equal(value, want, what="other rules that pass the test of one token")
 
 
 def least_acceptance(needed, length):
