@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import GREEN, ORANGE
 from minitrain.lab.drawing.figures import INK, lighter
+from minitrain.lab.drawing.shapes import IDLE
 from minitrain.lab.ideas.schematic import Schematic
 
 if TYPE_CHECKING:
@@ -31,12 +32,24 @@ def replaced(like: str) -> list[float]:
     return [p - least for p, least in zip(TARGET, kept(like))]
 
 
+def rejected(like: str) -> list[float]:
+    return [q - least for q, least in zip(draft(like), kept(like))]
+
+
 def draw_kept_mass(ax: Axes, like: str) -> None:
     places = range(len(TOKENS))
     low, rest, q = kept(like), replaced(like), draft(like)
     ax.bar(places, low, 0.6, color=lighter(GREEN, 0.35), label="min(p, q): drafted and kept")
     ax.bar(
         places, rest, 0.6, bottom=low, color=lighter(ORANGE, 0.35), label="(p - q)+: replacements"
+    )
+    ax.bar(
+        places,
+        rejected(like),
+        0.6,
+        bottom=[*TARGET],
+        label="(q - p)+: drafted and rejected",
+        **IDLE,
     )
     ax.step(
         [place + side for place in places for side in (-0.42, 0.42)],
@@ -51,10 +64,10 @@ def draw_kept_mass(ax: Axes, like: str) -> None:
 def say_kept_mass(like: str) -> str:
     most = sum(kept(like))
     return (
-        f"A draft model that is {like} like the target: {100 * most:.0f}% of its drafts are kept. "
-        "Each bar is the target's probability of a token. Its lower part, up to q, comes from "
-        f"drafts that are kept; the upper parts, {100 * (1 - most):.0f}% in all, from "
-        "replacements. What q has above a bar is drafted and rejected."
+        f"Where q is {like} p and the rest another distribution: {100 * most:.0f}% of the drafts "
+        "are kept. Each coloured bar is p, the target's probability of a token. Its lower part, up "
+        f"to q, comes from drafts that are kept; the upper parts, {100 * (1 - most):.0f}% in all, "
+        "from replacements. What q has above a bar, hatched, is as much: drafted and rejected."
     )
 
 

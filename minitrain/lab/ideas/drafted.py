@@ -22,6 +22,13 @@ def told(kept: int) -> list[str]:
     return [*DRAFTS[:kept], INSTEAD[kept]]
 
 
+def verdict(place: int, kept: int) -> str:
+    """What the target makes of the draft at this place; nothing of those behind a rejected one."""
+    if place >= len(DRAFTS) or place > kept:
+        return ""
+    return "keeps" if place < kept else "rejects"
+
+
 def draw_round(ax: Axes, kept: int) -> None:
     bare(ax, 12.0, 5.0)
     rows = {
@@ -38,7 +45,8 @@ def draw_round(ax: Axes, kept: int) -> None:
             arrow(ax, (x - ACROSS + WIDE, 0.6), (x, 0.6))
         arrow(ax, (x + WIDE / 2, 0.3 + HIGH), (x + ACROSS + WIDE / 2, 1.9))
     for place in range(len(DRAFTS) + 1):
-        box(ax, LEFT + ACROSS * place, 1.9, WIDE, HIGH, BLUE, f"$p_{place + 1}$")
+        words = f"$p_{place + 1}$: {verdict(place, kept)}"
+        box(ax, LEFT + ACROSS * place, 1.9, WIDE, HIGH, BLUE, words.rstrip(": "))
     text = told(kept)
     for place in range(len(DRAFTS) + 1):
         x = LEFT + ACROSS * place
@@ -49,7 +57,7 @@ def draw_round(ax: Axes, kept: int) -> None:
         else:
             box(ax, x, 3.5, WIDE, HIGH, **_idle())
     last = "bonus" if kept == len(DRAFTS) else "replacement"
-    names = {"kept": GREEN, last: ORANGE, "dropped, and cut from the caches": None}
+    names = {"kept draft": GREEN, last: ORANGE, "dropped, and cut from the caches": None}
     for n, (name, color) in enumerate(names.items()):
         x = LEFT + 2.2 * n
         box(ax, x, 4.45, 0.3, 0.3, **({"color": color} if color else _idle()))
@@ -64,9 +72,9 @@ def say_round(kept: int) -> str:
     last = "a bonus token" if kept == len(DRAFTS) else "a replacement"
     return (
         f"{kept} of 4 drafts are kept: {plural(kept + 1, 'token')} by one pass of the target. A "
-        "small model drafts 4 tokens one after the other; the target reads all of them at once and "
-        f"says what it would have said at each place. The new text is {' '.join(told(kept))}, "
-        f"whose last token is {last} of the target's own."
+        "small model drafts 4 tokens one after the other; the target reads all of them at once, "
+        "and keeps or rejects each by its own distribution there. The new text is "
+        f"{' '.join(told(kept))}, whose last token is {last} of the target's own."
     )
 
 

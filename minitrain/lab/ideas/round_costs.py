@@ -43,7 +43,8 @@ def draw_round_cost(ax: Axes, drafts: int) -> None:
     for n in range(int(count) + 1):
         part = min(1.0, count - n)
         if part > 0.02:
-            box(ax, at, 2.4, UNIT * part - 0.05, 0.7, BLUE, "1" if part > 0.2 else "")
+            words = "1" if part == 1.0 else f"{part:.2f}"
+            box(ax, at, 2.4, UNIT * part - 0.05, 0.7, BLUE, words if part > 0.2 else "")
             at += UNIT * part
     say(ax, LEFT - 0.2, 2.75, "target alone", 9, ha="right")
     say(ax, LEFT, 2.05, f"as many tokens in {count:.2f} passes", 9, ha="left")

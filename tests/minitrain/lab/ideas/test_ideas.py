@@ -557,6 +557,7 @@ def test_speculation_is_as_the_package_has_it():
     for like in accepted.LIKE:
         low, rest = accepted.kept(like), accepted.replaced(like)
         assert all(map(math.isclose, map(sum, zip(low, rest)), accepted.TARGET))
+        assert math.isclose(sum(accepted.rejected(like)), sum(rest), abs_tol=1e-12)
     assert math.isclose(sum(accepted.kept("100%")), 1)
     for count in lookup.ENDS.values():
         want = ngram_draft(lookup.WORDS[:count], lookup.MOST, lookup.LONGEST)
@@ -572,6 +573,8 @@ def test_speculation_is_as_the_package_has_it():
         read = seen[node, len(branches.TEXT) :].nonzero()[:, 0].tolist()
         assert read == branches.way(node)
     assert [len(drafted.told(kept)) for kept in range(5)] == [1, 2, 3, 4, 5]
+    said = [drafted.verdict(place, 2) for place in range(5)]
+    assert said == ["keeps", "keeps", "rejects", "", ""]
     taught = [further.target_of(2, head) for head in range(4)]
     assert taught == [3, 4, 5, 6] and further.target_of(5, 1) is None
 

@@ -1,5 +1,5 @@
 # exercise: accepted_path
-# says: another branch has the same token
+# says: a node counts only as a child of the one that was kept before it
 # a node is found by its token alone: the same token in another branch is taken for a child
 
 def accepted_path(tokens: list, parents: list, choices: list):

@@ -1,5 +1,5 @@
 # exercise: best_length
-# says: how many *drafts*
+# says: 0 where a small number is added below
 # an epsilon below the line instead of the case a = 1: the speed-ups are 0 there
 
 def best_length(acceptance: float, draft_cost: float, passes: list):

@@ -1,5 +1,5 @@
 # exercise: medusa_loss
-# says: expected
+# says: taught at the places of the last one
 # all heads use only the T - K - 1 places that the last head has, not all that each one has
 
 import torch

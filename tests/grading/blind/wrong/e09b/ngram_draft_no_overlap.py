@@ -1,5 +1,5 @@
 # exercise: ngram_draft
-# says: expected
+# says: a find that overlaps the text's end
 # looks only in front of the last n tokens: a find that overlaps them (5 5 5 5) is missed
 
 def ngram_draft(tokens: list, most: int, longest: int = 3) -> list:

@@ -1,5 +1,5 @@
 # exercise: ngram_draft
-# says: look among what came before
+# says: no more than `longest`
 # gives up on a text that is not longer than `longest`, where shorter finds may stand
 
 def ngram_draft(tokens: list, most: int, longest: int = 3) -> list:

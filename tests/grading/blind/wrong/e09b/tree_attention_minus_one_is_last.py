@@ -1,5 +1,5 @@
 # exercise: tree_attention
-# says: elements differ
+# says: used as an index it is the last node
 # the -1 of a root is used as an index: roots read the last node and its ancestors
 
 import torch

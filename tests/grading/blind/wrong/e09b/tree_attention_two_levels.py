@@ -1,5 +1,5 @@
 # exercise: tree_attention
-# says: elements differ
+# says: a node reads all its ancestors, however far
 # sees the parent and its parent only, no further ancestors: right for shallow trees
 
 import torch

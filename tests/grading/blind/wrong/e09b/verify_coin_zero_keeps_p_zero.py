@@ -1,5 +1,5 @@
 # exercise: verify
-# says: `coin < p/q` is false then
+# says: Either it was compared by <=
 # compares with <=: a draft with p = 0 is kept by a coin that is exactly 0
 
 import torch

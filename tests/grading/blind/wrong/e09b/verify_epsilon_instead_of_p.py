@@ -1,5 +1,5 @@
 # exercise: verify
-# says: p and q are equal but for rounding
+# says: equal weights
 # an epsilon in the weights: where (p - q)+ is all 0 it draws uniformly, also tokens with p = 0,
 # not from p
 
