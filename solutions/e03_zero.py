@@ -4,7 +4,7 @@
 # **Data parallel ranks all keep the same 16 bytes a parameter. You shard them, one kind after the other, until a model
 # that is four times too large for a rank trains on four.**
 #
-# 2 hours · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · [map of the course](index.ipynb)
+# 120 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: ZeRO stages 1, 2 and 3, prefetch, and offload of optimizer state. You end with this picture: the bytes a rank
 # holds, stage by stage, beside the formulas.

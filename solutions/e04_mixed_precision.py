@@ -4,7 +4,7 @@
 # **Half the bytes of a number, or a quarter, or an eighth: what is lost, where it shows, and the three devices that win
 # it back. You build all three.**
 #
-# 1 h 45 · CPU is enough · before: [e03 · ZeRO](e03_zero.ipynb) · [map of the course](index.ipynb)
+# 105 minutes · CPU is enough · before: [e03 · ZeRO](e03_zero.ipynb) · [map of the course](index.ipynb)
 #
 # You build: dynamic loss scaling, master weights, stochastic rounding, the cast to FP8, block scales and delayed scales.
 # You end with this picture: one model trained in eight formats, over the floor that no model can beat.

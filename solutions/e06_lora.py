@@ -4,7 +4,7 @@
 # **A trained model learns something new while all its weights stay and a few new ones learn. You build four such methods, and
 # measure what each of them learns, holds and forgets.**
 #
-# 2 hours · CPU is enough · before: [e05 · Activation memory](e05_activation_memory.ipynb) · [map of the course](index.ipynb)
+# 120 minutes · CPU is enough · before: [e05 · Activation memory](e05_activation_memory.ipynb) · [map of the course](index.ipynb)
 #
 # You build: LoRA over any layer, the merge that leaves no trace, DoRA, the bottleneck adapter, a learned prefix, and a batch
 # in which every row has an adapter of its own. You end with this picture: what each method learned, and what it forgot.
