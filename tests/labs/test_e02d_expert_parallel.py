@@ -314,7 +314,7 @@ WORLDS = {
     2: [([5, 5], 5, 3), ([4, 7], 6, 2), ([5, 5], 5, 3)],
     3: [([4, 7, 1], 6, 2), ([2, 0, 3], 4, 1)],
 }
-SIZES = re.compile(
+UNEVEN = re.compile(
     r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)|"
     r"all_reduce\(sum\) of int64 \[(\d+)\].* all_reduce\(sum\) of int64 \[(\d+)\]"
 )
@@ -326,7 +326,7 @@ def counting(numbers):
     try:
         yield
     except SubmissionFailed as failure:
-        found = SIZES.search(str(failure))
+        found = UNEVEN.search(str(failure))
         sizes = [int(size) for size in found.groups() if size] if found else []
         words = ""
         if sizes and min(sizes) < max(sizes) <= max(numbers):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from html import escape
 
 import nbformat
 import pytest
 
+from minitrain.lab import ideas
 from minitrain.lab.building.masters import KERNEL, TAGS, Target, drift, targets
 from minitrain.lab.building.rules import problems
+from minitrain.lab.drawing.display import words
+from minitrain.lab.grading.checks import checks_of
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.notebook.lab import COLUMNS
@@ -16,6 +20,7 @@ from minitrain.lab.notebook.lab import COLUMNS
 TARGETS = targets()
 EVERY = pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
 IMAGE = re.compile(r"<img\b[^>]*>")
+SCHEMATIC = re.compile(r"ideas\.(?P<name>\w+)(?:\.picture)?\((?P<values>.*)\)$")
 
 
 def lab(target: Target):
@@ -109,6 +114,26 @@ def test_the_solution_has_all_its_points(target):
             assert [float(points) for points in results] == [mark.points], (
                 f"{mark.grade_id}: {results}"
             )
+
+
+@EVERY
+def test_recorded_schematics_say_what_they_say_today(target):
+    """A picture of the course's own is drawn again when its code changes: without a notebook's
+    timings, `minitrain.lab.building.execute` of that cell is enough."""
+    for cell in solution(target).cells:
+        if cell.cell_type == "code" and (call := SCHEMATIC.match(cell.source)):
+            schematic = getattr(ideas, call["name"])
+            values = eval(f"dict({call['values'] or ''})")
+            html = "".join(output.get("data", {}).get("text/html", "") for output in cell.outputs)
+            assert f'alt="{escape(schematic.words(**values))}"' in html, cell.source
+
+
+@EVERY
+def test_recorded_cards_have_the_titles_of_today(target):
+    html = "".join(output.get("data", {}).get("text/html", "") for _, output in outputs(target))
+    items = load_lab(target.name).items if target.name in lab_names() else []
+    titles = [words(each.title) for item in items for each in checks_of(item)]
+    assert [title for title in titles if title not in html] == []
 
 
 @EVERY

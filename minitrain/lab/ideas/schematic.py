@@ -32,8 +32,15 @@ class Schematic:
 
     def picture(self, **values: Any) -> Rich:
         """It at these values, and at the defaults of those that are not named."""
+        return widgets.painted(self.titled, self.say, "", self.size, self._all(values))
+
+    def words(self, **values: Any) -> str:
+        """What is seen then."""
+        return self.say(**self._all(values))
+
+    def _all(self, values: Mapping[str, Any]) -> dict[str, Any]:
         chosen = {name: widgets.default_of(name, choice) for name, choice in self.choices.items()}
-        return widgets.painted(self.titled, self.say, "", self.size, {**chosen, **values})
+        return {**chosen, **values}
 
     def titled(self, ax: Axes, **values: Any) -> None:
         """Painted on axes that are there, with its first sentence above."""
