@@ -934,7 +934,8 @@ class TestMFU(Exercise):
                     / length,
                 }
             )
-            expect.close(got, share, tol=1e-6, what="MFU", hints=hints)
+            what = f"MFU of {told(c)}, at {length} tokens a sequence"
+            expect.close(got, share, tol=1e-6, what=what, hints=hints)
 
 
 class TestTraining(Experiment):

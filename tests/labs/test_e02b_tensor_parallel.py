@@ -401,7 +401,11 @@ class TestConjugates(Exercise):
     def compare(what, got, y, dx, x, dy):
         ranks = max(len(x), 1)
         forward = [
-            (x.sum(0), "that is the sum: the first one's forward is `there`"),
+            (
+                x.sum(0),
+                "that is the sum: the first one's forward is `there` (a class made in a loop reads the loop's "
+                "variables when it runs: all of them the last pair)",
+            ),
             (x.sum(0) / ranks, "that is the average: hand on what `back` gives"),
             *((own, "nothing was summed: the second one's forward is `back`") for own in x),
             *([(got["out"], RESULT)] if y.shape != got["out"].shape == got["x"].shape else []),

@@ -676,8 +676,8 @@ def stand_together(case, order):
         words = "that is the row of each choice, the inverse of what is asked for"
     elif priority.numel() and not 0 <= priority.min() <= priority.max() < 1:
         words = (
-            f"{words}. (Here priorities go from {priority.min():.3g} to {priority.max():.3g}: one key of "
-            "expert and priority, added or subtracted, mixes the experts)"
+            f"{words}. (Here priorities go from {priority.min():.3g} to {priority.max():.3g}, both included: in "
+            "one key of expert and priority, added or subtracted, they reach the next expert's)"
         )
     expect.that(
         by == sorted(by),
@@ -1070,8 +1070,8 @@ EXCHANGE_MISTAKES = {
     "`answers[order.argsort()]`",
     "row sums": "`experts` was given row sums of `arriving`, how many rows came from each rank: column sums are the rows "
     "of each of its experts",
-    "by order": "the right answers in the wrong order: `answers[order]` sorts a second time. To undo the sort take "
-    "`answers[order.argsort()]`",
+    "by order": "the right answers in the wrong order: with `order` what the rows were sorted by, `answers[order]` sorts a "
+    "second time. To undo it take `answers[order.argsort()]`",
 }
 # for each number of ranks calls in a row: the rows that each rank has for each expert
 COUNTS = {

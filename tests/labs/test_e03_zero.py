@@ -774,7 +774,7 @@ class TestZero3(Exercise):
             each["after backward"] == 0,
             f"after {'backward' if each['training'] else 'a forward in evaluation'} "
             f"{units_are(each['after backward'])} still full: the next step would compute "
-            f"with their old parameters.{why_full(each, 'after backward', units)}",
+            f"with old parameters.{why_full(each, 'after backward', units)}",
         )
 
     @check(points=8, title="one unit ahead, both ways, and two at a time at most")
@@ -951,8 +951,8 @@ def why_full(each, when, units):
 
 
 def numbered(units):
-    names = ", ".join(map(str, units))
-    return f"Unit {names}" if len(units) == 1 else f"Units {names}"
+    """As the exercise names them: `units[0]` is the first."""
+    return ", ".join(f"`units[{unit}]`" for unit in units)
 
 
 def since_free(lines, unit, now):
@@ -1068,7 +1068,7 @@ class TestOffloadedStep(Exercise):
         for place, (own, others) in enumerate(step["seen"]):
             expect.that(
                 others == 0,
-                f"step {number}: while optimizer {place} stepped with {own} bytes of state, {others} bytes of others' "
+                f"step {number}: while `optimizers[{place}]` stepped with {own} bytes of state, {others} bytes of others' "
                 "state were in memory: read, step, write and free unit by unit",
             )
 

@@ -252,6 +252,7 @@ class TestWeights(Exercise):
                 hints=[
                     (active + m.moe_layers * idle * one, "that is all experts: a token meets experts_per_token"),
                     (active - router, "the router multiplies every token: hidden x experts a layer"),
+                    (active + (m.experts_per_token - 1) * router, "a token meets the router once, whatever experts_per_token is"),
                     (active - shared, "shared experts are missing: every token passes them"),
                     (active + m.moe_layers * (1 - m.shared_experts) * one, f"each mixture layer has shared_experts shared ones, here {m.shared_experts}, not 1"),
                     (active + third * (m.experts_per_token + m.shared_experts), "without a gate an expert has two matrices, as the MLP"),
@@ -636,7 +637,9 @@ class TestStepParts(Exercise):
                 ],
             )  # fmt: skip
 
-    @check(points=2, title="tensor parallelism: two all-reduces a layer and pass, exposed")
+    @check(
+        points=2, title="tensor parallelism: two all-reduces a layer forward, two backward, exposed"
+    )
     def test_tensor(self, submission):
         cuts = [{"tp": 8, "pp": 4, "sp": True}, {"tp": 4, "pp": 1, "cp": 2, "dp": 2}]
         runs = [

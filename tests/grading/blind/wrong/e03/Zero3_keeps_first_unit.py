@@ -1,5 +1,5 @@
 # exercise: Zero3
-# says: the next step would compute with their old parameters
+# says: the next step would compute with old parameters
 # The first unit stays full after its backward, to spare the next forward a gather (which then
 # reads parameters from before the update); docstring of after_backward: "Only 1/N is left, of
 # its gradients and of its parameters".

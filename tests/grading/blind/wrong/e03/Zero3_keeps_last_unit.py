@@ -1,5 +1,5 @@
 # exercise: Zero3
-# says: the next step would compute with their old parameters
+# says: the next step would compute with old parameters
 # The last unit is not freed after its forward, as its backward comes next; docstring of
 # after_forward: "`unit` has 0 bytes until its backward", without exception.
 

@@ -1,5 +1,5 @@
 # exercise: Zero3
-# says: the next step would compute with their old parameters
+# says: the next step would compute with old parameters
 # does not free the last unit after its forward, since its backward comes next; in evaluation it
 # stays full ("`unit` has 0 bytes until its backward")
 

@@ -1,5 +1,5 @@
 # exercise: Zero3
-# says: the next step would compute with their old parameters
+# says: the next step would compute with old parameters
 # the last unit's forward starts the gather of unit 0 (modulo), which then stays full until its
 # backward, or for good in evaluation ("The first and the last have one neighbour only"; "Two
 # units are full at a time").

@@ -1,5 +1,5 @@
 # exercise: Zero3
-# says: the next step would compute with their old parameters
+# says: the next step would compute with old parameters
 # the last unit is not freed after its forward, to save a gather, so it stays full (after an
 # evaluation, with old weights) ("`unit` has 0 bytes until its backward").
 
