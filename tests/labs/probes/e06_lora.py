@@ -165,7 +165,7 @@ class Operations(TorchDispatchMode):
 
 
 def weighed(f, case):
-    """Forward and backward each: its largest tensor; and the numbers saved beside W itself."""
+    """Forward and backward each: its largest tensor; the numbers saved beside W itself; gradients."""
     carried = Carried(lambda base: f(base, *case["arguments"]), case)
     carried.fill()
     own, saved = carried.base.weight.untyped_storage().data_ptr(), {}
@@ -181,8 +181,11 @@ def weighed(f, case):
         y = carried.layer(x)
     with Operations() as backward:
         y.sum().backward()
-    largest = max(saved.values(), default=0)
-    return {"forward": forward.largest, "backward": backward.largest, "saved": largest}
+    return {
+        "forward": forward.largest, "backward": backward.largest,
+        "saved": max(saved.values(), default=0),
+        "gradients": {name: p.grad for name, p in carried.adapter.named_parameters()},
+    }  # fmt: skip
 
 
 def merged_by(f, cases):
@@ -253,7 +256,7 @@ def prefixed(f, case):
     prefix, other = (f(model, case["count"], case["width"]) for _ in range(2))
     alone = f(model, case["count"], case["width"] + 5)
     before = [taken(prefix.of_layer(i)) for i in range(layers)]
-    overlap = overlapping(prefix, layers)
+    overlap, moved = overlapping(prefix, layers), learned(prefix, layers)
     sizes = [numbers(prefix), numbers(alone)]
     of_model = {id(p) for p in model.parameters()}
     owns_model = any(id(p) in of_model for p in prefix.parameters())
@@ -266,7 +269,7 @@ def prefixed(f, case):
         "before": before, "after": after, "twice": twice, "fails": fails, "others": others, "overlap": overlap,
         "overlap_after": overlapping(prefix, layers), "sizes": sizes, "left": numbers(prefix),
         "leaves": all(p.is_leaf for p in prefix.parameters()), "owns_model": owns_model,
-        "learns": learned(prefix, layers), "enabled": bool(prefix.enabled),
+        "learned": moved, "learns": learned(prefix, layers), "enabled": bool(prefix.enabled),
     }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 # exercise: DoRA
-# says: put y together from W x and B(A x)
+# says: the length ‖V‖ is in the graph
 # the length is part of the graph: backward goes through the norm instead of taking it as a
 # constant
 
