@@ -1071,7 +1071,7 @@ EXCHANGE_MISTAKES = {
     "row sums": "`experts` was given row sums of `arriving`, how many rows came from each rank: column sums are the rows "
     "of each of its experts",
     "by order": "the right answers in the wrong order: with `order` what the rows were sorted by, `answers[order]` sorts a "
-    "second time. To undo it take `answers[order.argsort()]`",
+    "second time. To undo the sort take `answers[order.argsort()]`",
 }
 # for each number of ranks calls in a row: the rows that each rank has for each expert
 COUNTS = {

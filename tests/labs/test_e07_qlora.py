@@ -78,6 +78,14 @@ def outermost(bits):
     return (middles_of(2**bits) + middles_of(2**bits - 1)) / 2
 
 
+def ends_apart(bits):
+    """A mistake: each side from the middle of the last of its own shares, over its own largest."""
+    half = 2 ** (bits - 1)
+    above = levels_from(middles_of(2 * half), half - 1, half)
+    below = levels_from(middles_of(2 * half - 1), half - 1, half)
+    return torch.where(above > 0, above, below)
+
+
 def normal_levels(bits):
     half = 2 ** (bits - 1)
     return levels_from(outermost(bits), half - 1, half)
@@ -169,6 +177,7 @@ class TestNormalLevels(Exercise):
                 (levels_from(last, half - 1, half), f"that goes from 1 - 1/{4 * half}: the outermost probability is the mean of two"),
                 (levels_from(one_less, half - 1, half), f"that goes from 1 - 1/{4 * half - 2}: the outermost probability is the mean of two"),
                 (levels_from(outermost(4), half - 1, half), f"that goes from the outermost probability of 4 bits: here it is that of {2 * half} and {2 * half - 1} shares"),
+                (ends_apart(bits), "that is as if each side goes to an end of its own: both go to the mean of the two"),
                 (-want.flip(0), "that is turned round: one more level lies above zero than below"),
                 (equal_levels, "that has equal distances: the steps are equal in probability, and the levels their quantiles"),
                 (levels_from(1 - (1 - outermost(bits)) * 2, half - 1, half), "the outermost probability leaves 1/(2k) above it, not 1/k"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from contextlib import contextmanager
 from itertools import accumulate, combinations, pairwise
 from random import Random
 
 import torch
 
+from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
@@ -518,6 +520,8 @@ COUNTED = {
     "find": "who is found is not held yet",
 }
 
+SAID = {"again": "`hold` of a block that was free"}
+
 
 class PoolModel:
     """What a pool may do; what it does wrong is said."""
@@ -557,7 +561,7 @@ class PoolModel:
         else:
             oldest = min(free, key=self.left.__getitem__)
             newest = max(free, key=self.left.__getitem__)
-            words = ": that one was dropped last" if got == newest else ""
+            words = f"; block {got} was dropped last" if got == newest else ""
             expect.that(
                 got == oldest,
                 f"take() gave block {got}, and block {oldest} is free for the longest time{words}. The "
@@ -610,6 +614,18 @@ class PoolModel:
         expect.that(got == want, f"{told}block {want}: {words}")
 
 
+@contextmanager
+def looking():
+    """For what is right without the `find`."""
+    try:
+        yield
+    except CheckFailed as failure:
+        raise CheckFailed(
+            f"{str(failure).partition('. ')[0]}. Without a `find` before it that is right: `find` holds nothing, "
+            "and leaves the order as it is"
+        ) from None
+
+
 class TestPool(Exercise):
     """Blocks, counted and found"""
 
@@ -630,13 +646,13 @@ class TestPool(Exercise):
                 expect.equal(
                     refs,
                     model.refs,
-                    what=f"refs, {shown}, the last of them {kind}",
+                    what=f"refs, {shown}, the last of them {SAID.get(kind, kind)}",
                     hints=[(refs, COUNTED[kind])],
                 )
                 expect.that(
                     available == len(model.free()),
-                    f"available() is {expect.show(available)} {shown}, the last of them {kind}: "
-                    f"{len(model.free())} blocks are held by nobody",
+                    f"available() is {expect.show(available)} {shown}, the last of them {SAID.get(kind, kind)}: "
+                    f"{plural(len(model.free()), 'block')} held by nobody",
                 )
 
     @check(points=2, title="counts: what is held is never given out")
@@ -667,13 +683,9 @@ class TestPool(Exercise):
         names = "abcdef"
         fill = [("take", n) for n in names] + [("name", n, f"key {n}") for n in names]
         order = draw.sample(names, 6)
-        lru = [
-            *fill,
-            *[("drop", n) for n in order],
-            ("again", f"key {order[0]}", "z"),
-            ("drop", "z"),
-        ]
-        lru += [("take", str(k)) for k in range(6)]
+        dropped = [("drop", n) for n in order]
+        takes = [("take", str(k)) for k in range(6)]
+        lru = [*fill, *dropped, ("again", f"key {order[0]}", "z"), ("drop", "z"), *takes]
         bare = [("take", n) for n in names] + [("name", n, f"key {n}") for n in order[:3]]
         bare += [("drop", n) for n in draw.sample(names, 6)] + [("take", str(k)) for k in range(6)]
         again = [*fill, *[("drop", n) for n in order]]
@@ -681,6 +693,9 @@ class TestPool(Exercise):
         again += [("take", "0"), ("take", "1"), *[("drop", n.upper()) for n in order[2:4]]]
         again += [("take", str(k)) for k in range(2, 6)]
         self.follow(submission, [(6, lru), (6, bare), (6, again)])
+        self.follow(submission, [(6, [*fill, *dropped, *takes])])
+        with looking():
+            self.follow(submission, [(6, [*fill, *dropped, ("find", f"key {order[0]}"), *takes])])
 
     @check(points=1, title="random traffic")
     def test_traffic(self, submission):

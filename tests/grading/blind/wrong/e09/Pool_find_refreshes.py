@@ -1,0 +1,48 @@
+# exercise: Pool
+# says: `find` holds nothing
+# find counts as a use, so that a free block that is only looked up is no longer the one that is
+# free for the longest time
+
+from collections import OrderedDict
+
+
+class Pool:
+    def __init__(self, num_blocks: int):
+        self.refs = [0] * num_blocks
+        self.free = OrderedDict.fromkeys(range(num_blocks))
+        self.key_of = {}
+        self.block_of = {}
+
+    def available(self) -> int:
+        return len(self.free)
+
+    def take(self) -> int | None:
+        if not self.free:
+            return None
+        block, _ = self.free.popitem(last=False)
+        if block in self.key_of:
+            del self.block_of[self.key_of.pop(block)]
+        self.refs[block] = 1
+        return block
+
+    def name(self, block: int, key) -> None:
+        self.key_of[block] = key
+        self.block_of[key] = block
+
+    def find(self, key) -> int | None:
+        block = self.block_of.get(key)
+        if block in self.free:
+            self.free.move_to_end(block)
+        return block
+
+    def hold(self, block: int) -> None:
+        if self.refs[block] == 0:
+            del self.free[block]
+        self.refs[block] += 1
+
+    def drop(self, block: int) -> None:
+        self.refs[block] -= 1
+        if self.refs[block] == 0:
+            self.free[block] = None
+            if block not in self.key_of:
+                self.free.move_to_end(block, last=False)
