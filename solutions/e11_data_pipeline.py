@@ -44,7 +44,8 @@ ideas.first_rule()
 # | `lines_break_off` | more than 0.3 of the lines end with `...` or `…` |
 # | `words_without_letters` | fewer than 0.8 of the words have a letter in them |
 # | `no_stop_words` | of *the, be, to, of, and, that, have, with* it has fewer than two different ones, in any case; `that,` is none |
-#
+
+# %% [markdown]
 # **Predict**: the course's own stories are clean. How many percent of single stories does the first rule drop? One of them:
 #
 # > One rainy morning, Anna the kind cook worked at the bakery with a huge green pie. Otto the young shepherd worked in the
@@ -245,7 +246,8 @@ else:
 # A page of 150 words has 146 shingles. **MinHash** ([Broder 1997](https://doi.org/10.1109/SEQUEN.1997.666900)) replaces them by K numbers.
 # Each of K hash functions, $h_k(x) = a_k x + b_k \bmod 2^{32}$ with odd $a_k$, is a permutation of all 32-bit numbers, and orders the shingles in
 # its own way. Keep for each function the *smallest* value over the page.
-#
+
+# %% [markdown]
 # Why is that enough? In a random order each shingle of $A \cup B$ is equally likely to come first. If the first one is in
 # both pages, both keep its value and agree; if only one page has it, they differ. So they agree in one place with probability $s$, and the share of K places in which
 # they agree estimates $s$, give or take $\sqrt{s(1-s)/K}$: for K = 128 and s = 0.63 that is 0.043.
