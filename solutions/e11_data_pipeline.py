@@ -4,7 +4,7 @@
 # **From raw text to the rows that a model reads: what is thrown away, what came twice, who reads which row, and what each
 # mistake costs in nats above a known floor.**
 #
-# 90 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
+# 3 hours · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
 #
 # You build: a quality filter, MinHash signatures, bands, the union of pairs, a suffix array, the weights of a mixture, packed
 # rows with their mask, a stream that is resumed at the exact row. You end with this picture: stories that came many times,
@@ -44,8 +44,12 @@ ideas.first_rule()
 # | `lines_break_off` | more than 0.3 of the lines end with `...` or `…` |
 # | `words_without_letters` | fewer than 0.8 of the words have a letter in them |
 # | `no_stop_words` | of *the, be, to, of, and, that, have, with* it has fewer than two different ones, in any case; `that,` is none |
+
+# %% [markdown]
+# **Predict**: the course's own stories are clean. How many percent of single stories does the first rule drop? One of them:
 #
-# **Predict**: the course's own stories are clean. How many percent of single stories does the first rule drop?
+# > One rainy morning, Anna the kind cook worked at the bakery with a huge green pie. Otto the young shepherd worked in the
+# > kitchen with a big fresh rose. He read a short poem about a fox. That night, he rested in the kitchen.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -67,7 +71,7 @@ lab.reveal("short", 100 * short / len(stories))
 #
 # ### Exercise 1 · `quality`
 #
-# Difficulty 2 of 5 · 10 minutes · 7 points
+# Difficulty 2 of 5 · 15 minutes · 7 points
 #
 # What happens exactly on a threshold is said in the table: "fewer than 50" keeps 50. An empty page has no mean.
 
@@ -242,9 +246,10 @@ else:
 # A page of 150 words has 146 shingles. **MinHash** ([Broder 1997](https://doi.org/10.1109/SEQUEN.1997.666900)) replaces them by K numbers.
 # Each of K hash functions, $h_k(x) = a_k x + b_k \bmod 2^{32}$ with odd $a_k$, is a permutation of all 32-bit numbers, and orders the shingles in
 # its own way. Keep for each function the *smallest* value over the page.
-#
-# Why is that enough? The smallest value over $A \cup B$ is as likely any of its shingles as another. The two pages agree in it
-# exactly if that shingle lies in $A \cap B$. So they agree in one place with probability $s$, and the share of K places in which
+
+# %% [markdown]
+# Why is that enough? In a random order each shingle of $A \cup B$ is equally likely to come first. If the first one is in
+# both pages, both keep its value and agree; if only one page has it, they differ. So they agree in one place with probability $s$, and the share of K places in which
 # they agree estimates $s$, give or take $\sqrt{s(1-s)/K}$: for K = 128 and s = 0.63 that is 0.043.
 
 # %%
@@ -253,7 +258,7 @@ ideas.smallest_values()
 # %% [markdown]
 # ### Exercise 2 · `minhash`
 #
-# Difficulty 3 · 10 minutes · 8 points
+# Difficulty 3 · 15 minutes · 8 points
 #
 # All pages' shingles come in one array, hashed to 32 bits; page i has those from `bounds[i]` to `bounds[i + 1]`. K is 128 here, so do
 # not hold K times as many numbers. NumPy's uint32 arrays wrap around by themselves. A page may have no shingle.
@@ -304,13 +309,13 @@ minhash = lab.grade(minhash)
 ideas.s_curve()
 
 # %% [markdown]
-# And nobody is compared: each band of each page is put into a bucket, and whoever finds somebody in the bucket has met them. A bucket of
+# And nobody is compared: each band has buckets of its own. A page goes into the bucket of its values there, and whoever finds somebody in it has met them. A bucket of
 # $n$ pages has $n(n-1)/2$ pairs. They are not needed: later the *union* of pairs is taken, and $n - 1$ pairs, each with the
 # bucket's first, have the same union.
 #
 # ### Exercise 3 · `candidate_pairs`
 #
-# Difficulty 3 · 10 minutes · 8 points
+# Difficulty 3 · 15 minutes · 8 points
 
 
 # %% tags=["exercise"]
@@ -434,11 +439,11 @@ with show.canvas() as (fig, ax):
 lab.experiment("duplicates", duplicates)
 
 # %% [markdown]
-# **Explain**: the points lie near the curves, which need nothing but good hash functions. (At the mean similarity of many pages: where the curve bends they lie a little above it.) A hash
+# **Explain**: the points lie near the curves, though not on them. Each mark is a mean over pages of different similarity, which
+# lifts it where the curve bends upward; and of 300 pages only, which is worth ±0.03 by chance. A hash
 # of the whole page found the exact copies and none of the others.
 #
-# The rows decide what *duplicate* means. FineWeb ([Penedo et al. 2024](https://arxiv.org/abs/2406.17557)) takes 14 bands of 8, which find half of what is 0.7 alike: with
-# 5% of its words replaced, most copies stay in.
+# The rows decide what *duplicate* means. FineWeb ([Penedo et al. 2024](https://arxiv.org/abs/2406.17557)) takes 14 bands of 8, which find half of what is 0.7 alike.
 #
 # **Question**: which number of rows in your table is the largest that still finds 95% of the copies with 5% replaced?
 
@@ -477,7 +482,7 @@ ideas.union_of_pairs()
 # %% [markdown]
 # ### Exercise 4 · `clusters`
 #
-# Difficulty 3 · 8 minutes · 7 points
+# Difficulty 3 · 10 minutes · 7 points
 #
 # Pairs come from a file that is larger than memory: go through them once, in whatever order they are. Ready-made unions (networkx,
 # scipy) are not the exercise.
@@ -515,7 +520,7 @@ clusters = lab.grade(clusters)
 
 # %% [markdown]
 # **Run**: originals and all their copies in one heap, 5 texts of each page. **Recall** is the share of the copies with 0 and 5% replaced that are
-# dropped. **Precision** is the share of what is dropped whose group really begins with its own page, the original or a copy.
+# dropped. **Precision** is the share of the dropped texts that were grouped under a text of the same page, original or copy.
 
 # %% tags=["experiment"]
 heap = np.concatenate([own, *signed.values()])
@@ -579,7 +584,7 @@ ideas.sorted_suffixes()
 # %% [markdown]
 # ### Exercise 5 · `suffix_array`
 #
-# Difficulty 4 · 15 minutes · 8 points
+# Difficulty 4 · 25 minutes · 8 points
 #
 # A text of $n$ equal symbols is the hardest: its first two suffixes are told apart in the last round only. No suffix is written out.
 
@@ -617,7 +622,7 @@ suffix_array = lab.grade(suffix_array)
 
 # %% [markdown]
 # **Run**: a notice of 30 words is planted in every third page. Windows of 100 signs that two neighbours of the suffix array share are cut, all but
-# where they come first. Beside it stands MinHash, with the split of your answer. (Lee et al. 2022 cut what comes twice in 50 tokens.)
+# where they come first. Beside it stands MinHash, with 32 bands of 4 rows. (Lee et al. 2022 cut what comes twice in 50 tokens.)
 
 # %% tags=["experiment", "folded"]
 notice = " ".join(draw.sample(known, 30))
@@ -727,9 +732,9 @@ ideas.tempered_shares()
 #
 # ### Exercise 6 · `mixture_weights`
 #
-# Difficulty 3 · 10 minutes · 6 points
+# Difficulty 3 · 20 minutes · 6 points
 #
-# Sizes go up to $10^{14}$: mind what a power makes of them.
+# Sizes go up to $10^{14}$: and $T$ may be far below 1: mind what a power makes of them.
 
 
 # %% tags=["exercise"]
@@ -749,7 +754,8 @@ mixture_weights = lab.grade(mixture_weights)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Divide the sizes by the largest first: a constant factor changes no share, and no power of a number up to 1 is too large.
+# Divide the sizes by the largest *that is still free*, each time: a constant factor changes no share, no power of a number up to 1 is
+# too large, and never are all of them rounded to 0.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -826,10 +832,10 @@ ideas.document_mask()
 #
 # ### Exercise 7 · `lay_out`
 #
-# Difficulty 3 · 12 minutes · 8 points
+# Difficulty 3 · 15 minutes · 8 points
 #
 # Which documents share a row has been decided, and they fit. Padding is read as `end` and asked for nothing (-100). A softmax over nothing is nan, even
-# where nobody asks: let padding look at padding, up to itself.
+# where nobody asks: let padding look at padding, up to itself. Its positions are free.
 
 
 # %% tags=["exercise"]
@@ -898,8 +904,8 @@ print(
 # ## 6 · Who reads which row, and when
 #
 # Rows are shuffled, dealt out to ranks, and a run is stopped and resumed: after a crash, or with fewer machines. Every row must still
-# come exactly once an epoch. The trick is to keep *nothing but two numbers*. The order is a function of (seed, epoch), which each rank
-# draws anew; the place in it is how many rows **all ranks together** have been given.
+# come exactly once an epoch. The trick is to keep *two numbers only*: the epoch, and how many of its rows **all ranks
+# together** have been given. The order itself is not kept: each rank draws it anew from (seed, epoch).
 
 # %%
 ideas.resumed_stream()
@@ -911,9 +917,10 @@ ideas.resumed_stream()
 #
 # ### Exercise 8 · `Stream`
 #
-# Difficulty 3 · 12 minutes · 8 points
+# Difficulty 3 · 20 minutes · 8 points
 #
-# Draw from a generator of your own. Seeding the process's would change the run's dropout.
+# Draw from a generator of your own. Seeding the process's would change the run's dropout. After a break at an epoch's last step, the
+# next iteration may be an empty rest or the next epoch.
 
 
 # %% tags=["exercise"]
@@ -1168,8 +1175,8 @@ show.table(
 lab.experiment("contamination", contamination)
 
 # %% [markdown]
-# **Question**: by how many nats does the *whole* test set flatter the model that read the corpus as it was, against the fresh half? (Take the whole for the mean of its
-# halves.)
+# **Question**: for the model that read the corpus as it was, by how many nats is the loss on the *whole* test set lower than on its fresh half? (Take the whole for
+# the mean of its halves.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION

@@ -11,6 +11,7 @@ import torch
 
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.words import plural
 
 from .probes import e11_data_pipeline as probes
 
@@ -708,8 +709,9 @@ class TestClusters(Exercise):
         )
         expect.that(
             not is_quadratic(*got[:2]),
-            f"a chain of 750 took {got[0]['seconds']:.2f} s, one of 6,000 {got[1]['seconds']:.2f} s: every pair, or "
-            "every document, goes through all others. Keep a parent for each, and cut the way to the root short",
+            f"a chain of 750 took {got[0]['seconds']:.2f} s, one of 6,000 {got[1]['seconds']:.2f} s, so that a pair or a document "
+            "costs more, the longer the chain. With a parent for each, the pair joins two roots, and whoever walks to a root "
+            "has to cut the way to the root short: hang what is passed nearer to the root",
         )
 
 
@@ -763,6 +765,11 @@ class TestSuffixArray(Exercise):
                 words += f": that is the order of the first {first} symbols. Go on doubling until no two ranks are equal"
             elif got == sorted(range(size), key=lambda i: [*symbols[i:], *[min(symbols)] * size]):
                 words += ": behind the end lies nothing, which sorts before every symbol, 0 too"
+            elif max(symbols) >= size:
+                words += (
+                    f". The symbols go up to {max(symbols):,}, more than n = {size}: if a pair of ranks is one number, as in "
+                    "rank · (n + 1) + next, ranks must be below n. Number the symbols without gaps first"
+                )
         expect.that(False, f"{told}: {words}")
 
     def compare(self, submission, texts):
@@ -877,6 +884,11 @@ class TestMixtureWeights(Exercise):
         clipped = [min(w, c) for w, c in zip(base, caps)]
         is_list = isinstance(got, (list, tuple)) and all(isinstance(w, (int, float)) for w in got)
         expect.that(is_list, f"got {expect.show(got)}, expected {len(sizes)} weights ({told})")
+        expect.that(
+            all(map(math.isfinite, got)),
+            f"weights {got} ({told}): some are no finite numbers. Powers of large sizes overflow, and powers of sizes far below the "
+            "largest are rounded to 0: divide by the largest that is still free, each time that you share out",
+        )
         expect.equal(numbers(got), numbers(want), tol=1e-9, what=f"weights ({told})", hints=[
             *((numbers(w), words) for w, words in self.without_cap(sizes, temperature, budget)),
             (numbers(base), f"a source is read more than {most:g} times: its weight is at most {most:g} · size / budget"),
@@ -926,17 +938,23 @@ class TestMixtureWeights(Exercise):
         spare = sum(base[i] - caps[i] for i in over) / (len(base) - len(over))
         return [caps[i] if i in over else w + spare for i, w in enumerate(base)]
 
-    @check(points=2, title="size to the power 1/T, from 1 to infinity, of sizes of any order")
+    @check(
+        points=2, title="size to the power 1/T, from far below 1 to infinity, of sizes of any order"
+    )
     def test_temperature(self, submission):
         sizes = [random.uniform(1, 9) * 10**k for k in (9, 10, 11)]
         huge = [random.uniform(1, 9) * 10**k for k in (12, 13)]
+        # the largest is capped, beside which the powers of the others are 0
+        tiny = [3e6 * random.uniform(0.9, 1.1), 5e6, 1e13]
         cases = [(sizes, t, 1e6) for t in (1.0, 2.0, 5.0, math.inf, 0.5)]
         with expect.because(
             {
-                "OverflowError": "size^(1/T) is too large for a float: divide the sizes by the largest first"
+                "OverflowError": "size^(1/T) is too large for a float: divide the sizes by the largest first",
+                "ZeroDivisionError": "beside a far larger source that is capped, at so low a T, the others' powers may be rounded to 0, and "
+                "so their sum: divide by the largest that is still free, each time that you share out",
             }
         ):
-            self.compare(submission, [*cases, (huge, 0.04, 1e6), ([7.0], 2.0, 3.0)])  # fmt: skip
+            self.compare(submission, [*cases, (huge, 0.04, 1e6), ([7.0], 2.0, 3.0), (tiny, 0.015, 4e13 + 1.5e7)])  # fmt: skip
 
     @check(
         points=3, title="no source is read more than `most_passes` times; the others take its share"
@@ -1148,8 +1166,8 @@ class TestStream(Exercise):
         counts = [len(rank) for rank in epoch]
         expect.that(
             len(set(counts)) == 1,
-            f"{told}: the ranks make {counts} steps. A rank that has none left waits in vain for the others in an all-reduce: "
-            "where rows run out its last step may be empty",
+            f"{told}: the ranks make {counts} steps. Each rank makes every step, with an empty list where it has no row: "
+            "the others wait in vain, in an all-reduce, for a rank that makes none",
         )
         return [[rank[step] for rank in epoch] for step in range(counts[0])]
 
@@ -1272,7 +1290,10 @@ class TestStream(Exercise):
 
     def goes_on(self, case, order, got, after):
         n, batch, ranks, _, stop, _, after_ranks, _ = case
-        told = f"{n} rows, stopped after {stop} steps on {ranks} ranks of {batch}, resumed on {after_ranks}"
+        told = (
+            f"{n} rows, stopped after {plural(stop, 'step')} on {plural(ranks, 'rank')} with batches of {batch}, "
+            f"resumed on {after_ranks} with batches of {case[5]}"
+        )
         expect.that(
             got["kept"],
             f"{told}: a state that was taken has changed when the stream went on: give a new dict each time",
@@ -1297,13 +1318,41 @@ class TestStream(Exercise):
             )
             if number:
                 words = f"{told}: epoch {epoch + number} after it has {len(rows)} rows, expected {len(left)} in that epoch's own order"
-            elif sorted(rows) == sorted(order[epoch]):
-                words += ": the epoch began anew"
-            elif set(rows) & set(order[epoch][:consumed]):
-                words += f": {len(set(rows) & set(order[epoch][:consumed]))} of them had come before. Count the rows that *all* ranks have been given, a whole step at a time"
-            elif set(rows) < set(left):
-                words += f": {len(set(left) - set(rows))} rows are lost. A step counts when it has been handed out, not when it is read ahead"
+            else:
+                words += self.place(rows, order[epoch], consumed, got["before"], after_ranks)
             expect.that(False, words)
+
+    def place(self, rows, order, consumed, before, after_ranks):
+        """Where in the order the rows begin that came after a stop, in words."""
+        start = len(order) - len(rows)
+        if start < 0 or sorted(rows) != sorted(order[start:]):
+            if len(rows) == len(order) - consumed:
+                return (
+                    ": as many, but in another order than this epoch has where nothing is resumed. A new stream has the state "
+                    "alone: the order must follow from (seed, epoch), and the epoch from the state"
+                )
+            again, left = set(rows) & set(order[:consumed]), set(order[consumed:]) - set(rows)
+            return (
+                f": {len(again)} of them had come before, and {len(left)} that were left did not come. The rest is order[consumed:] of "
+                "the order of (seed, epoch), where `consumed` counts the rows of *all* ranks"
+            )
+        if start == 0 and consumed:
+            return ": the epoch began anew"
+        last = sum(map(len, before[-1])) if before else 0
+        own = sum(len(step[0]) for step in before)
+        told = f": they are those from place {start} of the order on, and all ranks together had been given {consumed}"
+        if start == consumed - last:
+            return (
+                f"{told}: exactly the last step came again. It has been handed out when `state` is asked for; a generator stands "
+                "still at its `yield`, and what is written behind it has not run"
+            )
+        if own != consumed and start in (own, min(len(order), own * after_ranks)):
+            return f"{told}. One rank alone had {own}: count the rows that *all* ranks have been given, whatever their number"
+        if start < consumed:
+            return (
+                f"{told}. Count the rows that *all* ranks have been given, a whole step at a time"
+            )
+        return f"{told}: {start - consumed} rows are lost. A step counts once it is handed out, with the rows that it had then"
 
     @check(points=1, title="the state is a few numbers, and no generator of the process is used")
     def test_state(self, submission):
@@ -1314,7 +1363,7 @@ class TestStream(Exercise):
         expect.that(
             len(self.rows_of(after[0])) == left,
             f"resumed in another process from {got['state'][:80]}: {len(self.rows_of(after[0])):,} rows, expected {left:,}: "
-            "whatever is not in the state is gone",
+            "the rows that are left come, as the card above asks",
         )
         expect.that(
             len(got["state"]) <= 200,
@@ -1642,6 +1691,14 @@ class TestFlattered(Question):
         words = "the whole set's loss is the mean of its two halves"
         if isinstance(value, (int, float)) and abs(value - 2 * want) <= tol:
             words = "that is the difference of the halves: the whole set is half leaked, half fresh"
+        elif (
+            isinstance(value, (int, float))
+            and abs(value - (fresh - found(rows, "cleaned")["fresh"])) <= tol
+        ):
+            words = (
+                "that is how much worse it is than the other model on the fresh half. Asked is, of the model that read the corpus as it "
+                "was alone: fresh half minus whole"
+            )
         elif isinstance(value, (int, float)) and abs(value + want) <= tol:
             words = "the sign: by how much is it *lower* than on the fresh half"
         expect.that(

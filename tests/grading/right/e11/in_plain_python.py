@@ -95,13 +95,13 @@ def mixture_weights(sizes, temperature, budget, most_passes=4.0):
     if sum(caps) < 1 - 1e-12:
         raise ValueError("more tokens than the sources have in so many passes")
     logs = [log(size / max(sizes)) / temperature for size in sizes]
-    base = [exp(x) for x in logs]
     # who reaches its cap first stands first: fill the level of water from there
-    order = sorted(range(len(sizes)), key=lambda i: caps[i] / base[i])
+    order = sorted(range(len(sizes)), key=lambda i: log(caps[i]) - logs[i])
     weights, left = [0.0] * len(sizes), 1.0
     for place, i in enumerate(order):
-        rest = sum(base[j] for j in order[place:])
-        weights[i] = min(caps[i], left * base[i] / rest)
+        top = max(logs[j] for j in order[place:])
+        rest = sum(exp(logs[j] - top) for j in order[place:])
+        weights[i] = min(caps[i], left * exp(logs[i] - top) / rest)
         left -= weights[i]
     return weights
 

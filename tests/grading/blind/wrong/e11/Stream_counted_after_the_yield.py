@@ -1,5 +1,5 @@
 # exercise: Stream
-# says: Count the rows that *all* ranks have been given
+# says: exactly the last step came again
 # the step is counted only when the next one is asked for, so the state taken after a step gives
 # that step again
 

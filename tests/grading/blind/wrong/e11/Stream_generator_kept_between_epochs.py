@@ -1,5 +1,5 @@
 # exercise: Stream
-# says: Count the rows that *all* ranks have been given
+# says: but in another order
 # one generator is kept and drawn from in each epoch, so a new stream that is resumed in epoch 2
 # draws epoch 0's order: the order is no function of (seed, epoch)
 

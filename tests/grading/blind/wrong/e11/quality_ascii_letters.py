@@ -1,0 +1,28 @@
+# exercise: quality
+# says: knows those of all alphabets
+# a letter is only a-z or A-Z, so words of umlauts, Greek or Cyrillic letters count as words
+# without letters
+
+import re
+
+
+def quality(text: str) -> str:
+    words = text.split()
+    if len(words) < 50:
+        return "too_few_words"
+    mean = sum(len(w) for w in words) / len(words)
+    if mean < 3 or mean > 10:
+        return "unusual_word_length"
+    if (text.count("...") + text.count("…")) / len(words) > 0.1:
+        return "too_many_ellipses"
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    if sum(line[0] in "•-*" for line in lines) / len(lines) > 0.9:
+        return "mostly_bullets"
+    if sum(line.endswith(("...", "…")) for line in lines) / len(lines) > 0.3:
+        return "lines_break_off"
+    if sum(bool(re.search("[a-zA-Z]", w)) for w in words) / len(words) < 0.8:
+        return "words_without_letters"
+    stop = {"the", "be", "to", "of", "and", "that", "have", "with"}
+    if len(stop & set(text.lower().split())) < 2:
+        return "no_stop_words"
+    return ""
