@@ -4,7 +4,7 @@
 # **From raw text to the rows that a model reads: what is thrown away, what came twice, who reads which row, and what each
 # mistake costs in nats above a known floor.**
 #
-# 3 hours · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
+# 180 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
 #
 # You build: a quality filter, MinHash signatures, bands, the union of pairs, a suffix array, the weights of a mixture, packed
 # rows with their mask, a stream that is resumed at the exact row. You end with this picture: stories that came many times,
@@ -734,7 +734,7 @@ ideas.tempered_shares()
 #
 # Difficulty 3 · 20 minutes · 6 points
 #
-# Sizes go up to $10^{14}$: and $T$ may be far below 1: mind what a power makes of them.
+# Sizes go up to $10^{14}$, and $T$ may be far below 1: mind what a power makes of them.
 
 
 # %% tags=["exercise"]
