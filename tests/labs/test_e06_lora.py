@@ -123,7 +123,7 @@ class TestLoRA(Exercise):
         dense = [case for case in self.cases() if case["base"] == "dense"]
         rows = self.runs(submission, [case for case in dense if case["weight"].dtype != BF16])
         self.are_all_named(rows)
-        for _, got in rows:
+        for case, got in rows:
             named = got["first"]["named"]
             a, b = named["lora_A"], named["lora_B"]
             expect.that(
@@ -142,6 +142,12 @@ class TestLoRA(Exercise):
                 got["first"]["y"],
                 got["first"]["plain"],
                 what="what a fresh adapter gives, beside the bare layer",
+                hints=[
+                    (
+                        F.linear(case["x"][0], case["weight"]),
+                        "the layer's bias is missing: the layer is called, not opened",
+                    )
+                ],
             )
         self.is_random(submission)
 
@@ -943,7 +949,7 @@ class TestRows(Exercise):
             ),
             (
                 rows_answer(*call, fill=first),
-                "a row without pages of its own was given another one's",
+                "shorter tables were filled with another row's page: page 0 holds zeros",
             ),
             (rows_answer(*call, scaled=False), "the scalings are missing: one a row"),
             (
