@@ -4,7 +4,7 @@
 # **A trained model in 8, 4, 3 and 2 bits a weight: what each bit costs, and the six devices that make rounding hurt less. You
 # build them all.**
 #
-# 90 minutes · CPU is enough · before: [e04 · Mixed precision](e04_mixed_precision.ipynb) · [map of the course](index.ipynb)
+# 150 minutes · CPU is enough · before: [e04 · Mixed precision](e04_mixed_precision.ipynb) · [map of the course](index.ipynb)
 #
 # You build: integers with a scale a group, with and without a zero point; LLM.int8(); SmoothQuant; GPTQ; AWQ; the rounding that
 # lets gradients through. You end with this picture: one model, rounded in four ways to four sizes, over the floor that no model
@@ -87,7 +87,7 @@ quantize_absmax = lab.grade(quantize_absmax)
 #
 # $$q = \mathrm{clamp}\!\left(\mathrm{round}\!\left(\frac{w}{s}\right) + z,\; 0,\; n\right), \qquad \hat w = s\,(q - z).$$
 #
-# The clamp is needed where $\max = -\min$: both $\max/s$ and $z$ are halves then, and may both be rounded up. $z$ is a whole number, the code of 0. So 0 stays exactly 0, which padding and pruned weights rely on. For 2 bits this matters
+# The clamp is needed, for example, where $\max = -\min$: both $\max/s$ and $z$ are halves then, and may both be rounded up. $z$ is a whole number, the code of 0. So 0 stays exactly 0, which padding and pruned weights rely on. For 2 bits this matters
 # most: absmax has 3 codes there, and with a zero point there are 4.
 
 # %% [markdown]
@@ -323,8 +323,8 @@ def llm_int8(x, codes, scale, multiply, threshold=6.0):
     """x (T, D) float32; W as codes (F, D) int8 and scale (F, 1), as `quantize_absmax`
     gives them for 8 bits and a group a row -> y (T, F) float32; all unchanged.
     `multiply(a, b)`: a (T, K) and b (F, K) int8 -> a b^T (T, F) int32.
-    A column of x is an outlier's where any |x| of it reaches the threshold; x's own
-    scales, one a token, are those of the other columns. About 7 lines."""
+    A column of x is an outlier's where any |x| of it reaches the threshold; x's
+    scales, one a token, are taken over the columns that are none. About 7 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.quantization.plain:llm_int8
     ### END SOLUTION
@@ -550,9 +550,9 @@ ideas.column_loop()
 # columns, corrects within the block at once, and everything beyond it by *one* matmul after the block. The result must not depend
 # on the block's size.
 #
-# It does not, if one trap is seen. The scale of a group is fitted when its first column comes, on weights that hold all corrections
-# so far. If a block ran over a group's start, the columns behind the block would still be stale. The published code fits
-# such scales on stale weights where groups are smaller than blocks; yours lets no block cross a group's start.
+# One trap: a group's scale is fitted when its first column comes, and *all* columns of the group must hold every correction by
+# then. If a block ran over a group's start, the group's columns to the right of the block would not. (The published code has this
+# fault even inside a block.) So start a new block at each group's start: a block ends after `block` columns, or where its group ends.
 
 # %% [markdown]
 # ### Exercise 5 · `gptq`
@@ -560,8 +560,8 @@ ideas.column_loop()
 # Difficulty 5 · 35 minutes · 14 points
 #
 # First make $H$ invertible. An input that was always 0 has a 0 on the diagonal: give it the mean of the others (1 if all are 0). Then add
-# `damping` times the diagonal's mean to the whole diagonal. Compute in float64: `h` comes in it, and stays as it was; `quantize_absmax` wants
-# float32. `torch.linalg.cholesky(…, upper=True)` gives $U$ of $H^{-1}$.
+# `damping` times the diagonal's mean to the whole diagonal. Compute in float64: `h` is that already (`.double()` gives no copy of it), and stays as it was; `quantize_absmax`
+# wants float32. `torch.linalg.cholesky(…, upper=True)` gives $U$ of $H^{-1}$.
 
 
 # %% tags=["exercise"]
@@ -598,14 +598,13 @@ gptq = lab.grade(gptq)
 # </details>
 
 # %% [markdown]
-# **AWQ** moves no weights. It protects the columns that matter, those that meet large inputs, by SmoothQuant's move, made for
-# another reason: column $j$ is multiplied by $s_j > 1$ before rounding, its input divided. The step of a group is set by its *largest* weight;
-# while that stays another column's, the error of column $j$ is divided by $s_j$. Which $s$? With $\overline{|x_j|}$ the mean
-# magnitude of input $j$,
+# **AWQ** moves no weights. Columns that meet large inputs matter most: such a column is multiplied by $s_j > 1$ before rounding, and
+# its input divided by $s_j$. As long as another column holds the group's largest weight the step stays the same, and the error of column
+# $j$, divided by $s_j$ again, shrinks. Which $s$? With $\overline{|x_j|}$ the mean magnitude of input $j$,
 #
 # $$s_j = \frac{\overline{|x_j|}^{\,r}}{\sqrt{\max_k \overline{|x_k|}^{\,r} \cdot \min_k \overline{|x_k|}^{\,r}}}, \qquad r = 0, \tfrac1{20}, \dots, \tfrac{19}{20},$$
 #
-# and the ratio $r$ is simply tried out: the one with the least output error $\mathrm{tr}(\Delta W H \Delta W^{\top})$ wins, where $\Delta W = Q(W s)/s - W$
+# where the root puts $s$ around 1, so that columns with small inputs get less. The ratio $r$ is simply tried out: the one with the least output error $\mathrm{tr}(\Delta W H \Delta W^{\top})$ wins, where $\Delta W = Q(W s)/s - W$
 # ([Lin et al. 2024](https://arxiv.org/abs/2306.00978)). $r = 0$ leaves all as it was: on its calibration data AWQ never loses.
 
 
@@ -875,8 +874,8 @@ for words, chosen in {"dealt out": dealt, "the other way round": turned}.items()
     print(f"{words}: {size:,} bytes, {summed:.3f} nats in sum, {lost:.3f} together")
 
 # %% [markdown]
-# **Explain**: the down projections suffer most, the queries and keys of the last block least. Both deals have the
-# same bytes; the order of the layers makes all the difference.
+# **Explain**: the down projections suffer most, the queries and keys of the last block least. A byte, though, may be worth most where
+# a layer is small. Both deals have the same bytes; the order of the layers makes all the difference.
 #
 # The sum is the theory, and it is wrong by a factor of four to five here: each cost was measured with clean inputs, while in a model that is rounded whole, a
 # layer's inputs bear the errors of all before it. For a ranking the sum is good enough. For a promise it is not.
@@ -910,8 +909,8 @@ ideas.straight_through()
 # %% tags=["exercise"]
 def fake_quantize(w: torch.Tensor, scale: torch.Tensor, bits: int) -> torch.Tensor:
     """w (F, D) and scale (F, 1), both unchanged -> what is left of w, float32. Its
-    gradient goes to w: as it is where no code was clamped to ±m, 0 elsewhere; at most a
-    byte a weight waits for it. `scale` has no gradient. About 4 lines."""
+    gradient reaches w as it is where no code was clamped to ±m, and is 0 elsewhere; at most
+    a byte a weight, a mask, waits for backward. `scale` gets none. About 4 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.quantization.plain:fake_quantize
     ### END SOLUTION

@@ -60,7 +60,7 @@ def draw_moved_scale(ax: Axes, alpha: float) -> None:
             box(ax, x + 0.42 * place, 0.9 + HIGH - tall, 0.36, tall, shade)
         words = f"largest / smallest: {spread(values):.3g}"
         say(ax, x, 3.6, words, 8, ha="left")
-    say(ax, 0.3, 4.0, "largest magnitude of each channel, in steps of equal ratios", 8, ha="left")
+    say(ax, 0.3, 4.0, "largest magnitude of each channel, on a logarithmic scale", 8, ha="left")
 
 
 def say_moved_scale(alpha: float) -> str:

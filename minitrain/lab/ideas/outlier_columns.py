@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, ORANGE
-from minitrain.lab.drawing.figures import lighter
+from minitrain.lab.drawing.figures import INK, lighter
 from minitrain.lab.drawing.shapes import arrow, bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
 
@@ -41,17 +41,20 @@ def draw_outlier_columns(ax: Axes, count: int) -> None:
     matrix(ax, 0.3, 0.75, TOKENS, every, dark)
     say(ax, 0.3, 2.6, "W: outputs x channels", 9, ha="left", fontweight="bold")
     matrix(ax, 0.3, 2.85, FEATURES, every, dark)
-    arrow(ax, (3.9, 1.5), (4.8, 1.2))
+    ax.plot((3.85, 3.95, 3.95, 3.85), (0.75, 0.75, 3.83, 3.83), color=INK, linewidth=1.2)
+    arrow(ax, (3.95, 2.0), (4.8, 1.4))
     say(ax, 5.0, 0.5, "int8, sums in int32", 9, ha="left", fontweight="bold")
     matrix(ax, 5.0, 0.75, TOKENS, rest, [])
-    say(ax, 5.1 + SIDE * len(rest), 1.4, "x", 10)
+    say(ax, 5.1 + SIDE * len(rest), 1.4, "×", 11)
     matrix(ax, 5.3 + SIDE * len(rest), 0.9, FEATURES, rest, [])
+    say(ax, 5.4 + 2 * SIDE * len(rest), 0.85, "T", 9)
     if dark:
-        arrow(ax, (3.9, 2.8), (4.8, 3.1))
+        arrow(ax, (3.95, 2.6), (4.8, 3.3))
         say(ax, 5.0, 2.6, "floating point", 9, ha="left", fontweight="bold")
         matrix(ax, 5.0, 2.85, TOKENS, dark, dark)
-        say(ax, 5.1 + SIDE * len(dark), 3.5, "x", 10)
+        say(ax, 5.1 + SIDE * len(dark), 3.5, "×", 11)
         matrix(ax, 5.3 + SIDE * len(dark), 3.0, FEATURES, dark, dark)
+        say(ax, 5.4 + 2 * SIDE * len(dark), 2.95, "T", 9)
         say(ax, 8.6, 3.5, "both results are added", 9, ha="left")
 
 

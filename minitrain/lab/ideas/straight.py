@@ -53,7 +53,7 @@ def draw_straight_through(ax: Axes, bits: int) -> None:
     ax.plot([MIDDLES[1] + UNIT * x for x in xs], passed, color=ORANGE, linewidth=2)
     for value in (0, 1):
         say(ax, MIDDLES[1] - UNIT * REACH - 0.2, HIGH - 1.4 * value, f"{value}", 8, ha="right")
-    say(ax, MIDDLES[1], 3.4, "the staircase's own is 0", 8)
+    say(ax, MIDDLES[1], 3.4, "the staircase's own derivative is 0", 8)
 
 
 def say_straight_through(bits: int) -> str:
