@@ -1,7 +1,7 @@
 # %% [markdown]
 # # e00 · Ranks and collectives
 #
-# **In an hour you write the collective that trains every large model, from nothing but *send* and *receive*, and know
+# **You write the collective that trains every large model, from nothing but *send* and *receive*, and know
 # what it costs before you run it.**
 #
 # 90 minutes · CPU is enough · next: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
