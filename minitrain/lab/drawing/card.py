@@ -37,7 +37,7 @@ class Line:
     share: float | None = None
 
     def html(self) -> str:
-        aside = f"{MUTED if self.badge else 'font-weight:600;'}float:right;"
+        aside = f"{MUTED if self.badge else 'font-weight:600;'}float:right;padding-left:12px;"
         below = _quote(self.message, self.tone) if self.message else _bar(self.share, self.tone)
         return (
             f'<div style="padding:4px 0;{RULE if self.badge else ""}">'
