@@ -25,17 +25,19 @@ from minitrain.errors import InputError
 from minitrain.lab.grading.submission import STUB
 
 BEGIN, END, LAB, SOURCE = "### BEGIN SOLUTION", "### END SOLUTION", "### LAB ", "### SOLUTION "
+FORMATTER = re.compile(r"  # fmt: skip$", re.MULTILINE)
 FROM_PACKAGE = re.compile(rf"^( *){BEGIN}\n\1{SOURCE}([\w.]+):([\w.]+)$", re.MULTILINE)
 
 
 def filled(text: str) -> str:
-    """A master's text with each `### SOLUTION module:function` line replaced by that code."""
+    """A master's text with each `### SOLUTION module:function` line replaced by that code, and
+    without the marks that our own formatter reads."""
 
     def code(mark: re.Match[str]) -> str:
         margin, module, name = mark.groups()
         return f"{margin}{BEGIN}\n{indent(body_of(module, name), margin)}"
 
-    return FROM_PACKAGE.sub(code, text)
+    return FORMATTER.sub("", FROM_PACKAGE.sub(code, text))
 
 
 def body_of(module: str, name: str) -> str:
