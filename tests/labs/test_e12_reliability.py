@@ -870,8 +870,8 @@ class TestSlowRanks(Exercise):
     reference = "minitrain.reliability.plain:slow_ranks"
     hidden = HIDDEN
 
-    def ask(self, submission, cases):
-        """cases: (times (N, S, 3), factor or None, who is slow, words)."""
+    def ask(self, submission, cases, is_first=False):
+        """cases: (times (N, S, 3), factor or None, who is slow, words); is_first: of the checks."""
         calls = [(times, *([] if factor is None else [factor])) for times, factor, _, _ in cases]
         got = submission.run(probes.called, calls)
         expect.left_alone(got, calls, ["times"], own=False)
@@ -881,8 +881,9 @@ class TestSlowRanks(Exercise):
             expect.that(is_list, f"got {expect.show(out)}, expected a list of ranks, such as [2]")
             told = f"{len(times)} ranks, {times.shape[1]} steps"
             out = sorted(out)
-            hint = self.likely(out, times, factor or 1.1) if out else None
             if out != want:
+                hint = self.likely(out, times, factor or 1.1) if out else None
+                hint = hint or self.by_a_spread(submission, is_first)
                 facts = self.facts(times, factor or 1.1, sorted(set(out) ^ set(want)))
                 raise CheckFailed(f"{told}: got {out}, expected {want}: {hint or words}. {facts}")
 
@@ -901,6 +902,27 @@ class TestSlowRanks(Exercise):
             f"deviation {deviation:.3g} s, so the limit {limit:.4g} s.)"
         )
 
+    def by_a_spread(self, submission, is_first):
+        """Words for a standard deviation: in 40 ranks one that is slow passes five, and two do not."""
+        several = []
+        for slow in ([3], [3, 17]):
+            compute = self.level(40, 5)
+            compute[slow] *= 1.5
+            several.append((timed(compute),))
+        try:
+            found = [call["out"] for call in submission.run(probes.called, several)]
+        except CheckFailed:
+            return None
+        if found != [[3], []]:
+            return None
+        if not is_first:
+            return "as above: a slow rank moves the standard deviation, and hides in it"
+        return (
+            "it seems to go by the standard deviation, which a slow rank moves itself, and so hides in it: in 40 ranks one "
+            "that is slow is found, two alike are not. Here both are medians: the middle, and the deviation, 1.4826 times the "
+            "median of |c - median|"
+        )
+
     def likely(self, out, times, factor):
         """Words for a likely mistake that accuses just these."""
         began, reached, left = times.unbind(dim=2)
@@ -917,7 +939,7 @@ class TestSlowRanks(Exercise):
             ),
         ]
         if out == self.by_limit(own, 1.0):
-            return "5 deviations are little where ranks are nearly alike: over the median by the factor, too"
+            return "5 deviations are little where ranks are nearly alike: a slow rank is over both bounds, the factor's, too"
         if out == self.by_limit(own, factor, scale=1.0):
             return "a deviation is 1.4826 times the median of |c - median|"
         of_medians = reached.median(dim=1).values - began.median(dim=1).values
@@ -934,7 +956,7 @@ class TestSlowRanks(Exercise):
         if out == self.by_limit((reached - began).mean(dim=1), factor):
             return "one long step (a collection of garbage) moves a mean: take each rank's median over the steps"
         if out == (own > factor * own.median()).nonzero()[:, 0].tolist():
-            return "those ranks vary by nature: over the median by 5 deviations, too"
+            return "those ranks vary by nature: a slow rank is over *both* bounds, factor · median and median + 5 deviations: over the greater of the two"
         return None
 
     @staticmethod
@@ -964,7 +986,7 @@ class TestSlowRanks(Exercise):
             words = "their compute time, from the first column to the second, is over the others'"
             cases.append((timed(compute), None, slow, words))
         cases.append((timed(self.level(6, 5)), None, [], "all are equally fast"))
-        self.ask(submission, cases)
+        self.ask(submission, cases, is_first=True)
 
     @check(points=2, title="a pause in one step is no straggler: the median of the steps")
     def test_pauses(self, submission):

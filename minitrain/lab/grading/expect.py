@@ -30,7 +30,10 @@ __tracebackhide__ = True  # pytest shows the line of the check, not one of these
 Hints = Iterable[tuple[Any, str]]
 
 HANGS = ("deadlock", "mismatch", "timeout")  # kinds of a launch in which a rank waits in vain
-INTO_A_TENSOR = "write into a tensor of your own (`a = a + b` makes one, `a += b` writes into a)"
+INTO_A_TENSOR = (
+    "write into a tensor of your own (`a = a + b` makes one, `a += b` writes into a; where a is a "
+    "slice or another view, into what it is a view of)"
+)
 ROUNDED = 1e-4  # a tolerance below it is for rounding: no message names it
 
 

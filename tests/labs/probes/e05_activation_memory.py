@@ -113,10 +113,15 @@ def what_it_saves(f, x, y):
     return {"saved": sum(saved.values()), "held": held, "out": out.nbytes, **ways}
 
 
+INVENTED = "_scaled_dot_product_another_attention"  # a fused kernel that no machine has
+
+
 def asked(f, names):
     """The policy's answer for each operation, and when it is asked again in the other order."""
-    ops = {name: getattr(getattr(torch.ops.aten, name.split(".")[0]), name.split(".")[1]) for name in names}  # fmt: skip
-    return {name: f(ops[name]) for name in names}, {name: f(ops[name]) for name in reversed(names)}
+    with torch.library._scoped_library("aten", "FRAGMENT") as aten:
+        aten.define(f"{INVENTED}(Tensor query, Tensor key, Tensor value) -> Tensor")
+        ops = {name: getattr(getattr(torch.ops.aten, name.split(".")[0]), name.split(".")[1]) for name in names}  # fmt: skip
+        return {name: f(ops[name]) for name in names}, {name: f(ops[name]) for name in reversed(names)}  # fmt: skip
 
 
 class Layer(tuple):

@@ -1,5 +1,5 @@
 # exercise: gradient_norm
-# says: some of them no gradient
+# says: have returned ranks have different parameters, some of them no gradient
 # A rank that has no gradients returns zero at once and sends nothing: the others wait for it,
 # and it does not get the whole norm.
 

@@ -1,5 +1,6 @@
 # exercise: Checkpoint
 # says: return x.grad of each detached input
+# says: the inputs' flags begin at [1]
 # Pairs the saved tensors with ctx.needs_input_grad from its start: entry 0 belongs to the
 # function, so each input gets the flag of the argument before it.
 

@@ -1,5 +1,5 @@
 # exercise: keep
-# says: keep whatever begins with `_scaled_dot_product_`
+# says: keep every name that begins with `_scaled_dot_product_`
 # knows the fused kernels of two machines by name, not the others (efficient, cudnn,
 # overrideable); the docstring says "fused attention, of any machine".
 

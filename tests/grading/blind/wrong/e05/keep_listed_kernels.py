@@ -1,5 +1,5 @@
 # exercise: keep
-# says: keep whatever begins with `_scaled_dot_product_`
+# says: keep every name that begins with `_scaled_dot_product_`
 # lists three fused kernels by name and so misses others (cuDNN's); the text: "fused attention,
 # of any machine", whose "name begins with `_scaled_dot_product_`; what follows depends on the
 # machine".

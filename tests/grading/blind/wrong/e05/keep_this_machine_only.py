@@ -1,5 +1,5 @@
 # exercise: keep
-# says: keep whatever begins with `_scaled_dot_product_`
+# says: keep every name that begins with `_scaled_dot_product_`
 # names the CPU's fused kernel in full, so that on another machine the fused result is not kept
 
 import torch

@@ -1,5 +1,6 @@
 # exercise: tiled_forward
 # says: changed its input
+# says: where a is a slice
 # "A tile of queries, divided by √C" is divided in place, and the tile is a view: the caller's q
 # is smaller by √C afterwards, and Tiled's backward gets the wrong q.
 

@@ -1,5 +1,5 @@
 # exercise: slow_ranks
-# says: those ranks vary by nature
+# says: a slow rank is over *both* bounds
 # Calls a rank slow that is over either bound, c > 1.1 m or c > m + 5 s, where the greater of
 # the two has to be passed.
 
