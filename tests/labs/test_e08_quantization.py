@@ -305,6 +305,21 @@ class TestQuantizeZeroPoint(Exercise):
 
         return far_from_ties(lambda: size * (torch.randn(shape) + move), ratios)
 
+    def both_signs(self, shape, bits, group, move=0.0, size=1.0):
+        """As `draw`, and each group has both signs: none is of one sign by chance."""
+        while True:
+            w = self.draw(shape, bits, group, move, size)
+            parts = [w[:, part] for part in cut(shape[1], group)]
+            if all((p.amin(1) < 0).all() and (p.amax(1) > 0).all() for p in parts):
+                return w
+
+    def one_sign(self, low, high):
+        """Names the first group that is of one sign; low, high (F, G)."""
+        for row, part in ((low > 0) | (high < 0)).nonzero().tolist():
+            sign = "positive" if low[row, part] > 0 else "negative"
+            return f"row {row}, group {part} is all {sign}, {low[row, part]:.3g} to {high[row, part]:.3g}: "
+        return ""
+
     def compare(self, submission, cases):
         got = submission.run(probes.in_a_row, cases)
         refuse_ready_made(got, [case[0] for case in cases])
@@ -322,7 +337,7 @@ class TestQuantizeZeroPoint(Exercise):
         amax = torch.maximum(low.abs(), high.abs())
         bare = zero_points(w, bits, group, with_zero=False)
         expect.equal(got_scale, scale, what=f"scale ({told})", hints=[
-            (bare[1], "the range must hold 0, or 0 has no code: smallest at most 0, largest at least 0"),
+            (bare[1], f"{self.one_sign(low, high)}the range must hold 0, or 0 has no code: smallest at most 0, largest at least 0"),
             ((high.clamp(min=0) - low.clamp(max=0)) / (n + 1), f"that is divided by {n + 1}: between {n + 1} codes there are {n} steps"),
             (amax / largest(bits), "that is absmax's scale: (largest - smallest) / (2^b - 1)"),
             (amax / n, "that is of the largest magnitude: the whole range, largest - smallest, has 2^b - 1 steps"),
@@ -359,24 +374,25 @@ class TestQuantizeZeroPoint(Exercise):
             ((4, 9), 3, 9, 0.2, 1e3),
             ((1, 6), 2, 6, 0.0, 1.0),
         ]
-        self.compare(
-            submission, [(self.draw(s, b, g, move, size), b, g) for s, b, g, move, size in shapes]
-        )
+        cases = [(self.both_signs(s, b, g, move, size), b, g) for s, b, g, move, size in shapes]
+        self.compare(submission, cases)
 
     @check(points=2, title="groups of one sign only: 0 is inside, exactly")
     def test_one_sign(self, submission):
         shapes = [((4, 8), 4, 4, 6.0), ((3, 8), 4, 8, -6.0), ((2, 5), 8, 5, 9.0)]
         cases = [(self.draw(s, b, g, move), b, g) for s, b, g, move in shapes]
-        both_signs = self.draw((3, 8), 4, 8), 4, 8
-        with expect.as_above(lambda: self.compare(submission, [both_signs])):
+        both = self.both_signs((3, 8), 4, 8), 4, 8
+        with expect.as_above(lambda: self.compare(submission, [both])):
             self.compare(submission, cases)
 
     @check(points=2, title="groups that do not divide the row, and groups of zeros")
     def test_edges(self, submission):
-        shapes = [((3, 10), 4, 4, 0.4), ((2, 7), 3, 3, 6.0), ((5, 4), 8, 16, 0.1)]
+        shapes = [((3, 10), 4, 4, 0.4), ((5, 4), 8, 16, 0.1)]
         likely = {"unflatten": OVER, "invalid for input": OVER, "reshape": OVER, "view": OVER}
-        cases = [(self.draw(s, b, g, move), b, g) for s, b, g, move in shapes]
-        plain = [(self.draw((3, 8), 4, 4), 4, 4), (self.draw((4, 8), 4, 8, 6.0), 4, 8)]
+        cases = [(self.both_signs(s, b, g, move), b, g) for s, b, g, move in shapes]
+        cases.append((self.draw((2, 7), 3, 3, 6.0), 3, 3))
+        plain = [(self.both_signs((3, 8), 4, 4), 4, 4)]
+        plain += [(self.draw((4, 8), 4, 8, move), 4, 8) for move in (6.0, -6.0)]
         with expect.because(likely), expect.as_above(lambda: self.compare(submission, plain)):
             self.compare(submission, cases)
         got = submission.run(probes.in_a_row, [(torch.zeros(2, 6), 4, 3)])
@@ -839,6 +855,7 @@ def awq_errors(
     of_outputs=True,
     first=0,
     of_scaled=False,
+    diagonal=False,
 ):
     """The error of every ratio, and the scales."""
     scales, errors = [], []
@@ -853,6 +870,7 @@ def awq_errors(
             kept[:, part] = (scaled[:, part] / scale).round().clamp(-m, m) * scale
         change = kept - scaled if of_scaled else (kept / s if back else kept) - w.double()
         moment = h.double() if of_outputs else torch.eye(len(h), dtype=torch.float64)
+        moment = moment.diagonal().diag() if diagonal else moment
         scales.append(s.float())
         errors.append(((change @ moment) * change).sum().item())
     return scales, errors
@@ -871,9 +889,9 @@ class TestAwq(Exercise):
     hidden = HIDDEN
 
     def draw(self, rows, width, spread=1.5, dead=()):
-        """w and what its inputs are like: of very different sizes."""
+        """w and what its inputs are like: of very different sizes, and they know of one another."""
         sizes = torch.exp(spread * torch.randn(width))
-        x = torch.randn(200, width) * sizes
+        x = torch.randn(200, width) @ (torch.eye(width) + 0.5 * torch.randn(width, width)) * sizes
         x[:, list(dead)] = 0
         return torch.randn(rows, width), x.abs().mean(0), x.t() @ x / len(x)
 
@@ -903,6 +921,8 @@ class TestAwq(Exercise):
             all(error == error for error in errors) or mean_abs.all(),
             f"an error is nan. {DEAD_INPUT}",
         )
+        words = "ratio 0 comes first, and its s is 1: its error is that of plain rounding, the sum of (ΔW h) · ΔW"
+        first = [(errors, words)] if difference(errors[:1], want[:1], 0.03) else []
         expect.equal(errors, want, tol=0.03, what=f"the error of each ratio ({told})", hints=[
             (awq_errors(w, *given, of_outputs=False)[1], "that is the weights' own error: what counts is the outputs', the sum of (ΔW h) · ΔW"),
             (awq_errors(w, *given, back=False)[1], "divide by s again before the error is taken: x / s meets W · s"),
@@ -910,6 +930,8 @@ class TestAwq(Exercise):
             ([error / w.numel() for error in want], "that is the mean over all weights: the sum of (ΔW h) · ΔW"),
             ([error / len(w) for error in want], "that is the mean over rows: the sum of (ΔW h) · ΔW"),
             (awq_errors(w, *given, first=1)[1], "the grid begins at ratio 0: k / steps for k = 0, 1, … steps - 1"),
+            (awq_errors(w, *given, diagonal=True)[1], "those are the errors by h's diagonal alone, the sum of ΔW² · h_jj: (ΔW h) · ΔW also has the products of two inputs, h_ij"),
+            *first,
         ])  # fmt: skip
         best = errors.index(min(errors))
         expect.that(
@@ -1070,7 +1092,10 @@ class TestSmooth(Exercise):
                 self.survives_zeros(got, *case)
 
     def survives_zeros(self, got, _scale, weights, max_abs, _x):
-        words = "a channel that is always 0, or a column of zeros, makes s 0 or infinite: clamp both from below"
+        words = (
+            "a channel that is always 0, or a column of zeros, makes s 0 or infinite: clamp max|x| and max|w| from below, "
+            "before the powers. Where max|w| is 0, a lower bound for s itself leaves it infinite"
+        )
         s, live = got["s"], (max_abs > 0) & (torch.cat(weights) != 0).any(0)
         expect.that(
             isinstance(s, torch.Tensor) and s.isfinite().all() and (s > 0).all(),

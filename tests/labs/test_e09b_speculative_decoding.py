@@ -457,6 +457,18 @@ def drafted_nothing(tokens, most, longest):
     return f"{told}. Either the text's end has found itself, which nothing follows, or that place was not looked at"
 
 
+def never_one(every):
+    """Words where all ends of two tokens and more were found, and no single one, not even where
+    `longest` is 1; every: (got, want, size of the right find, longest)."""
+    ones = [got == [] for got, want, size, _ in every if want and size == 1]
+    more = [got == want for got, want, size, _ in every if want and size > 1]
+    rest = all(got == want for got, want, *_ in every if not want)
+    asked = any(want and longest == 1 for _, want, _, longest in every)
+    if rest and asked and more and all(more) and all(ones):
+        return "every end of two tokens and more was found, and none of one token: go down to one"
+    return ""
+
+
 def telling_text(most, longest, letters=4, count=26):
     """A text on which every mistake gives something else."""
     while True:
@@ -490,11 +502,13 @@ class TestNgramDraft(Exercise):
 
     def compare(self, submission, cases):
         calls = submission.run(probes.in_a_row, cases)
+        every = []
         for (tokens, most, *more), call in zip(cases, calls):
-            longest = more[0] if more else 3
-            want = lookup(tokens, most, longest)
-            got = call["out"]
+            longest, got = more[0] if more else 3, call["out"]
             got = list(got) if isinstance(got, tuple) else got
+            want, (size, _) = lookup(tokens, most, longest), find(tokens, longest)
+            every.append((got, want, size, longest))
+        for (tokens, most, *_), (got, want, _, longest) in zip(cases, every):
             hints = [(lookup(tokens, most, longest, **flags), words) for flags, words in WRONG_LOOKUPS]  # fmt: skip
             longer = lookup(tokens, most + 1, longest)
             if len(longer) > len(want):
@@ -504,7 +518,7 @@ class TestNgramDraft(Exercise):
             hints = [(wrong, words) for wrong, words in hints if wrong]
             hints = matching(got, hints)
             if got == [] and want:
-                hints = [([], drafted_nothing(tokens, most, longest))]
+                hints = [([], never_one(every) or drafted_nothing(tokens, most, longest))]
             shown = tokens if len(tokens) <= 12 else ["…", *tokens[-8:]]
             expect.equal(got, want, what=f"the draft of {most} after {shown}, n-grams of {longest} at most", hints=hints)  # fmt: skip
         expect.left_alone(calls, cases, ["tokens"])
@@ -517,7 +531,8 @@ class TestNgramDraft(Exercise):
         ])  # fmt: skip
 
     def latest(self, submission):
-        self.compare(submission, [(telling_text(3, 2), 3, 2), (telling_text(4, 2), 4, 2)])
+        sizes = (3, 2), (4, 2), (2, 1)
+        self.compare(submission, [(telling_text(*each), *each) for each in sizes])
 
     @check(points=3, title="the longest n-gram that is found counts, a shorter one only then")
     def test_longest(self, submission):
@@ -528,6 +543,7 @@ class TestNgramDraft(Exercise):
                 tokens = telling_text(most, longest, letters=3)
                 fresh = [7, 8, *tokens, 9, tokens[-1]]  # the end of two is nowhere, that of one is
             cases += [(tokens, most, longest), (fresh, most, longest)]
+        cases.append((telling_text(2, 1), 2, 1))
         with unless_told(lambda: self.latest(submission)):
             self.compare(submission, cases)
 
@@ -537,6 +553,7 @@ class TestNgramDraft(Exercise):
         cases = [
             ([a], 4), ([a, b, c], 3), ([a, a], 3), ([a, a, a, a], 5), ([a, b, a], 4, 8),
             ([a, b, c, a, b], 9), ([a, b, a, b], 1), ([a, b, a, b], 0), ([c, a, b, a, b, a, b], 6),
+            (telling_text(2, 1), 2, 1),
         ]  # fmt: skip
         with (
             unless_told(lambda: self.latest(submission)),
@@ -587,6 +604,9 @@ class TestBestLength(Exercise):
                 ([sum(a**i for i in range(g + 1)) / (cost + v) for g, v in enumerate(passes)], "that counts one draft, however many there are: g of them cost g · draft_cost"),
                 ([(1 + g * a) / (g * cost + v) for g, v in enumerate(passes)], "that is 1 + g·a tokens: a draft only counts if all before it were kept, so a + a² + … + a^g"),
             ]  # fmt: skip
+            if a == 1:
+                without_last = [speed * max(g, 1) / (g + 1) for g, speed in enumerate(want)]
+                hints.append((without_last, "at acceptance 1 all g drafts are kept and the target's own token comes too: g + 1 tokens a round, not g"))  # fmt: skip
             if a == 1 and max(speeds, default=0) < 1e-3:
                 hints = [(speeds, "at acceptance 1 the closed form is 0/0, and 0 where a small number is added below: the sum 1 + a + … + a^g is g + 1 there")]  # fmt: skip
             expect.equal(speeds, want, tol=1e-4, what=f"the speed-ups ({told})", hints=hints)
@@ -772,11 +792,11 @@ class TestTreeAttention(Exercise):
             self.right_positions(positions, *case)
 
 
-def walked(tokens, parents, choices, shift=1, by_depth=False):
+def walked(tokens, parents, choices, shift=1, by_depth=False, from_last=False):
     """The way from the text on; the flags are mistakes."""
     path, at = [], -1
     while True:
-        own = choices[max(at + shift, 0)]
+        own = choices[at] if from_last else choices[max(at + shift, 0)]
         allowed = [n for n in range(len(tokens)) if tokens[n] == own and n > at and (by_depth or parents[n] == at)]  # fmt: skip
         if not allowed:
             return path, [*(tokens[n] for n in path), own]
@@ -805,10 +825,46 @@ def drawn_walk(count, length):
             continue
         choices = torch.randint(4, (count + 1,)).tolist()
         want = walked(tokens, parents, choices)
-        others = [walked(tokens, parents, choices, shift=0), walked(tokens, parents, choices, by_depth=True), first_child(tokens, parents, choices)]  # fmt: skip
-        far = length < 2 or all(other != want for other in others)
-        if len(want[0]) == length and far and (length < 2 or len(others[-1][0]) < length - 1):
+        if len(want[0]) != length:
+            continue
+        flags = ({}, {"shift": 0}, {"by_depth": True}, {"from_last": True})
+        told = [walked(tokens, parents, choices, **each) for each in flags]
+        told.append(first_child(tokens, parents, choices))
+        apart = all(one != other for i, one in enumerate(told) for other in told[:i])
+        if length < 2 or (apart and len(told[-1][0]) == length - 2):
             return tokens, parents, choices
+
+
+def wrong_walks(tokens, parents, choices):
+    """(words, what a mistake returns: one or more pairs of nodes and new tokens)."""
+    path, text = walked(tokens, parents, choices)
+    kept, own = text[:-1], text[-1:]
+    shifted = "choices[0] is the target's own after the *text*, and choices[i + 1] after node i"
+    after = [choices[path[-1]]] if path else [choices[0], choices[-1]]
+    return [
+        (shifted, [walked(tokens, parents, choices, shift=0)]),
+        (f"{shifted}; choices[-1] is the last one", [walked(tokens, parents, choices, from_last=True)]),
+        ("only the first child of a node was looked at: any of them may be the target's own", [first_child(tokens, parents, choices)]),
+        ("those are tokens: the path is of nodes, by number", [(kept, text), (kept, kept)]),
+        ("the text itself is no node: the path begins with the first node that is kept", [([-1, *path], text), ([-1, *path], [*tokens[-1:], *text])]),
+        ("that is the path from its end: it goes from the text on", [(path[::-1], text), (path[::-1], kept[::-1] + own), (path[::-1], text[::-1])]),
+        ("the target's own token after the last kept node is missing: it was computed in the same pass, and one comes even where nothing is kept", [(path, kept), (path, text)]),
+        ("the last one is the target's own after the last *kept* node: choices[node + 1]", [(path, [*kept, choices[-1]])]),
+        ("after node i the target's own is choices[i + 1]: choices[0] comes after the text", [(path, [*kept, one]) for one in after]),
+    ]  # fmt: skip
+
+
+def walk_in_words(every):
+    """The mistakes that give both lists of every call; every: (case, nodes and new tokens)."""
+    left = None
+    for case, got in every:
+        fits = [
+            words
+            for words, pairs in wrong_walks(*case)
+            if any(difference(list(got), list(wrong)) is None for wrong in pairs)
+        ]
+        left = fits if left is None else [words for words in left if words in fits]
+    return "; or: ".join(left or [])
 
 
 class TestAcceptedPath(Exercise):
@@ -820,26 +876,18 @@ class TestAcceptedPath(Exercise):
 
     def compare(self, submission, cases):
         calls = submission.run(probes.in_a_row, cases)
-        for (tokens, parents, choices), call in zip(cases, calls):
+        parts = [pair(call["out"], ("the path", "the new tokens")) for call in calls]
+        every = [(case, [list(part) for part in two]) for case, two in zip(cases, parts)]
+        cause = walk_in_words(every)
+        for (tokens, parents, choices), (got_path, got_text) in every:
             path, text = walked(tokens, parents, choices)
-            got_path, got_text = pair(call["out"], ("the path", "the new tokens"))
             told = f"tokens {tokens}, parents {parents}, the target's own {choices}"
-            got_path, got_text = list(got_path), list(got_text)
-            hints = matching(got_path, [
-                (walked(tokens, parents, choices, shift=0)[0], "choices[0] is the target's own after the *text*, and choices[i + 1] after node i"),
-                (first_child(tokens, parents, choices)[0], "only the first child of a node was looked at: any of them may be the target's own"),
-                ([tokens[n] for n in path], "those are tokens: the path is of nodes, by number"),
-                ([-1, *path], "the text itself is no node: the path begins with the first node that is kept"),
-                (path[::-1], "that is the path from its end: it goes from the text on"),
-                *([(path[:-1], self.one_step(path[:-1], tokens, parents, choices))] if path else []),
-            ])  # fmt: skip
-            hints = hints or [(got_path, self.one_step(got_path, tokens, parents, choices))]
+            hints = [(got_path, cause or self.one_step(got_path, tokens, parents, choices))]
             expect.equal(got_path, path, what=f"the nodes that are kept ({told})", hints=hints)
-            expect.equal(got_text, text, what=f"the new tokens ({told})", hints=[
-                (text[:-1], "the target's own token after the last kept node is missing: it was computed in the same pass, and one comes even where nothing is kept"),
-                ([*text[:-1], choices[-1]], "the last one is the target's own after the last *kept* node: choices[node + 1]"),
-                ([*text[:-1], choices[path[-1]]] if path else [], "after node i the target's own is choices[i + 1]: choices[0] comes after the text"),
-            ])  # fmt: skip
+            place = f"node {path[-1]}" if path else "the text"
+            facts = f"one for each kept node, then the target's own after {place}, {text[-1]}"
+            hints = [(got_text, cause or facts)]
+            expect.equal(got_text, text, what=f"the new tokens ({told})", hints=hints)
         expect.left_alone(calls, cases, ["tokens", "parents", "choices"])
 
     def one_step(self, path, tokens, parents, choices):

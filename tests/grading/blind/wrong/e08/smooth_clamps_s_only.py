@@ -1,5 +1,5 @@
 # exercise: smooth
-# says: clamp both from below
+# says: from below, before the powers
 # Clamps s and not the two magnitudes: a column of zeros makes s infinite, a dead channel makes
 # it 1e-5 whatever the weights are.
 
