@@ -634,10 +634,16 @@ def gptq_oracle(w, h, bits, group, damping=0.01, stale=False, compensate=True, p
     return codes, torch.stack(scales, 1), torch.minimum(close, 1 - close).min().item()
 
 
-def gptq_in_blocks(w, h, bits, group, block, damping, beyond, by_group):
-    """Mistakes of blocks: errors that end with their block, or blocks over a group's start."""
+def factor_of_inverse(h):
+    return torch.linalg.cholesky(torch.linalg.inv(h), upper=True)
+
+
+def gptq_in_blocks(
+    w, h, bits, group, block, damping, beyond=True, by_group=True, factor=factor_of_inverse
+):
+    """Mistakes: errors that end with their block, blocks over a group's start, another factor."""
     w, m, width = w.double().clone(), largest(bits), w.shape[1]
-    upper = torch.linalg.cholesky(torch.linalg.inv(damped(h, damping)), upper=True)
+    upper = factor(damped(h, damping))
     groups = cut(width, group) if by_group else [slice(0, width)]
     starts = [start for part in groups for start in range(part.start, part.stop, block)]
     codes, scales = torch.empty_like(w, dtype=torch.int8), []
@@ -748,6 +754,11 @@ class TestGptq(Exercise):
             (partial(blocks, True, False),
              "a block has run over a group's start: the group's scale was fitted on columns behind the block that still "
              "lack its errors. End blocks where a group ends"),
+            (partial(blocks, factor=torch.linalg.inv),
+             "that is with the inverse of H itself, the same for all columns. Row j of its Cholesky factor U is of what is "
+             "left of H from column j on"),
+            (partial(blocks, factor=partial(torch.linalg.cholesky, upper=True)),
+             "that is with the Cholesky factor of H: U is that of its inverse"),
             (partial(one, damping, way="each its own"),
              "each number of the diagonal was damped by its own: all by damping · the mean of the diagonal"),
             (partial(one, damping, way="mean of all"),
