@@ -313,6 +313,16 @@ class TestQuantizeZeroPoint(Exercise):
             if all((p.amin(1) < 0).all() and (p.amax(1) > 0).all() for p in parts):
                 return w
 
+    def all_one_sign(self, shape, bits, group, move):
+        """As `draw`; where all are negative, zero is the last code, and no rounding of floats lets
+        a zero that is cut, not rounded, fall below it: that is another check's."""
+        while True:
+            w = self.draw(shape, bits, group, move)
+            _, scale, zero = zero_points(w, bits, group)
+            low = torch.stack([w[:, part].amin(1) for part in cut(shape[1], group)], 1)
+            if torch.equal((-low.clamp(max=0) / scale).byte(), zero):
+                return w
+
     def one_sign(self, low, high):
         """Names the first group that is of one sign; low, high (F, G)."""
         for row, part in ((low > 0) | (high < 0)).nonzero().tolist():
@@ -380,8 +390,8 @@ class TestQuantizeZeroPoint(Exercise):
     @check(points=2, title="groups of one sign only: 0 is inside, exactly")
     def test_one_sign(self, submission):
         shapes = [((4, 8), 4, 4, 6.0), ((3, 8), 4, 8, -6.0), ((2, 5), 8, 5, 9.0)]
-        cases = [(self.draw(s, b, g, move), b, g) for s, b, g, move in shapes]
-        both = self.both_signs((3, 8), 4, 8), 4, 8
+        cases = [(self.all_one_sign(s, b, g, move), b, g) for s, b, g, move in shapes]
+        both = self.both_signs((12, 8), 4, 8), 4, 8
         with expect.as_above(lambda: self.compare(submission, [both])):
             self.compare(submission, cases)
 
