@@ -122,12 +122,18 @@ def with_ops(rows, notes):
     return [{**row, "ops": ops} for row, ops in zip(rows, told)]
 
 
-def left_alone(calls, *names):
-    """On every rank: its arguments as they were, its results its own, and no call changes another's."""
+def left_alone(calls, *names, views=""):
+    """On every rank: its arguments as they were, its results its own, and no call changes another's;
+    views: told where an argument was changed."""
     for rank in range(max(call.ranks for call in calls)):
         mine = [call for call in calls if rank < call.ranks]
         rows, given = [call.rows[rank] for call in mine], [call.given[rank] for call in mine]
-        expect.left_alone(rows, given, names, what=f"rank {rank}")
+        try:
+            expect.left_alone(rows, given, names, what=f"rank {rank}")
+        except CheckFailed as failure:
+            if not views or "changed its input" not in str(failure):
+                raise
+            raise CheckFailed(f"{failure}\n{views}") from None
 
 
 def only_messages(submission, calls):
@@ -144,14 +150,17 @@ def only_messages(submission, calls):
     expect.that(not unfinished, unfinished)
 
 
-def as_above(right: Callable[[list[Call]], None], calls: list[Call]) -> None:
-    """The verdict on the values, for a check whose title names the messages."""
+def as_above(
+    right: Callable[[list[Call]], None], calls: list[Call], so: str = "as they must be"
+) -> None:
+    """The verdict on the values, for a check whose title names the messages; so: what of those it
+    has found right."""
     try:
         right(calls)
     except CheckFailed as failure:
         first = str(failure).splitlines()[0]
         raise CheckFailed(
-            f"as above: the messages are as they must be, the values are not ({first})"
+            f"as above: the messages are {so}, the result is not right ({first})"
         ) from None
 
 
@@ -367,7 +376,20 @@ def on_the_tree(ranks: int, root: int) -> Iterator[None]:
         words = next(told, None)
         if words is None:
             raise
+        if taken_for_ranks([(int(a), verb, int(b)) for a, verb, b in waiting], ranks, root):
+            words += (
+                "\nall that wait to receive wait for a *place*: it was taken for a rank. Place p is rank "
+                "(p + root) % size; with root 0 alone the two are the same number"
+            )
         raise SubmissionFailed(failure.kind, f"{failure}\n{words}") from None
+
+
+def taken_for_ranks(waiting: list[tuple[int, str, int]], ranks: int, root: int) -> bool:
+    """Whether every rank that waits to receive, and more than one does, waits for its parent's place."""
+    tree = {peer: rank for rank in range(ranks) for peer in children(rank, ranks, root)}
+    places = {rank: (parent - root) % ranks for rank, parent in tree.items()}
+    receive = [(rank, other) for rank, verb, other in waiting if verb == "recv from"]
+    return len(receive) > 1 and all(places.get(rank) == other for rank, other in receive)
 
 
 def astray(rank: int, verb: str, other: int, ranks: int, root: int) -> str | None:
@@ -380,8 +402,11 @@ def astray(rank: int, verb: str, other: int, ranks: int, root: int) -> str | Non
     if verb == "recv from":
         if rank in children(other, ranks, root):
             return None
-        parents = [peer for peer in range(ranks) if rank in children(peer, ranks, root)]
-        return f"{what}, on the tree it receives from {parents or 'nobody'}, and waits for rank {other}"
+        for parent in range(ranks):
+            if rank in children(parent, ranks, root):
+                above = (parent - root) % ranks
+                return f"{what}. On the tree it receives from place {above}, rank {parent}, and it waits for rank {other}"
+        return f"{what}, the root: it receives from nobody, and waits for rank {other}"
     if other in own:
         return None
     beyond = [d for d in (1, 2, 4, 8) if d > place and (rank + d) % ranks == other]
@@ -504,7 +529,8 @@ class TestRingReduceScatter(RingCheck, Exercise):
     def test_values(self, submission):
         calls = self.calls(submission)
         self.right(calls)
-        left_alone(calls, "tensor")
+        views = "what `tensor_split` cuts are views: a chunk shares the memory of `tensor`"
+        left_alone(calls, "tensor", views=views)
 
     @staticmethod
     def right(calls):
@@ -860,6 +886,7 @@ class TestNaiveAllReduce(Exercise):
                                 else "it must return the total that it adds up"
                             ),
                         ),
+                        *([(x[0], TestNaiveAllReduce.too_little(call, rank))] if rank else []),
                         (total - x[0], "rank 0's own part is missing from the sum"),
                         (
                             total / call.ranks,
@@ -869,6 +896,18 @@ class TestNaiveAllReduce(Exercise):
                         *rounded(row["out"], total),
                     ],
                 )
+
+    @staticmethod
+    def too_little(call, rank):
+        """To a rank that got rank 0's own tensor: when that was sent."""
+        ops = [(kind, peer) for kind, peer, _ in call.rows[0]["ops"]]
+        before = ops[: ops.index(("send", rank))] if ("send", rank) in ops else ops
+        if any(kind == "recv" for kind, _ in before):
+            return "that is rank 0's own tensor: the others' must be added to what it hands out"
+        return (
+            "that is rank 0's own tensor, sent before rank 0 had received anything: first the others "
+            "send, and rank 0 adds up; then the total goes out"
+        )
 
     @staticmethod
     def partial(x):
@@ -893,7 +932,7 @@ class TestNaiveAllReduce(Exercise):
                     "keep the plan of the broken one: each rank sends its tensor to rank 0, rank 0 "
                     "adds up and the total goes out again. Only their order was wrong",
                 )
-        as_above(self.right, calls)
+        as_above(self.right, calls, so="as many and as long as they must be")
 
 
 class TestSweep(Experiment):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +10,7 @@ from itertools import accumulate as running
 
 import torch
 
-from minitrain.lab.failures import CheckFailed
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.words import plural
@@ -177,16 +178,39 @@ def equal_gradients(results, own, where=""):
             expect.equal(got[name], want, what=what, hints=hints)
 
 
+ALL_REDUCE = r"is in all_reduce\(\w+\) of (\w+) (\[[^]]*\])"
+TWO_ENDS = re.compile(rf"{ALL_REDUCE}, but rank \d+ {ALL_REDUCE}")
+
+
+def in_two_dtypes(report, dtypes):
+    """In words: where the two ends of a mismatch differ in nothing but the dtype; dtypes: of the
+    models."""
+    ends = TWO_ENDS.search(report)
+    if ends is None or ends[1] == ends[3] or ends[2] != ends[4]:
+        return ""
+    here = f", here {str(*dtypes).removeprefix('torch.')}" if len(dtypes) == 1 else ""
+    return (
+        f"of one shape, but {ends[1]} on one rank and {ends[3]} on the other: all ranks send in the dtype "
+        f"of the parameters{here}"
+    )
+
+
 def averaged(submission, calls):
     """results[rank][number of the call]; a hang is told its likely cause."""
     ranks = len(calls[0]["batches"])
     words = "all ranks must make the same all-reduces in the same order, whatever each of them used"
     missing = "a frozen parameter has no gradient: leave out what does not require one"
+    zeros = ""
     if any(path != probes.WHOLE_PATH for made in calls for path in made["paths"]):
         missing = "a rank without this gradient must contribute zeros"
         words += f": {missing}, in the place that it has in this order"
-    with expect.because({expect.HANGS: words, "NoneType": missing}):
+        zeros = ", also the zeros of a rank without this gradient: `torch.zeros_like(parameter)`"
+    try:
         results = submission.launch(probes.averaged, calls, ranks=ranks, timeout=8)
+    except SubmissionFailed as failure:
+        other = in_two_dtypes(str(failure), {made["dtype"] for made in calls})
+        with expect.because({expect.HANGS: other + zeros if other else words, "NoneType": missing}):
+            raise
     for result, notes in zip(results, submission.notes):
         for one, run in zip(result, relayed.runs(notes, "call", len(calls))):
             one["sent"] = sent_in(run)
@@ -567,7 +591,8 @@ def wrapped(submission, plans, ranks):
     """results[rank][plan][step] of ranks that waited for everything that they began."""
     words = (
         "all ranks must issue every bucket, in the order of self.buckets: send only the next in line, "
-        "`self.buckets[len(self.works)]`; what is missing when finish() comes counts as zero"
+        "`self.buckets[len(self.works)]`; what is missing when finish() comes counts as zero, and before it "
+        "waits there are as many works as buckets"
     )
     without = "derive the class from Wrapper: it has no_sync"
     with expect.because({expect.HANGS: words, "attribute 'no_sync'": without}):
@@ -643,6 +668,11 @@ def judged(right, plans):
                 "each `missing`, with a new set; and what is missing when it comes goes through take(), which writes zeros over "
                 "what the buffer held"
             )
+            if "were full and next in line" in str(failure):
+                words = (
+                    "each of these steps is right as a model's first, and this one sends buckets that it has not filled: "
+                    "finish() must end by refilling each `missing`, with a new set"
+                )
             kept = any(not made["set_to_none"] for plan in plans for made in plan["steps"])
             if kept and passes(partial(right, set_to_none)):
                 words = (

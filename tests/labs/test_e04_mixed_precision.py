@@ -584,17 +584,30 @@ class TestStochasticRound(Exercise):
         got = submission.run(probes.rounded, calls)
         for (x, *_), call in zip(calls, got["calls"]):
             self.expect_kind(call["out"], x)
-        expect.left_alone(got["calls"], calls, ["x"])
+        try:
+            expect.left_alone(got["calls"], calls, ["x"])
+        except CheckFailed as failure:
+            changed = "changed its input" in str(failure)
+            words = "\n`x.view(torch.int32)` shares x's memory" if changed else ""
+            raise CheckFailed(f"{failure}{words}") from None
         return [call["out"] for call in got["calls"]], got["moved"]
+
+    NUMBERS = torch.tensor([1.001, 1.0068, -1.002, 3.14159, -0.3, 1e-5])
+
+    def of_means(self):
+        part = self.NUMBERS.repeat(10000, 1)
+        half = torch.full((64, 64), 1 + 2.0**-8)
+        return [(part, None, None), (part, None, None), (half, "a", 5)]
+
+    def later(self, submission, calls):
+        """rounded(), in a check after the one of the mean."""
+        with expect.as_above(lambda: self.rounded(submission, self.of_means())):
+            return self.rounded(submission, calls)
 
     @check(points=3, title="the mean of 20,000 roundings is the number itself, each by itself")
     def test_mean(self, submission):
-        numbers = torch.tensor([1.001, 1.0068, -1.002, 3.14159, -0.3, 1e-5])
-        part = numbers.repeat(10000, 1)
-        half = torch.full((64, 64), 1 + 2.0**-8)
-        calls = [(part, None, None), (part, None, None), (half, "a", 5)]
-        (*halves, square), _ = self.rounded(submission, calls)
-        self.expect_mean(torch.cat(halves), numbers)
+        (*halves, square), _ = self.rounded(submission, self.of_means())
+        self.expect_mean(torch.cat(halves), self.NUMBERS)
         expect.that(
             not torch.equal(*halves),
             "twice without a generator, and 60,000 roundings are the same: without one, draw from torch's own, "
@@ -644,7 +657,7 @@ class TestStochasticRound(Exercise):
             torch.tensor([1e-40, -1e-40]),
         ]
         calls = [(each, "a", 1) for each in shapes]
-        results, _ = self.rounded(submission, calls)
+        results, _ = self.later(submission, calls)
         for each, result in zip(shapes, results):
             low, high = self.neighbours(each)
             near = (result.float() == low) | (result.float() == high)
@@ -685,7 +698,7 @@ class TestStochasticRound(Exercise):
     def test_generator(self, submission):
         x = torch.randn(500)
         calls = [(x, "a", 3), (x, "b", 3), (x, "c", 4), (x, "a", 3)]
-        (one, same, other, after), moved = self.rounded(submission, calls)
+        (one, same, other, after), moved = self.later(submission, calls)
         expect.that(
             not any(moved),
             "the global generator has moved: give `generator=generator` to what draws, or ranks and resumed runs "
@@ -774,7 +787,7 @@ class TestRoundTo(Exercise):
                 ),
                 (
                     stepped(clamped, form, early=1),
-                    "the steps are twice too wide: 2^e is not above |x|. (The exponent of `torch.frexp` counts "
+                    "the steps are twice too wide: 2^e must not be above |x|. (The exponent of `torch.frexp` counts "
                     "from 1/2: it is e + 1)",
                 ),
                 (
@@ -1092,7 +1105,9 @@ class TestFakeQuantize(Exercise):
             raise CheckFailed(f"as above, without an amax: {failure}") from None
 
     def mistakes_of_the_given(self, x, form, tile, amax):
-        words = "that is scaled by x's own largest: take the given amax"
+        words = (
+            "that is scaled by x's own largest: take the given amax, whichever of the two is larger"
+        )
         turned = [] if tile is None else [(tiled(x, form, tile, amax.t()), TURNED)]
         return [
             (tiled(x, form, tile), words),
@@ -1288,7 +1303,11 @@ class TestAmaxHistory(Exercise):
             5.0,
             what="the magnitude to scale by in evaluation (record=False), 5 in the past, 99 now",
             hints=[
-                (99.0, "evaluation scales by the past, too: record=False says not to note"),
+                (
+                    99.0,
+                    "that is now: evaluation scales by the past, too, as training does; record=False says no more "
+                    "than not to note",
+                ),
                 (6.0, "that is another role's: each has its own column of `past`"),
             ],
         )
