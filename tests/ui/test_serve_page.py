@@ -62,7 +62,7 @@ def see_a_text_completed(page):
     page.get_by_text("stopped", exact=True).wait_for()
     page.locator("#used", has_text=re.compile("^0 of 64$")).wait_for()
     assert page.locator("#blocks i").count() == 64
-    assert page.locator('#blocks i[data-is="c"]').count() > 2
+    assert page.locator('#blocks i[data-is="c"]').count() >= 2  # of three the last is not full
     assert page.wrong == []
 
 

@@ -54,7 +54,7 @@ def draw_lengths(ax: Axes, magnitude: float) -> None:
     ax.plot((6.8, whole[0]), (4.3, whole[1]), "--", color=GREEN, linewidth=1.2)
     say(ax, whole[0] + 0.2, whole[1] - 0.2, "V: the direction", 9, ha="left")
     arrow(ax, (6.8, 4.3), new, GREEN)
-    say(ax, new[0] + 0.2, new[1] + 0.3, f"m: {compared(magnitude)}", 9, ha="left")
+    say(ax, 6.8, 0.8, f"m: {compared(magnitude)}", 9, ha="left")
 
 
 def say_lengths(magnitude: float) -> str:

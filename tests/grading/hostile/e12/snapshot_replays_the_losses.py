@@ -1,5 +1,5 @@
 # exercise: Snapshot
-# says: all but this must be as it was
+# says: after restore not all is as it was at the snapshot
 # restores nothing, and makes every run tell what the first one was
 
 
