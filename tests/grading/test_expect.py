@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 
-from minitrain.lab.failures import CheckFailed, SubmissionFailed
+from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.recorded import Word
 
@@ -126,25 +124,6 @@ def test_equal_accepts_what_it_must():
 def test_an_answer_is_read_off_a_table_that_was_recorded(records):
     assert expect.recorded({"sweep": [{"bytes": 1}]}, "sweep") == [{"bytes": 1}]
     assert "record the experiment 'sweep' first" in said(expect.recorded, records, "sweep")
-
-
-def fails(failure):
-    raise failure
-
-
-def test_what_an_earlier_check_asks_for_is_told_as_such():
-    own, slow = CheckFailed("this"), SubmissionFailed("timeout", "no answer")
-    earlier = partial(expect.equal, 3, 4, what="the answer")
-    with pytest.raises(CheckFailed) as failure, expect.as_above(earlier):
-        fails(own)
-    assert str(failure.value) == "as above: the answer: got 3, expected 4"
-    assert "expected 4" not in failure.value.secretive
-    for case, cause in ((own, lambda: None), (own, partial(fails, slow)), (slow, earlier)):
-        with pytest.raises(CheckFailed) as failure, expect.as_above(cause):
-            fails(case)
-        assert failure.value is case
-    with expect.as_above(earlier):
-        pass
 
 
 def left_alone(f, *calls):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect
-from minitrain.lab.grading.verdicts import below, each, told_above
+from minitrain.lab.grading.verdicts import as_above, below, each, told_above
 
 
 class Submission:
@@ -105,3 +107,22 @@ def test_a_check_above_that_has_no_result_says_nothing():
 def test_no_result_is_no_matter_of_the_check_above():
     with pytest.raises(SubmissionFailed, match="deadlock"), below(fails, Submission()):
         raise SubmissionFailed("deadlock", "deadlock: all wait")
+
+
+def raises(failure):
+    raise failure
+
+
+def test_what_an_earlier_check_asks_for_is_told_as_such():
+    own, slow = CheckFailed("this"), SubmissionFailed("timeout", "no answer")
+    earlier = partial(expect.equal, 3, 4, what="the answer")
+    with pytest.raises(CheckFailed) as failure, as_above(earlier):
+        raises(own)
+    assert str(failure.value) == "as above: the answer: got 3, expected 4"
+    assert "expected 4" not in failure.value.secretive
+    for case, cause in ((own, lambda: None), (own, partial(raises, slow)), (slow, earlier)):
+        with pytest.raises(CheckFailed) as failure, as_above(cause):
+            raises(case)
+        assert failure.value is case
+    with as_above(earlier):
+        pass

@@ -15,6 +15,7 @@ from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
+from minitrain.lab.grading.verdicts import as_above
 from minitrain.measure.parameters import parameter_count
 from minitrain.measure.predicted_memory import predict_memory
 from minitrain.model.config import PRESETS, ModelConfig
@@ -302,7 +303,7 @@ class TestRotate(Exercise):
         for row in rows:
             is_alike = isinstance(row["out"], torch.Tensor) and row["out"].shape == q.shape
             expect.that(is_alike, "the result must have x's shape")
-        with expect.as_above(partial(self.right, submission, self.calls())):
+        with as_above(partial(self.right, submission, self.calls())):
             products = rows[0]["out"][0, :, 0] @ rows[1]["out"][0, :, 0].T  # (T, T)
             for apart in (1, 2):
                 found = products.diagonal(offset=apart)
@@ -419,7 +420,7 @@ class TestAttention(Exercise):
         }
         with expect.because(causes):
             found = submission.run(probes.attended_gradients, calls)
-        with expect.as_above(partial(self.right, submission, calls)):
+        with as_above(partial(self.right, submission, calls)):
             for call, gradients in zip(calls, found["rows"]):
                 inputs = [z.clone().requires_grad_() for z in call]
                 self.oracle(*inputs).pow(3).sum().backward()
@@ -433,7 +434,7 @@ class TestAttention(Exercise):
         calls = [self.drawn(1, 2, 1, 4, 8, factor=300), self.drawn(2, 4, 2, 6, 4, factor=100)]
         found = submission.run(probes.attended, calls)
         small = [(q / q.abs().max(), k / k.abs().max(), v) for q, k, v in calls]
-        with expect.as_above(partial(self.right, submission, small)):
+        with as_above(partial(self.right, submission, small)):
             for call, row in zip(calls, found["rows"]):
                 expect.equal(
                     row["out"],
@@ -519,7 +520,7 @@ class TestParameterCount(Exercise):
     def test_published(self, submission):
         models = {"llama2-7b": 6_738_415_616, "llama3-405b": 405_853_388_800}
         got = submission.run(probes.answers, [(PRESETS[name],) for name in models])
-        with expect.as_above(partial(self.test_random, submission)):
+        with as_above(partial(self.test_random, submission)):
             for (name, want), count in zip(models.items(), got):
                 expect.equal(count, want, what=f"parameters of {name}")
 
@@ -583,7 +584,7 @@ class TestFlops(Exercise):
         for c in configs()[:2]:
             lengths = [64, 128, 1]
             got = submission.run(probes.answers, [(c, n) for n in lengths])
-            with expect.as_above(partial(self.test_random, submission)):
+            with as_above(partial(self.test_random, submission)):
                 expect.that(all(isinstance(n, (int, float)) for n in got), f"got {got[0]!r}")
                 short, long, one = got
                 for more, less, name in [(long - short, 64, "64"), (short - one, 63, "one")]:
@@ -722,7 +723,7 @@ class TestTrainStep(Exercise):
         batches = microbatches((12, 12))
         steps = [(batches, 20.0, 0.01), (batches, 20.0), (batches, 20.0, 2.0)]
         results = submission.run(probes.stepped, steps)
-        with expect.as_above(partial(self.right, submission, self.cases())):
+        with as_above(partial(self.right, submission, self.cases())):
             for (_, scale, *clip), result in zip(steps, results):
                 right, limit = gradients_of(batches, [1 / 24] * 2, scale), clip[0] if clip else 1.0
                 got = self.one_step(result)

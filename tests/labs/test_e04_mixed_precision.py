@@ -13,6 +13,7 @@ import torch
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.lab.grading.verdicts import as_above
 
 from .probes import e04_mixed_precision as probes
 
@@ -601,7 +602,7 @@ class TestStochasticRound(Exercise):
 
     def later(self, submission, calls):
         """rounded(), in a check after the one of the mean."""
-        with expect.as_above(lambda: self.rounded(submission, self.of_means())):
+        with as_above(lambda: self.rounded(submission, self.of_means())):
             return self.rounded(submission, calls)
 
     @check(points=3, title="the mean of 20,000 roundings is the number itself, each by itself")

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.lab.grading.verdicts import as_above
 
 from .probes import e06_lora as probes
 
@@ -191,7 +192,7 @@ class TestLoRA(Exercise):
     @check(points=4, title="y = W x + s·B(A x), for every shape, over every kind of layer")
     def test_value(self, submission):
         rows = self.runs(submission)
-        with expect.as_above(lambda: self.are_all_named(rows)):
+        with as_above(lambda: self.are_all_named(rows)):
             self.are_values(rows)
         self.is_exact(submission)
         with expect.though("y is right"):
@@ -281,7 +282,7 @@ class TestLoRA(Exercise):
             expect.that(
                 all(got["untouched"]), "the layer's own weights were changed: only A and B learn"
             )
-            with expect.as_above(lambda: (self.are_all_named(rows), self.are_values(rows))):
+            with as_above(lambda: (self.are_all_named(rows), self.are_values(rows))):
                 for at, turn in enumerate(got["second"]):
                     self.are_gradients(case, {**turn, "at": at})
         with expect.though("the gradients are right"):
@@ -604,7 +605,7 @@ class TestDoRA(Exercise):
     @check(points=4, title="backward treats the length as a constant")
     def test_gradients(self, submission):
         rows = self.runs(submission)
-        with expect.as_above(lambda: self.are_values(rows)):
+        with as_above(lambda: self.are_values(rows)):
             for case, got in rows:
                 for at, turn in enumerate(got["second"]):
                     self.are_gradients(case, {**turn, "at": at})
@@ -825,7 +826,7 @@ class TestPrefix(Exercise):
     @check(points=4, title="drop_mlp keeps what it made, n·L·2·K·C numbers, and nothing else")
     def test_dropped(self, submission):
         rows = self.runs(submission)
-        with expect.as_above(lambda: (self.are_shaped(rows), self.are_made(rows))):
+        with as_above(lambda: (self.are_shaped(rows), self.are_made(rows))):
             self.are_dropped(rows)
 
     def are_dropped(self, rows):
@@ -1012,11 +1013,11 @@ class TestRows(Exercise):
             with expect.because(PAGES):
                 found = submission.run(probes.layers_of_one_batch, tables, scalings, layers)
             first = tables, scalings, *layers[0]
-            with expect.as_above(lambda first=first, out=found[0]["out"]: self.is_own(first, out)):
+            with as_above(lambda first=first, out=found[0]["out"]: self.is_own(first, out)):
                 for number, (layer, call) in enumerate(zip(layers, found)):
                     self.is_layer(number, (tables, scalings, *layer), call["out"], layers[0])
             expect.left_alone(found, layers, ["x", "a", "b"])
-        with expect.as_above(lambda: self.is_batched(submission, [4, None, 2])):
+        with as_above(lambda: self.is_batched(submission, [4, None, 2])):
             self.is_batched(submission, [2, 1, None, 3, 2])
 
     def is_layer(self, number, call, got, first):

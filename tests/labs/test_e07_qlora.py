@@ -11,6 +11,7 @@ from torch import Tensor
 
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.lab.grading.verdicts import as_above
 from minitrain.model.config import preset
 from minitrain.planning.finetuning_memory import FULL, LORA, QLORA, tuning_memory
 from minitrain.words import plural
@@ -164,7 +165,7 @@ class TestNormalLevels(Exercise):
     @check(points=5, title="equal steps of probability on each side, from the mean outermost one")
     def test_values(self, submission):
         found = self.levels(submission)
-        with expect.as_above(lambda: self.are_shaped(found)):
+        with as_above(lambda: self.are_shaped(found)):
             self.are_right(found)
 
     def are_right(self, found):
@@ -544,7 +545,7 @@ class TestCompress(Exercise):
             most = {"scale_codes": size * blocks, "scale_outer": 4 * blocks, "scale_mean": 4}
             with (
                 expect.because({"'items'": f"a dict with {', '.join(self.PARTS)} is asked for"}),
-                expect.as_above(lambda given=given: self.results(submission, [given])),
+                as_above(lambda given=given: self.results(submission, [given])),
             ):
                 held = submission.run(probes.held_by, *given)
                 large = [name for name in held if held[name] > most.get(name, 0)]

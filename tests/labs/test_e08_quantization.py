@@ -10,6 +10,7 @@ import torch
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
+from minitrain.lab.grading.verdicts import as_above
 
 from .probes import e08_quantization as probes
 
@@ -230,7 +231,7 @@ class TestQuantizeAbsmax(Exercise):
             w, codes, scale = drawn(shape, bits, group)
             cases.append((w, bits, group, codes, scale))
         likely = {"unflatten": OVER, "invalid for input": OVER, "reshape": OVER, "view": OVER}
-        with expect.because(likely), expect.as_above(partial(self.plain, submission)):
+        with expect.because(likely), as_above(partial(self.plain, submission)):
             self.compare(submission, cases)
 
     @check(
@@ -238,7 +239,7 @@ class TestQuantizeAbsmax(Exercise):
         title="a group of zeros gives zeros; tiny and huge weights have scales of their size",
     )
     def test_edges(self, submission):
-        with expect.as_above(partial(self.plain, submission, group=4)):
+        with as_above(partial(self.plain, submission, group=4)):
             self.zeros(submission)
             for bits, group, size in [(8, 3, 1e-30), (4, 6, 1e30)]:
                 w, codes, scale = drawn((2, 6), bits, group, size)
@@ -392,7 +393,7 @@ class TestQuantizeZeroPoint(Exercise):
         shapes = [((4, 8), 4, 4, 6.0), ((3, 8), 4, 8, -6.0), ((2, 5), 8, 5, 9.0)]
         cases = [(self.all_one_sign(s, b, g, move), b, g) for s, b, g, move in shapes]
         both = self.both_signs((12, 8), 4, 8), 4, 8
-        with expect.as_above(lambda: self.compare(submission, [both])):
+        with as_above(lambda: self.compare(submission, [both])):
             self.compare(submission, cases)
 
     @check(points=2, title="groups that do not divide the row, and groups of zeros")
@@ -403,7 +404,7 @@ class TestQuantizeZeroPoint(Exercise):
         cases.append((self.draw((2, 7), 3, 3, 6.0), 3, 3))
         plain = [(self.both_signs((3, 8), 4, 4), 4, 4)]
         plain += [(self.draw((4, 8), 4, 8, move), 4, 8) for move in (6.0, -6.0)]
-        with expect.because(likely), expect.as_above(lambda: self.compare(submission, plain)):
+        with expect.because(likely), as_above(lambda: self.compare(submission, plain)):
             self.compare(submission, cases)
         got = submission.run(probes.in_a_row, [(torch.zeros(2, 6), 4, 3)])
         codes, scale, zero = pair(got["calls"][0]["out"], ("codes", "scale", "zero"))
@@ -585,7 +586,7 @@ class TestLlmInt8(Exercise):
             (*self.draw(5, 8, 4, outliers=(1, 2)), 25.0),
         ]
         plain = self.draw(6, 12, 5)
-        with expect.as_above(lambda: self.compare(submission, [plain], "y without outliers")):
+        with as_above(lambda: self.compare(submission, [plain], "y without outliers")):
             self.compare(submission, cases, "y with outliers")
 
     @check(
@@ -600,7 +601,7 @@ class TestLlmInt8(Exercise):
         cases = [(x, codes, scale, at), (*everything, 1e-9), self.draw(8, 16, 2, outliers=(7,))]
         plain = [self.draw(6, 12, 5), self.draw(6, 12, 5, outliers=(2, 9))]
         plain.append(self.draw(7, 10, 3, outliers=(4,), negative=True))
-        with expect.as_above(lambda: self.compare(submission, plain, "y")):
+        with as_above(lambda: self.compare(submission, plain, "y")):
             self.compare(submission, cases, "y")
 
 
@@ -810,7 +811,7 @@ class TestGptq(Exercise):
         ]:
             cases.append((*gptq_case(rows, width, bits, group), bits, group, block))
         one_group = *gptq_case(4, 16, 4, 16), 4, 16
-        with expect.as_above(lambda: self.compare(submission, [one_group])):
+        with as_above(lambda: self.compare(submission, [one_group])):
             self.compare(submission, cases)
 
     @check(points=2, title="columns whose input was always 0, rows of zeros")
@@ -829,7 +830,7 @@ class TestGptq(Exercise):
         plain = [(*gptq_case(4, 16, 4, 16), 4, 16), (*gptq_case(4, 20, 3, 8), 3, 8, 5)]
         with (
             expect.because({signs: words}),
-            expect.as_above(lambda: self.compare(submission, plain)),
+            as_above(lambda: self.compare(submission, plain)),
         ):
             self.compare(submission, cases)
 
@@ -860,7 +861,7 @@ class TestGptq(Exercise):
             "after the block: errors @ U[start:stop, stop:]",
         )
         one_block = *gptq_case(4, 16, 4, 16), 4, 16
-        with expect.as_above(lambda: self.compare(submission, [one_block])):
+        with as_above(lambda: self.compare(submission, [one_block])):
             self.compare(submission, [(*gptq_case(4, 24, 4, 24), 4, 24, 6)])
 
 
@@ -1002,7 +1003,7 @@ class TestAwq(Exercise):
             (*self.draw(3, 6), 3, 6, 1),
         ]
         plain = *self.draw(6, 16), 4, 16
-        with expect.as_above(lambda: self.compare(submission, [plain])):
+        with as_above(lambda: self.compare(submission, [plain])):
             self.compare(submission, cases)
 
     @check(points=1, title="ratio 0 leaves every bit as it was, and wins where no ratio gains")
@@ -1012,7 +1013,7 @@ class TestAwq(Exercise):
         mean_abs = torch.rand(8) + 0.5
         h = torch.diag(mean_abs**2)
         plain = *self.draw(6, 16), 4, 16
-        with expect.as_above(lambda: self.compare(submission, [plain])):
+        with as_above(lambda: self.compare(submission, [plain])):
             got = submission.run(probes.in_a_row, [(exact, mean_abs, h, 4, 8)])
             result = got["calls"][0]["out"]
             expect.that(
@@ -1098,7 +1099,7 @@ class TestSmooth(Exercise):
         alpha = float(torch.rand(())) * 0.3 + 0.55
         cases = [(*self.draw(8, (4, 5)), a) for a in (alpha, 0.0, 1.0)]
         plain = self.draw(8, (4, 6, 6))
-        with expect.as_above(lambda: self.compare(submission, [plain])):
+        with as_above(lambda: self.compare(submission, [plain])):
             self.compare(submission, cases)
 
     @check(points=2, title="channels that are always 0, and columns of zeros")
@@ -1108,7 +1109,7 @@ class TestSmooth(Exercise):
         for weight in other[1]:
             weight[:, 3] = 0
         plain = self.draw(8, (4, 6, 6))
-        with expect.as_above(lambda: self.compare(submission, [plain])):
+        with as_above(lambda: self.compare(submission, [plain])):
             for case, got in zip([one, other], self.run(submission, [one, other])):
                 self.survives_zeros(got, *case)
 
@@ -1209,7 +1210,7 @@ class TestFakeQuantize(Exercise):
     def test_kept(self, submission):
         case = self.draw((64, 128), 4)
         (got,) = self.run(submission, [case])
-        with expect.as_above(lambda: self.is_straight(got["gradient"], *case)):
+        with as_above(lambda: self.is_straight(got["gradient"], *case)):
             self.is_straight(got["gradient"], *case)
         count = case[0].numel()
         expect.that(

@@ -13,6 +13,7 @@ from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
+from minitrain.lab.grading.verdicts import as_above
 from minitrain.words import plural
 
 from .probes import e09_inference as probes
@@ -477,7 +478,7 @@ class TestCachedAttention(Exercise):
             self.draw(2, (2, 5, 3), 3, 3, 4, room=0),
         ]
         at_once = self.draw(2, (6,), 2, 2, 4)
-        with expect.as_above(lambda: self.compare(submission, [at_once])):
+        with as_above(lambda: self.compare(submission, [at_once])):
             self.compare(submission, cases)
 
     @check(points=3, title="fewer heads of keys; each token is projected and turned once")
@@ -488,7 +489,7 @@ class TestCachedAttention(Exercise):
             self.draw(3, (2, 1), 6, 3, 4),
         ]
         plain = [self.draw(2, (6,), 4, 4, 4), self.draw(2, (3, 1, 4), 4, 4, 4)]
-        with expect.as_above(lambda: self.compare(submission, plain)):
+        with as_above(lambda: self.compare(submission, plain)):
             got = self.compare(submission, cases)
         for case, one in zip(cases, got):
             texts, parts = len(case[2]), case[3]

@@ -9,14 +9,13 @@
     expect.recorded(records, "overlap")                  the table of an experiment, to read it off
     with expect.because({"deadlock": "words"}): …        the likely cause of a run without a result
     with expect.though("every gradient is right"): …     what is right comes first, then what is not
-    with expect.as_above(earlier): …                     what fails because `earlier()` does
 
 A hint is a value that a likely mistake gives: if `got` is that value, its words end the message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -133,26 +132,6 @@ def though(right: str) -> Iterator[None]:
     except CheckFailed as failure:
         words = (f"{right}, but {text}" for text in (failure, failure.secretive))
         raise CheckFailed(*words) from None
-
-
-@contextmanager
-def as_above(earlier: Callable[[], object]) -> Iterator[None]:
-    """Where something fails in here, and also `earlier()`, which an earlier check asks for, the
-    words are those of `earlier()`: this check's own title is not the cause."""
-    try:
-        yield
-    except SubmissionFailed:
-        raise
-    except CheckFailed as failure:
-        try:
-            earlier()
-        except SubmissionFailed:
-            raise failure from None
-        except CheckFailed as cause:
-            words = (str(cause), cause.secretive)
-            told = (f"as above: {text.removeprefix('as above: ')}" for text in words)
-            raise CheckFailed(*told) from None
-        raise
 
 
 def _compare(got: Any, want: Any, tol: float | None, hints: Hints, what: str) -> None:

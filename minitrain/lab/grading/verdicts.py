@@ -2,6 +2,7 @@
 
     each(cases, run, right)              right(case, call) of calls in a row, made by run(cases)
     with below(self.test_value, submission): …   what fails may fail in the check above
+    with as_above(earlier): …            what fails here as `earlier()` does
     with told_above(): …                 it does: both ask the same
 
 A check is given calls in a row, and some fail for what an earlier one left behind; a check of
@@ -60,7 +61,27 @@ def below(above: Callable[[Attempt], object], submission: Attempt) -> Iterator[N
         raise
     except CheckFailed as failure:
         if cause_of(failure) is None:
-            as_above(above, submission)
+            _told_above(above, submission)
+        raise
+
+
+@contextmanager
+def as_above(earlier: Callable[[], object]) -> Iterator[None]:
+    """Where something fails in here, and also `earlier()`, which an earlier check asks for, the
+    words are those of `earlier()`: this check's own title is not the cause."""
+    try:
+        yield
+    except SubmissionFailed:
+        raise
+    except CheckFailed as failure:
+        try:
+            earlier()
+        except SubmissionFailed:
+            raise failure from None
+        except CheckFailed as cause:
+            words = (str(cause), cause.secretive)
+            told = (ABOVE + text.removeprefix(ABOVE) for text in words)
+            raise CheckFailed(*told) from None
         raise
 
 
@@ -75,7 +96,7 @@ def told_above() -> Iterator[None]:
         raise CheckFailed(ABOVE + (cause_of(failure) or str(failure).splitlines()[0])) from None
 
 
-def as_above(above: Callable[[Attempt], object], submission: Attempt) -> None:
+def _told_above(above: Callable[[Attempt], object], submission: Attempt) -> None:
     """Fails where `above` finds something wrong, in one line; it is asked once a submission."""
     found = _found.setdefault(submission, {})
     if above.__qualname__ not in found:
