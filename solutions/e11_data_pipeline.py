@@ -990,15 +990,15 @@ Stream = lab.grade(Stream)
 # A model can be *below* the floor on a text in one way only. If it has seen it, it need not guess.
 
 # %% [markdown]
-# **Predict**: the stories that came 128 times: how many nats above their floor is the model's loss on them? (Below is negative; a story known by heart costs 0 nats, and
-# the floor is 0.73.)
+# **Predict**: more than half of what the first model reads are copies. On stories that *neither* model has read, how many nats a token does it end
+# above the second? (The floor is 0.73.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
-guess = -0.2
+guess = 0.2
 ### LAB guess = None  # nats a token
 ### END SOLUTION
-lab.predict("copies", guess)
+lab.predict("unread", guess)
 
 # %% tags=["experiment"]
 from minitrain.data.preparation.contamination import TestSet
@@ -1080,7 +1080,7 @@ def above(model, stories, nats):
 # %% tags=["experiment"]
 held_out = make_corpus(25_000, seed=4)
 models = {"as it was": train(raw)[0]}
-models["deduplicated"], seconds = train(cleaned)
+models["cleaned"], seconds = train(cleaned)
 memorised = []
 for name, model in models.items():
     row = {"corpus": name, "copies": 0}
@@ -1090,7 +1090,7 @@ for name, model in models.items():
         value = above(model, corpus.documents[group], corpus.nats[group])
         memorised.append(row | {"above": value})
 found = {(row["corpus"], row["copies"]): row["above"] for row in memorised}
-lab.reveal("copies", found["as it was", 128])
+lab.reveal("unread", found["as it was", 0] - found["cleaned", 0])
 
 # %% tags=["experiment", "picture"]
 with show.canvas() as (fig, ax):

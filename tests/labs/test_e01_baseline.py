@@ -520,7 +520,7 @@ class TestParameterCount(Exercise):
     def test_published(self, submission):
         models = {"llama2-7b": 6_738_415_616, "llama3-405b": 405_853_388_800}
         got = submission.run(probes.answers, [(PRESETS[name],) for name in models])
-        with as_above(partial(self.test_random, submission)):
+        with as_above(self.test_random, submission):
             for (name, want), count in zip(models.items(), got):
                 expect.equal(count, want, what=f"parameters of {name}")
 
@@ -584,7 +584,7 @@ class TestFlops(Exercise):
         for c in configs()[:2]:
             lengths = [64, 128, 1]
             got = submission.run(probes.answers, [(c, n) for n in lengths])
-            with as_above(partial(self.test_random, submission)):
+            with as_above(self.test_random, submission):
                 expect.that(all(isinstance(n, (int, float)) for n in got), f"got {got[0]!r}")
                 short, long, one = got
                 for more, less, name in [(long - short, 64, "64"), (short - one, 63, "one")]:

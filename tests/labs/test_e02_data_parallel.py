@@ -324,16 +324,16 @@ class TestAllReduceGradients(Exercise):
         calls = [call(2), call(2, again=True, other=True)]
         calls.append(call(2, width=5, dtype=torch.float32, old=True))
         each_anew(lambda some: self.one_each(averaged(submission, some), some), calls)
-        with as_above(partial(self.test_gradients, submission)):
+        with as_above(self.test_gradients, submission):
             right_calls(submission, calls)
 
     @check(points=3, title="a parameter that not every rank used is sent as zeros, in its place")
     def test_unused(self, submission):
         calls = [call(3, paths=paths) for paths in (SOME, NOBODY_USES_3, OTHER_ORDERS)]
         calls.append(call(3, paths=SOME, again=True, other=True))
-        with as_above(partial(self.test_gradients, submission)):
+        with as_above(self.test_gradients, submission):
             right_calls(submission, calls)
-        with as_above(partial(self.test_messages, submission)):
+        with as_above(self.test_messages, submission):
             self.one_each(averaged(submission, calls), calls, more=True)
 
 
@@ -484,15 +484,15 @@ class TestBucketed(Exercise):
 
     @check(points=3, title="the first bucket holds the last parameters: backward makes those first")
     def test_order(self, submission):
-        with as_above(partial(self.test_count, submission)):
+        with as_above(self.test_count, submission):
             each_anew(partial(self.well_sent, submission, full=False), self.calls(2))
 
     @check(points=3, title="a parameter that not every rank used counts as zero")
     def test_unused(self, submission):
         calls = [*self.calls(2, SOME[1:]), call(2, 400, paths=NOBODY_USES_3[:2], old=True)]
-        with as_above(partial(self.test_gradients, submission)):
+        with as_above(self.test_gradients, submission):
             right_calls(submission, calls)
-        with as_above(partial(self.test_count, submission)):
+        with as_above(self.test_count, submission):
             self.well_sent(submission, calls, in_order=False, full=False)
 
     def well_sent(self, submission, calls, **which):
@@ -722,8 +722,7 @@ class TestDDP(Exercise):
             right_steps(results, some)
             all_overlapped(results, some)
 
-        above = [partial(way, submission) for way in (self.test_gradients, self.test_overlap)]
-        with as_above(above[0]), as_above(above[1]):
+        with as_above(self.test_gradients, submission), as_above(self.test_overlap, submission):
             judged(both, plans)
 
     @check(points=3, title="inside no_sync gradients add up, and nothing is sent")
@@ -745,7 +744,7 @@ class TestDDP(Exercise):
                     f"rank {rank} made {plural(sent, 'all-reduce')} inside `with ddp.no_sync():`, where gradients only "
                     "add up: the hook does nothing while self.synchronize is False",
                 )
-        with as_above(partial(self.test_gradients, submission)):
+        with as_above(self.test_gradients, submission):
             self.nothing_dropped(results, plan)
         self.right(submission, [plan], 2)
 

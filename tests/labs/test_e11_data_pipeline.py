@@ -27,7 +27,9 @@ REVEALS = {
         "share of pages with 5% of their words replaced that 16 bands of 8 rows find",
         formula=lambda similarity: 1 - (1 - similarity**8) ** 16,
     ),
-    "copies": Reveal("measured", "nats a token above the floor, of stories that came 128 times"),
+    "unread": Reveal(
+        "measured", "nats a token that the copies cost, on stories that neither model has read"
+    ),
 }
 HIDDEN = tuple(
     f"minitrain/data/{name}.py"
@@ -77,47 +79,11 @@ def is_quadratic(small, large):
 # --- 1: a filter
 
 
-PROSE = [
-    "the",
-    "people",
-    "of",
-    "this",
-    "town",
-    "have",
-    "a",
-    "road",
-    "that",
-    "goes",
-    "to",
-    "the",
-    "river",
-    "and",
-    "it",
-    "may",
-    "be",
-    "slow",
-    "with",
-    "rain",
-    "in",
-    "winter",
-    "but",
-    "many",
-    "walk",
-    "there",
-    "each",
-    "day",
-    "for",
-    "bread",
-    "or",
-    "fish",
-    "while",
-    "some",
-    "old",
-    "men",
-    "sit",
-    "under",
-    "trees",
-]
+TOWN = (
+    "the people of this town have a road that goes to the river and it may be slow with rain in "
+    "winter but many walk there each day for bread or fish while some old men sit under trees"
+)
+PROSE = TOWN.split()
 RULES = (
     "too_few_words",
     "unusual_word_length",
@@ -1552,7 +1518,7 @@ class TestMemorised(Experiment):
     )
     def test_held_out(self, table):
         rows = by(table, "corpus", "copies")
-        dirty, clean = (found(rows, (name, 0))["above"] for name in ("as it was", "deduplicated"))
+        dirty, clean = (found(rows, (name, 0))["above"] for name in ("as it was", "cleaned"))
         expect.that(
             clean < dirty - 0.01,
             f"held-out loss above the floor: {dirty:.3f} with copies, {clean:.3f} without",
@@ -1567,7 +1533,7 @@ class TestMemorised(Experiment):
         counts = sorted({row["copies"] for row in table if row["copies"]})
         expect.that(len(counts) >= 6, f"{counts}: six numbers of copies or more")
         dirty = [found(rows, ("as it was", n))["above"] for n in counts]
-        clean = [found(rows, ("deduplicated", n))["above"] for n in counts]
+        clean = [found(rows, ("cleaned", n))["above"] for n in counts]
         expect.that(
             dirty[-1] < 0 < dirty[0],
             f"above their floor, with 1 to {counts[-1]} copies: {', '.join(f'{x:.2f}' for x in dirty)}. No model can beat "
@@ -1575,7 +1541,7 @@ class TestMemorised(Experiment):
         )
         expect.that(
             min(clean) > -0.1 and dirty[-1] < min(clean) - 0.3,
-            f"deduplicated, the same stories: {', '.join(f'{x:.2f}' for x in clean)}: every one once, none by heart",
+            f"cleaned, the same stories: {', '.join(f'{x:.2f}' for x in clean)}: every one once, none by heart",
         )
 
 

@@ -3,6 +3,7 @@
     each(cases, run, right)              right(case, call) of calls in a row, made by run(cases)
     with below(self.test_value, submission): …   what fails may fail in the check above
     with as_above(earlier): …            what fails here as `earlier()` does
+    with as_above(self.test_value, submission): …       the same of a check, which is asked once
     with told_above(): …                 it does: both ask the same
 
 A check is given calls in a row, and some fail for what an earlier one left behind; a check of
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -27,7 +29,7 @@ KEPT = "nothing may be kept from one call to the next, nor read before it is wri
 Case = TypeVar("Case")
 Call = TypeVar("Call")
 
-_found: WeakKeyDictionary[Attempt, dict[str, str]] = WeakKeyDictionary()
+_found: WeakKeyDictionary[Attempt, dict[str, CheckFailed | None]] = WeakKeyDictionary()
 
 
 def each(
@@ -60,28 +62,23 @@ def below(above: Callable[[Attempt], object], submission: Attempt) -> Iterator[N
     except SubmissionFailed:
         raise
     except CheckFailed as failure:
-        if cause_of(failure) is None:
-            _told_above(above, submission)
+        if cause_of(failure) is None and (found := _failure_of(above, submission)):
+            raise CheckFailed(ABOVE + _in_a_line(found).removeprefix(ABOVE)) from None
         raise
 
 
 @contextmanager
-def as_above(earlier: Callable[[], object]) -> Iterator[None]:
+def as_above(earlier: Callable[..., object], submission: Attempt | None = None) -> Iterator[None]:
     """Where something fails in here, and also `earlier()`, which an earlier check asks for, the
     words are those of `earlier()`: this check's own title is not the cause."""
     try:
         yield
     except SubmissionFailed:
         raise
-    except CheckFailed as failure:
-        try:
-            earlier()
-        except SubmissionFailed:
-            raise failure from None
-        except CheckFailed as cause:
-            words = (str(cause), cause.secretive)
-            told = (ABOVE + text.removeprefix(ABOVE) for text in words)
-            raise CheckFailed(*told) from None
+    except CheckFailed:
+        if found := _failure_of(earlier, submission):
+            words = (str(found), found.secretive)
+            raise CheckFailed(*(ABOVE + text.removeprefix(ABOVE) for text in words)) from None
         raise
 
 
@@ -93,27 +90,32 @@ def told_above() -> Iterator[None]:
     except SubmissionFailed:
         raise
     except CheckFailed as failure:
-        raise CheckFailed(ABOVE + (cause_of(failure) or str(failure).splitlines()[0])) from None
+        raise CheckFailed(ABOVE + _in_a_line(failure)) from None
 
 
-def _told_above(above: Callable[[Attempt], object], submission: Attempt) -> None:
-    """Fails where `above` finds something wrong, in one line; it is asked once a submission."""
+def _failure_of(earlier: Callable[..., object], submission: Attempt | None) -> CheckFailed | None:
+    """What `earlier` says, which is asked once a submission; nothing where it passes, or has no
+    result, which says nothing of what a run gives."""
+    if submission is None:
+        return _asked(earlier)
     found = _found.setdefault(submission, {})
-    if above.__qualname__ not in found:
-        found[above.__qualname__] = _told_by(above, submission)
-    if told := found[above.__qualname__]:
-        raise CheckFailed(ABOVE + told.removeprefix(ABOVE)) from None
+    if earlier.__qualname__ not in found:
+        found[earlier.__qualname__] = _asked(partial(earlier, submission))
+    return found[earlier.__qualname__]
 
 
-def _told_by(above: Callable[[Attempt], object], submission: Attempt) -> str:
-    """The line; none where it passes, or has no result, which says nothing of what a run gives."""
+def _asked(verdict: Callable[[], object]) -> CheckFailed | None:
     try:
-        above(submission)
+        verdict()
     except SubmissionFailed:
-        return ""
-    except CheckFailed as first:
-        return cause_of(first) or str(first).splitlines()[0]
-    return ""
+        return None
+    except CheckFailed as failure:
+        return failure.with_traceback(None)
+    return None
+
+
+def _in_a_line(failure: CheckFailed) -> str:
+    return cause_of(failure) or str(failure).splitlines()[0]
 
 
 def cause_of(failure: CheckFailed) -> str | None:

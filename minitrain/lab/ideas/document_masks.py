@@ -1,4 +1,4 @@
-"""Three documents in a row of twelve places: who looks at whom, and where each begins."""
+"""Three documents and padding in a row of thirteen places: who looks at whom, where each begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SIZES = (3, 3, 2)  # tokens, each after an end
-LENGTH = 12
+LENGTH = 13
 HUES = (BLUE, ORANGE, GREEN)
 SIDE, LEFT, TOP = 0.42, 3.2, 1.75
 CAUSAL, PACKED = "causal alone", "documents apart"
@@ -41,7 +41,7 @@ def token(place: int) -> str:
 
 
 def draw_masks(ax: Axes, mask: str) -> None:
-    bare(ax, 13.0, TOP + SIDE * LENGTH + 0.4)
+    bare(ax, 13.4, TOP + SIDE * LENGTH + 0.4)
     targets = [token(p + 1) if p + 1 < LENGTH else "–" for p in range(LENGTH)]
     rows = {
         "read": [token(place) for place in range(LENGTH)],
@@ -64,7 +64,10 @@ def draw_masks(ax: Axes, mask: str) -> None:
             color = hue if may else "white"
             box(ax, left + SIDE * other, TOP + SIDE * place, SIDE - 0.04, SIDE - 0.04, color,
                 edgecolor="#dddddd")  # fmt: skip
-    words = "each row: a place\ncolumns: what it looks at\n\ndark grey: another\ndocument's place"
+    words = (
+        "each row: a place\ncolumns: what it looks at\n\ndark grey: another\ndocument's place\n"
+        "light grey: padding"
+    )
     say(ax, left + SIDE * LENGTH + 0.3, TOP + 1.6, words, 9, ha="left")
 
 

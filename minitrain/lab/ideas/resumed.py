@@ -33,6 +33,14 @@ def dealt(steps: int, after: int) -> list[tuple[int, int]]:
     return found
 
 
+def idle(steps: int, after: int) -> str:
+    """Who has no row in the last step, and makes it nevertheless."""
+    last = dealt(steps, after)[-1][1]
+    at_work = {rank for rank, step in dealt(steps, after)[consumed(steps) :] if step == last}
+    without = [f"rank {rank}" for rank in range(after) if rank not in at_work]
+    return f"the last step has no row for {' and '.join(without)}" if without else ""
+
+
 def draw_resumed(ax: Axes, ranks_after: int, steps: int) -> None:
     bare(ax, LEFT + WIDE * len(ORDER) + 1.0, 4.1)
     start = consumed(steps)
@@ -53,15 +61,17 @@ def draw_resumed(ax: Axes, ranks_after: int, steps: int) -> None:
     say(ax, x, 3.2, f"state: epoch 0, consumed {start}", 9)
     words = f"before: {BEFORE} ranks, after: {ranks_after}; a batch of {BATCH} each"
     say(ax, LEFT, 3.8, words, 8.5, ha="left")
+    say(ax, LEFT + WIDE * len(ORDER) - 0.08, 2.2, idle(steps, ranks_after), 8.5, ha="right")
 
 
 def say_resumed(ranks_after: int, steps: int) -> str:
     left = len(ORDER) - consumed(steps)
+    rest = f" {words[0].upper()}{words[1:]}." if (words := idle(steps, ranks_after)) else ""
     stopped = f"Stopped after {plural(steps, 'step')} on {BEFORE} ranks"
     return (
         f"{stopped}, resumed on {ranks_after}: {left} rows are left. The order is {list(ORDER)}, "
         f"drawn from seed and epoch; {consumed(steps)} rows of it were consumed, and each row "
-        "comes once."
+        f"comes once.{rest}"
     )
 
 

@@ -8,13 +8,14 @@ from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
 from minitrain.lab.drawing.figures import lighter
 from minitrain.lab.drawing.shapes import bare, say
 from minitrain.lab.ideas.schematic import Schematic
+from minitrain.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PLACES = 128
 LEFT, TOP, WIDE, HIGH = 1.0, 0.5, 7.0, 4.0
-COPIES = {"5% replaced": 0.63, "15%": 0.28, "30%": 0.09}
+COPIES = {"5%": 0.63, "15%": 0.285, "30%": 0.09}  # of the words replaced: the similarity
 
 
 def meets(similarity: float, rows: int) -> float:
@@ -25,6 +26,10 @@ def meets(similarity: float, rows: int) -> float:
 def half(rows: int) -> float:
     """The similarity at which a pair meets with probability one half."""
     return (1 - 0.5 ** (rows / PLACES)) ** (1 / rows)
+
+
+def cut_in(rows: int) -> str:
+    return f"{PLACES // rows} bands of {plural(rows, 'row')}"
 
 
 def at(similarity: float, probability: float) -> tuple[float, float]:
@@ -44,6 +49,7 @@ def draw_s_curve(ax: Axes, rows: int) -> None:
         )
     ax.plot(*zip(at(0, 0.5), at(half(rows), 0.5), at(half(rows), 0)), ":", color="#666666")
     say(ax, *at(0.5, -0.17), "Jaccard similarity", 9)
+    say(ax, *at(-0.1, 0.5), "probability of meeting", 9, rotation=90)
     for s in (0, 0.5, 1):
         say(ax, *at(s, -0.06), f"{s:g}", 8)
         say(ax, *at(-0.04, s), f"{s:g}", 8)
@@ -51,17 +57,23 @@ def draw_s_curve(ax: Axes, rows: int) -> None:
         ax.plot(*at(s, meets(s, rows)), "o", color=color, markersize=8)
         x, y = LEFT + WIDE + 0.5, TOP + 1.6 + 0.5 * list(COPIES).index(words)
         ax.plot([x], [y], "o", color=color, markersize=7)
-        say(ax, x + 0.2, y, f"{words}: {meets(s, rows):.3f}", 9, ha="left")
-    words = f"{PLACES // rows} bands of {rows} rows\nhalf of the pairs at {half(rows):.2f}"
+        say(ax, x + 0.2, y, f"{words} of the words replaced", 9, ha="left")
+    words = f"{cut_in(rows)}\nhalf of the pairs at {half(rows):.2f}"
     say(ax, LEFT + WIDE + 0.4, TOP + 0.5, words, 9.5, ha="left", fontweight="bold")
 
 
 def say_s_curve(rows: int) -> str:
-    told = ", ".join(f"{words}: {meets(s, rows):.3f}" for words, s in COPIES.items())
+    above = [words for words, s in COPIES.items() if s > half(rows)]
+    below = [words for words in COPIES if words not in above]
+    sides = [
+        f"with {' or '.join(w)} of their words replaced are {side}"
+        for w, side in ((above, "above"), (below, "below"))
+        if w
+    ]
     return (
-        f"{PLACES // rows} bands of {rows} rows: half of the pairs of similarity {half(rows):.2f} "
-        f"meet. The probability of meeting rises from 0 to 1 as an S. Copies with words replaced "
-        f"meet with {told}."
+        f"{cut_in(rows)}: half of the pairs of similarity {half(rows):.2f} meet. The "
+        "probability of meeting rises from 0 to 1 as an S. "
+        f"Of the copies, those {', those '.join(sides)} that similarity."
     )
 
 

@@ -59,7 +59,8 @@ def draw_smallest(ax: Axes, hashes: int) -> None:
         words = "agree" if agree else "differ"
         color = lighter(GREEN, 0.4) if agree else "white"
         box(ax, LEFT + WIDE * k, 5.75, WIDE * 0.9, 0.42, color, words, 9, edgecolor="#cccccc")
-    say(ax, 8.4, 1.6, "orange: the smallest,\nall that is kept", 9, ha="left")
+    words = f"each hash: a x + b mod {MODULUS}\n\norange: the smallest,\nall that is kept"
+    say(ax, 8.4, 1.6, words, 9, ha="left")
     words = f"share that agree: {sum(same)} of {hashes}\nJaccard similarity: 2 of 6"
     say(ax, 8.4, 5.7, words, 9, ha="left")
 
@@ -68,9 +69,10 @@ def say_smallest(hashes: int) -> str:
     one, other = signature(ONE, hashes), signature(OTHER, hashes)
     same = sum(a == b for a, b in zip(one, other))
     return (
-        f"Two pages of four shingles through {hashes} hash functions: {same} of {hashes} smallest "
-        f"values agree. Two of six shingles are in both pages, a similarity of {similarity():.2f}. "
-        f"The signatures are {one} and {other}: where they agree, the smallest shingle is in both."
+        f"Two pages of four shingles through {hashes} hash functions, a x + b mod {MODULUS}: "
+        f"{same} of {hashes} smallest values agree. Two of six shingles are in both pages, a "
+        f"similarity of {similarity():.2f}. The signatures are {one} and {other}: where they "
+        "agree, the smallest shingle is in both."
     )
 
 
