@@ -43,8 +43,8 @@ def hello(group):
 launch(hello, ranks=4)
 
 # %% [markdown]
-# All four ran the same function; only `group.rank` made them differ. Every distributed program is written so: *one* code,
-# which asks who it is.
+# All four ran the same function; only `group.rank` made them differ. Every distributed program is written this way: *one*
+# and the same code, which asks who it is.
 #
 # **Two verbs move data.** `group.send(tensor, to)` sends a tensor to rank `to`. `group.recv(tensor, source)` waits for one
 # from rank `source` and overwrites `tensor` with it. The receiver must bring a tensor of the right shape and dtype, because
@@ -70,7 +70,8 @@ ideas.send_and_recv()
 ideas.collectives()
 
 # %% [markdown]
-# Colours say whose data it is; black is the sum over all ranks. The names are those of `torch.distributed`:
+# Colours say whose data it is; black is the sum over all ranks. All five are called so in `torch.distributed`, too. The rest is
+# called there:
 #
 # | here | in torch | used for |
 # |---|---|---|
@@ -98,8 +99,8 @@ ideas.collectives()
 
 # %% tags=["exercise"]
 def ring_shift(group, tensor: torch.Tensor) -> torch.Tensor:
-    """The left neighbour's tensor. Any shape, the same on all ranks; `tensor` is left
-    as it was. About 4 lines."""
+    """The left neighbour's tensor. Any shape, the same on all ranks; `tensor`
+    is left as it was. About 4 lines."""
     ### BEGIN SOLUTION
     right = (group.rank + 1) % group.size
     left = (group.rank - 1) % group.size
@@ -169,8 +170,11 @@ lab.predict("rounds", guess)
 # after the round the first `2 * distance` ranks have it, and the pattern repeats. If `distance` further on there is no rank
 # any more, there is nobody to send to.
 #
-# The root need not be rank 0. So count *places* from the root on, around the circle: `place = (rank - root) % size`. The
-# root has place 0, and the picture holds for places.
+# The root need not be rank 0. So count *places* from the root on, around the circle:
+#
+#     place = (rank - root) % size
+#
+# The root has place 0, and the picture holds for places.
 
 # %% [markdown]
 # ### Exercise 2 · `tree_broadcast`
@@ -183,8 +187,8 @@ lab.predict("rounds", guess)
 # %% tags=["exercise"]
 def tree_broadcast(group, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
     """The root's values on every rank, in ceil(log2 N) rounds. On other ranks
-    `tensor` gives shape and dtype; it is left as it was on all. Returns a new tensor.
-    About 10 lines."""
+    `tensor` gives shape and dtype; it is left as it was on all. Returns a new
+    tensor. About 10 lines."""
     ### BEGIN SOLUTION
     out = tensor.clone()
     place = (group.rank - root) % group.size
@@ -241,7 +245,7 @@ lab.reveal("rounds", rounds, ranks=ranks)
 # ## 3 · All to one, in pieces
 #
 # Training needs *sums*: each rank has a gradient, and the sum over ranks is wanted. Suppose rank 0 received all of them and
-# added up. With S the size of the tensor in bytes, $(N-1) \cdot S$ bytes would arrive at rank 0 through its one link, and all
+# added them up. With S the size of the tensor in bytes, $(N-1) \cdot S$ bytes would arrive at rank 0 through its one link, and all
 # other links would be idle nearly all the time: the more ranks, the slower.
 #
 # **The ring's idea** is to let every rank be the one that finishes the sum, for a part of the tensor. Cut the tensor into N
@@ -251,8 +255,8 @@ lab.reveal("rounds", rounds, ranks=ranks)
 ideas.ring_reduce_scatter()
 
 # %% [markdown]
-# A column is a rank, a row a chunk; in a box stand the ranks whose parts are summed in it. Orange is what leaves in the
-# next step. Move the handle to the end: what a rank receives, it adds its own part to, and sends on in the next step.
+# A column is a rank, a row a chunk; each box names the ranks whose parts it sums. Orange is what leaves in the next step.
+# Move the handle to the end: a rank adds its own part to what it receives, and sends the result on in the next step.
 # After N - 1 steps the diagonal is green: rank r holds chunk r of the sum, and nothing else that is complete. That is a
 # **reduce-scatter**.
 #
@@ -282,15 +286,16 @@ lab.predict("scatter_bytes", guess, unit="B")
 #
 # Difficulty 4 · 12 minutes · 12 points
 #
-# First send chunk `rank - 1` (as yet only your part). In step s = 0, 1, … receive chunk `rank - 2 - s`, add your part to
+# First send chunk $r - 1$ (as yet only your part). In step s = 0, 1, … receive chunk $r - 2 - s$, add your part to
 # it, and send *that* on. `tensor_split` cuts, whatever the size; where N does not divide it, the first chunks are one element
 # longer.
 
 
 # %% tags=["exercise"]
 def ring_reduce_scatter(group, tensor: torch.Tensor) -> torch.Tensor:
-    """Chunk `rank` of the sum over ranks: (n,) -> (n/N,), in N - 1 messages of one
-    chunk to the right, for any n. `tensor` is left as it was. About 9 lines."""
+    """Chunk `rank` of the sum over ranks: (n,) -> (n/N,), in N - 1 messages
+    of one chunk to the right, for any n. `tensor` is left as it was. About 9
+    lines."""
     chunks = tensor.flatten().tensor_split(group.size)
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     ### BEGIN SOLUTION
@@ -327,7 +332,8 @@ ring_reduce_scatter = lab.grade(ring_reduce_scatter)
 
 # %% tags=["nbval-check-output"]
 results = launch(ring_reduce_scatter, torch.ones(1_000_000), ranks=4)
-print("rank 2 holds", tuple(results[2].shape), "all", results[2].unique().item())
+mine = results[2]
+print("rank 2 holds", tuple(mine.shape), "all", mine.unique().item())
 print("sent by each rank:", [trace.bytes_sent() for trace in results.traces])
 
 # %%
@@ -335,11 +341,11 @@ sent = results.traces[0].bytes_sent()
 lab.reveal("scatter_bytes", sent, ranks=4, nbytes=4_000_000)
 
 # %% [markdown]
-# **Explain**: a rank sends N - 1 messages of S/N bytes each, together
+# **Explain**: a rank sends N - 1 messages of S/N bytes each, in all
 #
 # $$\frac{N-1}{N}\,S = \frac{3}{4} \cdot 4\ \text{MB} = 3\ \text{MB}.$$
 #
-# Every rank sends as much, at the same time. However many ranks there are, it is never more than S: no link carries more
+# Every rank sends the same amount, at the same time. However many ranks there are, it is never more than S: no link carries more
 # than another, and none gets slower as the ring grows.
 #
 # ### Exercise 4 · `ring_all_gather`
@@ -352,9 +358,9 @@ lab.reveal("scatter_bytes", sent, ranks=4, nbytes=4_000_000)
 ideas.ring_all_gather()
 
 # %% [markdown]
-# Green is complete; move the handle to send it on. In the first step each rank sends its own chunk r to the right. From then on it passes on what came
-# last. So in step s it sends chunk r - s, and receives what its left neighbour sends: chunk r - 1 - s. Nothing is added on
-# the way; after N - 1 steps every box is green.
+# Green is complete; move the handle to send it on. In the first step each rank sends its own chunk r to the right. From then on
+# it passes on what came last. So in step s it sends chunk r - s, and receives what its left neighbour sends: chunk r - 1 - s.
+# Nothing is added on the way; after N - 1 steps every box is green.
 #
 # The chunks may be of different lengths, and a rank can only receive into a tensor of the right one: that is what `sizes`
 # tells.
@@ -362,9 +368,9 @@ ideas.ring_all_gather()
 
 # %% tags=["exercise"]
 def ring_all_gather(group, chunk: torch.Tensor, sizes: list[int]) -> torch.Tensor:
-    """All ranks' chunks in order of rank: (sum(sizes),). `sizes[r]` is the number of
-    elements of rank r's chunk, any number. N - 1 messages of one chunk to the right;
-    `chunk` is left as it was. About 9 lines."""
+    """All ranks' chunks in order of rank: (sum(sizes),). `sizes[r]` is the
+    number of elements of rank r's chunk, any number. N - 1 messages of one
+    chunk to the right; `chunk` is left as it was. About 9 lines."""
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     ### BEGIN SOLUTION
     out = chunk.new_empty(sum(sizes))
@@ -416,9 +422,9 @@ ring_all_gather = lab.grade(ring_all_gather)
 
 # %% tags=["exercise"]
 def ring_all_reduce(group, tensor: torch.Tensor) -> torch.Tensor:
-    """The sum over ranks, in the shape of `tensor`, any shape, the same bits on every
-    rank. Made of the two functions above: what they send, nothing else. `tensor` is
-    left as it was. About 3 lines."""
+    """The sum over ranks, in the shape of `tensor`, any shape, the same bits on
+    every rank. Made of the two functions above: what they send, nothing else.
+    `tensor` is left as it was. About 3 lines."""
     ### BEGIN SOLUTION
     sizes = [c.numel() for c in tensor.flatten().tensor_split(group.size)]
     chunk = ring_reduce_scatter(group, tensor)
@@ -472,12 +478,13 @@ lab.answer("bytes_per_rank", bytes_per_rank)
 # %% [markdown]
 # ## 5 · What a message costs
 #
-# Bytes are not all. A message of $b$ bytes takes
+# Bytes are not everything. A message of $b$ bytes takes
 #
 # $$t = \alpha + b\,\beta ,$$
 #
 # where $\alpha$ is the **latency** in seconds, paid even by an empty message, and $\beta$ the time for one byte in seconds; 1/β is
-# the **bandwidth** in bytes a second. The network cards in the next picture have α = 30 µs and 1/β = 2.94 GB/s:
+# the **bandwidth** in bytes a second. The network cards in the next picture have $\alpha = 30\ \text{µs}$ and
+# $1/\beta = 2.94\ \text{GB/s}$ (25 Gb/s are 3.125 GB/s, and 94% of it is left for the data):
 
 # %%
 ideas.message_cost()
@@ -497,7 +504,7 @@ ideas.message_cost()
 
 # %% tags=["experiment"]
 def timed(group, sizes, repeats):
-    """(seconds, bytes sent) of each size, the fastest of the repeats after a first call."""
+    """(seconds, bytes sent) of each size, the fastest repeat after a first."""
     rows = []
     for size in sizes:
         x, seconds = torch.ones(size // 4, device=group.device), []
@@ -529,24 +536,25 @@ lab.experiment("sweep", sweep)
 from minitrain.network.links import Sweep, fit, published_sweep
 
 link = fit(Sweep("all_reduce", N, tuple((r["bytes"], r["seconds"]) for r in sweep)))
-line = [link.seconds("all_reduce", size, N) for size in sizes]
+fine = [sizes[0] * (sizes[-1] / sizes[0]) ** (i / 60) for i in range(61)]
+line = [link.seconds("all_reduce", size, N) for size in fine]
 show.lines(
     {"measured": (sizes, [1e6 * r["seconds"] for r in sweep])},
-    theory={"α, β of your fit": (sizes, [1e6 * seconds for seconds in line])},
+    theory={"α, β of your fit": (fine, [1e6 * seconds for seconds in line])},
     x="tensor S (bytes)",
     y="all-reduce (µs)",
     log="xy",
     title=f"{N} ranks here: α = {link.alpha * 1e6:.0f} µs, 1/β = {1e-9 / link.beta:.1f} GB/s",
-    alt="Microseconds of the ring all-reduce against bytes: flat at first, then straight up.",
+    alt="Microseconds of the ring all-reduce against bytes: nearly flat, then straight up.",
 )
 
 # %% [markdown]
-# **Explain**: on the left the curve is flat: a tensor four times as large takes as long, because all of it is latency. On
-# the right it rises in proportion to S. Where a point lies far above the line, other programs had the processor in
+# **Explain**: on the left the curve is nearly flat: nearly all of it is latency, and what the points jump there is noise. On
+# the right it rises about in proportion to S. Where a point lies far above the line, other programs had the processor in
 # every repeat: run the cells from the sweep on once more.
 #
 # Your α is longer than that of a network card, though these messages never leave the machine: each passes through the
-# operating system, Python and a process that must first wake up. 1/β is slow for a memory, too, because the same cores
+# operating system, Python and a process that must first wake up. 1/β is low for a memory, too, because the same cores
 # copy and add.
 
 # %% [markdown]
@@ -574,6 +582,9 @@ show.table(
 )
 
 # %% [markdown]
+# Right within a factor of two is what to expect here: the ranks share a processor and its caches, and α and β are averages
+# over all sizes.
+#
 # **Question**: at which tensor size is half of the time latency? Below it, a faster network buys little. Set the two terms
 # equal,
 #
@@ -600,23 +611,26 @@ lab.answer("half_size", half_size)
 ideas.recursive_doubling()
 
 # %% [markdown]
-# After swap k each rank has the sum over $2^k$ ranks, so $\log_2 N$ messages do. But each is S long, not S/N:
+# After swap k each box sums the tensors of $2^k$ ranks, so $\log_2 N$ messages from each rank are enough (N a power of two).
+# But each has S bytes, not S/N:
 #
 # $$t = \log_2 N \cdot (\alpha + S\,\beta) .$$
 #
 # For 8 ranks that is 3α + 3 Sβ, against the ring's 14α + 1.75 Sβ: fewer messages, more bytes. Which is faster depends on S.
 #
-# You have no eight machines on a network, so the next cell *emulates* them. Eight real ranks send real tensors, but each
-# keeps a clock of its own, on which a message takes α + bytes · β of 25 Gb/s Ethernet. **The seconds are emulated; the bytes
-# are counted.**
+# You do not have eight machines on a network, so the next cell *emulates* them. Eight real ranks send real tensors, but each
+# keeps a clock of its own. On it a message takes α + bytes · β of 25 Gb/s Ethernet, and a rank's own work its seconds on your
+# processor, scaled to a GPU's speed. **The seconds are emulated; the bytes are counted.**
 
 # %% tags=["experiment"]
-from minitrain.parallel.collectives.algorithms import recursive_doubling_all_reduce
+from minitrain.parallel.collectives.algorithms import (
+    recursive_doubling_all_reduce as doubling,
+)
 
 
 def compared(group, sizes):
-    """At each size, for both algorithms: emulated seconds, and bytes that a rank sends."""
-    algorithms = {"ring": ring_all_reduce, "doubling": recursive_doubling_all_reduce}
+    """Emulated seconds and bytes that a rank sends, by size and algorithm."""
+    algorithms = {"ring": ring_all_reduce, "doubling": doubling}
     rows = []
     for size in sizes:
         row = {"bytes": size}
@@ -647,7 +661,7 @@ show.lines(
     y="all-reduce (µs, emulated)",
     log="xy",
     title="8 ranks, emulated 25 Gb/s Ethernet",
-    alt="Two curves cross: doubling is faster for small tensors, the ring for large ones.",
+    alt="Two curves cross: doubling wins small tensors, the ring large ones.",
 )
 
 # %%
@@ -667,7 +681,7 @@ show.table(
 
 # %% [markdown]
 # **Question**: from how many bytes on does the ring win here? Any size between the two neighbours in your table counts.
-# You may also set the two formulas equal, with α = 30 µs and 1/β = 2.94 GB/s.
+# You may also set the two formulas equal, with $\alpha = 30\ \text{µs}$ and $1/\beta = 2.94\ \text{GB/s}$.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -687,7 +701,7 @@ crossover = min(
 lab.answer("crossover", crossover)
 
 # %% [markdown]
-# **Explain**: at 256 bytes the ring takes 14 latencies, doubling three. At 4 MB the ring's 1.75 S beats 3 S. NCCL, which
+# **Explain**: at 256 bytes the ring takes 14 latencies, doubling three. At 4 MiB the ring's 1.75 S beats 3 S. NCCL, which
 # has several algorithms, chooses anew for every call, by this very comparison.
 #
 # ## 7 · Everyone to everyone
@@ -707,9 +721,9 @@ lab.answer("crossover", crossover)
 
 # %% tags=["exercise"]
 def pairwise_all_to_all(group, chunks: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Sends chunks[j] to rank j; returns what each rank had for me, in order of rank.
-    All chunks have the same shape, any shape, and are left as they were. Your own one
-    is copied. About 6 lines."""
+    """Sends chunks[j] to rank j; returns what each rank had for me, in order
+    of rank. All chunks have the same shape, any shape, and are left as they
+    were. Your own one is copied. About 6 lines."""
     ### BEGIN SOLUTION
     out = [torch.empty_like(chunk) for chunk in chunks]
     out[group.rank].copy_(chunks[group.rank])
@@ -743,8 +757,8 @@ pairwise_all_to_all = lab.grade(pairwise_all_to_all)
 # %% [markdown]
 # ## 8 · When it hangs
 #
-# A collective that one rank does not join waits for ever; on 16,000 GPUs that is the night. It is the lower half of the first
-# picture, with more ranks. Here the launcher notices that nobody can go on, and each rank says where it stood. Run this broken
+# A collective that one rank does not join waits for ever. Here is the deadlock of section 1 with more ranks, and this time all
+# of them wait in `recv`. The launcher notices that nobody can go on, and each rank says where it stood. Run this broken
 # all-reduce and read the report.
 
 
@@ -761,13 +775,15 @@ def broken_all_reduce(group, total):
 
 
 # %%
+import re
+
 try:
     launch(broken_all_reduce, torch.ones(3), ranks=3, timeout=5)
-except RuntimeError as report:
-    print(report)
+except RuntimeError as report:  # the code on a line of its own
+    print(re.sub(r"(line \d+): ", r"\1:\n      ", str(report)))
 
 # %% [markdown]
-# Read it line by line. For whom does rank 0 wait? For whom do rank 1, and rank 2? Draw an arrow from each rank to the one it
+# Read it line by line. For whom does rank 0 wait? And ranks 1 and 2? Draw an arrow from each rank to the one it
 # waits for: where do the arrows lead?
 #
 # ### Exercise 7 · `naive_all_reduce`
@@ -779,9 +795,9 @@ except RuntimeError as report:
 
 # %% tags=["exercise"]
 def naive_all_reduce(group, tensor: torch.Tensor) -> torch.Tensor:
-    """The sum over ranks on every rank: to rank 0, added up there, and out again.
-    Repair it, with the same messages: the report names the two lines that wait for
-    each other. `tensor` is left as it was."""
+    """The sum over ranks on every rank: to rank 0, added up there, and out
+    again. Repair it, with the same messages: the report names the two lines
+    that wait for each other. `tensor` is left as it was."""
     total = tensor.clone()
     if group.rank == 0:
         for rank in range(1, group.size):
@@ -824,7 +840,8 @@ naive_all_reduce = lab.grade(naive_all_reduce)
 #
 # ## 9 · Your laptop beside a DGX
 #
-# To compare clusters of any size, one divides the bytes that the busiest link must carry by the seconds $t$ that it took:
+# To compare clusters of any size, one divides the bytes that each rank sends in a ring by the seconds $t$ that the all-reduce
+# took:
 #
 # $$\text{bus bandwidth} = \frac{2(N-1)}{N} \cdot \frac{S}{t} \quad \text{in bytes a second.}$$
 #
@@ -839,10 +856,8 @@ for name, label in [("a100_8gpu_nvlink3", "8 x A100"), ("h200_8gpu_nvls", "8 x H
     curves[label] = ([s for s, _ in points], [1.75 * s / t / 1e9 for s, t in points])
 bus = [r["sent_bytes"] / r["seconds"] / 1e9 for r in sweep]
 curves["this machine"] = (sizes, bus)
-theory["α, β of your fit"] = (
-    sizes,
-    [r["sent_bytes"] / t / 1e9 for r, t in zip(sweep, line)],
-)
+sent = [2 * (N - 1) / N * size for size in fine]
+theory["α, β of your fit"] = (fine, [b / t / 1e9 for b, t in zip(sent, line)])
 
 # %% tags=["picture"]
 show.lines(
@@ -851,25 +866,25 @@ show.lines(
     x="tensor S (bytes)",
     y="bus bandwidth (GB/s)",
     log="xy",
-    title=f"All-reduce: {N} ranks of {lab.device_name} beside 8 GPUs",
-    alt="Bus bandwidth against size, log-log: all three rise with size and then flatten.",
+    title=f"All-reduce: {N} ranks on {lab.device_name} beside 8 GPUs",
+    alt="Bus bandwidth against size, log-log: all three rise, then flatten.",
 )
 
 # %% [markdown]
 # **Explain**: all three rise, from latency on the left to bandwidth on the right. (Yours may fall again where a tensor no longer
-# fits into a cache.) Even eight A100s reach 1.3 GB/s at
-# 32 KiB, of the 235 GB/s at 16 GiB: that is 180 times slower for each byte.
+# fits into a cache.)
+# Even eight A100s reach only 1.3 GB/s at 32 KiB, against 235 GB/s at 16 GiB: each byte takes 180 times as long.
 #
 # One number surprises: the H200s reach 482 GB/s, though the NVLink 4 of a GPU carries 450 GB/s in one direction. No law is
 # broken. The *switch* adds up here (NVLS), so that a GPU sends each byte about once instead of 1.75 times; the formula still
 # credits it with the ring's bytes. With the ring, the same machine reaches 368 GB/s.
 
 # %% [markdown]
-# > **Takeaway.** An all-reduce costs 2(N-1) latencies and 2(N-1)/N of the tensor. On 8 emulated Ethernet machines 256 bytes
-# > take 0.42 ms and 4 MB only seven times as long, 2.9 ms. So frameworks join small gradients into *buckets* before they send
+# > **Takeaway.** A ring all-reduce costs 2(N-1) latencies and 2(N-1)/N of the tensor's bytes. On 8 emulated Ethernet machines
+# > 256 bytes take 0.42 ms and 4 MiB only seven times as long, 2.9 ms. So frameworks join small gradients into *buckets* before they send
 # > them, as you will in [e02](e02_data_parallel.ipynb).
 #
-# > **On GPUs.** With as many GPUs as ranks, `launch` starts one process a GPU with NCCL, and the sweep goes on to 256 MB. This
+# > **On GPUs.** With as many GPUs as ranks, `launch` starts one process a GPU with NCCL, and the sweep goes on to 256 MiB. This
 # > lab has not been run there yet.
 
 # %%

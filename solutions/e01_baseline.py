@@ -8,11 +8,13 @@
 # [e02 · Data parallel](e02_data_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: attention with rotary positions, the counts of parameters and FLOPs, a training step, its schedule, MFU. You
-# end with this picture: your model's loss falling toward the floor *that no model can beat*.
+# draw this picture on the way: your model's loss falling toward the floor *that no model can beat*.
 #
 # ![Held-out loss of a small model over tokens, falling toward a dashed floor](../labs/pictures/e01_baseline.png)
 
 # %% tags=["setup"]
+from textwrap import fill
+
 import torch
 from minitrain.lab import Lab, ideas, show
 
@@ -23,8 +25,8 @@ lab = Lab("e01_baseline")
 #
 # Attention compares each query with each key by their product. The product of two vectors does not say which of them came
 # first: shuffle the tokens before it, and a token finds the same values with the same weights. So order has to be put into the
-# vectors. Rotary position embedding, RoPE ([Su et al.](https://arxiv.org/abs/2104.09864)), reads the numbers of a head as points in a plane and
-# turns each point by an angle that grows with the token's position.
+# vectors. Rotary position embedding, RoPE ([Su et al.](https://arxiv.org/abs/2104.09864)), takes the numbers of a head two by two, reads each
+# pair as a point in a plane, and turns the point by an angle that grows with the token's position.
 #
 # Below is one such point of a query and of a key, which turn by 0.2 radians a token. Move `position`: both turn on, and q·k
 # stays. Move `distance`: q·k changes.
@@ -33,8 +35,8 @@ lab = Lab("e01_baseline")
 ideas.turning()
 
 # %% [markdown]
-# Let $\theta$ be the radians a token that this pair turns. A query at position $m$ is turned by $m\theta$, a key at position $n$ by $n\theta$; write
-# $R(\cdot)$ for the rotation by an angle. A product depends only on the angle between two vectors:
+# Let $\theta$ be the angle in radians by which a pair turns from one token to the next. A query at position $m$ is turned by $m\theta$, a key at
+# position $n$ by $n\theta$; write $R(\cdot)$ for the rotation by an angle. A product depends only on the angle between two vectors:
 #
 # $$R(m\theta)\,q \cdot R(n\theta)\,k \;=\; q \cdot R\big((n-m)\,\theta\big)\,k$$
 #
@@ -56,10 +58,10 @@ ideas.turning()
 
 # %% tags=["exercise"]
 def rotate(x: torch.Tensor, turns) -> torch.Tensor:
-    """x (B, T, H, C) -> the same shape, turned. `turns.cos` (T, 1, C), in x's dtype,
-    holds cos φ in both halves; `turns.sin`, of the same shape, holds -sin φ in its
-    first half and +sin φ in its second. All three are left as they were. 1 to 3
-    lines."""
+    """x (B, T, H, C) -> the same shape, turned. `turns.cos` (T, 1, C), in x's
+    dtype, holds cos φ in both halves; `turns.sin`, of the same shape, holds
+    -sin φ in its first half and +sin φ in its second. All three are left as
+    they were. 1 to 3 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.model.rope:rotate
     ### END SOLUTION
@@ -88,12 +90,14 @@ rotate = lab.grade(rotate)
 # %% [markdown]
 # ## 2 · Many questions, few keys
 #
-# A server must keep the keys and values of every token that it has read: the KV cache. With $L$ layers, $K$ key/value heads of $C$ numbers, and 2 bytes a number, a token takes
+# A server must keep the keys and values of every token that it has read: the KV cache. With $L$ layers, $K$ key/value heads of
+# $C$ numbers, and 2 bytes a number, a token takes
 #
 # $$2 \cdot L \cdot K \cdot C \cdot 2\ \text{bytes}.$$
 #
-# Llama 3 70B has 80 layers and 64 query heads of 128 numbers. With 64 key/value heads this would be 2.6 MB a token, and a cache of 8,192 tokens 21 GB. It
-# has 8, and 2.7 GB. *Grouped-query attention* ([Ainslie et al.](https://arxiv.org/abs/2305.13245)) lets neighbouring query heads share one key/value head:
+# Llama 3 70B has 80 layers and 64 query heads of 128 numbers. With 64 key/value heads this would be 2.6 MB a token, and a cache of 8,192 tokens
+# 21 GB. It has only 8, and so the cache takes 2.7 GB. *Grouped-query attention* ([Ainslie et
+# al.](https://arxiv.org/abs/2305.13245)) lets neighbouring query heads share one key/value head:
 
 # %%
 ideas.grouped_heads()
@@ -104,8 +108,8 @@ ideas.grouped_heads()
 #
 # $$o_i = \sum_{j \le i} \operatorname{softmax}_j\!\Big(\frac{q_i \cdot k_j}{\sqrt{C}}\Big)\, v_j$$
 #
-# The square root keeps the scores of order one: a product of $C$ random numbers grows as $\sqrt{C}$. The future is hidden before the softmax,
-# for afterwards it would have had its share of the sum already.
+# The square root keeps the scores of order one: the dot product of two vectors of $C$ random numbers is of size $\sqrt{C}$. The
+# future is hidden before the softmax, for afterwards it would have had its share of the sum already.
 #
 # ### Exercise 2 · `grouped_query_attention`
 #
@@ -114,9 +118,10 @@ ideas.grouped_heads()
 
 # %% tags=["exercise"]
 def grouped_query_attention(q, k, v) -> torch.Tensor:
-    """q (B, H, T, C), k and v (B, K, T, C) -> (B, H, T, C), causal. With plain
-    matmuls and a softmax, not the fused `F.scaled_dot_product_attention`. q, k and v
-    are left as they were. About 6 lines."""
+    """q (B, H, T, C), k and v (B, K, T, C) -> (B, H, T, C), causal. With
+    plain matmuls and a softmax, not the fused
+    `F.scaled_dot_product_attention`. q, k and v are left as they were. About
+    6 lines."""
     ### BEGIN SOLUTION
     times, (T, C) = q.shape[1] // k.shape[1], q.shape[-2:]
     k, v = k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)
@@ -149,15 +154,15 @@ grouped_query_attention = lab.grade(grouped_query_attention)
 # %% [markdown]
 # ## 3 · Counted on paper
 #
-# A shape says what a model costs before it exists. These are all the matrices of a Llama, drawn to scale; move the handle to
-# see where 405B parameters lie.
+# A shape says what a model costs before it exists. All sizes are plain numbers: vocabulary $V$, hidden width $D$, layers $L$,
+# query heads $H$, key/value heads $K$, numbers a head $C$, width of the MLP $F$. These are all the matrices of a Llama, drawn to
+# scale; move the handle to see where 405B parameters lie.
 
 # %%
 ideas.model_matrices()
 
 # %% [markdown]
-# All sizes are plain numbers: vocabulary $V$, hidden width $D$, layers $L$, query heads $H$, key/value heads $K$, numbers a head $C$,
-# width of the MLP $F$. "Ours" is the model that you will train:
+# "Ours" is the model that you will train:
 
 # %%
 from minitrain.model.config import PRESETS, preset
@@ -202,8 +207,8 @@ lab.predict("parameters", guess)
 
 # %% tags=["exercise"]
 def parameter_count(config) -> int:
-    """Of a Llama-family model: config.vocab_size, hidden_size, layers, heads, kv_heads,
-    head_size, ffn_size, tied. About 5 lines."""
+    """Of a Llama-family model: config.vocab_size, hidden_size, layers, heads,
+    kv_heads, head_size, ffn_size, tied. About 5 lines."""
     ### BEGIN SOLUTION
     D, embedding = config.hidden_size, config.vocab_size * config.hidden_size
     attention = 2 * D * config.head_size * (config.heads + config.kv_heads)
@@ -241,8 +246,8 @@ built = sum(p.numel() for p in model.parameters())
 lab.reveal("parameters", built, config=config)
 
 # %% [markdown]
-# Now FLOPs, floating-point operations. A weight of a matmul multiplies each token and adds the product to a sum: 2 FLOPs. Backward
-# does two such matmuls, one for the gradient of the input, one for the gradient of the weight. The picture has Llama 2 70B's
+# Now FLOPs, floating-point operations. For each token a weight of a matmul multiplies one number and adds the product to a sum:
+# 2 FLOPs. Backward does two such matmuls, one for the gradient of the input, one for the gradient of the weight. The picture has Llama 2 70B's
 # numbers for one token among 4,096. Its dashed row is empty here: e10 fills it where forward runs a second time to save memory.
 
 # %%
@@ -257,7 +262,7 @@ ideas.step_passes.picture(recompute="none")
 #
 # $$\text{FLOPs a token} = 3\,\big(2P_m + 4LHCT\big)$$
 #
-# Llama 2 7B at $T = 4096$: $3\,(13.2 + 2.1) = 46.1$ GFLOP. The well-known $6P$ gives 40.4: it forgets attention.
+# Llama 2 7B at $T = 4096$: $3\,(13.21 + 2.15) = 46.1$ GFLOP. The well-known $6P$ gives 40.4: it forgets attention.
 #
 # ### Exercise 4 · `flops_per_token`
 #
@@ -266,8 +271,8 @@ ideas.step_passes.picture(recompute="none")
 
 # %% tags=["exercise"]
 def flops_per_token(config, length: int) -> int:
-    """FLOPs to train on one token, forward and backward, with attention over `length`
-    tokens counted in full. About 5 lines."""
+    """FLOPs to train on one token, forward and backward, with attention over
+    `length` tokens counted in full. About 5 lines."""
     ### BEGIN SOLUTION
     D, C = config.hidden_size, config.head_size
     layer = 2 * D * C * (config.heads + config.kv_heads) + 3 * D * config.ffn_size
@@ -312,7 +317,7 @@ print(f"counted {counted:,} · on paper {B * T * flops_per_token(config, T):,}")
 # ## 4 · A step that weighs every token alike
 #
 # A batch too large for memory is cut into microbatches, and their gradients are added up before the optimizer steps. The
-# microbatches rarely hold equally many targets: text ends, and the rest is padding. What does then one token weigh?
+# microbatches rarely hold equally many targets: text ends, and the rest is padding. How much does one token weigh then?
 
 # %%
 ideas.unequal_microbatches()
@@ -323,12 +328,14 @@ ideas.unequal_microbatches()
 # $$\frac{1}{n}\sum_{b}\sum_{t}\ell_{b,t}, \qquad\text{and not}\qquad \frac{1}{M}\sum_{b}\frac{1}{n_b}\sum_{t}\ell_{b,t},$$
 #
 # the mean of means, where a token of a short microbatch weighs more: with 12, 7 and 3 targets, four times as much in the last as in the
-# first. `transformers` had [this bug](https://github.com/huggingface/transformers/issues/34242) until 2024. The gradient of a sum is the sum of the gradients, so each microbatch may run backward by itself if
-# its *summed* loss is divided by the $n$ of all. And it must run at once: then only one microbatch's activations are in memory.
+# first. `transformers` had [this bug](https://github.com/huggingface/transformers/issues/34242) until 2024. The gradient of a
+# sum is the sum of the gradients, so each microbatch may run backward by itself if its *summed* loss is divided by the $n$ of
+# all. And its backward must run right after its forward: then only one microbatch's activations are in memory.
 
 # %% [markdown]
-# A rare bad batch has a gradient many times the usual. *Clipping* keeps its direction and shortens it: with $\lVert g \rVert$ the norm of all gradients
-# as one long vector, $g$ is multiplied by $\min(1, c / \lVert g \rVert)$. That is done once, on the finished sum.
+# A rare bad batch has a gradient many times the usual. *Clipping* keeps its direction and shortens it: with $\lVert g \rVert$
+# the norm of all gradients as one long vector, $g$ is multiplied by $\min(1, c / \lVert g \rVert)$. That is done once, on the
+# finished sum.
 #
 # ### Exercise 5 · `train_step`
 #
@@ -340,12 +347,12 @@ ideas.unequal_microbatches()
 
 # %% tags=["exercise"]
 def train_step(model, optimizer, microbatches: list, clip: float = 1.0) -> None:
-    """One optimizer step, the same as on one batch that holds all microbatches, in
-    any order. `model(b.tokens, b.documents, b.positions)` gives logits. Backward
-    comes after each microbatch: one's activations at a time are in memory. A
-    microbatch may have no counted target, but at least one of them has. There are no
-    gradients when `train_step` is called, and none again when it returns; the batches
-    are unchanged. About 9 lines."""
+    """One optimizer step, the same as on one batch that holds all
+    microbatches, in any order. `model(b.tokens, b.documents, b.positions)`
+    gives logits. Backward comes after each microbatch: one's activations at a
+    time are in memory. A microbatch may have no counted target, but at least
+    one of them has. There are no gradients when `train_step` is called, and
+    none again when it returns; the batches are unchanged. About 9 lines."""
     ### BEGIN SOLUTION
     total = sum((b.targets != -100).sum() for b in microbatches)
     for b in microbatches:
@@ -382,11 +389,12 @@ train_step = lab.grade(train_step)
 # </details>
 
 # %% [markdown]
-# How far should a step go? Adam divides by an average of the last gradients' squares, and in the first steps this average knows only one or two
-# gradients. So begin gently: rise to the peak over $w$ warm-up steps. Late in training large steps only jump around the minimum: so
+# How far should a step go? Adam divides by the root of an average of the last gradients' squares, and in the first steps this average knows only
+# one or two gradients. So begin gently: rise to the peak over $w$ warm-up steps. Late in training large steps only jump around the minimum: so
 # come down, along half a cosine, which is flat at both ends. With $s$ the step, $S$ the total and $t = (s - w)/(S - w)$:
 #
-# $$\eta(s) = \begin{cases} \eta_\text{peak}\,(s+1)/w & s < w\\ \eta_\text{floor} + (\eta_\text{peak} - \eta_\text{floor})\,\tfrac{1 + \cos \pi t}{2} & w \le s < S \end{cases}$$
+# $$\eta(s) = \begin{cases} \eta_\text{peak}\,(s+1)/w & s < w\\
+# \eta_\text{floor} + (\eta_\text{peak} - \eta_\text{floor})\,\tfrac{1 + \cos \pi t}{2} & w \le s < S \end{cases}$$
 #
 # In this lab $S = 160$, $w = 8$ and $\eta_\text{peak} = 0.004$: step 0 has 0.0005, step 84, halfway down, 0.002.
 #
@@ -440,7 +448,7 @@ show.lines(
     y="learning rate",
     title="Eight steps up, half a cosine down, and nothing after step 160",
     labels="none",
-    alt="The learning rate rises over 8 steps to 0.004 and falls along half a cosine to 0 at 160.",
+    alt="The learning rate rises to 0.004 over 8 steps, and is 0 again at 160.",
 )
 
 # %% [markdown]
@@ -464,11 +472,11 @@ corpus = make_corpus(lab.size("corpus_bytes"), seed=1)
 held_out = make_corpus(lab.size("held_out_bytes"), seed=2)
 tokenizer = train_tokenizer(corpus.documents[:3000])
 floor = held_out.entropy_per_token(tokenizer)
-print(corpus.documents[0])
+print(fill(corpus.documents[0], 80))
 print(f"\nfloor: {floor:.3f} nats a token, computed from the probabilities")
 
 # %% [markdown]
-# **Predict**: after the steps below, half a minute on two cores, how far above the floor is the loss, as a share of the
+# **Predict**: after the steps below, ten to thirty seconds on two cores, how far above the floor is the loss, as a share of the
 # floor? (0.1 is 10%.)
 
 # %% tags=["question"]
@@ -479,7 +487,8 @@ guess = 0.3
 lab.predict("above", guess)
 
 # %% [markdown]
-# **Run**: your `train_step` at the rates of your `warmup_cosine`, 8 rows of 128 tokens a step. The held-out text, which is never trained on, is evaluated now and then.
+# **Run**: your `train_step` at the rates of your `warmup_cosine`, 8 rows of 128 tokens a step. The held-out text, which is
+# never trained on, is evaluated now and then.
 
 # %% tags=["experiment"]
 import time
@@ -518,19 +527,20 @@ lab.experiment("training", training)
 
 # %% tags=["picture"]
 xs, ys = [r["tokens"] for r in training], [r["loss"] for r in training]
+took = f"{training[-1]['seconds']:.0f} s on {lab.device_name}"
 show.lines(
     {"held-out loss": (xs, ys)},
     theory={f"floor {floor:.3f}": (xs, [floor] * len(xs))},
     x="tokens seen",
     y="loss (nats per token)",
     log="x",
-    title=f"{show.count_text(built)} parameters, {training[-1]['seconds']:.0f} s on {lab.device_name}",
-    alt="Held-out loss falling toward the dashed entropy floor, over tokens on a log axis.",
+    title=f"{show.count_text(built)} parameters, {took}",
+    alt="Held-out loss over tokens, falling toward the dashed entropy floor.",
 )
 
 # %% [markdown]
-# **Explain**: the first steps learn which words are frequent, the next ones which word follows which. What is left above the floor is who stands where
-# and who holds what: rare choices that hang together over whole sentences.
+# **Explain**: such models usually learn first which words are frequent, then which word follows which. What is left above the
+# floor is who stands where and who holds what: rare choices that hang together over whole sentences.
 #
 # **Question**: how far above the floor did it end, as a share (`loss / floor - 1`)? And what did the run cost in model
 # FLOPs, for the tokens that count (`training[-1]["tokens"]`; padding costs too, and is left out)?
@@ -551,24 +561,23 @@ lab.reveal("above", ys[-1] / floor - 1)
 lab.answer("run_flops", run_flops)
 
 # %% [markdown]
-# It has learned to tell a story. Who is where, and who has what, it mostly keeps straight:
+# It has learned to tell a story. Read closely: is everyone where they went, does anyone find what somebody already holds?
 
 # %%
 from minitrain.inference.sampling import generate
 
 prompt = [tokenizer.end_token, *tokenizer.encode("One")]
 seeded = torch.Generator().manual_seed(1)
-story = generate(
-    model, prompt, 90, temperature=0.7, end_token=tokenizer.end_token, generator=seeded
-)
-print("One" + tokenizer.decode(story))
+options = {"end_token": tokenizer.end_token, "generator": seeded}
+story = generate(model, prompt, 90, temperature=0.7, **options)
+print(fill("One" + tokenizer.decode(story), 80))
 
 # %% [markdown]
 # ## 6 · What fills the memory
 #
-# Training with AdamW in float32 keeps four numbers of 4 bytes for each of the $P$ parameters: the weight, its gradient, and Adam's two averages, $16P$ bytes.
-# Everything else is *saved activations*: what forward keeps because backward will need it. They come and go within each step. In the picture
-# their size is invented; how large they are is the question.
+# Training with AdamW in float32 keeps four numbers of 4 bytes for each of the $P$ parameters: the weight, its gradient, and
+# Adam's two averages, $16P$ bytes. Everything else is *saved activations*: what forward keeps because backward will need it.
+# They come and go within each step. In the picture their size is invented; how large they are is the question.
 
 # %%
 ideas.step_lifetimes()
@@ -601,7 +610,7 @@ from minitrain.measure.predicted_memory import predict_memory
 
 
 def held(batch, length):
-    """Bytes of one step by category, each at its highest: measured and predicted."""
+    """Bytes of one step by category, at their highest: measured, predicted."""
     model = build(config, seed=0)
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(config.vocab_size, (batch, length + 1))
@@ -627,41 +636,43 @@ memory = [
 lab.experiment("memory", memory)
 
 # %%
+kinds = ("measured", "predicted")
 show.bars(
     [r["category"] for r in memory],
-    {kind: [r[kind] / 1e6 for r in memory] for kind in ("measured", "predicted")},
+    {kind: [r[kind] / 1e6 for r in memory] for kind in kinds},
     y="MB",
     title=f"One step, batch {lab.size('batch')} x {T} tokens",
-    alt="Measured and predicted megabytes of parameters, gradients, optimizer, activations.",
+    alt="Megabytes, measured and predicted, of the four categories of memory.",
 )
 ratio = highest["activations"] / sum(r["measured"] for r in memory[:3])
 lab.reveal("ratio", ratio, config=config, batch=lab.size("batch"), length=T)
 
 # %% [markdown]
-# **Question**: which category is the largest? Recomputing it instead of keeping it is what e05 is about.
+# **Question**: which category is the largest?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
 largest = "activations"
-### LAB largest = None  # "parameters", "gradients", "optimizer" or "activations"
+### LAB largest = None  # the name of a category, as under the bars
 ### END SOLUTION
 
 # %% tags=["grade"]
 lab.answer("largest", largest)
 
 # %% [markdown]
-# **Explain**: activations are nearly three times all the rest, 47 MB against 16 MB, although the model has a million parameters and the batch
-# only a thousand tokens. Each token leaves 46 kB behind, mostly in the MLPs: gate, up, their product and what lies between are of width 448 in each of four
-# layers. Attention is fused here and keeps no scores, so a token's share does not grow with the length; e05 shows what happens
-# where it does.
+# **Explain**: activations are nearly three times all the rest, 47 MB against 16 MB, although the model has a million parameters
+# and the batch only a thousand tokens. Each token leaves 46 kB behind, mostly in the MLPs: gate, up, their product and what lies
+# between are of width 448 in each of four layers. Recomputing them instead of keeping them is what e05 is about. Attention is
+# fused here and keeps no scores, so a token's share does not grow with the length; e05 shows what happens where it does.
 
 # %% [markdown]
 # ## 7 · How fast, of how fast it could be
 #
 # Tokens a second compare runs of one model on one machine. To compare across models and machines, divide what was useful by what
-# was possible. *Model FLOPs utilisation* ([PaLM, app. B](https://arxiv.org/abs/2204.02311)), with $r$ the tokens a second and $\pi$ the device's peak in FLOP/s:
+# was possible. *Model FLOPs utilisation* ([PaLM, app. B](https://arxiv.org/abs/2204.02311)), with $r$
+# the tokens a second and the device's peak in FLOP/s:
 #
-# $$\text{MFU} = \frac{r \cdot \text{FLOPs a token}}{\pi}$$
+# $$\text{MFU} = \frac{r \cdot \text{FLOPs a token}}{\text{peak}}$$
 #
 # Ours needs 6.49 MFLOP a token at 128 tokens. 20,000 tokens a second are then 130 GFLOP/s, and on a device of 345 GFLOP/s that is an MFU of 38%.
 # Only the model's own FLOPs count: what a recomputation adds earns nothing.
@@ -721,7 +732,8 @@ def step_seconds(config, batch, length):
 
     def step():
         logits = model(tokens[:, :-1]).flatten(0, 1)
-        torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten()).backward()
+        targets = tokens[:, 1:].flatten()
+        torch.nn.functional.cross_entropy(logits, targets).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -745,9 +757,9 @@ lab.experiment("throughput", throughput)
 table = []
 for row in throughput:
     shown = {"rows": row["batch"], "tokens a row": row["length"]}
-    shown["tokens a second"] = f"{row['tokens_per_second']:,.0f}"
-    shown["MFU (%)"] = f"{100 * row['mfu']:.0f}"
-    shown["activations, predicted (MB)"] = f"{row['activation_bytes'] / 1e6:.0f}"
+    shown["tokens a second"] = round(row["tokens_per_second"])
+    shown["MFU (%)"] = round(100 * row["mfu"])
+    shown["activations, predicted (MB)"] = round(row["activation_bytes"] / 1e6)
     table.append(shown)
 caption = (
     f"{show.count_text(built)} parameters; peak {peak / 1e9:.0f} GFLOP/s, measured on"
@@ -755,22 +767,22 @@ caption = (
 show.table(table, f"{caption} {lab.device_name}", highlight="MFU (%)")
 
 # %% [markdown]
-# **Explain**: small batches waste time on what does not grow with them: launching operations, and AdamW, which
-# touches all parameters once a step. Past a few thousand tokens more rows bring nothing: the matmuls of width 128 are then the limit themselves. Why do
-# they not reach the peak? Because an operation must fetch its operands before it can compute with them.
+# **Explain**: small batches waste time on what does not grow with them: launching operations, and AdamW, which touches all
+# parameters once a step. Past a few thousand tokens more rows bring little: what is left is the work between the matmuls (norms,
+# softmax, the activation), which does few FLOPs for each byte that it moves. How bytes limit FLOPs:
 
 # %%
 ideas.roofline()
 
 # %% [markdown]
-# The *roofline* ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)) says how fast an operation can be at most. Let $I$ be its intensity, the FLOPs that it does for each
-# byte it moves, $\beta$ the memory's bandwidth in bytes a second, and $\pi$ the peak:
+# The *roofline* ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)) says how fast an operation can be at most.
+# Let $I$ be its intensity, the FLOPs that it does for each byte it moves, and $W$ the memory's bandwidth in bytes a second:
 #
-# $$\text{FLOP/s} \le \min(\pi,\; \beta\,I)$$
+# $$\text{FLOP/s} \le \min(\text{peak},\; W\,I)$$
 #
-# The product of $(m \times k)$ and $(k \times n)$ in float32 does $2mkn$ FLOPs and moves $4(mk + kn + mn)$ bytes. One row, $m = 1$, has an intensity of about one half,
-# whatever $k$ and $n$: each weight is fetched for one multiply and add. The picture is an H100 by its data sheet; now your machine,
-# measured, and drawn by a folded cell:
+# The product of $(m \times k)$ and $(k \times n)$ in float32 does $2mkn$ FLOPs and moves $4(mk + kn + mn)$ bytes. One row,
+# $m = 1$, has an intensity of about one half, whatever $k$ and $n$: each weight is fetched for one multiply and add. The picture is
+# an H100 by its data sheet; now your machine, measured, and drawn by a folded cell:
 
 # %%
 bandwidth, points = copy_bandwidth(), {}
@@ -806,7 +818,9 @@ show.figure(
 # %% [markdown]
 # A point above the slope is no mistake: its operands lay in the caches, which are faster than the memory that `copy_bandwidth` measures. The single
 # token's product is small enough for that. A model of 70B has no such luck: generating one token at a time, e09, lives on the slope.
-#
+# "MLP of 1M" is a matmul of your model. Where it comes near the roof, as in the shipped run, it is not what holds the MFU down.
+
+# %% [markdown]
 # ## 8 · A law whose end is known
 #
 # Loss falls with parameters $N$ and training tokens $D$ ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)) as
@@ -814,16 +828,19 @@ show.figure(
 # $$L(N, D) = E + \frac{A}{N^{\alpha}} + \frac{B}{D^{\beta}} \quad\text{nats a token}.$$
 #
 # The second term is what a small model cannot express, the third what few tokens cannot teach; $E$ is what remains with infinitely much
-# of both: the entropy of the text. The letters are the paper's: $D$, $L$, $A$ and $B$ are not those of the sections above.
+# of both: the entropy of the text. The letters are the paper's: $D$, $L$, $A$ and $B$ are not those of the sections above, α and
+# β not those of e00.
 
 # %% [markdown]
-# Nobody can check the $E = 1.69$ that Chinchilla's authors found for their text. *Here it is known.* The runs in `data/scaling_runs.csv`, made before, read a simpler language: a
-# chain of words, each drawing the next. Fit the law to them, predict a run that is not among them, make it, and see.
+# Nobody can check the $E = 1.69$ that Chinchilla's authors found for their text. *Here it is known.* The runs in
+# `data/scaling_runs.csv`, made before, read a simpler language: a chain of words, each drawing the next. Fit the law to them,
+# predict a run that is not among them, make it, and see.
 
 # %% tags=["experiment"]
 from minitrain.paths import data_dir
 from minitrain.planning.scaling.laws import fit
-from minitrain.planning.scaling.runs import make_texts, read_runs, shape, train_one
+from minitrain.planning.scaling.runs import make_texts, read_runs
+from minitrain.planning.scaling.runs import shape, train_one
 
 
 def law_of(runs):
@@ -832,9 +849,8 @@ def law_of(runs):
 
 recorded = read_runs(data_dir() / "scaling_runs.csv")
 count = lab.size("own_tokens")
-own = train_one(
-    shape(lab.size("own_width"), lab.size("own_layers")), make_texts(count), count
-)
+small = shape(lab.size("own_width"), lab.size("own_layers"))
+own = train_one(small, make_texts(count), count)
 before, law = law_of(recorded), law_of([*recorded, own])
 row = {"parameters": own.parameters, "tokens": own.tokens, "measured": own.loss}
 row["predicted"] = before.loss(own.parameters, own.tokens)
@@ -853,35 +869,50 @@ for count in sorted({125_000 * round(r.tokens / 125_000) for r in recorded}):
         (r.parameters, r.loss) for r in recorded if abs(r.tokens / count - 1) < 0.3
     )
     curves[f"{count / 1e6:g}M tokens"] = tuple(zip(*same))
-curves["yours"] = ([own.parameters], [own.loss])
 sizes, floor = sorted({r.parameters for r in recorded}), recorded[0].floor
-show.lines(
-    curves,
-    theory={f"true floor {floor:.2f}": (sizes, [floor] * len(sizes))},
-    x="parameters N",
-    y="held-out loss (nats per token)",
-    log="x",
-    title=f"Your run: predicted {scaling_law[0]['predicted']:.2f}, measured {own.loss:.2f}",
+told = f"predicted {scaling_law[0]['predicted']:.2f}, measured {own.loss:.2f}"
+with show.canvas() as (figure, axes):
+    show.lines(
+        curves,
+        theory={f"true floor {floor:.2f}": (sizes, [floor] * len(sizes))},
+        x="parameters N",
+        y="held-out loss (nats per token)",
+        log="x",
+        title=f"Your run: {told}",
+        ax=axes,
+    )
+    at, ink = (own.parameters, own.loss), "#222222"
+    axes.plot(*at, "*", color=ink, markersize=13, zorder=3)
+    words = f"yours, {own.tokens / 1e6:.2f}M tokens"
+    style = {"textcoords": "offset points", "weight": "bold"}
+    axes.annotate(words, at, (40, 90), arrowprops={"arrowstyle": "-"}, **style)
+show.figure(
+    figure,
     alt="Loss against parameters for several token counts, above the true floor.",
 )
 print(f"E by the fit: {law.E:.3f}; the truth: {floor:.3f} nats a token")
 
 # %% [markdown]
-# **Explain**: the fit was not told the floor, and found it: 3.145 nats in the run that is shipped, where the truth is 3.157. It works since this
-# language is learned evenly. The stories of section 5 are not: who holds what is learned late and at once, and a law fitted to small runs does not
-# see it coming. A scaling law is an extrapolation of what has been learned so far.
+# **Explain**: the fit was not told the floor, and found it: 3.145 nats in the run that is shipped, where the truth is 3.157. It
+# works because all of this language is learned at the same pace. In the stories of section 5, who holds what is learned late
+# and suddenly, and a law fitted to small runs does not see it coming. A scaling law is an extrapolation of what has been
+# learned so far.
 
 # %% [markdown]
-# > **Takeaway.** One device, and every number known twice. FLOPs agree to the last digit, memory within 5%, the floor of the chain within 1%. Speed is the one that must be
-# > measured: an MFU of about 40% at most on two CPU cores, beside 23 to 61% in the 72 MPT runs that llm-foundry published.
+# > **Takeaway.** One device, and every number known twice. FLOPs agree to the last digit, memory within 5%, the floor of the
+# > chain within 1%. Speed is the one that must be measured: an MFU of about 40% at most on two CPU cores, beside 23 to 61% in
+# > the 72 MPT runs that llm-foundry published.
 #
-# > **On a GPU.** Not run there yet. The training of section 5 would use the GPU and a model of 30M parameters; sections 6 and 7 measure the CPU as written.
-#
-# One device is the baseline. [e02](e02_data_parallel.ipynb) takes eight, and asks what each of them is still worth.
+# > **On a GPU.** Not run there yet. The training of section 5 would use the GPU and a model of 30M parameters; sections 6 and 7
+# > measure the CPU as written.
 
 # %%
 lab.score(read="minitrain/training/loop.py")
 
 # %% [markdown]
-# And [minitrain/model/transformer.py](../minitrain/model/transformer.py), whose attention is yours. For the whole two minutes:
-# `python -m minitrain train`. Next, [e02 · Data parallel](e02_data_parallel.ipynb) gives the step to several ranks.
+# Read [minitrain/model/transformer.py](../minitrain/model/transformer.py), too: its attention is yours. To train for two minutes
+# instead of the seconds of section 5, run
+#
+#     python -m minitrain train
+#
+# Next, [e02 · Data parallel](e02_data_parallel.ipynb) gives the step to several ranks, and asks what each of them is still worth.

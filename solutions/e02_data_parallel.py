@@ -2,7 +2,7 @@
 # # e02 · Data parallel
 #
 # **Every rank trains on its own part of the batch, and all end with the same weights. You write it three times, from one
-# message a tensor to messages that travel while you compute, and read off a trace where the rest of the time goes.**
+# all-reduce a tensor to all-reduces that travel while you compute, and read off a trace where the rest of the time goes.**
 #
 # 90 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · next:
 # [e02b · Tensor parallel](e02b_tensor_parallel.ipynb) · [map of the course](index.ipynb)
@@ -44,7 +44,7 @@ ideas.replicas()
 # The gradient of a mean is the mean of the gradients, provided that all parts are *equally large*. With N = 4 ranks of
 # b = 4 sequences, four ranks make the step of one process with 16.
 #
-# Below: the model of e01, and the loss of one step on random tokens, which differ from rank to rank.
+# Below: the model of e01 with two of its four layers, and the loss of one step on random tokens, other ones on each rank.
 
 # %%
 from minitrain.model.config import preset
@@ -94,8 +94,9 @@ lab.predict("step_bytes", guess, unit="B")
 
 # %% tags=["exercise"]
 def all_reduce_gradients(group, model: torch.nn.Module) -> None:
-    """Leaves the average over ranks in every `.grad`: one all-reduce for each trainable
-    parameter, in one order on all ranks. Any model, any number of calls. About 5 lines."""
+    """Leaves the average over ranks in every `.grad`: one all-reduce for each
+    trainable parameter, in one order on all ranks. Any model, any number of
+    calls. About 5 lines."""
     ### BEGIN SOLUTION
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -144,7 +145,8 @@ one = build(config, dtype=torch.float64, seed=1)
 loss_of(one, torch.cat([tokens_of(rank) for rank in range(4)])).backward()
 four = launch(data_parallel, ranks=4)
 worst = max((g - p.grad).abs().max() for g, p in zip(four[0], one.parameters()))
-print("largest difference of any gradient is below 1e-12:", worst.item() < 1e-12)
+is_small = worst.item() < 1e-12
+print("largest difference of any gradient is below 1e-12:", is_small)
 
 # %%
 sent = four.traces[0].bytes_sent() // 2  # float64 here, 8 bytes instead of 4
@@ -156,7 +158,7 @@ lab.reveal("step_bytes", sent, parameters=P, ranks=4)
 #
 # $$\frac{2 \cdot 3}{4} \cdot 4 \cdot 574{,}080 = 3.44\ \text{MB a step.}$$
 #
-# The batch is not in this formula: a larger batch makes more work for the same bytes. Remember it for the last section.
+# The batch is not in this formula: a larger batch makes more work for the same bytes.
 
 # %% [markdown]
 # ## 2 · Fewer messages
@@ -168,12 +170,13 @@ lab.reveal("step_bytes", sent, parameters=P, ranks=4)
 ideas.message_cost()
 
 # %% [markdown]
-# An all-reduce on N ranks makes 2(N-1) steps, so m of them cost $m \cdot 2(N-1)\,\alpha$ of latency besides their bytes. This
+# An all-reduce on N ranks makes 2(N-1) steps, so m all-reduces cost $m \cdot 2(N-1)\,\alpha$ of latency besides their bytes. This
 # model has 21 tensors and 2.3 MB. On 8 Ethernet machines, on paper:
 #
-# $$\underbrace{21 \cdot 14 \cdot 30\,\text{µs}}_{8.8\ \text{ms, latency}} + \underbrace{1.75 \cdot 2.3\,\text{MB} \cdot 0.34\,\text{ns/B}}_{1.4\ \text{ms, bytes}}$$
+# $$\underbrace{21 \cdot 14 \cdot 30\,\text{µs}}_{8.8\ \text{ms, latency}} +
+# \underbrace{1.75 \cdot 2.3\,\text{MB} \cdot 0.34\,\text{ns/B}}_{1.4\ \text{ms, bytes}}$$
 #
-# In *one* message the latency would be 0.4 ms instead of 8.8.
+# In *one all-reduce* the latency would be 0.4 ms instead of 8.8.
 
 # %% [markdown]
 # So gradients share **buckets**: flat buffers, each filled with several gradients and sent by one all-reduce. PyTorch's
@@ -189,15 +192,16 @@ ideas.message_cost()
 #
 # Difficulty 3 · 15 minutes · 16 points
 #
-# Walk the trainable parameters **in reverse**. Fill a bucket until the next one does not fit, and never go back to it. What
-# fills it to the last byte still fits. Then join, average, and copy the pieces back (`.grad` may be a view of what was joined). Buckets are sent in the order in which
-# they were filled; all parameters have one dtype.
+# Walk the trainable parameters **in reverse**. Fill a bucket until the next parameter does not fit; then open a new one, and
+# never return. What fills a bucket exactly still fits. Then join, average, and copy the pieces back (`.grad` may be a view of
+# what was joined). Buckets are sent in the order in which they were filled; all parameters have one dtype.
 
 
 # %% tags=["exercise"]
 def all_reduce_gradients_bucketed(group, model, bucket_bytes: int) -> None:
-    """The same average with one all-reduce a bucket of at most `bucket_bytes`; a larger
-    parameter gets a bucket to itself. About 16 lines."""
+    """The same average with one all-reduce a bucket of at most
+    `bucket_bytes`; a larger parameter gets a bucket to itself. About 16
+    lines."""
     ### BEGIN SOLUTION
     buckets, room = [], 0
     for p in reversed([p for p in model.parameters() if p.requires_grad]):
@@ -251,7 +255,7 @@ ideas.buckets()
 # Communication to the left of the dashed line is **hidden**, it costs no time; what sticks out to the right is **exposed**:
 # the rank does nothing but wait.
 #
-# Try the handle. Buckets of one layer pay the latency eight times. One bucket of eight layers is full only when backward is
+# Try the handle. Buckets of one layer pay the latency of eight all-reduces. One bucket of eight layers is full only when backward is
 # over: nothing is hidden. The last bucket can never be hidden, as its last gradient is made last.
 
 # %% [markdown]
@@ -271,7 +275,7 @@ ideas.buckets()
 class Bucket:
     def __init__(self, parameters):
         self.parameters, self.missing = list(parameters), set(parameters)
-        self.buffer = torch.cat([torch.zeros_like(p).flatten() for p in parameters])
+        self.buffer = torch.cat([p.new_zeros(p.numel()) for p in parameters])
         pieces = self.buffer.split([p.numel() for p in parameters])
         self.views = {p: v.view_as(p) for p, v in zip(parameters, pieces)}
 
@@ -298,7 +302,8 @@ def make_buckets(model, bucket_bytes):
 
 
 # %% [markdown]
-# So is `Wrapper`: inside `with ddp.no_sync():`, `ddp.synchronize` is False, and the hook lets gradients add up.
+# `Wrapper` is given, too: inside `with ddp.no_sync():`, `ddp.synchronize` is False, and the hook lets gradients add up. Section
+# 4 needs it.
 
 # %%
 from contextlib import contextmanager
@@ -340,7 +345,7 @@ class Wrapper(torch.nn.Module):
 
 # %% tags=["exercise"]
 class DDP(Wrapper):
-    """A model whose backward leaves averaged gradients. About 14 lines of yours."""
+    """Its backward leaves averaged gradients. About 14 lines of yours."""
 
     def __init__(self, model, group, bucket_bytes=25 * 2**20):
         super().__init__()
@@ -371,7 +376,7 @@ class DDP(Wrapper):
         ### END SOLUTION
 
     def finish(self):
-        """After backward: everything sent and arrived, and ready for the next step."""
+        """After backward: all sent and arrived, and ready for the next step."""
         ### BEGIN SOLUTION
         for bucket in self.buckets:
             for p in list(bucket.missing):
@@ -437,8 +442,9 @@ from contextlib import nullcontext
 
 
 def accumulate(ddp, microbatches: list[torch.Tensor], loss_of) -> torch.Tensor:
-    """Forward and backward of `loss_of(ddp, microbatch)` for each, in order; gradients as
-    of one large batch, synchronized once. Returns the mean loss, detached. About 8 lines."""
+    """Forward and backward of `loss_of(ddp, microbatch)` for each, in order;
+    gradients as of one large batch, synchronized once. Returns the mean loss,
+    detached. About 8 lines."""
     ### BEGIN SOLUTION
     total = 0.0
     for index, microbatch in enumerate(microbatches):
@@ -554,16 +560,16 @@ lab.experiment("measured", measured)
 
 # %%
 def for_people(rows, first, times):
-    """Columns in words and units: those of `first` as they are, `times` in ms, what was sent."""
+    """Those of `first` as they are, `times` in ms, and what was sent."""
     return [
-        {name: row[name] for name in first}
-        | {f"{words} (ms)": round(1e3 * row[key], 1) for key, words in times.items()}
-        | {"all-reduces": row["all_reduces"], "sent (MB)": row["sent_bytes"] / 1e6}
-        for row in rows
+        {name: r[name] for name in first}
+        | {f"{what} (ms)": round(1e3 * r[k], 1) for k, what in times.items()}
+        | {"all-reduces": r["all_reduces"], "sent (MB)": r["sent_bytes"] / 1e6}
+        for r in rows
     ]
 
 
-times = {"step_seconds": "step", "exposed_seconds": "of it waiting, exposed"}
+times = {"step_seconds": "step", "exposed_seconds": "waiting, exposed"}
 show.table(
     for_people(measured, ["ranks", "variant"], times),
     caption="One step, measured here: time of rank 0, bytes of each rank",
@@ -573,32 +579,44 @@ show.table(
 rate = {
     (r["variant"], r["ranks"]): r["ranks"] * B * T / r["step_seconds"] for r in measured
 }
-show.bars(
-    variants,
-    {f"{n} rank{'s' * (n > 1)}": [rate[v, n] for v in variants] for n in (1, 2)},
-    theory=[2 * rate[v, 1] for v in variants],
-    y="tokens per second",
-    title=f"Measured on {lab.device_name}; dashed: twice one rank",
+with show.canvas() as (figure, axes):
+    show.bars(
+        variants,
+        {
+            f"{n} rank{'s' * (n > 1)}": [rate[v, n] / 1e3 for v in variants]
+            for n in (1, 2)
+        },
+        y="thousand tokens per second",
+        title=f"Measured on {lab.device_name}",
+        form="{:.1f}",
+        ax=axes,
+    )
+    for place, variant in enumerate(variants):
+        ends, twice = [place - 0.4, place + 0.4], 2 * rate[variant, 1] / 1e3
+        label = None if place else "twice one rank"
+        axes.plot(ends, [twice, twice], "k--", linewidth=1.3, label=label)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+show.figure(
+    figure,
     alt="Tokens per second of one and two ranks, naive, bucketed and overlapped.",
-    form="{:.0f}",
 )
 
 # %% [markdown]
 # **Explain**: the bytes are the same in all three, and the messages are not: 21 all-reduces, or a few buckets of 1 MiB.
 #
 # Two ranks usually stay below twice one rank; if yours do not, the machine was busy: run the cell again. One rank alone may
-# use all cores, so the second core is not new. And overlap gains little or nothing here, because what "travels" is copied
-# and added by the same cores that compute: there is nothing to hide behind. A cluster has network cards for it. So emulate
-# one.
+# use all cores, so the second core is not new. Naive, two ranks may even be slower than one: 21 all-reduces can cost more than
+# the second batch brings. Overlap can gain, as a core computes on while its message waits; but the same cores copy and add
+# what "travels". A cluster has network cards for it. So emulate one.
 
 # %% [markdown]
 # ## 6 · A cluster on a laptop
 #
-# A *fabric* runs real ranks with real tensors beside a clock of their own. Compute takes your CPU seconds, scaled to the
+# A *fabric* lets real ranks send real tensors, but gives each rank an emulated clock. Compute takes your CPU seconds, scaled to the
 # speed of a GPU; a message takes α + bytes · β, with α and β of published sweeps. As the model here is tiny, each parameter
 # stands for 1,800 and each token for 64: a model of 1.03 billion parameters on 16,384 tokens a rank.
 #
-# On 4 nodes with 400 Gb/s InfiniBand, of which 36.75 GB/s arrive, its gradients of 4.13 GB need, on paper,
+# On 4 nodes with 400 Gb/s InfiniBand (50 GB/s, of which 36.75 arrive), its gradients of 4.13 GB need, on paper,
 #
 # $$\frac{2 \cdot 3}{4} \cdot 4.13\ \text{GB} \cdot \frac{1}{36.75\ \text{GB/s}} = 169\ \text{ms}.$$
 #
@@ -624,7 +642,7 @@ weight, length = lab.size("parameters_each"), lab.size("tokens_each")
 
 
 def stand_in(name, **changes):
-    """The fabric, with a model and a batch that are heavier than the ones that run."""
+    """The fabric, with a heavier model and batch than those that run."""
     fabric = replace(FABRICS[name](), **changes).resolved()
     scale = weight * length * fabric.compute_scale
     return replace(fabric, compute_scale=scale, payload_scale=weight)
@@ -641,11 +659,12 @@ lab.experiment("overlap", overlap)
 
 # %%
 row = overlap[2]
-hidden = row["hidden_seconds"] / (row["hidden_seconds"] + row["exposed_seconds"])
-lab.reveal("hidden", hidden)
-if row["backward_seconds"] < 0.169:
-    took = show.seconds_text(row["backward_seconds"])
-    print(f"Here forward and backward took {took}: too short to hide 169 ms behind.")
+hidden, exposed = row["hidden_seconds"], row["exposed_seconds"]
+lab.reveal("hidden", hidden / (hidden + exposed))
+backward = 2 / 3 * row["backward_seconds"]  # the rest is forward
+if backward < 0.169:
+    took = show.seconds_text(backward)
+    print(f"Here backward took about {took}: too short to hide 169 ms behind.")
 
 # %% [markdown]
 # The folded cell draws the same three steps as a timeline: rank 0's forward and backward, and below it what its network did.
@@ -653,7 +672,7 @@ if row["backward_seconds"] < 0.169:
 
 # %% tags=["folded"]
 def spans_of(variant, trace):
-    """(lane, start, end, label) in ms of what a rank and its network did in one step."""
+    """(lane, start, end, label) in ms: what a rank and its network did."""
     zero, computed, end = (1e3 * seconds for _, seconds in trace.marks)
     busy, network = 0.0, []
     for op in trace.select("all_reduce"):
@@ -673,25 +692,25 @@ show.timeline(
 
 # %% [markdown]
 # **Explain**: naive and bucketed leave the network idle until backward ends. Overlapped fills it during backward, and only
-# the last bucket, with what still queues before it, sticks out.
+# the last bucket, with what still queues before it, sticks out. White in a compute lane is waiting, and the joining and
+# copying of gradients.
 #
-# One thing may surprise: the overlapped *backward* can take longer. Its hooks and copies are Python, and the emulation scales
-# your CPU's seconds for them like those of the matrix products. On a GPU they cost microseconds, so the speed-up below is a
-# cautious one.
+# The overlapped *backward* can take longer. Its hooks and copies are Python, and the emulation scales
+# your CPU's seconds for them like those of the matrix products. On a GPU they cost microseconds. Naive and bucketed make the
+# same backward: what theirs differ by below is the noise of your CPU, and it is in the speed-up, too.
 
 # %%
-times |= {
-    "backward_seconds": "forward and backward",
-    "hidden_seconds": "sent meanwhile, hidden",
-}
+times = {"step_seconds": "step", "backward_seconds": "forward and backward"}
+times |= {"hidden_seconds": "hidden", "exposed_seconds": "waiting, exposed"}
 show.table(
     for_people(overlap, ["variant"], times),
     caption="One step of 4 ranks: time emulated, bytes counted",
 )
 
 # %% [markdown]
-# The column of bytes counts the small tensors that really moved; each stands for 1,800 times as many. A naive step hides
-# nothing: what is below 1 ms in that column counts as nothing.
+# The column of bytes counts the small tensors that really moved; each stands for 1,800 times as many. *Hidden* includes
+# the time in which a message queues or waits for the slowest rank, so hidden and exposed together may exceed 169 ms. Less than
+# 1 ms of it counts as nothing.
 #
 # **Question**: how many times as fast as the naive step is the overlapped one? `overlap` has the unrounded rows, with the
 # key `"step_seconds"`.
@@ -735,7 +754,8 @@ for name, fabric in clusters.items():
             row["communication_seconds"] = moved
             row["latency_seconds"] = row["all_reduces"] * latency
             row["efficiency"] = 1 - row["exposed_seconds"] / row["step_seconds"]
-            scaling.append({"fabric": name, "ranks": ranks, "tokens": B * T, **row})
+            row |= {"fabric": name, "ranks": ranks, "tokens": B * T}
+            scaling.append(row)
 
 # %% tags=["grade"]
 lab.experiment("scaling", scaling)
@@ -755,41 +775,47 @@ with show.canvas(columns=2) as (figure, axes):
                 [100 * c / (c + t) for c, t in zip(C, T)],
             )
         ax.set_ylim(0, 112)
+        is_naive = variant == "naive"
         show.lines(
             curves,
-            theory=theory if variant == "naive" else None,
+            theory=theory if is_naive else None,
             x="ranks",
-            y="efficiency (%)",
-            title=f"{variant} (emulated)",
+            y="efficiency (%)" if is_naive else "",
+            title=f"{variant} (emulated)" + "; dashed: C / (C + T)" * is_naive,
+            labels="legend",
             ax=ax,
         )
+        ax.lines[0].set(linewidth=3.6, markersize=8)  # seen where another lies on it
+        ax.get_legend().remove()
+    axes[1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 show.figure(
     figure,
     alt="Efficiency against ranks over four networks, naive with theory, and overlapped.",
 )
 
 # %% [markdown]
-# **Explain**: dashed is the theory, C / (C + T). The naive points lie a little lower, since *exposed* also counts waiting
-# for slower ranks. Overlap brings InfiniBand near NVLink.
+# **Explain**: the naive points lie a little below the theory, since *exposed* also counts waiting for slower ranks. Overlap
+# brings InfiniBand near NVLink, whose two curves lie close together.
 #
-# The curves fall steeply up to 2 ranks and then hardly at all: 2(N-1)/N is 1 for two ranks, 1.75 for eight, and never
-# reaches 2. That is why data parallelism scales to thousands of GPUs.
+# The curves fall steeply up to 2 ranks and then less and less: 2(N-1)/N is 1 for two ranks, 1.5 for four, 1.75 for eight, and
+# never reaches 2. That is why data parallelism scales to thousands of GPUs.
 
 # %% [markdown]
-# **Question**: on the slowest network, 8 ranks, what is the bottleneck: `"compute"`, `"latency"` (more than half of the
-# waiting is α) or `"bandwidth"`? Read it off your own rows.
+# **Question**: on the slowest network, 8 ranks, what is the bottleneck: `"compute"` (the rank waits less than half of the
+# step), `"latency"` (more than half of the waiting is α) or `"bandwidth"`? Read it off your own rows.
 
 # %%
 slowest = min(
     (r for r in scaling if r["ranks"] == 8 and r["variant"] == "overlapped"),
     key=lambda r: r["efficiency"],
 )
-names = {"step_seconds": "step", "exposed_seconds": "waits (exposed)"}
-names |= {"latency_seconds": "α of all its messages"}
-names |= {"communication_seconds": "all-reduce of all gradients, alone"}
+names = {"step_seconds": "step (emulated)"}
+names |= {"exposed_seconds": "waiting, exposed (emulated)"}
+names |= {"latency_seconds": "α of all its messages (computed)"}
+names |= {"communication_seconds": "all-reduce of all gradients (computed)"}
 show.table(
-    [{"key": k, "what": name, "emulated (s)": slowest[k]} for k, name in names.items()],
-    caption=f"`slowest`: {slowest['fabric']}, 8 ranks, {slowest['tokens']} tokens a rank",
+    [{"key": k, "what": w, "ms": 1e3 * slowest[k]} for k, w in names.items()],
+    caption=f"`slowest`: {slowest['fabric']}; {slowest['tokens']} tokens each",
 )
 
 # %% tags=["question"]
@@ -810,9 +836,9 @@ lab.answer("bottleneck", bottleneck)
 # longer than the backward that should hide them. The α of all its messages is 4 ms.
 
 # %% [markdown]
-# **Question**: compute grows in proportion to the tokens of a rank, communication does not grow at all. How many tokens a
-# rank would make compute (step less waiting) as long as the all-reduce of all gradients there? In tokens as in
-# `slowest["tokens"]`, not times 64.
+# **Question**: compute grows in proportion to the tokens of a rank, communication does not grow at all. With how many tokens a
+# rank would its computing (step less waiting) take as long as the all-reduce of all gradients? Count tokens as
+# `slowest["tokens"]` does, without the factor 64.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION

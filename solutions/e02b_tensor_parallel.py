@@ -99,8 +99,9 @@ print("the gradient that backward gave:", x.grad.item())
 
 # %% tags=["exercise"]
 def conjugates(there, back):
-    """Two functions of one tensor, each the other's backward: the first is `there`, with
-    `back` as its backward; the second is `back`, with `there`. About 16 lines."""
+    """Two functions of one tensor, each the other's backward: the first is
+    `there`, with `back` as its backward; the second is `back`, with `there`.
+    About 16 lines."""
     ### BEGIN SOLUTION
 
     class First(torch.autograd.Function):
@@ -167,7 +168,7 @@ def sum_sliced(group, x):
 
 # %%
 class Operators:
-    """One rank's way to the others: two pairs, and a maximum without a gradient."""
+    """A rank's way to the others: two pairs, and a maximum (no gradient)."""
 
     def __init__(self, group):
         self.group, self.rank, self.size = group, group.rank, group.size
@@ -198,7 +199,7 @@ class Operators:
 # $$y = \sum_{r=0}^{N-1} h_r\, W_{\text{down},r}^\top + b, \qquad h_r = \mathrm{silu}(x W_{\text{gate},r}^\top) \odot x W_{\text{up},r}^\top$$
 #
 # One sum at the end, and nothing sent in between. Had $W_\text{gate}$ been cut by rows, the ranks would have had to
-# add *before* $\mathrm{silu}$, since $\mathrm{silu}(a + b) \neq \mathrm{silu}(a) + \mathrm{silu}(b)$. The order, column
+# add *before* $\mathrm{silu}$, since $\mathrm{silu}(a + b) \neq \mathrm{silu}(a) + \mathrm{silu}(b).$ The order, column
 # first and row second, is the whole trick.
 #
 # The folded cell makes the matrices of one layer, and `cut` takes the slices of one rank out of them.
@@ -215,13 +216,15 @@ def whole_layer(D, FF, dtype=torch.float32):
     seeded = torch.Generator().manual_seed(0)
     shapes = dict.fromkeys("qkvo", (D, D)) | {"norm1": (D,), "norm": (D,)}
     shapes |= {"gate": (FF, D), "up": (FF, D), "down": (D, FF), "bias": (D,)}
-    return {
-        n: torch.randn(s, generator=seeded).to(dtype) / 8 for n, s in shapes.items()
-    }
+
+    def made(shape):
+        return torch.randn(shape, generator=seeded).to(dtype) / 8
+
+    return {name: made(shape) for name, shape in shapes.items()}
 
 
 def cut(whole, rank, size, head_size=D // HEADS):
-    """This rank's slices: rows of what makes features, columns of what reads them."""
+    """A rank's slices: rows of what makes features, columns of what reads."""
     w = SimpleNamespace(head_size=head_size)
     for name, matrix in whole.items():
         dim = 0 if name in ROWS else 1
@@ -241,7 +244,7 @@ def cut(whole, rank, size, head_size=D // HEADS):
 guess = 6
 ### LAB guess = None  # times S, your guess
 ### END SOLUTION
-lab.predict("layer_traffic", guess)
+lab.predict("layer_traffic", guess, unit="× S")
 
 # %% [markdown]
 # ### Exercise 2 · `parallel_mlp`
@@ -249,16 +252,17 @@ lab.predict("layer_traffic", guess)
 # Difficulty 2 · 12 minutes · 12 points
 #
 # x goes in through `enter`, **once** for gate and up together, and the output out through `leave`, once: here `copy` and
-# `reduce`, later `all_gather` and `reduce_scatter`, so take no number of tokens from x. In between are `silu(gate)·up`, then
-# `down`. The bias is whole on every rank, and the output has it **once**. Here and below inputs stay as they were.
+# `reduce`, later `all_gather` and `reduce_scatter`. Do not read the number of tokens off x before `enter`: there it may be
+# T/N. In between are `silu(gate)·up`, then `down`. The bias is whole on every rank, and the output has it **once**. Here and
+# below, do not change the inputs in place.
 
 # %% tags=["exercise"]
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 
 def parallel_mlp(x: torch.Tensor, w, enter, leave) -> torch.Tensor:
-    """x (B, T, D) -> (B, T, D). w.gate, w.up (F/N, D), w.down (D, F/N), w.bias (D,).
-    About 3 lines."""
+    """x (B, T, D) -> (B, T, D). w.gate, w.up (F/N, D), w.down (D, F/N),
+    w.bias (D,). About 3 lines."""
     ### BEGIN SOLUTION
     x = enter(x)
     inside = silu(x @ w.gate.T) * (x @ w.up.T)  # (B, T, F/N)
@@ -385,7 +389,7 @@ print("output and gradients of x, norm, bias equal one process:", same)
 #
 # ## 4 · The stream, too
 #
-# That "computes the same everywhere" is waste. Between the blocks every rank does the same norm on the same
+# That every rank computes the same is waste. Between the blocks each does the same norm on the same
 # $B \cdot T \cdot D$ numbers, and keeps them for backward. **Sequence parallelism**
 # ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)) splits the *tokens* there:
 
@@ -393,7 +397,7 @@ print("output and gradients of x, norm, bias equal one process:", same)
 ideas.layer_stream.picture(split="sequence")
 
 # %% [markdown]
-# What was grey has now a colour of its own: norm and addition work on each token alone, so that $T/N$ tokens a rank are
+# What was grey now has a colour: norm and addition work on each token alone, so that $T/N$ tokens a rank are
 # enough. Inside a block nothing changes: attention needs all tokens, of the rank's own heads.
 #
 # The doors change. At the entrance tokens are joined (all-gather). At the exit the ranks' parts are summed, and each needs
@@ -426,8 +430,8 @@ ideas.layer_stream.picture(split="sequence")
 
 # %% tags=["exercise"]
 def sequence_mlp(x: torch.Tensor, w, tp) -> torch.Tensor:
-    """x (B, T/N, D) -> (B, T/N, D); w.norm and w.bias (D,) are whole on every rank.
-    About 4 lines."""
+    """x (B, T/N, D) -> (B, T/N, D); w.norm and w.bias (D,) are whole on
+    every rank. About 4 lines."""
     ### BEGIN SOLUTION
     n = tp.all_gather(rms_norm(x, tp.copy(w.norm), 1e-6))  # (B, T, D)
     inside = silu(n @ w.gate.T) * (n @ w.up.T)  # (B, T, F/N)
@@ -459,7 +463,7 @@ sequence_mlp = lab.grade(sequence_mlp)
 # %% [markdown]
 # ## 5 · Both ends
 #
-# Llama 3 has a vocabulary of $V = 128\,256$ words. At width $D = 8\,192$ the embedding alone has
+# Llama 3 has a vocabulary of $V = 128{,}256$ words. At width $D = 8{,}192$ the embedding alone has
 # $V D = 1.05 \cdot 10^9$ numbers, the head as many: they are the largest matrices of all. Cut both by rows, $V/N$ words
 # a rank. Then a rank is asked for words whose rows it does not have:
 
@@ -482,8 +486,8 @@ ideas.vocabulary_cut()
 
 # %% tags=["exercise"]
 def embed(tokens: torch.Tensor, weight: torch.Tensor, tp) -> torch.Tensor:
-    """tokens (B, T), weight (V/N, D), this rank's rows -> (B, T, D), on every rank.
-    About 4 lines."""
+    """tokens (B, T), weight (V/N, D), this rank's rows -> (B, T, D), on
+    every rank. About 4 lines."""
     ### BEGIN SOLUTION
     places = tokens - tp.rank * len(weight)
     elsewhere = (places < 0) | (places >= len(weight))  # (B, T)
@@ -519,9 +523,10 @@ embed = lab.grade(embed)
 #
 # $$\ell = \log \sum_{v} e^{z_v} - z_t$$
 #
-# The plain way gathers all logits first. For 8,192 tokens in float32 that is $8192 \cdot 128256 \cdot 4 = 4.2$ GB on every
-# rank, and as much again for their gradient. But $\ell$ needs no logit of another rank by itself, it needs a *sum* of
-# them. And $e^{z}$ must not overflow, so take the largest, $m = \max_v z_v$, out of it:
+# The plain way gathers all logits first. For 8,192 tokens in float32 that is
+# $8{,}192 \cdot 128{,}256 \cdot 4\ \text{bytes} = 4.2\ \text{GB}$ on every rank, and as much again for their gradient.
+# But $\ell$ needs no logit of another rank by itself, it needs a *sum* of them. And $e^{z}$ must not overflow, so take the
+# largest, $m = \max_v z_v$, out of it:
 
 # %% [markdown]
 # $$\ell = m + \log \sum_{r=0}^{N-1} \Big(\sum_{v \text{ of } r} e^{z_v - m}\Big) - z_t$$
@@ -538,14 +543,18 @@ embed = lab.grade(embed)
 # Difficulty 4 · 14 minutes · 10 points
 #
 # `tp.max(x)` is the largest over ranks, element by element, and has no gradient (m cancels, it needs none). Backward comes
-# by itself, from `tp.reduce`, and sends nothing. No rank makes a tensor of n·V numbers; of (n, V/N) it may, and the two
-# sums may be one message. `logits` and `targets` stay as they were.
+# by itself, from `tp.reduce`, and sends nothing. No rank may make a tensor of n·V numbers; one of shape (n, V/N) is
+# allowed. The two sums may be one message. `logits` and `targets` stay as they were.
 
 
 # %% tags=["exercise"]
-def vocabulary_loss(logits: torch.Tensor, targets: torch.Tensor, tp) -> torch.Tensor:
-    """logits (n, V/N), targets (n,) from 0 to V-1 -> the mean cross-entropy (), everywhere.
-    About 8 lines."""
+def vocabulary_loss(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    tp,
+) -> torch.Tensor:
+    """logits (n, V/N), targets (n,) from 0 to V-1 -> the mean cross-entropy (),
+    on every rank. About 8 lines."""
     ### BEGIN SOLUTION
     width = logits.shape[-1]
     top = tp.max(logits.amax(dim=-1))  # (n,)
@@ -620,8 +629,9 @@ def sequence_layer(x, w, tp):
 def gathered_again(x, w, tp):
     """The same with the linears of `minitrain/parallel`."""
     n = rms_norm(x, tp.copy(w.norm1), 1e-6)
-    heads = column_linears(n, [(m, None) for m in (w.q, w.k, w.v)], tp.group, True)
-    q, k, v = (rearrange(z, "b t (h c) -> b h t c", c=w.head_size) for z in heads)
+    three = [(matrix, None) for matrix in (w.q, w.k, w.v)]
+    apart = partial(rearrange, pattern="b t (h c) -> b h t c", c=w.head_size)
+    q, k, v = map(apart, column_linears(n, three, tp.group, True))
     out = scaled_dot_product_attention(q, k, v, is_causal=True)
     out = rearrange(out, "b h t c -> b t (h c)")
     x = x + row_linear(out, w.o, None, tp.group, True)
@@ -644,10 +654,11 @@ layers = {
 
 # %% tags=["experiment"]
 def measure(group):
-    """Bytes sent and kept by one layer, forward and backward, in three variants."""
+    """Bytes that a layer sends and keeps, both ways, in three variants."""
     rows, trace = [], group.trace
     for variant, layer in layers.items():
-        w, tp = cut(whole_layer(D, FF), group.rank, group.size), Operators(group)
+        w = cut(whole_layer(D, FF), group.rank, group.size)
+        tp = Operators(group)
         x = torch.ones(B, T if variant == "tensor" else T // group.size, D)
         trace.ops.clear()
         x.requires_grad_()
@@ -663,7 +674,7 @@ def measure(group):
     return rows
 
 
-traffic = sum((launch(measure, ranks=ranks)[0] for ranks in lab.size("ranks")), [])
+traffic = sum((launch(measure, ranks=n)[0] for n in lab.size("ranks")), [])
 
 # %% tags=["grade"]
 lab.experiment("traffic", traffic)
@@ -678,7 +689,7 @@ lab.reveal("layer_traffic", total[0] / S, ranks=4)
 # **Explain**: *tensor* sends four all-reduces, one for each `reduce` in forward and one for each `copy` in backward. An
 # all-reduce sends $2\,\frac{N-1}{N} S$ bytes a rank, so that the layer sends
 #
-# $$4 \cdot 2\,\frac{N-1}{N}\, S = 8 \cdot \tfrac{3}{4} \cdot 16\,384\ \text{bytes} = 98\,304\ \text{bytes}$$
+# $$4 \cdot 2\,\frac{N-1}{N}\, S = 8 \cdot \tfrac{3}{4} \cdot 16{,}384\ \text{bytes} = 98{,}304\ \text{bytes}$$
 #
 # with $N = 4$ and the sizes of the CPU tier, $S = 4 B T D = 4 \cdot 2 \cdot 32 \cdot 64$. Note what is missing: the
 # features $F$. The wider the matrices, the more is computed for the same messages.
@@ -704,21 +715,21 @@ show.bars(
     [row["variant"] for row in at4],
     [sent / S for sent in total],
     theory=[8 * 3 / 4, 8 * 3 / 4, 10 * 3 / 4],
-    y="bytes sent a layer / S",
-    title="Four ranks: measured, and the closed form without norms",
-    alt="Bytes that a rank sends a layer in three variants, beside 8 and 10 times (N-1)/N.",
+    y="bytes a rank sends for a layer, in S",
+    title="Four ranks: measured, and predicted without norms",
+    alt="Bytes a rank sends for a layer in three variants, on the prediction.",
     form="{:.2f}",
 )
 
 # %% [markdown]
 # *Sequence* sends four all-gathers and four reduce-scatters, $8\,\frac{N-1}{N} S$ again, and a little more: the gradients
-# of two norms and of the bias, $3 D$ numbers, which the bars show above the dashes. *Gathered again* adds two all-gathers,
+# of two norms and of the bias, $3 D$ numbers, by which the bar is above the prediction. *Gathered again* adds two all-gathers,
 # $2\,\frac{N-1}{N} S$. What does it get for them?
 
 # %% tags=["experiment"]
 columns = ("variant", "ranks", "kept_bytes", "batch", "length", "width")
 activations = [{column: row[column] for column in columns} for row in traffic]
-kept = {(row["variant"], row["ranks"]): row["kept_bytes"] for row in activations}
+kept = {(r["variant"], r["ranks"]): r["kept_bytes"] for r in activations}
 
 # %% tags=["grade"]
 lab.experiment("activations", activations)
@@ -730,14 +741,15 @@ lab.reveal("kept", ratio, one_rank=one, again_one_rank=again, stream=S, ranks=4)
 
 # %% [markdown]
 # **Explain**: of what *tensor* keeps, four tensors of $S$ bytes are whole on every rank: the inputs of both norms and of
-# both blocks. *Sequence* keeps two whole ones, those that it gathered; *gathered again* keeps none. All the rest (heads,
-# features, what attention saves) is cut in $N$. With $K_1$ the bytes that one rank alone keeps, and $w$ the number of whole
+# both blocks. *Sequence* keeps two whole ones, those that it gathered; *gathered again* keeps none. The rest (heads,
+# features, what attention saves) is cut in $N$. With $K_1$ the bytes that one rank alone keeps, and $u$ the number of whole
 # tensors,
 #
-# $$K(N) = w S + \frac{K_1 - w S}{N}, \qquad w = 4,\ 2,\ 0$$
+# $$K(N) = u S + \frac{K_1 - u S}{N}, \qquad u = 4,\ 2,\ 0$$
 #
-# For *tensor* on four ranks: $65\,536 + (231\,936 - 65\,536)/4 = 107\,136$ bytes. The folded cell draws this formula
-# (dashed) through the measured points, and on to 16 ranks, where nothing was measured.
+# For *tensor* on four ranks: $65{,}536 + (231{,}936 - 65{,}536)/4 = 107{,}136$ bytes. The measured bytes are a little more:
+# 512 bytes a rank, of the norms, are not cut. The folded cell draws the formula (dashed) through the measured points, and on
+# to 16 ranks, where nothing was measured.
 
 # %% tags=["folded"]
 measured, further = lab.size("ranks"), [1, 2, 4, 8, 16]
@@ -752,11 +764,12 @@ with show.canvas() as (figure, axes):
         axes.text(17, closed[-1], variant, color=show.COLORS[i], va="center")
     axes.set_xscale("log", base=2)
     axes.set_xticks(further, [str(n) for n in further])
-    axes.set(xlabel="ranks", ylabel="kept for backward (kB a rank)", ylim=(0, None))
+    axes.set(xlabel="ranks", ylabel="kept for backward (kB a rank)")
+    axes.set_ylim(0, None)
     axes.set_title("Activations of a layer: measured, and closed form (dashed)")
 show.figure(
     figure,
-    alt="Bytes kept against ranks: tensor flattens out, gathered again halves at each step.",
+    alt="Bytes kept against ranks: tensor levels off, gathered again halves.",
 )
 
 # %% [markdown]
@@ -785,28 +798,31 @@ memory_saved = tensor_on_eight / (kept["gathered again", 1] / 8)
 lab.answer("memory_saved", memory_saved)
 
 # %% [markdown]
-# (*Sequence* on one rank keeps 512 bytes more than *tensor*: `copy` clones the two norms' weights, and the clones are saved.)
+# (On one rank *sequence* and *gathered again* keep 512 bytes more than *tensor*: `copy` clones the two norms' weights, and
+# the clones are saved.)
 #
-# **Takeaway**: with the same bytes sent, give or take 1.2%, sequence parallelism cuts what *tensor* leaves whole; with a
-# quarter more traffic nothing at all stays whole: on four ranks *tensor* keeps 1.84 times as much (measured).
+# **Takeaway**: for nearly the same bytes sent (1.2% more here, a share that falls as tokens grow) sequence parallelism cuts
+# two of the four tensors that *tensor* leaves whole. With a quarter more traffic next to nothing stays whole: on four ranks
+# *tensor* keeps 1.84 times as much (measured).
 
 # %% [markdown]
 # ## 7 · Why eight
 #
-# Matrices shrink with $N$, messages do not. Let $C$ be the seconds that one GPU computes for a layer, forward and backward,
-# and $t_N$ the seconds of one all-reduce over $N$ ranks. Nothing hides the four all-reduces, since what follows each needs
-# its result. So the step and its efficiency $E$ (the share of it that is spent computing) are
+# Matrices shrink with $N$, messages do not. Let $t_C$ be the seconds that one GPU computes for a layer, forward and backward,
+# and $t_N$ the seconds of one all-reduce over $N$ ranks. Your layer waits for each of its four all-reduces. (In backward a
+# framework computes the weights' gradients meanwhile, and does better than what follows.) So the step and its efficiency $E$
+# (the share of it that is spent computing) are
 #
-# $$\text{step}(N) = \frac{C}{N} + 4\,t_N, \qquad E(N) = \frac{C/N}{C/N + 4\,t_N} = \frac{1}{1 + 4 N t_N / C}$$
+# $$\text{step}(N) = \frac{t_C}{N} + 4\,t_N, \qquad E(N) = \frac{t_C/N}{t_C/N + 4\,t_N} = \frac{1}{1 + 4 N t_N / t_C}$$
 #
 # Even if $t_N$ did not grow at all, $E$ falls with each rank. How fast it falls is decided by the link, through $t_N$.
 
 # %% [markdown]
-# Now with numbers: a layer of Llama 3 70B's width, $D = 8192$ and $F = 28\,672$ (with as many key heads as query heads, as
-# yours has), and $n = 4096$ tokens in bfloat16. A matmul takes 2 FLOPs a weight and token, causal attention $2 n^2 D$, and
+# Now with numbers: a layer of Llama 3 70B's width, $D = 8{,}192$ and $F = 28{,}672$ (with as many key heads as query heads, as
+# yours has), and $n = 4{,}096$ tokens in bfloat16. A matmul takes 2 FLOPs a weight and token, causal attention $2 n^2 D$, and
 # backward twice the forward:
 #
-# $$C = \frac{3\,\big(2 n\,(4 D^2 + 3 D F) + 2 n^2 D\big)}{794 \cdot 10^{12}\ \text{FLOP/s}} = \frac{24.7 \cdot 10^{12}}{794 \cdot 10^{12}}\ \text{s} = 31\ \text{ms}$$
+# $$t_C = \frac{3\,\big(2 n\,(4 D^2 + 3 D F) + 2 n^2 D\big)}{794 \cdot 10^{12}\ \text{FLOP/s}} = \frac{24.7 \cdot 10^{12}}{794 \cdot 10^{12}}\ \text{s} = 31\ \text{ms}$$
 #
 # 794 TFLOP/s is the best that was measured on an H100 for a matmul ([ml-engineering](https://github.com/stas00/ml-engineering)).
 # A message is $S = 2 n D = 67$ MB.
@@ -814,7 +830,7 @@ lab.answer("memory_saved", memory_saved)
 # %% [markdown]
 # No GPU runs here: from now on times are **emulated**. Your layer does run, on 1 to 16 ranks of this machine, with a tiny
 # $x$ of 1,024 bytes; each of its messages is charged on a logical clock as if it had 67 MB, by the measured bandwidths of
-# the links, and computing is charged as $C/N$.
+# the links, and computing is charged as $t_C/N$.
 #
 # **Predict**: eight ranks in one node. By its data sheet, NVLink gives each H100 450 GB/s in each direction; measured, it
 # gives somewhat less. How many milliseconds does one all-reduce of these 67 MB take?
@@ -824,7 +840,7 @@ lab.answer("memory_saved", memory_saved)
 guess = 0.26
 ### LAB guess = None  # milliseconds, your guess
 ### END SOLUTION
-lab.predict("node_message", guess)
+lab.predict("node_message", guess, unit="ms")
 
 # %% [markdown]
 # Four networks are compared: NVLink for all 16 ranks (an NVLink rack), nodes of 8 with an InfiniBand card for each GPU (how
@@ -840,8 +856,9 @@ from minitrain.network.logical_clock import LogicalClock
 wide, features = lab.size("real_width"), lab.size("real_features")
 tokens = lab.size("real_tokens")
 payload = 2 * tokens * wide  # bytes of x in bfloat16
-forward_flops = 2 * tokens * (4 * wide**2 + 3 * wide * features) + 2 * tokens**2 * wide
-fabric = FABRICS["h100-infiniband"]()  # nodes of 8, an InfiniBand card for each GPU
+matmul_flops = 2 * tokens * (4 * wide**2 + 3 * wide * features)
+forward_flops = matmul_flops + 2 * tokens**2 * wide  # causal attention
+fabric = FABRICS["h100-infiniband"]()  # nodes of 8, a card for each GPU
 fabric = replace(fabric, compute_scale=1e-9, payload_scale=payload / 1024)
 shared = LinkModel(replace(INFINIBAND_NDR, beta=8 * INFINIBAND_NDR.beta))
 networks = {
@@ -908,24 +925,26 @@ with show.canvas(width=9, height=5.4) as (figure, axes):
     axes.set_ylim(0, 105)
 show.figure(
     figure,
-    alt="Efficiency against ranks: NVLink falls slowly; past a node of 8 with one card it drops.",
+    alt="Efficiency against ranks: falls slowly; with one card a drop at 16.",
 )
 
 # %% [markdown]
-# **Explain**: on eight ranks an all-reduce over NVLink takes 0.31 ms and $C/N$ is 3.9 ms:
-# $E = 3.9 / (3.9 + 4 \cdot 0.31) = 76\%$. On sixteen it would be 57%, although no slower link is in the way: half the
-# computing, and messages that even take a little longer, 0.37 ms. Without NVLink two ranks already wait for a third of the
+# **Explain**: on eight ranks an all-reduce over NVLink takes 0.31 ms and $t_C/N$ is 3.9 ms:
+# $E = 3.9 / (3.9 + 4 \cdot 0.31) = 76\%$. On sixteen it would be 57%, although no slower link is in the way: each rank has
+# half the computing, and its messages take even a little longer, 0.37 ms. Without NVLink two ranks already wait for a third of the
 # step (68% computing), and eight compute 23% of it.
 
 # %% [markdown]
 # What surprises is the second curve, which hides in the first: past the node, with a card for each GPU, almost nothing is
-# lost. An all-reduce over two nodes has two levels. Inside the node the ranks reduce-scatter, so that each has an eighth of
-# the sum, 8.4 MB; each sends this eighth to the other node over its *own* card, 0.23 ms at 36.8 GB/s; then they gather.
-# Both levels run as a pipeline, so that the slower sets the pace: inside the node the two halves take 0.32 ms. With all
-# latencies it is 0.37 ms, as much as over NVLink alone. The clock assumes a perfect pipeline; a real network has other
-# traffic, and stragglers. One card for eight GPUs has to carry eight such eighths.
+# lost against NVLink for all 16. An all-reduce over two nodes has two levels. Inside the node the ranks reduce-scatter, so
+# that each has an eighth of the sum, 8.4 MB; each sends this eighth to the other node over its *own* card, 0.23 ms at
+# 36.8 GB/s; then they gather. Both levels run as a pipeline, so that the slower sets the pace: inside the node the two halves
+# take 0.32 ms (more than the 0.31 ms above: for an all-reduce inside one node the NVLink switch does the adding). With all
+# latencies it is 0.37 ms, as much as over NVLink alone.
 
 # %% [markdown]
+# The clock assumes a perfect pipeline; a real network has other traffic, and stragglers. One card for eight GPUs has to carry eight such eighths.
+#
 # **Question**: nodes of 8 that share one card (a network made up for this question). How many times as fast is the step on 16 ranks
 # as on 8? The formula above makes a step of what the table has.
 
@@ -933,14 +952,14 @@ show.figure(
 shown = [at["nodes of 8, one card", n] for n in (8, 16)]
 show.table(
     {
-        "ranks": [row["ranks"] for row in shown],
-        "computing (ms)": [1e3 * row["compute_seconds"] for row in shown],
-        "one all-reduce (ms)": [1e3 * row["all_reduce_seconds"] for row in shown],
+        "ranks": [r["ranks"] for r in shown],
+        "computing (ms)": [1e3 * r["compute_seconds"] for r in shown],
+        "one all-reduce (ms)": [1e3 * r["all_reduce_seconds"] for r in shown],
     }
 )
 ### BEGIN SOLUTION
-one_card = "nodes of 8, one card"
-past_the_node = at[one_card, 8]["step_seconds"] / at[one_card, 16]["step_seconds"]
+eight, sixteen = (row["step_seconds"] for row in shown)
+past_the_node = eight / sixteen
 ### LAB past_the_node = None  # your answer: 2 would be perfect, below 1 is slower
 ### END SOLUTION
 
@@ -949,9 +968,9 @@ lab.answer("past_the_node", past_the_node)
 
 # %% [markdown]
 # **Takeaway**: eight GPUs of a node compute 76% of the time (emulated), sixteen 57% even with a card each and a perfect
-# pipeline: twice the GPUs, 1.49 times as fast. Where the way out is narrower, sixteen are slower than eight. Hence the rule:
-# tensor parallel up to the node's size, other cuts past it. Megatron-LM found the same by trying, on nodes of 8 A100 with a
-# card each ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)).
+# pipeline: twice the GPUs, 1.49 times as fast. That is the price of more ranks, not of the node's edge; where the way out is
+# narrow, sixteen are slower than eight. On real nodes of 8 A100 with a card each Megatron-LM measured the rule: tensor
+# parallel up to the node's size, other cuts past it ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)).
 #
 # > **On GPUs.** This lab has not been run on several GPUs yet. The picture of efficiency is emulated; bytes sent and kept
 # > are measured, and do not depend on the device.

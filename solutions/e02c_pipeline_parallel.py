@@ -48,8 +48,9 @@ ideas.pipeline_stages()
 
 # %% tags=["exercise"]
 def split_layers(layers: int, stages: int) -> list[int]:
-    """Layers of each stage: they add up to `layers` and differ by one at most; the first
-    and the last stage are longer only where all between are. About 6 lines."""
+    """Layers of each stage: they add up to `layers` and differ by one at most;
+    the first and the last stage are longer only where all between are.
+    About 6 lines."""
     ### BEGIN SOLUTION
     base, more = divmod(layers, stages)
     first = (stages - more) // 2
@@ -81,32 +82,32 @@ split_layers = lab.grade(split_layers)
 # ## 2 · A schedule is a list
 #
 # One batch, sent through whole, would keep one rank busy at a time: rank 1 has nothing to do before rank 0 is done. So the
-# batch is cut into $m$ **microbatches**, and while rank 1 computes one, rank 0 can compute the next. In which order, is
-# the question.
+# batch is cut into $m$ **microbatches**, and while rank 1 computes one, rank 0 can compute the next. The question is in
+# which order.
 
 # %% [markdown]
 # We write the answer as plain data. `Operation("F", 3)` is the forward of microbatch 3 on this rank, `Operation("B", 3)` its
-# backward. A `Schedule` has one list of them for each rank, and that is all: who runs the list needs no more. An operation
+# backward. A `Schedule` has one list of them for each rank, and that is all: whoever runs the list needs nothing else. An operation
 # waits for its *source*, the neighbour's operation that it works on. Only the first stage's F and the last stage's B have
 # none: one begins with the tokens, the other with the loss of its own forward.
 
 # %% tags=["nbval-check-output"]
 from minitrain.parallel.pipeline.operations import Operation, Schedule
 
-order = [Operation("F", 0), Operation("B", 0), Operation("F", 1), Operation("B", 1)]
+order = [Operation(kind, i) for i in (0, 1) for kind in "FB"]  # F0 B0 F1 B1
 naive = Schedule("naive", 2, 1, [order] * 3)  # 2 microbatches, 1 chunk, 3 ranks
 print("source of rank 1's F0:", *naive.source(1, Operation("F", 0)))
 print("source of rank 1's B0:", *naive.source(1, Operation("B", 0)))
 
 
 # %%
-show.draw_schedule(naive, title="One microbatch at a time: two of three ranks wait")
+show.draw_schedule(naive, title="One microbatch at a time: two ranks wait")
 
 
 # %% [markdown]
 # Read the grid as follows: a row is a rank, time goes to the right, a box is an operation with its microbatch's number, and
-# what is hatched is idle. This first schedule finishes a microbatch before the next one begins. It has two microbatches and
-# nothing to gain from them.
+# what is hatched is idle (the *bubble*). An activation is *alive* from its forward until its backward. This first schedule
+# finishes a microbatch before the next one begins. It has two microbatches and nothing to gain from them.
 #
 # **GPipe** ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all forwards and then all backwards. Here with three
 # microbatches; move the handle down to one and up to four, and watch what a microbatch costs:
@@ -140,8 +141,8 @@ lab.predict("gpipe_bubble", guess)
 
 # %% tags=["exercise"]
 def gpipe(p: int, m: int) -> Schedule:
-    """p ranks, m microbatches (0 to m-1); `Schedule("gpipe", m, 1, orders)` with one list
-    for each rank. About 4 lines."""
+    """p ranks, m microbatches (0 to m-1); `Schedule("gpipe", m, 1, orders)`
+    with one list for each rank. About 4 lines."""
     ### BEGIN SOLUTION
     forwards = [Operation("F", i) for i in range(m)]
     backwards = [Operation("B", i) for i in range(m)]
@@ -231,8 +232,8 @@ ideas.pipeline_order()
 
 # %% tags=["exercise"]
 def one_forward_one_backward(p: int, m: int) -> Schedule:
-    """1F1B for p ranks and m microbatches, `Schedule("1f1b", m, 1, orders)`: rank r never
-    holds more than p-r activations. About 10 lines."""
+    """1F1B for p ranks and m microbatches, `Schedule("1f1b", m, 1, orders)`:
+    rank r never holds more than p-r activations. About 10 lines."""
     ### BEGIN SOLUTION
     orders = []
     for r in range(p):
@@ -279,8 +280,8 @@ show.draw_schedule(one_forward_one_backward(4, 8), title="1F1B, the same work")
 # - **B**: receive the gradient of `out` from the rank behind, call `out.backward(…)` with it, send `x.grad` back, and let go of
 #   both.
 #
-# Between ranks there is no autograd graph: you carry the chain rule across each border by hand. For that $x$, which came
-# out of a buffer, has to be a leaf that requires a gradient.
+# Between ranks there is no autograd graph: you carry the chain rule across each border by hand. So $x$, which came out
+# of a buffer, has to be made a leaf that requires a gradient.
 
 # %% [markdown]
 # Why must a send not wait? In 1F1B rank 0 sends the activation of F1 down while rank 1 sends the gradient of B0 up. If both
@@ -296,7 +297,8 @@ from minitrain.model.transformer import build
 from minitrain.parallel.pipeline.stages import cut
 
 width, layers = lab.size("width"), lab.size("layers")
-config = ModelConfig(256, width, layers, heads=4, kv_heads=4, ffn_size=3 * width)
+sizes = {"heads": 4, "kv_heads": 4, "ffn_size": 3 * width}
+config = ModelConfig(256, width, layers, **sizes)
 p = lab.size("ranks")
 
 # %% [markdown]
@@ -308,7 +310,7 @@ rows, length = lab.size("rows"), lab.size("length")
 
 
 def microbatches(m):
-    """Every second one has only half of its targets: the rest is padding, -100."""
+    """Every second one has half of its targets: the rest is padding, -100."""
     shape = (m, rows, length + 1)
     text = torch.randint(256, shape, generator=torch.Generator().manual_seed(0))
     text[1::2, :, length // 2 :] = -100
@@ -335,10 +337,10 @@ print([batch.tokens_counted for batch in microbatches(4)], "targets that count")
 #
 # Difficulty 5 · 25 minutes · 20 points
 #
-# `group.recv(buffer, source)` fills a buffer and returns it; `stage.message(batch)` makes one on any rank, of the size of $x$
-# and of every gradient that travels. `group.isend(tensor, to)`
-# returns a work and goes on; `wait` for all works at the very end. Nothing else travels. `stage(x, batch)` takes `x=None` on
-# rank 0, and gives logits on the last rank; a single rank is both. Every `batch` knows its `tokens_counted`.
+# `group.recv(buffer, source)` fills a buffer and returns it; `stage.message(batch)` makes such a buffer on any rank: $x$ and
+# every gradient that travels have its size. `group.isend(tensor, to)` returns a handle at once (torch calls it a *work*);
+# `wait` for all of these at the very end. Nothing else travels. `stage(x, batch)` takes `x=None` on rank 0, and gives logits
+# on the last rank; a single rank is both. Every `batch` knows its `tokens_counted`.
 
 
 # %% tags=["exercise"]
@@ -346,9 +348,10 @@ from minitrain.training.loss import token_weighted_loss
 
 
 def run_operations(group, order, stage, batches) -> torch.Tensor:
-    """Runs this rank's `order`; gradients of the mean over the tokens of all `batches` add
-    up in `.grad`, to what is there. Returns that loss on the last rank, 0 (a tensor or a
-    number) on others; `order` and `batches` stay as they are. About 19 lines."""
+    """Runs this rank's `order`; adds the gradients of the mean loss over the
+    tokens of all `batches` to what `.grad` holds. Returns that loss on the last
+    rank, 0 (a tensor or a number) on others; `order` and `batches` stay as they
+    are. About 19 lines."""
     ### BEGIN SOLUTION
     total = sum(batch.tokens_counted for batch in batches)
     loss, last, passes, works = torch.zeros(()), group.size - 1, {}, []
@@ -408,10 +411,11 @@ run_operations = lab.grade(run_operations)
 # %% tags=["nbval-check-output"]
 def pipelined(group, m):
     schedule = one_forward_one_backward(group.size, m)
-    model, counts = build(config, dtype=torch.float64), split_layers(layers, group.size)
+    model = build(config, dtype=torch.float64)
+    counts = split_layers(layers, group.size)
     (stage,) = cut(model, schedule, group.rank, counts)
     run_operations(group, schedule.ranks[group.rank], stage, microbatches(m))
-    return {name: parameter.grad for name, parameter in stage.named_parameters()}
+    return {name: weight.grad for name, weight in stage.named_parameters()}
 
 
 # %% tags=["nbval-check-output"]
@@ -422,8 +426,9 @@ for b in batches:
     token_weighted_loss(logits, b.targets, total).backward()
 want = {name: parameter.grad for name, parameter in one.named_parameters()}
 four = launch(pipelined, 6, ranks=p)
-worst = max((g - want[name]).abs().max() for part in four for name, g in part.items())
-print("largest difference of any gradient is below 1e-12:", worst.item() < 1e-12)
+gaps = [(part[n] - want[n]).abs().max() for part in four for n in part]
+worst = max(gaps).item()
+print("largest difference of any gradient is below 1e-12:", worst < 1e-12)
 
 
 # %% [markdown]
@@ -439,7 +444,7 @@ print("largest difference of any gradient is below 1e-12:", worst.item() < 1e-12
 #
 # Where these come from: a quarter of a 7B model has 1.75 billion weights; 4,096 tokens take 2 FLOPs a weight and token,
 # $1.4 \cdot 10^{13}$, which is 36 ms at 400 TFLOP/s, half of what an H100 reaches in its best matmul. A message has
-# $4096 \cdot 4096$ numbers of 2 bytes, and takes 0.9 ms.
+# $4{,}096 \cdot 4{,}096$ numbers of 2 bytes, and takes 0.9 ms.
 
 # %% [markdown]
 # `Timed` wraps a stage, and advances the clock by these times.
@@ -453,7 +458,7 @@ from minitrain.parallel.pipeline.timed import Timed
 
 UNITS = {"F": 1, "B": 2}
 forward_seconds = lab.size("forward_ms") / 1e3
-message_bytes = 4 * rows * length * width  # of ours; each stands for a large one
+message_bytes = 4 * rows * length * width  # ours; each stands for a large one
 
 # %%
 infiniband = replace(
@@ -468,15 +473,16 @@ titles = {"gpipe": "GPipe", "1f1b": "1F1B"}
 
 # %% tags=["experiment"]
 def step_seconds(group, cases):
-    """The emulated seconds of one step, for each schedule and number of microbatches."""
+    """Emulated seconds of one step, for each schedule and number m."""
     found = []
     for name, m in cases:
         group.barrier()
         group.use(LogicalClock(group.clock.fabric, group.rank))  # at 0
         schedule = makers[name](group.size, m)
+        order = schedule.ranks[group.rank]
         (stage,) = cut(build(config), schedule, group.rank)
         timed = Timed(stage, group.clock, forward_seconds)
-        run_operations(group, schedule.ranks[group.rank], timed, microbatches(m))
+        run_operations(group, order, timed, microbatches(m))
         found.append(group.now())
     return found
 
@@ -492,7 +498,7 @@ times = launch(step_seconds, cases, ranks=p, fabric=infiniband)
 
 # %% tags=["experiment"]
 def planned_seconds(name, m):
-    """What the validator's clock says of the list, with this fabric's messages."""
+    """What the validator's clock says, with this fabric's messages."""
 
     def own(rank, operation):
         return UNITS[operation.kind] * forward_seconds
@@ -514,8 +520,8 @@ for (name, m), seconds in zip(cases, zip(*times)):
 lab.experiment("bubble", bubble)
 
 # %% [markdown]
-# The folded cell draws both against the number of microbatches: on the left the whole bubble, on the right what it has
-# above the formula.
+# The folded cell draws the bubble of both schedules against the number of microbatches: on the left all of it, with the
+# formula; on the right what lies above the formula, with the validator's prediction.
 
 # %% tags=["folded"]
 counts = lab.size("microbatches")
@@ -523,10 +529,10 @@ of = {name: [r for r in bubble if r["schedule"] == name] for name in makers}
 
 
 def over(column, less="none"):
-    """{title: (m, percent)}, of a column or of what it has more than another."""
+    """{title: (m, percent)}, of a column or of what it has above another."""
     return {
-        titles[name]: (counts, [100 * (r[column] - r.get(less, 0)) for r in own])
-        for name, own in of.items()
+        titles[n]: (counts, [100 * (r[column] - r.get(less, 0)) for r in own])
+        for n, own in of.items()
     }
 
 
@@ -541,10 +547,11 @@ with show.canvas(columns=2) as (figure, axes):
         labels="legend",
         ax=axes[0],
     )
-    validator = over("planned", less="formula")
+    above = over("planned", less="formula")
+    validator = {f"{title}, validator": line for title, line in above.items()}
     show.lines(
         over("bubble", less="formula"),
-        theory={f"{title}, validator": line for title, line in validator.items()},
+        theory=validator,
         x="microbatches m",
         y="bubble above the formula (points)",
         title="What messages add (dashed: the validator)",
@@ -554,17 +561,17 @@ with show.canvas(columns=2) as (figure, axes):
         measured.set_linestyle("")  # markers, on the validator's dashes
 show.figure(
     figure,
-    alt="Bubble against microbatches on the formula, and what messages add: more in 1F1B.",
+    alt="Bubble against microbatches, and what messages add: more in 1F1B.",
 )
 
 # %% [markdown]
 # **Explain**: on the left both schedules lie on the formula: 75% with one microbatch, 9 to 10% with 32. What messages add is
 # visible only on the right, where one *point* is 1% of the step.
 #
-# GPipe pays for messages on the way down and back, $2(p-1)$ times 0.9 ms a step, and so less and less of it with $m$. 1F1B
-# pays in every round as well: a rank's next forward waits for a gradient that has travelled, and with 32 microbatches that is
-# one point. Given the time of a message, the validator knows all this beforehand; markers and dashes agree. Real stages add that
-# they are not quite even.
+# GPipe pays for messages on the way down and back, $2(p-1)$ times 0.9 ms a step, whatever $m$ is: at most 0.4 points, and
+# from $m = 4$ on less and less of the step. 1F1B pays in every round as well: a rank's next forward waits for a gradient that
+# has travelled, and with 32 microbatches that is one point. Given the time of a message, the validator knows all this
+# beforehand; markers and dashes agree. On real GPUs stages are also not quite even, which adds more.
 
 # %% [markdown]
 # ## 6 · What is held
@@ -592,7 +599,7 @@ m = lab.size("held")
 
 
 def held(group):
-    """The most bytes that autograd keeps for backward at once, under each schedule."""
+    """The most bytes that autograd keeps at once, under each schedule."""
     found = []
     for make in makers.values():
         schedule = make(group.size, m)
@@ -619,10 +626,10 @@ at = {(row["schedule"], row["rank"]): row["activation_bytes"] for row in live}
 lab.reveal("held", at["1f1b", 0] / at["1f1b", 3], p=p)
 show.bars(
     [f"rank {rank}" for rank in range(p)],
-    {titles[name]: [at[name, rank] / 1e6 for rank in range(p)] for name in makers},
+    {titles[n]: [at[n, r] / 1e6 for r in range(p)] for n in makers},
     y="activations at most (MB)",
     title=f"{m} microbatches, measured on {lab.device_name}",
-    alt="Megabytes of activations on each rank: GPipe holds all microbatches, 1F1B four to one.",
+    alt="Megabytes of activations on each rank: GPipe level, 1F1B falling.",
     form="{:.2f}",
 )
 
@@ -640,7 +647,7 @@ show.bars(
 
 
 # %% tags=["question"]
-share = {(row["schedule"], row["microbatches"]): row["bubble"] for row in bubble}
+share = {(r["schedule"], r["microbatches"]): r["bubble"] for r in bubble}
 ### BEGIN SOLUTION
 same_memory = share["gpipe", 4] / share["1f1b", 32]
 ### LAB same_memory = None  # your answer, a factor
@@ -673,14 +680,14 @@ ideas.pipeline_chunks()
 # by then the first of them has been around, and the same $p$ go through chunk 1. Then come the next $p$.
 #
 # How many forwards ahead? Microbatch 0 reaches the last chunk of rank $r$ after the $(v-1)\,p$ forwards of the chunks
-# before. From there it has $p - 1 - r$ ranks to go down and as many to come back up, and for each of these
-# $2\,(p - 1 - r)$ steps rank $r$ takes one more forward in hand.
+# before. From there it has $p - 1 - r$ ranks to go down and as many to come back up, and for each of these steps rank $r$
+# takes one more forward in hand. Together that is $(v-1)\,p + 2\,(p - 1 - r)$ forwards ahead.
 
 # %% [markdown]
 # Why there *and back*, where 1F1B was content with $p - 1 - r$? If messages took no time, the way down would be enough here
 # too. But $v$ chunks send about $v$ times as many messages, and a rank with forwards in hand can work while they travel. With
-# $p = 4$, $m = 8$, $v = 2$ and a message of a tenth of a chunk's forward, the step takes 58.4 chunk forwards with
-# $2\,(p - 1 - r)$ and 60.0 with $p - 1 - r$ (computed). The price: rank 0 holds 11 chunks' activations instead of 8. Plain
+# $p = 4$, $m = 8$, $v = 2$ and a message of a tenth of a chunk's forward, the step takes as long as 58.4 forwards of a
+# chunk with $2\,(p - 1 - r)$, and 60.0 with $p - 1 - r$ (computed). The price: rank 0 holds 11 chunks' activations instead of 8. Plain
 # 1F1B keeps to $p - 1 - r$, and saves the memory.
 
 # %% [markdown]
@@ -690,14 +697,14 @@ ideas.pipeline_chunks()
 #
 # `Operation("F", i, c)`: microbatch i, chunk c. Forwards: p microbatches through chunk 0, the same p through chunk 1, …,
 # then the next p (p divides m). Backwards: the same groups of p, each from its first microbatch on, but chunk v-1 first and
-# chunk 0 last. Rank r runs (v-1)·p + 2·(p-1-r) forwards ahead, never more than m·v; with v = 1, p-1-r. Then, as before, one
-# forward, one backward, in turn, and what is left.
+# chunk 0 last. Rank r runs $(v-1)\,p + 2\,(p-1-r)$ forwards ahead, never more than $m\,v$; with $v = 1$ it runs
+# $p-1-r$. Then, as before, one forward, one backward, in turn, and what is left.
 
 
 # %% tags=["exercise"]
 def interleaved(p: int, m: int, v: int) -> Schedule:
-    """1F1B over v chunks a rank, `Schedule("interleaved", m, v, orders)`; p divides m.
-    About 14 lines."""
+    """1F1B over v chunks a rank, `Schedule("interleaved", m, v, orders)`;
+    p divides m. About 14 lines."""
     ### BEGIN SOLUTION
     groups = [range(first, first + p) for first in range(0, m, p)]
     places = [(i, c) for group in groups for c in range(v) for i in group]
@@ -758,7 +765,7 @@ def messages(schedule):
         for rank, order in enumerate(schedule.ranks)
         for operation in order
     )
-    return sum(target is not None and target[0] != rank for rank, target in targets)
+    return sum(to is not None and to[0] != rank for rank, to in targets)
 
 
 ranks, planned = lab.size("planned_ranks"), []
@@ -786,22 +793,31 @@ curves = {
     for v in (1, 2, 4)
     for own in [[r for r in planned if r["chunks"] == v]]
 }
-show.lines(
-    curves,
-    theory={"10%": (lab.size("planned"), [10] * len(lab.size("planned")))},
-    x="microbatches m",
-    y="bubble (% of the step)",
-    title=f"{ranks} ranks, on the validator's clock",
-    alt="Bubble against microbatches for 1, 2 and 4 chunks a rank, and the line at ten percent.",
-    log="x",
+ms = lab.size("planned")
+with show.canvas() as (figure, axes):
+    show.lines(
+        curves,
+        theory={"10%": (ms, [10] * len(ms))},
+        x="microbatches m",
+        y="bubble (% of the step)",
+        title=f"{ranks} ranks, on the validator's clock",
+        log="x",
+        ax=axes,
+    )
+    axes.set_xticks(ms, [str(m) for m in ms])
+    axes.minorticks_off()
+show.figure(
+    figure,
+    alt="Bubble against microbatches for 1, 2 and 4 chunks; a line at 10%.",
 )
 
 # %%
+percent = [round(100 * row["bubble"], 1) for row in planned]
 show.table(
     {
         "chunks a rank": [row["chunks"] for row in planned],
         "microbatches": [row["microbatches"] for row in planned],
-        "bubble (% of the step)": [round(100 * r["bubble"], 1) for r in planned],
+        "bubble (% of the step)": percent,
         "messages a step": [row["messages"] for row in planned],
         "held (stages' activations)": [row["stages_held"] for row in planned],
     },
@@ -843,11 +859,12 @@ lab.answer("message_ratio", message_ratio)
 # There are $v\,p$ stages, and each of $m$ microbatches crosses the $v\,p - 1$ borders between them twice, once as $x$ and once as
 # a gradient: $2\,m\,(v\,p - 1)$ messages. A little more than $v$ times as many, since winding around adds the borders from
 # the last rank back to the first. And the memory is not free either: with 16 microbatches two chunks hold 11.5 stages'
-# activations instead of 8, because the first ranks run further ahead.
+# activations instead of 8, because the first ranks run further ahead. Four chunks hold less, 9.75: their way there and back
+# is as many forwards, each of half the size.
 
 # %% [markdown]
-# **Question**: GPipe would also reach that bubble with the m of your first answer. How many bytes of activations would it
-# hold on rank 0, each microbatch as large as in your table `live`?
+# **Question**: with the m of `enough_microbatches` GPipe, too, has a bubble under 10%. How many bytes of activations would
+# rank 0 then hold, if each microbatch were as large as in your table `live` (4 ranks)?
 
 
 # %% tags=["question"]
@@ -870,15 +887,16 @@ gpipe_bytes = at["gpipe", 0] / live[0]["microbatches"] * enough_microbatches
 lab.answer("gpipe_bytes", gpipe_bytes)
 
 # %% [markdown]
-# ## 8 · No bubble
+# ## 8 · Almost no bubble
 #
 # A backward does two things. It computes the *input's* gradient, $\partial L/\partial x$, for which the rank before waits, and
 # the *weights'*, $\partial L/\partial W$, for which nobody waits until the optimizer's step. **Zero-bubble**
 # ([Qi et al. 2024](https://arxiv.org/abs/2401.10241)) splits the backward into B and W, and puts W where the rank would
 # idle.
 #
-# With $t_F$, $t_B$, $t_W$ for the three, the bubble falls from $(p-1)(t_F + t_B + t_W)$ to $(p-1)(t_F + t_B - t_W)$. If each takes 1,
-# four ranks with eight microbatches work 24 and idle 3: $3/27 = 11\%$.
+# From here on $t_B$ is the time of B alone and $t_W$ that of W: the backward of before took $t_B + t_W$. The bubble falls
+# from $(p-1)(t_F + t_B + t_W)$ to $(p-1)(t_F + t_B - t_W)$. If each takes 1, four ranks with eight microbatches work 24 and
+# idle 3: $3/27 = 11\%$.
 #
 # **Stretch, ungraded**: change `orders` below. Can you lose less than `zero_bubble` does?
 
@@ -886,10 +904,17 @@ lab.answer("gpipe_bytes", gpipe_bytes)
 from minitrain.parallel.pipeline.schedules import zero_bubble
 
 orders = [list(order) for order in zero_bubble(4, 8).ranks]  # yours to change
-mine = Schedule("yours", 8, 1, orders)
-show.draw_schedule(mine, title="Zero-bubble (ZB-H1): F = B = W = 1")
+show.draw_schedule(
+    Schedule("yours", 8, 1, orders),
+    title="Zero-bubble, F = B = W = 1",
+)
 
-every = {**makers, "interleaved": lambda p, m: interleaved(p, m, 2), "zb": zero_bubble}
+every = {
+    "1F1B": one_forward_one_backward,
+    "GPipe": gpipe,
+    "Interleaved": lambda p, m: interleaved(p, m, 2),
+    "Zero-bubble": zero_bubble,
+}
 
 
 def idle(clock):
@@ -904,14 +929,18 @@ def idle(clock):
 # %%
 def draw(ax, schedule, ranks, rounds):
     clock = clocked(every[schedule](ranks, ranks * rounds))
-    show.draw_schedule(clock, ax=ax, title=f"{schedule}: {idle(clock):.0%} idle")
-    ax.get_legend().remove()
+    show.draw_schedule(
+        clock,
+        ax=ax,
+        title=f"{schedule}: {idle(clock):.0%} idle",
+    )
 
 
 widgets.explore(
     draw,
-    alt="Timeline of one schedule, forwards blue, backwards orange, idle time hatched.",
-    schedule=["1f1b", "gpipe", "interleaved", "zb"],
+    alt="Timeline of a schedule: forwards blue, backwards orange.",
+    inches=(10, 3.6),
+    schedule=list(every),
     ranks=(2, 8, 4),
     rounds=(1, 4, 2),
 )
@@ -947,11 +976,12 @@ with show.canvas(rows=4, width=10, height=9.6) as (figure, axes):
     axes[-1].set_xlabel("time (forwards)")
     handles, labels = axes[-1].get_legend_handles_labels()
     labels[1] = "backward (in zero-bubble: of the input)"
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.3), "ncols": 4}
-    axes[-1].legend(handles, labels, **place)
+    light, names = axes[2].get_legend_handles_labels()  # of a second chunk
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.3), "ncols": 3}
+    axes[-1].legend([*handles, light[-1]], [*labels, names[-1]], **place)
 show.figure(
     figure,
-    alt="Timelines of GPipe, 1F1B, interleaved and zero-bubble on 4 ranks, with their idle time.",
+    alt="Timelines of four schedules on 4 ranks, with what each leaves idle.",
 )
 
 # %% [markdown]
@@ -968,4 +998,4 @@ lab.score(read="minitrain/parallel/pipeline/executor.py")
 
 # %% [markdown]
 # A pipeline cuts between layers. Next, [e02d · Expert parallel](e02d_expert_parallel.ipynb) gives a layer eight MLPs, and
-# puts them on different ranks. The [map of the course](index.ipynb) has the cuts *inside* a matrix, and all of them together.
+# puts them on different ranks. [e02b · Tensor parallel](e02b_tensor_parallel.ipynb) cuts *inside* a matrix.

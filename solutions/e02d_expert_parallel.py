@@ -5,7 +5,8 @@
 # write the router, keep its load even, and put the experts on different ranks.**
 #
 # 105 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb),
-# [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) · [map of the course](index.ipynb)
+# [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) · next:
+# [e02e · Context parallel](e02e_context_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: the top-k router, the balance loss, the bias, dispatch and combine, and the all-to-all. You end with this
 # picture: who got the tokens while three routers were trained.
@@ -25,19 +26,19 @@ lab = Lab("e02d_expert_parallel")
 #
 # In a transformer the MLP holds most of the weights, and every token passes through all of them. A **mixture of
 # experts** (MoE) puts $E$ smaller MLPs in the place of the one, the *experts*, and for each token a *router* picks $K$ of
-# them. The others do nothing for this token.
+# them.
 #
 # The picture follows eight tokens through four experts, from left to right. Each token names two experts, each with a
 # probability $p$. The named (token, expert) pairs are sorted: the rows of one expert stand together, here from high
-# to low $p$. Each expert computes its rows, and on the right each token gets a weighed sum of its two answers. (Dashed are
+# to low $p$. Each expert computes its rows, and on the right each token gets a weighted sum of its two answers. (Dashed are
 # choices whose expert was full: section 3.)
 
 # %%
 ideas.router()
 
 # %% [markdown]
-# Let $D$ be the width of a token and $F$ the width inside an expert, both counted in numbers. A gated MLP has three matrices of
-# $D \times F$, and a weight costs two FLOPs for each token that passes through it, one to multiply and one to add. So a layer has
+# Let a token have $D$ numbers, and $F$ numbers inside an expert. A gated MLP has three matrices of $D \times F$, and
+# a weight costs two FLOPs for each token that passes through it, one to multiply and one to add. So a layer has
 #
 # $$P_\text{all} = E \cdot 3DF \text{ weights}, \qquad P_\text{active} = K \cdot 3DF \text{ weights a token},$$
 #
@@ -55,7 +56,7 @@ ideas.router()
 guess = 13e9
 ### LAB guess = None  # parameters, your guess
 ### END SOLUTION
-lab.predict("active", guess)
+lab.predict("active", guess, unit="parameters")
 
 # %%
 from minitrain.measure.parameters import active_parameter_count
@@ -101,9 +102,10 @@ lab.reveal("active", active_parameter_count(preset("mixtral-8x7b")))
 
 # %% tags=["exercise"]
 def route(x, weight, bias, k: int):
-    """x (M, D), weight (E, D), bias (E,) -> p (M, E); the chosen experts (M, k), int64, a
-    token's in any order; their weights (M, k), in the type of p. Gradients flow from the
-    weights to p, and from p to x and weight. About 6 lines."""
+    """x (M, D), weight (E, D), bias (E,) -> p (M, E); the chosen experts
+    (M, k), int64, a token's in any order; their weights (M, k), in the type
+    of p. Gradients flow from the weights to p, and from p to x and weight.
+    About 6 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.expert.plain:route
     ### END SOLUTION
@@ -147,9 +149,9 @@ show.draw_load(load.tolist())
 # is rewarded for choosing it more. For $K > 1$ the weights $w$ are a softmax over the *chosen* logits alone: the row of
 # $W$ of an expert that was not chosen gets no gradient from this token, and no chance to win it back.
 #
-# It also costs time. If every expert computes elsewhere, all wait for the one with most rows.
+# It also costs time. If each expert is on a rank of its own, all ranks wait for the one with the most rows.
 #
-# Two remedies are in use. You write both, and train with both in section 6.
+# Two remedies are in use; you write both, and train with them in section 6.
 
 # %% [markdown]
 # **The balance loss** ([Fedus et al. 2021](https://arxiv.org/abs/2101.03961)) is added to the model's loss:
@@ -188,8 +190,9 @@ show.draw_load(load.tolist())
 
 # %% tags=["exercise"]
 def balance_loss(group, p, experts) -> torch.Tensor:
-    """p (M, E), experts (M, K) of this rank -> its share of E · Σ fᵢPᵢ over the tokens of
-    all ranks: the shares add up to the loss of one process. About 5 lines."""
+    """p (M, E), experts (M, K) of this rank -> its share of E · Σ fᵢPᵢ over
+    the tokens of all ranks: the shares add up to the loss of one process.
+    About 5 lines."""
     ### BEGIN SOLUTION
     counts = torch.bincount(experts.flatten(), minlength=p.shape[1])
     group.all_reduce(counts)
@@ -240,8 +243,8 @@ balance_loss = lab.grade(balance_loss)
 
 # %% tags=["exercise"]
 def update_bias(group, bias, experts, rate: float) -> None:
-    """Changes `bias` (E,) in place, alike on all ranks; experts (M, K) are what this
-    rank's tokens chose in the step. About 3 lines."""
+    """Changes `bias` (E,) in place, alike on all ranks; experts (M, K) are
+    what this rank's tokens chose in the step. About 3 lines."""
     ### BEGIN SOLUTION
     counts = torch.bincount(experts.flatten(), minlength=len(bias))
     group.all_reduce(counts)
@@ -281,7 +284,7 @@ update_bias = lab.grade(update_bias)
 # have 3, 2 and 1 rows. Within one expert yours will go by priority, as in the middle of the picture in section 1.
 
 # %% [markdown]
-# How many rows may an expert get? There are two schools.
+# How many rows may an expert get?
 #
 # **Dropless** layers take all that come. Their buffers change with every step, and the busiest expert sets the pace.
 #
@@ -309,9 +312,9 @@ import math
 
 
 def plan(experts, count: int, priority, factor: float | None = None):
-    """experts and priority (M, K) -> order (R,), and the rows of each of `count` experts
-    (count,). A `factor` of None drops nothing, 0.0 all; `priority` may be any number.
-    About 10 lines."""
+    """experts and priority (M, K) -> order (R,), and the rows of each of
+    `count` experts (count,). A `factor` of None drops nothing, 0.0 all;
+    `priority` may be any number. About 10 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.expert.plain:plan
     ### END SOLUTION
@@ -346,7 +349,7 @@ plan = lab.grade(plan)
 #
 # $$y_t = \sum_{c \,\text{kept, of token } t} w_c \, f_{e(c)}(x_t).$$
 #
-# A dropped choice is simply missing in the sum. Its weight is not given to the other choice, which stays as it is. Around
+# A dropped choice is simply missing in the sum: the token's other choice keeps its weight, and gets no more. Around
 # the layer goes the residual stream, $x + y$, so a token whose choices were all dropped passes by unchanged.
 
 # %% [markdown]
@@ -361,8 +364,9 @@ plan = lab.grade(plan)
 
 # %% tags=["exercise"]
 def mix(x, weights, order, counts, experts) -> torch.Tensor:
-    """x (M, D), weights (M, K) of the same type, order (R,) and counts (E,) from plan ->
-    (M, D); experts maps rows (R, D) and counts to answers (R, D). About 4 lines."""
+    """x (M, D), weights (M, K) of the same type, order (R,) and counts (E,)
+    from plan -> (M, D); experts maps rows (R, D) and counts to answers (R, D).
+    About 4 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.expert.plain:mix
     ### END SOLUTION
@@ -420,10 +424,10 @@ rows = [
 show.table(rows)
 
 # %% [markdown]
-# A quarter more room is enough for this router, because nothing has been learned yet.
+# A quarter more room is enough here, because the tokens are random. Real text is less even, as section 6 shows.
 #
-# **Explore** a router that has favourites. Nothing is trained here: its logits are noise plus a favour, from $+$`skew` for
-# the most liked expert to $-$`skew` for the least. At a skew of 0 a capacity of 1.25 drops nothing. At 1, even twice
+# **Explore** a router that has favourites. Nothing is trained here: its logits are noise plus a favour, from `+skew` for
+# the most liked expert to `-skew` for the least. At a skew of 0 a capacity of 1.25 drops nothing. At 1, even twice
 # the even load still drops 5%, and every expert pays for a buffer of that size. Turn the bias on, and 1.25 drops nothing.
 
 # %%
@@ -436,7 +440,7 @@ def draw(ax, skew, bias, capacity):
 
 widgets.explore(
     draw,
-    alt="Bars of the choices of eight experts: filled what is kept, hatched what is dropped.",
+    alt="Bars of eight experts' choices: filled is kept, hatched is dropped.",
     skew=(0.0, 2.0, 1.0),
     bias=["off", "on"],
     capacity=([1.0, 1.25, 1.5, 2.0], 1.25),
@@ -462,7 +466,7 @@ ideas.expert_exchange()
 # sorting (fourth). The last all-to-all takes the same way back, and each answer lies where its row was.
 
 # %% [markdown]
-# One thing is missing in the picture: a rank does not know how many rows will arrive, and for which of its experts. So
+# The picture leaves out that a rank does not know how many rows will arrive, and for which of its experts. So
 # the counts travel first, in a small all-to-all of their own. Now move the handle to an uneven load: rank 0 computes 9 of
 # 12 rows, while rank 1 waits.
 
@@ -470,12 +474,12 @@ ideas.expert_exchange()
 # **What becomes of the gradients?** The backward of an all-to-all is an all-to-all the other way round, and autograd does
 # it for us. An expert's rows came from all ranks, and so do the gradients of its answers. Its weight gradient
 #
-# $$\frac{\partial L}{\partial \theta_e} = \sum_{\text{ranks } r} \; \sum_{t \text{ on } r,\; e \in \mathcal T_t}
-# \frac{\partial L}{\partial f_e(x_t)} \frac{\partial f_e(x_t)}{\partial \theta_e}$$
+# $$\frac{\partial \ell}{\partial \theta_e} = \sum_{\text{ranks } r} \; \sum_{t \text{ on } r,\; e \in \mathcal T_t}
+# \frac{\partial \ell}{\partial f_e(x_t)} \frac{\partial f_e(x_t)}{\partial \theta_e}$$
 #
-# is then already the sum over the tokens of *all* ranks, without any all-reduce. ($L$ is the loss over all tokens, of which
-# each rank computes its share, and $\theta_e$ are the weights of expert $e$.) To average it over the ranks, as data parallelism
-# does, would make it $N$ times too small.
+# is then already the sum over the tokens of *all* ranks, without any all-reduce. ($\ell$ is the model's loss over all tokens,
+# of which each rank computes its share, and $\theta_e$ are the weights of expert $e$.) To average it over the ranks, as
+# data parallelism does, would make it $N$ times too small.
 
 # %% [markdown]
 # ### Exercise 6 · `exchange`
@@ -484,8 +488,8 @@ ideas.expert_exchange()
 #
 # First the counts: `group.all_to_all(output, input)` cuts `input` into `group.size` equal pieces, one for each rank, and
 # returns `output`. Then the rows: `all_to_all(rows, group, sent, got)` takes two lists, of how many rows go to each rank and come
-# from each; autograd knows it. What arrives stands by source, then by expert; `experts` wants it by expert, in one call.
-# Undo that before the answers go home, by a third all-to-all. Nothing else travels.
+# from each; gradients flow through it. What arrives stands by source, then by expert; `experts` wants it sorted by
+# expert, in one call. Undo the sorting; then a third all-to-all brings the answers home. Nothing else travels.
 
 # %% tags=["exercise"]
 from minitrain.parallel.collectives.differentiable import all_to_all
@@ -493,8 +497,8 @@ from minitrain.parallel.collectives.differentiable import all_to_all
 
 def exchange(group, experts, rows, counts) -> torch.Tensor:
     """rows (R, D) by expert, counts (E,) -> answers (R, D) in the same order.
-    `experts(rows, counts)` are this rank's E/N experts: it takes their rows by expert, of
-    all ranks, and how many each has (E/N,). About 9 lines."""
+    `experts(rows, counts)` are this rank's E/N experts: it takes their rows by
+    expert, of all ranks, and how many each has (E/N,). About 9 lines."""
     ### BEGIN SOLUTION
     leaving = counts.view(group.size, -1)
     arriving = group.all_to_all(torch.empty_like(leaving), leaving)
@@ -546,19 +550,19 @@ class Mixture(torch.nn.Module):
         self.router = moe.router.weight
         E, D, F = moe.experts.gate.shape
         self.register_buffer("bias", torch.zeros(E))
-        self.experts = Experts(E // group.size, D, F).to(self.router.dtype)
-        for own, whole in zip(self.experts.parameters(), moe.experts.parameters()):
+        self.experts = mine = Experts(E // group.size, D, F).to(self.router)
+        for own, whole in zip(mine.parameters(), moe.experts.parameters()):
             own.data.copy_(whole.data.chunk(group.size)[group.rank])
 
     def forward(self, x):
         flat, E = x.flatten(0, 1), len(self.bias)
-        self.p, self.chosen, weights = route(flat, self.router, self.bias, self.k)
+        self.p, self.chosen, w = route(flat, self.router, self.bias, self.k)
         priority = self.p.gather(1, self.chosen).detach()
         kept, _ = plan(self.chosen, E, priority, 1.25)
         self.dropped = self.chosen.numel() - len(kept)
         order, counts = plan(self.chosen, E, priority)
         far = partial(exchange, self.group, self.experts)
-        return mix(flat, weights, order, counts, far).view(x.shape)
+        return mix(flat, w, order, counts, far).view(x.shape)
 
 
 # %% [markdown]
@@ -570,7 +574,7 @@ from minitrain.model.transformer import build
 E, K, width, inner = (lab.size(n) for n in ("experts", "k", "width", "inner"))
 dense = preset("1M", hidden_size=width, ffn_size=inner, layers=1)
 mixture = {"experts": E, "expert_ffn_size": inner // K}
-no_losses = {"sequence_balance": 0.0, "z_loss": 0.0}  # no auxiliary loss but yours
+no_losses = {"sequence_balance": 0.0, "z_loss": 0.0}  # none but yours
 sparse = preset("1M-moe", hidden_size=width, layers=1, **mixture, **no_losses)
 
 # %% [markdown]
@@ -581,23 +585,28 @@ sparse = preset("1M-moe", hidden_size=width, layers=1, **mixture, **no_losses)
 text = torch.randint(512, (8, 16), generator=torch.Generator().manual_seed(0))
 
 
+def gradients_of(experts):
+    """(experts, numbers): those of gate, up and down, side by side."""
+    return torch.cat([w.grad.flatten(1) for w in experts.parameters()], dim=1)
+
+
 def gradients(group):
     model = build(sparse, dtype=torch.float64)
     model.blocks[0].mlp = Mixture(group, model.blocks[0].mlp)
     model(text.chunk(group.size)[group.rank]).square().sum().backward()
-    return model.blocks[0].mlp.experts.down.grad
+    return gradients_of(model.blocks[0].mlp.experts)
 
 
 one = build(sparse, dtype=torch.float64)
 one(text).square().sum().backward()
 four = torch.cat(list(launch(gradients, ranks=4)))
-worst = (four - one.blocks[0].mlp.experts.down.grad).abs().max().item()
-print("largest difference of an expert's gradient is below 1e-10:", worst < 1e-10)
+gap = (four - gradients_of(one.blocks[0].mlp.experts)).abs().max().item()
+print("largest difference of an expert's gradient is below 1e-10:", gap < 1e-10)
 
 # %% [markdown]
 # ## 5 · What travels
 #
-# Experts buy parameters with bytes on the wire. How many?
+# Experts pay for their parameters with bytes on the wire. How many?
 #
 # **Predict**: 4 ranks have 1,024 tokens each, $K = 2$, and a row is $D = 32$ numbers of float32, 4 bytes each. The load is
 # even. How many bytes does a rank send to *other* ranks in one *forward*?
@@ -649,56 +658,69 @@ lab.experiment("traffic", traffic)
 
 # %%
 ns = lab.size("ranks")
-sent = {n: [r["forward_bytes"] / 1e3 for r in traffic if r["ranks"] == n] for n in ns}
-mean = [sum(sent[n]) / n for n in ns]  # kB
+sent = {n: [] for n in ns}  # kB
+for row in traffic:
+    sent[row["ranks"]].append(row["forward_bytes"] / 1e3)
+mean = [sum(sent[n]) / n for n in ns]
 on_four = 1e3 * mean[ns.index(4)]
 lab.reveal("forward_bytes", on_four, ranks=4, tokens=M, k=K, width=width)
 
 # %% [markdown]
 # **Explain**: a rank has $MK$ rows, with $M$ its own tokens. If the load is even, a row's expert is on this very rank with
-# probability $1/N$, and elsewhere with $(N-1)/N$. Such a row goes there; but the rank also sends *answers* back for the
-# rows that came to it, as many on average. With $s$ bytes a number, a rank sends (right: $N = 8$)
+# probability $1/N$, and elsewhere with $(N-1)/N$. The rank sends these rows, and *answers* to the rows that came to it, as
+# many on average. With $s$ bytes a number, a rank sends
 #
 # $$B = 2 \cdot M K \cdot \frac{N-1}{N} \cdot D \cdot s \text{ bytes}, \qquad
-# 2 \cdot 1024 \cdot 2 \cdot \tfrac78 \cdot 32 \cdot 4 = 458{,}752.$$
+# 2 \cdot 1{,}024 \cdot 2 \cdot \tfrac34 \cdot 32 \cdot 4 = 393{,}216$$
 #
-# The fraction tends to 1: from 8 ranks to 1,000 the bytes grow by a seventh. A layer that sent every row to *everyone*
-# would grow with $N$. Backward sends the same bytes again, the gradients of answers and rows.
+# for $N = 4$, and 458,752 for $N = 8$. The fraction tends to 1: from 8 ranks to 1,000 the bytes grow by a seventh. A layer
+# that sent every row to *everyone* would grow with $N$. Backward sends the same bytes again, the gradients of answers and rows.
 #
-# The folded cell draws your bytes (shaded: the ranks' range), $B$ (even load), and every row sent to every rank (all to
-# everyone).
+# The folded cell draws your bytes, $B$ (even load), and every row sent to every rank (all to everyone).
 
 # %% tags=["folded"]
 even = [2 * M * K * (n - 1) / n * width * 4 / 1e3 for n in ns]
 low, high = ([f(sent[n]) for n in ns] for f in (min, max))
-show.lines(
-    {"mean of the ranks": (ns, mean)},
-    theory={
-        "even load": (ns, even),
-        "all to everyone": (ns, [n * b for n, b in zip(ns, even)]),
-    },
-    band={"mean of the ranks": (low, high)},
-    x="ranks",
-    y="sent in a forward (kB a rank)",
-    title=f"{M:,} tokens a rank, D = {width}, K = {K}, counted",
-    alt="Kilobytes a rank sends in one forward against ranks: measured on the even-load formula, far below sending all rows to everyone.",
-    caption=f"On {ns[-1]} ranks from {low[-1]:.0f} to {high[-1]:.0f} kB (shaded).",
+evenly = {"even load": (ns, even)}
+everyone = {"all to everyone": (ns, [n * b for n, b in zip(ns, even)])}
+sizes = f"D = {width}, K = {K}, {M:,} tokens a rank"
+with show.canvas(columns=2) as (figure, axes):
+    for ax, theory, title in (
+        (axes[0], evenly | everyone, sizes),
+        (axes[1], evenly, "Enlarged (shaded: the ranks' range)"),
+    ):
+        show.lines(
+            {"mean of the ranks": (ns, mean)},
+            theory=theory,
+            band={"mean of the ranks": (low, high)},
+            x="ranks",
+            y="sent in a forward (kB a rank)",
+            title=title,
+            ax=ax,
+        )
+        ax.lines[0].set_linestyle("")  # markers, on the dashes
+        ax.set_xticks(ns)
+        ax.set_ylim(0, None)
+show.figure(
+    figure,
+    alt="Kilobytes a rank sends against ranks: on the formula for even loads.",
+    caption=f"On {ns[-1]} ranks {low[-1]:.0f} to {high[-1]:.0f} kB, counted.",
 )
 
 # %% [markdown]
-# Why do ranks differ, when each has the same number of tokens? A rank with popular experts sends more answers.
+# Ranks differ, since a rank with popular experts sends more answers.
 #
-# **Does the exchange fit behind the computation?** Compare seconds, on paper. A GPU of $R$ FLOP/s computes $MK$ rows in
-# $t_c = MK \cdot 6DF / R$, as an expert is $3DF$ weights of two FLOPs each. A link of $\beta$ bytes/s needs
+# **Does the exchange fit behind the computation?** Compare seconds, on paper. A GPU of $\Phi$ FLOP/s computes $MK$ rows in
+# $t_c = MK \cdot 6DF / \Phi$, as an expert is $3DF$ weights of two FLOPs each. A link of $\beta$ bytes/s needs
 # $t_x = B / \beta$ for the two all-to-alls. In the ratio, $M$, $K$ and $D$ cancel:
 #
-# $$\frac{t_x}{t_c} = \frac{2 s \,(N-1)/N}{6F} \cdot \frac{R}{\beta}.$$
+# $$\frac{t_x}{t_c} = \frac{2 s \,(N-1)/N}{6F} \cdot \frac{\Phi}{\beta}.$$
 #
 # What is left of the model is $F$, the width inside an expert. An expert that is wide enough computes for as long as its
 # rows travel.
 
 # %% [markdown]
-# The next cell computes this ratio for H100s and bfloat16 ($s = 2$). $R$ and $\beta$ are published measurements, 794.5
+# The next cell computes this ratio for H100s and bfloat16 ($s = 2$). $\Phi$ and $\beta$ are published measurements, 794.5
 # TFLOP/s, 362 GB/s (NVLink) and 36.75 GB/s (InfiniBand); the ratio itself has not been measured.
 
 # %%
@@ -708,17 +730,17 @@ LINKS = {"NVLink": 362e9, "InfiniBand": 36.75e9}  # bytes/s a GPU, as in e02
 
 
 def ratio(inner, link, n=64):
-    """Seconds of two all-to-alls over those of the experts, for one number of one row: there
-    and back 2 bytes each, and 6·F FLOPs in an expert's three matrices."""
+    """Seconds of two all-to-alls over those of the experts, for one number of
+    one row: there and back 2 bytes each, and 6·F FLOPs in an expert."""
     return (2 * 2 * (n - 1) / n / LINKS[link]) / (6 * inner / H100.flops)
 
 
 # %%
 rows = []
 for model, inner_width in {"Mixtral 8x7B": 14336, "DeepSeek-V3": 2048}.items():
-    row = {"model": model, "width F in an expert": inner_width}
+    row = {"model": model, "F": inner_width}
     for link in LINKS:
-        row[f"exchange / compute over {link}"] = round(ratio(inner_width, link), 2)
+        row[f"exchange / compute, {link}"] = round(ratio(inner_width, link), 2)
     rows.append(row)
 show.table(rows, caption="64 ranks, all on one such network, computed")
 
@@ -741,7 +763,7 @@ lab.answer("enough_width", enough_width)
 # %% [markdown]
 # ## 6 · Train it
 #
-# Now the feedback loop of section 2, in a real training. Tiny models learn the course's corpus on two real ranks, each with
+# Now a real training: does an uneven load stay uneven? Tiny models learn the course's corpus on two real ranks, each with
 # half of the experts. Three are mixtures: one is left **alone**, one has the balance **loss**, one the **bias**. A fourth
 # is **dense**: its MLP has the FLOPs of $K$ experts.
 #
@@ -753,16 +775,17 @@ from minitrain.data.loader import Loader
 from minitrain.data.packing import pack
 from minitrain.data.tokenizer import train_tokenizer
 
-corpora = make_corpus(lab.size("corpus_bytes"), seed=1), make_corpus(25_000, seed=2)
+size = lab.size("corpus_bytes")
+corpora = make_corpus(size, seed=1), make_corpus(25_000, seed=2)
 tokenizer = train_tokenizer(corpora[0].documents[:1500])
 floor = corpora[1].entropy_per_token(tokenizer)
 ids = [tokenizer.encode_batch(corpus.documents) for corpus in corpora]
 packed = [pack(texts, lab.size("length"), tokenizer.end_token) for texts in ids]
 
 # %% [markdown]
-# One step's gradients. The loss is divided by the tokens of *all* ranks, so the gradients of the ranks add up to those of
-# one process. For the router, attention and embeddings, that sum is an all-reduce. For an expert it has been made already
-# by the exchange (section 4), so `.experts.` is left out.
+# The next cell has one step's gradients. The loss is divided by the tokens of *all* ranks, so the gradients of the ranks add
+# up to those of one process. For the router, attention and embeddings, that sum is an all-reduce. For an expert it has been
+# made already by the exchange (section 4), so `.experts.` is left out.
 
 # %% tags=["experiment"]
 from minitrain.training.loss import token_weighted_loss
@@ -789,7 +812,7 @@ def backward(group, model, batch, how):
 # The folded cell has the loop around it, the same for all four: AdamW with warm-up and cosine, and after each step
 # `update_bias` with $\gamma = 0.01$ where that is asked for. It makes the table `balance`, one row for each router and step:
 # `most` is the busiest expert's load over an even one, `idle` how many experts got nothing, and `dropped` the share of the
-# choices that a capacity of 1.25 would drop. It takes 15 to 30 seconds.
+# choices that a capacity of 1.25 would drop. The cell takes 15 to 30 seconds.
 
 # %% tags=["experiment", "folded"]
 from minitrain.optimizers.adamw import adamw
@@ -799,7 +822,7 @@ steps, rate, batch_rows = (lab.size(n) for n in ("steps", "lr", "batch"))
 
 
 def trained(group, how):
-    """The load of each expert after each step, what 1.25 drops, and the held-out loss."""
+    """Each expert's load and what 1.25 drops, by step; the held-out loss."""
     model, loads = build(dense if how == "dense" else sparse, seed=0), []
     if how != "dense":
         model.blocks[0].mlp = Mixture(group, model.blocks[0].mlp)
@@ -850,15 +873,15 @@ lab.experiment("balance", balance)
 
 
 # %% [markdown]
-# The picture of the title, with your own numbers: a line is an expert. The random router starts uneven. Left alone, it stays
-# so: at the end four of eight experts lie above the capacity, and one gets 2%. With the loss or the bias all come together,
-# and hardly a choice lies above it.
+# The picture of the title, with your own numbers: a line is an expert. On real text the random router starts uneven. Left
+# alone, it stays so, though in so few steps it gets no worse: at the end four of eight experts lie above the capacity, and
+# one gets 2%. With the loss or the bias all come together, and hardly a choice lies above it.
 
 
 # %% tags=["picture", "folded"]
 def panel(ax, how):
     """The shares of each expert's choices, means of four steps."""
-    loads = torch.tensor([load for load, _ in runs[how][0]], dtype=torch.float64)
+    loads = torch.tensor([load for load, _ in runs[how][0]]).double()
     shares = 100 * loads / loads.sum(1, keepdim=True)  # (steps, E)
     means = shares.unflatten(0, (-1, 4)).mean(1)
     for e, line in enumerate(means.T):
@@ -877,7 +900,7 @@ def panel(ax, how):
     ax.set(xlabel="step", ylim=(0, 34))
 
 
-with show.canvas(columns=3, width=12, height=4.2) as (figure, axes):
+with show.canvas(columns=3, width=9.6, height=4) as (figure, axes):
     for ax, how in zip(axes, ("alone", "loss", "bias")):
         panel(ax, how)
     axes[0].set_ylabel("choices that an expert got (%)")
@@ -890,19 +913,23 @@ with show.canvas(columns=3, width=12, height=4.2) as (figure, axes):
         axes[2].annotate(word, (1.02, height), **beside)
 show.figure(
     figure,
-    alt="Percent of the choices that each of eight experts got, over steps: left alone half of them stay above the capacity, with the balance loss or the bias all come together at an even share.",
-    caption="A line is an expert, means of four steps. Dropped: what lies over the capacity on a rank, mean of the last ten steps.",
+    alt="Percent of the choices that each of eight experts got, over steps: "
+    "left alone they stay apart, with the loss or the bias they come together.",
+    caption="A line is an expert, means of four steps. Dropped: what lies over "
+    "the capacity on a rank, mean of the last ten steps.",
 )
 
 # %% [markdown]
-# A dropless layer computes all of that. Its slowest rank waits for its busiest expert. These are the last ten steps.
+# A dropless layer also computes what lies above the capacity, and all other ranks wait for the one with the busiest expert.
+# These are the last ten steps.
 
 # %%
 ends = []
 for step in range(steps - 10, steps):
-    row = {r["router"]: round(r["most"], 3) for r in balance if r["step"] == step}
-    ends.append({"step": step, **row})
-show.table(ends, caption="choices of the busiest expert, over an even load (times)")
+    here = [row for row in balance if row["step"] == step]
+    times = {row["router"]: round(row["most"], 3) for row in here}
+    ends.append({"step": step, **times})
+show.table(ends, caption="busiest expert's choices over an even load (times)")
 
 # %% [markdown]
 # **Question**: in the last ten steps, how many times an even load did the busiest expert get, on average, left **alone**?
@@ -959,7 +986,7 @@ show.bars(
     [row["loss"] - floor for row in equal_flops],
     y="held-out loss above the floor (nats per token)",
     title=f"{steps} steps, one seed, on {lab.device_name}",
-    alt="Held-out loss above the entropy floor for a dense model and three mixtures of experts.",
+    alt="Held-out loss above the floor: a dense model and three mixtures.",
 )
 
 # %%
@@ -967,10 +994,9 @@ rows = []
 for row in equal_flops:
     shown = {"model": row["model"], "parameters": row["parameters"]}
     shown["active parameters"] = row["active"]
-    shown["kFLOP a token, forward and backward"] = round(
-        row["flops_per_token"] / 1e3, 1
-    )
-    shown["loss above the floor (nats per token)"] = round(row["loss"] - floor, 3)
+    kflop, distance = row["flops_per_token"] / 1e3, row["loss"] - floor
+    shown["kFLOP a token, forward and backward"] = round(kflop, 1)
+    shown["loss above the floor (nats per token)"] = round(distance, 3)
     rows.append(shown)
 show.table(rows)
 
@@ -979,14 +1005,15 @@ lab.experiment("equal_flops", equal_flops)
 
 # %% [markdown]
 # **Explain**: for the same FLOPs the mixture has 1.4 times the parameters of the dense model, and in our run it came 10 to
-# 13% nearer to the floor. The three mixtures lie within 0.03 nats of each other, and this is one seed: it is no
+# 14% nearer to the floor. The three mixtures lie within 0.03 nats of each other, and this is one seed: it is no
 # ground to prefer a remedy.
 #
-# Why so little, with eight experts? Each expert saw only $K/E$, a quarter, of the tokens, and 80 steps are few. The gain grows
-# with the run: [Switch Transformer](https://arxiv.org/abs/2101.03961) reports the quality of T5-Base in a seventh of the time.
+# Why so little, with eight experts? Each expert saw only $K/E$, a quarter, of the tokens, and 80 steps are few. On long
+# runs more was found: [Switch Transformer](https://arxiv.org/abs/2101.03961) reports the quality of T5-Base in a seventh of
+# the time.
 
 # %% [markdown]
-# **Takeaway**: experts buy parameters for bytes. On eight ranks a rank of your layer sent 460 kB in a forward, where
+# **Takeaway**: experts pay for parameters with bytes. On eight ranks a rank of your layer sent 460 kB in a forward, where
 # $2MK\,D\,s\,(N-1)/N$ says 459 kB. Left alone, the router sent an eighth of all choices over a capacity of 1.25; with the loss or
 # the bias nearly none.
 #
@@ -997,5 +1024,4 @@ lab.experiment("equal_flops", equal_flops)
 lab.score(read="minitrain/parallel/expert/exchange.py")
 
 # %% [markdown]
-# Next: [e02e · Context parallel](e02e_context_parallel.ipynb) cuts the text itself, where it is too long for one rank. The
-# [map of the course](index.ipynb) has the rest.
+# Next: [e02e · Context parallel](e02e_context_parallel.ipynb) cuts the text itself, where it is too long for one rank.

@@ -63,10 +63,12 @@ ideas.merged_attention()
 
 # %%
 def attend(q, k, v, offset):
-    """q (B, H, I, C), k, v (B, K, J, C) -> out, the values' mean weighed by softmax, and
-    lse, log Σ exp(score): what it weighs. Query i reads keys 0 to i + offset."""
+    """q (B, H, I, C), k, v (B, K, J, C) -> out, the values' mean weighed by
+    softmax, and lse, log Σ exp(score): what it weighs. Query i reads keys 0
+    to i + offset."""
     exact = torch.promote_types(q.dtype, torch.float32)
-    k, v = (z.repeat_interleave(q.shape[1] // z.shape[1], dim=1) for z in (k, v))
+    readers = q.shape[1] // k.shape[1]  # query heads of one key head
+    k, v = (z.repeat_interleave(readers, dim=1) for z in (k, v))
     scores = (q.to(exact) / q.shape[-1] ** 0.5) @ k.to(exact).mT  # (B, H, I, J)
     rows = torch.arange(q.shape[2])[:, None] + offset
     scores.masked_fill_(torch.arange(k.shape[2]) > rows, -torch.inf)
@@ -86,9 +88,9 @@ def attend(q, k, v, offset):
 
 # %% tags=["exercise"]
 def merge(out, lse, new_out, new_lse) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention to two sets of keys -> to both; out (B, H, T, C), lse (B, H, T), all of
-    one dtype. It may write into its arguments; no other function of this lab may.
-    About 5 lines."""
+    """Attention to two sets of keys -> to both; out (B, H, T, C) and
+    lse (B, H, T), all of one dtype. It may write into its arguments; no other
+    function of this lab may. About 5 lines."""
     ### BEGIN SOLUTION
     both = torch.logaddexp(lse, new_lse)
     base = both.masked_fill(both == -torch.inf, 0)
@@ -123,8 +125,8 @@ merge = lab.grade(merge)
 #
 # Now the keys must travel. In **ring attention** ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)) the $N$ ranks stand in a
 # ring. Each starts with its own block of keys and values. In every step it computes attention of its queries to the block it
-# has, passes the block on to its right, and takes the next from its left. After $N$ steps it has seen all blocks, and held
-# two at a time.
+# has, passes the block on to its right, and takes the next from its left. After $N$ steps it has seen all blocks, and held,
+# beside its own, at most two at a time.
 
 # %% [markdown]
 # In the picture rows are queries and columns keys, in eight pieces of the text. Each rank has two pieces of both: its block of keys
@@ -147,9 +149,11 @@ ideas.ring_attention()
 
 # %%
 def pass_on(group, tensor):
-    """Starts `tensor` to the right; calling the result waits for what comes from the left."""
-    arriving = group.irecv(torch.empty_like(tensor), (group.rank - 1) % group.size)
-    leaving = group.isend(tensor, (group.rank + 1) % group.size)
+    """Starts `tensor` to the right; calling the result waits for what comes
+    from the left."""
+    left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+    arriving = group.irecv(torch.empty_like(tensor), left)
+    leaving = group.isend(tensor, right)
     return lambda: (leaving.wait(), arriving.wait())[1]
 
 
@@ -164,11 +168,12 @@ def pass_on(group, tensor):
 
 # %% tags=["exercise"]
 def around(group, block: torch.Tensor):
-    """A generator of (owner, block), N times: this rank's own, then the left neighbour's, …
+    """A generator of (owner, block), N times: this rank's own, then the left
+    neighbour's, …
 
-    Each arrives from the left and goes on to the right, N-1 messages: the last block goes
-    no further. Call `pass_on` *before* a block is yielded, and its result when the caller
-    comes back for the next. About 5 lines."""
+    Each arrives from the left and goes on to the right, N-1 messages: the
+    last block goes no further. Call `pass_on` *before* a block is yielded,
+    and its result when the caller comes back for the next. About 5 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.collectives.overlapped:around
     ### END SOLUTION
@@ -201,8 +206,8 @@ around = lab.grade(around)
 # Under a causal mask token $i$, counted from 0, reads $i + 1$ keys. Cut the text into $N$ consecutive runs, and the last rank has
 # the longest rows of the mask.
 #
-# **Predict**: four ranks, a long text. Count the pairs of a query and a key that it may read, those of a rank's own queries. How
-# many times as many has the last rank as the first?
+# **Predict**: four ranks, a long text. For each rank, count the pairs (query of this rank, key that it may read). The last rank's
+# count is how many times the first's?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -233,7 +238,7 @@ lab.reveal("last_over_first", (pairs[3] / pairs[0]).item(), ranks=4)
 #
 # whichever $r$ is. This is **zig-zag** order ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.2). Of two ranks, one
 # has the chunks 0 and 3, the other 1 and 2. Set `order` of the picture in section 2 to zigzag: in every step all four ranks have
-# as much to do.
+# equally much to do.
 
 # %% [markdown]
 # ### Exercise 3 · `zigzag`
@@ -246,8 +251,9 @@ lab.reveal("last_over_first", (pairs[3] / pairs[0]).item(), ranks=4)
 
 # %% tags=["exercise"]
 def zigzag(length: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """-> places (N, T/N): the tokens that each rank holds, its early chunk first; and
-    inverse (T,): all ranks' tokens side by side, then [inverse], are the text. Both int64.
+    """-> places (N, T/N): the tokens that each rank holds, its early chunk
+    first; and inverse (T,): all ranks' tokens side by side, then [inverse],
+    are the text. Both int64.
 
     A length that 2N does not divide raises a ValueError. About 6 lines."""
     ### BEGIN SOLUTION
@@ -299,15 +305,16 @@ zigzag = lab.grade(zigzag)
 
 # %%
 def halves(places, rank, owner):
-    """Of a rank's two runs of tokens with the owner's two: rows, keys, offset in the text."""
+    """A rank's two runs of tokens with the owner's two: rows, keys, offset."""
     half = places.shape[1] // 2
     for rows in (slice(0, half), slice(half, 2 * half)):
         for keys in (slice(0, half), slice(half, 2 * half)):
-            yield rows, keys, int(places[rank, rows][0] - places[owner, keys][0])
+            offset = places[rank, rows][0] - places[owner, keys][0]
+            yield rows, keys, int(offset)
 
 
 def nothing_read(q):
-    """Where a merge begins, in float32: sums of N parts must not be rounded N times."""
+    """Where a merge begins; in float32: N parts must not be rounded N times."""
     exact = torch.promote_types(q.dtype, torch.float32)
     lse = q.new_full(q.shape[:3], -torch.inf, dtype=exact)
     return torch.zeros_like(q, dtype=exact), lse
@@ -318,15 +325,15 @@ def nothing_read(q):
 #
 # Difficulty 4 · 15 minutes · 12 points
 #
-# Take each block as it comes `around`, and each pair of its `halves` with yours. Where there is something to read,
-# `attend(q, k, v, offset)` of those rows and keys, and merge what it gives into those rows, while the next block travels.
+# Take each block as it comes `around`, and each pair of its `halves` with yours. Where there is something to read, call
+# `attend(q, k, v, offset)` on those rows and keys, and merge its result into those rows, while the next block travels.
 
 
 # %% tags=["exercise"]
 def ring_forward(group, places, q, kv) -> tuple[torch.Tensor, torch.Tensor]:
-    """q (B, H, T/N, C), kv (2, B, K, T/N, C), this rank's -> out, in q's dtype, and
-    lse (B, H, T/N), in the dtype of nothing_read's. `places` (N, T/N): any two runs of
-    tokens a rank. About 8 lines."""
+    """q (B, H, T/N, C), kv (2, B, K, T/N, C), this rank's -> out, in q's
+    dtype, and lse (B, H, T/N), in the dtype of nothing_read's.
+    `places` (N, T/N): any two runs of tokens a rank. About 8 lines."""
     ### BEGIN SOLUTION
     out, lse = nothing_read(q)
     for owner, (k, v) in around(group, kv):
@@ -386,10 +393,9 @@ def turned(x, places):
 def inputs(length, dtype=torch.float32):
     """q, k, v of a whole text (1, H or K, T, C), the same on every rank."""
     seeded = torch.Generator().manual_seed(0)
+    drawn = {"generator": seeded, "dtype": torch.float64}
     shapes = [(1, heads, length, C) for heads in (H, K, K)]
-    return [
-        torch.randn(s, generator=seeded, dtype=torch.float64).to(dtype) for s in shapes
-    ]
+    return [torch.randn(shape, **drawn).to(dtype) for shape in shapes]
 
 
 def in_order(group, part, inverse):
@@ -412,7 +418,8 @@ def with_rope(group, positions):
 one = launch(with_rope, "places", ranks=1)[0]
 for positions in ("places", "0 to 15 on every rank"):
     four = launch(with_rope, positions, ranks=4)[0]
-    print(f"{positions}: equals one process:", torch.allclose(four, one, atol=1e-10))
+    is_equal = torch.allclose(four, one, atol=1e-10)
+    print(f"{positions}: equals one process: {is_equal}")
 
 # %% [markdown]
 # ## 5 · The way back
@@ -464,18 +471,19 @@ ideas.ring_gradients()
 
 # %% tags=["exercise"]
 def ring_backward(group, kv, gradients) -> tuple[torch.Tensor, torch.Tensor]:
-    """kv (2, B, K, T/N, C), this rank's -> dq, summed over all blocks, and the complete
-    gradient of kv. On rank r of 3:
+    """kv (2, B, K, T/N, C), this rank's -> dq, summed over all blocks, and
+    the complete gradient of kv. On rank r of 3:
 
         sends     |  own kv  | kv of r-1 | dkv of r-1 | dkv of r-2 |
         computes  | own part | for r-1   |  for r-2   |
 
-    Call `gradients(owner, block)` once for each block that comes `around`: it gives dq
-    from this block and this rank's part of the block's dkv, in the dtypes of the results;
-    you may write into both. Keep the part for your own block. To any other part add the
-    sum that came from the left (the first has none), and `pass_on` it: N-1 messages. Each
-    travels while the next block is computed: wait for it only when you add. One rank
-    alone sends nothing. About 11 lines."""
+    Call `gradients(owner, block)` once for each block that comes `around`: it
+    gives dq from this block and this rank's part of the block's dkv, in the
+    dtypes of the results; you may write into both. Keep the part for your own
+    block. To any other part add the sum that came from the left (the first
+    has none), and `pass_on` it: N-1 messages. Each travels while the next
+    block is computed: wait for it only when you add. One rank alone sends
+    nothing. About 11 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.parallel.context.plain:ring_backward
     ### END SOLUTION
@@ -552,7 +560,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def ring_gradients(group):
-    """Of the sum of squares of the answers, by q, k and v of the whole text."""
+    """Of the answers' sum of squares, by q, k and v of the whole text."""
     places, inverse = zigzag(64, group.size)
     parts = [z[:, :, places[group.rank]] for z in inputs(64, torch.float64)]
     q, k, v = (part.requires_grad_() for part in parts)
@@ -563,7 +571,8 @@ def ring_gradients(group):
 q, k, v = (z.requires_grad_() for z in inputs(64, torch.float64))
 out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 out.square().sum().backward()
-for name, z, gradient in zip("qkv", (q, k, v), launch(ring_gradients, ranks=4)[0]):
+found = launch(ring_gradients, ranks=4)[0]
+for name, z, gradient in zip("qkv", (q, k, v), found):
     is_equal = torch.allclose(gradient, z.grad, atol=1e-10)
     print(f"gradient of {name}: equals one process: {is_equal}")
 
@@ -573,7 +582,8 @@ for name, z, gradient in zip("qkv", (q, k, v), launch(ring_gradients, ranks=4)[0
 # There is another cut. Heads never read each other: head $h$ of the answer needs only head $h$ of q, and the key head that it
 # reads. So **Ulysses** ([Jacobs et al. 2023](https://arxiv.org/abs/2309.14509)) turns the cut by tokens into a cut by heads,
 # and back: an all-to-all gives each rank *all* tokens of $H/N$ of the $H$ query heads, attention runs there as if nothing
-# were cut, and a second all-to-all brings the answers back to where their tokens live.
+# were cut, and a second all-to-all brings the answers back to where their tokens live. Attention cannot begin before the
+# first one has ended, nor the second one before attention has: a rank waits for both.
 
 # %%
 ideas.heads_for_tokens()
@@ -584,7 +594,7 @@ ideas.heads_for_tokens()
 #
 # Grouped queries need care: $K$ key heads are fewer than the $H$ query heads, and may be fewer than the $N$ ranks. If $N$ divides
 # $K$, each rank gets $K/N$ of them. If $K < N$, each key head goes to the $N/K$ ranks whose query heads read it: with
-# 16 query heads, 4 key heads and 8 ranks, ranks 0 and 1 both need key head 0. More ranks than $H$ there cannot be.
+# 16 query heads, 4 key heads and 8 ranks, ranks 0 and 1 both need key head 0. There cannot be more than $H$ ranks.
 
 # %% [markdown]
 # ### Exercise 6 · `ulysses`
@@ -597,11 +607,13 @@ ideas.heads_for_tokens()
 
 # %% tags=["exercise"]
 def ulysses(q, k, v, size: int, exchange) -> torch.Tensor:
-    """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C), on N = size ranks.
+    """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C), on N = size
+    ranks.
 
-    `exchange` is a differentiable all-to-all: (N, …) in, contiguous or not, piece r for
-    rank r; (N, …) out, piece r from rank r; of q, k and v together or one by one. Rank r takes heads r·H/N to
-    (r+1)·H/N; tokens are in the text's order. N divides K, or K divides N. A ValueError,
+    `exchange` is a differentiable all-to-all: (N, …) in, contiguous or not,
+    piece r for rank r; (N, …) out, piece r from rank r. You may send q, k and
+    v in one exchange or in three. Rank r takes heads r·H/N to (r+1)·H/N;
+    tokens are in the text's order. N divides K, or K divides N. A ValueError,
     before anything is sent, if N does not divide H. About 13 lines."""
     ### BEGIN SOLUTION
     if q.shape[1] % size:
@@ -665,7 +677,7 @@ def ring_attention(group, q, k, v):
 
 
 kinds = {
-    "gather": lambda group, q, k, v: gather_attention(group, "contiguous", q, k, v),
+    "gather": lambda group, *qkv: gather_attention(group, "contiguous", *qkv),
     "ring": ring_attention,
     "ulysses": lambda group, q, k, v: ulysses(
         q, k, v, group.size, partial(all_to_all, group=group)
@@ -681,7 +693,7 @@ def part_of(group, length):
 
 # %% tags=["experiment"]
 def sent(group, length):
-    """Bytes that a rank sends for a layer, forward and backward, three ways."""
+    """Bytes that a rank sends for a layer, forward and backward, by kind."""
     rows, trace = [], group.trace
     setting = {"ranks": group.size, "length": length}
     setting |= {"heads": H, "kv_heads": K, "head_size": C}
@@ -710,9 +722,10 @@ lab.reveal("ring_backward", measured, ranks=4)
 
 # %% [markdown]
 # **Explain**, in units of $S$. *Gather* sends $N-1$ in forward, to have all keys everywhere, and $N-1$ in backward, to bring
-# their gradients home. A *ring* sends $N-1$ in forward, and in backward $N-1$ for blocks, $N-1$ for gradients. In *Ulysses* a rank keeps $1/N$ of what it has and sends the rest: $H$ heads of q, $H$ of answers, and
-# $\max(K, N)$ of keys and of values (copies where $K < N$). $S$ counts $K$ heads of keys with their values, so one head of
-# both is $S/K$ numbers; a head of q with its answer is as large:
+# their gradients home. A *ring* sends $N-1$ in forward, and in backward $N-1$ for blocks, $N-1$ for gradients. In *Ulysses*
+# a rank keeps $1/N$ of what it has and sends the rest: $H$ heads of q, $H$ of answers, and $\max(K, N)$ of keys and of values
+# (copies where $K < N$). $S$ counts $K$ heads of keys with their values, so one head of both is $S/K$ numbers; a head of q
+# with its answer is as large:
 #
 # $$\text{Ulysses} = \frac{N-1}{N} \cdot \frac{H + \max(K, N)}{K} \; S \quad \text{each way}.$$
 #
@@ -748,7 +761,8 @@ with show.canvas() as (figure, axes):
     axes.set_title("Forward and backward: measured, and closed form (dashed)")
 show.figure(
     figure,
-    alt="Bytes sent against ranks: gather near 2, ring near 3, Ulysses falls and ends at 16 ranks.",
+    alt="Bytes sent against ranks: gather near 2, ring near 3, Ulysses falls and "
+    "ends at 16 ranks.",
 )
 
 # %%
@@ -782,7 +796,7 @@ lab.answer("ulysses_from", ulysses_from)
 # `MemoryLedger` counts the bytes of all tensors. Two numbers are taken: the *peak* during forward, on the rank with most, and
 # what autograd *keeps* for backward.
 #
-# **Predict**: 1,024 tokens, 8 ranks. How many times your ring's peak is that of *scores*?
+# **Predict**: 1,024 tokens, 8 ranks. By what factor is the peak of *scores* higher than that of your ring?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -798,7 +812,8 @@ from minitrain.parallel.context.gather import gather_sequence
 
 def with_scores(group, q, k, v):
     """The naive rank: all keys, and all its queries' scores at once."""
-    whole = gather_sequence(group, "contiguous", torch.stack((k, v)).detach(), dim=-2)
+    kv = torch.stack((k, v)).detach()
+    whole = gather_sequence(group, "contiguous", kv, dim=-2)
     mine, length = q.shape[2], q.shape[2] * group.size
     places = group.rank * mine + torch.arange(mine)
     later = torch.arange(length) > places[:, None]
@@ -811,7 +826,7 @@ from minitrain.measure.memory import MemoryLedger
 
 
 def held(group, lengths):
-    """Bytes of a layer's attention on this rank: at the peak, and kept for backward."""
+    """Bytes of a layer's attention on this rank: at the peak, and kept."""
     rows, sizes = [], {"heads": H, "kv_heads": K, "head_size": C}
     for kind, attention in {**kinds, "scores": with_scores}.items():
         for length in lengths:
@@ -820,14 +835,15 @@ def held(group, lengths):
                 out = attention(group, *given)
                 kept = ledger.now["activations"]
             row = {"kind": kind, "ranks": group.size, "length": length, **sizes}
-            rows.append({**row, "peak_bytes": ledger.peak_bytes, "kept_bytes": kept})
+            row |= {"peak_bytes": ledger.peak_bytes, "kept_bytes": kept}
+            rows.append(row)
             del out
     return rows
 
 
 lengths, held_ranks = lab.size("lengths"), lab.size("held_ranks")
 results = launch(held, lengths, ranks=held_ranks, timeout=120)
-memory = [max(rows, key=lambda row: row["peak_bytes"]) for rows in zip(*results)]
+memory = [max(rows, key=lambda r: r["peak_bytes"]) for rows in zip(*results)]
 
 # %% tags=["grade"]
 lab.experiment("memory", memory)
@@ -838,15 +854,15 @@ ratio = peak["scores", lengths[-1]] / peak["ring", lengths[-1]]
 lab.reveal("peak", ratio, ranks=held_ranks)
 
 # %% [markdown]
-# **Explain** the peak: *scores* holds $T/N \times T$ numbers a head. Your ring holds the scores of one pair of halves at a time,
-# $T/2N \times T/2N$:
+# **Explain** the peak: a matrix of scores has $T/N \times T$ numbers a head, and *scores* holds three at once: scores, scores with
+# the mask, weights. Your ring holds one of a pair of halves, $T/2N \times T/2N$, which it changes in place:
 #
-# $$\frac{T/N \cdot T}{(T/2N)^2} = 4N, \qquad 4 \cdot 8 = 32.$$
+# $$3 \cdot \frac{T/N \cdot T}{(T/2N)^2} = 12N, \qquad 12 \cdot 8 = 96.$$
 #
-# The measured ratio is smaller, because both also hold what is no score: q, keys, values and answers. These grow with $T$, scores with
-# $T^2$, so the longer the text, the nearer it comes. Gather works in tiles of at most 256 x 512 scores a head. A rank's
-# queries, 128 at most here, do not fill one yet, which is why it still grows almost as fast as *scores*; Ulysses' kernel has
-# smaller tiles.
+# The measured ratio is smaller, as both also hold what is no score: q, keys, values and answers. These grow with $T$, scores
+# with $T^2$, so the ratio rises toward 96: from 8 at 128 tokens to 26 at 1,024. Gather works in tiles of at most 256 x 512
+# scores a head. A rank's queries, 128 at most here, do not fill one, so it still grows almost as fast as *scores*;
+# `scaled_dot_product_attention` in Ulysses works in smaller tiles.
 
 # %% [markdown]
 # The folded cell draws both numbers against the length of the text, on logarithmic axes: a slope of 1 is growth with $T$,
@@ -881,7 +897,7 @@ with show.canvas(columns=2, width=10.5, height=4.2) as (figure, axes):
             curves,
             theory=closed if column == "kept_bytes" else None,
             x="tokens of the text",
-            y=f"MB a rank, of {held_ranks}",
+            y=f"MB on one of {held_ranks} ranks",
             title=words,
             log="xy",
             ax=ax,
@@ -893,7 +909,8 @@ with show.canvas(columns=2, width=10.5, height=4.2) as (figure, axes):
         ax.minorticks_off()
 show.figure(
     figure,
-    alt="Bytes against tokens, at the peak and kept: scores most, growing fourfold a doubling, then gather, Ulysses, and the ring least.",
+    alt="Bytes against tokens, at the peak and kept: scores most, growing fastest, "
+    "then gather, Ulysses, and the ring least.",
 )
 
 # %% [markdown]
@@ -903,14 +920,16 @@ show.figure(
 # $$\text{ring: } \frac{4\,(2HC + H + 2KC)}{N}, \qquad
 # \text{gather: } \frac{4\,(2HC + H)}{N} + 4 \cdot 2KC \text{ bytes}.$$
 #
-# With the lab's numbers on 8 ranks these are 328 and 776 bytes. The ring divides everything by $N$. Gather keeps all keys and values on
-# every rank, a term that no number of ranks makes smaller. Ulysses is as the ring, with $\max(K, N)$ key heads in place of $K$.
+# With the lab's numbers on 8 ranks these are 328 and 776 bytes. More ranks make all terms of the ring smaller. Gather keeps all
+# keys and values on every rank, a term that no number of ranks makes smaller. Ulysses is as the ring, with $\max(K, N)$ in place
+# of $K$ key heads.
 
 # %% [markdown]
 # ## 9 · Who waits
 #
-# Back to the order of tokens. The next cells count the FLOPs of your `ring_forward` on each rank, in both orders. The counter sees
-# matmuls, however long they take. A half-block on the diagonal counts whole: `attend` computes it all and masks it afterwards.
+# Back to the order of tokens. The next cells count the FLOPs of your `ring_forward` on each rank, in both orders. The counter adds
+# up the FLOPs of matmuls; it does not time them. A half-block on the diagonal counts whole: `attend` computes it all and masks it
+# afterwards.
 
 # %% tags=["experiment"]
 from minitrain.measure.flops import counted_flops
@@ -922,7 +941,7 @@ def orders(length, size):
 
 
 def work(group, length):
-    """FLOPs that this rank computes, and bytes that it sends, in one forward ring."""
+    """This rank's FLOPs, and the bytes that it sends, in a forward ring."""
     rows, sizes = [], {"length": length, "heads": H, "head_size": C}
     q, k, v = (z.detach() for z in part_of(group, length))
     kv = torch.stack((k, v))
@@ -950,11 +969,13 @@ lab.experiment("balance", balance)
 # %% tags=["picture", "folded"]
 from itertools import product
 
+from minitrain.lab.drawing.shapes import ink_on
+
 N = 4
 
 
 def mosaic(ax, places):
-    """Each half-block of the mask: the colour of the rank that computes it, and its step."""
+    """Each half-block of the mask: its rank's colour, and its step."""
     half, style = places.shape[1] // 2, {"va": "center", "fontsize": 9}
     for rank, step in product(range(N), repeat=2):
         owner, color = (rank - step) % N, show.COLORS[rank]
@@ -966,14 +987,14 @@ def mosaic(ax, places):
             corners = corners if offset else corners[:3]  # a triangle on the diagonal
             ax.fill(*zip(*corners), color=color, edgecolor="white", linewidth=1.5)
             x, y = (x + 0.5, y + 0.52) if offset else (x + 0.33, y + 0.69)
-            ax.text(x, y, step, color="white", ha="center", **style)
+            ax.text(x, y, step, color=ink_on(color), ha="center", **style)
     for rank, row in enumerate(places):
         for at in {int(place) // half + 0.5 for place in row}:
-            words = {"color": show.COLORS[rank], "ha": "right", **style}
-            ax.text(-0.15, at, f"rank {rank}", **words)
+            ax.plot(-0.2, at, "s", color=show.COLORS[rank], clip_on=False)
+            ax.text(-0.45, at, f"rank {rank}", ha="right", **style)
     ax.set(xlim=(0, 2 * N), ylim=(2 * N, 0), xticks=[], yticks=[], aspect="equal")
     ax.set_xlabel("keys, in the order of the text")
-    ax.set_ylabel("queries, by rank", labelpad=44)
+    ax.set_ylabel("queries, by rank", labelpad=58)
     ax.grid(visible=False)
 
 
@@ -984,8 +1005,9 @@ with show.canvas(columns=2, rows=2, width=10, height=8) as (figure, axes):
         rows = [r for r in balance if (r["order"], r["ranks"]) == (order, N)]
         own, ax = [r["flops"] / 1e6 for r in rows], axes[1, column]
         ax.bar([f"rank {rank}" for rank in range(N)], own, 0.64, color=show.COLORS[:N])
-        labels = [f"{value:.1f}" for value in own]
-        ax.bar_label(ax.containers[0], labels, label_type="center", color="white")
+        for rank, value in enumerate(own):
+            words = {"ha": "center", "va": "center", "color": ink_on(show.COLORS[rank])}
+            ax.text(rank, value / 2, f"{value:.1f}", **words)
         share = sum(own) / N
         ax.axhline(share, linestyle="--", color="#222222", linewidth=1.3)
         ax.text(-0.4, share * 1.02, "an even share", va="bottom", fontsize=9)
@@ -995,7 +1017,8 @@ with show.canvas(columns=2, rows=2, width=10, height=8) as (figure, axes):
     axes[1, 1].set_ylim(axes[1, 0].get_ylim())
 show.figure(
     figure,
-    alt="Causal masks of 4 ranks, contiguous and zig-zag, with the step of each half-block; FLOPs a rank.",
+    alt="Causal masks of 4 ranks, contiguous and zig-zag, with the step of each "
+    "half-block; FLOPs a rank.",
 )
 
 # %% [markdown]
@@ -1013,8 +1036,9 @@ show.figure(
 # **Question**: a ring lasts as long as its busiest rank. On eight ranks, how many times as fast is zig-zag, by `balance`?
 
 # %% tags=["question"]
+of_eight = [row for row in balance if row["ranks"] == 8]
 at8 = {
-    order: [r["flops"] for r in balance if (r["order"], r["ranks"]) == (order, 8)]
+    order: [row["flops"] for row in of_eight if row["order"] == order]
     for order in ("contiguous", "zigzag")
 }
 ### BEGIN SOLUTION
@@ -1027,10 +1051,10 @@ lab.answer("zigzag_gain", zigzag_gain)
 
 # %%
 shown = []
-for order in ("contiguous", "zigzag"):
-    own = [r["flops"] / 1e6 for r in balance if (r["order"], r["ranks"]) == (order, 8)]
-    shown.append({"order": order} | {f"rank {r}": round(own[r], 2) for r in range(8)})
-show.table(shown, caption="MFLOP of each of eight ranks in one forward ring, counted")
+for order, flops in at8.items():
+    own = {f"rank {r}": round(n / 1e6, 2) for r, n in enumerate(flops)}
+    shown.append({"order": order, **own})
+show.table(shown, caption="MFLOP of eight ranks in one forward ring, counted")
 
 # %% [markdown]
 # **When is the ring free?** Section 2 found that messages cost nothing while $t_x \le t_c$. With $t$ tokens a rank, the pairs to compute
@@ -1038,13 +1062,14 @@ show.table(shown, caption="MFLOP of each of eight ranks in one forward ring, cou
 #
 # **Question**: from how many tokens a rank does a ring of eight compute as long as it sends, on H100s with InfiniBand? The
 # cell takes your counted FLOPs and bytes, half of these since bfloat16 has half the bytes of float32, and *computes* seconds from two
-# published rates: 794 TFLOP/s, and the 36.75 GB/s that arrive of InfiniBand's 400 Gb/s. What it prints has not been timed.
+# rates of [ml-engineering](https://github.com/stas00/ml-engineering): 794 TFLOP/s, and the 36.75 GB/s that arrive of InfiniBand's
+# 400 Gb/s. What it prints has not been timed.
 
 # %% tags=["question"]
 rank0 = next(r for r in balance if (r["order"], r["ranks"]) == ("zigzag", 8))
 t = rank0["length"] // rank0["ranks"]
 compute_seconds = rank0["flops"] / 794e12  # published: H100, large matmuls
-message_seconds = rank0["forward_bytes"] / 2 / 36.75e9  # of 50 GB/s, 36.75 arrive
+message_seconds = rank0["forward_bytes"] / 2 / 36.75e9  # published: InfiniBand
 ### BEGIN SOLUTION
 tokens_to_hide = t * message_seconds / compute_seconds
 ### LAB tokens_to_hide = None  # your answer, tokens a rank
@@ -1057,18 +1082,20 @@ lab.answer("tokens_to_hide", tokens_to_hide)
 
 # %% [markdown]
 # **Explain**: a pair of query and key costs $4C$ FLOPs a head, $2C$ for the score and $2C$ for the value. In one step a rank of a
-# zig-zag ring computes two half-blocks, $2 \cdot 4HC\,(t/2)^2 = 2HC\,t^2$ FLOPs, and sends $2KC\,t$ numbers of 2 bytes. With $R$ FLOP/s and $\beta$ bytes/s the two take equally long at
+# zig-zag ring computes two half-blocks, $2 \cdot 4HC\,(t/2)^2 = 2HC\,t^2$ FLOPs, and sends $2KC\,t$ numbers of 2 bytes. With
+# $R$ FLOP/s and $\beta$ bytes/s the two take equally long at
 #
-# $$t = \frac{4KC}{2HC} \cdot \frac{R}{\beta} = 2\,\frac{K}{H} \cdot \frac{R}{\beta}.$$
+# $$t = \frac{4KC}{2HC} \cdot \frac{R}{\beta} = 2\,\frac{K}{H} \cdot \frac{R}{\beta}, \qquad
+# 2 \cdot \frac14 \cdot \frac{794 \cdot 10^{12}}{36.75 \cdot 10^9} = 10{,}800 \text{ tokens.}$$
 #
 # Few key heads make a ring cheap: they are what travels. The first step computes three half-blocks and the last one sends nothing,
-# so a whole ring of eight needs 18% less: compare your answer. Liu et al. find $R/\beta$ itself; they have as many key heads
+# so a whole ring of eight needs 18% less, the 8,900 of your answer. Liu et al. find $R/\beta$ itself; they have as many key heads
 # as query heads, and no causal mask.
 
 # %% [markdown]
 # **Takeaway**: a text of 1,024 tokens on eight ranks: at its peak your ring held 26 times fewer bytes than written-out scores. In
 # zig-zag the busiest of four ranks computed 1.00 times an even share of the FLOPs, in contiguous order 1.67 times. A ring takes any
-# $N$, and hides its messages once texts are long; Ulysses sends less from some $N$ on, hides nothing, and ends at $H$ ranks.
+# $N$, and hides its messages once texts are long; Ulysses sends less from some $N$ on, waits for all of it, and ends at $H$ ranks.
 
 # %% [markdown]
 # > **On GPUs.** This lab has not been run over several GPUs yet. Llama 3 trained on 131,072 tokens over 16 ranks in this

@@ -21,14 +21,14 @@ lab = Lab("e05_activation_memory")
 # ## 1 · Forget, and compute again
 #
 # Backward cannot do without the forward's numbers. Take a product $Y = XW$. The gradient of its weights is
-# $\partial W = X^\top \, \partial Y$, so the *input* $X$ has to be there when $\partial Y$ arrives. A softmax, $p = \mathrm{softmax}(s)$, has $\partial s = p \odot (\partial p - \sum p \, \partial p)$,
-# so its *output* has to be there.
+# $\partial W = X^\top \, \partial Y$, so the *input* $X$ has to be there when $\partial Y$ arrives. A softmax,
+# $p = \mathrm{softmax}(s)$, has $\partial s = p \odot (\partial p - \sum p \, \partial p)$, so its *output* has to be there.
 #
-# Autograd keeps all the tensors that backward will ask for: the *activations*. Weights have a fixed size, but activations grow with the batch, with the length of the text and
-# with the depth of the model, and they soon outweigh everything else.
+# Autograd keeps all the tensors that backward will ask for: the *activations*. Weights have a fixed size, but activations grow
+# with the batch, with the length of the text and with the depth of the model, and they soon outweigh everything else.
 
 # %% [markdown]
-# We look at the small Llama of [e01 · Baseline](e01_baseline.ipynb), with 8 blocks.
+# We take the small Llama of [e01](e01_baseline.ipynb), with 8 blocks.
 
 # %%
 from minitrain.measure.memory import MemoryLedger
@@ -59,7 +59,8 @@ guess = 4 * (4 * 128 + 2 * 128 + 2 * 64 + 4 * 448)
 lab.predict("block_bytes", guess, unit="B")
 
 # %% [markdown]
-# The package's `MemoryLedger` knows which tensors are held, and for what. Two blocks' bytes less one block's are one block's.
+# The package's `MemoryLedger` knows which tensors are held, and for what. A block's bytes are those of a
+# model with two blocks less those of a model with one.
 
 
 # %%
@@ -75,8 +76,8 @@ block_bytes = (saved_bytes(two, tokens) - saved_bytes(one, tokens)) / (B * T)
 lab.reveal("block_bytes", block_bytes, config=config)
 
 # %% [markdown]
-# **Explain**: most people guess too low, because they think of the block's input and output. But every step inside the block
-# keeps its own input, its output or both: 10,776 bytes for each token, 21 times the block's input. Section 2 takes this
+# **Explain**: the block's own input and output are the smaller part. Every step inside the block
+# keeps its input, its output or both: 10,776 bytes for each token, 21 times the block's input. Section 2 takes this
 # number apart.
 #
 # *Checkpointing* ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)) makes a different bargain. Of a function, it keeps
@@ -123,9 +124,9 @@ ideas.recomputation()
 
 # %% tags=["exercise"]
 class Checkpoint(torch.autograd.Function):
-    """`Checkpoint.apply(function, *inputs)` gives `function(*inputs)`, one tensor, and
-    keeps the inputs only: tensors, left as they were; integers and masks among them
-    have no gradient. About 9 lines of yours."""
+    """`Checkpoint.apply(function, *inputs)` gives `function(*inputs)`, one
+    tensor, and keeps the inputs only: tensors, left as they were; integers and
+    masks among them have no gradient. About 9 lines of yours."""
 
     @staticmethod
     def forward(ctx, function, *inputs):
@@ -137,7 +138,7 @@ class Checkpoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        """One gradient for each input of forward: None for the function itself."""
+        """One gradient for each input of forward: None for the function."""
         ### BEGIN SOLUTION
         inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
@@ -189,9 +190,11 @@ forgetful.stack = stack_of_checkpoints
 for model in (plain, forgetful):
     loss_of(model, tokens).backward()
 pairs = zip(plain.parameters(), forgetful.parameters())
-print("all gradients bit-equal:", all(torch.equal(p.grad, q.grad) for p, q in pairs))
+equal = all(torch.equal(p.grad, q.grad) for p, q in pairs)
+print("all gradients bit-equal:", equal)
 for name, each in [("plain", plain), ("yours", forgetful)]:
-    print(f"{name}: {show.bytes_text(saved_bytes(each, tokens))} saved for backward")
+    held = show.bytes_text(saved_bytes(each, tokens))
+    print(f"{name}: {held} saved for backward")
 
 # %% [markdown]
 # **Takeaway**: 22.9 MB saved for backward became 1.84 MB, 12 times less, and no gradient moved by a bit. The factor is not
@@ -217,7 +220,7 @@ ideas.block_tensors()
 # $$4\,(4 \cdot 128 + 2 \cdot 128 + 2 \cdot 64 + 4 \cdot 448) + 4\,(4 + 2) = 10{,}776 \text{ bytes a token.}$$
 #
 # Two thirds of it are the four tensors of width $F$. Two of these, $\mathrm{silu}(\mathrm{gate})$ and its product with
-# $\mathrm{up}$, follow from the other two by one multiplication for each number.
+# $\mathrm{up}$, follow from the other two without any matmul, by a few operations for each number.
 
 # %% [markdown]
 # How dear is a tensor to make? Let an operation make results of 4 bytes each, and let each result be a sum over $n$
@@ -245,14 +248,17 @@ def operations_of_block(kernel):
 
 
 def in_words(row):
-    dear = row["FLOPs"] / row["bytes"]
     return {
         "operation": row["operation"],
         "calls": row["calls"],
         "makes (kB)": row["bytes"] / 1e3,
-        "costs (MFLOP)": row["FLOPs"] / 1e6,
-        "FLOPs a byte": dear,
+        "matmul MFLOP": row["FLOPs"] / 1e6 or None,
+        "matmul FLOPs a byte": row["FLOPs"] / row["bytes"] or None,
     }
+
+
+def one_decimal(value):
+    return "–" if value is None else f"{value:,.1f}"
 
 
 # %% tags=["experiment"]
@@ -262,9 +268,10 @@ for name, kernel in [("fused", attention), ("written out", attention_naive)]:
     large = sorted(found[len(dear) :], key=lambda row: -row["bytes"])[:4]
     show.table(
         [in_words(row) for row in dear + large],
-        caption=f"Attention {name}: what is dear to compute, then what is only large",
+        caption=f"Attention {name}: what is dear to compute, then what is only "
+        "large; of FLOPs only those of matrix products are counted",
         formats=dict.fromkeys(
-            ["makes (kB)", "costs (MFLOP)", "FLOPs a byte"], "{:,.1f}".format
+            ["makes (kB)", "matmul MFLOP", "matmul FLOPs a byte"], one_decimal
         ),
     )
 
@@ -289,9 +296,9 @@ for name, kernel in [("fused", attention), ("written out", attention_naive)]:
 
 # %% tags=["exercise"]
 def keep(op: torch._ops.OpOverload) -> bool:
-    """Whether to keep an operation's result: products with weights (mm, addmm) and
-    fused attention, of any machine; no other product (bmm), nor anything cheap. About
-    2 lines."""
+    """Whether to keep an operation's result: products with weights (mm, addmm)
+    and fused attention, of any machine; no other product (bmm), nor anything
+    cheap. About 2 lines."""
     ### BEGIN SOLUTION
     name = op.overloadpacket.__name__
     return name in ("mm", "addmm") or name.startswith("_scaled_dot_product_")
@@ -352,30 +359,38 @@ for dtype in (torch.float32, torch.bfloat16):
         for how in ways_to_save:
             row = {"recompute": how, "dtype": str(dtype).removeprefix("torch.")}
             row |= {"batch": batch, "length": length}
-            row["block_bytes"] = of_one_block(dtype, how, text) / (batch * length)
+            total = of_one_block(dtype, how, text)
+            row["block_bytes"] = total / (batch * length)
             row["formula_bytes"] = block_bytes_per_token(config, dtype, how)
             saved.append(row)
 
 # %% tags=["grade"]
 lab.experiment("saved", saved)
 
-# %%
-first = {row["recompute"]: row for row in reversed(saved) if row["dtype"] == "float32"}
-show.bars(
-    ways_to_save,
-    [first[way]["block_bytes"] for way in ways_to_save],
-    theory=[first[way]["formula_bytes"] for way in ways_to_save],
-    y="bytes a token and block",
-    title="Saved for backward, float32 (counted: any machine)",
-    alt="Bytes saved a token and block: 10,776 with none, 6,160 selective, 512 full.",
-    form="{:,.0f}",
+# %% tags=["experiment"]
+in_float32 = [row for row in saved if row["dtype"] == "float32"]
+first = {row["recompute"]: row for row in reversed(in_float32)}
+with show.canvas() as (figure, axes):
+    show.bars(
+        ways_to_save,
+        [first[way]["block_bytes"] for way in ways_to_save],
+        theory=[first[way]["formula_bytes"] for way in ways_to_save],
+        y="bytes a token and block",
+        title="Saved for backward, float32 (counted: any machine)",
+        form="{:,.0f}",
+        ax=axes,
+    )
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+show.figure(
+    figure,
+    alt="Bytes a token and block: none 10,776, selective 6,160, full 512.",
 )
 
 # %% [markdown]
-# **Takeaway**: selective recomputation repeats no matmul and saves 43% of the bytes (6,160 instead of 10,776); full keeps
+# **Takeaway**: selective recomputation repeats no matmul and spares 43% of the bytes (6,160 instead of 10,776); full keeps
 # 512, one in 21.
 #
-# Korthikanti's formula for a GPT is the same sum. With $s$ tokens of $b$ texts, width $h$ and $a$ heads, a layer in 16 bits
+# Korthikanti's formula for a GPT is the same sum. With $b$ texts of $s$ tokens, width $h$ and $a$ heads, a layer in 16 bits
 # saves
 #
 # $$s\,b\,h \left(34 + \frac{5\,a\,s}{h}\right) \text{ bytes.}$$
@@ -402,7 +417,7 @@ guess = 6
 lab.predict("segment_length", guess)
 
 # %% [markdown]
-# The picture shows 16 such layers: what is held after forward, and what is held while the last segment runs back. Two
+# The picture shows 16 such layers: what is held after forward, and while the last segment runs back. Two
 # segments of 8 hold $1 + 8 = 9$ boxes: the first one's input and the second's 8 layers.
 # Move the handle from no segments to 16.
 
@@ -416,6 +431,7 @@ ideas.checkpoints()
 # here.)
 
 # %%
+from textwrap import fill
 from typing import NamedTuple
 
 from minitrain.memory.placement import Layer
@@ -429,7 +445,7 @@ class Segment(NamedTuple):
     mode: str  # "none" or "full"
 
 
-print(Layer(input_bytes=1, saved_bytes=21, cost=1))
+print(fill(str(Layer(input_bytes=1, saved_bytes=21, cost=1)), 80))
 
 # %% [markdown]
 # What is the peak of such a plan? Backward goes through the segments from the last to the first, so take any one of them and
@@ -448,8 +464,9 @@ print(Layer(input_bytes=1, saved_bytes=21, cost=1))
 
 # %% tags=["exercise"]
 def plan_peak(plan: list[Segment], layers: list) -> float:
-    """The most bytes held at once; a plan has one segment or more. Each layer has its own
-    `input_bytes`, and `saved_bytes` (the input included). About 8 lines."""
+    """The most bytes held at once; a plan has one segment or more. Each layer
+    has its own `input_bytes`, and `saved_bytes` (the input included). About 8
+    lines."""
     ### BEGIN SOLUTION
     held = peak = 0
     for start, stop, mode in plan:
@@ -490,7 +507,8 @@ plan_peak = lab.grade(plan_peak)
 depth, width, rows = 36, 64, 256
 linears = [torch.nn.Linear(width, width, bias=False) for _ in range(depth)]
 chain = torch.nn.Sequential(*linears)
-layer = Layer(input_bytes=4 * rows * width, saved_bytes=4 * rows * width, cost=1)
+input_bytes = 4 * rows * width
+layer = Layer(input_bytes, saved_bytes=input_bytes, cost=1)
 
 
 def cut(layers, length):
@@ -522,13 +540,14 @@ lab.experiment("segments", segments)
 
 # %%
 length = [row["length"] for row in segments]
+predicted = [row["predicted_bytes"] / 1e6 for row in segments]
 show.lines(
-    {"measured": (length, [r["peak_bytes"] / 1e6 for r in segments])},
-    theory={"your plan_peak": (length, [r["predicted_bytes"] / 1e6 for r in segments])},
+    {"measured": (length, [row["peak_bytes"] / 1e6 for row in segments])},
+    theory={"your plan_peak": (length, predicted)},
     x="layers a segment",
     y="peak of activations (MB)",
     title="36 layers that save their input only",
-    alt="Peak of activations against segment length: a valley at six layers of 36.",
+    alt="Peak of activations against segment length: a valley at 6 of 36.",
 )
 best = min(segments, key=lambda row: row["peak_bytes"])["length"]
 lab.reveal("segment_length", best, layers=depth)
@@ -544,9 +563,9 @@ lab.reveal("segment_length", best, layers=depth)
 # Transformer saves much more than its input, so that its best $k$ is far below $\sqrt{L}$.
 
 # %% [markdown]
-# **Question**: Llama 3 405B has 126 blocks. Suppose that the input and the savings of a block stand to each other as in our
-# small model: take the float32 rows "full" (its input) and "none" (all it saves) of this table. In segments of how many
-# blocks is the peak lowest, by your `plan_peak`?
+# **Question**: Llama 3 405B has 126 blocks. Suppose that a block's input and what it saves have the same ratio as in our small
+# model: rows "full" (its input) and "none" (all it saves) of the next table, in float32. In segments of how many blocks is the
+# peak lowest, by your `plan_peak`?
 
 # %%
 show.table(
@@ -596,7 +615,7 @@ lab.answer("blocks_a_segment", blocks_a_segment)
 
 # %% tags=["exercise"]
 def unbeaten(partials: list[tuple]) -> list[tuple]:
-    """Given: the cheapest first, each of which holds less than all before it."""
+    """Given: the cheapest first, each of which holds less than all before."""
     kept = []
     for cost, held, plan in sorted(partials, key=lambda partial: partial[:2]):
         if not kept or held < kept[-1][1]:
@@ -605,8 +624,8 @@ def unbeaten(partials: list[tuple]) -> list[tuple]:
 
 
 def optimal_plan(layers: list, budget_bytes: float) -> list[Segment]:
-    """The plan whose repeated layers' `cost` is least, of those that fit (of several,
-    any); ValueError if none does. About 15 lines."""
+    """The plan whose repeated layers' `cost` is least, of those that fit (of
+    several, any); ValueError if none does. About 15 lines."""
     ### BEGIN SOLUTION
     best = [[(0, 0, [])], *([] for _ in layers)]
     for start in range(len(layers)):
@@ -661,8 +680,8 @@ optimal_plan = lab.grade(optimal_plan)
 # For each product $Y = XW$ of forward, backward computes two of the same size: $\partial X = \partial Y\, W^\top$ and
 # $\partial W = X^\top \partial Y$.
 #
-# **Predict**: by what fraction of a plain step's FLOPs does full recomputation, each block run again from its input to its
-# end, add to the step?
+# **Predict**: what fraction of a plain step's FLOPs does full recomputation add, if each block is run again from its input to
+# its end?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -676,12 +695,14 @@ from minitrain.memory.placement import uniform_plan
 from minitrain.memory.segments import Segmented, block_layers
 
 chosen = block_layers(config, B, T)[0]  # a block as a Layer, in closed form
-blocks = [Layer(chosen.input_bytes, chosen.saved_bytes, chosen.cost)] * config.layers
+block = Layer(chosen.input_bytes, chosen.saved_bytes, chosen.cost)
+blocks = [block] * config.layers
 budget = 0.4 * sum(block.saved_bytes for block in blocks)
-full = uniform_plan(config.layers, "full")
+plans = [uniform_plan(config.layers, how) for how in ways_to_save]
+none, selective, full = plans
 ways = {
-    "none": Segmented(uniform_plan(config.layers, "none")),
-    "selective": Segmented(uniform_plan(config.layers, "selective"), policy=keep),
+    "none": Segmented(none),
+    "selective": Segmented(selective, policy=keep),
     "optimal, 40%": Segmented(optimal_plan(blocks, budget)),
     "√L": Segmented(cut(config.layers, 3)),
     "full": Segmented(full),
@@ -691,7 +712,7 @@ ways = {
 
 # %% [markdown]
 # The next cell is folded. It runs each way under the ledger, under the FLOP counter, and a few times by the clock, of which
-# it keeps the fastest. Out of it comes the table `tradeoff`.
+# it keeps the fastest.
 
 # %% tags=["experiment", "folded"]
 import time
@@ -722,7 +743,8 @@ for name, way in ways.items():
     row = {"way": name, "saved_bytes": held}
     row["peak_bytes"] = ledger.peak["activations"] + ledger.peak["temporaries"]
     row["extra_flops"] = counted_flops(step) / model_flops(config, B, T) - 1
-    row["step_seconds"] = min(seconds_of_step() for _ in range(lab.size("repeats")))
+    again = range(lab.size("repeats"))
+    row["step_seconds"] = min(seconds_of_step() for _ in again)
     tradeoff.append(row)
 
 # %% tags=["grade"]
@@ -751,33 +773,37 @@ lab.reveal("extra_of_full", by_way["full, to its end"], config=config, length=T)
 
 # %% [markdown]
 # **Explain**: backward costs twice what forward does, so forward is a third of a step. Full recomputation adds one more
-# forward: this is the famous 33%. We measure 32.3%, because the head of the model is no block and is not repeated.
+# forward: this is the famous 33%. We count 32.3%, because the head of the model is no block and is not repeated.
 #
 # Now as a picture, from a folded cell. The line is *your* `optimal_plan` for every budget, predicted for the blocks alone;
-# the dots are measured, with all activations.
+# the dots are counted, with all activations.
 
 # %% tags=["experiment", "folded"]
 frontier = []  # for every budget, the peak and the cost of your optimal plan
 for share in range(20, 105, 4):
-    plan = optimal_plan(blocks, share / 100 * config.layers * blocks[0].saved_bytes)
+    most = share / 100 * config.layers * blocks[0].saved_bytes
+    plan = optimal_plan(blocks, most)
     ends = [s for s in plan if s.mode == "full"]  # each spares its last matmul
-    again = sum(chosen.cost * (s.stop - s.start) - chosen.spared_cost for s in ends)
+    again = chosen.cost * sum(s.stop - s.start for s in ends)
+    again -= chosen.spared_cost * len(ends)
     percent = 100 * again / model_flops(config, B, T)
     frontier.append((plan_peak(plan, blocks) / 1e6, percent))
 
 with show.canvas() as (figure, axes):
     axes.step(*zip(*frontier), where="post", color=show.COLORS[0])
-    label = {"xytext": (9, 6), "textcoords": "offset points", "color": show.COLORS[0]}
-    axes.annotate("your optimal_plan, every budget", frontier[-9], **label)
+    label = {"xytext": (9, 6), "textcoords": "offset points"}
+    words = "your optimal_plan, every budget"
+    axes.annotate(words, frontier[-9], color=show.COLORS[0], **label)
     for row in tradeoff[:5] + tradeoff[6:]:
         at = row["peak_bytes"] / 1e6, 100 * row["extra_flops"]
         axes.plot(*at, "o", color=show.COLORS[1])
-        axes.annotate(row["way"], at, xytext=(7, 3), textcoords="offset points")
-    axes.set(xlabel="peak of activations (MB)", ylabel="extra FLOPs (% of a step)")
+        axes.annotate(row["way"], at, xytext=(7, 8), textcoords="offset points")
+    axes.set_xlabel("peak of activations (MB)")
+    axes.set_ylabel("extra FLOPs (% of a step)")
     most = tradeoff[0]["peak_bytes"] / 1e6
     axes.set(xlim=(0, 1.17 * most), ylim=(-2, 37))
     axes.set_title("Memory against compute (counted)")
-show.figure(figure, alt="Extra FLOPs against peak bytes: six ways and the frontier.")
+show.figure(figure, alt="Extra FLOPs against peak bytes: six ways, a frontier.")
 
 # %% [markdown]
 # - **Selective lies below the line.** The line's plans keep or repeat whole blocks; selective chooses inside each block.
@@ -785,7 +811,7 @@ show.figure(figure, alt="Extra FLOPs against peak bytes: six ways and the fronti
 #   optimal plan keeps it.
 # - **√L saves least after forward, and yet peaks higher** (9.4 MB against 3.8): three blocks' savings are there at a time.
 #   By section 3, the best length here is $\sqrt{8/21} < 1$, so one block.
-# - **Selective adds no FLOPs, and yet takes much longer than none**: in our run longer than full. The next cell says why.
+# - **Selective adds no FLOPs, and yet takes much longer than none**: in our run longer than full.
 
 # %% [markdown]
 # To keep some results and repeat others, the package steps in between Python and PyTorch at *every operation*, in forward
@@ -794,7 +820,7 @@ show.figure(figure, alt="Extra FLOPs against peak bytes: six ways and the fronti
 # tensors. Our tensors are tiny: 256 tokens, and a plain step of some 30 ms in our run.
 #
 # With 16 times the tokens (8 texts of 512) we measured, on one thread of this course's CPU, 0.81 s for none, 0.85 s for
-# selective and 0.99 s for full: 6% against 23% more, the order that the FLOPs promise.
+# selective and 0.99 s for full: 5% against 22% more, the order that the FLOPs promise.
 
 # %% [markdown]
 # In your table, "full, to its end" repeats a block from its first operation to its last. PyTorch
@@ -858,7 +884,8 @@ ideas.attention_tiles()
 # $$\mathrm{lse} = \log \sum_j e^{s_j} = m + \log \sum_j e^{s_j - m}, \qquad\text{since then}\quad p_j = e^{s_j -
 # \mathrm{lse}}.$$
 #
-# Which tiles are needed is the business of `Mask`. Here is what you can ask of it, and how `tiles` cuts a range.
+# Which tiles are needed is the business of `Mask`. In `Mask(0)`, a token reads itself and all before it. Here is what it
+# answers.
 
 # %%
 from minitrain.model.attention.mask import Mask
@@ -873,12 +900,13 @@ def tiles(places, size):
         yield slice(start, min(start + size, places.stop))
 
 
-# Mask(0): query and key 0 stand at the same place, so a token reads itself and all before
-# the keys of 300 that queries 128 … 255 may read at all, and those with a window of 100
+# of 300 keys, those that queries 128 to 255 may read
 print(Mask(0).keys(slice(128, 256), 300))
+# the same, where each reads only the last 100, its own among them
 print(Mask(0, window=100).keys(slice(128, 256), 300))
-# which of keys 2 and 3 queries 2 and 3 may read: True where they may; None where all do
+# a row for queries 2 and 3, a column for keys 2 and 3: True where one may read
 print(Mask(0).tile(slice(2, 4), slice(2, 4), "cpu"))
+# queries 2 and 3, keys 0 and 1: None, since every query may read every key
 print(Mask(0).tile(slice(2, 4), slice(0, 2), "cpu"))
 
 # %% [markdown]
@@ -886,19 +914,22 @@ print(Mask(0).tile(slice(2, 4), slice(0, 2), "cpu"))
 #
 # Difficulty 4 · 20 minutes · 10 points
 #
-# A tile of i queries, divided by √C, begins with `total` 0 (B, H, i, C), and with `top` -inf and `mass` 0, one number for
-# each query (B, H, i). For each tile of keys: scores, -inf where
-# unreadable; the `new` maximum; `weights = exp(scores - new)`; shrink `mass` and `total` by `exp(top - new)`, then add.
+# For each tile of r queries, divided by √C:
 #
-# At the end `out = total / mass`, `lse = top + log(mass)`. Plain products of tiles, not `F.scaled_dot_product_attention`; each
-# tile of scores is made once.
+# 1. Begin with `total` 0 (B, H, r, C), `top` -inf and `mass` 0 (B, H, r).
+# 2. For each tile of keys, compute the scores, -inf where unreadable, the maximum so far, `new`, and `weights = exp(scores - new)`.
+# 3. Shrink `mass` and `total` by `exp(top - new)`, add this tile's sums, and go on with `new` as `top`.
+# 4. At the end, `out = total / mass` and `lse = top + log(mass)`.
+#
+# Use plain products of tiles, not `F.scaled_dot_product_attention`; each tile of scores is made once.
 
 
 # %% tags=["exercise"]
 def tiled_forward(q, k, v, mask: Mask) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax attention: q, k, v (B, H, L, C), left as they are, -> out (B, H, L, C) and
-    the log-sum-exp of each row's scores (B, H, L), in q's dtype. A query reads what
-    `mask` says: all before it, or a window of that. About 16 lines."""
+    """Softmax attention: q, k, v (B, H, L, C), left as they are, -> out (B, H,
+    L, C) and the log-sum-exp of each row's scores (B, H, L), in q's dtype. A
+    query reads what `mask` says: all before it, or a window of that. About 16
+    lines."""
     ### BEGIN SOLUTION
     out, lse = torch.empty_like(q), torch.empty_like(q[..., 0])
     for rows in tiles(range(q.shape[2]), ROWS):
@@ -926,7 +957,7 @@ tiled_forward = lab.grade(tiled_forward)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `scores.amax(dim=-1)` is a tile's maximum of each row, (B, H, i); `torch.maximum(top, …)` the greatest so far.
+# `scores.amax(dim=-1)` is a tile's maximum of each row, (B, H, r); `torch.maximum(top, …)` the greatest so far.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -968,14 +999,16 @@ tiled_forward = lab.grade(tiled_forward)
 #
 # Difficulty 4 · 20 minutes · 10 points
 #
-# The same two loops, each tile of weights made once. Use `lse` and `delta` as they come: in e02e · Context parallel they
-# count keys that other ranks hold.
+# The same two loops, each tile of weights made once. Use `lse` and `delta` as they come: in
+# [e02e · Context parallel](e02e_context_parallel.ipynb) they count keys that other ranks hold.
 
 
 # %% tags=["exercise"]
-def tiled_backward(q, k, v, d_out, lse, delta, mask: Mask) -> tuple[torch.Tensor, ...]:
-    """dq, dk, dv, new tensors shaped as q, k, v, by tiles: the formulas above. What is
-    given stays as it is. About 15 lines."""
+def tiled_backward(
+    q, k, v, d_out, lse, delta, mask: Mask
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """dq, dk, dv, new tensors shaped as q, k, v, by tiles: the formulas above.
+    What is given stays as it is. About 15 lines."""
     ### BEGIN SOLUTION
     dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     scale = q.shape[-1] ** -0.5
@@ -1006,7 +1039,7 @@ tiled_backward = lab.grade(tiled_backward)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `lse[:, :, rows, None]` has the shape (B, H, i, 1). Softmax's derivative takes `delta` off the whole row:
+# `lse[:, :, rows, None]` has the shape (B, H, r, 1). Softmax's derivative takes `delta` off the whole row:
 # `d_scores = weights * (d_out_rows @ values.mT - delta[:, :, rows, None])`.
 #
 # </details>
@@ -1025,8 +1058,9 @@ from minitrain.model.attention.tiled import Tiled
 
 
 def tiled(q, k, v, mask=None):
-    """Your pair as a differentiable function: `Tiled` saves q, k, v, out and lse."""
-    k, v = (z.repeat_interleave(q.shape[1] // z.shape[1], dim=1) for z in (k, v))
+    """Your pair, differentiable: `Tiled` saves q, k, v, out and lse."""
+    times = q.shape[1] // k.shape[1]
+    k, v = (z.repeat_interleave(times, dim=1) for z in (k, v))
     return Tiled.apply(q, k, v, Mask(0), tiled_forward, tiled_backward)
 
 
@@ -1049,7 +1083,7 @@ heads, size = lab.size("heads"), lab.size("head_size")
 
 
 def peak_of(attend, length):
-    """Bytes at the peak of forward and backward, beyond q, k, v and the gradient."""
+    """Bytes at the peak of both passes, beyond q, k, v and the gradient."""
     shape = (1, heads, length, size)
     q, k, v = (torch.nn.Parameter(torch.randn(shape)) for _ in range(3))
     with MemoryLedger(torch.nn.ParameterList((q, k, v))) as ledger:
@@ -1065,8 +1099,9 @@ kernels = {"naive": attention_naive, "tiled": tiled, "fused": attention}
 lengths = []
 for name, attend in kernels.items():
     for length in lab.size("lengths"):
-        row = {"kernel": name, "length": length, "heads": heads, "head_size": size}
-        lengths.append({**row, "peak_bytes": peak_of(attend, length)})
+        row = {"kernel": name, "length": length, "heads": heads}
+        row |= {"head_size": size, "peak_bytes": peak_of(attend, length)}
+        lengths.append(row)
 
 # %% tags=["grade"]
 lab.experiment("lengths", lengths)
@@ -1086,9 +1121,8 @@ with show.canvas() as (figure, axes):
     axes.set_xticks(Ls, [str(length) for length in Ls])
     axes.minorticks_off()
     low, high = at["tiled", Ls[-1]], at["naive", Ls[-1]]
-    axes.annotate(
-        "", (Ls[-1], low * 1.15), (Ls[-1], high / 1.15), arrowprops={"arrowstyle": "->"}
-    )
+    ends = (Ls[-1], low * 1.15), (Ls[-1], high / 1.15)
+    axes.annotate("", *ends, arrowprops={"arrowstyle": "->"})
     axes.text(
         Ls[-1] / 1.06,
         (low * high) ** 0.5,
@@ -1098,7 +1132,7 @@ with show.canvas() as (figure, axes):
     )
 show.figure(
     figure,
-    alt="Peak bytes of attention against length, naive, tiled and fused, on log axes.",
+    alt="Peak bytes of attention against length, naive, tiled, fused; log axes",
 )
 
 # %% [markdown]
@@ -1132,7 +1166,7 @@ lab.answer("longest_naive", longest_naive)
 #
 # > **On GPUs.** Kernels do the same with tiles in on-chip memory, so that they are faster, too: see
 # > [triton.py](../minitrain/model/attention/triton.py). What does not fit even so can wait in the CPU's memory:
-# > [activation_offload.py](../minitrain/memory/activation_offload.py). All numbers of this lab are a CPU's.
+# > [activation_offload.py](../minitrain/memory/activation_offload.py). All seconds of this lab are a CPU's.
 
 # %%
 lab.score(read="minitrain/memory/recompute.py")

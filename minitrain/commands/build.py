@@ -63,8 +63,8 @@ def _build(target: Target, force: bool, unfilled: bool) -> None:
     from minitrain.lab.building.masters import (
         as_solution,
         for_learners,
-        is_current,
         read_master,
+        with_outputs,
         write,
         write_picture,
     )
@@ -75,14 +75,13 @@ def _build(target: Target, force: bool, unfilled: bool) -> None:
     for line in problems(lab):
         print(f"{target.name}: {line}", file=sys.stderr)
     write(lab, target.lab)
-    if force or not is_current(target, solution):
-        executed = execute(solution, target.name, target.lab.parent)
-        write(executed, target.solution)
-        write_picture(executed, target)
-        written = f"{_short(target.solution, target)}, {_short(target.lab, target)}"
-        print(f"{target.name}: executed; wrote {written}")
-    else:
-        print(f"{target.name}: current; wrote {_short(target.lab, target)}")
+    ran = None if force else with_outputs(target, solution)
+    executed = ran or execute(solution, target.name, target.lab.parent)
+    write(executed, target.solution)
+    write_picture(executed, target)
+    done = "its code is that of the last execution" if ran else "executed"
+    written = f"{_short(target.solution, target)}, {_short(target.lab, target)}"
+    print(f"{target.name}: {done}; wrote {written}")
     if unfilled:
         execute(lab, f"{target.name}, unfilled", target.lab.parent)
         print(f"{target.name}: the unfilled lab runs from top to bottom")

@@ -1,4 +1,4 @@
-"""The planner on one page: what a run takes in closed forms, fitted to nothing. Lab e10.
+"""The planner on one page: what a run takes, in closed forms. Lab e10.
 
     FLOPs       6 N D and attention's 12 l h s D, N the weights that multiply a token
     memory      16 N / (t p), less with ZeRO, and l layers of one microbatch's activations

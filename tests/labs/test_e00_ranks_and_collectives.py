@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
@@ -20,6 +20,7 @@ from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
+from minitrain.lab.grading.verdicts import told_above
 from minitrain.network.links import Sweep, fit
 
 from .probes import e00_ranks_and_collectives as probes
@@ -46,6 +47,7 @@ COLLECTIVES = tuple(
     f"minitrain/parallel/collectives/{name}.py" for name in ("algorithms", "overlapped")
 )
 F64, F32, I64 = torch.float64, torch.float32, torch.int64
+AS_THEY_MUST_BE = "the messages are as they must be"
 MISMATCH = (
     "both ends of a message have the same size and dtype: make the place for what arrives like the "
     "tensor that is coming"
@@ -150,20 +152,6 @@ def only_messages(submission, calls):
     expect.that(not unfinished, unfinished)
 
 
-def as_above(
-    right: Callable[[list[Call]], None], calls: list[Call], so: str = "as they must be"
-) -> None:
-    """The verdict on the values, for a check whose title names the messages; so: what of those it
-    has found right."""
-    try:
-        right(calls)
-    except CheckFailed as failure:
-        first = str(failure).splitlines()[0]
-        raise CheckFailed(
-            f"as above: the messages are {so}, the result is not right ({first})"
-        ) from None
-
-
 def rounded(got: Any, want: torch.Tensor) -> list[tuple[Any, str]]:
     """A hint where the values are those of a shorter dtype, or of a float that stood for integers."""
     alike = isinstance(got, torch.Tensor) and (got.shape, got.dtype) == (want.shape, want.dtype)
@@ -247,7 +235,8 @@ class TestRingShift(Exercise):
                     f"rank {rank} sent {sent[0][1]} bytes, its tensor has "
                     f"{call.given[rank][0].nbytes}: send the tensor as it is",
                 )
-        as_above(self.right, calls)
+        with expect.though(AS_THEY_MUST_BE), told_above():
+            self.right(calls)
 
 
 class TestTreeBroadcast(Exercise):
@@ -326,7 +315,8 @@ class TestTreeBroadcast(Exercise):
                 f"messages of {sorted(sizes)} bytes for a tensor of {call.given[0][0].nbytes}: "
                 "send the tensor as it is",
             )
-        as_above(self.right, calls)
+        with expect.though(AS_THEY_MUST_BE), told_above():
+            self.right(calls)
 
 
 def root_of(call):
@@ -589,7 +579,8 @@ class TestRingReduceScatter(RingCheck, Exercise):
             self.ring(call, laps=1, what="a reduce-scatter")
             chunks = call.given[0][0].tensor_split(call.ranks)
             self.one_chunk_each(call, first=1, sizes=[len(chunk) for chunk in chunks])
-        as_above(self.right, calls)
+        with expect.though(AS_THEY_MUST_BE), told_above():
+            self.right(calls)
 
 
 class TestRingAllGather(RingCheck, Exercise):
@@ -641,7 +632,8 @@ class TestRingAllGather(RingCheck, Exercise):
         for call in calls:
             self.ring(call, laps=1, what="an all-gather")
             self.one_chunk_each(call, first=0, sizes=call.given[0][1])
-        as_above(self.right, calls)
+        with expect.though(AS_THEY_MUST_BE), told_above():
+            self.right(calls)
 
 
 def misplaced(got, chunks, rank):
@@ -720,7 +712,7 @@ class TestRingAllReduce(RingCheck, Exercise):
                     row["out"], call.rows[0]["out"], what=what, hints=[(row["out"], words)]
                 )
 
-    @check(points=6, title="2(N-1)/N of the tensor's bytes, in 2(N-1) messages to the right")
+    @check(points=6, title="the messages of reduce-scatter and all-gather, and nothing else")
     def test_ring(self, submission):
         cases = [(5, (10,)), (4, (24,)), (3, (7,)), (2, (3, 5))]
         calls = calls_of(submission, [one_each(*case) for case in cases], causes=UNEQUAL)
@@ -738,7 +730,8 @@ class TestRingAllReduce(RingCheck, Exercise):
                     f"one {call.ranks}th of the tensor: {whole}send one chunk a step",
                 )
             self.ring(call, laps=2, what="an all-reduce")
-        as_above(self.right, calls)
+        with expect.though(AS_THEY_MUST_BE), told_above():
+            self.right(calls)
 
 
 class TestPairwiseAllToAll(Exercise):
@@ -837,7 +830,8 @@ class TestPairwiseAllToAll(Exercise):
                     f"rank {rank} sent {bytes_sent} bytes, the chunks for the others have {enough}: "
                     "each peer gets its own chunk only, as it is",
                 )
-        as_above(self.right, calls)
+        with expect.though(AS_THEY_MUST_BE), told_above():
+            self.right(calls)
 
 
 class TestNaiveAllReduce(Exercise):
@@ -932,7 +926,8 @@ class TestNaiveAllReduce(Exercise):
                     "keep the plan of the broken one: each rank sends its tensor to rank 0, rank 0 "
                     "adds up and the total goes out again. Only their order was wrong",
                 )
-        as_above(self.right, calls, so="as many and as long as they must be")
+        with expect.though("the messages are as many and as long as they must be"), told_above():
+            self.right(calls)
 
 
 class TestSweep(Experiment):

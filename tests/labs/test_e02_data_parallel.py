@@ -13,7 +13,7 @@ import torch
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
-from minitrain.lab.grading.verdicts import as_above
+from minitrain.lab.grading.verdicts import as_above, in_a_row, is_right
 from minitrain.words import plural
 
 from .probes import e02_data_parallel as probes
@@ -38,7 +38,7 @@ SIZES = {
 REVEALS = {
     "step_bytes": Reveal(
         "measured",
-        "2(N-1)/N · 4P, whatever the batch; counted in rank 0's trace",
+        "2(N-1)/N · 4P, whatever the batch; counted in rank 0's trace, halved: the run was in float64",
         formula=lambda parameters, ranks: 2 * (ranks - 1) / ranks * 4 * parameters,
     ),
     "hidden": Reveal("emulated", "hidden / (hidden + exposed), of your overlapped step"),
@@ -50,22 +50,13 @@ KEPT = (
 )
 
 
-def passes(verdict: Callable[[], None]) -> bool:
-    try:
-        verdict()
-    except CheckFailed:
-        return False
-    return True
-
-
 def each_anew(right: Callable[[list], None], calls: list) -> None:
-    """right(calls), all in one launch; where each is right in one of its own, that is the cause."""
-    try:
-        right(calls)
-    except CheckFailed as failure:
-        if all(passes(partial(right, [{**made, "again": False}])) for made in calls):
-            raise CheckFailed(f"{str(failure).splitlines()[0]}\n{KEPT}") from None
-        raise failure from None
+    """right(calls), all in one launch; a call alone is the first of its model."""
+
+    def verdict(some: list) -> None:
+        right([{**some[0], "again": False}, *some[1:]])
+
+    in_a_row(verdict, calls, KEPT)
 
 
 def call(ranks, *rest, width=6, dtype=torch.float64, paths=None, old=False, again=False,
@@ -312,7 +303,9 @@ class TestAllReduceGradients(Exercise):
                     "send each one as it is",
                 )
 
-    @check(points=4, title="every gradient equals one process on the joined batch (2 and 3 ranks)")
+    @check(
+        points=4, title="every gradient equals that of one process on the joined batch (2, 3 ranks)"
+    )
     def test_gradients(self, submission):
         for ranks in (2, 3):
             calls = [call(ranks), call(ranks, again=True, other=True)]
@@ -473,7 +466,7 @@ class TestBucketed(Exercise):
             f"{len(want)} of {want}\n{'; or: '.join(words) or (OVER if over else FILLED)}",
         )
 
-    @check(points=5, title="every gradient equals one process, for buckets of any size")
+    @check(points=5, title="every gradient equals that of one process, for buckets of any size")
     def test_gradients(self, submission):
         for ranks in (2, 3):
             each_anew(partial(right_calls, submission), self.calls(ranks))
@@ -661,9 +654,9 @@ def judged(right, plans):
             for plan in plans
         ]
         words = ""
-        if len(plans) > 1 and all(passes(partial(right, [plan])) for plan in plans):
+        if len(plans) > 1 and all(is_right(right, [plan]) for plan in plans):
             words = "each of these models is right where it is alone: keep what is a model's in `self`, nothing in the class"
-        elif all(passes(partial(right, [plan])) for plan in steps):
+        elif all(is_right(right, [plan]) for plan in steps):
             words = (
                 "each of these steps is right as a model's first: finish() must end by emptying the works and refilling "
                 "each `missing`, with a new set; and what is missing when it comes goes through take(), which writes zeros over "
@@ -675,7 +668,7 @@ def judged(right, plans):
                     "finish() must end by refilling each `missing`, with a new set"
                 )
             kept = any(not made["set_to_none"] for plan in plans for made in plan["steps"])
-            if kept and passes(partial(right, set_to_none)):
+            if kept and is_right(right, set_to_none):
                 words = (
                     "every step is right that follows zero_grad(set_to_none=True), and this one followed False: `.grad` "
                     "may still be a view of the buffer when backward begins"
@@ -691,7 +684,9 @@ class TestDDP(Exercise):
     reference = "minitrain.parallel.ddp:DDP"
     hidden = (DDP_FILE,)
 
-    @check(points=4, title="every gradient equals one process, step after step, of two models")
+    @check(
+        points=4, title="every gradient equals that of one process, step after step, of two models"
+    )
     def test_gradients(self, submission):
         for ranks in (2, 3):
             plans = [
@@ -709,7 +704,7 @@ class TestDDP(Exercise):
         ]
         judged(lambda some: all_overlapped(wrapped(submission, some, 2), some), plans)
 
-    @check(points=6, title="ranks that use other layers, in another order, send in one line")
+    @check(points=6, title="ranks that use different layers still send their buckets in one order")
     def test_unused(self, submission):
         for ranks, limit in ((3, 1), (2, 400)):
             orders = (one_path(paths[:ranks]) for paths in (SOME, NOBODY_USES_3, OTHER_ORDERS))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 
@@ -11,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 
-from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.lab.grading.verdicts import RIGHT_ALONE, as_above, in_a_row
 from minitrain.measure.traffic import ring_bytes
 from minitrain.words import plural
 
@@ -56,7 +54,7 @@ REVEALS = {
     ),
     "node_message": Reveal(
         "emulated",
-        "2(N-1)/N times S at the data sheet's 450 GB/s, in ms; measured links give less, and have a latency",
+        "2(N-1)/N times S at the data sheet's 450 GB/s; measured links give less, and have a latency",
         formula=lambda nbytes, ranks: 1e3 * 2 * (ranks - 1) / ranks * nbytes / 450e9,
     ),
 }
@@ -170,12 +168,8 @@ def in_turn(submission, probe, calls, watched=()):
     return found
 
 
-KEPT = "each call is right where it is the only one: nothing may be kept from one call to the next"
-
-
-def judged(run, made, judge, words=KEPT):
-    """run(made), after judge(one, what each rank has of it) for each of them. Where each of them is
-    right alone, and not all in turn, it ends in `words` and in no other hint."""
+def judged(run, made, judge, words=RIGHT_ALONE):
+    """run(made), after judge(one, what each rank has of it) for each of them."""
 
     def verdict(made):
         results = run(made)
@@ -183,40 +177,7 @@ def judged(run, made, judge, words=KEPT):
             judge(one, found)
         return results
 
-    try:
-        return verdict(made)
-    except CheckFailed as failure:
-        takes_long = getattr(failure, "kind", None) == "timeout"  # and would again
-        if takes_long or not all(passes(verdict, [one]) for one in made):
-            raise
-        bare = failure if isinstance(failure, SubmissionFailed) else first_line(failure)
-        raise CheckFailed(f"{bare}\n{words}") from None
-
-
-def passes(verdict, *given):
-    try:
-        verdict(*given)
-    except CheckFailed:
-        return False
-    return True
-
-
-def first_line(failure):
-    return str(failure).splitlines()[0]
-
-
-@contextmanager
-def after(right: Callable[[], None]) -> Iterator[None]:
-    """What fails in here where forward is wrong already says so, and no more."""
-    try:
-        yield
-    except CheckFailed:
-        try:
-            right()
-        except CheckFailed as failure:
-            first = first_line(failure)
-            raise CheckFailed(f"as above: forward is not right yet ({first})") from None
-        raise
+    return in_a_row(verdict, made, words)
 
 
 def each_way(calls, notes, read):
@@ -267,7 +228,7 @@ def backward_is(one, found, f, fault):
     if one["x"].shape[1] == 1:
         return  # with one token, nothing but rounding reaches q and k
     _, want = one_process(f, one)
-    with after(partial(output_is, one, found, f)):
+    with as_above(partial(output_is, one, found, f)):
         for name, whole in want.items():
             gradient_is(one, found, name, whole, fault)
 
@@ -385,7 +346,7 @@ class TestConjugates(Exercise):
 
     @check(points=4, title="values and gradients of both operators, of several pairs at once")
     def test_values(self, submission):
-        for ranks, names, words in ((2, ("sum",), KEPT), (3, self.EVERY, SEVERAL)):
+        for ranks, names, words in ((2, ("sum",), RIGHT_ALONE), (3, self.EVERY, SEVERAL)):
             run = partial(self.launched, submission, ranks=ranks)
             with expect.because({"shape": RESULT, "size": RESULT}):
                 judged(run, self.calls(ranks, names), self.right, words)
@@ -923,7 +884,7 @@ class TestEmbed(Exercise):
         tokens, whole, dy = one
         leaf = whole.clone().requires_grad_()
         F.embedding(tokens, leaf).backward(dy)
-        with after(lambda: cls.rows_are(one, found)):
+        with as_above(lambda: cls.rows_are(one, found)):
             for rank, result in enumerate(found):
                 got, mine = result["dw"], leaf.grad.chunk(3)[rank]
                 expect.that(
@@ -1122,7 +1083,7 @@ class TestVocabularyLoss(Exercise):
         leaf = logits.clone().requires_grad_()
         F.cross_entropy(leaf, targets).backward()
         softmax = logits.softmax(-1) / len(targets)
-        with after(lambda: cls.loss_is(one, found)):
+        with as_above(lambda: cls.loss_is(one, found)):
             for rank, result in enumerate(found):
                 mine, soft = (whole.chunk(3, -1)[rank] for whole in (leaf.grad, softmax))
                 got = result["dlogits"]
@@ -1286,7 +1247,7 @@ class TestActivations(Experiment):
 
 
 class TestDegrees(Experiment):
-    """Efficiency against the degree"""
+    """Efficiency against the number of ranks"""
 
     name = "degrees"
     rests_on = ("parallel_mlp", "parallel_attention")

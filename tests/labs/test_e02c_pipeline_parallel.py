@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
 
@@ -12,6 +10,7 @@ import torch
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.lab.grading.verdicts import in_a_row, told_above
 from minitrain.network.fabric import Device, Fabric
 from minitrain.network.links import Link, LinkModel
 from minitrain.parallel.pipeline.operations import Operation, Schedule
@@ -63,39 +62,6 @@ FILES = tuple(
 )
 
 
-KEPT = "each call is right where it is the only one: nothing may be kept from one call to the next"
-
-
-def judged(verdict: Callable[[list], None], cases: list, but: tuple[str, ...] = ()) -> None:
-    """verdict(cases), told so where it is right of each of them alone; `but` where it has these words."""
-
-    def passes(case):
-        with suppress(CheckFailed):
-            verdict([case])
-            return True
-        return False
-
-    try:
-        verdict(cases)
-    except CheckFailed as failure:
-        takes_long = getattr(failure, "kind", None) == "timeout"  # and would again
-        is_told = takes_long or any(words in str(failure) for words in but)
-        if is_told or not all(map(passes, cases)):
-            raise
-        raise CheckFailed(f"{failure}\n{KEPT}") from None
-
-
-@contextmanager
-def as_above() -> Iterator[None]:
-    """For what an earlier check says as well; a run without a result keeps its words."""
-    try:
-        yield
-    except SubmissionFailed:
-        raise
-    except CheckFailed as failure:
-        raise CheckFailed(f"as above: {failure}") from None
-
-
 # ---- the stage split ----
 
 
@@ -125,7 +91,7 @@ class TestSplit(Exercise):
 
     @check(points=3, title="the ends, which also hold embedding and head, are not the longer ones")
     def test_ends(self, submission):
-        with as_above():
+        with told_above():
             found = self.even_splits(submission)
         for layers, stages, counts in found:
             more = layers % stages
@@ -340,7 +306,7 @@ class Lists:
             for words, case, schedule in made(submission, cases, self.ahead, name):
                 right(words, schedule, self.astray(schedule, *case), *case)
 
-        judged(verdict, self.cases())
+        in_a_row(verdict, self.cases())
 
 
 def pairs():
@@ -578,7 +544,7 @@ class TestRun(Exercise):
     def test_gradients(self, submission):
         for ranks in (2, 3, 1):
             gradients = partial(self.gradients_are, submission, ranks)
-            judged(gradients, steps_on(ranks), but=(GONE,))
+            in_a_row(gradients, steps_on(ranks), but=(GONE,))
 
     @staticmethod
     def gradients_are(submission, ranks, steps):
@@ -595,7 +561,7 @@ class TestRun(Exercise):
 
     @check(points=2, title="the last rank returns the mean loss over all tokens, the others zero")
     def test_loss(self, submission):
-        judged(partial(self.losses_are, submission), steps_on(2), but=(BOTH,))
+        in_a_row(partial(self.losses_are, submission), steps_on(2), but=(BOTH,))
 
     @staticmethod
     def losses_are(submission, steps):
@@ -625,7 +591,7 @@ class TestRun(Exercise):
     @check(points=7, title="on time, a microbatch's activations are freed by its backward")
     def test_live(self, submission):
         schedule = shuffled_1f1b(3, 7)
-        with as_above():
+        with told_above():
             results = on_time(submission, schedule)
         for rank, ((result,), most) in enumerate(zip(results, peak_live(schedule))):
             expect.that(

@@ -42,7 +42,7 @@ REVEALS = {
         "computed",
         "45.1 of the 46.7 billion lie in experts: a quarter of these, and all of the rest",
     ),
-    "dropped": Reveal("measured", "before any training; it gets worse"),
+    "dropped": Reveal("measured", "of random tokens; real text is less even"),
     "forward_bytes": Reveal(
         "measured",
         "2·M·K·(N-1)/N rows of 4·D bytes; your ranks are not quite even",
@@ -871,7 +871,7 @@ def by_token(case, experts, how="after"):
 
 
 def added(case, tokens, places, residual=False, to=None):
-    """Rows i of x[tokens[i]], weighed by weights[places[i]], added to y[tokens[i]] or y[to[i]]."""
+    """Rows i of x[tokens[i]], weighted by weights[places[i]], added to y[tokens[i]] or y[to[i]]."""
     x, weights, _, counts, matrices = case
     answers = probes.Bank(matrices)(x[tokens], counts).detach()
     weighed = answers * weights.flatten()[places].unsqueeze(1)
@@ -956,7 +956,7 @@ class TestMix(Exercise):
     reference = "minitrain.parallel.expert.plain:mix"
     hidden = HIDDEN
 
-    @check(points=4, title="each token's answers, computed once, weighed and added (float64)")
+    @check(points=4, title="each token's answers, computed once, weighted and added (float64)")
     def test_value(self, submission):
         sizes = ((7, 5, 2, None), (6, 4, 3, 0.5), (8, 4, 1, 0.5), (7, 5, 2, None), (5, 4, 2, 0.0))
         mixes(submission, [mix_case(*size) for size in sizes], self.is_mixed)

@@ -42,8 +42,8 @@ REVEALS = {
     ),
     "peak": Reveal(
         "measured",
-        "of scores alone: T/N x T against T/2N x T/2N",
-        formula=lambda ranks: 4 * ranks,
+        "of scores alone, as in a very long text: three of T/N x T against one of T/2N x T/2N",
+        formula=lambda ranks: 12 * ranks,
     ),
 }
 HIDDEN = tuple(
@@ -255,7 +255,10 @@ class TestMerge(Exercise):
         expect.equal(found, want[0], what=f"{levels}: out")
         expect.equal(both, want[1], what=f"{levels}: lse")
 
-    @check(points=2, title="rows that read nothing: weight 0, and 0 with -inf where both are such")
+    @check(
+        points=2,
+        title="a row that read nothing in one set has the other's answer; in both: out 0, lse -inf",
+    )
     def test_nothing(self, submission):
         cases = []
         for dtype, level in ((torch.float64, 0.5), (torch.float32, -20.0), (torch.float64, 1000.0)):
@@ -922,7 +925,7 @@ class TestUlysses(Exercise):
 
             each(wholes, run, judge)
 
-    @check(points=2, title="equals one process: key heads more, as many and fewer than ranks")
+    @check(points=2, title="equals one process with more, as many and fewer key heads than ranks")
     def test_values(self, submission):
         self.exchanged(submission, (2, 3, 4, 1), self.are_values)
 
@@ -957,7 +960,9 @@ class TestUlysses(Exercise):
         want = whole.chunk(ranks, 2)[rank]
         expect.equal(got["out"], want, what=where, hints=[*hints, (local, words)])
 
-    @check(points=1, title="every gradient equals one process, of calls whose backward comes later")
+    @check(
+        points=1, title="gradients equal one process, also where backward runs after several calls"
+    )
     def test_gradients(self, submission):
         with below(self.test_values, submission):
             self.exchanged(submission, (2, 4), self.are_gradients)
@@ -975,7 +980,7 @@ class TestUlysses(Exercise):
             want = leaf.grad.chunk(ranks, 2)[rank]
             expect.equal(gradient, want, what=f"{where}, gradient of {name}")
 
-    @check(points=8, title="bytes: (N-1)/N · B·T/N·C · (2H + 2·max(K, N)) numbers")
+    @check(points=8, title="sent: (N-1)/N · B·T/N·C · (2H + 2·max(K, N)) numbers")
     def test_bytes(self, submission):
         with below(self.test_values, submission):
             self.exchanged(submission, (2, 3, 4), self.is_ulysses)

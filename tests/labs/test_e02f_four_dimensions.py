@@ -918,7 +918,7 @@ class TestEqual(Experiment):
     name = "equal"
     rests_on = ("Mesh", "clip_on_mesh")
 
-    @check(points=3, title="meshes on which dp, tp, pp and ep are each cut, three at a time")
+    @check(points=3, title="meshes in which each of dp, tp, pp and ep is above 1, three at a time")
     def test_rows(self, table):
         for axis in ("dp", "tp", "pp", "ep"):
             expect.that(
@@ -972,7 +972,10 @@ class TestTraffic(Experiment):
                 f"{row['order']}: tp sends most here, an activation at each of four places a layer",
             )
 
-    @check(points=2, title="the best order leaves less than half of the naive one's")
+    @check(
+        points=2,
+        title="in the best order less than half as many bytes leave their node as in the naive one",
+    )
     def test_half(self, table):
         between = {row["order"]: row["between"] for row in table}
         least = min(between.values())
@@ -1096,7 +1099,7 @@ class TestHolders(Question):
     name = "norm_holders"
     rests_on = ("gradient_norm",)
 
-    @check(points=5, title="GPUs that hold the same norm's weight in the fastest mesh")
+    @check(points=5, title="GPUs that hold the same norm's weight in the fastest mesh that fits")
     def test_value(self, value, records):
         row = fastest(expect.recorded(records, "layouts"), 24576)
         tp, pp, dp = row["tp"], row["pp"], row["dp"]

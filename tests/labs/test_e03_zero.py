@@ -1156,7 +1156,7 @@ class TestFits(Experiment):
     name = "fits"
     rests_on = ("Zero3",)
 
-    @check(points=5, title="it fails on one rank, and trains on four")
+    @check(points=5, title="it fails on one rank, and a run on four gets through within its budget")
     def test_fits(self, table):
         row = row_of(table, "run", "1 rank")
         expect.that(
@@ -1172,7 +1172,9 @@ class TestFits(Experiment):
                 f"{r['run']}: {r['peak_bytes']} bytes at the peak, the budget is {r['budget_bytes']}",
             )
 
-    @check(points=4, title="more ranks alone do not help, sharding does; the loss is one process's")
+    @check(
+        points=4, title="DDP fails on four ranks too; a run that fits has one process's loss, to 1%"
+    )
     def test_loss(self, table):
         row = row_of(table, "run", "4 ranks, DDP")
         expect.that(not row["fits"], "DDP holds as much on each of four ranks as on one")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import astuple
 from functools import partial
 from itertools import pairwise
-from typing import NoReturn
 
 import torch
 
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
-from minitrain.lab.grading.verdicts import as_above
+from minitrain.lab.grading.verdicts import as_above, each
 
 from .probes import e04_mixed_precision as probes
 
@@ -37,7 +35,6 @@ HIDDEN = (
 )
 BF16 = torch.bfloat16
 DRAWN = ((1, 5), (1, 9), (4, 12), (1, 3))  # m, -e, its powers of two, what is missing above
-KEPT = "the same call is right where it is the first: nothing may be kept from one call to the next"
 TURNED = "amax[i, j] is of the tile in row i, column j"
 
 FORMS = {
@@ -90,17 +87,6 @@ def forms():
     form = drawn_form()
     name = f"m = {form.mantissa_bits}, from 2^{form.smallest_exponent}, largest {form.largest:g}"
     return {**FORMS, name: form}
-
-
-def raise_or_blame_what_is_kept(
-    failure: CheckFailed, alone: Callable[[], None], words: str
-) -> NoReturn:
-    """alone: the same once more, first in a process of its own; where that is right, its words."""
-    try:
-        alone()
-    except CheckFailed:
-        raise failure from None
-    raise CheckFailed(f"{failure}\n{words}") from None
 
 
 def scales(x, form, tile, amax=None, magnitude=True, adjusted=lambda scale: scale):
@@ -295,18 +281,8 @@ class TestLossScaler(Exercise):
             ({"scale": 2.0**40, "growth": 2.0, "backoff": 0.5, "interval": 1}, drawn),
             ({"scale": 1.0, "growth": 8.0, "backoff": 0.5, "interval": 2}, [False, *drawn[1:]]),
         ]
-        for case, got in zip(cases, submission.run(probes.scales_after, cases)):
-            try:
-                self.moved(*case, got)
-            except CheckFailed as failure:
-
-                def alone(case=case):
-                    self.moved(*case, *submission.run(probes.scales_after, [case]))
-
-                words = (
-                    "a scaler alone is right, and three that take turns are not: count in `self`"
-                )
-                raise_or_blame_what_is_kept(failure, alone, words)
+        run = partial(submission.run, probes.scales_after)
+        each(cases, run, lambda case, got: self.moved(*case, got), "scaler", "count in `self`")
 
     def moved(self, options, flags, got):
         told = ", ".join(f"{name} {value:g}" for name, value in options.items())
@@ -422,24 +398,15 @@ class TestMasterWeights(Exercise):
     @check(points=4, title="after 30 steps each weight is the float32 optimizer's, rounded once")
     def test_weights(self, submission):
         cases = [(rule, *self.case()) for rule in probes.rules()]
-        for case, got in zip(cases, submission.run(probes.mastered, cases)):
-            expect.that(
-                got["gradients"],
-                "step() has changed a weight's own gradient, or cleared it: it is the caller's. The master's is a float32 copy of it",
-            )
-            try:
-                self.are_masters_rounded(got["weights"], *case)
-            except CheckFailed as failure:
+        run = partial(submission.run, probes.mastered)
+        each(cases, run, self.is_master, "optimizer", "keep the masters in `self`")
 
-                def alone(case=case):
-                    (got,) = submission.run(probes.mastered, [case])
-                    self.are_masters_rounded(got["weights"], *case)
-
-                words = (
-                    "one optimizer alone is right, and two that are wrapped at once are not: keep the "
-                    "masters in `self`"
-                )
-                raise_or_blame_what_is_kept(failure, alone, words)
+    def is_master(self, case, got):
+        expect.that(
+            got["gradients"],
+            "step() has changed a weight's own gradient, or cleared it: it is the caller's. The master's is a float32 copy of it",
+        )
+        self.are_masters_rounded(got["weights"], *case)
 
     def are_masters_rounded(self, got, rule, starts, steps):
         want = self.oracle(rule, starts, steps)
@@ -657,10 +624,10 @@ class TestStochasticRound(Exercise):
             x[1, :, :1],
             torch.tensor([1e-40, -1e-40]),
         ]
-        calls = [(each, "a", 1) for each in shapes]
+        calls = [(x, "a", 1) for x in shapes]
         results, _ = self.later(submission, calls)
-        for each, result in zip(shapes, results):
-            low, high = self.neighbours(each)
+        for x, result in zip(shapes, results):
+            low, high = self.neighbours(x)
             near = (result.float() == low) | (result.float() == high)
             expect.that(
                 near.all(),
@@ -743,17 +710,16 @@ class TestRoundTo(Exercise):
     def compare(self, submission, cases, what):
         """cases: (name, form, x). Bit for bit, with likely mistakes in words."""
         calls = [(x, astuple(form)) for _, form, x in cases]
-        results = submission.run(probes.in_formats, calls)
-        for (name, form, x), given, call in zip(cases, calls, results):
-            try:
-                self.is_nearest(call["out"], x, form, f"{name}, {what}")
-            except CheckFailed as failure:
 
-                def alone(form=form, x=x, given=given):
-                    (call,) = submission.run(probes.in_formats, [given])
-                    self.is_nearest(call["out"], x, form, "")
+        def right(number, call):
+            name, form, x = cases[number]
+            self.is_nearest(call["out"], x, form, f"{name}, {what}")
 
-                raise_or_blame_what_is_kept(failure, alone, KEPT)
+        results = each(
+            range(len(calls)),
+            lambda some: submission.run(probes.in_formats, [calls[number] for number in some]),
+            right,
+        )
         expect.left_alone(results, calls, ["x"])
 
     def is_nearest(self, got, x, form, what):
@@ -869,7 +835,9 @@ class TestRoundTo(Exercise):
         words = f"that is what a cast to {' or '.join(found)} gives, another format"
         return [(got, f"{words}: take this one's mantissa_bits, smallest_exponent and largest")]
 
-    @check(points=4, title="every number of five formats stays, subnormal ones too")
+    @check(
+        points=4, title="every number of E4M3, E5M2, E2M1 and two more stays, subnormal ones too"
+    )
     def test_codes(self, submission):
         cases = []
         for name, form in forms().items():
@@ -919,18 +887,18 @@ class TestFakeQuantize(Exercise):
     def compare(self, submission, cases, hints):
         """cases: (x, name of a form, tile, amax); hints(*case): those of one."""
         calls = [(x, astuple(FORMS[name]), tile, amax) for x, name, tile, amax in cases]
-        results = submission.run(probes.quantized, calls)
-        for number, (case, call) in enumerate(zip(cases, results)):
-            try:
-                self.is_quantized(call["out"], *case, hints)
-            except CheckFailed as failure:
 
-                def alone(case=case, given=calls[number], place=number % 2):
-                    """Twice, since of two matrices one lies column by column in memory."""
-                    again = submission.run(probes.quantized, [given, given])
-                    self.is_quantized(again[place]["out"], *case, hints)
+        def run(some):
+            """One alone is run twice, since of two matrices one lies column by column in memory."""
+            if len(some) > 1:
+                return submission.run(probes.quantized, calls)
+            (number,) = some
+            return [submission.run(probes.quantized, [calls[number]] * 2)[number % 2]]
 
-                raise_or_blame_what_is_kept(failure, alone, KEPT)
+        def right(number, call):
+            self.is_quantized(call["out"], *cases[number], hints)
+
+        results = each(range(len(calls)), run, right)
         expect.left_alone(results, calls, ["x", "form", "tile", "amax"])
 
     def is_quantized(self, got, x, name, tile, amax, hints):

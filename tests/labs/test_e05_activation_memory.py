@@ -44,7 +44,7 @@ REVEALS = {
         formula=lambda layers: layers**0.5,
     ),
     "extra_of_full": Reveal(
-        "measured",
+        "counted",
         "a forward of all blocks over a step: 1/3 less the head's share",
         formula=lambda config, length: (
             sum(b.cost for b in block_layers(config, 1, length)) / model_flops(config, 1, length)
@@ -366,7 +366,7 @@ class TestKeep(Exercise):
         words = f"keep fewer: {kept} cost next to nothing to repeat"
         expect.that(saved <= want, f"a block saves {saved} bytes, {want} are enough: {words}")
 
-    @check(points=3, title="attention written out: the T x T products are repeated")
+    @check(points=3, title="attention written out: its batched products (bmm) are repeated")
     def test_scores(self, submission):
         from minitrain.model.attention.grouped_query import attention_naive
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import torch
 import torch.nn.functional as F
 
-from minitrain.lab.failures import CheckFailed, NotAttempted, SubmissionFailed
+from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
+from minitrain.lab.grading.verdicts import told_above
 from minitrain.words import plural
 
 from .probes import e09b_speculative_decoding as probes
@@ -56,32 +55,6 @@ def matching(got, hints):
     """The words of all hints that `got` is, as one: where several fit, none is certain."""
     found = list(dict.fromkeys(words for wrong, words in hints if difference(got, wrong) is None))
     return [(got, "\nor: ".join(found))] if found else []
-
-
-@contextmanager
-def unless_told(first):
-    """What fails in here where `first()` fails as well, which an earlier check asks, is told in a
-    line: the title of this check is not its cause."""
-    try:
-        yield
-    except NotAttempted:
-        raise
-    except CheckFailed as failure:
-        if isinstance(failure, SubmissionFailed) and failure.kind != "exception":
-            raise
-        try:
-            first()
-        except CheckFailed:
-            raised = isinstance(failure, SubmissionFailed)
-            texts = (in_a_line(text, raised) for text in (str(failure), failure.secretive))
-            raise CheckFailed(*(f"as above: {text}" for text in texts)) from None
-        raise
-
-
-def in_a_line(text, first):
-    """What was seen, or the words below it."""
-    lines = [line for line in text.splitlines() if not line.startswith("  ")]
-    return lines[0 if first else -1]
 
 
 # ---- verification
@@ -294,7 +267,7 @@ class TestVerify(Exercise):
     @check(points=4, title="several drafts: the text ends with the first that is not kept")
     def test_several(self, submission):
         sizes = ((16, 3, 7), (12, 2, 5), (2, 4, 6))
-        with unless_told(lambda: self.one_draft(submission)):
+        with told_above(self.one_draft, submission):
             self.compare(submission, [drawn_case(*each) for each in sizes])
 
     def ordinary(self, submission):
@@ -311,7 +284,7 @@ class TestVerify(Exercise):
                 level = float(torch.rand(()))
             cases.append((p, q, drafts, coins, level))
         cases.append(drawn_case(3, 0, 6))
-        with unless_told(lambda: self.ordinary(submission)):
+        with told_above(self.ordinary, submission):
             try:
                 self.compare(submission, cases)
             except SubmissionFailed as failure:
@@ -321,7 +294,7 @@ class TestVerify(Exercise):
     @check(points=3, title="many requests at once, without a loop over them")
     def test_at_once(self, submission):
         few, many = drawn_case(3, 2, 6), self.many()
-        with unless_told(lambda: self.ordinary(submission)):
+        with told_above(self.ordinary, submission):
             notes = self.compare(submission, [few, many])
         small, large = (note["operations"] for note in notes)
         expect.that(
@@ -361,7 +334,7 @@ class TestVerify(Exercise):
             (same, above, likely, never, 0.37),
             self.beside(same, above, likely, never),
         ]
-        with unless_told(lambda: self.ordinary(submission)):
+        with told_above(self.ordinary, submission):
             got = submission.run(probes.verified, cases)
             first = pair(got["calls"][0]["out"], ("tokens", "kept"))[1]
             if isinstance(first, torch.Tensor) and first.any():
@@ -544,7 +517,7 @@ class TestNgramDraft(Exercise):
                 fresh = [7, 8, *tokens, 9, tokens[-1]]  # the end of two is nowhere, that of one is
             cases += [(tokens, most, longest), (fresh, most, longest)]
         cases.append((telling_text(2, 1), 2, 1))
-        with unless_told(lambda: self.latest(submission)):
+        with told_above(self.latest, submission):
             self.compare(submission, cases)
 
     @check(points=2, title="nothing found, short texts, a find that runs into the text's end")
@@ -556,7 +529,7 @@ class TestNgramDraft(Exercise):
             (telling_text(2, 1), 2, 1),
         ]  # fmt: skip
         with (
-            unless_told(lambda: self.latest(submission)),
+            told_above(self.latest, submission),
             expect.because({("index", "empty"): "a text may be shorter than the n-gram: look for fewer tokens then"}),
         ):  # fmt: skip
             self.compare(submission, cases)
@@ -779,7 +752,7 @@ class TestTreeAttention(Exercise):
     def test_edges(self, submission):
         n = int(torch.randint(4, 8, ()))
         cases = [(list(range(-1, n - 1)), 3), ([-1] * n, 2), ([-1], 6), (drawn_tree(7), 0)]
-        with unless_told(lambda: self.in_any_order(submission)):
+        with told_above(self.in_any_order, submission):
             for (seen, positions), case in zip(self.results(submission, cases), cases):
                 self.right_mask(seen, *case)
                 self.right_positions(positions, *case)
@@ -913,7 +886,7 @@ class TestAcceptedPath(Exercise):
 
     @check(points=2, title="one token more than nodes, also where no node is kept")
     def test_last(self, submission):
-        with unless_told(lambda: self.way(submission)):
+        with told_above(self.way, submission):
             self.compare(submission, [drawn_walk(6, 0), drawn_walk(8, 1), drawn_walk(8, 0), drawn_walk(9, 3)])  # fmt: skip
 
     @check(points=2, title="no nodes, a chain that is kept whole, the last node")
@@ -925,7 +898,7 @@ class TestAcceptedPath(Exercise):
             ([a, b, c, d], [-1, -1, -1, -1], [d, a, b, c, a]),
             ([a, b, c, a], [-1, 0, 0, 2], [a, c, b, a, d]),
         ]
-        with unless_told(lambda: self.way(submission)):
+        with told_above(self.way, submission):
             try:
                 self.compare(submission, cases)
             except SubmissionFailed as failure:
@@ -1050,7 +1023,7 @@ class TestMedusaLoss(Exercise):
     def test_decay(self, submission):
         decay = float(0.3 + 0.5 * torch.rand(()))
         cases = [self.draw(2, 9, 6, 8, 3), self.draw(2, 7, 5, 6, 4, decay), self.draw(1, 5, 4, 6, 3, decay / 2)]  # fmt: skip
-        with unless_told(lambda: self.unweighted(submission)):
+        with told_above(self.unweighted, submission):
             for result, case in zip(self.results(submission, cases), cases):
                 self.right_loss(result, *case)
 
@@ -1060,7 +1033,7 @@ class TestMedusaLoss(Exercise):
     )
     def test_gradients(self, submission):
         cases = [self.draw(2, 8, 6, 9, 3), self.draw(3, 6, 4, 7, 2, 0.5)]
-        with unless_told(lambda: self.weighted(submission)):
+        with told_above(self.weighted, submission):
             results = self.results(submission, cases)
             for result, case in zip(results, cases):
                 self.right_loss(result, *case)

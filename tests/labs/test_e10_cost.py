@@ -37,8 +37,7 @@ H100 = price_of("H100-SXM-80GB")
 REVEALS = {
     "chips": Reveal(
         "computed",
-        "(2 + 4 + 12) bytes · N over 80 GB, and no activation yet",
-        formula=lambda model: 18 * held_weights(model) / 80e9,
+        "(2 + 4 + 12) bytes · N over 80 GB are 15.52, rounded up; no activation yet",
     ),
     "error": Reveal("computed", "the mean of |yours / published - 1| over the published steps"),
     "price_ratio": Reveal(
@@ -578,7 +577,10 @@ class TestStepParts(Exercise):
         wants = [closed_forms.step_parts(*call) for call in calls]
         return [(*c, got, want) for c, got, want in zip(calls, parts_of(submission, calls), wants)]
 
-    @check(points=3, title="compute: matmuls at the rates that are held, memory-bound kernels")
+    @check(
+        points=3,
+        title="compute: matmuls at the shares of the peak that they reach, memory-bound kernels",
+    )
     def test_compute(self, submission):
         h100, a100 = "H100-SXM-80GB", "A100-SXM-80GB"
         runs = [
@@ -607,8 +609,8 @@ class TestStepParts(Exercise):
                 tol=1e-6,
                 what=f"matmul seconds: {in_words(run)}",
                 hints=[
-                    (workload.model_flops(run) * passes / 3 / rate, "that is at the chip's peak: matmuls hold chip.constants.matmul of it"),
-                    (near * held.matmul, "that is at the chip's peak: matmuls hold chip.constants.matmul of it"),
+                    (workload.model_flops(run) * passes / 3 / rate, "that is at the chip's peak: matmuls reach chip.constants.matmul of it"),
+                    (near * held.matmul, "that is at the chip's peak: matmuls reach chip.constants.matmul of it"),
                     (near + alike, "the scores run at another rate than the other matmuls: chip.constants.attention"),
                     (near - scores / rate / held.attention, "attention's scores are missing"),
                     (near / passes, "that is forward alone: a backward takes two forwards"),
@@ -740,7 +742,7 @@ class TestStepParts(Exercise):
 
     @check(
         points=2,
-        title="ZeRO-3: gathers twice, scatters once a microbatch; what is not hidden shows",
+        title="ZeRO-3: gathers twice, scatters once a microbatch; what is not hidden adds to the step",
     )
     def test_sharded(self, submission):
         cuts = [{"dp": 16}, {"dp": 4, "tp": 4}, {"dp": 4, "cp": 2}, {"dp": 8, "tp": 2, "recompute": "full"}]  # fmt: skip
@@ -1172,7 +1174,7 @@ class TestErrors(Experiment):
                 row["yours_seconds"], total, tol=1e-6, what=f"{row['run']}, your parts' sum"
             )
 
-    @check(points=5, title="in the mean within 10% of each table (MPT: 14%), nothing fitted")
+    @check(points=5, title="in the mean within 10% of each table (MPT: 14%)")
     def test_errors(self, table):
         errors = defaultdict(list)
         for row in table:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 from itertools import chain, pairwise
 
 import numpy as np
 import torch
 
+from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.lab.grading.difference import difference
+from minitrain.lab.grading.verdicts import ABOVE, as_above, in_a_row, told_above
 from minitrain.words import plural
 
 from .probes import e11_data_pipeline as probes
@@ -45,15 +49,11 @@ QUADRATIC = 22  # eight times as much: 8 x the time is linear, 64 x is every pai
 SECONDS = 0.2  # under it no time is judged
 
 
-def array_of(call, dtype=None, what="the result"):
+def array_of(call, what):
     """The values of an array that came back."""
     expect.that(
         isinstance(call, dict) and "values" in call,
         f"{what} is {expect.show(call)}: return a NumPy array",
-    )
-    expect.that(
-        dtype is None or call["dtype"] == dtype,
-        f"{what} is of {call['dtype']}, expected {dtype}",
     )
     return call["values"]
 
@@ -61,6 +61,21 @@ def array_of(call, dtype=None, what="the result"):
 def left_alone(calls, given, names):
     """`expect.left_alone`, of arguments as they come back."""
     expect.left_alone(calls, [probes.plain(each) for each in given], names)
+
+
+def cause_of_all(gots, mistakes, tol=0.0):
+    """The words of the first mistake that gives what every call gave; "" where none does.
+
+    mistakes: (what each call would give, words).
+    """
+    return next((words for wrong, words in mistakes if difference(gots, wrong, tol) is None), "")
+
+
+def all_equal(gots, wants, names, mistakes=(), tol=None):
+    """`expect.equal` of each call, with the cause of all of them."""
+    cause = cause_of_all(gots, mistakes, tol)
+    for got, want, name in zip(gots, wants, names):
+        expect.equal(got, want, tol, hints=[(got, cause)] if cause else [], what=name)
 
 
 def held_at_once(got):
@@ -71,9 +86,9 @@ def held_at_once(got):
     return got["peak"]
 
 
-def is_quadratic(small, large):
+def is_quadratic(small, large, factor=QUADRATIC):
     """Of two costs, the second of eight times as much."""
-    return large["seconds"] > SECONDS and large["seconds"] > QUADRATIC * small["seconds"]
+    return large["seconds"] > SECONDS and large["seconds"] > factor * small["seconds"]
 
 
 # --- 1: a filter
@@ -84,6 +99,7 @@ TOWN = (
     "winter but many walk there each day for bread or fish while some old men sit under trees"
 )
 PROSE = TOWN.split()
+STOP = {"the", "be", "to", "of", "and", "that", "have", "with"}
 RULES = (
     "too_few_words",
     "unusual_word_length",
@@ -98,6 +114,11 @@ RULES = (
 def prose(count):
     """So many words of plain prose, stop words among them."""
     return ["the", "and", *random.choices(PROSE, k=count - 2)]
+
+
+def rare(count):
+    """So many words that are no stop words, nor hold one."""
+    return random.choices([w for w in PROSE if not any(s in w for s in STOP)], k=count)
 
 
 def lines_of(words, count):
@@ -153,26 +174,40 @@ class TestQuality(Exercise):
     reference = "minitrain.data.plain:quality"
     hidden = HIDDEN
 
-    def compare(self, submission, cases):
-        """cases: (text, expected, what it is, words by what came instead)."""
-        calls = [(text,) for text, *_ in cases]
-        got = submission.run(probes.in_a_row, calls)
+    def wrong(self, submission, cases):
+        """((found, expected), words) of each page that is judged wrongly.
+
+        cases: (text, expected, what it is, words by what came instead).
+        """
+        with expect.because(
+            {"ZeroDivisionError": "a page without a word has too few: ask that before you divide"}
+        ):
+            got = submission.run(probes.in_a_row, [(text,) for text, *_ in cases])
+        wrong = []
         for (_, want, what, words), call in zip(cases, got):
             found = call["out"]
             told = f"a page with {what}: got {expect.show(found)}, expected {want!r}"
             if found is None and want == "":
-                told += ": a page that passes all rules gives the empty text, not None"
-            elif found in words:
-                told += f": {words[found]}"
-            elif None in words:
-                told += f": {words[None]}"
-            expect.that(isinstance(found, str) and found == want, told)
+                told += "\na page that passes all rules gives the empty text, not None"
+            elif isinstance(found, str) and (hint := words.get(found, words.get(None))):
+                told += f"\n{hint}"
+            if not (isinstance(found, str) and found == want):
+                wrong.append(((repr(found), want), told))
+        return wrong
 
-    @check(points=2, title="each of the seven rules drops what it is for, and prose passes")
-    def test_each(self, submission):
+    def compare(self, submission, cases, plain=()):
+        """plain: pages of the check above; where one of them is judged wrongly in the same way,
+        it is not for what is special here."""
+        wrong = self.wrong(submission, cases)
+        if wrong:
+            above = dict(reversed(self.wrong(submission, plain)))
+            way, told = wrong[0]
+            expect.that(False, ABOVE + above[way] if way in above else told)
+
+    def plain(self):
         n = random.randint(80, 200)
-        rare = " ".join(random.choices([w for w in PROSE if w not in STOP], k=n))
-        self.compare(submission, [
+        inside = [*rare(n - 20), *["town", "there"] * 10]
+        return [
             (". ".join(lines_of(prose(n), 6)), "", f"{n} words of prose", {}),
             (" ".join(prose(random.randint(5, 40))), RULES[0], "under 50 words", {}),
             (of_lengths(n, 12 * n), RULES[1], "words of 12 signs in the mean", {}),
@@ -181,15 +216,19 @@ class TestQuality(Exercise):
             (bulleted(20, 21), RULES[3], "20 of 21 lines with a bullet", {}),
             (breaking(8, 16), RULES[4], "half of its lines broken off", {RULES[2]: "its ellipses are few a word: one to 28"}),
             (lettered(n // 3, n), RULES[5], "a third of its words numbers", {}),
-            (rare, RULES[6], "no stop word", {"": "stop words are whole words: 'bread' holds no 'be'"}),
-        ])  # fmt: skip
+            (" ".join(rare(n)), RULES[6], "no stop word", {}),
+            (" ".join(inside), RULES[6], "no stop word but inside of others", {"": "stop words are whole words: the 'to' in 'town' is none"}),
+        ]  # fmt: skip
+
+    @check(points=2, title="each of the seven rules drops what it is for, and prose passes")
+    def test_each(self, submission):
+        in_a_row(partial(self.compare, submission), self.plain())
 
     @check(points=2, title="a page exactly on a threshold passes")
     def test_edges(self, submission):
         edge = "exactly on the threshold passes: the rules say fewer than, more than"
         n = 10 * random.randint(8, 20)
-        few = [w for w in PROSE if w not in STOP]
-        two = [*random.choices(few, k=n), "of", "with"]
+        two = [*rare(n), "of", "with"]
         self.compare(submission, [
             (" ".join(prose(50)), "", "exactly 50 words", {RULES[0]: edge}),
             (" ".join(prose(49)), RULES[0], "49 words", {"": "fewer than 50 fail"}),
@@ -200,51 +239,48 @@ class TestQuality(Exercise):
             (breaking(6, 20), "", "6 of 20 lines broken off", {RULES[4]: edge}),
             (lettered(n // 5, n), "", "four fifths of its words with letters", {RULES[5]: edge}),
             (" ".join(two), "", "two different stop words", {RULES[6]: edge}),
-        ])  # fmt: skip
+        ], self.plain())  # fmt: skip
 
     @check(points=1, title="a page that fails several rules is dropped for the first of them")
     def test_order(self, submission):
         n = random.randint(80, 150)
         order = "the first rule of the table that fails is the reason"
         # each text fails the rule that it is for and the one that comes last
-        rare = [w for w in PROSE if w not in STOP]
         numbers = " ".join(str(random.randrange(1000, 99999)) for _ in range(n))
         long_words = of_lengths(n, 12 * n).replace("the ", "bcd ", 1).replace("and ", "bcd ", 1)
-        bullets = "\n".join(f"- {text}..." for text in lines_of(random.choices(rare, k=6 * n), n))
+        bullets = "\n".join(f"- {text}..." for text in lines_of(rare(6 * n), n))
         self.compare(submission, [
-            ("", RULES[0], "no sign at all", {None: "an empty page has too few words: mind divisions by 0"}),
+            ("", RULES[0], "no sign at all", {None: "it has no word"}),
             (" \n\t\n ", RULES[0], "white space alone", {None: "it has no word"}),
             ("- 12 ...\n" * 9, RULES[0], "27 words, all of them rubbish", {None: order}),
             (long_words, RULES[1], "long words and no stop word", {None: order}),
             (numbers, RULES[5], "numbers alone", {None: order}),
             (bullets, RULES[2] if bullets.count("...") / len(bullets.split()) > 0.1 else RULES[3], "bullets, and all lines broken off", {None: order}),
-        ])  # fmt: skip
+        ], self.plain())  # fmt: skip
 
     @check(points=2, title="what counts as a word, a line, a bullet, a stop word")
     def test_counting(self, submission):
-        rare = [w for w in PROSE if w not in STOP]
         n = 10 * random.randint(8, 15)
         blank = "empty lines are no lines: they make shares smaller than they are"
         indented = "a bullet may be indented: strip the line first"
         same = "the same stop word twice is one: two *different* ones are asked for"
         case = "The and AND are stop words too: lower case first"
         signs = "'…' is an ellipsis as well as '...'"
+        digits = [w if w in STOP else w + "1" for w in prose(n)]
+        inside = [w + ("the", "of")[i % 2] for i, w in enumerate(rare(n))]
         self.compare(submission, [
-            (bulleted(20, 21).replace("\n", "\n\n"), RULES[3], "bullets and empty lines between", {None: blank}),
-            (bulleted(20, 21, "   •"), RULES[3], "indented bullets", {None: indented}),
-            (bulleted(20, 21, "*"), RULES[3], "bullets of *", {None: "•, - and * are bullets"}),
-            (breaking(8, 16).replace("\n", "  \n \n"), RULES[4], "broken lines, white space behind them", {None: "strip the lines, and leave empty ones out"}),
-            (breaking(8, 16, "…"), RULES[4], "half of its lines broken off with …", {None: signs}),
-            (with_ellipses(n // 5, n, "…"), RULES[2], "a … to each five words", {None: signs}),
-            (" ".join([*random.choices(rare, k=n), "the", "the"]), RULES[6], "one stop word, twice", {None: same}),
-            (" ".join(["The", *random.choices(rare, k=n), "AND"]), "", "stop words in capitals", {None: case}),
+            (bulleted(20, 21).replace("\n", "\n\n"), RULES[3], "bullets and empty lines between", {"": blank}),
+            (bulleted(20, 21, "   •"), RULES[3], "indented bullets", {"": indented}),
+            (bulleted(20, 21, "*"), RULES[3], "bullets of *", {"": "•, - and * are bullets"}),
+            (breaking(8, 16).replace("\n", "  \n \n"), RULES[4], "broken lines, white space behind them", {"": "strip the lines, and leave empty ones out"}),
+            (breaking(8, 16, "…"), RULES[4], "half of its lines broken off with …", {"": signs}),
+            (with_ellipses(n // 5, n, "…"), RULES[2], "a … to each five words", {"": signs}),
+            (" ".join([*rare(n), "the", "the"]), RULES[6], "one stop word, twice", {"": same}),
+            (" ".join(["The", *rare(n), "AND"]), "", "stop words in capitals", {RULES[6]: case}),
             (" ".join(["the", "and", *("".join(random.choices("αβγδεζηθκλμ", k=5)) for _ in range(n))]), "", "Greek words", {RULES[5]: "α is a letter, too: `str.isalpha` knows those of all alphabets"}),
-            ("\n".join(lines_of(["b2b", "x1", *prose(n)], 8)), "", "words with digits in them", {None: "a word with any letter counts"}),
-            (" ".join(f"{w}the" for w in random.choices(rare, k=n)), RULES[6], "'the' inside of words", {None: "stop words are whole words"}),
-        ])  # fmt: skip
-
-
-STOP = {"the", "be", "to", "of", "and", "that", "have", "with"}
+            ("\n".join(lines_of(digits, 8)), "", "words with digits in them", {RULES[5]: "a word with any letter counts"}),
+            (" ".join(inside), RULES[6], "'the' inside of words", {"": "stop words are whole words"}),
+        ], self.plain())  # fmt: skip
 
 
 # --- 2: MinHash
@@ -268,13 +304,18 @@ def permuted(hashes, a, b):
     return product % 2**32
 
 
-def signatures_of(hashes, bounds, a, b, smallest=np.min):
-    values = permuted(hashes, a, b)
+def signatures_of(hashes, bounds, a, b, smallest=np.min, values=permuted):
+    values = values(hashes, a, b)
     rows = [
-        smallest(values[start:stop], axis=0) if stop > start else np.full(len(a), EMPTY, np.uint64)
+        smallest(values[start:stop], axis=0) if stop > start else np.full(len(a), EMPTY)
         for start, stop in pairwise(bounds)
     ]
-    return np.array(rows, dtype=np.int64).reshape(len(bounds) - 1, len(a))
+    return np.array([row.astype(np.uint32) for row in rows], np.int64).reshape(-1, len(a))
+
+
+def of_64_bits(kind):
+    """a x + b of every shingle, which nothing takes mod 2^32."""
+    return lambda hashes, a, b: hashes[:, None].astype(kind) * a.astype(kind) + b.astype(kind)
 
 
 class TestMinhash(Exercise):
@@ -284,46 +325,67 @@ class TestMinhash(Exercise):
     reference = "minitrain.data.plain:minhash"
     hidden = HIDDEN
 
-    def is_right(self, result, hashes, bounds, a, b):
-        told = f"{len(bounds) - 1} documents of {np.diff(bounds).tolist()[:8]} shingles, {len(a)} hashes"
-        want = signatures_of(hashes, bounds, a, b)
-        expect.that(
-            isinstance(result, dict) and result.get("shape") == list(want.shape),
-            f"{told}: got {expect.show(result.get('shape', result) if isinstance(result, dict) else result)}, "
-            f"expected signatures of shape {list(want.shape)}: a row a document, a column a hash function",
-        )
-        got = np.array(array_of(result, what="the signatures")).reshape(want.shape)
-        if not np.array_equal(got, want):
-            words = self.mistake(got, want, hashes, bounds, a, b)
+    def are_right(self, results, cases):
+        """Of several calls."""
+        wants = [signatures_of(*case) for case in cases]
+        tolds = [
+            f"{len(bounds) - 1} documents of {np.diff(bounds).tolist()[:8]} shingles, {len(a)} hashes"
+            for _, bounds, a, _ in cases
+        ]
+        gots = []
+        for told, result, want in zip(tolds, results, wants):
             expect.that(
-                False, f"{told}: {int((got != want).sum())} of {want.size} places differ{words}"
+                isinstance(result, dict) and result.get("shape") == list(want.shape),
+                f"{told}: got {expect.show(result.get('shape', result) if isinstance(result, dict) else result)}, "
+                f"expected signatures of shape {list(want.shape)}: a row a document, a column a hash function",
             )
-        expect.that(
-            result["dtype"] == "uint32", f"signatures of {result['dtype']}, expected uint32"
-        )
+            gots.append(np.array(array_of(result, what="the signatures")).reshape(want.shape))
+        for told, got, want in zip(tolds, gots, wants):
+            if not np.array_equal(got, want):
+                n, k = np.argwhere(got != want)[0]
+                expect.that(
+                    False,
+                    f"{told}: {int((got != want).sum())} of {want.size} places differ, the first of document {n}, hash {k}: "
+                    f"got {got[n, k]}, expected {want[n, k]}{self.mistake(gots, wants, cases)}",
+                )
+        for result in results:
+            expect.that(
+                result["dtype"] == "uint32", f"signatures of {result['dtype']}, expected uint32"
+            )
 
-    def mistake(self, got, want, hashes, bounds, a, b):
-        empty = np.diff(bounds) == 0
-        if np.array_equal(got[~empty], want[~empty]):
-            return (
-                f": those of documents without shingles, where 2^32 - 1 belongs (got {got[empty][0][0]}). "
-                "`np.minimum.reduceat` gives such a document its neighbour's value"
-            )
-        others = [
-            (signatures_of(hashes, bounds, a, b, np.max), "those are the largest values"),
-            (signatures_of(hashes, bounds, b, a), "a and b are exchanged: h = a x + b"),
-            (signatures_of(hashes, bounds, a, 0 * b), "b is not added"),
-            (self.of_one_function(hashes, bounds, a, b), "those are the smallest values of one hash function: each of the K has its own"),
-            (self.of_smallest(hashes, bounds, a, b), "in every function the page's smallest shingle has won. Put all shingles through each function, take the result mod 2^32 (uint32 does), and then the smallest"),
-            (signatures_of(hashes, np.array([*bounds[:-1], bounds[-1] - 1]), a, b) if bounds[-1] - 1 >= bounds[-2] else want - 1, "the last document's last shingle is missing"),
+    def mistake(self, gots, wants, cases):
+        """The cause of all calls."""
+        filled = [np.diff(bounds) > 0 for _, bounds, *_ in cases]
+        live = lambda rows: [row[own].tolist() for row, own in zip(rows, filled)]  # noqa: E731
+        if live(gots) == live(wants):
+            words = ": those of documents without shingles, where 2^32 - 1 belongs"
+            if all(map(np.array_equal, gots, (self.reduced(*case) for case in cases))):
+                words += ". `np.minimum.reduceat` gives such a document its neighbour's value"
+            return words
+        last = "Put all shingles through each function, take the result mod 2^32 (uint32 does), and then the smallest"
+        mistakes = [
+            (partial(signatures_of, smallest=np.max), "those are the largest values"),
+            (lambda x, at, a, b: signatures_of(x, at, b, a), "a and b are exchanged: h = a x + b"),
+            (lambda x, at, a, b: signatures_of(x, at, a, 0 * b), "b is not added"),
+            (self.of_one_function, "those are the smallest values of one hash function: each of the K has its own"),
+            (partial(signatures_of, values=of_64_bits(np.uint64)), f"in every function the page's smallest shingle has won. {last}"),
+            (partial(signatures_of, values=of_64_bits(np.int64)), f"the smallest was taken of numbers of 64 bits, and cut to 32 bits after it. {last}"),
+            (lambda x, at, a, b: signatures_of(x, np.minimum(at, len(x) - 1), a, b), "the last document's last shingle is missing"),
         ]  # fmt: skip
-        live = ~empty
-        for other, words in others:
-            if np.array_equal(got[live], other[live]):
+        for wrong, words in mistakes:
+            if live(gots) == live([wrong(*case) for case in cases]):
                 return f": {words}"
-        if (got > EMPTY).any() or (got < 0).any():
-            return ": some are no numbers of 32 bits: a x + b is taken mod 2^32, which uint32 arrays do by themselves"
+        if any((got > EMPTY).any() or (got < 0).any() for got in gots):
+            return ". Some are no numbers of 32 bits: a x + b is taken mod 2^32, which uint32 arrays do by themselves"
         return ""
+
+    def reduced(self, hashes, bounds, a, b):
+        """By `np.minimum.reduceat`, with 2^32 - 1 behind the end."""
+        rows = signatures_of(hashes, bounds, a, b)
+        values = [*permuted(hashes, a, b).astype(np.int64), np.full(len(a), EMPTY)]
+        empty = np.flatnonzero(np.diff(bounds) == 0)
+        rows[empty] = [values[bounds[n]] for n in empty]
+        return rows
 
     def of_one_function(self, hashes, bounds, a, b):
         values = permuted(hashes, a[:1], b[:1])[:, 0]
@@ -333,40 +395,34 @@ class TestMinhash(Exercise):
             rows.append([*own.tolist(), *[EMPTY] * (len(a) - len(own))])
         return np.array(rows, dtype=np.int64).reshape(-1, len(a))
 
-    def of_smallest(self, hashes, bounds, a, b):
-        rows = [
-            permuted(hashes[i:j].min()[None], a, b)[0] if j > i else np.full(len(a), EMPTY)
-            for i, j in pairwise(bounds)
-        ]
-        return np.array(rows, dtype=np.int64).reshape(-1, len(a))
-
     def compare(self, submission, cases):
         got = submission.run(probes.in_a_row, cases)
-        for case, call in zip(cases, got):
-            self.is_right(call["out"], *case)
+        self.are_right([call["out"] for call in got], cases)
         left_alone(got, cases, ["hashes", "bounds", "a", "b"])
 
     @check(points=1, title="of each hash function the smallest value over the document's shingles")
     def test_values(self, submission):
         shapes = [([5, 9, 4], 7), ([12], 16), ([1, 1, 30, 2], 3), ([6] * 9, 1)]
-        self.compare(submission, [(*drawn_hashes(s), *permutations(k)) for s, k in shapes])
+        cases = [(*drawn_hashes(s), *permutations(k)) for s, k in shapes]
+        in_a_row(partial(self.compare, submission), cases)
 
     @check(points=1, title="documents without shingles, first, in the middle, last, and alone")
     def test_empty(self, submission):
         shapes = [([0, 4, 3], 5), ([4, 0, 0, 3], 6), ([5, 2, 0], 4), ([0], 3), ([0, 0, 6, 0], 2)]
-        with expect.because(
-            {
-                "index": "bounds[i] of a last empty document lies behind the end: leave such documents out, they have 2^32 - 1"
-            }
-        ):
-            self.compare(submission, [(*drawn_hashes(s), *permutations(k)) for s, k in shapes])  # fmt: skip
+        cases = [(*drawn_hashes(s), *permutations(k)) for s, k in shapes]
+        hint = {
+            "index": "bounds[i] of a last empty document lies behind the end: leave such documents out, they have 2^32 - 1"
+        }
+        with as_above(self.test_values, submission), expect.because(hint):
+            in_a_row(partial(self.compare, submission), cases)
 
     @check(points=6, title="K passes over the shingles: no array of K times S numbers is held")
     def test_memory(self, submission):
         sizes = [random.randint(100, 500) for _ in range(200)]
         case = (*drawn_hashes(sizes), *permutations(64))
         (got,) = submission.run(probes.peak_of, [case])
-        self.is_right(got["out"], *case)
+        with as_above(self.test_values, submission):
+            self.are_right([got["out"]], [case])
         count = sum(sizes)
         expect.that(
             held_at_once(got) < 64 * count * 4 / 3,
@@ -413,12 +469,36 @@ class TestCandidatePairs(Exercise):
         )
         return [tuple(p) for p in pairs]
 
-    def is_right(self, result, signatures, bands, rows, told):
-        pairs = self.pairs_of(result, told)
-        wrong = [(i, j) for i, j in pairs if not i < j]
-        expect.that(
-            not wrong, f"{told}: the pair {wrong[:1]} is not i < j: a document does not meet itself"
+    def are_right(self, results, cases):
+        """The pairs of several calls."""
+        found = [self.pairs_of(result, self.told(*case)) for result, case in zip(results, cases)]
+        for pairs, case in zip(found, cases):
+            try:
+                self.is_right(pairs, *case)
+            except CheckFailed as failure:
+                words = "those are pairs of every n-th hash; the hashes of a band lie side by side"
+                turned = all(map(self.of_every_nth, found, cases))
+                raise CheckFailed(f"{failure}: {words}" if turned else str(failure)) from None
+        return found
+
+    def of_every_nth(self, pairs, case):
+        signatures, bands, _ = case
+        return set(pairs) == self.with_firsts(
+            signatures, [slice(band, None, bands) for band in range(bands)]
         )
+
+    def told(self, signatures, bands, rows):
+        empty = (signatures == EMPTY).all(axis=1).sum()
+        own = f", {empty} of them without shingles" if empty else ""
+        return f"{len(signatures):,} documents{own}, {bands} bands of {rows} rows"
+
+    def is_right(self, pairs, signatures, bands, rows):
+        told = self.told(signatures, bands, rows)
+        for i, j in pairs:
+            words = (
+                "a document does not meet itself" if i == j else "the smaller number comes first"
+            )
+            expect.that(i < j, f"{told}: the pair {(i, j)} is not i < j: {words}")
         agree = self.agreement(signatures, bands, rows)
         chance = [pair for pair in pairs if pair not in agree]
         if chance:
@@ -434,29 +514,46 @@ class TestCandidatePairs(Exercise):
             n = missed[0]
             other = next(pair for pair in sorted(agree) if n in pair)
             band = agree[other]
+            words = ""
+            if (signatures[n, band * rows : (band + 1) * rows] == EMPTY).all():
+                words = (
+                    ". It is 2^32 - 1 throughout, a value like another: a document without "
+                    "shingles has it in *every* place"
+                )
             expect.that(
                 False,
-                f"{told}: documents {other[0]} and {other[1]} agree in the whole of band {band}, and no pair brings them together",
+                f"{told}: documents {other[0]} and {other[1]} agree in the whole of band {band}, and no pair brings them together{words}",
             )
-        extra = sorted(set(pairs) - self.with_firsts(signatures, bands, rows))
+        side_by_side = [slice(band * rows, (band + 1) * rows) for band in range(bands)]
+        extra = sorted(set(pairs) - self.with_firsts(signatures, side_by_side))
         if extra:
             expect.that(
                 False,
                 f"{told}: the pair {extra[0]} is of two pages of a bucket, neither of which is its first. Pair each with "
                 "the *first* of its bucket: the union is the same, and there are no more pairs than pages",
             )
-        return pairs  # fmt: skip
 
-    def with_firsts(self, signatures, bands, rows):
-        """The pairs that are asked for."""
+    def with_firsts(self, signatures, bands):
+        """The pairs that are asked for; bands: the columns of each."""
         found = set()
-        for band in range(bands):
+        for band in bands:
             first = {}
             for n in range(len(signatures)):
-                key = tuple(signatures[n, band * rows : (band + 1) * rows].tolist())
+                key = tuple(signatures[n, band].tolist())
                 if (signatures[n] != EMPTY).any() and first.setdefault(key, n) != n:
                     found.add((first[key], n))
         return found
+
+    def compare(self, submission, cases, once=False):
+        """once: no pair comes twice."""
+        got = submission.run(probes.in_a_row, cases)
+        found = self.are_right([call["out"] for call in got], cases)
+        for pairs, case in zip(found, cases):
+            expect.that(
+                not once or len(set(pairs)) == len(pairs),
+                f"{self.told(*case)}: {pairs}: a pair that meets in two bands comes once",
+            )
+        left_alone(got, cases, ["signatures"])
 
     def agreement(self, signatures, bands, rows):
         """{(i, j): a band in which both agree}, of documents with shingles."""
@@ -505,12 +602,7 @@ class TestCandidatePairs(Exercise):
             if over:
                 s[2, -over:] = s[0, -over:]
             cases.append((s, bands, rows))
-        got = submission.run(probes.in_a_row, cases)
-        for case, call in zip(cases, got):
-            self.is_right(
-                call["out"], *case, f"{len(case[0])} documents, {case[1]} bands of {case[2]} rows"
-            )
-        left_alone(got, cases, ["signatures"])
+        in_a_row(partial(self.compare, submission), cases)
 
     @check(points=1, title="documents without shingles meet nobody, and no pair comes twice")
     def test_empty(self, submission):
@@ -521,14 +613,8 @@ class TestCandidatePairs(Exercise):
         part = self.draw(6, 2, 3)  # one band of 2^32 - 1 is a band like another
         part[2, :3] = part[5, :3] = EMPTY
         cases = [(s, 3, 4), (part, 2, 3), (self.draw(5, 2, 2), 2, 2), (self.draw(1, 2, 2), 2, 2)]
-        got = submission.run(probes.in_a_row, cases)
-        for case, call in zip(cases, got):
-            told = f"{len(case[0])} documents, some without shingles"
-            pairs = self.is_right(call["out"], *case, told)
-            expect.that(
-                len(set(pairs)) == len(pairs),
-                f"{told}: {pairs}: a pair that meets in two bands comes once",
-            )
+        with as_above(self.test_bands, submission):
+            in_a_row(partial(self.compare, submission, once=True), cases)
 
     @check(
         points=6, title="no two documents are compared: buckets, and n - 1 pairs for a heap of n"
@@ -545,21 +631,20 @@ class TestCandidatePairs(Exercise):
             (
                 "timeout",
                 "memory",
-            ): "every document is compared with every other: put each band of each document into a bucket (a dict), once"
+            ): "as where every document is compared with every other: put each band of each document into a bucket (a dict), once"
         }
         with expect.because(hint):  # fmt: skip
             got = submission.run(probes.cost_of, calls, timeout=6)
-        pairs = self.is_right(got[0]["out"], heap, 2, 4, "a heap of 200 equal documents")
+        with as_above(self.test_bands, submission):
+            pairs, *_ = self.are_right([call["out"] for call in got], calls)
         expect.that(
             len(pairs) <= 199 * 2,
             f"200 equal documents gave {len(pairs):,} pairs: 199 have the same union. Pair each with the *first* of "
             "its bucket",
         )
-        for (s, *split), call in zip(calls[1:], got[1:]):
-            self.is_right(call["out"], s, *split, f"{len(s):,} documents")
         expect.that(
             not is_quadratic(got[1], got[2]),
-            f"500 documents took {got[1]['seconds']:.2f} s, eight times as many {got[2]['seconds']:.2f} s: every "
+            f"500 documents took {got[1]['seconds']:.2f} s, eight times as many {got[2]['seconds']:.2f} s, as where every "
             "document is compared with every other. Put each band into a bucket (a dict), once",
         )
 
@@ -589,6 +674,11 @@ class TestClusters(Exercise):
     name = "clusters"
     reference = "minitrain.data.plain:clusters"
     hidden = HIDDEN
+    small = (
+        ([(0, 3), (3, 7), (2, 5)], 8),
+        ([(2, 3), (0, 1), (1, 2)], 5),
+        ([(1, 4), (4, 5), (0, 5)], 6),
+    )
 
     def compare(self, submission, cases, timeout=None):
         hint = {
@@ -602,33 +692,50 @@ class TestClusters(Exercise):
         expect.that(
             not got["ready"], f"{got['ready'][:1]} was imported: ready-made unions are not here"
         )
-        for (pairs, count), call in zip(cases, got["calls"]):
-            self.is_right(call, list(pairs), count)
+        self.are_right(got["calls"], [(list(pairs), count) for pairs, count in cases])
         return got["calls"]
 
-    def is_right(self, call, pairs, count):
-        told = f"pairs {pairs if len(pairs) < 9 else f'({len(pairs):,} of them)'} of {count:,} documents"
-        got, want = call["out"], firsts(pairs, count)
-        if isinstance(got, dict) and "values" in got:
-            got = got["values"]
-        expect.that(
-            isinstance(got, (list, tuple)) and len(got) == count,
-            f"{told}: got {expect.show(got)}, expected {count:,} numbers",
-        )
-        got = list(got)
-        if got == want:
-            return
-        at = next(n for n in range(count) if got[n] != want[n])
-        words = f"document {at} has first {got[at]!r}, expected {want[at]}"
-        if call["begun"] > 1:
-            words += f". The pairs were gone through {call['begun']} times, and come once, as from a file"
-        elif self.same_groups(got, want):
-            words += ": the groups are right, but each is named by its *first* document, the lowest number"
-        elif got == self.one_step(pairs, count):
-            words += ": a ~ b and b ~ c make one cluster, though a and c never met. Join the *roots* of both, not the documents"
-        elif len(set(got)) > len(set(want)):
-            words += f": {len(set(got)):,} clusters, expected {len(set(want)):,}. Two clusters that a later pair joins become one, as wholes"
-        expect.that(False, f"{told}: {words}")
+    def are_right(self, calls, cases):
+        """Of several calls."""
+        gots, wants = [], [firsts(*case) for case in cases]
+        for call, case in zip(calls, cases):
+            got = call["out"]
+            got = got["values"] if isinstance(got, dict) and "values" in got else got
+            expect.that(
+                isinstance(got, (list, tuple)) and len(got) == case[1],
+                f"{self.told(*case)}: got {expect.show(got)}, expected {case[1]:,} numbers",
+            )
+            gots.append(list(got))
+        for call, case, got, want in zip(calls, cases, gots, wants):
+            if got == want:
+                continue
+            at = next(n for n in range(case[1]) if got[n] != want[n])
+            words = f"{self.told(*case)}: document {at} has first {got[at]!r}, expected {want[at]}"
+            cause = self.mistake(gots, wants, cases)
+            if call["begun"] > 1:
+                words += f". The pairs were gone through {call['begun']} times, and come once, as from a file"
+            elif cause:
+                words += f": {cause}"
+            elif len(set(got)) > len(set(want)):
+                words += f": {len(set(got)):,} clusters, expected {len(set(want)):,}. Two clusters that a later pair joins become one, as wholes"
+            expect.that(False, words)
+
+    def told(self, pairs, count):
+        return f"pairs {pairs if len(pairs) < 9 else f'({len(pairs):,} of them)'} of {count:,} documents"
+
+    def mistake(self, gots, wants, cases):
+        """The cause of all calls."""
+        if all(map(self.same_groups, gots, wants)):
+            return (
+                "the groups are right, but each is named by its *first* document, the lowest number"
+            )
+        if [self.followed(got) for got in gots] == wants:
+            return "that is a step on the way to the first, and not yet the first itself: go on to the root of each"
+        for of_pairs in (self.last_met, self.lowest_met):
+            parents = [of_pairs(*case) for case in cases]
+            if gots in (parents, list(map(self.followed, parents))):
+                return "a ~ b and b ~ c make one cluster, though a and c never met. Join the *roots* of both, not the documents"
+        return ""
 
     def same_groups(self, got, want):
         try:
@@ -636,11 +743,24 @@ class TestClusters(Exercise):
         except TypeError:
             return False
 
-    def one_step(self, pairs, count):
+    def followed(self, parent):
+        """To where each one's parents lead; as it is where they lead nowhere."""
+        own, size = list(parent), len(parent)
+        is_tree = all(isinstance(p, int) and 0 <= p <= n for n, p in enumerate(own))
+        for n in range(size if is_tree else 0):
+            own[n] = own[own[n]]
+        return own
+
+    def last_met(self, pairs, count):
         parent = list(range(count))
         for i, j in pairs:
-            low, high = sorted((i, j))
-            parent[high] = min(parent[high], low)
+            parent[max(i, j)] = min(i, j)
+        return parent
+
+    def lowest_met(self, pairs, count):
+        parent = list(range(count))
+        for i, j in pairs:
+            parent[max(i, j)] = min(parent[max(i, j)], i, j)
         return parent
 
     def drawn(self, count, edges):
@@ -648,19 +768,16 @@ class TestClusters(Exercise):
 
     @check(points=1, title="a ~ b and b ~ c make one cluster, named by its first document")
     def test_groups(self, submission):
-        cases = [
-            ([(0, 3), (3, 7), (2, 5)], 8),
-            ([(2, 3), (0, 1), (1, 2)], 5),
-            ([(1, 4), (4, 5), (0, 5)], 6),
-            *((self.drawn(n, e), n) for n, e in ((12, 7), (30, 20), (30, 45), (9, 3))),
-        ]
-        self.compare(submission, cases)
+        drawn = [(self.drawn(n, e), n) for n, e in ((12, 7), (30, 20), (30, 45), (9, 3))]
+        in_a_row(partial(self.compare, submission), [*self.small, *drawn])
 
     @check(points=1, title="pairs in any order, turned, repeated, of one document, or none")
     def test_order(self, submission):
         pairs = [(5, 2), (2, 5), (4, 4), (7, 5), (1, 0), (5, 2)]
         shuffled = random.sample(pairs, len(pairs))
-        self.compare(submission, [(pairs, 8), (shuffled, 8), ([], 4), ([], 0), ([(0, 0)], 1)])
+        cases = [(pairs, 8), (shuffled, 8), ([], 4), ([], 0), ([(0, 0)], 1)]
+        with as_above(partial(self.compare, submission, self.small)):
+            in_a_row(partial(self.compare, submission), cases)
 
     @check(points=5, title="each pair is read once, and long chains cost no more than short ones")
     def test_chains(self, submission):
@@ -670,9 +787,9 @@ class TestClusters(Exercise):
         cases = [(backward(750), 750), (backward(6000), 6000)]
         forward = [(i, i + 1) for i in range(2500)]
         twos = [(i, i + half) for half in (1, 2, 4, 8, 16) for i in range(0, 64, 2 * half)]
-        got = self.compare(
-            submission, [*cases, (forward, 2501), (random.sample(twos, len(twos)), 64)], 6
-        )
+        cases += [(forward, 2501), (random.sample(twos, len(twos)), 64)]
+        with as_above(partial(self.compare, submission, self.small)):
+            got = self.compare(submission, cases, timeout=6)
         expect.that(
             not is_quadratic(*got[:2]),
             f"a chain of 750 took {got[0]['seconds']:.2f} s, one of 6,000 {got[1]['seconds']:.2f} s, so that a pair or a document "
@@ -684,9 +801,24 @@ class TestClusters(Exercise):
 # --- 5: the suffix array
 
 
+ENDLESS = (
+    "if it never ends: two suffixes keep one rank for ever unless what lies behind the end of the "
+    "text is lower than every symbol, 0 too"
+)
+
+
 def sorted_suffixes(symbols):
-    symbols = list(symbols)
     return sorted(range(len(symbols)), key=lambda start: symbols[start:])
+
+
+def doubled(text, behind):
+    """The order with another rank behind the end."""
+    rank = list(text)
+    for step in [1 << k for k in range(len(text).bit_length() + 1)]:
+        dense = {value: place for place, value in enumerate(sorted(set(rank)))}
+        rank = [dense[value] for value in rank]
+        rank = list(zip(rank, [*rank[step:], *[behind] * step]))
+    return sorted(range(len(text)), key=lambda i: rank[i])
 
 
 class TestSuffixArray(Exercise):
@@ -695,54 +827,57 @@ class TestSuffixArray(Exercise):
     name = "suffix_array"
     reference = "minitrain.data.plain:suffix_array"
     hidden = HIDDEN
+    word = np.frombuffer(b"mississippi", np.uint8)
+    edges = (np.full(33, 3), np.tile([0, 1, 0, 2, 1], 7)[:33], np.array([1, 0, 1, 1, 0, 0]))
 
-    def is_right(self, result, symbols, want=None):
-        symbols = symbols.tolist()
-        told = f"{symbols if len(symbols) < 13 else f'{len(symbols):,} symbols'}"
-        want = sorted_suffixes(symbols) if want is None else want
-        got = array_of(result, what=f"the suffix array of {told}")
-        expect.that(
-            result["dtype"].startswith("int") or not symbols,
-            f"places are integers, got {result['dtype']}",
-        )
-        if got == want:
-            return
-        expect.that(
-            sorted(got) == list(range(len(symbols))),
-            f"{told}: got {expect.show(got)}: each of the {len(symbols):,} suffixes comes once",
-        )
-        at = next(n for n in range(len(want)) if got[n] != want[n])
-        words = f"at place {at} stands suffix {got[at]}, expected {want[at]}"
-        size, ranks = len(symbols), [0] * len(symbols)
-        for place, start in enumerate(want):
-            ranks[start] = place
-        if got == ranks:
-            words += ": those are the ranks of the suffixes, the inverse: expected is where the suffixes begin, in order"
-        elif got == want[::-1] and len(set(symbols)) > 1:
-            words += ": that is the order from the largest to the smallest"
-        elif got == sorted(range(size), key=lambda i: [*symbols[i:], max(symbols) + 1]):
-            words += ": a suffix that ends sorts *before* a longer one that begins with it"
-        else:
-            first = next(
-                (k for k in (1, 2, 4, 8, 16) if got == sorted(range(size), key=lambda i: symbols[i : i + k])),
-                0,
-            )  # fmt: skip
-            if first:
-                words += f": that is the order of the first {first} symbols. Go on doubling until no two ranks are equal"
-            elif got == sorted(range(size), key=lambda i: [*symbols[i:], *[min(symbols)] * size]):
-                words += ": behind the end lies nothing, which sorts before every symbol, 0 too"
-            elif max(symbols) >= size:
-                words += (
-                    f". The symbols go up to {max(symbols):,}, more than n = {size}: if a pair of ranks is one number, as in "
-                    "rank · (n + 1) + next, ranks must be below n. Number the symbols without gaps first"
-                )
-        expect.that(False, f"{told}: {words}")
+    def are_right(self, results, texts, wants):
+        """Of several calls."""
+        tolds = [str(text) if len(text) < 13 else f"{len(text):,} symbols" for text in texts]
+        gots = []
+        for result, text, told in zip(results, texts, tolds):
+            got = array_of(result, what=f"the suffix array of {told}")
+            expect.that(
+                result["dtype"].startswith("int") or not text,
+                f"places are integers, got {result['dtype']}",
+            )
+            expect.that(
+                sorted(got) == list(range(len(text))),
+                f"{told}: got {expect.show(got)}: each of the {len(text):,} suffixes comes once",
+            )
+            gots.append(got)
+        for got, want, told in zip(gots, wants, tolds):
+            if got != want:
+                at = next(n for n in range(len(want)) if got[n] != want[n])
+                words = f"{told}: at place {at} stands suffix {got[at]}, expected {want[at]}"
+                expect.that(False, words + self.mistake(gots, texts, wants))
+
+    def mistake(self, gots, texts, wants):
+        """The cause of all calls."""
+        mistakes = [
+            (lambda text, want: np.argsort(want).tolist(), "those are the ranks of the suffixes, the inverse: expected is where the suffixes begin, in order"),
+            (lambda text, want: want[::-1], "that is the order from the largest to the smallest"),
+            *((partial(self.of_firsts, k), f"that is the order of the first {'symbol' if k == 1 else f'{k} symbols'}. Go on doubling until no two ranks are equal") for k in (1, 2, 4, 8, 16)),
+            (lambda text, want: doubled(text, len(text)), "a suffix that ends sorts *before* a longer one that begins with it"),
+            (lambda text, want: doubled(text, 0), "behind the end lies nothing, which sorts before every symbol, 0 too"),
+        ]  # fmt: skip
+        for wrong, words in mistakes:
+            if gots == list(map(wrong, texts, wants)):
+                return f": {words}"
+        failed = [text for got, text, want in zip(gots, texts, wants) if got != want]
+        if all(max(text) > len(text) for text in failed):
+            return (
+                f". The symbols go up to {max(failed[0]):,}, more than n = {len(failed[0])}: if a pair of ranks is one number, "
+                "as in rank · (n + 1) + next, ranks must be below n. Number the symbols without gaps first"
+            )
+        return ""
+
+    def of_firsts(self, k, text, want):
+        return sorted(range(len(text)), key=lambda i: text[i : i + k])
 
     def compare(self, submission, texts):
         calls = [(text,) for text in texts]
         hint = {
-            "timeout": "if it never ends: two suffixes keep one rank for ever unless what lies behind the end of the text is lower "
-            "than every symbol, 0 too",
+            "timeout": ENDLESS,
             (
                 "zero-size",
                 "out of bounds",
@@ -751,46 +886,50 @@ class TestSuffixArray(Exercise):
         }
         with expect.because(hint):
             got = submission.run(probes.in_a_row, calls, timeout=3)
-        for text, call in zip(texts, got):
-            self.is_right(call["out"], text)
+        plain = [text.tolist() for text in texts]
+        self.are_right([call["out"] for call in got], plain, list(map(sorted_suffixes, plain)))
         left_alone(got, calls, ["symbols"])
 
     @check(points=1, title="equals the sorted suffixes, of few symbols and of many")
     def test_sorted(self, submission):
         sizes = [(6, 3), (40, 2), (200, 4), (90, 50_000), (300, 2)]
         texts = [np.random.randint(0, k, n) for n, k in sizes]
-        word = np.frombuffer(b"mississippi", np.uint8)
-        self.compare(submission, [word, *texts])
+        in_a_row(partial(self.compare, submission), [self.word, *texts])
 
     @check(points=1, title="nothing, one symbol, all equal, a period, symbol 0 at the end")
     def test_edges(self, submission):
         period = np.tile(np.random.randint(0, 3, 5), 9)[: random.randint(31, 44)]
         zeros = np.concatenate((np.random.randint(0, 2, 12), np.zeros(random.randint(2, 6), int)))
         texts = [np.zeros(0, np.int64), np.array([7]), np.full(33, 4), period, zeros]
-        self.compare(submission, texts)
+        with as_above(partial(self.compare, submission, [self.word])):
+            in_a_row(partial(self.compare, submission), texts)
 
     @check(points=6, title="long repeats cost a few rounds more, and no suffix is written out")
     def test_long(self, submission):
         small, large = 1000, 8000
         periodic = np.tile(np.random.randint(0, 9, 500), 8)
         texts = [np.full(small, 3), np.full(large, 3), periodic]
-        wants = [list(range(small))[::-1], list(range(large))[::-1], None]
+        plain = [text.tolist() for text in texts]
+        wants = [list(range(small))[::-1], list(range(large))[::-1], sorted_suffixes(plain[2])]
         words = "each round sorts by twice as many symbols as the one before: 2, 4, 8, …, so that {} rounds are enough here"
         hint = {
-            ("timeout", "memory"): "suffixes are compared as a whole: " + words.format(13),
+            ("timeout", "memory"): "as where suffixes are compared as a whole: " + words.format(13),
         }
+        with expect.because({"timeout": ABOVE + ENDLESS}):
+            submission.run(probes.cost_of, [(np.full(33, 3),)], timeout=3)
         with expect.because(hint):
             got = submission.run(probes.cost_of, [(text,) for text in texts], timeout=6)
             peaks = submission.run(probes.peak_of, [(texts[1],)], timeout=6)
-        for text, want, call in zip(texts, wants, got):
-            self.is_right(call["out"], text, want)
+        above = partial(self.compare, submission)
+        with as_above(partial(above, [self.word])), as_above(partial(above, self.edges)):
+            self.are_right([call["out"] for call in got], plain, wants)
         expect.that(
             held_at_once(peaks[0]) < 600 * large + 2**20,
             f"{peaks[0]['peak'] / 1e6:.0f} MB were held at once for {large:,} symbols: suffixes were written out, n of up to "
             f"n symbols. Hold a rank for each, {words.format(13)}",
         )
         expect.that(
-            not is_quadratic(*got[:2]),
+            not is_quadratic(*got[:2], factor=16),  # a call that is short has costs of its own
             f"{small:,} equal symbols took {got[0]['seconds']:.2f} s, {large:,} {got[1]['seconds']:.2f} s: {words.format(13)}",
         )
 
@@ -804,14 +943,27 @@ def tempered(sizes, temperature):
     return [value / sum(values) for value in values]
 
 
-def filled(sizes, temperature, budget, most):
+def inverse(sizes, temperature):
+    return tempered(sizes, 1 / min(temperature, 1e9))
+
+
+def softmaxed(sizes, temperature):
+    shares = [math.exp(size / sum(sizes) / temperature) for size in sizes]
+    return [share / sum(shares) for share in shares]
+
+
+def proportional(sizes, temperature):
+    return [size / sum(sizes) for size in sizes]
+
+
+def filled(sizes, temperature, budget, most, shared=tempered):
     """Tempered weights, capped; what is over goes to the others, as often as it must."""
     caps = [most * size / budget for size in sizes]
     fixed: set[int] = set()
     while True:
         left = 1 - sum(caps[i] for i in fixed)
         free = [i for i in range(len(sizes)) if i not in fixed]
-        shares = dict(zip(free, tempered([sizes[i] for i in free], temperature) if free else []))
+        shares = dict(zip(free, shared([sizes[i] for i in free], temperature) if free else []))
         weights = [caps[i] if i in fixed else left * shares[i] for i in range(len(sizes))]
         over = {i for i in free if weights[i] > caps[i] * (1 + 1e-12)}
         if not over:
@@ -832,62 +984,52 @@ class TestMixtureWeights(Exercise):
 
     def compare(self, submission, cases):
         got = submission.run(probes.in_a_row, cases)
-        for case, call in zip(cases, got):
-            self.is_right(call["out"], *case)
-        left_alone(got, cases, ["sizes"])
-
-    def is_right(self, got, sizes, temperature, budget, most=4.0):
-        told = (
+        cases = [case if len(case) == 4 else (*case, 4.0) for case in cases]
+        tolds = [
             f"sizes {', '.join(f'{s:.3g}' for s in sizes)}, temperature {temperature:g}, {budget:.3g} tokens, "
             f"at most {most:g} passes"
-        )
+            for sizes, temperature, budget, most in cases
+        ]
+        gots = [self.weights(call["out"], *given) for call, *given in zip(got, cases, tolds)]
+        wants = [numbers(filled(*case)) for case in cases]
+        names = [f"weights ({told})" for told in tolds]
+        all_equal(gots, wants, names, self.mistakes(cases), tol=1e-9)
+        left_alone(got, cases, ["sizes"])
+
+    def weights(self, got, case, told):
         if isinstance(got, dict) and "values" in got:
             got = got["values"]
         if isinstance(got, torch.Tensor):
             got = got.tolist()
-        want, base = filled(sizes, temperature, budget, most), tempered(sizes, temperature)
-        caps = [most * size / budget for size in sizes]
-        clipped = [min(w, c) for w, c in zip(base, caps)]
         is_list = isinstance(got, (list, tuple)) and all(isinstance(w, (int, float)) for w in got)
-        expect.that(is_list, f"got {expect.show(got)}, expected {len(sizes)} weights ({told})")
+        expect.that(is_list, f"got {expect.show(got)}, expected {len(case[0])} weights ({told})")
         expect.that(
             all(map(math.isfinite, got)),
             f"weights {got} ({told}): some are no finite numbers. Powers of large sizes overflow, and powers of sizes far below the "
             "largest are rounded to 0: divide by the largest that is still free, each time that you share out",
         )
-        expect.equal(numbers(got), numbers(want), tol=1e-9, what=f"weights ({told})", hints=[
-            *((numbers(w), words) for w, words in self.without_cap(sizes, temperature, budget)),
-            (numbers(base), f"a source is read more than {most:g} times: its weight is at most {most:g} · size / budget"),
-            (numbers(clipped), "those do not sum to 1: what a capped source gives up goes to the others"),
-            (numbers([w / sum(clipped) for w in clipped]), "clipped, and then all divided by their sum: that lifts the capped ones above their cap again. Share among the others only"),
-            (numbers(self.one_round(base, caps)), "what the capped sources gave up has lifted another one above *its* cap: look again until none is"),
-            (numbers(self.spread_evenly(base, caps)), "what is over is shared in proportion to the others' tempered weights, not evenly"),
-        ])  # fmt: skip
+        return numbers(got)
 
-    def without_cap(self, sizes, temperature, budget):
-        wrong = []
-        powers = [
-            (
-                temperature,
-                "that is size^T: the exponent is 1 / T, so that a high temperature makes sources alike",
-            )
-        ]
-        for exponent, words in powers:
-            if temperature not in (1, math.inf) and temperature * math.log(max(sizes)) < 600:
-                values = [(s / max(sizes)) ** exponent for s in sizes]
-                wrong.append(([v / sum(values) for v in values], words))
-        shares = [math.exp(s / sum(sizes) / temperature) for s in sizes]
-        wrong.append(
-            ([s / sum(shares) for s in shares], "that is a softmax of the sizes: p ~ size^(1/T)")
-        )
-        if temperature != 1:
-            wrong.append(
-                (
-                    [s / sum(sizes) for s in sizes],
-                    "that is proportional to the sizes: the temperature is not used",
-                )
-            )
-        return wrong  # fmt: skip
+    def mistakes(self, cases):
+        """(what each call would give, words)."""
+        bases = [tempered(sizes, temperature) for sizes, temperature, *_ in cases]
+        caps = [[most * size / budget for size in sizes] for sizes, _, budget, most in cases]
+        clipped = [list(map(min, base, cap)) for base, cap in zip(bases, caps)]
+        wrong = [
+            (bases, "a source is read more than most_passes times: its weight is at most most_passes · size / budget"),
+            (clipped, "those do not sum to 1: what a capped source gives up goes to the others"),
+            ([[w / sum(own) for w in own] for own in clipped], "clipped, and then all divided by their sum: that lifts the capped ones above their cap again. Share among the others only"),
+            (list(map(self.one_round, bases, caps)), "what the capped sources gave up has lifted another one above *its* cap: look again until none is"),
+            (list(map(self.spread_evenly, bases, caps)), "what is over is shared in proportion to the others' tempered weights, not evenly"),
+        ]  # fmt: skip
+        for shared, words in (
+            (inverse, "that is size^T: the exponent is 1 / T, so that a high temperature makes sources alike"),
+            (softmaxed, "that is a softmax of the sizes: p ~ size^(1/T)"),
+            (proportional, "that is proportional to the sizes: the temperature is not used"),
+        ):  # fmt: skip
+            wrong.append(([filled(*case, shared) for case in cases], words))
+            wrong.append(([shared(*case[:2]) for case in cases], words))
+        return [(list(map(numbers, weights)), words) for weights, words in wrong]
 
     def one_round(self, base, caps):
         over = [i for i in range(len(base)) if base[i] > caps[i]]
@@ -920,7 +1062,7 @@ class TestMixtureWeights(Exercise):
                 "so their sum: divide by the largest that is still free, each time that you share out",
             }
         ):
-            self.compare(submission, [*cases, (huge, 0.04, 1e6), ([7.0], 2.0, 3.0), (tiny, 0.015, 4e13 + 1.5e7)])  # fmt: skip
+            in_a_row(partial(self.compare, submission), [*cases, (huge, 0.04, 1e6), ([7.0], 2.0, 3.0), (tiny, 0.015, 4e13 + 1.5e7)])  # fmt: skip
 
     @check(
         points=3, title="no source is read more than `most_passes` times; the others take its share"
@@ -935,7 +1077,9 @@ class TestMixtureWeights(Exercise):
             ([10.0, 50.0, 55.0 * x], 1.0, 100.0 * x, 1.0),
             ([1e9, 2e9, 4e9, 3e12], 3.0, 2e12, 2.0),
         ]
-        self.compare(submission, cases)
+        free = [([3e9, 4e10, 5e11], 2.0, 1e6)]  # no cap
+        with as_above(partial(self.compare, submission, free)):
+            in_a_row(partial(self.compare, submission), cases)
 
     @check(
         points=1, title="a budget of exactly so many passes is met, a larger one is a ValueError"
@@ -949,7 +1093,15 @@ class TestMixtureWeights(Exercise):
                 f"{call[2]:g} tokens of sources of {sizes}: {got['error'] or expect.show(got['out'])}, and no weights can "
                 f"keep to {call[3] if len(call) > 3 else 4:g} passes: raise a ValueError that says so",
             )
-        self.compare(submission, [(sizes, 3.0, 4.0 * sum(sizes)), (sizes, 1.0, sum(sizes), 1.0)])
+        exact = [(sizes, 3.0, 4.0 * sum(sizes)), (sizes, 1.0, sum(sizes), 1.0)]
+        for call, got in zip(exact, submission.run(probes.refused, exact)):
+            expect.that(
+                got["error"] != "ValueError",
+                f"{call[2]:g} tokens of sources of {sizes}: ValueError: {got.get('words')}. That is exactly "
+                f"{call[2] / sum(sizes):g} times all of them, which weights can keep to: only a larger budget is refused",
+            )
+        with as_above(self.test_cap, submission):
+            self.compare(submission, exact)
 
 
 # --- 7: packing
@@ -1010,90 +1162,104 @@ class TestLayOut(Exercise):
 
     @check(points=2, title="tokens and targets: each token asked for once, the end too")
     def test_targets(self, submission):
-        cases = self.usual()
-        for case, (tokens, targets, *_) in zip(cases, self.parts(submission, cases)):
-            rows, _, end = case
-            want_tokens, want_targets, _, _, owners = laid_out(*case)
-            plain_tokens = torch.where(owners >= 0, want_targets, end)
-            expect.equal(tokens, want_tokens, what=f"tokens ({self.told(case)})", hints=[
-                (plain_tokens, "each document is read with the end *before* it: [end] t1 t2 …, and asked for t1 t2 … [end]"),
-                (torch.where(owners >= 0, want_tokens, 0), "padding holds the end token"),
-                (want_tokens.int(), "int64 is what an embedding wants"),
-            ])  # fmt: skip
-            shifted = torch.cat((want_tokens[:, 1:], torch.full((len(rows), 1), -100)), 1)
-            expect.equal(targets, want_targets, what=f"targets ({self.told(case)})", hints=[
-                (torch.where(owners >= 0, want_targets, end), "nothing is asked of padding: -100, which cross-entropy skips"),
-                (want_targets.where(want_targets != end, -100), "the end of each document is asked for too: it is a token, and in the floor"),
-                (want_tokens.where(owners >= 0, -100), "those are the tokens themselves: the target of a place is the *next* token"),
-                (want_tokens, "those are the tokens themselves: the target of a place is the *next* token"),
-                (shifted, "that is the row moved by one place: so the last place of a row has no target, and padding has one"),
-                (shifted.where(owners >= 0, -100), "that is the row moved by one place: the last place of a full row loses its target"),
-            ])  # fmt: skip
+        in_a_row(partial(self.judge, submission, self.are_asked), self.usual())
+
+    def judge(self, submission, are_right, cases):
+        are_right(self.parts(submission, cases), cases)
+
+    def are_asked(self, parts, cases):
+        """The tokens and targets of several calls."""
+        tokens, targets, *_ = zip(*parts)
+        rights = [laid_out(*case) for case in cases]
+        wrong = lambda give: [give(x, y, p >= 0, c[2]) for (x, y, *_, p), c in zip(rights, cases)]  # noqa: E731
+        moved = lambda x: torch.cat((x[:, 1:], torch.full((len(x), 1), -100)), 1)  # noqa: E731
+        all_equal(tokens, [right[0] for right in rights], self.names("tokens", cases), [
+            (wrong(lambda x, y, live, end: torch.where(live, y, end)), "each document is read with the end *before* it: [end] t1 t2 …, and asked for t1 t2 … [end]"),
+            (wrong(lambda x, y, live, end: torch.where(live, x, 0)), "padding holds the end token"),
+            (wrong(lambda x, y, live, end: x.int()), "int64 is what an embedding wants"),
+        ])  # fmt: skip
+        itself = "those are the tokens themselves: the target of a place is the *next* token"
+        all_equal(targets, [right[1] for right in rights], self.names("targets", cases), [
+            (wrong(lambda x, y, live, end: torch.where(live, y, end)), "nothing is asked of padding: -100, which cross-entropy skips"),
+            (wrong(lambda x, y, live, end: y.where(y != end, -100)), "the end of each document is asked for too: it is a token, and in the floor"),
+            (wrong(lambda x, y, live, end: x.where(live, -100)), itself),
+            (wrong(lambda x, y, live, end: x), itself),
+            (wrong(lambda x, y, live, end: moved(x)), "that is the row moved by one place: so the last place of a row has no target, and padding has one"),
+            (wrong(lambda x, y, live, end: moved(x).where(live, -100)), "that is the row moved by one place: the last place of a full row loses its target"),
+        ])  # fmt: skip
+
+    def names(self, what, cases):
+        return [f"{what} ({self.told(case)})" for case in cases]
 
     @check(points=1, title="positions begin at 0 with each document")
     def test_positions(self, submission):
         cases = self.usual()
-        for case, (_, _, positions, _) in zip(cases, self.parts(submission, cases)):
-            want = laid_out(*case)[2]
-            owners = laid_out(*case)[4]
-            row = torch.arange(case[1]).expand(want.shape)
-            self.near(positions, want, owners, f"positions ({self.told(case)})", [
-                (row, "those go on through the row: each document begins at 0"),
-                (row * (owners >= 0), "those go on through the row: each document begins at 0"),
-                (want + 1, "positions begin at 0, at the end token before a document"),
-            ])  # fmt: skip
+        with told_above():
+            self.parts(submission, cases)
+        in_a_row(partial(self.judge, submission, self.are_places), cases)
 
-    def near(self, positions, want, owners, what, hints):
-        """Padding's positions are nobody's business."""
-        expect.that(
-            isinstance(positions, torch.Tensor) and positions.shape == want.shape,
-            f"{what}: got {expect.show(positions)}, expected a tensor of shape {tuple(want.shape)}",
-        )
-        live = owners >= 0
-        zero = lambda t: torch.where(live, t, 0)  # noqa: E731
-        expect.equal(zero(positions), zero(want), what=what, hints=[(zero(h), w) for h, w in hints])
+    def are_places(self, parts, cases):
+        """The positions of several calls; padding's are nobody's business."""
+        positions = [part[2] for part in parts]
+        rights = [laid_out(*case) for case in cases]
+        names, lives = self.names("positions", cases), [owners >= 0 for *_, owners in rights]
+        for got, (*_, owners), name in zip(positions, rights, names):
+            expect.that(
+                isinstance(got, torch.Tensor) and got.shape == owners.shape,
+                f"{name}: got {expect.show(got)}, expected a tensor of shape {tuple(owners.shape)}",
+            )
+        wants = [right[2] for right in rights]
+        own = lambda all_of: [x.where(live, 0) for x, live in zip(all_of, lives)]  # noqa: E731
+        rows = [torch.arange(want.shape[1]).expand(want.shape) for want in wants]
+        all_equal(own(positions), own(wants), names, [
+            (own(rows), "those go on through the row: each document begins at 0"),
+            (own(want + 1 for want in wants), "positions begin at 0, at the end token before a document"),
+        ])  # fmt: skip
 
     @check(
         points=3, title="the mask: a place looks at its own document, up to itself, and no further"
     )
     def test_mask(self, submission):
         cases = self.usual()
-        for case, (*_, mask) in zip(cases, self.parts(submission, cases)):
-            self.is_mask(mask, case)
+        with told_above():
+            self.parts(submission, cases)
+        in_a_row(partial(self.judge, submission, self.are_masks), cases)
 
-    def is_mask(self, mask, case):
-        _, length, _ = case
-        _, _, _, want, owners = laid_out(*case)
-        what = f"the mask ({self.told(case)})"
-        expect.that(
-            isinstance(mask, torch.Tensor) and mask.shape == want.shape,
-            f"{what}: got {expect.show(mask)}, expected a tensor of shape {tuple(want.shape)}: (N, T, T), who looks at whom",
-        )
-        expect.that(
-            mask.dtype == torch.bool,
-            f"{what} is of {mask.dtype}, expected bool: True where a place may look",
-        )
-        live = owners >= 0
-        both = live[:, :, None]
-        got = mask & both
-        causal = torch.ones(length, length).tril().bool().expand_as(want)
-        same = owners[:, :, None] == owners[:, None, :]
-        expect.equal(got, want & both, what=what, hints=[
-            (causal & both, "that is causal alone: a document looks at those before it in the row"),
-            (same & both, "a place looks at what comes after it, which is what it is asked for: causal too"),
-            (~want & both, "that is turned round: True where a place *may* look"),
-            (want.mT & both, "that is mirrored: mask[n, t, s] says whether place t looks at place s, s ≤ t"),
-            (want & both & ~torch.eye(length, dtype=torch.bool), "a place looks at itself too"),
-            (causal & live[:, None, :] & both, "that is causal alone, without padding: a document looks at those before it in the row"),
+    def are_masks(self, parts, cases):
+        """The masks of several calls."""
+        masks = [part[3] for part in parts]
+        rights = [laid_out(*case)[3:] for case in cases]
+        names = self.names("the mask", cases)
+        for mask, (want, _), name in zip(masks, rights, names):
+            expect.that(
+                isinstance(mask, torch.Tensor) and mask.shape == want.shape,
+                f"{name}: got {expect.show(mask)}, expected a tensor of shape {tuple(want.shape)}: (N, T, T), who looks at whom",
+            )
+            expect.that(
+                mask.dtype == torch.bool,
+                f"{name} is of {mask.dtype}, expected bool: True where a place may look",
+            )
+        lives = [owners >= 0 for _, owners in rights]
+        wants = [want for want, _ in rights]
+        causal = [torch.ones(want.shape[1:]).tril().bool().expand_as(want) for want in wants]
+        same = [owners[:, :, None] == owners[:, None, :] for _, owners in rights]
+        own = lambda all_of: [x & live[:, :, None] for x, live in zip(all_of, lives)]  # noqa: E731
+        all_equal(own(masks), own(wants), names, [
+            (own(causal), "that is causal alone: a document looks at those before it in the row"),
+            (own(same), "a place looks at what comes after it, which is what it is asked for: causal too"),
+            (own(~want for want in wants), "that is turned round: True where a place *may* look"),
+            (own(want.mT for want in wants), "that is mirrored: mask[n, t, s] says whether place t looks at place s, s ≤ t"),
+            (own(want & ~torch.eye(want.shape[1], dtype=torch.bool) for want in wants), "a place looks at itself too"),
         ])  # fmt: skip
-        blind = ~mask.any(dim=2)
-        expect.that(
-            not blind.any(),
-            f"{what}: place {blind.nonzero()[0].tolist() if blind.any() else ''} looks at nothing, so that its softmax is "
-            "nan, which reaches all gradients. Let padding look at itself",
-        )
-        crossed = (mask & ~live[:, :, None] & live[:, None, :]).any()
-        expect.that(not crossed, f"{what}: padding looks into a document: keep it to itself")
+        for mask, live, name in zip(masks, lives, names):
+            blind = ~mask.any(dim=2)
+            expect.that(
+                not blind.any(),
+                f"{name}: place {blind.nonzero()[0].tolist() if blind.any() else ''} looks at nothing, so that its softmax is "
+                "nan, which reaches all gradients. Let padding look at itself",
+            )
+            crossed = (mask & ~live[:, :, None] & live[:, None, :]).any()
+            expect.that(not crossed, f"{name}: padding looks into a document: keep it to itself")
 
     @check(
         points=2, title="empty documents, rows without any, full rows, and documents of one token"
@@ -1108,16 +1274,20 @@ class TestLayOut(Exercise):
         # the same document twice in a row: two documents
         rows, *rest = self.draw(11, [[3]])
         cases.append(([[rows[0][0], rows[0][0], []]], *rest))
-        for case, (tokens, targets, positions, mask) in zip(cases, self.parts(submission, cases)):
-            want = laid_out(*case)
-            told = self.told(case)
-            expect.equal(tokens, want[0], what=f"tokens ({told})")
-            expect.equal(targets, want[1], what=f"targets ({told})")
-            self.near(positions, want[2], want[4], f"positions ({told})", [])
-            self.is_mask(mask, case)
+        with as_above(partial(self.parts, submission, self.usual())):
+            parts = self.parts(submission, cases)
+        with as_above(self.test_targets, submission):
+            self.are_asked(parts, cases)
+        with as_above(self.test_positions, submission):
+            self.are_places(parts, cases)
+        with as_above(self.test_mask, submission):
+            self.are_masks(parts, cases)
 
 
 # --- 8: the stream
+
+
+AGAIN = "the same arguments gave another order the second time: draw it from the seed alone"
 
 
 class TestStream(Exercise):
@@ -1140,7 +1310,8 @@ class TestStream(Exercise):
     def rows_of(self, epoch):
         return [row for rank in epoch for step in rank for row in step]
 
-    def once(self, rows, count, told):
+    def once(self, rows, count, size, told):
+        """size: of a step, of all ranks."""
         expect.that(
             all(isinstance(row, int) for row in rows),
             f"{told}: rows are integers, got {expect.show(rows[:3])}",
@@ -1148,11 +1319,28 @@ class TestStream(Exercise):
         seen = sorted(rows)
         missing = sorted(set(range(count)) - set(seen))
         double = sorted({row for row in seen if seen.count(row) > 1})
+        words = ""
+        if len(missing) == count % size and not double:
+            words = ": as many as an epoch's last, smaller step has. It is a step too"
         expect.that(
             seen == list(range(count)),
             f"{told}: {len(missing)} of {count} rows never came{f' (row {missing[0]})' if missing else ''}, "
-            f"{len(double)} came more than once{f' (row {double[0]})' if double else ''}",
+            f"{len(double)} came more than once{f' (row {double[0]})' if double else ''}{words}",
         )
+
+    def whole(self, submission, ranks, seed):
+        """The ranks together read each row once, in the order of (seed, epoch)."""
+        calls = [((30, 4, seed), count, 1) for count in (1, 1, ranks)]
+        first, again, split = [epoch for (epoch,) in submission.run(probes.epochs, calls)]
+        expect.that(first == again, AGAIN)
+        self.once(self.rows_of(first), 30, 4, "30 rows in batches of 4, epoch 0")
+        told = f"30 rows, {ranks} ranks, batches of 4, epoch 0"
+        rows = self.rows_of(split)
+        expect.that(
+            len(rows) != 30 * ranks or ranks == 1,
+            f"{told}: every rank has read all rows: each has its own part of a step",
+        )
+        self.once(rows, 30, 4 * ranks, told)
 
     @check(
         points=1, title="an epoch has every row once, shuffled, and each epoch and seed its own way"
@@ -1166,7 +1354,7 @@ class TestStream(Exercise):
         for (arguments, ranks, _), epochs in zip(calls, got):
             for number, epoch in enumerate(epochs):
                 told = f"{arguments[0]} rows in batches of {arguments[1]}, epoch {number}"
-                self.once(self.rows_of(epoch), arguments[0], told)
+                self.once(self.rows_of(epoch), arguments[0], arguments[1], told)
                 self.are_full(self.steps(epoch, told), arguments[0], arguments[1] * ranks, told)
         first, second, third = (self.rows_of(epoch) for epoch in got[0])
         expect.that(
@@ -1176,9 +1364,7 @@ class TestStream(Exercise):
             first != second and second != third,
             "all epochs have one order: draw it from the seed *and* the number of the epoch",
         )
-        expect.that(
-            got[1] == got[0][:2], "the same arguments gave another order the second time: draw it from the seed alone"
-        )  # fmt: skip
+        expect.that(got[1] == got[0][:2], AGAIN)
         other = self.rows_of(got[2][0])
         expect.that(other != first, "another seed gives the same order")
         expect.that(
@@ -1200,6 +1386,12 @@ class TestStream(Exercise):
         calls += [((n, 12 // ranks, seed), ranks, 2) for ranks in (2, 3, 4)]
         calls += [((3, 1, seed), 4, 1), ((9, 2, seed), 4, 1)]
         got = submission.run(probes.epochs, calls)
+        with as_above(partial(self.whole, submission, 1, seed)):
+            self.are_split(calls, got)
+
+    def are_split(self, calls, got):
+        """calls: the first is one rank's; of those with as many rows each step is to be the same."""
+        (n, _, _), _, _ = calls[0]
         whole = [[sorted(step[0]) for step in self.steps(epoch, "1 rank")] for epoch in got[0]]
         for (arguments, ranks, _), epochs in zip(calls[1:], got[1:]):
             for number, epoch in enumerate(epochs):
@@ -1213,7 +1405,7 @@ class TestStream(Exercise):
                         False,
                         f"{told}: every rank has read all rows: each has its own part of a step",
                     )
-                self.once(rows, arguments[0], told)
+                self.once(rows, arguments[0], arguments[1] * ranks, told)
                 for step in steps:
                     sizes = [len(rank) for rank in step]
                     expect.that(
@@ -1246,15 +1438,26 @@ class TestStream(Exercise):
             (24, 4, 1, seed, 8, 3, 2, 1),  # in the second epoch
             (n, 4, 1, seed, 0, 4, 2, 1),
         ]
-        fresh = submission.run(probes.epochs, [((case[0], 4, seed), 1, 4) for case in cases])
+        with as_above(partial(self.whole, submission, 2, seed)):
+            self.go_on(submission, cases)
+
+    def go_on(self, submission, cases):
+        """cases: (rows, batch, ranks, seed, stop), then batch, ranks and epochs after it."""
+        fresh = submission.run(probes.epochs, [((case[0], 4, case[3]), 1, 4) for case in cases])
         stopped = submission.run(probes.stopped, [case[:5] for case in cases])
         # in another process, as after a crash: whatever is not in the state is gone
-        on = [(c[0], c[5], c[6], seed, c[7], s["state"]) for c, s in zip(cases, stopped)]
+        on = [(c[0], c[5], c[6], c[3], c[7], s["state"]) for c, s in zip(cases, stopped)]
         after = submission.run(probes.gone_on, on)
+        wrong = []
         for case, order, *found in zip(cases, fresh, stopped, after):
-            self.goes_on(case, [self.rows_of(epoch) for epoch in order], *found)
+            wrong += self.goes_on(case, [self.rows_of(epoch) for epoch in order], *found)
+        if wrong:
+            told, causes = wrong[0]
+            of_all = [kind for kind in causes if all(kind in others for _, others in wrong)]
+            expect.that(False, told + (causes[of_all[0]] if of_all else ""))
 
     def goes_on(self, case, order, got, after):
+        """What is wrong with the rows: nothing, or [(told, {kind: a cause that fits})]."""
         n, batch, ranks, _, stop, _, after_ranks, _ = case
         told = (
             f"{n} rows, stopped after {plural(stop, 'step')} on {plural(ranks, 'rank')} with batches of {batch}, "
@@ -1270,55 +1473,63 @@ class TestStream(Exercise):
         )
         done = [row for step in got["before"] for rank in step for row in rank]
         epoch, consumed = divmod(len(done), n)
-        if consumed == 0 and epoch and not self.rows_of(after[0]):
-            epochs = after[1:]  # the rest of an epoch of which nothing is left
-        else:
-            epochs = after
-        for number, found in enumerate(epochs):
+        if consumed == 0 and epoch and sorted(self.rows_of(after[0])) != sorted(order[epoch]):
+            epoch, consumed = epoch - 1, n  # the rest of an epoch of which nothing is left
+        for number, found in enumerate(after):
             rows = self.rows_of(found)
             left = order[epoch + number][consumed if number == 0 else 0 :]
             if sorted(rows) == sorted(left):
                 continue
-            words = (
-                f"{told}: {len(rows)} rows came in the rest of epoch {epoch}, expected {len(left)}"
-            )
             if number:
-                words = f"{told}: epoch {epoch + number} after it has {len(rows)} rows, expected {len(left)} in that epoch's own order"
-            else:
-                words += self.place(rows, order[epoch], consumed, got["before"], after_ranks)
-            expect.that(False, words)
+                told += f": epoch {epoch + number} after it has {len(rows)} rows, expected {len(left)} in that epoch's own order"
+                return [(told, {})]
+            told += f": {len(rows)} rows came in the rest of epoch {epoch}, expected {len(left)}"
+            return [(told, self.place(rows, order[epoch], consumed, got["before"], after_ranks))]
+        return []
 
     def place(self, rows, order, consumed, before, after_ranks):
-        """Where in the order the rows begin that came after a stop, in words."""
+        """{kind: words}: where in the order the rows begin that came after a stop."""
         start = len(order) - len(rows)
         if start < 0 or sorted(rows) != sorted(order[start:]):
             if len(rows) == len(order) - consumed:
-                return (
+                words = (
                     ": as many, but in another order than this epoch has where nothing is resumed. A new stream has the state "
                     "alone: the order must follow from (seed, epoch), and the epoch from the state"
                 )
+                return {"order": words}
             again, left = set(rows) & set(order[:consumed]), set(order[consumed:]) - set(rows)
-            return (
+            words = (
                 f": {len(again)} of them had come before, and {len(left)} that were left did not come. The rest is order[consumed:] of "
                 "the order of (seed, epoch), where `consumed` counts the rows of *all* ranks"
             )
-        if start == 0 and consumed:
-            return ": the epoch began anew"
+            return {"rest": words}
         last = sum(map(len, before[-1])) if before else 0
-        own = sum(len(step[0]) for step in before)
+        own = seen = 0  # of rank 0 and of all, in this epoch
+        for step in reversed(before):
+            own += len(step[0]) if seen < consumed else 0
+            seen += sum(map(len, step))
         told = f": they are those from place {start} of the order on, and all ranks together had been given {consumed}"
+        causes = {}
+        if start == 0 and consumed:
+            causes["anew"] = ": the epoch began anew"
         if start == consumed - last:
-            return (
+            causes["last"] = (
                 f"{told}: exactly the last step came again. It has been handed out when `state` is asked for; a generator stands "
                 "still at its `yield`, and what is written behind it has not run"
             )
-        if own != consumed and start in (own, min(len(order), own * after_ranks)):
-            return f"{told}. One rank alone had {own}: count the rows that *all* ranks have been given, whatever their number"
+        if start in (own, min(len(order), own * after_ranks)):
+            causes["own"] = (
+                f"{told}. One rank alone had {own}: count the rows that *all* ranks have been given, whatever their number"
+            )
         if start < consumed:
-            return (
+            causes["few"] = (
                 f"{told}. Count the rows that *all* ranks have been given, a whole step at a time"
             )
-        return f"{told}: {start - consumed} rows are lost. A step counts once it is handed out, with the rows that it had then"
+        else:
+            causes["lost"] = (
+                f"{told}: {start - consumed} rows are lost. A step counts once it is handed out, with the rows that it had then"
+            )
+        return causes
 
     @check(points=1, title="the state is a few numbers, and no generator of the process is used")
     def test_state(self, submission):
@@ -1326,11 +1537,12 @@ class TestStream(Exercise):
         (got,) = submission.run(probes.stopped, [(30_000, 10, 2, seed, 3)])
         (after,) = submission.run(probes.gone_on, [(30_000, 10, 2, seed, 1, got["state"])])
         left = 30_000 - 3 * 2 * 10
-        expect.that(
-            len(self.rows_of(after[0])) == left,
-            f"resumed in another process from {got['state'][:80]}: {len(self.rows_of(after[0])):,} rows, expected {left:,}: "
-            "the rows that are left come, as the card above asks",
-        )
+        with as_above(self.test_resume, submission):
+            expect.that(
+                len(self.rows_of(after[0])) == left,
+                f"resumed in another process from {got['state'][:80]}: {len(self.rows_of(after[0])):,} rows, expected {left:,}: "
+                "the rows that are left come, as the card above asks",
+            )
         expect.that(
             len(got["state"]) <= 200,
             f"of 30,000 rows the state has {len(got['state']):,} characters as JSON: the order is drawn again from (seed, epoch), "

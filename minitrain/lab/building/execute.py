@@ -1,7 +1,8 @@
 """Runs a notebook from top to bottom in a fresh kernel of this Python, and cleans what it leaves.
 
 The learner's own progress is not touched: the kernel's lies in a folder that is then deleted. The
-outputs that are kept hold no timing, no live widgets, no progress bars, no path of the machine.
+outputs that are kept hold no timing, no live widgets, no progress bars, no path of the machine;
+where a picture had handles, a line says how to get them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tqdm import tqdm
 from traitlets.config import Config
 
 from minitrain.errors import InputError
+from minitrain.lab.drawing.display import FONT, MUTED
 from minitrain.paths import course_root
 
 CELL_TIMEOUT = 600
@@ -24,6 +26,8 @@ ENCRYPTED = Config({"KernelManager": {"transport_encryption": "auto"}})  # else 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 LINE = re.compile(r"(?:Cell In\[\d+\]|<ipython-input[^>]*>), line (\d+)|---> (\d+) ")
 WIDGET = "application/vnd.jupyter.widget-view+json"
+SCRIPT = "application/javascript"  # it names the handles of a picture
+STILL = "It stands still here: run this cell, and its handles appear below it."
 
 
 def execute(notebook: NotebookNode, name: str, folder: Path, quiet: bool = False) -> NotebookNode:
@@ -82,6 +86,9 @@ def clean_outputs(outputs: list[NotebookNode], where: str) -> list[NotebookNode]
             if "\r" not in output.text and "it/s" not in output.text:
                 raise InputError(f"{where} writes on stderr: {output.text.strip()[:300]}")
             continue
+        if SCRIPT in output.get("data", {}):
+            html = f'<div style="{FONT}{MUTED}">{STILL}</div>'
+            output.data = nbformat.from_dict({"text/html": html, "text/plain": STILL})
         _refuse_paths(output, where)
         kept.append(output)
     return kept

@@ -4,7 +4,7 @@
                                     └── for_learners ──> labs/eXX.ipynb        stubs, no outputs
 
 Ids come from the content, nbgrader's metadata from the tags and the checks' points; what becomes
-of solution regions is in regions.py. What has not changed is not executed again.
+of solution regions is in regions.py. Only code that has changed is executed again.
 """
 
 from __future__ import annotations
@@ -165,13 +165,23 @@ def _fixed_part(cell: NotebookNode) -> tuple[Any, ...]:
     return cell.id, cell.cell_type, cell.source, cell.metadata
 
 
-def is_current(target: Target, notebook: NotebookNode) -> bool:
-    """Was the solution executed from this very master? `notebook`: as `as_solution` makes it."""
+def with_outputs(target: Target, notebook: NotebookNode) -> NotebookNode | None:
+    """The notebook with the outputs of its last execution; None where its code has changed since.
+
+    notebook: as `as_solution` makes it.
+    """
     if not target.solution.is_file():
-        return False
-    found = nbformat.read(target.solution, as_version=4)
-    ran = all(c.execution_count for c in found.cells if c.cell_type == "code" and c.source)
-    return ran and _first_difference(found, notebook) is None
+        return None
+    found = [c for c in nbformat.read(target.solution, as_version=4).cells if c.cell_type == "code"]
+    same = nbformat.from_dict(notebook)
+    cells = [cell for cell in same.cells if cell.cell_type == "code"]
+    if [cell.source for cell in cells] != [cell.source for cell in found]:
+        return None
+    for cell, ran in zip(cells, found):
+        if ran.source and not ran.execution_count:
+            return None
+        cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+    return same
 
 
 def write_picture(solution: NotebookNode, target: Target) -> None:

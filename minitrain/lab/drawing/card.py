@@ -23,6 +23,10 @@ APART = (
     '<span style="display:none;"> · </span>'  # seen only where styles are stripped, as on GitHub
 )
 LINK = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
+ASIDE = "padding-left:74px;"  # for the badge: a text's second line begins where its first does
+IN_MARGIN = (
+    "display:inline-block;min-width:48px;margin-left:-74px;text-align:center;white-space:nowrap;"
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Line:
         aside = f"{MUTED if self.badge else 'font-weight:600;'}float:right;padding-left:12px;"
         below = _quote(self.message, self.tone) if self.message else _bar(self.share, self.tone)
         return (
-            f'<div style="padding:4px 0;{RULE if self.badge else ""}">'
+            f'<div style="padding:4px 0;{ASIDE + RULE if self.badge else ""}">'
             f'<span style="{aside}">{words(self.right)}</span>{APART if self.right else ""}'
             f"{_badge(self.badge, self.tone)}{_linked(self.text)}{below}</div>"
         )
@@ -88,13 +92,13 @@ class Card:
 
 def _badge(word: str, tone: str) -> str:
     style = "color:#ffffff;border-radius:3px;padding:1px 8px;font-size:12px;font-weight:600;"
-    ground = f"background-color:{TONES[tone]};white-space:nowrap;"
+    ground = f"background-color:{TONES[tone]};{IN_MARGIN}"
     return f'<b style="{ground}{style}">{words(word)}</b>&nbsp; ' if word else ""
 
 
 def _quote(message: str, tone: str) -> str:
     style = f"white-space:pre-wrap;border-left:2px solid {TONES[tone]};"
-    return f'<div style="{style}margin:2px 0 6px 8px;padding:0 10px;">{words(message)}</div>'
+    return f'<div style="{style}margin:2px 0 6px -66px;padding:0 10px;">{words(message)}</div>'
 
 
 def _bar(share: float | None, tone: str) -> str:

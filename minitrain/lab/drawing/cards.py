@@ -47,18 +47,18 @@ def waiting_card(title: str, text: str, points: float = 0.0) -> Rich:
     return Card(title, score, "wait", note=text).rich(value="0.0" if points else None)
 
 
-def hidden_card(name: str) -> Rich:
+def hidden_card() -> Rich:
     """In place of a measurement, until there is a guess to compare it with."""
     text = "Put your number in the cell above, run it, then run this one again."
-    return waiting_card(f"{sentence(spoken(name))}: hidden until you guess", text)
+    return waiting_card("What was found: hidden until you guess", text)
 
 
-def guess_card(name: str, guess: float, unit: str, data: dict[str, Any]) -> Rich:
+def guess_card(guess: float, unit: str, data: dict[str, Any]) -> Rich:
     """A guess alone, kept in `data`."""
-    return Card(f"Your guess for {spoken(name)}: {with_unit(guess, unit)}").rich(data)
+    return Card(f"Your guess: {with_unit(guess, unit)}").rich(data)
 
 
-def revealed_card(name: str, unit: str, numbers: Mapping[str, float | None], note: str) -> Rich:
+def revealed_card(unit: str, numbers: Mapping[str, float | None], note: str) -> Rich:
     """Guess, formula (None: there is none) and what was found, in this order, as bars."""
     (guess, *_, found), tones = numbers.values(), ("info", "wait", "good")
     largest = max(abs(value) for value in numbers.values() if value is not None) or 1.0
@@ -68,7 +68,7 @@ def revealed_card(name: str, unit: str, numbers: Mapping[str, float | None], not
         if value is not None
     ]
     distance = f"your guess is {_distance(guess, found)}"
-    return Card(sentence(spoken(name)), distance, lines=lines, note=note).rich()
+    return Card("Your guess and what was found", distance, lines=lines, note=note).rich()
 
 
 def _distance(guess: float, measured: float) -> str:
@@ -130,14 +130,12 @@ def with_unit(value: float, unit: str) -> str:
         return bytes_text(value)
     if unit in ("s", "seconds"):
         return seconds_text(value)
-    return f"{number_text(value)} {unit}".strip()
+    return f"{_rounded(value)}{'' if unit == '%' else ' '}{unit}".strip()
 
 
-def spoken(name: str) -> str:
-    """A name as words: bytes_per_rank -> bytes per rank."""
-    return name.replace("_", " ")
-
-
-def sentence(text: str) -> str:
-    """With a capital at its beginning."""
-    return text[:1].upper() + text[1:]
+def _rounded(value: float) -> str:
+    """To three digits; integers in full, below a billion."""
+    for size, word in ((1e12, "trillion"), (1e9, "billion")):
+        if size <= abs(value) < 1000 * size:
+            return f"{value / size:.3g} {word}"
+    return number_text(value if value == int(value) else float(f"{value:.3g}"))

@@ -4,7 +4,7 @@
 
 A box is a rank, a stripe what it holds; stripes of one colour and shade hold the same. The ranks of
 the group along `axis` that `rank` is in stand out, joined by the ring on which they talk: dashed
-where a message leaves the node.
+where a message leaves the node. Arrows run in a lane above each row of boxes, not over words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from minitrain.errors import unknown_name
 from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
 from minitrain.lab.drawing.figures import INK, drawing, lighter
-from minitrain.lab.drawing.shapes import rectangle
+from minitrain.lab.drawing.shapes import Point, ink_on, rectangle
 from minitrain.parallel.mesh import Mesh
 from minitrain.words import plural
 
@@ -32,7 +32,9 @@ STRIPES = {  # what is held: the axes of the mesh that cut it, in order, and its
 }
 HOLDING = {"layers": 8, "heads": 8, "experts": 8, "rows": 8, "tokens": 64}
 GAP = 0.18  # between nodes, where a box is 1 wide
+LANE = 0.26  # above each row of boxes, for its arrows
 READABLE = 32  # boxes, beyond which they carry no words
+LARGEST, SMALLEST = 9.0, 5.5  # points of the words in a stripe
 
 
 def draw_mesh(
@@ -95,16 +97,31 @@ def draw(
     places = places_of(size, per_node)
     width = 1 + max(x for x, _ in places)
     height = 1 + max(y for _, y in places)
+    ax.set_xlim(-GAP, width + GAP)
+    ax.set_ylim(height + GAP, -LANE - 0.2)
     for first in range(0, size, per_node):
         draw_node(ax, first // per_node, places[first : first + per_node])
     line = mesh.ranks(axis, rank) if axis else []
+    points = font_of(ax, mesh, holding) if size <= READABLE else 0
     for other, place in enumerate(places):
-        draw_rank(ax, mesh, other, place, holding, size <= READABLE, other in line)
+        draw_rank(ax, mesh, other, place, holding, points, other in line)
     draw_ring(ax, places, line, per_node)
     ax.set_title(title)
-    ax.set_xlim(-GAP, width + GAP)
-    ax.set_ylim(height + GAP, -2 * GAP)
     ax.axis("off")
+
+
+def font_of(ax: Axes, mesh: Mesh, holding: Mapping[str, int]) -> float:
+    """The largest at which the words of every stripe fit into it, in points."""
+    stripes = [held(mesh, rank, holding) for rank in range(math.prod(mesh.shape))]
+    words = [f"{what} {span(part)}" for own in stripes for what, (part, *_) in own.items()]
+    if not words:
+        return LARGEST
+    inches = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
+    across = 72 * inches.width / abs(ax.get_xlim()[1] - ax.get_xlim()[0])  # points of a box
+    down = 72 * inches.height / abs(ax.get_ylim()[1] - ax.get_ylim()[0])
+    by_width = 0.84 * across / (0.6 * max(map(len, words)))
+    by_height = 0.7 * down / max(map(len, stripes)) / 1.25
+    return max(SMALLEST, min(LARGEST, by_width, by_height))
 
 
 def places_of(size: int, per_node: int) -> list[tuple[float, float]]:
@@ -117,80 +134,72 @@ def places_of(size: int, per_node: int) -> list[tuple[float, float]]:
     for rank in range(size):
         node, inside = divmod(rank, per_node)
         x = (node % columns) * (across + 2 * GAP) + inside % across
-        y = (node // columns) * (down + 3 * GAP) + inside // across
+        y = (node // columns) * ((1 + LANE) * down + 2 * GAP) + (1 + LANE) * (inside // across)
         found.append((x, y))
     return found
 
 
 def draw_node(ax: Axes, node: int, places: Sequence[tuple[float, float]]) -> None:
     xs, ys = zip(*places)
-    left, top = min(xs) - GAP / 2, min(ys) - GAP / 2
+    left, top = min(xs) - GAP / 2, min(ys) - LANE
     across, down = max(xs) + 1 + GAP / 2 - left, max(ys) + 1 + GAP / 2 - top
     ax.add_patch(rectangle(left, top, across, down, "#f1f1f1", edgecolor="#888888"))
-    ax.text(left, top - 0.04, f"node {node}", fontsize=8, color="#666666", va="bottom")
+    ax.text(left, top - 0.03, f"node {node}", fontsize=9, color="#555555", va="bottom")
 
 
 def draw_rank(
     ax: Axes, mesh: Mesh, rank: int, place: tuple[float, float],
-    holding: Mapping[str, int], words: bool, chosen: bool,
+    holding: Mapping[str, int], points: float, chosen: bool,
 ) -> None:  # fmt: skip
+    """points: the size of the words in a stripe, 0 for none."""
     x, y = place
     stripes = held(mesh, rank, holding)
-    head = 0.22 if words else 0.04
+    head = 0.22 if points else 0.04
     depth = (0.92 - head) / max(1, len(stripes))
     edge = {"edgecolor": INK, "linewidth": 2.4} if chosen else {"edgecolor": "#bbbbbb"}
     ax.add_patch(rectangle(x + 0.04, y + 0.04, 0.92, 0.92, "white", **edge))
-    if words:
+    if points:
         style = {"ha": "center", "va": "center", "fontweight": "bold"}
-        ax.text(x + 0.5, y + 0.04 + head / 2, str(rank), fontsize=9, **style)
+        ax.text(x + 0.5, y + 0.04 + head / 2, str(rank), fontsize=points + 1, **style)
     for i, (what, (part, number, parts)) in enumerate(stripes.items()):
         top = y + 0.04 + head + i * depth
         color = lighter(STRIPES[what][1], 0.8 * number / max(1, parts - 1))
         ax.add_patch(rectangle(x + 0.07, top, 0.86, depth - 0.03, color))
-        if words:
-            ink = "white" if number < parts / 2 else INK
-            place = {"ha": "center", "va": "center", "fontsize": 6.5, "color": ink}
-            ax.text(x + 0.5, top + (depth - 0.03) / 2, f"{what} {span(part)}", **place)
+        if points:
+            style = {"ha": "center", "va": "center", "fontsize": points, "color": ink_on(color)}
+            ax.text(x + 0.5, top + (depth - 0.03) / 2, f"{what} {span(part)}", **style)
 
 
-def draw_ring(
-    ax: Axes, places: Sequence[tuple[float, float]], line: Sequence[int], per_node: int
-) -> None:
+def draw_ring(ax: Axes, places: Sequence[Point], line: Sequence[int], per_node: int) -> None:
     """From each rank of the group to its next; a message between nodes is dashed and orange."""
+    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path
+
+    if len(line) < 2:
+        return
     for here, after in zip(line, [*line[1:], *line[:1]]):
-        if len(line) > 1:
-            crosses = here // per_node != after // per_node
-            start, end, shrink = ends(places[here], places[after], crosses)
-            ax.annotate(
-                "",
-                xytext=start,
-                xy=end,
-                arrowprops={
-                    "arrowstyle": "-|>",
-                    "connectionstyle": "arc3,rad=-0.25",
-                    "color": ORANGE if crosses else INK,
-                    "linestyle": "--" if crosses else "-",
-                    "linewidth": 1.6,
-                    "shrinkA": shrink,
-                    "shrinkB": shrink,
-                },
-            )
+        crosses = here // per_node != after // per_node
+        way = Path(path_of(places[here], places[after]), [Path.MOVETO, *[Path.CURVE4] * 3])
+        style = {"color": ORANGE if crosses else INK, "linestyle": "--" if crosses else "-"}
+        style |= {"arrowstyle": "-|>", "mutation_scale": 9, "linewidth": 1.6}
+        ax.add_patch(FancyArrowPatch(path=way, **style))
 
 
-def ends(
-    here: tuple[float, float], after: tuple[float, float], crosses: bool
-) -> tuple[tuple[float, float], tuple[float, float], float]:
-    """Where an arrow starts and ends, and how far from there: from number to number, but between
-    nodes one above the other from edge to edge, so that it covers no words."""
+def path_of(here: Point, after: Point) -> list[Point]:
+    """Start, two that bend it, and end, from edge to edge of two boxes: in one row an arc through
+    the lane above them, the way back over the way there; else straight, the ways side by side."""
     (x, y), (to_x, to_y) = here, after
-    if crosses and y != to_y:
-        low, high = 0.98, 0.02  # the edges of a box
-        return (
-            (x + 0.5, y + (low if to_y > y else high)),
-            (to_x + 0.5, to_y + (high if to_y > y else low)),
-            1,
-        )
-    return (x + 0.5, y + 0.14), (to_x + 0.5, to_y + 0.14), 9
+    top, low = 0.02, 0.98  # the edges of a box
+    if y == to_y:
+        start, end = (x + 0.58, y + top), (to_x + 0.42, y + top)
+        over = y + top - (0.15 if to_x > x else 0.26)
+        return [start, (start[0], over), (end[0], over), end]
+    side = 0.58 if to_y > y else 0.42
+    here_side, after_side = (side, side) if x == to_x else (0.58, 0.42)
+    leave, arrive = (low, top) if to_y > y else (top, low)
+    start, end = (x + here_side, y + leave), (to_x + after_side, to_y + arrive)
+    between = [(a + (b - a) / 3, a + 2 * (b - a) / 3) for a, b in zip(start, end)]
+    return [start, *zip(*between), end]
 
 
 def span(part: range) -> str:

@@ -5,7 +5,7 @@
     show.draw_schedule(timeline(run), unit="s")                the planner's step
 
 A box is an operation with its microbatch's number; what is hatched is the bubble. A rank's first
-chunk is dark, its later ones are lighter.
+chunk is dark, its later ones are lighter, which the legend says.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 KINDS = {"F": (BLUE, "forward"), "B": (ORANGE, "backward"), "W": (GREEN, "weight gradients")}
 SCALES = {"ms": 1e3, "µs": 1e6}  # of a clock in seconds; any other unit is drawn as it is
 CHARACTER = 0.009  # the width of a digit, as a share of the axis
+LEGEND = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 4, "borderaxespad": 0}
 
 
 def draw_schedule(
@@ -43,6 +44,7 @@ def draw_schedule(
     height = 1.5 + 0.42 * len(clock.ranks)
     with drawing(ax, alt, caption or words, width=10, height=height) as axes:
         draw(axes, clock, unit, title)
+        explain_lighter(axes, clock)
 
 
 def in_words(clock: Clocked) -> str:
@@ -51,11 +53,17 @@ def in_words(clock: Clocked) -> str:
     orders = [[event.operation for event in events] for events in clock.ranks]
     count = 1 + max(operation.microbatch for order in orders for operation in order)
     bubble = max(clock.bubble(r) / clock.busy(r) for r in ranks)
-    live = ", ".join(str(peak_of(order)) for order in orders)
+    live, chunks = ", ".join(str(peak_of(order)) for order in orders), chunks_of(clock)
+    of_what = f", of 1/{chunks} of a rank's layers each" if chunks > 1 else ""
     return (
         f"{len(orders)} ranks, {count} microbatches: the longest bubble is {bubble:.0%} of a "
-        f"rank's work; activations alive at once, rank by rank: {live}."
+        f"rank's work; activations alive at once{of_what}, rank by rank: {live}."
     )
+
+
+def chunks_of(clock: Clocked) -> int:
+    """How many chunks of the model a rank has."""
+    return 1 + max(event.operation.chunk for events in clock.ranks for event in events)
 
 
 def draw(axes: Axes, clock: Clocked, unit: str, title: str) -> None:
@@ -83,7 +91,16 @@ def draw(axes: Axes, clock: Clocked, unit: str, title: str) -> None:
     axes.set_xlim(0, whole)
     axes.grid(axis="y", visible=False)
     finish(axes, f"time ({unit})", "", title)
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0)
+    axes.legend(**LEGEND)
+
+
+def explain_lighter(axes: Axes, clock: Clocked) -> None:
+    """Adds to the legend what lighter boxes are, where there are any."""
+    chunks = chunks_of(clock)
+    if chunks > 1:
+        name = "second chunk" if chunks == 2 else "later chunks"
+        axes.barh(0, 0, 0, color=color_of(Operation("F", 0, 1)), label=f"lighter: {name}")
+        axes.legend(**{**LEGEND, "ncols": 5})
 
 
 def color_of(operation: Operation) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -12,6 +13,7 @@ from minitrain.lab.drawing.display import FONT, MUTED, RULE, Rich, display, word
 from minitrain.words import number_text
 
 Rows = list[dict[str, Any]]
+QUANTITY = re.compile(r"[-+−]?[\d.,]+(e[-+]\d+)?( ?[%a-zA-Zµ/]+)?|–|")  # they stand at the right
 
 
 def rows_of(table: Any, name: str = "table") -> Rows:
@@ -104,8 +106,13 @@ def table_card(
     """The table as an object; `highlight` names the column that is set in bold."""
     formats = formats or {}
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    cells = [[formats.get(c, number_text)(row.get(c)) for c in columns] for row in rows]
-    right = [all(isinstance(r.get(c), (int, float, type(None))) for r in rows) for c in columns]
+    values = {c: [row.get(c) for row in rows] for c in columns}
+    texts = [
+        list(map(formats[c], values[c])) if c in formats else column_texts(values[c])
+        for c in columns
+    ]
+    cells = [list(line) for line in zip(*texts)]
+    right = [all(map(QUANTITY.fullmatch, column)) for column in texts]
     html = f'<table style="{FONT}border-collapse:collapse;margin:6px 0;">'
     if caption:
         html += (
@@ -119,6 +126,22 @@ def table_card(
         inside = [_cell("td", t, s, c == highlight) for t, s, c in zip(line, right, columns)]
         html += f"<tr>{''.join(inside)}</tr>"
     return Rich(html + "</tbody></table>", _text_table(columns, cells, right, caption))
+
+
+def column_texts(values: Sequence[Any]) -> list[str]:
+    """One column, short: with the same decimals where all are numbers of one order."""
+    shorts = list(map(number_text, values))
+    if any(isinstance(v, (bool, str, list, dict)) for v in values):
+        return shorts
+    numbers = [abs(v) for v in values if isinstance(v, (int, float)) and v]
+    if not any(isinstance(v, float) for v in values) or not numbers:
+        return shorts
+    before = len(str(int(max(numbers)))) if max(numbers) >= 1 else 0
+    most = 4 - before if before else 9
+    decimals = min(max(len(text.partition(".")[2]) for text in shorts), max(0, most))
+    if any("e" in text for text in shorts) or min(numbers) < 10 ** (1 - decimals):
+        return shorts  # else the smallest would lose its digits
+    return [number_text(v) if v is None else f"{v:,.{decimals}f}" for v in values]
 
 
 def _cell(tag: str, text: str, right: bool, bold: bool) -> str:

@@ -1,10 +1,11 @@
 """Verdicts that look further before they name a cause: at one call alone, at the check above.
 
     each(cases, run, right)              right(case, call) of calls in a row, made by run(cases)
+    in_a_row(right, cases)               right(cases), of all of them at once
     with below(self.test_value, submission): …   what fails may fail in the check above
     with as_above(earlier): …            what fails here as `earlier()` does
     with as_above(self.test_value, submission): …       the same of a check, which is asked once
-    with told_above(): …                 it does: both ask the same
+    with told_above(): …                 it does: both ask the same, and its own words say it best
 
 A check is given calls in a row, and some fail for what an earlier one left behind; a check of
 gradients fails where the values are wrong. Words about the call, or about gradients, would mislead.
@@ -25,9 +26,11 @@ __tracebackhide__ = True  # pytest shows the line of the check, not one of these
 
 ABOVE = "as above: "
 KEPT = "nothing may be kept from one call to the next, nor read before it is written"
+RIGHT_ALONE = f"each of these calls is right alone: {KEPT}"
 
 Case = TypeVar("Case")
 Call = TypeVar("Call")
+Result = TypeVar("Result")
 
 _found: WeakKeyDictionary[Attempt, dict[str, CheckFailed | None]] = WeakKeyDictionary()
 
@@ -36,8 +39,13 @@ def each(
     cases: Sequence[Case],
     run: Callable[[Sequence[Case]], Sequence[Call]],
     right: Callable[[Case, Call], object],
+    what: str = "call",
+    words: str = KEPT,
 ) -> Sequence[Call]:
-    """Judges each call; one that is wrong in the row, and right where it is alone, is told so."""
+    """Judges each call; one that is wrong in the row, and right where it is alone, is told so.
+
+    what: a case's name; words: what follows from it.
+    """
     calls = run(cases)
     for number, (case, call) in enumerate(zip(cases, calls), 1):
         try:
@@ -49,9 +57,41 @@ def each(
                 right(case, run([case])[0])
             except CheckFailed:
                 raise failure from None
-            words = f"call {number} of {len(cases)} in a row is wrong, and the same call alone is"
-            raise CheckFailed(f"{words} right: {KEPT}") from None
+            seen = f"{what} {number} of {len(cases)} in a row is wrong, and the same {what} alone"
+            raise CheckFailed(f"{seen} is right: {words}") from None
     return calls
+
+
+def in_a_row(
+    right: Callable[[Sequence[Case]], Result],
+    cases: Sequence[Case],
+    words: str = RIGHT_ALONE,
+    but: Sequence[str] = (),
+) -> Result:
+    """right(cases); where each of them is right alone, that stands in the place of any other hint.
+
+    but: what names the cause already.
+    """
+    try:
+        return right(cases)
+    except CheckFailed as failure:
+        has_no_result = isinstance(failure, SubmissionFailed)
+        takes_long = has_no_result and failure.kind == "timeout"  # and would again
+        is_told = any(cause in str(failure) for cause in but)
+        if is_told or takes_long or not all(is_right(right, [case]) for case in cases):
+            raise
+        texts = (str(failure), failure.secretive)
+        seen = texts if has_no_result else (text.splitlines()[0] for text in texts)
+        raise CheckFailed(*(f"{text}\n{words}" for text in seen)) from None
+
+
+def is_right(verdict: Callable[..., object], *given: object) -> bool:
+    """Whether verdict(*given) passes."""
+    try:
+        verdict(*given)
+    except CheckFailed:
+        return False
+    return True
 
 
 @contextmanager
@@ -62,8 +102,8 @@ def below(above: Callable[[Attempt], object], submission: Attempt) -> Iterator[N
     except SubmissionFailed:
         raise
     except CheckFailed as failure:
-        if cause_of(failure) is None and (found := _failure_of(above, submission)):
-            raise CheckFailed(ABOVE + _in_a_line(found).removeprefix(ABOVE)) from None
+        if cause_of(str(failure)) is None and (found := _failure_of(above, submission)):
+            raise _in_a_line(found) from None
         raise
 
 
@@ -83,14 +123,19 @@ def as_above(earlier: Callable[..., object], submission: Attempt | None = None) 
 
 
 @contextmanager
-def told_above() -> Iterator[None]:
-    """Of what a check above has judged in the same way: it is told in one line."""
+def told_above(
+    earlier: Callable[..., object] | None = None, submission: Attempt | None = None
+) -> Iterator[None]:
+    """What a check above has judged in the same way is told in one line; with `earlier`, where
+    that fails too."""
     try:
         yield
     except SubmissionFailed:
         raise
     except CheckFailed as failure:
-        raise CheckFailed(ABOVE + _in_a_line(failure)) from None
+        if earlier is None or _failure_of(earlier, submission):
+            raise _in_a_line(failure) from None
+        raise
 
 
 def _failure_of(earlier: Callable[..., object], submission: Attempt | None) -> CheckFailed | None:
@@ -114,11 +159,14 @@ def _asked(verdict: Callable[[], object]) -> CheckFailed | None:
     return None
 
 
-def _in_a_line(failure: CheckFailed) -> str:
-    return cause_of(failure) or str(failure).splitlines()[0]
+def _in_a_line(failure: CheckFailed) -> CheckFailed:
+    """Its cause, or what was seen."""
+    texts = (str(failure), failure.secretive)
+    lines = (cause_of(text) or text.splitlines()[0] for text in texts)
+    return CheckFailed(*(ABOVE + line.removeprefix(ABOVE) for line in lines))
 
 
-def cause_of(failure: CheckFailed) -> str | None:
+def cause_of(text: str) -> str | None:
     """The hint that `expect.equal` puts below what it compares; None where there is none."""
-    rest = str(failure).splitlines()[1:]
+    rest = text.splitlines()[1:]
     return rest[-1] if rest and not rest[-1].startswith(" ") else None

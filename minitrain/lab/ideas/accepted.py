@@ -58,16 +58,17 @@ def draw_kept_mass(ax: Axes, like: str) -> None:
     )  # fmt: skip
     ax.set_xticks(places, TOKENS)
     ax.set(ylabel="probability", ylim=(0, 0.5))
-    ax.legend(loc="upper right")
+    ax.legend(loc="upper right", title="a whole coloured bar: p", alignment="left")
 
 
 def say_kept_mass(like: str) -> str:
     most = sum(kept(like))
     return (
-        f"Where q is {like} p and the rest another distribution: {100 * most:.0f}% of the drafts "
-        "are kept. Each coloured bar is p, the target's probability of a token. Its lower part, up "
-        f"to q, comes from drafts that are kept; the upper parts, {100 * (1 - most):.0f}% in all, "
-        "from replacements. What q has above a bar, hatched, is as much: drafted and rejected."
+        f"Where q is {like} p and {100 - int(like[:-1])}% something else, {100 * most:.0f}% of the "
+        "drafts are kept. Each coloured bar is p, the target's probability of a token. Its lower "
+        "part, up to q, comes from drafts that are kept; the upper parts, "
+        f"{100 * (1 - most):.0f}% in all, from replacements. What q has above a bar, hatched, is "
+        "as much: drafted and rejected."
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, ORANGE
-from minitrain.lab.drawing.figures import lighter
 from minitrain.lab.drawing.shapes import bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
 
@@ -28,20 +27,19 @@ def draw_accumulation(ax: Axes, microbatches: int) -> None:
         say(ax, LEFT - 0.2, y + HIGH / 2, label, ha="right")
         x, sent = LEFT, 0
         for number in range(1, microbatches + 1):
-            shade = lighter(BLUE, 0.25 * (number % 2))
-            box(ax, x, y, scale * PASS - 0.03, HIGH, shade, str(number), 8)
+            box(ax, x, y, scale * PASS - 0.03, HIGH, BLUE, str(number))
             x += scale * PASS
             if every or number == microbatches:
                 box(ax, x, y, scale * MESSAGE - 0.03, HIGH, ORANGE)
                 x, sent = x + scale * MESSAGE, sent + 1
-        say(ax, x + 0.12, y + HIGH / 2, f"sent {sent} ×", ha="left", fontweight="bold")
+        words = f"sent {sent} ×\ntakes {units(microbatches, sent):.1f}"
+        say(ax, x + 0.12, y + HIGH / 2, words, ha="left", fontweight="bold")
     for color, x, words in (
-        (lighter(BLUE, 0.25), 0.0, ""),
-        (BLUE, 0.35, "forward and backward of a microbatch"),
-        (ORANGE, 5.4, "all-reduce of all gradients"),
+        (BLUE, 0.0, f"forward and backward of a microbatch: {PASS:g}"),
+        (ORANGE, 5.6, f"all-reduce of all gradients: {MESSAGE:g}"),
     ):
         box(ax, LEFT + x, 1.95, 0.3, 0.22, color)
-        say(ax, LEFT + x + 0.45, 2.06, words, 8, ha="left")
+        say(ax, LEFT + x + 0.45, 2.06, words, ha="left")
 
 
 def say_accumulation(microbatches: int) -> str:

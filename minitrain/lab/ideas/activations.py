@@ -32,17 +32,17 @@ def draw_checkpoints(ax: Axes, segments: int) -> None:
     bare(ax, LEFT + WIDE * LAYERS + 0.1, 3.9)
     say(ax, LEFT - 0.15, 0.75, "kept after forward", ha="right")
     say(ax, LEFT - 0.15, 1.75, "while the last\nsegment runs back", ha="right")
-    say(ax, LEFT - 0.15, 3.0, "held at once", ha="right")
+    say(ax, LEFT - 0.15, 3.0, f"held at once: {peak(segments)}", ha="right")
     for layer in range(LAYERS):
         x = LEFT + WIDE * layer
         is_input = segments > 0 and layer % each == 0
         is_kept = segments == 0 or is_input
         color = BLUE if segments == 0 else GREEN
-        box(ax, x, 0.5, WIDE - 0.08, 0.5, color if is_kept else "white", str(layer), 8,
+        box(ax, x, 0.5, WIDE - 0.08, 0.5, color if is_kept else "white", str(layer),
             edgecolor="#bbbbbb")  # fmt: skip
         is_again = segments > 0 and layer >= LAYERS - each
         now = ORANGE if is_again else color if is_kept else "white"
-        box(ax, x, 1.5, WIDE - 0.08, 0.5, now, str(layer), 8, edgecolor="#bbbbbb")
+        box(ax, x, 1.5, WIDE - 0.08, 0.5, now, str(layer), edgecolor="#bbbbbb")
     for number in range(LAYERS):
         color = lighter(BLUE, 0.3) if segments == 0 else GREEN
         color = ORANGE if segments and number >= segments - 1 else color
@@ -50,10 +50,9 @@ def draw_checkpoints(ax: Axes, segments: int) -> None:
             box(ax, LEFT + WIDE * number, 2.75, WIDE - 0.08, 0.5, color)
         else:
             box(ax, LEFT + WIDE * number, 2.75, WIDE - 0.08, 0.5, PALE)
-    legend = (
-        "green: a waiting segment's input    orange: the segment that runs back    white: not held"
-    )
-    say(ax, LEFT, 3.62, legend, 8, ha="left")
+    kinds = "green: a waiting segment's input    orange: run forward again, now runs back"
+    legend = "blue: held" if segments == 0 else f"{kinds}    white: not held"
+    say(ax, LEFT, 3.62, f"a box: a layer's input    {legend}", 8.5, ha="left")
 
 
 def say_checkpoints(segments: int) -> str:
@@ -65,7 +64,7 @@ def say_checkpoints(segments: int) -> str:
     return (
         f"{plural(segments, 'segment')} of {plural(LAYERS // segments, 'layer')}: at most "
         f"{peak(segments)} held at once, each of the {LAYERS} layers runs forward twice. "
-        f"After forward {plural(segments, 'input')} are kept; while the last segment runs back, "
+        f"Forward keeps {plural(segments, 'input')}; while the last segment runs back, "
         f"{segments - 1} of other segments and its own {LAYERS // segments}, its input among them."
     )
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PAGES = ("zeros", "fr.0", "sql.0", "fr.1", "free", "fr.2", "sql.1")
 HUES = {"fr": lighter(BLUE, 0.3), "sql": lighter(ORANGE, 0.3), "zeros": lighter(GREEN, 0.6)}
 TABLES = {"fr": [1, 3, 5], "sql": [2, 6], None: []}
+LEFT = 1.9
 BATCHES = {
     "fr, sql": ("fr", "sql"),
     "fr, none, sql": ("fr", None, "sql"),
@@ -33,12 +34,12 @@ def filled(batch: str) -> list[list[int]]:
 
 
 def draw_adapter_pages(ax: Axes, batch: str) -> None:
-    bare(ax, 12.6, 4.4)
+    bare(ax, 12.8, 4.4)
     say(ax, 0.2, 0.3, "pages", 10, ha="left", fontweight="bold")
     for page, words in enumerate(PAGES):
         hue = HUES.get(words.partition(".")[0], PALE)
-        box(ax, 1.6 + 1.4 * page, 0.55, 1.25, 0.55, hue, words, 9, edgecolor="#999999")
-        say(ax, 2.22 + 1.4 * page, 0.3, str(page), 8)
+        box(ax, LEFT + 1.4 * page, 0.55, 1.25, 0.55, hue, words, 9, edgecolor="#999999")
+        say(ax, LEFT + 0.62 + 1.4 * page, 0.3, str(page), 9)
     say(
         ax,
         0.2,
@@ -50,20 +51,26 @@ def draw_adapter_pages(ax: Axes, batch: str) -> None:
     )
     for row, (name, table) in enumerate(zip(BATCHES[batch], filled(batch))):
         y = 2.1 + 0.75 * row
-        say(ax, 1.4, y + 0.27, f"row {row}: {name or 'no adapter'}", 9, ha="right")
+        say(ax, LEFT - 0.2, y + 0.27, f"row {row}: {name or 'no adapter'}", 9, ha="right")
         for place, page in enumerate(table):
             hue = HUES[name] if page and name else HUES["zeros"]
-            box(ax, 1.6 + 1.0 * place, y, 0.9, 0.55, hue, str(page), 9, edgecolor="#999999")
-    say(ax, 6.2, 2.4, "gathered: A (B, R, I) and B (B, R, O)", 9, ha="left")
-    say(ax, 6.2, 2.9, "then two products for the whole batch", 9, ha="left")
+            box(ax, LEFT + 1.0 * place, y, 0.9, 0.55, hue, str(page), 9, edgecolor="#999999")
+    lines = (
+        "a page is one rank: a row of A and a column of B",
+        "gathered by the tables: each row's own A and B",
+        "then two products for the whole batch",
+    )
+    for n, words in enumerate(lines):
+        say(ax, 6.2, 2.4 + 0.5 * n, words, 9, ha="left")
 
 
 def say_adapter_pages(batch: str) -> str:
     tables = filled(batch)
     zeros = sum(table.count(0) for table in tables)
     return (
-        f"Rows {batch}: tables of {len(tables[0])} pages, and page 0 in {zeros} places. Adapter fr "
-        "has the pages 1, 3 and 5, sql 2 and 6; shorter tables, and that of a row without adapter, "
+        f"Rows {batch}: tables of {len(tables[0])} pages, and page 0 in {zeros} places. A page "
+        "is one rank, a row of A and a column of B. Adapter fr has the pages 1, 3 and 5, sql 2 "
+        "and 6; shorter tables, and that of a row without adapter, "
         "are filled up with page 0, which holds zeros."
     )
 

@@ -25,7 +25,7 @@ TOUCHED = {
     "prefix": ("attention",),
 }
 DOES = {
-    "LoRA": "two thin matrices beside each layer",
+    "LoRA": f"two thin matrices of rank {R} beside each layer",
     "Houlsby": "a bottleneck after the last layer of each sublayer",
     "(IA)³": "a factor for each key, value, and input of down",
     "BitFit": "a bias for each output of each layer",
@@ -43,6 +43,11 @@ def trained(method: str) -> int:
         "BitFit": sum(o for _, o in sizes),
         "prefix": N * 2 * KC,
     }[method]
+
+
+def frozen() -> int:
+    """Numbers in the block's matrices."""
+    return sum(i * o for i, o in LAYERS.values())
 
 
 def draw_adapter_places(ax: Axes, method: str) -> None:
@@ -68,10 +73,10 @@ def draw_adapter_places(ax: Axes, method: str) -> None:
 
 
 def say_adapter_places(method: str) -> str:
+    name, verb = f"{method[0].upper()}{method[1:]}", "keeps" if method == "prefix" else "trains"
     return (
-        f"{method} {'keeps' if method == 'prefix' else 'trains'} {trained(method):,} numbers in "
-        "a block of this lab. It is "
-        f"{DOES[method]}; everything else is frozen."
+        f"{name} {verb} {trained(method):,} numbers beside the {frozen():,} in a block's matrices. "
+        f"It is {DOES[method]}; everything else is frozen."
     )
 
 

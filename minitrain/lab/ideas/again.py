@@ -38,13 +38,13 @@ def draw_made_again(ax: Axes, way: str) -> None:
             arrow(ax, (middle, 2.68), (middle, 2.12))
         floats = "Ŵ in floats" if made else "still there"
         color = ORANGE if made or keeps else PALE
-        box(ax, x + gap, 1.55, WIDE, HIGH, color, floats, 8)
-        box(ax, x + gap, 2.7, WIDE, HIGH, PALE, "codes, scales", 8)
+        box(ax, x + gap, 1.55, WIDE, HIGH, color, floats, 9)
+        box(ax, x + gap, 2.7, WIDE, HIGH, PALE, "codes, scales", 9)
     say(ax, LEFT, 0.3, "forward", 9, ha="left", fontweight="bold")
     say(ax, LEFT + STEP * LAYERS + 0.25, 0.3, "backward", 9, ha="left", fontweight="bold")
     lives = "until its backward" if keeps else "for one product"
-    legend = f"orange: floats, each lives {lives}    grey: 4.127 bits, always there"
-    say(ax, LEFT, 3.75, legend, 8, ha="left")
+    legend = f"orange: floats of {BITS['floats']:g} bits, each lives {lives}    "
+    say(ax, LEFT, 3.75, legend + f"grey: {BITS['codes']} bits, always there", 9, ha="left")
 
 
 def say_made_again(way: str) -> str:

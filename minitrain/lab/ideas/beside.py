@@ -42,7 +42,7 @@ def steps_done(way: str) -> int:
 
 
 def draw_saving(ax: Axes, way: str) -> None:
-    bare(ax, LEFT + END + 3.2, 2.3)
+    bare(ax, LEFT + END + 2.2, 2.95)
     colors = {"step": BLUE, "copy": PINK, "write": ORANGE}
     for row, lane in enumerate(("training", "disk")):
         y = 0.3 + 0.9 * row
@@ -56,8 +56,16 @@ def draw_saving(ax: Axes, way: str) -> None:
             else:
                 words = what if end - start > 0.9 else ""
                 box(ax, LEFT + start, y, end - start - 0.05, HIGH, colors[what], words, 8)
-    say(ax, LEFT, 2.1, "pink: the copy in memory    orange: bytes on their way to the disk", 8,
-        ha="left")  # fmt: skip
+    ax.plot([LEFT, LEFT + END], [1.95, 1.95], color="#666666", linewidth=1)
+    for time in range(0, int(END) + 1, 5):
+        ax.plot([LEFT + time] * 2, [1.95, 2.02], color="#666666", linewidth=1)
+        say(ax, LEFT + time, 2.2, str(time), 8.5)
+    say(ax, LEFT - 0.2, 2.2, "time", 9, ha="right")
+    legend = "orange: bytes on their way to the disk"
+    if way == "beside":
+        waits = plural(steps_done("waits"), "step")
+        legend = f"pink: the copy in memory    {legend}    where training waits for it: {waits}"
+    say(ax, LEFT, 2.7, legend, 9, ha="left")
 
 
 def say_saving(way: str) -> str:
@@ -65,13 +73,14 @@ def say_saving(way: str) -> str:
         "waits": "Training waits while the disk writes",
         "beside": "A short copy, and the disk writes beside the next steps",
     }
+    last = f" Where training waits, it makes {steps_done('waits')}." if way == "beside" else ""
     return (
         f"{how[way]}: {plural(steps_done(way), 'step')} in {END:g} steps' time. Two lanes, "
         f"training and disk, a save after every {EVERY} steps; a write takes {WRITE:g}, "
-        f"a copy {COPY:g}."
+        f"a copy {COPY:g}.{last}"
     )
 
 
 saving_beside = Schematic(
-    draw_saving, say_saving, (10.0, 2.1), {"way": (["waits", "beside"], "beside")}
+    draw_saving, say_saving, (10.0, 2.6), {"way": (["waits", "beside"], "beside")}
 )

@@ -11,7 +11,7 @@ from minitrain.lab.ideas.schematic import Schematic
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEFT, SCALE, HIGH = 2.9, 1.35, 0.6  # a bit is 1.35 wide
+LEFT, SCALE, HIGH = 2.7, 1.15, 0.6  # a bit is 1.15 wide
 OUTER = 256  # scales that share one of 32 bits
 
 
@@ -24,19 +24,23 @@ def parts(size: int) -> dict[str, tuple[float, ...]]:
 
 
 def draw_scale_bits(ax: Axes, block: int) -> None:
-    bare(ax, LEFT + 5.2 * SCALE + 1.6, 3.0)
+    bare(ax, LEFT + 5.2 * SCALE + 3.3, 3.0)
     for row, (words, bits) in enumerate(parts(block).items()):
         y, x = 0.4 + 0.95 * row, LEFT
         say(ax, LEFT - 0.2, y + HIGH / 2, words, 9, ha="right", fontweight="bold")
-        for part, color in zip(bits, (BLUE, ORANGE, GREEN)):
+        for part, color in zip(bits, (BLUE, ORANGE)):
             box(ax, x, y, SCALE * part, HIGH, color, f"{part:g}" if part > 0.3 else "")
             x += SCALE * part
-        say(ax, x + 0.12, y + HIGH / 2, f"{sum(bits):.3f} bits a weight", 9, ha="left")
+        if len(bits) > 2:  # a thousandth of the bar
+            ax.plot([x + 0.03, x + 0.03], [y + 0.03, y + HIGH - 0.03], color=GREEN, linewidth=3)
+        words = " + ".join(f"{part:.4f}".rstrip("0").rstrip(".") for part in bits)
+        words = f"{words} = {sum(bits):.3f} bits a weight"
+        say(ax, x + 0.2, y + HIGH / 2, words, 9, ha="left")
     legend = (
         f"blue: the code    orange: the scale of {block} weights    "
-        f"green: the scale of {OUTER} scales"
+        f"green: the scale of {OUTER} scales, drawn far too wide"
     )
-    say(ax, LEFT, 2.65, legend, 8, ha="left")
+    say(ax, LEFT, 2.65, legend, 9, ha="left")
 
 
 def say_scale_bits(block: int) -> str:

@@ -34,11 +34,12 @@ def draw_cache_steps(ax: Axes, tokens: int) -> None:
         say(ax, left, 0.35, words, 10, ha="left", fontweight="bold")
         for step, own in enumerate(computed(tokens, cached)):
             y = 0.7 + SIDE * step
-            say(ax, left - 0.15, y + 0.2, f"step {step + 1}", 8, ha="right")
+            say(ax, left - 0.15, y + 0.2, f"step {step + 1}", 8.5, ha="right")
             for token in range(PROMPT + step):
                 hue = ORANGE if token in own else lighter(BLUE, 0.7)
                 box(ax, left + SIDE * token, y, SIDE - 0.05, SIDE - 0.05, hue)
-    say(ax, 1.3, 1.1 + SIDE * 7, "orange: computed in this step    pale blue: read", 9, ha="left")
+    words = "orange: computed in this step    pale blue: only its keys and values are read"
+    say(ax, 1.3, 1.1 + SIDE * 7, words, 9, ha="left")
 
 
 def say_cache_steps(tokens: int) -> str:

@@ -55,22 +55,23 @@ def draw_column_loop(ax: Axes, column: int) -> None:
     start, stop = block_of(column)
     for place in range(WIDTH):
         x = LEFT + SIDE * place + 0.2 * (place // GROUP)
+        say(ax, x + SIDE / 2 - 0.02, TOP - 0.2, str(place), 8.5)
         for row in range(ROWS):
             box(ax, x, TOP + SIDE * row, SIDE - 0.04, SIDE - 0.04, COLORS[state(place, column)])
     for first in range(0, WIDTH, GROUP):
         x = LEFT + SIDE * first + 0.2 * (first // GROUP)
         fitted = "scale fitted" if first <= column else "scale not yet known"
-        say(ax, x + SIDE * GROUP / 2, 0.7, f"group {first // GROUP}: {fitted}", 9)
+        say(ax, x + SIDE * GROUP / 2, 0.35, f"group {first // GROUP}: {fitted}", 9)
     low, high = (LEFT + SIDE * place + 0.2 * (start // GROUP) for place in (start, stop))
     y = TOP + SIDE * ROWS + 0.25
     ax.plot([low, low, high, high], [y - 0.12, y, y, y - 0.12], color="#444444", linewidth=1.4)
     say(ax, (low + high) / 2, y + 0.25, "block", 9)
     if stop < WIDTH:
         arrow(ax, (high + 0.1, y), (min(high + 2.0, 11.0), y))
-        say(ax, high + 0.1, y + 0.35, "after the block: one matmul", 8, ha="left")
+        say(ax, high + 0.1, y + 0.35, "after the block: one matmul", 9, ha="left")
     for n, (name, color) in enumerate(COLORS.items()):
         box(ax, LEFT + 2.7 * n, 4.4, 0.3, 0.3, color)
-        say(ax, LEFT + 2.7 * n + 0.42, 4.55, name, 8, ha="left")
+        say(ax, LEFT + 2.7 * n + 0.42, 4.55, name, 9, ha="left")
 
 
 def say_column_loop(column: int) -> str:

@@ -67,8 +67,11 @@ def draw_power_cuts(ax: Axes, way: str) -> None:
             arrow(ax, (x + WIDE - 0.35, 0.3 + HIGH / 2), (x + WIDE, 0.3 + HIGH / 2))
         for row, kind in enumerate(kinds):
             box(ax, x + 0.2, 1.15 + 0.6 * row, WIDE - 0.75, HIGH, KINDS[kind], kind)
+        if len(kinds) > 1:
+            y = 1.15 + 0.6 * len(kinds) / 2 - 0.05
+            say(ax, x + WIDE - 0.5, y, "one of\nthese", 8.5, ha="left")
     say(ax, LEFT, 3.05, "below each operation: the newest checkpoint, if the power goes then",
-        8, ha="left")  # fmt: skip
+        9, ha="left")  # fmt: skip
 
 
 def say_power_cuts(way: str) -> str:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEFT, ACROSS, WIDE, HIGH, STEP = 2.3, 2.5, 1.9, 0.5, 0.85
-PLACES = ("its own batch", "same weights", "its own gradient", "shared average", "new weights")
+PLACES = (
+    "its own batch", "same weights", "its own gradient", "average,\nby all-reduce", "new weights",
+)  # fmt: skip
 COLORS = (BLUE, ORANGE, GREEN, PINK)  # of what differs from rank to rank
 
 
@@ -32,7 +34,7 @@ def draw_replicas(ax: Axes, ranks: int) -> None:
             x, middle = LEFT + ACROSS * rank, LEFT + ACROSS * rank + WIDE / 2
             own = row in (0, 2)  # what differs from rank to rank has the rank's colour
             color = COLORS[rank] if own else INK if row == 3 else "#dddddd"
-            box(ax, x, y, WIDE, HIGH, color, words_of(row, rank, ranks), 8)
+            box(ax, x, y, WIDE, HIGH, color, words_of(row, rank, ranks), 8.5)
             if row + 1 < len(PLACES):
                 arrow(ax, (middle, y + HIGH), (middle, y + STEP))
     for rank in range(ranks):
@@ -48,8 +50,9 @@ def say_replicas(ranks: int) -> str:
     return (
         f"One step on {ranks} ranks: different batches, the same weights before and after. Each "
         "rank sends its own batch through the same weights W and gets its own gradient; the "
-        f"gradients are averaged over the {ranks} ranks, the only thing that is sent; each rank "
-        "then takes the same optimizer step, so that the weights stay equal."
+        f"gradients are averaged over the {ranks} ranks by an all-reduce, the only thing "
+        "that is sent; each rank then takes the same optimizer step, so that the weights stay "
+        "equal."
     )
 
 

@@ -59,14 +59,15 @@ def draw_masks(ax: Axes, mask: str) -> None:
         say(ax, left - 0.2, TOP + SIDE * (place + 0.5), token(place), 8, ha="right")
         for other in range(LENGTH):
             may = looks(place, other, mask)
-            wrong = may and owner != owners()[other]
-            hue = "#777777" if wrong else "#bbbbbb" if owner < 0 else HUES[owner]
+            across = may and owner != owners()[other]
+            hue = "#777777" if across else "#bbbbbb" if owner < 0 else HUES[owner]
             color = hue if may else "white"
             box(ax, left + SIDE * other, TOP + SIDE * place, SIDE - 0.04, SIDE - 0.04, color,
                 edgecolor="#dddddd")  # fmt: skip
+    another = "dark grey: another\ndocument's place\n" if wrong(mask) else ""
     words = (
-        "each row: a place\ncolumns: what it looks at\n\ndark grey: another\ndocument's place\n"
-        "light grey: padding"
+        f"each row: a place\ncolumns: what it looks at\n\n{another}light grey: padding,\n"
+        "asked for nothing: –"
     )
     say(ax, left + SIDE * LENGTH + 0.3, TOP + 1.6, words, 9, ha="left")
 

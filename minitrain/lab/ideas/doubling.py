@@ -24,14 +24,16 @@ def summed(rank: int, swaps: int) -> tuple[int, int]:
 
 def draw_doubling(ax: Axes, ranks: int) -> None:
     swaps = (ranks - 1).bit_length()
-    bare(ax, LEFT + ACROSS * ranks, HIGH * (swaps + 1))
+    bare(ax, LEFT + ACROSS * ranks, HIGH * (swaps + 1) + 0.2)
+    words = "in a box: the ranks whose tensors are summed; an arrow: a message of the whole tensor"
+    say(ax, LEFT, HIGH * (swaps + 1), words, 8, ha="left")
     for done in range(swaps + 1):
         y = HIGH * done + 0.15
         say(ax, LEFT - 0.2, y + 0.22, f"after swap {done}" if done else "at first", ha="right")
         for rank in range(ranks):
             first, last = summed(rank, done)
             shade = PALE if done == 0 else lighter(BLUE, 1 - 2**done / ranks)
-            words = f"{first} to {last}" if last > first else str(first)
+            words = f"Σ {first}–{last}" if last > first else str(first)
             x = LEFT + ACROSS * rank
             box(ax, x, y, WIDE, 0.44, GREEN if 2**done == ranks else shade, words)
             if done < swaps:
@@ -42,9 +44,10 @@ def draw_doubling(ax: Axes, ranks: int) -> None:
 def say_doubling(ranks: int) -> str:
     swaps = (ranks - 1).bit_length()
     return (
-        f"Recursive doubling on {ranks} ranks: {plural(swaps, 'message')} from each. In a box "
-        "stand the ranks whose parts are summed. In each swap two partners send each other all "
-        "that they have, the whole tensor: first neighbours, then ranks two apart, then four."
+        f"All-reduce by recursive doubling, {ranks} ranks: {plural(swaps, 'message')} from each. "
+        "In a box stand the ranks whose tensors are summed. In each swap two partners send each "
+        "other all that they have, the whole tensor: first neighbours, then ranks two apart, then "
+        "four."
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DRAFTS = ["there", "was", "a", "little"]
 INSTEAD = ["in", "lived", "once", "young", "girl"]  # the target's own, after so many drafts
-LEFT, ACROSS, WIDE, HIGH = 2.9, 1.75, 1.5, 0.6
+LEFT, ACROSS, WIDE, HIGH = 4.2, 1.65, 1.4, 0.72
 
 
 def told(kept: int) -> list[str]:
@@ -30,23 +30,27 @@ def verdict(place: int, kept: int) -> str:
 
 
 def draw_round(ax: Axes, kept: int) -> None:
-    bare(ax, 12.0, 5.0)
+    bare(ax, LEFT + 5 * ACROSS + 0.1, 5.2)
     rows = {
         0.3: "draft model:\n4 passes, cheap",
         1.9: "target: one pass\nover 5 tokens",
         3.5: "new text",
     }
     for y, words in rows.items():
-        say(ax, 2.6, y + HIGH / 2, words, 9, ha="right")
-    for place, word in enumerate(DRAFTS):
-        x = LEFT + ACROSS * place
-        box(ax, x, 0.3, WIDE, HIGH, PALE, word)
+        say(ax, LEFT - ACROSS - 0.2, y + HIGH / 2, words, 9, ha="right")
+    style = {"edgecolor": "#999999", "linestyle": "--"}
+    box(ax, LEFT - ACROSS, 0.3, WIDE, HIGH, "white", "the text's\nlast token", **style)
+    for place, word in enumerate(["", *DRAFTS]):
+        x = LEFT + ACROSS * (place - 1)
         if place:
-            arrow(ax, (x - ACROSS + WIDE, 0.6), (x, 0.6))
-        arrow(ax, (x + WIDE / 2, 0.3 + HIGH), (x + ACROSS + WIDE / 2, 1.9))
+            box(ax, x, 0.3, WIDE, HIGH, PALE, word)
+            arrow(ax, (x - ACROSS + WIDE, 0.3 + HIGH / 2), (x, 0.3 + HIGH / 2))
+        arrow(ax, (x + WIDE / 2, 0.3 + HIGH), (x + ACROSS + WIDE / 2, 1.9), "#8a8a8a")
+    say(ax, LEFT - 0.6, 1.65, "is read for", 9, ha="right")
     for place in range(len(DRAFTS) + 1):
-        words = f"$p_{place + 1}$: {verdict(place, kept)}"
-        box(ax, LEFT + ACROSS * place, 1.9, WIDE, HIGH, BLUE, words.rstrip(": "))
+        words, said = f"$p_{place + 1}$", verdict(place, kept)
+        words += f" {said}\n“{DRAFTS[place]}”" if said else ""
+        box(ax, LEFT + ACROSS * place, 1.9, WIDE, HIGH, BLUE, words)
     text = told(kept)
     for place in range(len(DRAFTS) + 1):
         x = LEFT + ACROSS * place
@@ -60,8 +64,8 @@ def draw_round(ax: Axes, kept: int) -> None:
     names = {"kept draft": GREEN, last: ORANGE, "dropped, and cut from the caches": None}
     for n, (name, color) in enumerate(names.items()):
         x = LEFT + 2.2 * n
-        box(ax, x, 4.45, 0.3, 0.3, **({"color": color} if color else _idle()))
-        say(ax, x + 0.42, 4.6, name, 8, ha="left")
+        box(ax, x, 4.6, 0.3, 0.3, **({"color": color} if color else _idle()))
+        say(ax, x + 0.42, 4.75, name, 9, ha="left")
 
 
 def _idle() -> dict:
@@ -73,7 +77,8 @@ def say_round(kept: int) -> str:
     return (
         f"{kept} of 4 drafts are kept: {plural(kept + 1, 'token')} by one pass of the target. A "
         "small model drafts 4 tokens one after the other; the target reads all of them at once, "
-        "and keeps or rejects each by its own distribution there. The new text is "
+        "after the text's last token. What it makes of a token is its distribution of the next, by "
+        "which that draft is kept or rejected. The new text is "
         f"{' '.join(told(kept))}, whose last token is {last} of the target's own."
     )
 

@@ -29,6 +29,7 @@ COLUMNS = (
     "by source again",
     "answers at home",
 )
+BETWEEN = ("all-to-all", "sort", "sort back", "all-to-all")  # from a column to the next
 LEFT, ACROSS, WIDE, HIGH, BAND = 0.95, 2.95, 2.25, 0.36, 3.6
 
 Row = tuple[int, int, int]  # (rank it belongs to, its place there, its expert)
@@ -48,18 +49,20 @@ def draw_expert_exchange(ax: Axes, load: str) -> None:
     bare(ax, right + 0.1, 0.9 + BAND + HIGH * len(LOADS[load][-1]))
     columns = stages(load)
     for column, words in enumerate(COLUMNS):
-        say(ax, LEFT + ACROSS * column + WIDE / 2, 0.3, words, fontweight="bold")
+        say(ax, LEFT + ACROSS * column + WIDE / 2, 0.22, words, fontweight="bold")
+    for gap, words in enumerate(BETWEEN):
+        say(ax, LEFT + ACROSS * gap + (WIDE + ACROSS) / 2, 0.53, words, 8.5)
     for rank in range(RANKS):
         top = 0.7 + BAND * rank
         say(ax, 0.45, top + 0.2, f"rank {rank}", fontweight="bold")
-        say(ax, 0.45, top + 0.55, f"experts\n{OWN * rank} and {OWN * rank + 1}", 7.5, va="top")
+        say(ax, 0.45, top + 0.55, f"experts\n{OWN * rank} and {OWN * rank + 1}", 8, va="top")
     ax.plot([0, right], [0.55 + BAND] * 2, color=INK, linewidth=0.8)
     for column, ranks in enumerate(columns):
         x = LEFT + ACROSS * column
         for row in (row for rows in ranks for row in rows):
             hue, y = HUES[row[2]], height_of(ranks, row)
-            words = f"expert {row[2]}, from rank {row[0]}"
-            box(ax, x, y - 0.15, WIDE, 0.3, lighter(hue, 0.25), words, 8)
+            words = f"expert {row[2]} ← rank {row[0]}"
+            box(ax, x, y - 0.15, WIDE, 0.3, lighter(hue, 0.25), words, 8.5)
             if column:
                 start = height_of(columns[column - 1], row)
                 ax.plot([x - ACROSS + WIDE + 0.05, x - 0.05], [start, y], color=hue, linewidth=1)
@@ -81,10 +84,10 @@ def say_expert_exchange(load: str) -> str:
         f"{left} rows go to the other rank, in the first all-to-all, and come home in the second. "
         "Five columns for each rank, joined by lines in the colour of an expert: its own rows "
         "sorted by expert, what arrived, by source, the same sorted by expert, the answers by "
-        "source again, answers at home."
+        "source again, answers at home. A box names its expert and the rank that it came from."
     )
 
 
 expert_exchange = Schematic(
-    draw_expert_exchange, say_expert_exchange, (12, 5.2), {"load": ["even", "uneven"]}
+    draw_expert_exchange, say_expert_exchange, (9.5, 5.2), {"load": ["even", "uneven"]}
 )

@@ -1,4 +1,4 @@
-"""The way of tokens through experts: chosen, sorted by expert, computed, weighed and put back.
+"""The way of tokens through experts: chosen, sorted by expert, computed, weighted and put back.
 
 Eight tokens choose two of four experts each; the choices are drawn by hand so that one expert is
 liked more. An expert's rows go from high to low p; with a capacity it drops the last of them.
@@ -31,9 +31,14 @@ def kept(capacity: str | float) -> list[list[int]]:
     for token, two in enumerate(CHOICES):
         for expert in two:
             asked[expert].append((-chance(token, expert), token))
+    most = room(capacity)
+    return [[token for _, token in sorted(mine)[:most]] for mine in asked]
+
+
+def room(capacity: str | float) -> int:
+    """Rows that an expert computes at most."""
     limit = capacity != NO_LIMIT
-    room = math.ceil(float(capacity) * PLACES / len(HUES)) if limit else PLACES
-    return [[token for _, token in sorted(mine)[:room]] for mine in asked]
+    return math.ceil(float(capacity) * PLACES / len(HUES)) if limit else PLACES
 
 
 def chance(token: int, expert: int) -> int:
@@ -46,28 +51,32 @@ def draw_router(ax: Axes, capacity: str | float) -> None:
     heads = {
         1.75: "tokens, two experts each: p",
         7.25: "rows by expert, then by p",
-        12.2: "weighed sums",
+        12.2: "weighted sums",
     }
     for x, words in heads.items():
         say(ax, x, 0.3, words, fontweight="bold")
     rows = [(expert, token) for expert, tokens in enumerate(kept(capacity)) for token in tokens]
     if len(rows) < PLACES:
-        say(ax, 0.1, HIGH * PLACES + 1.0, "dashed: dropped, its expert is full", 8, ha="left")
+        say(ax, 0.1, HIGH * PLACES + 1.0, "dashed: dropped, its expert is full", 8.5, ha="left")
+    if capacity != NO_LIMIT:
+        words = f"at most {capacity} · {PLACES} / {len(HUES)} = {room(capacity)} rows an expert"
+        say(ax, 7.25, HIGH * PLACES + 1.0, words, 8.5)
+    say(ax, 12.9, HIGH * PLACES + 1.0, "p: the router's weight", 8.5, ha="right")
     for token, two in enumerate(CHOICES):
         y = 0.7 + 2 * HIGH * token + HIGH / 2
-        box(ax, 0.1, y, 1.1, HIGH - 0.08, "#e4e4e4", f"token {token}", 8)
-        box(ax, 11.6, y, 1.3, HIGH - 0.08, "#e4e4e4", f"token {token}", 8)
+        box(ax, 0.1, y, 1.1, HIGH - 0.08, "#e4e4e4", f"token {token}", 8.5)
+        box(ax, 11.6, y, 1.3, HIGH - 0.08, "#e4e4e4", f"token {token}", 8.5)
         for nth, expert in enumerate(two):
             is_kept = (expert, token) in rows
             style = {} if is_kept else {"linestyle": "--", "edgecolor": INK}
             color = lighter(HUES[expert], 0.25) if is_kept else "white"
             words = f"{expert}: .{chance(token, expert)}"
-            box(ax, 1.35 + 0.97 * nth, y, 0.9, HIGH - 0.08, color, words, 8, **style)
+            box(ax, 1.35 + 0.97 * nth, y, 0.9, HIGH - 0.08, color, words, 8.5, **style)
     for place, (expert, token) in enumerate(rows):
         y = 0.7 + HIGH * place
         color = lighter(HUES[expert], 0.25)
         words = f"expert {expert}: token {token}, .{chance(token, expert)}"
-        box(ax, 5.9, y, 2.7, HIGH - 0.08, color, words, 8)
+        box(ax, 5.9, y, 2.7, HIGH - 0.08, color, words, 8.5)
         start = 0.7 + 2 * HIGH * token + HIGH / 2 + (HIGH - 0.08) / 2
         middle = y + (HIGH - 0.08) / 2
         style = {"color": HUES[expert], "linewidth": 1, "alpha": 0.8}

@@ -48,7 +48,7 @@ KINDS = ("broadcast", "reduce-scatter", "all-gather", "all-reduce", "all-to-all"
 
 def draw_collectives(ax: Axes) -> None:
     each = RANKS * WIDE + GAP
-    bare(ax, LEFT + each * len(KINDS), AFTER + RANKS * HIGH + 0.1)
+    bare(ax, LEFT + each * len(KINDS), AFTER + RANKS * HIGH + 0.5)
     for y, words in ((BEFORE, "before"), (AFTER, "after")):
         say(ax, LEFT - 0.1, y - 0.17, "rank", 8, ha="right")
         say(ax, LEFT - 0.1, y + RANKS * HIGH / 2, words, ha="right", fontweight="bold")
@@ -60,7 +60,10 @@ def draw_collectives(ax: Axes) -> None:
                 say(ax, x + WIDE * (rank + 0.5), y - 0.17, str(rank), 8)
                 for chunk, words in enumerate(row):
                     place = (x + WIDE * rank, y + HIGH * chunk, WIDE - 0.05, HIGH - 0.05)
-                    box(ax, *place, COLORS[words[:1]], words, 8)
+                    box(ax, *place, COLORS[words[:1]], words)
+    legend = "a row: a chunk    letter and colour: whose data, a of rank 0 to d of rank 3    "
+    legend += "Σ0 = a0 + b0 + c0 + d0"
+    say(ax, LEFT, AFTER + RANKS * HIGH + 0.3, legend, ha="left")
 
 
 def say_collectives() -> str:
@@ -69,8 +72,9 @@ def say_collectives() -> str:
         "every rank. Reduce-scatter: each rank has four chunks, and rank r ends with the sum of "
         "all ranks' chunk r. All-gather: rank r has chunk r, and every rank ends with all four. "
         "All-reduce: every rank ends with the sum of every chunk. All-to-all: rank r's chunk j "
-        "becomes rank j's chunk r, as rows and columns change places."
+        "becomes rank j's chunk r, as rows and columns change places. A letter names the rank "
+        "whose data it is, a for 0 to d for 3; Σ is the sum over ranks."
     )
 
 
-collectives = Schematic(draw_collectives, say_collectives, (9.8, 3.7))
+collectives = Schematic(draw_collectives, say_collectives, (9.8, 4.0))

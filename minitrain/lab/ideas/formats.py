@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 class Format(NamedTuple):
     name: str
+    exponent: int  # bits
     mantissa: int  # bits behind the point
     smallest: int  # the exponent of the smallest normal number
     largest: float
@@ -27,12 +28,12 @@ class Format(NamedTuple):
 
 
 FORMATS = (
-    Format("FP16", 10, -14, 65504.0, BLUE),
-    Format("BF16", 7, -126, (2 - 2**-7) * 2.0**127, ORANGE),
-    Format("E4M3", 3, -6, 448.0, GREEN),
-    Format("E5M2", 2, -14, 57344.0, PINK),
+    Format("FP16", 5, 10, -14, 65504.0, BLUE),
+    Format("BF16", 8, 7, -126, (2 - 2**-7) * 2.0**127, ORANGE),
+    Format("E4M3", 4, 3, -6, 448.0, GREEN),
+    Format("E5M2", 5, 2, -14, 57344.0, PINK),
 )
-LEFT, WIDE = 1.2, 10.0
+LEFT, WIDE = 1.3, 10.0
 FINE = 300  # strokes that can still be told apart
 LOWEST, HIGHEST = -40, 40  # exponents in the picture; BF16 goes on to both sides
 HIGH = 0.62
@@ -45,25 +46,29 @@ def place(exponent: float) -> float:
 
 
 def draw_number_lines(ax: Axes) -> None:
-    bare(ax, LEFT + WIDE + 1.3, 6.4)
+    bare(ax, LEFT + WIDE + 1.55, 6.45)
     say(ax, LEFT, 0.25, "how far: powers of two", 9, ha="left", fontweight="bold")
     for row, form in enumerate(FORMATS):
         y = 0.5 + HIGH * row
         top, bottom = math.log2(form.largest), form.smallest
-        say(ax, LEFT - 0.15, y + 0.22, form.name, ha="right", fontweight="bold")
+        say(ax, LEFT - 0.15, y + 0.1, form.name, ha="right", fontweight="bold")
+        bits = f"{form.exponent} + {form.mantissa} bits"
+        say(ax, LEFT - 0.15, y + 0.36, bits, 8.5, ha="right")
         pale = lighter(form.color, 0.6)
         subnormal = place(bottom - form.mantissa)
         box(ax, subnormal, y, place(bottom) - subnormal, 0.44, pale)
         words = (
             f"$2^{{{bottom}}}$ … {form.largest:,.5g}" if top < 20 else f"$2^{{{bottom}}}$ … 3.4e38"
         )
-        box(ax, place(bottom), y, place(top) - place(bottom), 0.44, form.color, words, 8)
+        box(ax, place(bottom), y, place(top) - place(bottom), 0.44, form.color, words, 10)
+    for x, words in ((LEFT + 0.2, "←"), (LEFT + WIDE - 0.2, "→")):  # BF16 alone is cut off
+        say(ax, x, 0.5 + HIGH + 0.22, words, 12, color="black")
     y = 0.5 + HIGH * len(FORMATS)
     for exponent in range(LOWEST, HIGHEST + 1, 10):
         ax.plot([place(exponent)] * 2, [0.45, y], color="#dddddd", linewidth=0.8, zorder=0)
-        say(ax, place(exponent), y + 0.15, f"$2^{{{exponent}}}$", 8)
-    legend = "pale: subnormal, fewer digits; BF16 goes on to $2^{-126}$ and $2^{127}$"
-    say(ax, LEFT + WIDE, y + 0.5, legend, 8, ha="right")
+        say(ax, place(exponent), y + 0.17, f"$2^{{{exponent}}}$", 10)
+    legend = "bits: of exponent + mantissa    pale: subnormal, fewer digits    arrows: BF16 goes on"
+    say(ax, LEFT, y + 0.52, legend, ha="left")
     say(ax, LEFT, 3.95, "how close: all numbers from 1 to 2", 9, ha="left", fontweight="bold")
     for row, form in enumerate(FORMATS):
         y, count = 4.2 + 0.5 * row, 2**form.mantissa
@@ -74,17 +79,19 @@ def draw_number_lines(ax: Axes) -> None:
             wide = min(1.6, 300 / count)
             for x in (LEFT + WIDE * number / count for number in range(count + 1)):
                 ax.plot([x, x], [y + 0.03, y + 0.37], color=form.color, linewidth=wide)
-        say(ax, LEFT + WIDE + 0.1, y + 0.2, f"steps of 1/{count}", 8, ha="left")
+        say(ax, LEFT + WIDE + 0.1, y + 0.2, f"steps of 1/{count}", ha="left")
     for value in (1, 1.25, 1.5, 1.75, 2):
-        say(ax, LEFT + WIDE * (value - 1), 6.28, f"{value:g}", 8)
+        say(ax, LEFT + WIDE * (value - 1), 6.3, f"{value:g}")
 
 
 def say_number_lines() -> str:
+    bits = ", ".join(f"{form.name} {form.exponent} + {form.mantissa}" for form in FORMATS)
     return (
-        "Range comes from exponent bits, precision from mantissa bits. FP16 reaches from 2^-14 to "
-        "65,504 in steps of 1/1024 between 1 and 2; BF16 from 2^-126 to 3.4e38 in steps of 1/128; "
-        "E4M3 from 2^-6 to 448 in steps of 1/8; E5M2 from 2^-14 to 57,344 in steps of 1/4. Below "
-        "its smallest normal number each goes on for a few powers of two with fewer digits."
+        f"Range comes from exponent bits, precision from mantissa bits. Bits of both: {bits}. "
+        "FP16 reaches from 2^-14 to 65,504 in steps of 1/1024 between 1 and 2; BF16 from "
+        "2^-126 to 3.4e38 in steps of 1/128; E4M3 from 2^-6 to 448 in steps of 1/8; "
+        "E5M2 from 2^-14 to 57,344 in steps of 1/4. Below its smallest normal number each goes on "
+        "for a few powers of two with fewer digits."
     )
 
 

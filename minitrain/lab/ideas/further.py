@@ -40,15 +40,23 @@ def draw_further_heads(ax: Axes, head: str) -> None:
             arrow(ax, (x + WIDE / 2, 2.2), (x + WIDE / 2, 2.9))
     for y, words in ((0.67, "text"), (1.92, "hidden"), (3.17, "is taught")):
         say(ax, 1.7, y, words, 9, ha="right")
-    say(ax, 1.9, 4.1, f"{head}: the token {number + 1} further on", 9, ha="left")
+    words = f"{_full(number)}: the token {number + 1} further on    hatched: there is none"
+    if number:
+        words += f"    ({_full(0)}: 1 further on)"
+    say(ax, 1.9, 4.1, words, 9, ha="left")
+
+
+def _full(number: int) -> str:
+    return HEADS[number] if number else f"{HEADS[0]} head"
 
 
 def say_further_heads(head: str) -> str:
     number = HEADS.index(head)
     lacking = sum(target_of(place, number) is None for place in range(len(WORDS)))
     return (
-        f"What {head} is taught at each place. From the hidden vector of a token it guesses the "
-        f"token {number + 1} further on; the last {lacking} of {len(WORDS)} places have none."
+        f"What {_full(number)} is taught at each place: the token {number + 1} further on. It "
+        f"guesses from the hidden vector of a token; the last {lacking} of {len(WORDS)} places "
+        "have none."
     )
 
 

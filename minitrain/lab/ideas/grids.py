@@ -45,7 +45,10 @@ def place(value: float) -> float:
 
 def draw_integer_grids(ax: Axes, bits: int) -> None:
     bare(ax, 12.4, 3.4)
-    rows = {"absmax": (symmetric(bits), BLUE), "with a zero point": (moved(bits), GREEN)}
+    rows = {
+        "absmax: as far\non both sides": (symmetric(bits), BLUE),
+        "with a zero point": (moved(bits), GREEN),
+    }
     for row, (name, (levels, color)) in enumerate(rows.items()):
         y = 0.8 + 1.45 * row
         say(ax, LEFT - 0.25, y, name, 9, ha="right", fontweight="bold")
@@ -56,11 +59,12 @@ def draw_integer_grids(ax: Axes, bits: int) -> None:
             level = min(levels, key=lambda level, w=w: abs(level - w))
             ax.plot([place(w)], [y - 0.48], "o", color=ORANGE, markersize=4)
             ax.plot([place(w), place(level)], [y - 0.42, y - 0.2], color="#999999", linewidth=0.8)
-        say(ax, place(0), y + 0.42, "0", 8)
+        words = "0" if color == BLUE else f"0 is code {levels.index(0)}, the zero point"
+        say(ax, place(0), y + 0.42, words, 8.5)
         used = len({min(levels, key=lambda level, w=w: abs(level - w)) for w in WEIGHTS})
-        words = f"{len(levels)} levels, {used} used\nerror {error(levels):.3f}"
-        say(ax, LEFT + WIDE + 0.2, y, words, 8, ha="left")
-    say(ax, LEFT, 3.15, "orange: twelve weights    bars: the levels they may take", 8, ha="left")
+        words = f"{len(levels)} levels, {used} used\nerror (rms) {error(levels):.3f}"
+        say(ax, LEFT + WIDE + 0.1, y, words, 9, ha="left")
+    say(ax, LEFT, 3.15, "orange: twelve weights    bars: the levels they may take", 9, ha="left")
 
 
 def say_integer_grids(bits: int) -> str:

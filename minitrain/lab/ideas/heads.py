@@ -37,8 +37,9 @@ def say_grouped_heads(key_heads: int) -> str:
     share = HEADS // key_heads
     names = {1: "multi-query attention", HEADS: "multi-head attention"}
     name = names.get(key_heads, "grouped-query attention")
+    cache = f"1/{share} of the cache" if share > 1 else "the whole cache"
     return (
-        f"{HEADS} query heads, {key_heads} of keys and values: {name}, 1/{share} of the cache. "
+        f"{HEADS} query heads, {key_heads} of keys and values: {name}, {cache}. "
         "Lines join each query head to the key head that it reads: neighbours share one, "
         f"query head h reads key head h // {share}."
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HUES = (BLUE, ORANGE, GREEN, PINK)
 RANKS, HEADS = 4, 8
-LEFT, RIGHT, TOP, WIDE, HIGH = 1.5, 8.1, 1.0, 0.56, 0.62
+LEFT, RIGHT, TOP, WIDE, HIGH = 1.75, 8.4, 1.0, 0.56, 0.62
 
 
 def holder(piece: int, head: int, cut: str) -> int:
@@ -27,20 +27,21 @@ def holder(piece: int, head: int, cut: str) -> int:
 
 
 def draw_heads_for_tokens(ax: Axes, rank: int) -> None:
-    bare(ax, RIGHT + WIDE * HEADS + 0.2, TOP + HIGH * RANKS + 0.7)
+    bare(ax, RIGHT + WIDE * HEADS + 0.2, TOP + HIGH * RANKS + 1.0)
     draw_cut(ax, LEFT, "tokens", rank, "between layers: cut by tokens")
     draw_cut(ax, RIGHT, "heads", rank, "in attention: cut by heads")
     for piece in range(RANKS):
-        say(ax, LEFT - 0.1, TOP + HIGH * (piece + 0.5), f"tokens of {piece}", 8, ha="right")
+        say(ax, LEFT - 0.1, TOP + HIGH * (piece + 0.5), f"tokens of rank {piece}", 8.5, ha="right")
     middle, end = TOP + HIGH * RANKS / 2, LEFT + WIDE * HEADS
     arrow(ax, (end + 0.2, middle - 0.15), (RIGHT - 0.15, middle - 0.15))
     arrow(ax, (RIGHT - 0.15, middle + 0.15), (end + 0.2, middle + 0.15))
-    say(ax, (end + RIGHT) / 2, middle - 0.5, "q, k, v", 8)
-    say(ax, (end + RIGHT) / 2, middle + 0.5, "answers", 8)
+    say(ax, (end + RIGHT) / 2, middle - 0.55, "all-to-all:\nq, k, v")
+    say(ax, (end + RIGHT) / 2, middle + 0.55, "all-to-all:\nanswers")
     foot = TOP + HIGH * RANKS + 0.35
     words = f"number: the rank it goes to; framed: what rank {rank} has or gets"
-    say(ax, LEFT, foot, words, 8, ha="left")
-    say(ax, RIGHT, foot, "number: the rank it came from", 8, ha="left")
+    say(ax, LEFT, foot, words, ha="left")
+    say(ax, LEFT, foot + 0.35, "colour: the rank that has it", ha="left")
+    say(ax, RIGHT, foot, "number: the rank it came from", ha="left")
 
 
 def draw_cut(ax: Axes, left: float, cut: str, rank: int, title: str) -> None:
@@ -49,14 +50,14 @@ def draw_cut(ax: Axes, left: float, cut: str, rank: int, title: str) -> None:
     far = "heads" if cut == "tokens" else "tokens"
     for head in range(HEADS):
         x = left + WIDE * head
-        say(ax, x + WIDE / 2, 0.75, f"h{head}", 8)
+        say(ax, x + WIDE / 2, 0.75, f"h{head}")
         for piece in range(RANKS):
             own, other = holder(piece, head, cut), holder(piece, head, far)
             is_framed = own == rank or (cut == "tokens" and other == rank)
             edge = {"edgecolor": INK, "linewidth": 1.8} if is_framed else {}
             hue = HUES[own] if own == rank else lighter(HUES[own], 0.65)
             y = TOP + HIGH * piece + 0.04
-            box(ax, x + 0.04, y, WIDE - 0.08, HIGH - 0.08, hue, str(other), 8, **edge)
+            box(ax, x + 0.04, y, WIDE - 0.08, HIGH - 0.08, hue, str(other), **edge)
 
 
 def say_heads_for_tokens(rank: int) -> str:
@@ -70,5 +71,5 @@ def say_heads_for_tokens(rank: int) -> str:
 
 
 heads_for_tokens = Schematic(
-    draw_heads_for_tokens, say_heads_for_tokens, (9.5, 3.7), {"rank": (0, RANKS - 1, 1)}
+    draw_heads_for_tokens, say_heads_for_tokens, (9.5, 3.9), {"rank": (0, RANKS - 1, 1)}
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, ORANGE, PINK
-from minitrain.lab.drawing.figures import lighter
 from minitrain.lab.drawing.shapes import bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
 
@@ -52,11 +51,13 @@ def draw_intervals(ax: Axes, interval: float) -> None:
     for failure in FAILURES:
         say(ax, LEFT + SCALE * failure, 0.18, "✗", 11, fontweight="bold")
     for place in range(0, int(END) + 1, 20):
-        say(ax, LEFT + SCALE * place, 1.15, str(place), 8)
+        x = LEFT + SCALE * place
+        ax.plot([x, x], [1.02, 1.09], color="#666666", linewidth=1)
+        say(ax, x, 1.25, str(place), 8.5)
     legend = "minutes    blue: trained    pink: a save    orange: trained and lost    ✗ a failure"
     legend += "    dark: restart"
-    say(ax, LEFT, 1.55, legend, 8, ha="left")
-    box(ax, LEFT, 1.3, SCALE * END, 0.02, lighter(BLUE, 0.6))
+    say(ax, LEFT, 1.65, legend, 9, ha="left")
+    ax.plot([LEFT, LEFT + SCALE * END], [1.02, 1.02], color="#666666", linewidth=1)
 
 
 def say_intervals(interval: float) -> str:

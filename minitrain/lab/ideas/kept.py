@@ -46,9 +46,14 @@ def held(tensor_ranks: int, sequence_parallel: str, recompute: str) -> dict[str,
     return {k: v / (sp if k == "whole" else tensor_ranks) for k, v in sums.items()}
 
 
+def kilobytes(size: float) -> float:
+    """Of so many h, a token."""
+    return size * WIDTH / 1000
+
+
 def draw_kept(ax: Axes, tensor_ranks: int, sequence_parallel: str, recompute: str) -> None:
     bare(ax, LEFT + WIDE * len(KEPT) + 0.1, 4.6)
-    for y, words in ((0.6, "operation"), (1.6, "it keeps"), (3.1, "on one rank")):
+    for y, words in ((0.6, "operation"), (1.6, "it keeps"), (3.25, "on one rank")):
         say(ax, LEFT - 0.2, y, words, ha="right")
     for column, (operation, words, _, kind) in enumerate(KEPT):
         x = LEFT + WIDE * column
@@ -58,22 +63,29 @@ def draw_kept(ax: Axes, tensor_ranks: int, sequence_parallel: str, recompute: st
     x = LEFT
     for kind, size in held(tensor_ranks, sequence_parallel, recompute).items():
         if size:
-            words = f"{size:.3g}h" if size * SCALE > 0.55 else ""
-            box(ax, x, 2.8, size * SCALE, 0.6, HUES[kind], words)
+            fits = size * SCALE > 0.55
+            box(ax, x, 2.95, size * SCALE, 0.6, HUES[kind], f"{size:.3g}h" if fits else "")
+            if not fits:
+                first = kind == "whole"  # its words end with it: the next has its own above
+                place = x + (size * SCALE - 0.1 if first else size * SCALE / 2)
+                say(ax, place, 2.8, f"{size:.3g}h", 8.5, ha="right" if first else "center")
         x += size * SCALE
+    whole = sum(held(tensor_ranks, sequence_parallel, recompute).values())
+    say(ax, x + 0.15, 3.25, f"= {whole:.3g}h = {kilobytes(whole):,.0f} kB a token", ha="left")
+    units = f"bytes a token: h = {WIDTH:,}, f = 4h; a = {HEADS} heads, s = {TOKENS:,} tokens: "
+    say(ax, LEFT, 2.2, f"{units}5as = {SCORES:.0f}h", ha="left")
     legend = "blue: whole on each tensor rank, without sequence parallelism   orange: cut by tp"
-    say(ax, LEFT, 3.8, f"{legend}   green: the scores, cut too", 8, ha="left")
+    say(ax, LEFT, 3.8, f"{legend}   green: the scores, cut too", ha="left")
     if recompute != "none":
         words = "pale in the second row: not kept, computed again in backward"
-        say(ax, LEFT, 4.3, words, 8, ha="left")
+        say(ax, LEFT, 4.3, words, ha="left")
 
 
 def say_kept(tensor_ranks: int, sequence_parallel: str, recompute: str) -> str:
     parts = held(tensor_ranks, sequence_parallel, recompute)
-    kilobytes = sum(parts.values()) * WIDTH / 1000
     words = ", ".join(f"{kind} {size:.3g}h" for kind, size in parts.items())
     return (
-        f"A layer keeps {kilobytes:,.0f} kB a token on each of "
+        f"A layer keeps {kilobytes(sum(parts.values())):,.0f} kB a token on each of "
         f"{plural(tensor_ranks, 'tensor rank')}, "
         f"recomputing {recompute.replace('none', 'nothing')}, sequence parallelism "
         f"{sequence_parallel}. Eleven operations from norm to dropout, below each what it keeps "

@@ -31,7 +31,7 @@ def spoiled(along: str) -> int:
 
 
 def draw_kv_ranges(ax: Axes, keys: str) -> None:
-    bare(ax, 13.4, 5.4)
+    bare(ax, 13.4, 5.8)
     for left, title, along in (
         (1.0, f"keys by the {keys}", keys),
         (7.6, "values by the token", "token"),
@@ -56,9 +56,11 @@ def draw_kv_ranges(ax: Axes, keys: str) -> None:
                 ax.add_patch(
                     rectangle(x - 0.02, y - 0.02, wide - 0.02, high - 0.02, "none", **shape)
                 )
-            say(ax, left + SIDE * CHANNELS + 0.15, top + 0.75, f"group {group}", 8, ha="left")
+            say(ax, left + SIDE * CHANNELS + 0.15, top + 0.75, f"group {group}", 9, ha="left")
         y = 0.6 + SIDE * (GROUPS * GROUP + 1.5) + 0.24
-        say(ax, left + SIDE * CHANNELS + 0.15, y, "newest, whole", 8, ha="left")
+        say(ax, left + SIDE * CHANNELS + 0.15, y, "newest: not\nrounded yet", 9, ha="left")
+    legend = "rows: tokens    columns: channels    orange: large    frame: what shares a range"
+    say(ax, 1.0, 5.5, legend, 9, ha="left")
 
 
 def say_kv_ranges(keys: str) -> str:
@@ -72,5 +74,5 @@ def say_kv_ranges(keys: str) -> str:
 
 
 kv_ranges = Schematic(
-    draw_kv_ranges, say_kv_ranges, (9.5, 3.8), {"keys": (["channel", "token"], "channel")}
+    draw_kv_ranges, say_kv_ranges, (9.5, 4.1), {"keys": (["channel", "token"], "channel")}
 )

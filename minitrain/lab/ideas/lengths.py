@@ -31,9 +31,10 @@ def turned(share: float) -> tuple[float, float]:
 
 
 def compared(magnitude: float) -> str:
-    """The learned length beside the row's own."""
-    times = "" if magnitude == 1 else f"{magnitude:g} times "
-    return f"{times}as long as before"
+    """The learned length beside the row's own, with which it begins."""
+    return (
+        "the row's own, as at the start" if magnitude == 1 else f"{magnitude:g} times the row's own"
+    )
 
 
 def draw_lengths(ax: Axes, magnitude: float) -> None:
@@ -46,22 +47,24 @@ def draw_lengths(ax: Axes, magnitude: float) -> None:
         say(ax, row[0] + 0.2, row[1] + 0.1, "row of W", 9, ha="left")
     start, end = (0.8, 4.3), (0.8 + ROW[0] + DELTA[0], 4.3 - ROW[1] - DELTA[1])
     arrow(ax, (0.8 + ROW[0], 4.3 - ROW[1]), end, ORANGE)
+    say(ax, 0.8 + ROW[0] + DELTA[0] / 2 + 0.2, 4.3 - ROW[1] - DELTA[1] / 2, "ΔW", 9, ha="left")
     arrow(ax, start, end, GREEN)
     say(ax, end[0] + 0.2, end[1] - 0.2, "V = W + ΔW", 9, ha="left")
     new, whole = (
         (6.8 + v[0], 4.3 - v[1]) for v in (turned(magnitude), (end[0] - 0.8, 4.3 - end[1]))
     )
     ax.plot((6.8, whole[0]), (4.3, whole[1]), "--", color=GREEN, linewidth=1.2)
-    say(ax, whole[0] + 0.2, whole[1] - 0.2, "V: the direction", 9, ha="left")
+    say(ax, whole[0] + 0.5, whole[1] - 0.2, "V: the direction", 9, ha="left")
     arrow(ax, (6.8, 4.3), new, GREEN)
-    say(ax, 6.8, 0.8, f"m: {compared(magnitude)}", 9, ha="left")
+    say(ax, (6.8 + new[0]) / 2 - 0.22, (4.3 + new[1]) / 2 - 0.16, "m", 10)
+    say(ax, 6.8, 0.8, f"m, a learned length: {compared(magnitude)}", 9, ha="left")
 
 
 def say_lengths(magnitude: float) -> str:
     return (
-        f"DoRA: turned as LoRA would, and {compared(magnitude)}. LoRA adds a "
-        "difference to a row, which changes its direction and its length at once; DoRA takes the "
-        "direction of the sum and a learned length."
+        f"DoRA turns a row as LoRA would, and learns its length m: here {compared(magnitude)}. "
+        "LoRA adds a difference ΔW to a row, which changes its direction and its length at once; "
+        "DoRA takes the direction of the sum alone, and a length that is learned apart."
     )
 
 

@@ -41,20 +41,25 @@ def highest(sequences: int) -> float:
 def draw_lifetimes(ax: Axes, sequences: int) -> None:
     parts = held(sequences)
     times = range(len(parts["parameters"]))
-    labels = [name if name != "activations" else "activations\n(invented size)" for name in parts]
+    more = {"activations": "activations\n(invented size)", "optimizer": "optimizer\n(two averages)"}
+    labels = [more.get(name, name) for name in parts]
     ax.stackplot(times, *parts.values(), colors=[HUES[name] for name in parts], labels=labels)
     ax.set_ylim(0, 1.25 * highest(sequences))
     top = 1.15 * highest(sequences)
-    for x, words in ((LAYERS / 2, "forward"), (1.5 * LAYERS, "backward")):
+    for x in (LAYERS, 2 * LAYERS):
+        ax.axvline(x, color="#666666", linestyle="--", linewidth=1)
+    for x, words in (
+        (LAYERS / 2, "forward"), (1.5 * LAYERS, "backward"), (2 * LAYERS + 0.5, "step")
+    ):  # fmt: skip
         ax.annotate(words, (x, top), ha="center", fontsize=9, color=INK)
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), reverse=True, frameon=False)
-    finish(ax, "layers done", "bytes (all parameters = 1)")
+    finish(ax, f"layers done, {LAYERS} forward and {LAYERS} backward", "bytes (all parameters = 1)")
 
 
 def say_lifetimes(sequences: int) -> str:
     return (
-        f"A batch of {plural(sequences, 'sequence')}: at most {highest(sequences):.2f} times the "
-        "parameters' bytes are held at once. Parameters and the optimizer's two averages stay "
+        f"{plural(sequences, 'sequence')}: at most {highest(sequences):.2f} times the parameters' "
+        "bytes at once. Parameters and the optimizer's two averages stay "
         "through the step; activations pile up layer by layer in forward and go in backward, "
         "where gradients come; after the step the gradients go too."
     )

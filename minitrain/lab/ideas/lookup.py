@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, GREEN
+from minitrain.lab.drawing.figures import lighter
 from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
 from minitrain.words import plural
@@ -37,27 +38,30 @@ def drafted(count: int) -> list[str]:
 def draw_found_again(ax: Axes, end: str) -> None:
     count = ENDS[end]
     start, size = found(count)
-    bare(ax, 15.4, 4.2)
+    bare(ax, 15.9, 3.7)
     for place, word in enumerate(WORDS[:count]):
         again = size and (start <= place < start + size or place >= count - size)
         follows = size and start + size <= place < start + size + MOST
         color = BLUE if again else GREEN if follows else PALE
-        box(ax, 0.3 + 0.9 * place, 1.2, WIDE, 0.6, color, word, 8)
+        box(ax, 0.3 + 0.9 * place, 1.2, WIDE, 0.6, color, word, 9)
     say(ax, 0.3, 0.7, f"the text: {count} tokens", 9, ha="left")
+    drafts = drafted(count)
+    for place, word in enumerate(drafts):
+        style = {"edgecolor": "#222222", "linestyle": "--"}
+        box(ax, 0.3 + 0.9 * (count + place), 1.2, WIDE, 0.6, lighter(GREEN, 0.6), word, 9, **style)
     if size:
         x, y = 0.3 + 0.9 * (count - size / 2), 0.3 + 0.9 * (start + size / 2)
         arrow(ax, (x, 1.15), (y, 1.15), bend=0.25)
-    for place, word in enumerate(drafted(count)):
-        box(ax, 0.3 + 0.9 * (start + size + place), 2.7, WIDE, 0.6, GREEN, word, 8)
-        x = 0.3 + 0.9 * (start + size + place) + WIDE / 2
-        arrow(ax, (x, 1.85), (x, 2.65))
-    words = "drafts: what followed there" if size else "found nowhere: no draft"
-    say(ax, 0.3, 3.75, words, 9, ha="left")
+        x, y = (0.3 + 0.9 * (at + len(drafts) / 2) for at in (start + size, count))
+        arrow(ax, (x, 1.85), (y, 1.85), bend=0.15)
+    words = "dashed: drafts, what followed there" if size else "found nowhere: no draft"
+    say(ax, 0.3, 3.2, words, 9, ha="left")
 
 
 def say_found_again(end: str) -> str:
     start, size = found(ENDS[end])
-    told = " ".join(WORDS[max(0, ENDS[end] - 3) : ENDS[end]])
+    last = WORDS[: ENDS[end]][-3:]
+    told = " ".join(last[last.index(".") + 1 :] if "." in last else last)  # a title ends at a dot
     if not size:
         return f"After “{told}”: nothing is drafted. “{end}” has not stood in the text before."
     again = " ".join(WORDS[start : start + size])
@@ -69,4 +73,4 @@ def say_found_again(end: str) -> str:
     )
 
 
-found_again = Schematic(draw_found_again, say_found_again, (10.5, 3.2), {"end": (list(ENDS), "a")})
+found_again = Schematic(draw_found_again, say_found_again, (10.5, 2.9), {"end": (list(ENDS), "a")})

@@ -11,6 +11,7 @@ from minitrain.lab.drawing.display import ORANGE
 from minitrain.lab.drawing.figures import lighter
 from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
+from minitrain.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,12 +35,13 @@ def draw_low_rank(ax: Axes, rank: int) -> None:
     arrow(ax, (3.5 + wide, 1.5), (10.7, 2.0))
     arrow(ax, (0.8, 2.4), (3.3, way))
     box(ax, 3.4, way - thin / 2, wide, thin, hue, edgecolor="#999999")
-    say(ax, 3.4 + wide / 2, way + 0.6, f"A: {rank} x {INS}, random", 8)
+    say(ax, 3.4 + wide / 2, way + 0.6, f"A: {rank} x {INS}, random", 9)
     arrow(ax, (3.5 + wide, way), (8.1, way))
-    say(ax, 6.8, way + 0.3, f"{rank} numbers a token", 8)
+    say(ax, 6.8, way + 0.3, f"{plural(rank, 'number')} a token", 9)
     box(ax, 8.2, 4.9 - high, thin, high, hue, edgecolor="#999999")
-    say(ax, 8.2, 5.1, f"B: {OUTS} x {rank}, zero at first", 8)
+    say(ax, 8.2, 5.1, f"B: {OUTS} x {rank}, zero at first", 9)
     arrow(ax, (8.3 + thin, way), (10.7, 2.4))
+    say(ax, 9.9, 3.7, "times s", 9, ha="left")
     say(ax, 11.0, 2.2, "+", 14, fontweight="bold")
     arrow(ax, (11.2, 2.2), (11.8, 2.2))
     say(ax, 12.1, 2.2, "y", 13, fontweight="bold")
@@ -50,7 +52,7 @@ def say_low_rank(rank: int) -> str:
     return (
         f"Rank {rank}: {trained(rank):,} numbers learn beside {INS * OUTS:,} that do not. x goes "
         f"through the frozen W and, beside it, through A of {rank} x {INS} and B of {OUTS} x "
-        f"{rank}; both answers are added. What is trained is {share:.0f}% of W."
+        f"{rank}, times s; both answers are added. What is trained is {share:.0f}% of W."
     )
 
 

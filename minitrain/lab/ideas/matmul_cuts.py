@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
 from minitrain.lab.drawing.figures import lighter
-from minitrain.lab.drawing.shapes import PALE, bare, box, say
+from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
 from minitrain.words import plural
 
@@ -39,13 +39,13 @@ def cells(
 def draw_column_cut(ax: Axes, ranks: int) -> None:
     bare(ax, 11, 3.3)
     cells(ax, 0.3, 0.9, INNER, ROWS, "X", pale=True)
-    say(ax, 0.3 + INNER / 2, 2.8, "whole, on every rank", 8)
-    say(ax, 2.95, 1.7, "·", 16)
+    say(ax, 0.3 + INNER / 2, 2.8, "whole, on every rank")
+    say(ax, 2.95, 1.7, "·", 24)
     cells(ax, 3.4, 0.6, OUTER, INNER, "A", across=ranks)
-    say(ax, 3.4 + OUTER / 2, 3.05, "columns, one part a rank", 8)
+    say(ax, 3.4 + OUTER / 2, 3.05, "columns, one part a rank")
     say(ax, 6.75, 1.7, "=", 16)
     cells(ax, 7.3, 0.9, OUTER, ROWS, "Y", across=ranks)
-    say(ax, 7.3 + OUTER / 2, 2.8, "columns: nothing to add", 8)
+    say(ax, 7.3 + OUTER / 2, 2.8, "columns: nothing to add")
 
 
 def say_column_cut(ranks: int) -> str:
@@ -59,26 +59,31 @@ def say_column_cut(ranks: int) -> str:
 def draw_row_cut(ax: Axes, ranks: int) -> None:
     bare(ax, 15.6, 4.2)
     cells(ax, 0.3, 0.9, INNER, ROWS, "X", across=ranks)
-    say(ax, 0.3 + INNER / 2, 2.8, "columns, one part a rank", 8)
-    say(ax, 2.95, 1.7, "·", 16)
+    say(ax, 0.3 + INNER / 2, 2.8, "columns, one part a rank", 8.5)
+    say(ax, 2.95, 1.7, "·", 24)
     cells(ax, 3.4, 0.6, OUTER, INNER, "A", down=ranks)
-    say(ax, 3.4 + OUTER / 2, 3.05, "rows, one part a rank", 8)
+    say(ax, 3.4 + OUTER / 2, 3.05, "rows, one part a rank", 8.5)
     say(ax, 6.6, 1.7, "=", 16)
     for part in range(ranks):
         shift = 0.42 * part
         hue = lighter(HUES[part], 0.25)
         box(ax, 7.0 + shift, 0.5 + shift, OUTER, ROWS, hue, edgecolor="white")
-        say(ax, 7.1 + shift, 0.71 + shift, f"X{part}·A{part}", 7.5, ha="left", color="black")
-    say(ax, 7.0 + OUTER / 2 + 0.21 * (ranks - 1), 3.95, "each rank: all of Y, in part", 8)
+        words = f"+ X{part}·A{part}" if part else "X0·A0"
+        say(ax, 7.1 + shift, 0.71 + shift, words, 8.5, ha="left", color="black")
+    words = "each rank: a summand as large as Y" if ranks > 1 else "one summand: Y"
+    foot = 0.5 + 0.42 * (ranks - 1) + ROWS
+    say(ax, 7.0 + OUTER / 2 + 0.21 * (ranks - 1), foot + 0.3, words, 8.5)
     if ranks > 1:
-        say(ax, 11.85, 1.7, "all-reduce", 8, va="bottom")
-        say(ax, 11.85, 1.75, "→", 16, va="top")
+        say(ax, 11.83, 1.55, "all-reduce", 8.5, va="bottom")
+        arrow(ax, (11.3, 1.75), (12.4, 1.75))
     cells(ax, 12.6, 0.9, OUTER, ROWS, "Y", pale=True)
+    say(ax, 12.6 + OUTER / 2, 2.8, "whole, on every rank", 8.5)
 
 
 def say_row_cut(ranks: int) -> str:
+    how = "each makes a summand of Y, an all-reduce adds them" if ranks > 1 else "it makes all of Y"
     return (
-        f"Row cut on {plural(ranks, 'rank')}: each makes all of Y in part, an all-reduce adds. "
+        f"Row cut on {plural(ranks, 'rank')}: {how}. "
         f"X is cut into {plural(ranks, 'part')} side by side, A into as many one above the other; "
         "each product has the whole shape of Y."
     )

@@ -50,20 +50,30 @@ LEFT, UNIT, GAP = 2.3, 0.85, 0.12
 
 def draw_matrices(ax: Axes, model: str) -> None:
     shape = MODELS[model]
-    bare(ax, LEFT + 14.2 * UNIT, 5.2)
-    long = shape.vocabulary / shape.hidden * UNIT
+    bare(ax, LEFT + 15.2 * UNIT, 5.2)
+    long, sizes = shape.vocabulary / shape.hidden * UNIT, shape.parts()
+    once = f"V x D, {shape.vocabulary:,} x {shape.hidden:,}"
     for y, name in ((0.2, "embedding"), (4.1, "head")):
         say(ax, LEFT - 0.2, y + UNIT / 2, "once", ha="right")
-        box(ax, LEFT, y, long, UNIT, lighter(GREEN, 0.3), f"{name}: V x D")
+        box(ax, LEFT, y, long, UNIT, lighter(GREEN, 0.3), f"{name}: {once}")
     say(ax, LEFT - 0.2, 2.55, f"in each of\n{shape.layers} layers", ha="right")
-    x = LEFT
+    x, ends = LEFT, {BLUE: LEFT, ORANGE: LEFT}
     for name, side in shape.sides().items():
         wide, color = side / shape.hidden * UNIT, BLUE if len(name) == 1 else ORANGE
         box(ax, x, 2.15, wide, UNIT, color)
         say(ax, x + wide / 2, 1.9, name, 9)
+        ends[color] = x + wide
         x += max(wide, 0.3) + GAP
-    blue = "blue: D x H·C or D x K·C   orange: D x F   all are D = "
-    say(ax, LEFT, 3.5, f"{blue}{shape.hidden:,} high", 8, ha="left")
+    say(ax, x + 0.1, 2.15 + UNIT / 2, f"× {shape.layers}", 14, ha="left", fontweight="bold")
+    for left, right, name in (
+        (LEFT, ends[BLUE], "attention"), (ends[BLUE] + GAP, ends[ORANGE], "MLPs")
+    ):  # fmt: skip
+        share = f"{name}: {sizes[name] / sum(sizes.values()):.0%} of all"
+        say(ax, (left + right) / 2, 3.22, share)
+    side = shape.sides()
+    legend = f"to scale, all D = {shape.hidden:,} high    q, o: H·C = {side['q']:,} wide    "
+    legend += f"k, v: K·C = {side['k']:,}    gate, up, down: F = {shape.ffn:,}"
+    say(ax, LEFT, 3.65, legend, 8.5, ha="left")
 
 
 def say_matrices(model: str) -> str:

@@ -30,20 +30,21 @@ def attended(keys: range) -> tuple[float, float]:
 
 def draw_merged_attention(ax: Axes, cut: int) -> None:
     bare(ax, 13.4, 4.3)
-    say(ax, LEFT - 0.1, FLOOR - 0.35, "exp(score)", 8, ha="right")
-    say(ax, LEFT - 0.1, FLOOR + 0.3, "value", 8, ha="right")
+    say(ax, LEFT + WIDE * KEYS / 2, 0.4, "one query and its eight keys")
+    say(ax, LEFT - 0.1, FLOOR - 0.35, "exp(score)", 8.5, ha="right")
+    say(ax, LEFT - 0.1, FLOOR + 0.3, "value", 8.5, ha="right")
     for key in range(KEYS):
         hue, x, height = (BLUE if key < cut else ORANGE), LEFT + WIDE * key, HIGH * WEIGHTS[key]
         box(ax, x + 0.05, FLOOR - height, WIDE - 0.1, height, lighter(hue, 0.25))
-        say(ax, x + WIDE / 2, FLOOR - height - 0.15, f"{WEIGHTS[key]:g}", 8)
-        box(ax, x + 0.05, FLOOR + 0.1, WIDE - 0.1, 0.4, lighter(hue, 0.75), str(VALUES[key]), 8)
+        say(ax, x + WIDE / 2, FLOOR - height - 0.15, f"{WEIGHTS[key]:g}", 8.5)
+        box(ax, x + 0.05, FLOOR + 0.1, WIDE - 0.1, 0.4, lighter(hue, 0.75), str(VALUES[key]), 8.5)
     for keys, words in ((range(cut), "first set"), (range(cut, KEYS), "second set")):
         middle = LEFT + WIDE * (keys[0] + len(keys) / 2)
-        say(ax, middle, FLOOR + 0.8, words if len(keys) > 1 else words.split()[0], 8)
-    heads = ("weighs", "answer", "share")
+        say(ax, middle, FLOOR + 0.8, words if len(keys) > 1 else words.split()[0], 8.5)
+    heads = ("weighs:\nsum of exp", "answer", "share")
     x = LEFT + WIDE * KEYS + 2.3
     for column, words in enumerate(heads):
-        say(ax, x + 1.5 * column, 0.7, words, 8, fontweight="bold")
+        say(ax, x + 1.5 * column, 0.7, words, 8.5, fontweight="bold")
     everything = attended(range(KEYS))
     rows = [("first set", BLUE, attended(range(cut)))]
     rows += [("second set", ORANGE, attended(range(cut, KEYS))), ("merged", GREEN, everything)]
@@ -60,7 +61,7 @@ def say_merged_attention(cut: int) -> str:
     (first, one), (second, other) = attended(range(cut)), attended(range(cut, KEYS))
     total, both = attended(range(KEYS))
     return (
-        f"{first:g}/{total:g} of {one:.3f} and {second:g}/{total:g} of {other:.3f} are {both:.3f}, "
+        f"{first:g}/{total:g} of {one:.3f} plus {second:g}/{total:g} of {other:.3f} is {both:.3f}, "
         f"wherever the keys are cut. Eight bars, the exponentials of one query's scores, are cut "
         f"after {cut}; the table beside has what each set weighs, its answer and its share."
     )

@@ -1,7 +1,8 @@
 """Into the weights and out again: added to W itself, or in a matrix beside it.
 
-Numbers have two decimal digits here, as bfloat16 has eight binary ones: what is lost where a sum
-reaches the next power of ten can be followed number by number (Hu et al. 2021, section 4.1).
+Numbers have two significant decimal digits here, as bfloat16 has eight binary ones: what is lost
+where a sum reaches the next power of ten can be followed number by number (Hu et al. 2021, section
+4.1).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, ORANGE
 from minitrain.lab.drawing.figures import lighter
-from minitrain.lab.drawing.shapes import arrow, bare, box, say
+from minitrain.lab.drawing.shapes import PALE, bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
 
 if TYPE_CHECKING:
@@ -34,23 +35,24 @@ def after(way: str) -> list[list[float]]:
 
 
 def draw_merging(ax: Axes, way: str) -> None:
-    bare(ax, 12.6, 4.0)
-    names = ("W", "merged, W + ΔW", "unmerged")
-    for row, (name, numbers) in enumerate(zip(names, after(way))):
-        y = 0.4 + 1.25 * row
-        say(ax, 2.6, y + 0.3, name, 10, ha="right", fontweight="bold")
+    bare(ax, 12.6, 4.2)
+    whole, merged, back = after(way)
+    last = "unmerged: less ΔW" if way == "in place" else "unmerged: W itself"
+    rows = {"W": whole, "ΔW": DELTA, "merged: W + ΔW": merged, last: back}
+    for row, (name, numbers) in enumerate(rows.items()):
+        y = 0.3 + 1.0 * row
+        say(ax, 2.8, y + 0.3, name, 10, ha="right", fontweight="bold")
         for place, number in enumerate(numbers):
-            changed = row == 2 and number != W[place]
-            hue = ORANGE if changed else lighter(BLUE, 0.6)
+            changed = row == 3 and number != W[place]
+            hue = PALE if row == 1 else ORANGE if changed else lighter(BLUE, 0.6)
             box(ax, 3.0 + 0.85 * place, y, 0.75, 0.6, hue, f"{number:g}", 10)
-    say(ax, 8.5, 0.7, "two decimal digits\nof each are kept", 9, ha="left")
-    for row, sign in ((0, "+"), (1, "-")):
-        if way == "beside" and row == 1:
-            say(ax, 8.5, 2.6, "the merged one is let go:\nW was never written", 9, ha="left")
-            continue
-        y = 1.32 + 1.25 * row
-        say(ax, 8.5, y, f"{sign} ΔW, rounded", 9, ha="left")
-        arrow(ax, (8.3, y - 0.3), (8.3, y + 0.3))
+    beside = "the merged one is let go:\nW was never written"
+    for row, words in (
+        (0, "two significant decimal\ndigits of each are kept"),
+        (2, "rounded"),
+        (3, "rounded    orange: another number" if way == "in place" else beside),
+    ):
+        say(ax, 8.3, 0.6 + 1.0 * row, words, 9, ha="left")
 
 
 def say_merging(way: str) -> str:
@@ -58,7 +60,7 @@ def say_merging(way: str) -> str:
     how = "added to W, and subtracted" if way == "in place" else "kept in a matrix of its own"
     return (
         f"Merged {way}: {wrong} of {len(W)} numbers do not come back. Numbers are rounded to two "
-        f"digits whenever they are written; the sum is {how}."
+        f"significant digits whenever they are written; the sum is {how}."
     )
 
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 RANKS, NODE = 8, 4
 ORDERS = ["dp pp tp", "dp tp pp", "pp dp tp", "pp tp dp", "tp dp pp", "tp pp dp"]
-WIDE, HIGH, GAP, TOP = 1.06, 1.12, 0.5, 1.55
+WIDE, HIGH, GAP, TOP = 1.06, 1.12, 0.5, 1.75
 EIGHT, DEEP = {"pp": 2, "dp": 2, "tp": 2}, {"pp": 4, "dp": 1, "tp": 2}
 PARAMETERS = {  # the axes that split it, the stages that hold it, and the mesh
-    "a norm of block 0": ((), (0,), EIGHT),
-    "a matrix of block 0": (("tp",), (0,), EIGHT),
+    "a norm's weight in block 0": ((), (0,), EIGHT),
+    "a matrix in block 0": (("tp",), (0,), EIGHT),
     "the tied table": (("tp",), (0, 1), EIGHT),
     "the tied table of four stages": (("tp",), (0, 3), DEEP),
 }
@@ -52,8 +52,10 @@ def draw_nodes(ax: Axes, y: float, high: float) -> None:
 
 def draw_lines(ax: Axes, order: str, axis: str) -> None:
     mesh = mesh_of(order)
-    bare(ax, left_of(RANKS) - 0.1, TOP + HIGH + 0.5)
+    bare(ax, left_of(RANKS) - 0.1, TOP + HIGH + 0.8)
     draw_nodes(ax, TOP, HIGH)
+    legend = "one shade, joined: one line    dashed: between nodes"
+    say(ax, left_of(0) - 0.12, TOP + HIGH + 0.62, legend, ha="left")
     for number, (one, other) in enumerate(lines(mesh, axis)):
         for rank in (one, other):
             places = "\n".join(f"{a} {i}" for a, i in mesh.coordinates(rank).items())
@@ -105,23 +107,22 @@ def holders(parameter: str) -> int:
 
 def draw_once(ax: Axes, parameter: str) -> None:
     high = 0.95
-    bare(ax, left_of(RANKS) - 0.1, high + 1.35)
+    bare(ax, left_of(RANKS) - 0.1, high + 1.6)
     mesh = Mesh(**PARAMETERS[parameter][2])
     split = bool(PARAMETERS[parameter][0])
     for rank in range(RANKS):
         part = held(parameter, rank)
         x, here = left_of(rank), mesh.coordinates(rank)
-        say(ax, x + WIDE / 2, 0.2, " ".join(f"{a}{i}" for a, i in here.items()), 8)
+        say(ax, x + WIDE / 2, 0.2, " ".join(f"{a}{i}" for a, i in here.items()), 8.5)
         if part is None:
-            box(ax, x, 0.45, WIDE, high, "white", "nothing", 8.5, edgecolor="#bbbbbb")
+            box(ax, x, 0.45, WIDE, high, "white", f"rank {rank}\nnothing", 8.5, edgecolor="#bbbbbb")
             continue
         name = f"half {part}" if split else "all of it"
         box(ax, x, 0.45, WIDE, high, PARTS[part], f"rank {rank}\n{name}", 8.5)
         say(ax, x + WIDE / 2, 0.45 + high + 0.25, f"adds 1/{holders(parameter)}", 8.5)
-    middle = (left_of(0) + left_of(RANKS - 1) + WIDE) / 2
-    say(
-        ax, middle, 0.45 + high + 0.65, "of its elements' squares: together, each of them once", 8.5
-    )
+    words = "of its gradient's squares, for the norm over all ranks: so each element counts once"
+    say(ax, left_of(0), 0.45 + high + 0.6, words, ha="left")
+    say(ax, left_of(0), 0.45 + high + 0.95, "one colour: one and the same part", ha="left")
 
 
 def say_once(parameter: str) -> str:
@@ -130,12 +131,13 @@ def say_once(parameter: str) -> str:
     return (
         f"On {Mesh(**sizes)}, {parameter}: {holders(parameter)} ranks hold the same "
         f"elements. {count} of 8 ranks hold some of it; one colour is one and the same part. If "
-        f"each adds 1/{holders(parameter)} of its squares, every element is counted once."
+        f"each adds 1/{holders(parameter)} of its gradient's squares to the norm over all ranks, "
+        "every element is counted once."
     )
 
 
 mesh_lines = Schematic(
-    draw_lines, say_lines, (9.5, 3.4),
+    draw_lines, say_lines, (9.5, 3.7),
     {"order": (ORDERS, "pp dp tp"), "axis": (["dp", "pp", "tp"], "pp")},
 )  # fmt: skip
-counted_once = Schematic(draw_once, say_once, (9.5, 2.6), {"parameter": list(PARAMETERS)})
+counted_once = Schematic(draw_once, say_once, (9.5, 2.8), {"parameter": list(PARAMETERS)})

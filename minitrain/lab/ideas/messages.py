@@ -30,25 +30,32 @@ def waits(recv_at: int) -> tuple[int, int]:
 
 
 def draw_send_and_recv(ax: Axes, recv_at: int) -> None:
-    bare(ax, LEFT + END + 0.2, 4.75)
+    bare(ax, LEFT + END + 0.2, 4.4)
     meet = max(SEND_AT, recv_at)
     say(ax, LEFT, 0.2, "one sends, the other receives: they meet", ha="left", fontweight="bold")
     for rank, (called, word) in enumerate(((SEND_AT, "send"), (recv_at, "recv"))):
         y = 0.45 + 0.95 * rank
         say(ax, LEFT - 0.2, y + 0.25, f"rank {rank}", ha="right")
-        box(ax, LEFT, y, called - 0.05, 0.5, WORK, "works", 8)
+        box(ax, LEFT, y, called - 0.05, 0.5, WORK, "works", 8.5)
         idle(ax, called, meet, y)
-        box(ax, LEFT + meet, y, MESSAGE - 0.05, 0.5, ORANGE, word, 8)
-        box(ax, LEFT + meet + MESSAGE, y, END - meet - MESSAGE, 0.5, WORK, "works on", 8)
+        if meet > called:
+            words = f"waits {meet - called}"
+            say(ax, LEFT + (called + meet) / 2, y + 0.25, words, 8.5, bbox=BLANK)
+        box(ax, LEFT + meet, y, MESSAGE - 0.05, 0.5, ORANGE, word, 8.5)
+        box(ax, LEFT + meet + MESSAGE, y, END - meet - MESSAGE, 0.5, WORK, "works on", 8.5)
+    say(ax, LEFT - 0.2, 2.1, "time", 8.5, ha="right")
+    for time in range(int(END) + 1):
+        say(ax, LEFT + time, 2.1, str(time), 8.5)
     middle = LEFT + meet + MESSAGE / 2
     arrow(ax, (middle, 0.97), (middle, 1.38), ORANGE)
-    say(ax, LEFT, 2.7, "both send first: neither receives", ha="left", fontweight="bold")
+    words = "both send first: neither receives, a deadlock"
+    say(ax, LEFT, 2.7, words, ha="left", fontweight="bold")
     for rank, called in enumerate((SEND_AT, recv_at)):
         y = 2.95 + 0.75 * rank
         say(ax, LEFT - 0.2, y + 0.25, f"rank {rank}", ha="right")
-        box(ax, LEFT, y, called - 0.05, 0.5, WORK, "works", 8)
+        box(ax, LEFT, y, called - 0.05, 0.5, WORK, "works", 8.5)
         idle(ax, called, END, y)
-        say(ax, LEFT + END - 2.3, y + 0.25, "waits in send, for ever", 8, bbox=BLANK)
+        say(ax, LEFT + END - 2.0, y + 0.25, "waits in send, for ever", 8.5, bbox=BLANK)
 
 
 def idle(ax: Axes, start: float, end: float, y: float) -> None:
@@ -67,7 +74,7 @@ def say_send_and_recv(recv_at: int) -> str:
     return (
         f"A send and a recv meet: {who}. Rank 0 sends at {SEND_AT}, rank 1 receives at {recv_at}; "
         "the message travels when both are there, and both work on when it has arrived. Below, "
-        "both ranks send first: each waits for the other to receive, for ever."
+        "both ranks send first: each waits for the other to receive, for ever, a deadlock."
     )
 
 
@@ -83,7 +90,12 @@ def draw_message_cost(ax: Axes, kilobytes: int) -> None:
     longest = sum(microseconds(COUNTS[-1], kilobytes))
     scale = 9.0 / longest
     bare(ax, LEFT + 10.6, 0.6 + 0.75 * len(COUNTS))
-    for color, x, words in ((ORANGE, 0.0, "latency α of a message"), (BLUE, 3.6, "its bytes · β")):
+    alpha, beta = microseconds(1, kilobytes)
+    speed = f"{beta:.0f} µs for all, at 1/β = {1e-9 / ETHERNET_25G.beta:.2f} GB/s"
+    for color, x, words in (
+        (ORANGE, 0.0, f"latency α of a message: {alpha:.0f} µs"),
+        (BLUE, 4.2, f"its bytes · β: {speed}"),
+    ):
         box(ax, LEFT + x, 0.1, 0.3, 0.25, color)
         say(ax, LEFT + x + 0.45, 0.23, words, ha="left")
     for row, count in enumerate(COUNTS):
@@ -103,7 +115,8 @@ def say_message_cost(kilobytes: int) -> str:
     return (
         f"{kilobytes:,} kB on 25 Gb/s Ethernet, in one message and in more (computed). "
         f"{', '.join(found)}: every message pays the latency of "
-        f"{ETHERNET_25G.alpha * 1e6:.0f} µs, the bytes take as long however they are cut."
+        f"{ETHERNET_25G.alpha * 1e6:.0f} µs, the bytes take as long however they are cut, at "
+        f"{1e-9 / ETHERNET_25G.beta:.2f} GB/s."
     )
 
 

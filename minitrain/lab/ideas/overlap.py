@@ -43,15 +43,15 @@ def draw_buckets(ax: Axes, layers_in_bucket: int) -> None:
     say(ax, LEFT - 0.2, MESSAGES + 0.25, "all-reduce", ha="right")
     for place in range(LAYERS):
         shade = lighter(BLUE, 0.35 * (place // layers_in_bucket % 2))
-        box(ax, LEFT + place, BACKWARD, 0.94, 0.5, shade, f"layer {LAYERS - place}", 7.5)
+        box(ax, LEFT + place, BACKWARD, 0.94, 0.5, shade, f"layer {LAYERS - place}", 8)
     for number, (start, end, _) in enumerate(sent):
         ready = LEFT + min(LAYERS, (number + 1) * layers_in_bucket)
-        arrow(ax, (ready - 0.05, BACKWARD + 0.5), (LEFT + start + 0.05, MESSAGES))
+        arrow(ax, (ready - 0.3, BACKWARD + 0.5), (LEFT + start + 0.3, MESSAGES))
         hidden = max(0.0, min(end, LAYERS) - start)
         words = f"bucket {number + 1}" if end - start > 1.4 else str(number + 1)
         box(ax, LEFT + start, MESSAGES, LATENCY, 0.5, DARK)
         moved = LEFT + start + LATENCY
-        box(ax, moved, MESSAGES, end - start - LATENCY, 0.5, ORANGE, words, 7.5)
+        box(ax, moved, MESSAGES, end - start - LATENCY, 0.5, ORANGE, words, 8.5)
         if hidden < end - start:
             box(
                 ax,
@@ -63,8 +63,9 @@ def draw_buckets(ax: Axes, layers_in_bucket: int) -> None:
             )
     ax.plot([LEFT + LAYERS] * 2, [0.15, 2.5], color="#666666", linestyle="--", linewidth=1)
     say(ax, LEFT + LAYERS + 0.1, 2.42, "backward is over: what is right of this line is exposed",
-        8, ha="left")  # fmt: skip
-    say(ax, LEFT, 2.42, "dark: a message's latency    thin bar: what is exposed", 8, ha="left")
+        8.5, ha="left")  # fmt: skip
+    legend = "one blue: one bucket    dark orange: latency    thin bar: exposed"
+    say(ax, LEFT, 2.42, legend, 8.5, ha="left")
     for before, after in pairwise(sent):
         if after[0] > before[1]:
             x = LEFT + before[1]
@@ -76,11 +77,11 @@ def say_buckets(layers_in_bucket: int) -> str:
     exposed = sent[-1][1] - LAYERS
     count = len(sent)
     return (
-        f"{layers_in_bucket} of {LAYERS} layers in a bucket: {plural(count, 'message')}, "
-        f"{exposed:.1f} layers' time exposed. The first leaves after {sent[0][0]:.0f} layers of "
-        f"backward, the last arrives at {sent[-1][1]:.1f}; backward itself takes {LAYERS}. "
-        "Small buckets pay the latency often; one large bucket begins when nothing is left to hide "
-        "behind."
+        f"{plural(layers_in_bucket, 'layer')} a bucket: {plural(count, 'all-reduce')}, exposed as "
+        f"long as {exposed:.1f} layers' backward. There are {LAYERS} layers. The first "
+        f"leaves after {plural(layers_in_bucket, 'layer')} of backward, the last arrives at "
+        f"{sent[-1][1]:.1f}; backward itself takes {LAYERS}. Small buckets "
+        "pay the latency often; one large bucket begins when nothing is left to hide behind."
     )
 
 

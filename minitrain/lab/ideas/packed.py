@@ -9,6 +9,7 @@ from minitrain.lab.drawing.figures import lighter
 from minitrain.lab.drawing.shapes import bare, box, say
 from minitrain.lab.ideas.quantiles import LEVELS
 from minitrain.lab.ideas.schematic import Schematic
+from minitrain.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +39,7 @@ def codes(values: tuple[float, ...], size: int) -> list[int]:
 
 
 def draw_packed_block(ax: Axes, block: str, outlier: str) -> None:
-    bare(ax, LEFT + 8 * SIDE + 0.8, 4.9)
+    bare(ax, LEFT + 8 * SIDE + 0.8, 5.75)
     values, size = weights(outlier), BLOCKS[block]
     scale, code = scales(values, size), codes(values, size)
     back = [LEVELS["NF4"][c] * s for c, s in zip(code, scale)]
@@ -55,35 +56,51 @@ def draw_packed_block(ax: Axes, block: str, outlier: str) -> None:
             gap = 0.3 * (column // size)
             largest = abs(values[column]) == scale[column]
             color = lighter(ORANGE if largest and row < 2 else BLUE, 0.6)
-            box(ax, LEFT + SIDE * column + gap, y, SIDE - 0.08, HIGH, color, text, 8)
+            box(ax, LEFT + SIDE * column + gap, y, SIDE - 0.08, HIGH, color, text, 9)
     y = 0.3 + 0.85 * 3
     say(ax, LEFT - 0.2, y + HIGH / 2, "bytes, two codes each", 9, ha="right")
     for pair in range(4):
         high, low = code[2 * pair], code[2 * pair + 1]
         x, words = LEFT + 2 * SIDE * pair + 0.3 * (2 * pair // size), f"{high:04b} {low:04b}"
         box(ax, x, y, 2 * SIDE - 0.08, HIGH, GREEN, words, 9)
+    _levels(ax, 4.75)
     legend = (
         f"orange: the largest, which is the block's scale ({8 // size} x 4 bytes beside the codes)"
     )
-    say(ax, LEFT, 4.72, legend, 8, ha="left")
+    say(ax, LEFT, 5.55, legend, 8.5, ha="left")
+
+
+def _levels(ax: Axes, y: float) -> None:
+    """A line with a tick for each level, and the codes of three of them."""
+    wide = 4 * SIDE - 0.04
+    say(ax, LEFT - 0.2, y, "the 16 levels (NF4)", 9, ha="right")
+    ax.plot([LEFT, LEFT + 2 * wide], [y, y], color="#bbbbbb", linewidth=1, zorder=0)
+    for code, level in enumerate(LEVELS["NF4"]):
+        x = LEFT + wide * (1 + level)
+        ax.plot([x, x], [y - 0.13, y + 0.13], color=BLUE, linewidth=2)
+        if level in (-1, 0, 1):
+            ha = {-1: "left", 0: "center", 1: "right"}[int(level)]
+            say(ax, x, y + 0.33, f"{level:g} is {code:04b}", 8.5, ha=ha)
 
 
 def say_packed_block(block: str, outlier: str) -> str:
     values, size = weights(outlier), BLOCKS[block]
     found = codes(values, size)
     zeros = sum(code == 7 and value != 0 for code, value in zip(found, values))
-    lost = f"{zeros} weights beside 0 become 0" if zeros else "only the 0 becomes 0"
+    verb = "becomes" if zeros == 1 else "become"
+    lost = f"{plural(zeros, 'small weight')} {verb} 0" if zeros else "no small weight becomes 0"
     return (
-        f"Eight weights in blocks of {size}: {lost}. The codes are "
-        f"{', '.join(map(str, found))}, and the scales "
-        f"{', '.join(f'{s:.2f}' for s in sorted(set(scales(values, size))))}. Two codes of four "
-        "bits share a byte, the first in its high half."
+        f"Eight weights as codes of four bits, a scale for each {size}: {lost}. The codes are "
+        f"{', '.join(map(str, found))}, each that of the nearest of 16 levels, which lie closer "
+        "near 0. The scales are "
+        f"{', '.join(f'{s:.2f}' for s in sorted(set(scales(values, size))))}. Two codes share a "
+        "byte, the first in its high half."
     )
 
 
 packed_block = Schematic(
     draw_packed_block,
     say_packed_block,
-    (9.5, 4.2),
+    (9.5, 4.8),
     {"block": (list(BLOCKS), "8"), "outlier": (["no", "yes"], "no")},
 )

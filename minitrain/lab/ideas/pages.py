@@ -44,7 +44,7 @@ def faults_a_round(frames: int) -> int:
 
 
 def draw_pages(ax: Axes, frames: int) -> None:
-    bare(ax, LEFT + STEP * PAGES * ROUNDS + 1.0, 1.0 + HIGH * PAGES + 0.9)
+    bare(ax, LEFT + STEP * PAGES * ROUNDS + 0.8, 1.0 + HIGH * PAGES + 0.6)
     for time, moment in enumerate(moments(frames)):
         x = LEFT + STEP * time + 0.25 * (time // PAGES)
         if time % PAGES == 0:
@@ -57,8 +57,14 @@ def draw_pages(ax: Axes, frames: int) -> None:
             box(ax, x, 0.5 + HIGH * page, STEP - 0.06, HIGH - 0.06, color, words, 9)
     for page in range(PAGES):
         say(ax, LEFT - 0.2, 0.7 + HIGH * page, f"page {page}", 9, ha="right")
-    legend = "pale blue: in memory    dark: touched    orange: a fault, it was away    grey: away"
-    say(ax, LEFT, 0.5 + HIGH * PAGES + 0.45, legend, 8, ha="left")
+    legend = "pale blue: in memory    dark: touched (in step 1: made)    "
+    if frames < PAGES:
+        legend += "orange: a fault, it was away    "
+    say(ax, LEFT, 0.5 + HIGH * PAGES + 0.35, legend + "grey: not in memory", 9, ha="left")
+    legend = "columns: one touch after the other"
+    if frames < PAGES:
+        legend += "; the page touched longest ago makes room"
+    say(ax, LEFT, 0.5 + HIGH * PAGES + 0.78, legend, 9, ha="left")
 
 
 def say_pages(frames: int) -> str:

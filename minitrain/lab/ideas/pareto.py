@@ -33,22 +33,24 @@ def draw_pareto(ax: Axes, point: int) -> None:
     best = front()
     ax.fill_between([0, days], 0, price, color=PALE, zorder=0)
     ax.plot(*zip(*best), "-", color=BLUE, drawstyle="steps-post")
-    ax.plot(*zip(*POINTS), "o", color="#8a8a8a")
-    ax.plot(*zip(*best), "s", color=BLUE, markersize=7)
-    ax.plot(
-        [days], [price], "o", color=ORANGE, markersize=11, fillstyle="none", markeredgewidth=2.4
-    )
+    beaten = "beaten: another is at least\nas good in both"
+    ax.plot(*zip(*POINTS), "o", color="#8a8a8a", label=beaten)
+    ax.plot(*zip(*best), "s", color=BLUE, markersize=7, label="on the front")
+    ring = {"markersize": 11, "fillstyle": "none", "markeredgewidth": 2.4}
+    ax.plot([days], [price], "o", color=ORANGE, label="the chosen one", **ring)
     words = {"textcoords": "offset points", "fontsize": 9, "color": INK}
     ax.annotate("at least as fast\nand as cheap", (0.4, 3), xytext=(0, 0), **words)
     ax.set_xlim(0, 24)
     ax.set_ylim(0, 105)
     finish(ax, "time (days)", "price (thousand dollars)")
+    title = {"title": "a point: one way to train (invented)", "title_fontsize": 9}
+    ax.legend(loc="upper right", fontsize=9, alignment="left", **title)
 
 
 def say_pareto(point: int) -> str:
     days, price = POINTS[point]
     better = sum(d <= days and p <= price and (d, p) != (days, price) for d, p in POINTS)
-    found = "on the front: no other is as fast and as cheap" if not better else (
+    found = "on the front: none is as fast and as cheap" if not better else (
         f"beaten by {plural(better, 'point')} in its grey corner"
     )  # fmt: skip
     return (

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 LAYERS, WIDTH, LENGTH, VOCABULARY = 80, 8192, 4096, 32000
 PARTS = {  # GFLOP of one token's forward, and the colour
     "matrices of the layers": (2 * 68_451_041_280 / 1e9, BLUE),
-    "scores": (4 * LAYERS * WIDTH * LENGTH / 1e9, ORANGE),
+    "attention's scores": (4 * LAYERS * WIDTH * LENGTH / 1e9, ORANGE),
     "head": (2 * WIDTH * VOCABULARY / 1e9, GREEN),
 }
 ROWS = ("forward", "backward, for the inputs", "backward, for the weights*", "forward again")
-LEFT, WIDTHS, HIGH = 3.5, (5.0, 2.2, 1.6), 0.75
+LEFT, WIDTHS, HIGH = 3.5, (4.6, 2.6, 1.6), 0.75
 
 
 def repeated(recompute: str) -> list[str]:
     """The parts of forward that run a second time."""
-    again = {"none": [], "selective": ["scores"], "full": ["matrices of the layers", "scores"]}
+    again = {"none": [], "selective": ["attention's scores"], "full": list(PARTS)[:2]}
     return again[recompute]
 
 
@@ -38,7 +38,7 @@ def hardware(recompute: str) -> float:
 
 
 def draw_passes(ax: Axes, recompute: str) -> None:
-    bare(ax, LEFT + sum(WIDTHS) + 0.2, HIGH * len(ROWS) + 0.9)
+    bare(ax, LEFT + sum(WIDTHS) + 0.2, HIGH * len(ROWS) + 1.0)
     for row, title in enumerate(ROWS):
         y, x = 0.15 + HIGH * row, LEFT
         say(ax, LEFT - 0.2, y + 0.28, title, ha="right")
@@ -47,22 +47,26 @@ def draw_passes(ax: Axes, recompute: str) -> None:
             words = f"{name}: {size:.1f}"
             style = {} if is_run else {"edgecolor": "#c4c4c4", "linestyle": "--"}
             shade = color if row < 3 else lighter(color, 0.6)
-            box(ax, x, y, wide - 0.08, 0.56, shade if is_run else "white", words if is_run else "",
-                8, **style)  # fmt: skip
+            words = words if is_run else "" if recompute == "none" else "not again"
+            box(ax, x, y, wide - 0.08, 0.56, shade if is_run else "white", words, 8.5, **style)
             x += wide
-    legend = (
-        f"GFLOP of one token of {LENGTH:,}; widths are not to scale. "
-        "*scores have no weights: their second half is for the other factor"
-    )
-    say(ax, 0.1, HIGH * len(ROWS) + 0.5, legend, 8, ha="left")
+    legend = f"GFLOP of one token in a text of {LENGTH:,}, Llama 2 70B; widths are not to scale"
+    say(ax, 0.1, HIGH * len(ROWS) + 0.4, legend, ha="left")
+    legend = "* scores have no weights: their second half is for the other factor"
+    say(ax, 0.1, HIGH * len(ROWS) + 0.78, legend, ha="left")
 
 
 def say_passes(recompute: str) -> str:
     model, total = hardware("none"), hardware(recompute)
     what = " and ".join(repeated(recompute)) or "nothing"
+    title = f"Training on one token: {model:.0f} GFLOP, three forwards of {model / 3:.0f}"
+    if recompute != "none":
+        title = (
+            f"The model's {model:.0f} GFLOP a token are three forwards; with {recompute} "
+            f"recomputation the hardware does {total:.0f}"
+        )
     return (
-        f"The model's {model:.0f} GFLOP a token are three forwards; recomputing {recompute}, the "
-        f"hardware does {total:.0f}. Rows of forward, of two backward passes with as many matmuls "
+        f"{title}. Rows of forward, of two backward passes with as many matmuls "
         f"each, and of what runs forward again: {what}. Each row has the layers' matrices, "
         "attention's scores and the head."
     )

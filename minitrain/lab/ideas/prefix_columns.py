@@ -41,11 +41,11 @@ def draw_prefix_columns(ax: Axes, learned: int) -> None:
             box(ax, x, TOP + SIDE * row, SIDE - 0.06, SIDE - 0.06, hue if free else PALE)
     for row, word in enumerate(WORDS):
         say(ax, LEFT - 0.2, TOP + SIDE * (row + 0.45), word, 8, ha="right")
-    say(ax, 0.1, 0.3, "who reads", 9, ha="left", fontweight="bold")
+    say(ax, 0.1, 0.15, "who reads", 9, ha="left", fontweight="bold")
     say(ax, LEFT, 0.15, "keys and values", 9, ha="left", fontweight="bold")
-    x = LEFT + SIDE * (4 + len(WORDS)) + 0.5
+    x = LEFT + SIDE * (4 + len(WORDS)) + 0.3
     lines = (
-        "orange: learned, by no token",
+        "orange: learned, made by no token",
         "blue: made by the text, causal",
         "grey: not read",
     )
@@ -54,10 +54,11 @@ def draw_prefix_columns(ax: Axes, learned: int) -> None:
 
 
 def say_prefix_columns(learned: int) -> str:
+    pairs = "key and value" if learned == 1 else "keys and values"
     return (
-        f"With {learned} learned tokens {len(WORDS)} words read {read_in_all(learned)} keys. "
-        f"Each word reads the {learned} learned keys and values first, and then its own and those "
-        "before it."
+        f"After {learned} learned {pairs}, {len(WORDS)} words read {read_in_all(learned)} keys. "
+        f"Each word reads the {learned} learned {pairs} first, which no token made, and then its "
+        "own and those before it."
     )
 
 

@@ -50,7 +50,7 @@ def place(x: float) -> float:
 
 
 def draw_quantiles(ax: Axes, datatype: str) -> None:
-    bare(ax, LEFT + WIDE + 0.5, GROUND + 2.75)
+    bare(ax, LEFT + WIDE + 0.5, GROUND + 2.95)
     xs = [step / 100 - 1 for step in range(201)]
     heights = [GROUND - HIGH * math.exp(-((x * LARGEST) ** 2) / 2) for x in xs]
     ax.fill_between([place(x) for x in xs], heights, GROUND, color=lighter(BLUE, 0.7), linewidth=0)
@@ -58,11 +58,13 @@ def draw_quantiles(ax: Axes, datatype: str) -> None:
     for level, share in zip(LEVELS[datatype], shares(datatype)):
         x = place(level)
         ax.plot([x, x], [GROUND - 0.1, GROUND + 0.2], color=ORANGE, linewidth=2)
-        box(ax, x - 0.11, GROUND + 0.35, 0.22, 9 * share, BLUE)
+        box(ax, x - 0.11, GROUND + 0.65, 0.22, 9 * share, BLUE)
     for value in (-1, -0.5, 0, 0.5, 1):
-        say(ax, place(value), GROUND + 2.2, f"{value:g}", 8)
-    legend = "orange: a level    blue bar: the share of all weights that is rounded to it"
-    say(ax, LEFT, GROUND + 2.55, legend, 8, ha="left")
+        say(ax, place(value), GROUND + 0.42, f"{value:g}", 8.5)
+    equal = GROUND + 0.65 + 9 / len(LEVELS[datatype])
+    ax.plot([LEFT - 0.2, LEFT + WIDE + 0.2], [equal, equal], ":", color="#444444")
+    legend = "orange: a level    blue bar: the share of all weights that is rounded to it    "
+    say(ax, LEFT, GROUND + 2.75, legend + "dotted: equal shares", 9, ha="left")
 
 
 def say_quantiles(datatype: str) -> str:
@@ -71,7 +73,8 @@ def say_quantiles(datatype: str) -> str:
     return (
         f"{datatype}: {len(levels)} levels, and the fullest gets {max(got):.0%} of the weights. "
         f"The weights of a block are normal, their largest is 1. Levels beyond 0.6 get {outer:.0%} "
-        "together. A bar below each level is as long as its share."
+        "together. A bar below each level is as long as its share; "
+        "dotted is how long all would be if they were equal."
     )
 
 

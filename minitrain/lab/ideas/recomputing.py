@@ -44,20 +44,21 @@ def moments(keep: str) -> list[Moment]:
 def draw_recomputation(ax: Axes, keep: str) -> None:
     bare(ax, LEFT + WIDE * 3 * LAYERS + 0.3, FLOOR + 0.9)
     say(ax, LEFT - 0.15, FLOOR - UNIT * SAVED * LAYERS / 2, "units\nheld", ha="right")
-    say(ax, LEFT - 0.15, FLOOR + 0.2, "layer", 8, ha="right")
+    say(ax, LEFT - 0.15, FLOOR + 0.2, "layer", ha="right")
     if keep == AGAIN:
         height = FLOOR - UNIT * SAVED * LAYERS
         ax.plot([LEFT, LEFT + WIDE * 3 * LAYERS], [height] * 2, "--", color=BLUE, linewidth=1.2)
         words = f"{SAVED * LAYERS} units, if all is kept"
-        say(ax, LEFT + WIDE * 3 * LAYERS, height + 0.2, words, 8, ha="right")
+        say(ax, LEFT + WIDE * 3 * LAYERS, height + 0.2, words, ha="right")
     for place, (work, layer, held) in enumerate(moments(keep)):
         x = LEFT + WIDE * place
         box(ax, x, FLOOR - UNIT * held, WIDE - 0.06, UNIT * held, WORK[work])
-        say(ax, x + WIDE / 2 - 0.03, FLOOR - UNIT * held - 0.16, str(held), 8)
-        say(ax, x + WIDE / 2 - 0.03, FLOOR + 0.2, str(layer), 8)
+        say(ax, x + WIDE / 2 - 0.03, FLOOR - UNIT * held - 0.16, str(held))
+        say(ax, x + WIDE / 2 - 0.03, FLOOR + 0.2, str(layer))
     arrow(ax, (LEFT, FLOOR + 0.45), (LEFT + WIDE * 3 * LAYERS, FLOOR + 0.45))
     legend = "time    blue: forward    orange: the same forward, again    green: backward"
-    say(ax, LEFT, FLOOR + 0.72, legend, 8, ha="left")
+    legend += f"    a layer saves {SAVED} units, {INPUT} of them its input"
+    say(ax, LEFT, FLOOR + 0.72, legend, 8.5, ha="left")
 
 
 def say_recomputation(keep: str) -> str:

@@ -41,10 +41,10 @@ def draw_resharding(ax: Axes, old: int, new: int) -> None:
     gap = 0.06
     for row, (ranks, word) in enumerate(((old, "file"), (new, "rank"))):
         y = 0.55 + 1.45 * row
-        say(ax, LEFT - 0.2, y + HIGH / 2, f"{ranks} {word}s", ha="right")
+        say(ax, LEFT - 0.2, y + HIGH / 2, plural(ranks, word), ha="right")
         for part in range(ranks):
             x = LEFT + CELL * part * size(ranks)
-            say(ax, x + CELL * size(ranks) / 2, y - 0.22, f"{word} {part}", 8)
+            say(ax, x + CELL * size(ranks) / 2, y - 0.22, f"{word} {part}", 8.5)
             for place in range(part * size(ranks), (part + 1) * size(ranks)):
                 owner = place // size(new)
                 inside = place < ELEMENTS
@@ -58,18 +58,16 @@ def draw_resharding(ax: Axes, old: int, new: int) -> None:
     for rank, _, start, stop in pieces(old, new):
         x = (LEFT + CELL * start, LEFT + CELL * stop - gap)
         ax.fill_between(x, 0.55 + HIGH, 2.0, color=lighter(COLORS[rank], 0.75), linewidth=0)
-    legend = (
-        "a colour is a new rank; dashed: padding, so that all parts have one length, anything in "
-        "a file, 0 on a rank"
-    )
-    say(ax, LEFT, 2.8, legend, 8, ha="left")
+    legend = "a colour: a new rank    a pale band: a read    dashed: padding, "
+    say(ax, LEFT, 2.8, legend + "anything in a file, 0 on a rank", 9, ha="left")
 
 
 def say_resharding(old: int, new: int) -> str:
     reads = pieces(old, new)
     most = max(sum(rank == other for other, *_ in reads) for rank in range(new))
+    who, how_often = plural(new, "rank"), plural(len(reads), "read")
     return (
-        f"{ELEMENTS} elements in {old} files, read by {new} ranks: {plural(len(reads), 'read')}. "
+        f"{ELEMENTS} elements in {old} files, read by {who}: {how_often}. "
         f"A part has {size(old)} elements in the files and {size(new)} on the ranks, padding "
         f"counted, which may be anything in a file and is 0 on a rank; a rank reads from at most "
         f"{plural(most, 'file')}."

@@ -21,6 +21,8 @@ RANKS = 4
 HALF, WHOLE = RANKS - 1, 2 * (RANKS - 1)  # messages of a reduce-scatter, and of both
 ACROSS, HIGH = 2.4, 0.8  # from a column to the next, the height of a row
 WIDE = 1.5  # of a box
+FOOT = HIGH * RANKS + 0.75  # the legend's line
+LEGEND = "in a box: the ranks whose parts are summed    green: all four    orange: leaves next"
 
 
 def parts(step: int) -> list[list[list[int]]]:
@@ -43,16 +45,19 @@ def moving(step: int, rank: int) -> int:
 
 def draw_reduce_scatter(ax: Axes, step: int) -> None:
     _draw(ax, step, parts(step), HALF)
+    say(ax, 0.9, FOOT, LEGEND, ha="left")
 
 
 def draw_all_gather(ax: Axes, step: int) -> None:
-    """What is no whole sum is out of its sight."""
-    held = [[chunk if len(chunk) == RANKS else [] for chunk in row] for row in parts(step)]
-    _draw(ax, step, held, WHOLE)
+    """What is no whole sum is out of its sight; its step 0 is the ring's fourth message."""
+    sent = HALF + step
+    held = [[chunk if len(chunk) == RANKS else [] for chunk in row] for row in parts(sent)]
+    _draw(ax, sent, held, WHOLE)
+    say(ax, 0.9, FOOT, f"{LEGEND}    grey: no whole sum yet", ha="left")
 
 
 def _draw(ax: Axes, step: int, held: list[list[list[int]]], last: int) -> None:
-    bare(ax, ACROSS * RANKS + 0.9, HIGH * RANKS + 0.7)
+    bare(ax, ACROSS * RANKS + 0.9, FOOT + 0.2)
     for rank in range(RANKS):
         x = 0.9 + ACROSS * rank
         say(ax, x + WIDE / 2, 0.3, f"rank {rank}", fontweight="bold")
@@ -67,33 +72,35 @@ def _draw(ax: Axes, step: int, held: list[list[list[int]]], last: int) -> None:
                 middle = y + (HIGH - 0.15) / 2
                 arrow(ax, (x + WIDE, middle), (x + ACROSS, middle), ORANGE)
                 if rank == RANKS - 1:
-                    say(ax, x + ACROSS - 0.1, middle - 0.17, "to rank 0", 7.5, ha="right")
+                    say(ax, x + ACROSS - 0.1, middle - 0.17, "to rank 0", 8.5, ha="right")
     for chunk in range(RANKS):
         say(ax, 0.75, 0.6 + HIGH * chunk + (HIGH - 0.15) / 2, f"chunk {chunk}", ha="right")
 
 
 def say_reduce_scatter(step: int) -> str:
     over = "Reduce-scatter done: rank r holds chunk r of the sum" if step == HALF else ""
-    return _said("Reduce-scatter", step, over)
+    return _said("Reduce-scatter", step, step, over)
 
 
 def say_all_gather(step: int) -> str:
-    over = "All-gather done: every rank holds every chunk of the sum" if step == WHOLE else ""
-    return _said("All-gather", step, over)
+    over = "All-gather done: every rank holds every chunk of the sum" if step == HALF else ""
+    return _said("All-gather", step, HALF + step, over)
 
 
-def _said(phase: str, step: int, over: str) -> str:
-    complete = sum(len(chunk) == RANKS for row in parts(step) for chunk in row)
-    done = f"{step} of {WHOLE} messages sent by each rank of an all-reduce"
+def _said(phase: str, step: int, sent_before: int, over: str) -> str:
+    """sent_before: a rank's messages since the reduce-scatter began."""
+    complete = sum(len(chunk) == RANKS for row in parts(sent_before) for chunk in row)
+    done = f"{step} of {HALF} messages sent by each rank"
     found = f"{complete} of {RANKS * RANKS} boxes hold the sum over all {RANKS} ranks"
     if over:
         return f"{over}. {done}; {found}."
-    sent = ", ".join(f"rank {r} sends chunk {moving(step, r)}" for r in range(RANKS))
-    return f"{phase}: message {step + 1} goes to the right. {done}; {found}. Next, {sent}."
+    sent = ", ".join(f"rank {r} sends chunk {moving(sent_before, r)}" for r in range(RANKS))
+    title = f"{phase}, step {step}: message {step + 1} of {HALF} goes to the right"
+    return f"{title}. {done}; {found}. Next, {sent}."
 
 
-SIZE = (9.5, 3.6)
+SIZE = (9.5, 3.8)
 ring_reduce_scatter = Schematic(
     draw_reduce_scatter, say_reduce_scatter, SIZE, {"step": (0, HALF, 0)}
 )
-ring_all_gather = Schematic(draw_all_gather, say_all_gather, SIZE, {"step": (HALF, WHOLE, HALF)})
+ring_all_gather = Schematic(draw_all_gather, say_all_gather, SIZE, {"step": (0, HALF, 0)})

@@ -13,6 +13,7 @@ from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
 from minitrain.lab.drawing.figures import lighter
 from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
+from minitrain.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,32 +30,30 @@ def parts(rank: int, step: int) -> list[int]:
 
 
 def draw_ring_gradients(ax: Axes, step: int) -> None:
-    bare(ax, LEFT + ACROSS * RANKS + 0.1, 3.2)
+    bare(ax, LEFT + ACROSS * RANKS, 3.2)
     named = ((0.95, "keys, values of"), (1.65, "their gradient"), (2.35, "own part"))
     for y, words in named if step < RANKS else [(1.65, "the own gradient")]:
-        say(ax, LEFT - 0.15, y, words, 8, ha="right")
+        say(ax, LEFT - 0.15, y, words, ha="right")
     for rank in range(RANKS):
         x, owner = LEFT + ACROSS * rank, (rank - step) % RANKS
         say(ax, x + WIDE / 2, 0.4, f"rank {rank}", fontweight="bold")
         own = lighter(HUES[rank], 0.25)
         if step < RANKS:
-            box(ax, x, 0.7, WIDE, HIGH, lighter(HUES[owner], 0.25), f"rank {owner}", 8)
+            box(ax, x, 0.7, WIDE, HIGH, lighter(HUES[owner], 0.25), f"rank {owner}")
             found = " + ".join(map(str, parts(rank, step)))
             box(ax, x, 1.4, WIDE, HIGH, lighter(HUES[owner], 0.6) if step else PALE,
-                f"parts of {found}" if step else "none yet", 8)  # fmt: skip
-            box(ax, x, 2.1, WIDE, HIGH, own, "waits at home", 8)
+                f"parts of {found}" if step else "none yet")  # fmt: skip
+            box(ax, x, 2.1, WIDE, HIGH, own, "waits at home")
         else:
-            box(ax, x, 1.4, WIDE, HIGH, own, "of 0 + 1 + 2 + 3", 8)
-        if rank < RANKS - 1 and step < RANKS:
-            if step < RANKS - 1:
-                arrow(ax, (x + WIDE, 0.95), (x + ACROSS, 0.95))
-            if step:
-                arrow(ax, (x + WIDE, 1.65), (x + ACROSS, 1.65))
-    words = (
-        "arrows, from rank 3 to rank 0: keys go while the rank computes, their gradient when it has"
-    )
+            box(ax, x, 1.4, WIDE, HIGH, own, "of 0 + 1 + 2 + 3")
+        to = (x + ACROSS if rank < RANKS - 1 else x + WIDE + 0.45) - x
+        if step < RANKS - 1:
+            arrow(ax, (x + WIDE, 0.95), (x + to, 0.95))
+        if 0 < step < RANKS:
+            arrow(ax, (x + WIDE, 1.65), (x + to, 1.65))
+    words = "keys go on while a rank computes, their gradient after; from rank 3 both go to rank 0"
     if step < RANKS:
-        say(ax, LEFT, 2.95, words, 8, ha="left")
+        say(ax, LEFT, 2.95, words, ha="left")
 
 
 def say_ring_gradients(step: int) -> str:
@@ -70,7 +69,7 @@ def say_ring_gradients(step: int) -> str:
     )
     words = "its own keys"
     if step:
-        words = f"the keys of the rank {step} to its left"
+        words = f"the keys of the rank {plural(step, 'place')} to its left"
     return f"Step {step}: each rank computes its part for {words}. {held}."
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from minitrain.lab.drawing.display import BLUE, ORANGE
 from minitrain.lab.drawing.figures import INK, finish
 from minitrain.lab.ideas.schematic import Schematic
-from minitrain.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +29,10 @@ def reachable(flops_a_byte: float) -> float:
     return min(PEAK, BANDWIDTH * flops_a_byte)
 
 
+def counted(rows: int) -> str:
+    return f"{rows:,} row{'' if rows == 1 else 's'}"
+
+
 def draw_roofline(ax: Axes, rows: int) -> None:
     ridge, here = PEAK / BANDWIDTH, intensity(rows)
     xs = [0.5, ridge, 4000]
@@ -37,11 +40,14 @@ def draw_roofline(ax: Axes, rows: int) -> None:
     ax.plot([ridge, ridge], [1, PEAK / 1e12], "--", color="#666666", linewidth=1)
     ax.plot([here], [reachable(here) / 1e12], "o", color=ORANGE, markersize=9)
     style = {"textcoords": "offset points", "fontsize": 9, "color": INK}
-    ax.annotate(plural(rows, "row"), (here, reachable(here) / 1e12), xytext=(8, -14), **style)
+    ax.annotate(counted(rows), (here, reachable(here) / 1e12), xytext=(8, -14), **style)
     ax.annotate("memory decides", (3, BANDWIDTH * 3 / 1e12), xytext=(-6, 12), ha="right", **style)
-    ax.annotate("arithmetic decides", (700, PEAK / 1e12), xytext=(0, 6), **style)
+    ax.annotate("arithmetic decides", (700, PEAK / 1e12), xytext=(0, 9), **style)
     ax.annotate(f"ridge: {ridge:.0f} FLOPs a byte", (ridge, 1.6), xytext=(6, 0), **style)
-    ax.set_ylim(1, 3000)
+    note = f"point: {counted(rows)} times a {WIDTH:,} x {WIDTH:,} weight, {here:,.1f} FLOPs "
+    note += f"a byte\nH100: {PEAK / 1e12:.0f} TFLOP/s, {BANDWIDTH / 1e12:.2f} TB/s"
+    ax.text(0.02, 0.985, note, transform=ax.transAxes, va="top", fontsize=9, color=INK)
+    ax.set_ylim(1, 5000)
     finish(ax, f"intensity (FLOPs a byte, {BYTES} bytes a number)", "reachable (TFLOP/s)", log="xy")
 
 
@@ -49,10 +55,11 @@ def say_roofline(rows: int) -> str:
     here = intensity(rows)
     share = reachable(here) / PEAK
     return (
-        f"{plural(rows, 'row')} of input: {share:.1%} of an H100's peak at most. A product of "
+        f"{counted(rows)} of input: {share:.1%} of an H100's peak at most. A product of "
         f"them with a {WIDTH:,} x {WIDTH:,} weight has {here:,.1f} FLOPs a byte, at {BYTES} "
         f"bytes a number. A line rises with the intensity until the ridge at "
-        f"{PEAK / BANDWIDTH:.0f} FLOPs a byte and is flat from there; the point is this product."
+        f"{PEAK / BANDWIDTH:.0f} FLOPs a byte and is flat from there, at {PEAK / 1e12:.0f} "
+        "TFLOP/s; the point is this product."
     )
 
 

@@ -27,18 +27,24 @@ def seconds(drafts: int) -> float:
     return drafts * DRAFT + 1 + GROWTH * drafts
 
 
+def summands(drafts: int) -> str:
+    """1 + 0.8 + 0.8², with dots where there are many."""
+    powers = ["1", f"{ACCEPTANCE:g}", *(f"{ACCEPTANCE:g}{'²³⁴⁵⁶⁷⁸'[i]}" for i in range(drafts - 1))]
+    powers = powers[: drafts + 1]
+    return " + ".join(powers if drafts < 4 else [*powers[:3], "…", powers[-1]])
+
+
 def draw_round_cost(ax: Axes, drafts: int) -> None:
-    bare(ax, 13.2, 4.6)
+    bare(ax, 13.2, 4.9)
     for n in range(drafts):
-        box(ax, LEFT + UNIT * DRAFT * n, 0.7, UNIT * DRAFT - 0.05, 0.7, ORANGE, "c")
+        box(ax, LEFT + UNIT * DRAFT * n, 0.7, UNIT * DRAFT - 0.05, 0.7, ORANGE, f"{DRAFT:g}", 8.5)
     x = LEFT + UNIT * DRAFT * drafts
     width = UNIT * (1 + GROWTH * drafts)
-    box(ax, x, 0.7, width - 0.05, 0.7, BLUE, "v" if drafts else "1")
+    box(ax, x, 0.7, width - 0.05, 0.7, BLUE, f"{1 + GROWTH * drafts:.2f}" if drafts else "1")
     say(ax, LEFT - 0.2, 1.05, "a round", 9, ha="right")
-    say(
-        ax, LEFT, 0.35, f"{tokens(drafts):.2f} tokens in {seconds(drafts):.2f} passes", 9, ha="left"
-    )
     count = tokens(drafts)
+    words = f"{summands(drafts)} = {count:.2f} tokens in {seconds(drafts):.2f} passes"
+    say(ax, LEFT, 0.35, words if drafts else "1 token in 1 pass", 9, ha="left")
     at = LEFT
     for n in range(int(count) + 1):
         part = min(1.0, count - n)
@@ -49,14 +55,18 @@ def draw_round_cost(ax: Axes, drafts: int) -> None:
     say(ax, LEFT - 0.2, 2.75, "target alone", 9, ha="right")
     say(ax, LEFT, 2.05, f"as many tokens in {count:.2f} passes", 9, ha="left")
     arrow(ax, (LEFT, 3.6), (LEFT + 4.9 * UNIT, 3.6))
-    say(ax, LEFT, 4.0, "time; 1 is the target's pass over one token", 9, ha="left")
+    words = "time; 1 is the target's pass over one token    orange: c, a pass of the draft model"
+    say(ax, LEFT, 3.95, words, 9, ha="left")
+    words = "blue, in a round: v, a pass over all drafts    "
+    say(ax, LEFT, 4.4, f"{words}a = {ACCEPTANCE:g}: how likely a draft is kept", 9, ha="left")
 
 
 def say_round_cost(drafts: int) -> str:
     gain = tokens(drafts) / seconds(drafts)
+    count = f"{summands(drafts)} = {tokens(drafts):.2f}" if drafts else "1.00"
     return (
         f"{plural(drafts, 'draft')} a round: {gain:.2f} times as fast. With an acceptance of 0.8 a "
-        f"round writes {tokens(drafts):.2f} tokens in the mean and takes {seconds(drafts):.2f} "
+        f"round writes {count} tokens in the mean and takes {seconds(drafts):.2f} "
         "passes of the target: 0.25 for each draft, and a pass over all of them that takes 0.05 "
         "longer for each."
     )

@@ -38,10 +38,11 @@ def draw_rounded_away(ax: Axes, adapter: int) -> None:
     bare(ax, LEFT + WIDE + 1.0, 3.9)
     for row, title in enumerate(("base and adapter, 16 bits", "rounded to 4 bits anew")):
         y = 1.15 + 1.5 * row
-        ax.plot([LEFT - 0.3, LEFT + WIDE + 0.3], [y, y], color="#777777", linewidth=1)
+        ax.plot([LEFT - 0.3, LEFT + WIDE + 0.3], [y, y], color="#777777", linewidth=1, zorder=0)
         for level in SHOWN:
-            ax.plot([place(level)] * 2, [y - 0.15, y + 0.15], color=BLUE, linewidth=2)
-            say(ax, place(level), y + 0.35, f"{level:.3f}", 8)
+            ax.plot([place(level)] * 2, [y - 0.15, y + 0.15], color=BLUE, linewidth=2, zorder=0)
+            if row:  # the same above, where an arrow passes
+                say(ax, place(level), y + 0.35, f"{level:.3f}", 9)
         say(ax, LEFT - 0.3, y - 0.75, title, 9, ha="left", fontweight="bold")
     x, end = place(SHOWN[AT]), place(merged(adapter))
     box(ax, x - 0.07, 1.08, 0.14, 0.14, BLUE)
@@ -50,16 +51,17 @@ def draw_rounded_away(ax: Axes, adapter: int) -> None:
     box(ax, place(rounded(adapter)) - 0.07, 2.58, 0.14, 0.14, GREEN)
     arrow(ax, (end, 1.25), (place(rounded(adapter)), 2.5), GREEN)
     legend = "blue: levels, and a weight of the base    orange: with its adapter    green: rounded"
-    say(ax, LEFT - 0.3, 3.65, legend, 8, ha="left")
+    say(ax, LEFT - 0.3, 3.65, legend, 9, ha="left")
 
 
 def say_rounded_away(adapter: int) -> str:
     error = (rounded(adapter) - merged(adapter)) / (SHOWN[AT + 1] - SHOWN[AT])
     fate = "is gone" if rounded(adapter) == SHOWN[AT] else "is a whole step"
     return (
-        f"An adapter of {adapter}% of the way to the next level {fate} after rounding. The base "
-        f"lies on {SHOWN[AT]:.3f}, with the adapter it is {merged(adapter):.3f}, and rounded anew "
-        f"{rounded(adapter):.3f}: wrong by {abs(error):.0%} of the distance of two levels."
+        f"An adapter that moves a weight {adapter}% of the way to the next level {fate} "
+        f"after rounding. The base lies on {SHOWN[AT]:.3f}, with the adapter it is "
+        f"{merged(adapter):.3f}, and rounded anew {rounded(adapter):.3f}: wrong "
+        f"by {abs(error):.0%} of the distance of two levels."
     )
 
 

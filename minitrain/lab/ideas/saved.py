@@ -54,21 +54,22 @@ def kept_numbers(recompute: str) -> int:
 
 def draw_block_tensors(ax: Axes, recompute: str) -> None:
     bare(ax, 11.4, HIGH * (len(TENSORS) + 1) + 0.55)
-    say(ax, LEFT - 0.15, 0.2, "tensor, in order of forward", 8, ha="right", fontweight="bold")
-    say(ax, LEFT, 0.2, "numbers a token", 8, ha="left", fontweight="bold")
-    say(ax, 8.4, 0.2, "backward needs it for", 8, ha="left", fontweight="bold")
+    say(ax, LEFT - 0.15, 0.2, "tensor, in order of forward", ha="right", fontweight="bold")
+    sizes = f"numbers a token: D = HC = {D}, KC = {KC}, F = {F}"
+    say(ax, LEFT, 0.2, sizes, ha="left", fontweight="bold")
+    say(ax, 8.4, 0.2, "backward needs it for", ha="left", fontweight="bold")
     for row, made in enumerate(TENSORS):
         y = 0.42 + HIGH * row
         color = BLUE if recompute in made.kept else "white"
-        say(ax, LEFT - 0.15, y + 0.14, made.name, 8, ha="right")
-        box(ax, LEFT, y, SCALE * made.numbers, HIGH - 0.08, color, made.symbol, 8,
+        say(ax, LEFT - 0.15, y + 0.14, made.name, ha="right")
+        box(ax, LEFT, y, SCALE * made.numbers, HIGH - 0.08, color, made.symbol, 8.5,
             edgecolor="#999999")  # fmt: skip
-        say(ax, 8.4, y + 0.14, made.needed, 8, ha="left")
+        say(ax, 8.4, y + 0.14, made.needed, ha="left")
     y = 0.42 + HIGH * len(TENSORS) + 0.25
     legend = (
         "blue: held until backward    white: gone after its use, made again if backward needs it"
     )
-    say(ax, LEFT, y, legend, 8, ha="left")
+    say(ax, LEFT, y, legend, ha="left")
 
 
 def say_block_tensors(recompute: str) -> str:

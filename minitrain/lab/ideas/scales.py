@@ -29,7 +29,7 @@ def sharing(tile: str) -> int:
 
 
 def draw_block_scales(ax: Axes, tile: str) -> None:
-    bare(ax, 12.2, TOP + SIDE * ROWS + 0.6)
+    bare(ax, 12.2, TOP + SIDE * ROWS + 0.7)
     high, wide = TILES[tile]
     home = OUTLIER[0] // high, OUTLIER[1] // wide
     for row in range(ROWS):
@@ -41,29 +41,29 @@ def draw_block_scales(ax: Axes, tile: str) -> None:
             color = ORANGE if is_outlier else color
             x, y = LEFT + SIDE * column + gap_x, TOP + SIDE * row + gap_y
             words = "10⁵" if is_outlier else ""
-            box(ax, x, y, SIDE - 0.04, SIDE - 0.04, color, words, 7)
+            box(ax, x, y, SIDE - 0.04, SIDE - 0.04, color, words, 10)
     count = ROWS * COLUMNS // (high * wide)
     lines = (
         f"scales kept: {count}",
-        "numbers beside the outlier",
-        f"under its coarse scale: {sharing(tile)} of {ROWS * COLUMNS - 1}",
+        f"under the outlier's coarse scale:\n{sharing(tile)} of the {ROWS * COLUMNS - 1} others",
     )
     for n, words in enumerate(lines):
-        say(ax, 8.6, 0.8 + 0.45 * n, words, 9, ha="left")
-    legend = "dark: the outlier    orange: under its scale    blue: scales of their own"
-    say(ax, LEFT, TOP + SIDE * ROWS + 0.5, legend, 8, ha="left")
+        say(ax, 8.6, 0.8 + 0.6 * n, words, 9.5, ha="left", va="top")
+    legend = "dark: the outlier    orange: under its scale"
+    legend += "    blue: each block has a scale of its own" if count > 1 else ""
+    say(ax, LEFT, TOP + SIDE * ROWS + 0.54, legend, ha="left")
 
 
 def say_block_scales(tile: str) -> str:
     high, wide = TILES[tile]
     count = ROWS * COLUMNS // (high * wide)
+    each = f"each of the {count} tiles has one scale" if count > 1 else "it has one scale"
     return (
         f"A matrix of {ROWS} x {COLUMNS} numbers, {tile}: {sharing(tile)} share the outlier's "
-        f"scale. A tile is {high} x {wide}; each of the {count} tiles has one scale, set by its "
-        "own largest magnitude."
+        f"scale. A tile is {high} x {wide}; {each}, set by its own largest magnitude."
     )
 
 
 block_scales = Schematic(
-    draw_block_scales, say_block_scales, (9.5, 2.3), {"tile": (list(TILES), "1 x 4 blocks")}
+    draw_block_scales, say_block_scales, (9.5, 2.4), {"tile": (list(TILES), "1 x 4 blocks")}
 )

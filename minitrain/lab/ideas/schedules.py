@@ -66,9 +66,10 @@ def say_microbatches(microbatches: int) -> str:
     count = f"{microbatches} microbatch{'' if microbatches == 1 else 'es'}"
     return (
         f"{RANKS} ranks, {count}: "
-        f"{clock.makespan:g} forwards' time, {each:.3g} a microbatch. Rows are ranks: blue boxes "
+        f"{clock.makespan:g} forwards' time, {each:.3g} a microbatch; each rank idles for "
+        f"{clock.bubble(0):g}. Rows are ranks: blue boxes "
         "are forwards, orange ones backwards, twice as long; the numbers are microbatches, and "
-        f"hatched time is idle, {clock.bubble(0):g} on each rank."
+        "hatched time is idle."
     )
 
 
@@ -81,7 +82,8 @@ def draw_order(ax: Axes, order: str) -> None:
             ax.broken_barh(
                 ahead, (rank - 0.36, 0.72), facecolors="none", edgecolor=INK, linewidth=2
             )
-        ax.barh(0, 0, 0, facecolor="none", edgecolor=INK, linewidth=2, label="ahead, p - 1 - r")
+        words = "ahead: p - 1 - r (p ranks, rank r)"
+        ax.barh(0, 0, 0, facecolor="none", edgecolor=INK, linewidth=2, label=words)
         explain(ax)
 
 
@@ -91,8 +93,9 @@ def say_order(order: str) -> str:
     first = " ".join(map(str, schedule.ranks[0]))
     framed = ". Framed: the forwards ahead, 2, 1 and 0 of them." if order == "1f1b" else "."
     return (
-        f"{NAMES[order]}, {RANKS} ranks, {MICROBATCHES} microbatches: alive at once, rank by rank, "
-        f"{live}. It takes {timed(schedule).makespan:g} forwards' time; rank 0 runs {first}{framed}"
+        f"{NAMES[order]}, {RANKS} ranks, {MICROBATCHES} microbatches: activations alive at "
+        f"once, rank by rank, {live}. It takes {timed(schedule).makespan:g} forwards' "
+        f"time; rank 0 runs {first}{framed}"
     )
 
 

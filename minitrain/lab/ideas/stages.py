@@ -30,25 +30,20 @@ def draw_stages(ax: Axes, ranks: int) -> None:
             box(ax, x + 0.04, 0.9, WIDE - 0.08, 0.9, hue, name, 8.5)
             x += WIDE
         if rank < ranks - 1:
-            arrow(ax, (x + 0.08, 1.15), (x + GAP - 0.08, 1.15), BLUE)
-            arrow(ax, (x + GAP - 0.08, 1.55), (x + 0.08, 1.55), ORANGE)
-            say(ax, x + GAP / 2, 0.9, "x", 8.5)
-            say(ax, x + GAP / 2, 1.85, "gradient", 7.5)
+            arrow(ax, (x + 0.08, 1.15), (x + GAP - 0.08, 1.15))
+            arrow(ax, (x + GAP - 0.08, 1.55), (x + 0.08, 1.55))
+            say(ax, x + GAP / 2, 0.9, "x")
+            say(ax, x + GAP / 2, 1.85, "gradient", 8.5)
             x += GAP
-    say(
-        ax,
-        LEFT,
-        2.5,
-        "numbers: layers · to the right: forward · to the left: backward",
-        8,
-        ha="left",
-    )
+    legend = "numbers: layers    to the right: forward    to the left: backward"
+    say(ax, LEFT, 2.5, legend, ha="left")
 
 
 def say_stages(ranks: int) -> str:
     each = LAYERS // ranks
+    how = f"{each} each, one tensor to a neighbour" if ranks > 1 else "nothing to send"
     return (
-        f"{LAYERS} layers on {plural(ranks, 'rank')}: {each} each, one tensor to a neighbour. The "
+        f"{LAYERS} layers on {plural(ranks, 'rank')}: {how}. The "
         "first rank has the embedding as well, the last one the head. Forward hands x to the right "
         "across each border, backward its gradient to the left; nothing else is sent."
     )

@@ -42,18 +42,24 @@ def draw_straight_through(ax: Axes, bits: int) -> None:
         ends = [middle - UNIT * REACH, middle + UNIT * REACH]
         ax.plot(ends, [HIGH, HIGH], color="#bbbbbb", linewidth=1, zorder=0)
         for step in range(-int(REACH), int(REACH) + 1):
-            say(ax, middle + UNIT * step, 4.55, f"{step}", 7)
+            say(ax, middle + UNIT * step, 4.55, f"{step}", 8.5)
         say(ax, middle, 4.95, "w / s", 9)
     ramp = [MIDDLES[0] + UNIT * x for x in (-REACH, REACH)]
     ends = [HIGH - 0.38 * x for x in (-REACH, REACH)]
     ax.plot(ramp, ends, color="#999999", linestyle="--", linewidth=1)
+    m = largest(bits)
+    for value in (-m, 0, m):
+        say(ax, MIDDLES[0] - UNIT * REACH - 0.15, HIGH - 0.38 * value, f"{value}", 8.5, ha="right")
     steps = [HIGH - 0.38 * rounded(x, bits) for x in xs]
     ax.plot([MIDDLES[0] + UNIT * x for x in xs], steps, color=BLUE, linewidth=2)
     passed = [HIGH - 1.4 * gradient(x, bits) for x in xs]
     ax.plot([MIDDLES[1] + UNIT * x for x in xs], passed, color=ORANGE, linewidth=2)
     for value in (0, 1):
-        say(ax, MIDDLES[1] - UNIT * REACH - 0.2, HIGH - 1.4 * value, f"{value}", 8, ha="right")
-    say(ax, MIDDLES[1], 3.4, "the staircase's own derivative is 0", 8)
+        say(ax, MIDDLES[1] - UNIT * REACH - 0.2, HIGH - 1.4 * value, f"{value}", 8.5, ha="right")
+    say(
+        ax, MIDDLES[1], 3.2, f"1 between -{m + 0.5:g} and {m + 0.5:g}, where no code was clamped", 9
+    )
+    say(ax, MIDDLES[1], 3.7, "the staircase's own derivative is 0", 9)
 
 
 def say_straight_through(bits: int) -> str:

@@ -21,11 +21,12 @@ RANKS, HEADS = 4, 8
 HUES = (BLUE, ORANGE, GREEN, PINK)
 HIGH, TOP = 0.75, 0.75  # of a row, and where the first begins
 DOORS = {"tensor": ("copy", "reduce"), "sequence": ("all-gather", "reduce-scatter")}
+BACK = {"tensor": ("all-reduce", "nothing"), "sequence": ("reduce-scatter", "all-gather")}
 SENT = {"tensor": ("nothing", "all-reduce"), "sequence": ("all-gather", "reduce-scatter")}
 
 
 def draw_layer_stream(ax: Axes, split: str) -> None:
-    bare(ax, 15.2, TOP + HIGH * RANKS + 0.6)
+    bare(ax, 15.2, TOP + HIGH * RANKS + 0.75)
     for rank in range(RANKS):
         say(ax, 0.1, TOP + HIGH * (rank + 0.45), f"rank {rank}", ha="left", fontweight="bold")
     share = HEADS // RANKS
@@ -33,9 +34,9 @@ def draw_layer_stream(ax: Axes, split: str) -> None:
     features = [f"features /{RANKS}, part {r}" for r in range(RANKS)]
     for left, name, inside in ((1.2, "attention", heads), (8.2, "MLP", features)):
         held(ax, left, 1.5, "norm", stream(split))
-        door(ax, left + 1.6, DOORS[split][0], SENT[split][0])
+        door(ax, left + 1.6, DOORS[split][0], SENT[split][0], BACK[split][0])
         held(ax, left + 2.3, 2.3, name, inside)
-        door(ax, left + 4.7, DOORS[split][1], SENT[split][1])
+        door(ax, left + 4.7, DOORS[split][1], SENT[split][1], BACK[split][1])
         held(ax, left + 5.4, 1.4, "add to x", stream(split))
 
 
@@ -49,25 +50,26 @@ def held(ax: Axes, x: float, width: float, name: str, words: list[str]) -> None:
     say(ax, x + width / 2, 0.4, name, fontweight="bold")
     for rank, text in enumerate(words):
         hue = PALE if text == "all tokens" else lighter(HUES[rank], 0.45)
-        box(ax, x, TOP + HIGH * rank, width, HIGH - 0.12, hue, text, 7.5, edgecolor="#999999")
+        box(ax, x, TOP + HIGH * rank, width, HIGH - 0.12, hue, text, 9, edgecolor="#999999")
 
 
-def door(ax: Axes, x: float, name: str, sent: str) -> None:
-    """What all ranks pass together, and what it sends on the way forward."""
+def door(ax: Axes, x: float, name: str, sent: str, back: str) -> None:
+    """What all ranks pass together, and what it sends on the way forward and on the way back."""
     height = HIGH * RANKS - 0.12
     is_silent = sent == "nothing"  # hollow: here no rank waits for another
     style = {"edgecolor": "#444444", "linestyle": "--"} if is_silent else {}
     box(ax, x, TOP, 0.6, height, "white" if is_silent else "#444444", **style)
     ink = "#444444" if is_silent else "white"
-    say(ax, x + 0.3, TOP + height / 2, name, 8.5, color=ink, rotation=90)
-    say(ax, x + 0.3, TOP + height + 0.35, f"sends: {sent}" if is_silent else sent, 7.5)
+    say(ax, x + 0.3, TOP + height / 2, name, 9, color=ink, rotation=90)
+    say(ax, x + 0.3, TOP + height + 0.4, f"forward: {sent}\nbackward: {back}", 8.5)
 
 
 def say_layer_stream(split: str) -> str:
     enter, leave = DOORS[split]
     between = {
         "tensor": "every rank holds all tokens and computes the same. The copy, dashed, sends "
-        "nothing on the way forward, the reduce is an all-reduce",
+        "nothing on the way forward, the reduce is an all-reduce; backward it is the other "
+        "way round",
         "sequence": f"each rank holds one part in {RANKS} of the tokens. The all-gather joins "
         "them, the reduce-scatter sums and hands each rank its own",
     }

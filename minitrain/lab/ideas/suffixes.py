@@ -8,6 +8,7 @@ from minitrain.lab.drawing.display import BLUE, ORANGE
 from minitrain.lab.drawing.figures import lighter
 from minitrain.lab.drawing.shapes import PALE, bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
+from minitrain.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,22 +39,26 @@ def draw_suffixes(ax: Axes, symbols: int) -> None:
         y = 0.65 + HIGH * row
         color = ORANGE if ranks.count(rank) > 1 else lighter(BLUE, 0.7)
         box(ax, 0.25, y, 0.7, HIGH - 0.06, color, str(rank), 9)
-        say(ax, 1.8, y + HIGH / 2, str(start), 9)
+        say(ax, 1.8, y + (HIGH - 0.06) / 2, str(start), 9)
         for place, sign in enumerate(WORD[start:]):
             shade = lighter(BLUE, 0.75) if place < symbols else PALE
             box(ax, LEFT + WIDE * place, y, WIDE - 0.05, HIGH - 0.06, shade, sign, 9)
-    words = f"sorted by {symbols} symbol{'s' * (symbols > 1)}\norange: not decided"
-    say(ax, LEFT + WIDE * len(WORD) - 0.6, 4.6, words, 9, ha="left")
+    words = f"sorted by {plural(symbols, 'symbol')}"
+    if undecided(symbols):
+        words += f"\norange: a rank that is\nshared, not decided\nnext: by {2 * symbols} symbols"
+    say(ax, LEFT + WIDE * len(WORD) - 0.6, 4.5, words, 9, ha="left")
 
 
 def say_suffixes(symbols: int) -> str:
     starts = [start for start, _ in ordered(symbols)]
     left = undecided(symbols)
     state = f"{left} of them still share a rank" if left else "all are decided"
+    following = " The next round sorts by pairs of ranks, which is twice as many symbols."
+    following = following if left else ""
+    first = plural(symbols, "symbol")
     return (
-        f"The {len(WORD)} suffixes of {WORD}, sorted by their first {symbols} symbols: {state}. "
-        f"They begin at {starts}. The next round sorts by pairs of ranks, which is twice as many "
-        "symbols."
+        f"The {len(WORD)} suffixes of {WORD}, sorted by their first {first}: {state}. "
+        f"They begin at {starts}.{following}"
     )
 
 

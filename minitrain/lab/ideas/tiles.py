@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import BLUE, ORANGE
 from minitrain.lab.drawing.figures import lighter
-from minitrain.lab.drawing.shapes import PALE, bare, box, say
+from minitrain.lab.drawing.shapes import bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
 
 if TYPE_CHECKING:
@@ -35,25 +35,26 @@ def carried(tile: int) -> tuple[float, float, float]:
 
 
 def draw_attention_tiles(ax: Axes, tile: int) -> None:
-    bare(ax, 13.2, TOP + SIDE * TILES + 0.5)
+    bare(ax, 13.2, TOP + SIDE * TILES + 0.85)
     say(ax, LEFT + SIDE * TILES / 2, 0.25, "keys and values, tile by tile")
     for row in range(TILES):
-        say(ax, LEFT - 0.1, TOP + SIDE * (row + 0.5), f"queries {row}", 8, ha="right")
+        say(ax, LEFT - 0.1, TOP + SIDE * (row + 0.5), f"queries {row}", ha="right")
         for column in range(TILES):
             is_now = row == TILES - 1 and column == tile
             is_done = column < tile if row == TILES - 1 else column <= row
-            color = "white" if column > row else PALE
+            color = "white" if column > row else "#dcdcdc"
             color = ORANGE if is_now else lighter(BLUE, 0.5) if is_done else color
-            words = " ".join(f"{s:g}" for s in SCORES[column]) if row == TILES - 1 else ""
+            words = ", ".join(f"{s:g}" for s in SCORES[column]) if row == TILES - 1 else ""
             box(ax, LEFT + SIDE * column + 0.03, TOP + SIDE * row + 0.03, SIDE - 0.06, SIDE - 0.06,
-                color, words if column <= tile else "", 8, edgecolor="#cccccc")  # fmt: skip
+                color, words if column <= tile else "", edgecolor="#cccccc")  # fmt: skip
     legend = "white: masked, never computed   blue: done and forgotten   orange: in memory"
-    legend += "   grey: still to come   numbers: one query's scores of the tile's two keys"
-    say(ax, 0.2, TOP + SIDE * TILES + 0.25, legend, 8, ha="left")
+    say(ax, 0.2, TOP + SIDE * TILES + 0.27, f"{legend}   grey: still to come", ha="left")
+    legend = "numbers: one query's scores of the tile's two keys   sum of exp: of score - maximum"
+    say(ax, 0.2, TOP + SIDE * TILES + 0.6, legend, ha="left")
     x = LEFT + SIDE * TILES + 1.0
-    heads = ("after tile", "maximum", "sum of exp", "kept of before")
+    heads = ("after tile", "maximum", "sum of exp", "old sum times\nexp(old - new)")
     for place, words in enumerate(heads):
-        say(ax, x + 1.75 * place + 0.5, TOP + 0.1, words, 8, fontweight="bold")
+        say(ax, x + 1.75 * place + 0.5, TOP + 0.05, words, 8.5, fontweight="bold")
     for done in range(TILES):
         y = TOP + 0.65 + 0.65 * done
         top, total, kept = carried(done)
@@ -76,5 +77,5 @@ def say_attention_tiles(tile: int) -> str:
 
 
 attention_tiles = Schematic(
-    draw_attention_tiles, say_attention_tiles, (9.5, 3.6), {"tile": (0, TILES - 1, 1)}
+    draw_attention_tiles, say_attention_tiles, (9.5, 3.8), {"tile": (0, TILES - 1, 1)}
 )

@@ -26,42 +26,74 @@ RULES: dict[str, tuple[float, int | None, float | None]] = {
     "top-p 0.7": (1.0, None, 0.7),
     "top-k 3, then top-p 0.7": (1.0, 3, 0.7),
 }
+LEFT, ACROSS, GROUND, HIGH = 2.1, 1.6, 3.4, 3.6  # of the bars
+
+
+def stages(rule: str) -> dict[str, list[float]]:
+    """The probabilities after the temperature and after each cut, scaled up to a sum of 1."""
+    temperature, top_k, top_p = RULES[rule]
+    left = _scaled([math.exp(logit / temperature) for logit in LOGITS])
+    found = {f"temperature {temperature:g}": left}
+    if top_k is not None:
+        left = _scaled([p if place < top_k else 0.0 for place, p in enumerate(left)])
+        found[f"top-k {top_k}"] = left
+    if top_p is not None:
+        left = _scaled([p if sum(left[:place]) < top_p else 0.0 for place, p in enumerate(left)])
+        found[f"top-p {top_p:g}"] = left
+    return found
+
+
+def _scaled(odds: list[float]) -> list[float]:
+    return [one / sum(odds) for one in odds]
 
 
 def kept(rule: str) -> tuple[list[float], list[float]]:
     """The probabilities after the temperature, and what they are after both cuts."""
-    temperature, top_k, top_p = RULES[rule]
-    odds = [math.exp(logit / temperature) for logit in LOGITS]
-    before = [one / sum(odds) for one in odds]
-    left = [p if top_k is None or place < top_k else 0.0 for place, p in enumerate(before)]
-    left = [p / sum(left) for p in left]
-    if top_p is not None:
-        left = [p if sum(left[:place]) < top_p else 0.0 for place, p in enumerate(left)]
-    return before, [p / sum(left) for p in left]
+    every = list(stages(rule).values())
+    return every[0], every[-1]
 
 
 def draw_token_cuts(ax: Axes, rule: str) -> None:
-    bare(ax, 10.4, 4.4)
+    bare(ax, 11.8, 5.4)
     before, after = kept(rule)
     for place, (word, old, new) in enumerate(zip(WORDS, before, after)):
-        x = 0.8 + 1.55 * place
-        box(ax, x, 3.5 - 3.2 * old, 0.5, 3.2 * old, PALE, edgecolor="#999999")
+        x = LEFT + ACROSS * place
+        tall, left = (max(HIGH * p, 0.05) for p in (old, new))  # thinner ones have no corners
+        box(ax, x, GROUND - tall, 0.5, tall, PALE, edgecolor="#999999")
         if new:
-            box(ax, x + 0.55, 3.5 - 3.2 * new, 0.5, 3.2 * new, BLUE)
-        say(ax, x + 0.52, 3.72, word, 10)
-        say(ax, x + 0.52, 4.1, f"{old:.0%} → {f'{new:.0%}' if new else 'cut off'}", 9)
-    say(ax, 9.9, 0.4, "grey: by temperature alone    blue: after both cuts", 9, ha="right")
+            box(ax, x + 0.55, GROUND - left, 0.5, left, BLUE)
+        say(ax, x + 0.52, GROUND + 0.28, word, 10, fontweight="bold")
+    were = [1.0] * len(WORDS)
+    for row, (words, left) in enumerate(stages(rule).items()):
+        y = GROUND + 0.8 + 0.45 * row
+        say(ax, LEFT - 0.3, y, words, 9, ha="right")
+        for place, (was, p) in enumerate(zip(were, left)):
+            if was:
+                say(ax, LEFT + 0.52 + ACROSS * place, y, _percent(p) if p else "cut off", 9)
+        were = left
+    words = "grey: by temperature alone    blue: what is drawn from"
+    say(ax, 11.6, 0.35, words, 9, ha="right")
 
 
 def say_token_cuts(rule: str) -> str:
-    left = [f"{word} {p:.0%}" for word, p in zip(WORDS, kept(rule)[1]) if p]
+    *steps, (_, last) = stages(rule).items()
+    between = "".join(f" {words.capitalize()} leaves {_named(p)}." for words, p in steps[1:])
     return (
-        f"{rule[0].upper()}{rule[1:]}: {len(left)} of {len(WORDS)} words can be drawn. They are "
-        f"{', '.join(left)}. A low temperature makes what is likely likelier; the cuts take words "
-        "away at the unlikely end, and what is left is scaled up to a sum of 1."
+        f"{rule[0].upper()}{rule[1:]}: {sum(p > 0 for p in last)} of {len(WORDS)} words can be "
+        f"drawn.{between} What is drawn from is {_named(last)}. A low temperature makes what is "
+        "likely likelier; each cut takes words away at the unlikely end, and what is left is "
+        "scaled up to a sum of 1 before the next."
     )
 
 
+def _percent(p: float) -> str:
+    return f"{p:.0%}" if p >= 0.005 else "< 1%"
+
+
+def _named(probabilities: list[float]) -> str:
+    return ", ".join(f"{word} {_percent(p)}" for word, p in zip(WORDS, probabilities) if p)
+
+
 token_cuts = Schematic(
-    draw_token_cuts, say_token_cuts, (9.0, 3.8), {"rule": (list(RULES), "top-k 3, then top-p 0.7")}
+    draw_token_cuts, say_token_cuts, (9.5, 4.2), {"rule": (list(RULES), "top-k 3, then top-p 0.7")}
 )

@@ -32,11 +32,14 @@ def draw_tree(ax: Axes, ranks: int) -> None:
             if rank < have and rank + have < ranks:
                 target = (x + ACROSS * have + WIDE / 2, y + HIGH)
                 arrow(ax, (x + WIDE / 2, y + 0.44), target, ORANGE)
+    legend = "blue: has the tensor    arrow: sends it"
+    say(ax, 1.6, HIGH * (rounds(ranks) + 1) - 0.2, legend, ha="left")
 
 
 def say_tree(ranks: int) -> str:
+    fewer = f", not {ranks - 1}" if rounds(ranks) < ranks - 1 else ""
     return (
-        f"A tree reaches {ranks} ranks in {plural(rounds(ranks), 'round')}, not {ranks - 1}. "
+        f"A tree broadcasts to {ranks} ranks in {plural(rounds(ranks), 'round')}{fewer}. "
         "In each round every rank that has the tensor (blue) sends it to one that has not, so "
         "their number doubles: 1, 2, 4 and so on, until all have it."
     )

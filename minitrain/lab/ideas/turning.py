@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 QUERY, KEY, ANGLE = (1.0, 0.25), (0.85, -0.3), 0.2
+ON = 3  # tokens further, for the pale pair
 
 
 def turned(point: Point, position: int) -> Point:
@@ -38,7 +39,7 @@ def draw_turning(ax: Axes, position: int, distance: int) -> None:
     ax.set_aspect("equal")
     ax.axis("off")
     far = position - distance
-    words = f"turned: q by {position} · {ANGLE} rad, k by {far} · {ANGLE} rad"
+    words = f"q by {position} · {ANGLE} rad, k by {far} · {ANGLE} rad; pale: both {ON} tokens on"
     where = {-2.0: ("as computed", 0, 0), 1.6: (words, position, far)}
     for x, (words, at_query, at_key) in where.items():
         ax.add_patch(_circle(x))
@@ -46,8 +47,12 @@ def draw_turning(ax: Axes, position: int, distance: int) -> None:
         for name, point, place, color in (
             ("q", QUERY, at_query, BLUE), ("k", KEY, at_key, ORANGE)
         ):  # fmt: skip
+            if x > 0:
+                a, b = turned(point, place + ON)
+                arrow(ax, (x, 0), (x + a, b), lighter(color, 0.6))
             _arrow(ax, x, turned(point, place), color, name)
     arrow(ax, (-0.6, 0), (0.2, 0), lighter(INK, 0.2))
+    say(ax, -0.2, 0.12, "turned")
 
 
 def _circle(x: float):
@@ -58,15 +63,17 @@ def _circle(x: float):
 
 def _arrow(ax: Axes, x: float, end: Point, color: Color, name: str) -> None:
     arrow(ax, (x, 0), (x + end[0], end[1]), color)
-    say(ax, x + 1.17 * end[0], 1.17 * end[1], name, 10)
+    far = 1.14 / math.hypot(*end)
+    say(ax, x + far * end[0], far * end[1], name, 10)
 
 
 def say_turning(position: int, distance: int) -> str:
     return (
-        f"Query at position {position}, key {distance} before it: q·k is "
-        f"{product(position, distance):.3f}. On the left a pair of numbers of q and of k as "
-        f"arrows; on the right q is turned by {ANGLE * position:.1f} radians and k by "
-        f"{ANGLE * (position - distance):.1f}. Where both move on, the angle between them stays."
+        f"Query at position {position}, key at {position - distance}: q·k is "
+        f"{product(position, distance):.3f}, as for every pair {distance} apart. On the left a "
+        f"pair of numbers of q and of k as arrows; on the right q is turned by "
+        f"{ANGLE * position:.1f} radians and k by {ANGLE * (position - distance):.1f}. Pale: the "
+        f"same pair {ON} tokens further on; the angle between them stays, and with it q·k."
     )
 
 

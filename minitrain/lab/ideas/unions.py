@@ -44,7 +44,7 @@ def draw_unions(ax: Axes, pairs_read: int) -> None:
         style = {"edgecolor": "#cccccc"}
         color = lighter(GREEN, 0.6) if done else "white"
         box(ax, 0.2 + 1.5 * number, 0.15, 1.3, 0.5, color, f"{i} ~ {j}", 9, **style)
-    say(ax, 8.0, 0.4, "pairs, as they come", 9, ha="left")
+    say(ax, 7.8, 0.4, "pairs, as they come\ngreen: they are read", 9, ha="left")
     groups = sorted({root(parent, page) for page in range(COUNT)})
     for page in range(COUNT):
         x, y = 0.3 + 1.05 * page, 1.3 + 0.95 * depth(parent, page)
@@ -57,7 +57,7 @@ def draw_unions(ax: Axes, pairs_read: int) -> None:
             arrow(ax, (x + 0.35, y), end, "#777777")
     firsts = [root(parent, page) for page in range(COUNT)]
     say(ax, 0.3, 4.7, f"first of each page's group: {firsts}", 9.5, ha="left")
-    say(ax, 8.9, 1.6, "full colour: a root,\nwhich is kept", 9, ha="left")
+    say(ax, 8.9, 1.6, "full colour: a root,\nwhich is kept\npale: dropped", 9, ha="left")
 
 
 def say_unions(pairs_read: int) -> str:

@@ -86,6 +86,9 @@ def draw_units(ax: Axes, prefetch: str) -> None:
     for unit, spans in shown.memory.items():
         draw_memory(ax, unit, spans)
     name_moments(ax, shown.rank)
+    held = f"at most {1 if prefetch == ON_DEMAND else 2} of {UNITS}\nunits in memory"
+    words = f"dotted: the four moments\nof unit {NAMED}\n\n{held}"
+    say(ax, at(longest) - 0.1, 3.9, words, 8, ha="right")
 
 
 def draw_memory(ax: Axes, unit: int, spans: list[Span]) -> None:
@@ -110,10 +113,10 @@ def say_units(prefetch: str) -> str:
     shown = Pass(prefetch)
     whole = "one unit is" if prefetch == ON_DEMAND else "two units are"
     return (
-        f"Gathered {prefetch}: the rank waits {shown.waits():.1f} of {shown.now:.1f} units of "
-        f"time. Three units go forward and backward; each is gathered before both, and freed after "
-        f"both. Where the rank waits it is hatched. At most {whole} in memory. Dotted: the four "
-        f"moments at which something happens to unit {NAMED}."
+        f"Gathered {prefetch}: the rank waits {shown.waits():.1f} of {shown.now:.1f}, a forward "
+        "being 1. Three units go forward and backward; each is gathered before both, and freed "
+        f"after both. Where the rank waits it is hatched. At most {whole} in memory. Dotted: the "
+        f"four moments at which something happens to unit {NAMED}."
     )
 
 

@@ -31,15 +31,16 @@ def draw_vocabulary_cut(ax: Axes, token: int) -> None:
         for row in range(ROWS):
             hue = lighter(HUES[rank], 0.3 if row == place else 0.8)
             words = f"word {rank * ROWS + row}"
-            box(ax, left, 0.6 + HIGH * row, WIDE, HIGH - 0.06, hue, words, 8)
-        found = "zeros" if place is None else f"row {place} of its own"
+            box(ax, left, 0.6 + HIGH * row, WIDE, HIGH - 0.06, hue, words)
+        found = "zeros" if place is None else f"its row {place}"
         hue = PALE if place is None else lighter(HUES[rank], 0.3)
         arrow(ax, (middle, 0.65 + HIGH * ROWS), (middle, 2.55))
-        box(ax, left, 2.6, WIDE, HIGH, hue, found, 8, edgecolor="#999999")
-    say(ax, (ACROSS * RANKS + 0.2) / 2, 3.45, "all-reduce: zeros + … + its row", 8.5)
+        box(ax, left, 2.6, WIDE, HIGH, hue, found, edgecolor="#999999")
+        arrow(ax, (middle, 3.12), (middle, 3.78), ORANGE)
+    say(ax, (0.3 + ACROSS * (RANKS - 1) + WIDE + 0.3) / 2, 3.45, "all-reduce: the sum")
     owner = next(rank for rank, place in enumerate(answers(token)) if place is not None)
     words = f"the vector of word {token}, on every rank"
-    box(ax, 0.3, 3.8, ACROSS * (RANKS - 1) + WIDE, HIGH, lighter(HUES[owner], 0.45), words, 8)
+    box(ax, 0.3, 3.8, ACROSS * (RANKS - 1) + WIDE, HIGH, lighter(HUES[owner], 0.45), words)
 
 
 def say_vocabulary_cut(token: int) -> str:

@@ -12,7 +12,6 @@ from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
 from minitrain.lab.drawing.figures import lighter
 from minitrain.lab.drawing.shapes import bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
-from minitrain.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,18 +33,25 @@ def held(stage: int, ranks: int) -> list[float]:
 
 
 def draw_zero(ax: Axes, ranks: int) -> None:
-    bare(ax, LEFT + 16 * SCALE + 2.6, HIGH * 4 + 1.0)
+    from matplotlib.patches import Rectangle
+
+    bare(ax, LEFT + 16 * SCALE + 2.6, HIGH * 4 + 0.75)
     x = LEFT
+    say(ax, LEFT - 0.15, 0.28, f"N = {ranks}", ha="right")
     for (name, *_), size in zip(KINDS, held(0, ranks)):
-        say(ax, x + size * SCALE / 2, 0.28, name.replace(", ", "\n"), 7.5)
+        say(ax, x + size * SCALE / 2, 0.28, name.replace(", ", "\n"), 8.5)
         x += size * SCALE
     for stage in range(4):
         y, x = 0.65 + HIGH * stage, LEFT
         label = "DDP" if stage == 0 else f"ZeRO-{stage}"
         say(ax, LEFT - 0.15, y + 0.3, f"{label}: {FORMULAS[stage]}", ha="right")
         for (_, _, _, color), size in zip(KINDS, held(stage, ranks)):
-            words = f"{size:g}" if size >= 1 else ""
-            box(ax, x + 0.01, y, size * SCALE - 0.02, 0.6, color, words, 8)
+            if size >= 0.5:
+                words = f"{size:g}".lstrip("0")
+                box(ax, x + 0.01, y, size * SCALE - 0.02, 0.6, color, words, 8.5)
+            else:  # too narrow for round corners
+                sliver = Rectangle((x, y), 0.85 * size * SCALE, 0.6, facecolor=color, linewidth=0)
+                ax.add_patch(sliver)
             x += size * SCALE
         total = sum(held(stage, ranks))
         say(ax, x + 0.12, y + 0.3, f"{total:.4g} bytes", ha="left", fontweight="bold")
@@ -54,8 +60,9 @@ def draw_zero(ax: Axes, ranks: int) -> None:
 def say_zero(ranks: int) -> str:
     totals = [sum(held(stage, ranks)) for stage in range(4)]
     shown = ", ".join(f"ZeRO-{stage} {total:.4g}" for stage, total in enumerate(totals) if stage)
+    where = f"each of {ranks} ranks" if ranks > 1 else "one rank"
     return (
-        f"Bytes a parameter on each of {plural(ranks, 'rank')}: DDP 16, {shown}. Bars of the "
+        f"Bytes a parameter on {where}: DDP 16, {shown}. Bars of the "
         "parameter (2), its gradient (2), the master copy (4) and two moments (4 each): stage 1 "
         "cuts the last three over the ranks, stage 2 the gradient too, stage 3 all of it."
     )

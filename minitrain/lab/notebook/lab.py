@@ -26,7 +26,6 @@ from minitrain.lab.drawing.cards import (
     hidden_card,
     revealed_card,
     score_card,
-    spoken,
     waiting_card,
 )
 from minitrain.lab.drawing.display import display, publish
@@ -139,14 +138,14 @@ class Lab:
         """Keeps a guess, before the measured number is shown by `reveal`."""
         if guess is None:
             text = "Put a number in place of None: until then the answer stays hidden."
-            display(waiting_card(f"Your guess for {spoken(name)}", text))
+            display(waiting_card("Your guess", text))
             return
         value = plain(guess, f"the guess '{name}'")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise InputError(f"the guess '{name}' is {value!r}; it needs one number, such as 12e6")
         self._progress.remember("predictions", name, {"guess": value, "unit": unit})
         data = {"kind": "predict", "name": name, "value": value}
-        display(guess_card(name, value, unit, data=data))
+        display(guess_card(value, unit, data=data))
 
     def reveal(self, name: str, found: float, **given: Any) -> None:
         """Shows the guess beside what was found, and what theory says of `given` (`Reveal`)."""
@@ -154,12 +153,12 @@ class Lab:
             raise unknown_name(f"reveal of {self.name}", name, self.checks.reveals)
         kept = self.progress.predictions.get(name)
         if kept is None:
-            display(hidden_card(name))
+            display(hidden_card())
             return
         told, shown = self.checks.reveals[name], plain(found, f"what was found for '{name}'")
         theory = plain(told.formula(**given), "the formula") if told.formula else None
         numbers = {"your guess": kept["guess"], "formula": theory, told.source: shown}
-        display(revealed_card(name, kept["unit"], numbers, told.note))
+        display(revealed_card(kept["unit"], numbers, told.note))
 
     def experiment(self, name: str, table: Any) -> None:
         """Keeps a measured table (list of dicts, dict of lists, DataFrame) and checks it."""

@@ -1,5 +1,5 @@
 # exercise: grouped_query_attention
-# says: something is kept from one call to the next
+# says: nothing may be kept from one call to the next
 
 import torch
 

@@ -1,5 +1,5 @@
 # exercise: rotate
-# says: something is kept from one call to the next
+# says: nothing may be kept from one call to the next
 
 import torch
 

@@ -17,9 +17,9 @@ from minitrain.lab.building.masters import (
     as_solution,
     drift,
     for_learners,
-    is_current,
     read_master,
     targets,
+    with_outputs,
     write,
     write_picture,
 )
@@ -149,10 +149,10 @@ def test_drift_is_seen_in_either_notebook(target):
 def test_executed_with_outputs_and_then_current(target, tmp_path):
     master = read_master(target)
     master = as_solution(master)
-    assert not is_current(target, master)
+    assert with_outputs(target, master) is None
     write(execute(master, MASTER, target.lab.parent, quiet=True), target.solution)
-    assert is_current(target, master)
     solution = nbformat.read(target.solution, 4)
+    assert with_outputs(target, master) == solution
     text = json.dumps(solution)
     assert "execution" not in solution.cells[1].metadata and str(Path.home()) + "/" not in text
     card = cell_with(solution, "lab.grade(").outputs[-1]
@@ -168,7 +168,11 @@ def test_executed_with_outputs_and_then_current(target, tmp_path):
         'alt="The sum of n ones' in cell_with(solution, "show.lines").outputs[0].data["text/html"]
     )
     edit(target, "A running sum appears", "A sum appears")
-    assert not is_current(target, as_solution(read_master(target)))
+    prose = with_outputs(target, as_solution(read_master(target)))
+    assert prose is not None, "prose needs no execution"
+    assert cell_with(prose, "lab.grade(").outputs == cell_with(solution, "lab.grade(").outputs
+    edit(target, "size = len(values)", "size = values.numel()")
+    assert with_outputs(target, as_solution(read_master(target))) is None
 
 
 @pytest.mark.timeout(120)

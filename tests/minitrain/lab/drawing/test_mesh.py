@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from matplotlib.patches import FancyArrowPatch
 
 from minitrain.errors import InputError
 from minitrain.lab.drawing.figures import canvas
-from minitrain.lab.drawing.mesh import HOLDING, draw_mesh, ends, held, in_words, places_of
+from minitrain.lab.drawing.mesh import (
+    HOLDING,
+    LANE,
+    LARGEST,
+    SMALLEST,
+    draw_mesh,
+    held,
+    in_words,
+    path_of,
+    places_of,
+)
 from minitrain.parallel.mesh import Mesh
 
 EIGHT = Mesh(pp=2, dp=2, tp=2)
@@ -38,8 +49,7 @@ def arrows(mesh: Mesh, axis: str) -> list[str]:
     """The styles of the lines of the ring that is drawn."""
     with canvas() as (_, ax):
         draw_mesh(mesh, ranks_per_node=4, axis=axis, rank=1, ax=ax)
-        found = [text.arrow_patch for text in ax.texts if getattr(text, "arrow_patch", None)]
-        return [arrow.get_linestyle() for arrow in found]
+        return [p.get_linestyle() for p in ax.patches if isinstance(p, FancyArrowPatch)]
 
 
 def test_a_message_between_nodes_is_dashed():
@@ -47,12 +57,31 @@ def test_a_message_between_nodes_is_dashed():
     assert arrows(EIGHT, "pp") == ["--", "--"]
 
 
-def test_an_arrow_to_a_node_below_covers_no_words():
-    above, below = places_of(8, 4)[1], places_of(8, 4)[5]
-    (_, start), (_, end), _ = ends(above, below, crosses=True)
-    assert above[1] + 0.9 < start < end < below[1] + 0.1
-    (_, start), (_, end), _ = ends(below, above, crosses=True)
-    assert above[1] + 0.9 < end < start < below[1] + 0.1
+def test_an_arrow_to_a_row_below_covers_no_words():
+    for per_node in (4, 8):  # to another node, and inside one
+        places = places_of(8, per_node)
+        above, below = places[1], places[5]
+        down = [y for _, y in path_of(above, below)]
+        up = [y for _, y in path_of(below, above)]
+        assert above[1] + 0.9 < down[0] < down[-1] < below[1] + 0.1
+        assert above[1] + 0.9 < up[-1] < up[0] < below[1] + 0.1
+
+
+def test_arrows_in_a_row_run_through_the_lane_above_it_and_apart():
+    one, other = places_of(8, 4)[0], places_of(8, 4)[3]
+    there, back = path_of(one, other), path_of(other, one)
+    for path in (there, back):
+        assert all(one[1] - LANE < y < one[1] + 0.04 for _, y in path)  # a box begins at 0.04
+    assert there[1][1] > back[1][1] and there[0][0] > back[-1][0]
+
+
+def test_words_are_as_large_as_their_stripe_lets_them_be():
+    sizes = []
+    for width in (9, 4):
+        with canvas(width=width, height=5) as (_, ax):
+            draw_mesh(EIGHT, ranks_per_node=4, ax=ax)
+            sizes.append(min(text.get_fontsize() for text in ax.texts))
+    assert sizes[0] == LARGEST > sizes[1] >= SMALLEST
 
 
 def test_an_axis_that_is_none_is_named():

@@ -45,6 +45,13 @@ def test_later_chunks_are_lighter():
     assert len({color for *_, color in drawn}) == 6
 
 
+@pytest.mark.parametrize("chunks, last", [(1, "bubble"), (2, "lighter: second chunk")])
+def test_the_legend_says_what_is_lighter(chunks, last):
+    with canvas(width=10) as (_, ax):
+        draw_schedule(make_schedule("interleaved", 2, 4, chunks), ax=ax)
+        assert ax.get_legend().get_texts()[-1].get_text() == last
+
+
 def test_what_ran_is_drawn_from_the_traces():
     """A trace with marks of two steps: the last one counts, and its beginning is zero."""
     late, first, second = Operation("F", 9), Operation("F", 0), Operation("B", 0, 1)
@@ -72,3 +79,8 @@ def test_the_words_say_bubble_and_live_activations(capsys):
     assert "4 ranks, 8 microbatches" in words and "38%" in words and "4, 3, 2, 1" in words
     draw_schedule(make_schedule("1f1b", 4, 8))
     assert words in capsys.readouterr().out
+
+
+def test_the_words_say_how_much_of_a_rank_an_activation_is_of():
+    words = in_words(clocked(make_schedule("interleaved", 4, 8, 2)))
+    assert "alive at once, of 1/2 of a rank's layers each, rank by rank: 11, 9, 7, 5" in words

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.errors import InputError
-from minitrain.lab.drawing.tables import plain, rows_of, table, table_card
+from minitrain.lab.drawing.tables import column_texts, plain, rows_of, table, table_card
 from minitrain.words import bytes_text
 
 ROWS = [{"ranks": 1, "seconds": 0.5}, {"ranks": 2, "seconds": 0.25}]
@@ -80,3 +80,19 @@ def test_a_caption_may_name_what_is_in_the_code():
     card = table_card([{"a": 1}], "The rows of `slowest` < 3")
     assert "The rows of <code>slowest</code> &lt; 3</caption>" in card.html
     assert "`slowest`" in card.text
+
+
+@pytest.mark.parametrize(
+    "values, texts",
+    [
+        ([57.31, 86.0, 49.2], ["57.31", "86.00", "49.20"]),
+        ([50.0, 8.1, 0.0], ["50.0", "8.1", "0.0"]),
+        ([1.898, 1.9], ["1.898", "1.900"]),
+        ([2093.4, 972.26, None], ["2,093", "972", "–"]),
+        ([0.0001, 57.3], ["0.0001", "57.3"]),  # of two orders: each keeps its digits
+        ([1, 128], ["1", "128"]),
+        ([1.5, "none"], ["1.5", "none"]),
+    ],
+)
+def test_a_column_has_the_same_decimals(values, texts):
+    assert column_texts(values) == texts

@@ -168,8 +168,10 @@ def test_nothing_recorded_yet_goes_on(lab, capsys):
     lab.predict("last_sum", None), lab.reveal("last_sum", 10, count=4)
     said = capsys.readouterr().out
     assert said.count("Nothing recorded yet") == 2 and "No answer yet" in said
-    assert "Your guess for last sum\n  Put a number in place of None" in said
-    assert lab.progress.points == {} and "10" not in said.split("Last sum: hidden until you")[1]
+    assert "Your guess\n  Put a number in place of None" in said
+    assert (
+        lab.progress.points == {} and "10" not in said.split("What was found: hidden until you")[1]
+    )
 
 
 def test_guess_then_measure(lab, capsys):
@@ -184,7 +186,7 @@ def test_guess_then_measure(lab, capsys):
 @pytest.mark.parametrize(
     "guess, measured, verdict",
     [
-        (5, 5, "X: your guess is exactly right"),
+        (5, 5, "your guess is exactly right"),
         (101, 100, "your guess is 1% above"),
         (50, 100, "2 times too small"),
         (-1, 3, "off by 4"),

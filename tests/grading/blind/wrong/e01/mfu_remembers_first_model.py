@@ -1,5 +1,5 @@
 # exercise: mfu
-# says: something is kept from one call to the next
+# says: nothing may be kept from one call to the next
 # Remembers the FLOPs by `length` only, so a second config with the same length gets the first
 # one's; the signature says mfu(tokens_per_second, config, length, peak): "the model's FLOPs per
 # second, over the peak".

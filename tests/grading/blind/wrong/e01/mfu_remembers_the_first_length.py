@@ -1,5 +1,5 @@
 # exercise: mfu
-# says: something is kept from one call to the next
+# says: nothing may be kept from one call to the next
 # remembers the FLOPs of each config from its first call and forgets that they depend on
 # `length`, so a second call with another length is wrong; the signature takes `length`, and
 # `flops_per_token` depends on it.

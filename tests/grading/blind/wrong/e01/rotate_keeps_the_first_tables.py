@@ -1,5 +1,5 @@
 # exercise: rotate
-# says: something is kept from one call to the next
+# says: nothing may be kept from one call to the next
 # keeps cos and sin of the first call for each (T, C) and ignores the `turns` of later calls,
 # but the docstring turns x by the `turns` that it is given.
 

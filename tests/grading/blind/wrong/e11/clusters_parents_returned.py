@@ -1,5 +1,5 @@
 # exercise: clusters
-# says: Two clusters that a later pair joins become one
+# says: go on to the root of each
 # returns the parents as they are at the end, not the roots: a page whose root was joined to a
 # lower one later keeps the old root
 

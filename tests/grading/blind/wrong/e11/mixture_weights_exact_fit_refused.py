@@ -1,5 +1,5 @@
 # exercise: mixture_weights
-# says: ValueError
+# says: only a larger budget is refused
 # ValueError where the budget is exactly most_passes times everything: the caps are summed as
 # floats (ten times 0.1 is below 1), though the run is possible
 

@@ -1,5 +1,5 @@
 # exercise: suffix_array
-# says: a suffix that ends sorts *before* a longer one
+# says: behind the end lies nothing
 # behind the end of the text stands rank 0, the same as the lowest symbol's rank, instead of
 # something lower
 

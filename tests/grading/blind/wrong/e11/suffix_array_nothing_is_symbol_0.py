@@ -1,5 +1,5 @@
 # exercise: suffix_array
-# says: a suffix that ends sorts *before* a longer one that begins with it
+# says: behind the end lies nothing
 # behind the end stands rank 0, which is also the rank of the lowest symbol: "a" and "aa" stay
 # equal and keep the order of the text
 

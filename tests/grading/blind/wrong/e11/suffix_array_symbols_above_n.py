@@ -1,5 +1,5 @@
 # exercise: suffix_array
-# says: expected
+# says: Number the symbols without gaps first
 # the factor of the pair is n + 1 although the first "ranks" are the symbols themselves, which
 # may be larger than n: pairs collide or are ordered wrongly
 
