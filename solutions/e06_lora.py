@@ -245,7 +245,7 @@ print(
 ideas.merging()
 
 # %% [markdown]
-# The picture keeps two decimal digits of each number, so that many change. bfloat16 keeps eight binary ones.
+# The picture keeps two significant decimal digits of each number, so that many change. bfloat16 keeps eight binary ones.
 #
 # **Predict**: $W$ is in bfloat16. An adapter whose $\Delta W$ is about a tenth of $W$ is added in place and subtracted again, once. Which
 # share of $W$'s numbers is not what it was? (From 0 to 1.)

@@ -13,6 +13,7 @@ from torch import Tensor
 from minitrain.errors import InputError
 from minitrain.inference.cache.paged import PagedCache
 from minitrain.inference.cache.spans import Part, batching_order
+from minitrain.inference.engine.head import Head
 from minitrain.inference.engine.scheduler import Plan, Work
 from minitrain.inference.forward import forward_new
 from minitrain.inference.speculation.tree import after, ancestors, depths
@@ -54,6 +55,7 @@ class Runner:
         group: Group | None = None,
     ) -> None:
         self.model, self.adapters, self.group = model, adapters, group
+        self.head = Head(model)
         if model.sequence_ranks > 1:
             raise InputError("ranks cannot share a token: tensor_parallel(model, group) as it is")
         ranks = 1 if group is None else group.size
@@ -78,7 +80,7 @@ class Runner:
                 sampled.append(work)
                 rows += range(row - work.samples, row)
         with self._rows([adapters[row] for row in rows]):
-            logits = self.model.head(hidden[rows])[:, 0]  # (M, V), or (M, V/N) of a group
+            logits = self.head(hidden[rows])[:, 0]  # (M, V), or (M, V/N) of a group
         return Pass(sampled, self._of_all_ranks(logits), hidden[:, 0], where)
 
     def _of_all_ranks(self, logits: Tensor) -> Tensor:

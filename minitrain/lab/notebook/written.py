@@ -32,7 +32,7 @@ def not_yet(submitted: Any) -> str:
 def _functions_of(submitted: Any) -> list[FunctionType]:
     """The function itself, or those that a class defines."""
     found = vars(submitted).values() if inspect.isclass(submitted) else [submitted]
-    return [inspect.unwrap(f) for f in found if inspect.isfunction(f)]
+    return [f for f in map(inspect.unwrap, found) if inspect.isfunction(f)]  # static ones, too
 
 
 def _is_unfilled(function: FunctionType) -> bool:
