@@ -746,8 +746,7 @@ for rows, words in ((errors, "of the fit"), (others, "that took no part")):
 # the collectives; Llama 3 the collectives, the bubble and the gradients. What yours lacks: sends between stages, small kernels, and
 # overlap that is not free; the planner, which has them, halves the error. Three steps that took no part in the fit (BLOOM, LLaMA 65B,
 # nanoGPT) you miss by 14.6%, the planner by 5.5%.
-
-# %% [markdown]
+#
 # "1T full" of Korthikanti's table 5 runs 64 stages with 512 microbatches:
 
 # %% tags=["folded"]

@@ -87,7 +87,9 @@ def test_only_the_adapter_has_gradients_and_state(method):
 def test_it_begins_as_nothing_and_disabled_it_is_nothing(method):
     bare, model = fresh(), adapt(fresh(), method)
     want = bare(tokens())
-    assert torch.equal(model(tokens()), want) == (method not in NOT_NOTHING)
+    # PiSSA's two products cancel to the bit only where a product of equal numbers has equal bits
+    is_nothing = (model(tokens()) - want).abs().max() < 1e-12
+    assert is_nothing == (method not in NOT_NOTHING)
     shake(model)
     assert (model(tokens()) - want).abs().max() > 1e-3
     with disabled(model):
