@@ -49,8 +49,8 @@ SERVING_REASON = (
     "a few long answers at the end run alone, and both then read all weights for each token"
 )
 VLLM_REASON = (
-    "a profile gives 60% of our seconds to the matrix products, 11% to copying pages, which its "
-    "kernel, in C++, reads where they are, 7% to attention, the rest to small operations"
+    "a profile gives 40% of our seconds to the matrix products, 26% to copying pages, which its "
+    "kernel, in C++, reads where they are, 10% to attention, the rest to small operations"
 )
 LATENCY_REASON = (
     "a step computes tokens of every request that is here, so it takes longer than one of a small "

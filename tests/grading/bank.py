@@ -16,7 +16,8 @@ A mistake of a few lines is an edit of the course's own solution, in `wrong/e02.
 
 The marks are a diff's: `-` goes, `+` comes, a blank stays, `@@` parts the edits of one mistake.
 The lines that go or stay are whole lines of the exercise's cell in `solutions/e02_….ipynb`, there
-exactly once: whoever changes a solution is told which mistakes to write anew.
+exactly once: whoever changes a solution is told which mistakes to write anew. Mistakes in another's
+right answers, `right/e02/sixth.py`, stand in `wrong/e02/sixth.diff` in the same way.
 
 Any other program is a file of its own, `wrong/e02/naive_one_large_message.py`, whose first
 comments say the exercise and the words in the same way. It holds what the learner writes: what the
@@ -74,8 +75,13 @@ class Specimen:
 
     @property
     def number(self) -> str:
-        """The lab's: e02 of `wrong/e02.diff` and of `wrong/e02/name.py`."""
-        return self.path.stem if self.path.suffix == ".diff" else self.path.parent.name
+        """The lab's: e02 of `wrong/e02.diff` and of what lies in `wrong/e02`."""
+        return self.path.parent.name if self.lies_in_lab else self.path.stem
+
+    @property
+    def lies_in_lab(self) -> bool:
+        """Whether it is no edit of the course's own solution."""
+        return self.path.parent.name not in ("wrong", "right")
 
     @property
     def lab(self) -> str:
@@ -85,10 +91,14 @@ class Specimen:
 
     def submission(self) -> Submission:
         """As it is handed in; ValueError where an edit does not fit the solution."""
-        if self.path.suffix == ".diff":
+        if not self.lies_in_lab:
             return edited(solution(self.lab), self)
-        own = read_submission(self.path)
-        return replace(own, cells=(*given(self.number), *own.cells))
+        path = self.path
+        if self.edits:
+            path = path.parents[2] / "right" / self.number / f"{path.stem}.py"
+        own = read_submission(path)
+        whole = replace(own, cells=(*given(self.number), *own.cells))
+        return edited(whole, self) if self.edits else whole
 
     def missing(self, text: str) -> list[str]:
         """The lines of `says` of which `text` has no alternative."""
