@@ -90,46 +90,48 @@ def cases(
             found.append(Case(title, name, measure, why))
             if not shared:
                 found += latency_cases(pairs, name, why if peer == "vllm" else LATENCY_REASON)
-    mixed = Workload.mixed(requests, vocabulary)
-    found.append(
+    return found + parts(model, Workload.mixed(requests, vocabulary), version, repeats)
+
+
+def parts(model: Transformer, mixed: Workload, version: str, repeats: int) -> list[Case]:
+    """What the engine's parts save, each by itself; `version` of transformers."""
+    config = model.config
+    attended = partial(paged_measured, config, 32, 128, 5 * repeats)
+    return [
         Case(
             "passes of the model, mixed",
             f"batches of 8 (transformers {version})",
             partial(passes, model, mixed),
             "one batch holds them all",
             "passes",
-        )
-    )
-    found.append(
+        ),
         Case(
             "KV memory unused in a step, mixed",
             f"rows as long as a batch's longest, of 8 (transformers {version})",
             partial(unused_bytes, model, mixed),
             "",
             "bytes",
-        )
-    )
-    found.append(
+        ),
         Case(
             f"KV memory at most, mixed, a window of {WINDOW}",
             f"minitrain {minitrain.__version__}, the same model without a window",
-            partial(windowed_bytes, model.config, mixed),
+            partial(windowed_bytes, config, mixed),
             "texts are no longer than the window",
             "bytes",
-        )
-    )
-    found.append(
+        ),
         Case(
             f"longest gaps between tokens (p99), long prompts in chunks of {CHUNK}",
             "our engine, whole prompts at once (budget 4096)",
             partial(beside_long_prompts, model, repeats),
             CHUNK_REASON,
-        )
-    )
-    measure = partial(paged_measured, model.config, 32, 128, 5 * repeats)
-    peer = f"scaled_dot_product_attention of {TORCH}, dense"
-    found.append(Case("paged attention, 32 texts of 128 tokens", peer, measure, PAGED_REASON))
-    return found
+        ),
+        Case(
+            "paged attention, 32 texts of 128 tokens",
+            f"scaled_dot_product_attention of {TORCH}, dense",
+            attended,
+            PAGED_REASON,
+        ),
+    ]
 
 
 def trained() -> Transformer:

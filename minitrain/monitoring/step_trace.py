@@ -10,14 +10,14 @@ complete event ("X") has a begin and a duration in µs; a process is a rank, a t
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from minitrain.errors import InputError
+from minitrain.measure.clock import to_time_of_day
 from minitrain.measure.parts import Span
 from minitrain.measure.traffic import Op, Trace
 from minitrain.monitoring.meter import Meter
@@ -97,7 +97,7 @@ class StepTracer:
             return
         group, meter = self.group, self.meter
         emulated = group is not None and group.clock.emulated
-        shift = clock_shift(group, meter.parts.now(), meter.spans[0].start)
+        shift = clock_shift(group, meter.parts.now, meter.spans[0].start)
         rank = group.rank if group else 0
         own = json.dumps(events(rank, meter.spans, meter.ops, emulated, shift)).encode()
         everyone = gather_bytes(group, own) if group else [own]
@@ -107,12 +107,12 @@ class StepTracer:
             write_atomically(self.folder / f"trace-step-{self.at}.json", text)
 
 
-def clock_shift(group: Group | None, now: float, start: float) -> float:
+def clock_shift(group: Group | None, now: Callable[[], float], start: float) -> float:
     """What this rank adds to its clock, so that the first rank's `start` is 0 on all; real clocks
     of several machines are as far apart as NTP leaves them."""
     if group is None:
         return -start
-    to_epoch = 0.0 if group.clock.emulated else time.time() - now
+    to_epoch = 0.0 if group.clock.emulated else to_time_of_day(now)
     first = torch.tensor([start + to_epoch], dtype=torch.float64, device=group.device)
     return to_epoch - group.all_reduce(first, op="min").item()
 

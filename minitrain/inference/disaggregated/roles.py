@@ -21,6 +21,7 @@ from minitrain.inference.disaggregated.sending import Kind, Outgoing
 from minitrain.inference.disaggregated.unit import Unit
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
+from minitrain.measure.clock import to_time_of_day
 from minitrain.measure.traffic import Interval
 from minitrain.ranks.group import Group
 
@@ -89,18 +90,14 @@ class Stage:
 def common_start(group: Group) -> float:
     """The same moment on all ranks, as each one's clock shows it.
 
-    Ranks leave a barrier milliseconds apart; the machine's time of day is the same for all. A rank
-    can lose its core between a look at the one clock and a look at the other: the looks that stand
-    closest together count.
+    Ranks leave a barrier milliseconds apart; the machine's time of day is the same for all.
     """
     group.barrier()
     begun = torch.tensor([time.time()], dtype=torch.float64, device=group.device)
     group.broadcast(begun)
     if group.clock.emulated:
         return group.now()
-    looks = [(group.now(), time.time(), group.now()) for _ in range(10)]
-    before, at, after = min(looks, key=lambda look: look[2] - look[0])
-    return (before + after) / 2 - (at - begun.item())
+    return begun.item() - to_time_of_day(group.now)
 
 
 def together(stage: Stage, jobs: Iterable[Job]) -> Record:
