@@ -93,8 +93,7 @@ ideas.collectives()
 # Difficulty 1 of 5 · 5 minutes · 6 points
 #
 # Put the ranks in a circle, so that the right neighbour of rank r is r + 1, and that of the last rank is rank 0. Pass your
-# tensor to the right neighbour, and return what the left one sent you. Every rank does so at the same moment, so nobody
-# may wait in a send.
+# tensor to the right neighbour, and return what the left one sent you. Every rank does so at the same moment, so they must not all wait in a send at once.
 
 
 # %% tags=["exercise"]
@@ -549,7 +548,7 @@ show.lines(
 )
 
 # %% [markdown]
-# **Explain**: on the left the curve is nearly flat: nearly all of it is latency, and what the points jump there is noise. On
+# **Explain**: on the left the curve is nearly flat: nearly all of it is latency, and the jumps of the points there are noise. On
 # the right it rises about in proportion to S. Where a point lies far above the line, other programs had the processor in
 # every repeat: run the cells from the sweep on once more.
 #
@@ -605,7 +604,7 @@ lab.answer("half_size", half_size)
 # ## 6 · When the ring loses
 #
 # For small tensors the second term vanishes, and only the *number* of messages counts: 2(N-1) of them, one after the
-# other. **Recursive doubling** needs fewer. Partners at distance 1, 2, 4 … swap the *whole* tensor and add it to theirs:
+# other. **Recursive doubling** needs fewer. Partners at distance 1, 2, 4 … send each other their *whole* tensor, and each adds what it receives to its own:
 
 # %%
 ideas.recursive_doubling()
@@ -619,8 +618,7 @@ ideas.recursive_doubling()
 # For 8 ranks that is 3α + 3 Sβ, against the ring's 14α + 1.75 Sβ: fewer messages, more bytes. Which is faster depends on S.
 #
 # You do not have eight machines on a network, so the next cell *emulates* them. Eight real ranks send real tensors, but each
-# keeps a clock of its own. On it a message takes α + bytes · β of 25 Gb/s Ethernet, and a rank's own work its seconds on your
-# processor, scaled to a GPU's speed. **The seconds are emulated; the bytes are counted.**
+# keeps a clock of its own. On it a message takes α + bytes · β, those of 25 Gb/s Ethernet. A rank's own work takes as long as on your processor, scaled to a GPU's speed. **The seconds are emulated; the bytes are counted.**
 
 # %% tags=["experiment"]
 from minitrain.parallel.collectives.algorithms import (

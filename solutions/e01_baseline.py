@@ -28,8 +28,7 @@ lab = Lab("e01_baseline")
 # vectors. Rotary position embedding, RoPE ([Su et al.](https://arxiv.org/abs/2104.09864)), takes the numbers of a head two by two, reads each
 # pair as a point in a plane, and turns the point by an angle that grows with the token's position.
 #
-# Below is one such point of a query and of a key, which turn by 0.2 radians a token. Move `position`: both turn on, and q·k
-# stays. Move `distance`: q·k changes.
+# Below is one such point of a query and of a key, which turn by 0.2 radians a token. Move `position`: both turn further, and q·k stays the same. Move `distance`: q·k changes.
 
 # %%
 ideas.turning()
@@ -666,7 +665,7 @@ lab.answer("largest", largest)
 # fused here and keeps no scores, so a token's share does not grow with the length; e05 shows what happens where it does.
 
 # %% [markdown]
-# ## 7 · How fast, of how fast it could be
+# ## 7 · How fast, and how fast could it be?
 #
 # Tokens a second compare runs of one model on one machine. To compare across models and machines, divide what was useful by what
 # was possible. *Model FLOPs utilisation* ([PaLM, app. B](https://arxiv.org/abs/2204.02311)), with $r$

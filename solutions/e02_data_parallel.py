@@ -44,7 +44,7 @@ ideas.replicas()
 # The gradient of a mean is the mean of the gradients, provided that all parts are *equally large*. With N = 4 ranks of
 # b = 4 sequences, four ranks make the step of one process with 16.
 #
-# Below: the model of e01 with two of its four layers, and the loss of one step on random tokens, other ones on each rank.
+# Below: the model of e01 with two of its four layers, and the loss of one step on random tokens, different ones on each rank.
 
 # %%
 from minitrain.model.config import preset
@@ -697,7 +697,7 @@ show.timeline(
 #
 # The overlapped *backward* can take longer. Its hooks and copies are Python, and the emulation scales
 # your CPU's seconds for them like those of the matrix products. On a GPU they cost microseconds. Naive and bucketed make the
-# same backward: what theirs differ by below is the noise of your CPU, and it is in the speed-up, too.
+# same backward: where their times differ below, that is noise of your CPU, and the speed-up contains it.
 
 # %%
 times = {"step_seconds": "step", "backward_seconds": "forward and backward"}
@@ -709,8 +709,7 @@ show.table(
 
 # %% [markdown]
 # The column of bytes counts the small tensors that really moved; each stands for 1,800 times as many. *Hidden* includes
-# the time in which a message queues or waits for the slowest rank, so hidden and exposed together may exceed 169 ms. Less than
-# 1 ms of it counts as nothing.
+# the time in which a message queues or waits for the slowest rank, so hidden and exposed together may exceed 169 ms. Read a *hidden* below 1 ms as zero.
 #
 # **Question**: how many times as fast as the naive step is the overlapped one? `overlap` has the unrounded rows, with the
 # key `"step_seconds"`.
@@ -794,10 +793,10 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: the naive points lie a little below the theory, since *exposed* also counts waiting for slower ranks. Overlap
+# **Explain**: the naive points lie below the theory, since *exposed* also counts waiting for slower ranks. Overlap
 # brings InfiniBand near NVLink, whose two curves lie close together.
 #
-# The curves fall steeply up to 2 ranks and then less and less: 2(N-1)/N is 1 for two ranks, 1.5 for four, 1.75 for eight, and
+# The naive curves of the two slower networks fall steeply up to 2 ranks and then less and less: 2(N-1)/N is 1 for two ranks, 1.5 for four, 1.75 for eight, and
 # never reaches 2. That is why data parallelism scales to thousands of GPUs.
 
 # %% [markdown]

@@ -38,7 +38,7 @@ ideas.column_cut()
 ideas.row_cut()
 
 # %% [markdown]
-# Here rank $r$ needs only its columns of $X$. What it makes has the whole shape of $Y$, but it is one addend of it:
+# Here rank $r$ needs only its columns of $X$. What it makes has the whole shape of $Y$, but it is one part of it:
 # $Y = \sum_r X_r A_r$. The ranks must add, and each wants the result: an all-reduce.
 #
 # So a tensor is, over the ranks, in one of three states: **whole** (the same numbers everywhere), **split** (each rank
@@ -353,8 +353,7 @@ ideas.layer_stream()
 
 # %% [markdown]
 # Colours are what a rank alone has: its heads, its features. In the grey boxes, RMSNorm and the residual addition, every rank
-# is given the whole x and computes the same: there is nothing to send. The doors are your operators, with what they send on
-# the way forward: a dashed one sends nothing there.
+# is given the whole x and computes the same: there is nothing to send. The tall boxes, the doors of a block, are your operators. Under each stands what it sends forward; a dashed one sends nothing there.
 #
 # **Run**: this layer on four ranks against one process, gradients too.
 
@@ -398,7 +397,7 @@ ideas.layer_stream.picture(split="sequence")
 
 # %% [markdown]
 # What was grey now has a colour: norm and addition work on each token alone, so that $T/N$ tokens a rank are
-# enough. Inside a block nothing changes: attention needs all tokens, of the rank's own heads.
+# enough. Inside a block nothing changes: attention still reads all tokens, for the rank's own heads.
 #
 # The doors change. At the entrance tokens are joined (all-gather). At the exit the ranks' parts are summed, and each needs
 # only its own tokens of the sum: a reduce-scatter.
@@ -591,7 +590,7 @@ vocabulary_loss = lab.grade(vocabulary_loss)
 # %% [markdown]
 # ## 6 · What a layer sends, and what it keeps
 #
-# You now have two layers, *tensor* and *sequence*. The second has a flaw that only memory shows: its all-gather makes all
+# You now have two forms of the layer, *tensor* and *sequence*. The second has a flaw that only memory shows: its all-gather makes all
 # $T$ tokens, the matmuls after it need them in backward, and so autograd keeps them. A third variant, *gathered again*,
 # is that of `minitrain/parallel`: it keeps the $T/N$ tokens and gathers once more in backward, which is two more all-gathers
 # a layer.

@@ -275,9 +275,9 @@ show.draw_schedule(one_forward_one_backward(4, 8), title="1F1B, the same work")
 #
 # Now a real executor. A rank walks its list of tuples `(kind, microbatch, chunk)`:
 #
-# - **F**: receive $x$ from the rank before, compute `out`, send it on, and keep both. Send `out.detach()`, the numbers alone:
-#   a send under way keeps its tensor, and with `out` the whole graph.
-# - **B**: receive the gradient of `out` from the rank behind, call `out.backward(…)` with it, send `x.grad` back, and let go of
+# - **F**: receive $x$ from the previous rank, compute `out`, send it on, and keep both. Send `out.detach()`, the numbers alone:
+#   a send under way keeps its tensor alive, and `out` would keep the whole graph alive with it.
+# - **B**: receive the gradient of `out` from the next rank, call `out.backward(…)` with it, send `x.grad` back, and let go of
 #   both.
 #
 # Between ranks there is no autograd graph: you carry the chain rule across each border by hand. So $x$, which came out
@@ -440,7 +440,7 @@ print("largest difference of any gradient is below 1e-12:", worst < 1e-12)
 #
 # Four ranks on a laptop's cores get in each other's way, and their seconds would say nothing about a pipeline. So your executor
 # runs on an **emulated** clock: tensors, messages and their order are real, but each forward is *said* to take 36 ms, each
-# backward 72 ms, and each message is charged as 33 MB on InfiniBand.
+# backward 72 ms, and each message is charged as 34 MB on InfiniBand.
 #
 # Where these come from: a quarter of a 7B model has 1.75 billion weights; 4,096 tokens take 2 FLOPs a weight and token,
 # $1.4 \cdot 10^{13}$, which is 36 ms at 400 TFLOP/s, half of what an H100 reaches in its best matmul. A message has

@@ -746,7 +746,7 @@ show.table(rows, caption="64 ranks, all on one such network, computed")
 
 # %% [markdown]
 # Below 1 the exchange can hide, above 1 the GPUs wait. Over InfiniBand, Mixtral's experts are just wide enough.
-# DeepSeek-V3 has seven times narrower ones, since many fine experts can specialize better, and pays for them with its
+# DeepSeek-V3 has seven times narrower ones, since many fine experts can specialize better. So it has to save on the
 # network: it sends each token to at most four nodes, in FP8, and while another microbatch is computed.
 #
 # **Question**: from which $F$ on do the experts take at least as long as the all-to-alls over **NVLink**, on 64 ranks?
@@ -783,7 +783,7 @@ ids = [tokenizer.encode_batch(corpus.documents) for corpus in corpora]
 packed = [pack(texts, lab.size("length"), tokenizer.end_token) for texts in ids]
 
 # %% [markdown]
-# The next cell has one step's gradients. The loss is divided by the tokens of *all* ranks, so the gradients of the ranks add
+# The next cell computes the gradients of one step. The loss is divided by the tokens of *all* ranks, so the gradients of the ranks add
 # up to those of one process. For the router, attention and embeddings, that sum is an all-reduce. For an expert it has been
 # made already by the exchange (section 4), so `.experts.` is left out.
 

@@ -37,7 +37,7 @@ ideas.merged_attention()
 
 # %% [markdown]
 # Why does it work? Let $s_j = q \cdot k_j / \sqrt C$ be the score of key $j$, with $C$ the size of a head, and $v_j$ its value.
-# Over a set $A$ of keys, attention is a mean of values, weighed by $e^{s_j}$:
+# Over a set $A$ of keys, attention is a mean of values, weighted by $e^{s_j}$:
 #
 # $$o_A = \frac{1}{Z_A} \sum_{j \in A} e^{s_j} v_j, \qquad Z_A = \sum_{j \in A} e^{s_j}.$$
 #
@@ -326,7 +326,7 @@ def nothing_read(q):
 # Difficulty 4 · 15 minutes · 12 points
 #
 # Take each block as it comes `around`, and each pair of its `halves` with yours. Where there is something to read, call
-# `attend(q, k, v, offset)` on those rows and keys, and merge its result into those rows, while the next block travels.
+# `attend(q, k, v, offset)` on those rows and keys, and merge its result into those rows, while the next block travels. Keep no part longer than that: N of them would be as large as the whole text's answer.
 
 
 # %% tags=["exercise"]
@@ -425,7 +425,7 @@ for positions in ("places", "0 to 15 on every rank"):
 # ## 5 · The way back
 #
 # What is the gradient of a key and its value? With $P_{ij} = e^{s_{ij} - \text{lse}_i}$ the weight of key $j$ for query $i$,
-# and $\mathrm d$ before a name the gradient of the loss by it,
+# and $\mathrm d$ before a name for the gradient of the loss with respect to it,
 #
 # $$\mathrm d v_j = \sum_i P_{ij}\, \mathrm d o_i, \qquad
 # \mathrm d k_j = \frac{1}{\sqrt C} \sum_i \mathrm d s_{ij}\, q_i, \qquad
@@ -460,8 +460,8 @@ lab.predict("ring_backward", guess)
 ideas.ring_gradients()
 
 # %% [markdown]
-# A gradient leaves a rank after that rank has computed. It must be added to only after the next rank has computed its
-# own part of the same block. Between the two lies one step of computing, in which the message can travel: wait for it as
+# A gradient leaves a rank after that rank has computed. The next rank needs it only when it has
+# computed its own part for the same block, and adds the two. Between the two lies one step of computing, in which the message can travel: wait for it as
 # late as possible.
 #
 # ### Exercise 5 · `ring_backward`
@@ -860,7 +860,7 @@ lab.reveal("peak", ratio, ranks=held_ranks)
 # $$3 \cdot \frac{T/N \cdot T}{(T/2N)^2} = 12N, \qquad 12 \cdot 8 = 96.$$
 #
 # The measured ratio is smaller, as both also hold what is no score: q, keys, values and answers. These grow with $T$, scores
-# with $T^2$, so the ratio rises toward 96: from 8 at 128 tokens to 26 at 1,024. Gather works in tiles of at most 256 x 512
+# with $T^2$, so the ratio rises toward 96: from 7 at 128 tokens to 26 at 1,024. Gather works in tiles of at most 256 x 512
 # scores a head. A rank's queries, 128 at most here, do not fill one, so it still grows almost as fast as *scores*;
 # `scaled_dot_product_attention` in Ulysses works in smaller tiles.
 
@@ -921,7 +921,7 @@ show.figure(
 # \text{gather: } \frac{4\,(2HC + H)}{N} + 4 \cdot 2KC \text{ bytes}.$$
 #
 # With the lab's numbers on 8 ranks these are 328 and 776 bytes. More ranks make all terms of the ring smaller. Gather keeps all
-# keys and values on every rank, a term that no number of ranks makes smaller. Ulysses is as the ring, with $\max(K, N)$ in place
+# keys and values on every rank, a term that no number of ranks makes smaller. Ulysses keeps what the ring keeps, with $\max(K, N)$ in place
 # of $K$ key heads.
 
 # %% [markdown]

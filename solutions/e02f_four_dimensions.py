@@ -169,7 +169,7 @@ guess = 4
 lab.predict("norm_copies", guess)
 
 # %% [markdown]
-# Folded: a small model in float64 and the same with four experts, two microbatches, and `part_of_model`, which gives a rank
+# The folded cell has a small model in float64 and the same with four experts, two microbatches, and `part_of_model`, which gives a rank
 # its part of the model on a mesh.
 
 # %% tags=["folded"]
@@ -298,10 +298,10 @@ copies = lab.grade(copies)
 #
 # $$\lVert g \rVert = \sqrt{\textstyle\sum_e g_e^2}$$
 #
-# No rank has all of $g$. Two mistakes are near. Whoever stays on the rank misses the slices and stages of the others.
+# No rank has all of $g$. Two mistakes are easy to make. Whoever stays on the rank misses the slices and stages of the others.
 # Whoever adds up the squares of all ranks counts copies several times: a norm's weight above would count four times, a
 # matrix twice. In neither case does anything break. With the first, ranks clip too little, and by different factors, so that
-# copies drift apart; with the second, all clip too much. The loss looks normal for long.
+# copies drift apart; with the second, all clip too much. The loss looks normal for a long time.
 
 # %% [markdown]
 # If $c_e$ ranks hold element $e$, let each of them add $1/c_e$ of its square:
@@ -487,8 +487,7 @@ lab.experiment("equal", equal)
 
 # %% [markdown]
 # **Explain**: a step is a sum over tokens, and each axis only regroups that sum. Floating-point addition depends on the
-# order, and so the last digit may differ: near 1, two neighbouring float64 numbers are $2 \cdot 10^{-16}$ apart. What you see
-# are a few of those steps, or none. One copy counted twice would differ in the first digits.
+# order, and so the last digit may differ: near 1, two neighbouring float64 numbers are $2 \cdot 10^{-16}$ apart. The table shows a few such distances, or none. Had one copy been counted twice, the first digits would differ.
 
 # %% [markdown]
 # ## 5 · Where ranks sit
@@ -509,7 +508,7 @@ lab.experiment("equal", equal)
 #   back.
 # - **dp** sums gradients once a step, about 3,900 elements on a rank, however long the microbatches.
 #
-# **Predict**, for pp = dp = tp = 2: which share of all bytes that a rank sends is tp's?
+# **Predict**, for pp = dp = tp = 2: what share of the bytes that a rank sends goes along tp?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -519,7 +518,7 @@ guess = 0.8
 lab.predict("tp_share", guess)
 
 # %% [markdown]
-# Folded: `talk`, which makes a step for each of several orders of axes and gives the bytes of every message that a rank sent,
+# The folded cell defines `talk`, which makes a step for each of several orders of axes and gives the bytes of every message that a rank sent,
 # along which axis, and whether its receiver sits in the same node.
 
 # %% tags=["folded"]

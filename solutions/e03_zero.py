@@ -344,7 +344,7 @@ ideas.unit_lifetimes()
 # - In which states must a method send nothing, and in which must it wait?
 # - What goes wrong if memory shrinks while a message still writes into it?
 #
-# `self.group.all_gather(full, part, async_op=True)` returns a *work* at once. `work.wait()` returns when the message is
+# `self.group.all_gather(full, part, async_op=True)` returns a handle at once, which torch calls a *work*. `work.wait()` returns when the message is
 # there, and may be called again.
 
 
@@ -590,9 +590,9 @@ show.table(
 # %% [markdown]
 # **Explain**: on demand, every gather has a wait of its own length below it. Prefetched, the gathers lie above the
 # computation, and the table says how many of the exposed milliseconds that saves. (Both variants compute the same. That time
-# is measured on this machine, and scaled, so a difference there is its noise.) Not all is saved: the first gather of either
-# direction comes too late, of one that lasts longer than the unit before it computes the rest is waited for, and so are the
-# reduce-scatters of your `reduce_unit` where they are sent. The package's `Zero3` sends those in the background too.
+# is measured on this machine, and scaled, so a difference there is its noise.) Not all is saved. The first gather of either
+# direction has nothing to hide behind. Where a gather lasts longer than the unit before it computes, the rank waits for the
+# rest. And `reduce_unit` waits for its reduce-scatters. The package's `Zero3` sends those in the background too.
 
 # %% [markdown]
 # ## 6 · Offload
@@ -772,8 +772,9 @@ show.bars(
 
 # %% [markdown]
 # **Explain**: stages 1 and 2 send what DDP sends, and yet may take longer, probably because DDP hides its messages behind
-# backward and yours are waited for; the package's stages hide theirs. FSDP2 is made for GPUs: on two CPU ranks and so small a
-# model its own work for each unit probably weighs more. Only the times are measured here, not their causes.
+# backward and yours are waited for; the package's stages hide theirs. Stage 3 sends half as much again and is hardly
+# slower: its gathers travel while it computes. FSDP2 is made for GPUs: on two CPU ranks and so small a
+# model its own work for each unit probably weighs more. Only the times are measured, not their causes.
 #
 # **Question**: how many times DDP's bytes does stage 3 send, in your own table? Compare with the formula of section 4.
 #
@@ -841,7 +842,7 @@ show.figure(
 # of the master to BF16 and sends that. Hence $14\,P/N$. What is gathered is BF16 either way, and so a gather sends half the
 # bytes of yours.
 #
-# **Predict**: how many of five runs get through $4P$ bytes a rank? One rank; four with DDP; four with your stage 3; the same
+# **Predict**: how many of these five runs fit into $4P$ bytes a rank? One rank; four with DDP; four with your stage 3; the same
 # offloaded to disk; four with the package's `Zero3` in mixed precision. (Beside its shards a rank needs room for the units
 # that are full, and for activations.)
 
@@ -853,7 +854,7 @@ guess = 2
 lab.predict("runs_that_fit", guess)
 
 # %% [markdown]
-# Folded: the model, its budget, and `train_within`, which trains it for some steps and gives the loss and the bytes at the
+# The folded cell has the model, its budget, and `train_within`, which trains it for some steps and gives the loss and the bytes at the
 # peak. All ranks see the *same* five tokens, so that the average of their gradients is the gradient of one process.
 
 # %% tags=["folded"]
@@ -1007,7 +1008,7 @@ for stage, variant in enumerate(variants[:4]):
 lab.experiment("held", held)
 
 # %% [markdown]
-# Folded: the stacks, what the ledger found beside what the formula says.
+# The folded cell draws the stacks: what the ledger found beside what the formula says.
 
 # %% tags=["picture", "folded"]
 formulas = [[4, 4, 8], [4, 4, 8 / N], [4, 4 / N, 8 / N], [4 / N, 4 / N, 8 / N]]

@@ -76,7 +76,7 @@ def share_of_loss(model, batch):
 # and divide its loss by 4,096 more. Each token's gradient carries this factor of one in two million, all the way back through
 # the model.
 #
-# **Predict**: which share of the gradients that arrive at the outputs of the linear layers would FP16 round to zero? (From
+# **Predict**: what share of the gradients that arrive at the outputs of the linear layers would FP16 round to zero? (From
 # 0 to 1.)
 
 # %% tags=["question"]
@@ -225,7 +225,7 @@ LossScaler = lab.grade(LossScaler)
 lab.experiment("underflow", underflow)
 
 # %% [markdown]
-# **Question**: the smallest scale in your table under which less than 1% becomes zero?
+# **Question**: the smallest scale in your table with which less than 1% becomes zero?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -370,7 +370,7 @@ ideas.rounding()
 #
 # Difficulty 3 · 12 minutes · 8 points
 #
-# Round up or down by chance: ¾ of the way up, up 3 times in 4. Random bits added to the last 16 carry into the others just
+# Round up or down by chance: what is ¾ of the way up goes up 3 times in 4. Random bits added to the last 16 carry into the others just
 # as often. (`x.view(torch.int32)` are a float's bits. What is cast to BF16 must have nothing left in its last 16.)
 
 
@@ -568,7 +568,7 @@ round_to = lab.grade(round_to)
 # $$s = \frac{\mathrm{amax}}{448}, \qquad x \approx s \cdot \mathrm{round}\!\left(\frac{x}{s}\right).$$
 #
 # Then a single outlier decides for all. **Block scaling** keeps one scale for each tile, such as the 1 x 32 numbers of MXFP8.
-# The picture shows whom an outlier takes along.
+# The picture shows which other numbers share the outlier's scale.
 
 # %%
 ideas.block_scales()
@@ -684,8 +684,7 @@ lab.experiment("outlier", outlier)
 # $448 / 2^{-6} = 28{,}672$: 10,000 fits in, 100,000 does not.
 #
 # An outlier of 100,000 makes $s = 10^5/448 = 223$. A number of size 1 becomes $1/223 = 0.0045$, below the smallest normal
-# $2^{-6} = 0.0156$. There the steps are $2^{-9}$, and $223 \cdot 2^{-9} = 0.44$ after multiplying back. Beyond that, all fall
-# to zero. Integers have no such reserve: all of their steps are equal.
+# $2^{-6} = 0.0156$. There the steps are $2^{-9}$, and $223 \cdot 2^{-9} = 0.44$ after multiplying back. With one ten times as large nearly all fall to zero. Integers have no such reserve: all of their steps are equal.
 
 # %% [markdown]
 # **Takeaway**: an outlier of 100,000 made the error of the other blocks 6.1 times as large with one scale; with block scales no
@@ -962,8 +961,7 @@ show.figure(
 
 # %% [markdown]
 # **Explain**: FP16 without a scale loses most of its gradients and stays 4.4 nats above the floor; with one it ends at 0.765, as
-# FP32. Plain BF16 stalls as the learning rate falls: 16% farther from the floor. With masters it is FP32's equal. FP4 costs
-# about 8%.
+# FP32. Plain BF16 stalls as the learning rate falls: 16% farther from the floor. With masters it is FP32's equal. FP4 costs about 7.5%.
 
 # %% [markdown]
 # **Question**: FP8 cost DeepSeek-V3 under 0.25% of the *loss* ([2412.19437](https://arxiv.org/abs/2412.19437), 3.3). How
@@ -1055,8 +1053,8 @@ lab.experiment("memory", memory)
 # quarter and an eighth. Only the operands of products are narrow. Norms, logits and the sums from block to block stay in
 # float32, and this model's logits (512 for each token, beside a width of 64) alone are a megabyte.
 #
-# > **On GPUs.** Tensor cores multiply BF16 twice as fast as TF32, FP8 twice as fast again (Hopper), FP4 on Blackwell: these
-# > are the makers' numbers. This lab runs on the CPU, whatever the machine has. The package's `QuantizedLinear` calls FP8 units
+# > **On GPUs.** By the makers' numbers tensor cores multiply BF16 twice as fast as TF32, FP8 twice as fast as BF16 (since
+# > Hopper), FP4 faster still (Blackwell). This lab runs on the CPU, whatever the machine has. The package's `QuantizedLinear` calls FP8 units
 # > where it can.
 #
 # Next, [e05 · Activation memory](e05_activation_memory.ipynb): what no format shrinks enough is computed twice.

@@ -395,7 +395,7 @@ show.figure(
 #
 # $$s\,b\,h \left(34 + \frac{5\,a\,s}{h}\right) \text{ bytes.}$$
 #
-# The second term is attention written out. For GPT-3 ($a = 96$, $s = 2048$, $h = 12288$) it is 80 beside the 34: more than
+# The second term is attention written out. For GPT-3 ($a = 96$, $s = 2{,}048$, $h = 12{,}288$) it is 80 beside the 34: more than
 # two thirds of the memory. Fused attention drops it, which is why our formula for a Llama has no term with the square of the
 # length.
 
@@ -458,7 +458,7 @@ print(fill(str(Layer(input_bytes=1, saved_bytes=21, cost=1)), 80))
 #
 # Difficulty 2 · 10 minutes · 8 points
 #
-# Walk the segments. At a segment's own backward the ones behind it are gone, and *all* that its layers save is there, on
+# Walk the segments. At a segment's own backward the ones after it are gone, and *all* that its layers save is there, on
 # top of what the ones before it hold. In the forward it leaves its first input ("full") or everything ("none").
 
 
@@ -593,7 +593,7 @@ lab.answer("blocks_a_segment", blocks_a_segment)
 # segment is one kept layer, or any number of repeated ones, 24 layers have 7.8 billion plans.
 #
 # Suppose that two plans of the first $i$ layers fit the budget. How they were cut does not
-# matter to the layers behind them. Only the bytes that they *hold* do: at the backward of each later segment these bytes
+# matter to the layers that follow. Only the bytes that they *hold* do: at the backward of each later segment these bytes
 # are still there, beside the segment's own. So if one of the two repeats no less and holds no less than the other, no
 # continuation can make it the better one: it is beaten, and may be dropped.
 
@@ -817,7 +817,7 @@ show.figure(figure, alt="Extra FLOPs against peak bytes: six ways, a frontier.")
 # To keep some results and repeat others, the package steps in between Python and PyTorch at *every operation*, in forward
 # and again in the repetition (so does PyTorch's own selective checkpoint). The 8 blocks run about 560 operations in a forward,
 # so Python is called about 1,100 times a step. At 20 to 50 µs each, 22 to 55 ms: it does not depend on the size of the
-# tensors. Our tensors are tiny: 256 tokens, and a plain step of 60 ms in our run.
+# tensors. Ours are tiny: 256 tokens, and a plain step of 60 ms. Noise orders the other times.
 #
 # With 16 times the tokens (8 texts of 512) we measured, on one thread of this course's CPU, 0.81 s for none, 0.85 s for
 # selective and 0.99 s for full: 5% against 22% more, the order that the FLOPs promise.

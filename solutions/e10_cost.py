@@ -456,7 +456,7 @@ show.figure(
 # activations of the 175B model fall from 66.8 GiB (the 71.8 GB above) to 12.4 GiB, 5.4 times. They agree with the
 # printed ones to four digits because the paper computed them too: this checks your arithmetic, not nature.
 #
-# Folded: a 70B on 64 chips, by your functions.
+# A 70B on 64 chips, by your functions:
 
 
 # %% tags=["folded"]
@@ -503,7 +503,7 @@ widgets.explore(
 #
 # A chip reaches a share of its peak: `chip.constants.matmul` in large matmuls (A100 0.75, H100 0.60), `.attention` in
 # attention's scores. These constants were fitted once for each chip, to the same 92 published steps that you compare with below: the error says
-# how well these can be met, it is no forecast's.
+# how well these steps can be met; a forecast may err more.
 #
 # **Predict**: how far off is such a model in the mean over these 92 steps, in percent?
 
@@ -646,7 +646,7 @@ step_parts = lab.grade(step_parts)
 # </details>
 
 # %% [markdown]
-# The example by your function; on the paper above it had 6.30, 0.67, 2.36, 0.44 and 0.45 s.
+# The example by your function. By hand it came to 6.30, 0.67, 2.36, 0.44 and 0.45 s.
 
 # %%
 plan = Plan(tp=8, sp=True, pp=4, dp=16, zero=1)
@@ -981,7 +981,7 @@ price = price_of("H100-SXM-80GB")
 lab.reveal("price_ratio", price.high / price.low)
 
 # %% [markdown]
-# **Explain**: your step is off by less than a tenth, the price by a factor of eight. Typical is the median offer; of B200 there is
+# **Explain**: your step is off by a tenth (7% in the fit, 15% outside), the price by a factor of eight. Typical is the median offer; of B200 there is
 # one offer only, so its range is unknown. The table is computed. Meta reports 1,720,320 A100-hours for this model, half again as many
 # as your 1,159,000: a plan of 2023, and all that a formula leaves out. Its 291 tonnes of CO2 are computed too.
 
@@ -1039,7 +1039,7 @@ pareto = lab.grade(pareto)
 # </details>
 
 # %% [markdown]
-# Folded: every offer for every row of `clouds`, and your front.
+# Every offer for every row of `clouds`, and your front:
 
 # %% tags=["picture", "folded"]
 from minitrain.planning.money.cost import Choice
@@ -1103,7 +1103,7 @@ deadline = f"{best['gpus']} {best['chip']}"
 lab.answer("deadline", deadline)
 
 # %% [markdown]
-# Folded: the same front, by deadline, price and tokens.
+# The same front, by deadline, price and tokens:
 
 
 # %% tags=["folded"]
@@ -1121,7 +1121,7 @@ def draw_front(ax, deadline_days, price, trillion_tokens):
         (kept, "o-", show.COLORS[0]),
     ):
         x, y = [c.days for c in drawn], [c.usd for c in drawn]
-        ax.plot(x, y, look, color=color)
+        ax.plot(x, y, look, color=color, drawstyle="steps-post")
     ax.axvline(deadline_days, linestyle="--", color=show.COLORS[1])
     in_time = [c for c in kept if c.days <= deadline_days]
     best = "nothing is done"
@@ -1181,7 +1181,7 @@ for flops, served in product(budgets, services):
 lab.experiment("chinchilla", chinchilla)
 
 # %% [markdown]
-# Folded: the best size against the budget; stars mark models that were trained.
+# The best size against the budget; stars mark models that were trained:
 
 # %% tags=["folded"]
 named = {0: "Chinchilla", 1e12: "1T served", 1e13: "10T served"}
@@ -1248,7 +1248,7 @@ show.table(
 )
 
 # %% [markdown]
-# **Question**: at 1e25 FLOPs with ten trillion tokens served, how large is the best model, relative to the one without
+# **Question**: at $10^{25}$ FLOPs with ten trillion tokens served, how large is the best model, relative to the one without
 # serving?
 
 # %% tags=["question"]
@@ -1262,7 +1262,7 @@ served_size = last[1e13] / last[0]
 lab.answer("served_size", served_size)
 
 # %% [markdown]
-# > **Takeaway.** The search finds a step of 7.82 s where a habitual plan takes 10.2 s. The formula is off by 7.4% in the mean over
+# > **Takeaway.** The search finds a step of 7.8 s where section 4's usual plan takes 10.2 s. The formula is off by 7.4% in the mean over
 # > the 92 published steps that its constants were fitted to; the price of the same hour differs by a factor of 8.2.
 #
 # > **On GPUs.** Nothing here needs one. With one, run e01's roofline and set your own `matmul` share beside 0.75 and 0.60.

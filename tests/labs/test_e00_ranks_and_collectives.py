@@ -50,7 +50,7 @@ F64, F32, I64 = torch.float64, torch.float32, torch.int64
 AS_THEY_MUST_BE = "the messages are as they must be"
 MISMATCH = (
     "both ends of a message have the same size and dtype: make the place for what arrives like the "
-    "tensor that is coming"
+    "tensor that is coming, and anew in each call"
 )
 CHUNKS = {
     "mismatch": "both ends of a message have the same size and dtype: chunks may differ by one "
@@ -256,8 +256,17 @@ class TestTreeBroadcast(Exercise):
         ]
         cases += [(5, (), F32, 1), (4, (5,), F64, 3), (6, (4,), F64, 4), (7, (1, 3), I64, 6)]
         cases += [(3, (0,), F64, 1)]
+        made = [one_each(*case) for case in cases]
+        self.fill_others(*made[6])
         with on_the_tree(ranks=9, root=4):
-            return calls_of(submission, [one_each(*case) for case in cases])
+            return calls_of(submission, made)
+
+    @staticmethod
+    def fill_others(ranks, given):
+        """Numbers that nothing is to be calculated with, on all ranks but the root."""
+        for rank, (tensor, root) in enumerate(given):
+            if rank != root:
+                tensor.fill_([torch.nan, torch.inf][rank % 2])
 
     @check(
         points=3,
@@ -273,8 +282,10 @@ class TestTreeBroadcast(Exercise):
         """The results, on every rank, whatever was sent."""
         for call in calls:
             x, root = [given[0] for given in call.given], root_of(call)
-            from_0 = all(expect.difference(row["out"], x[0]) is None for row in call.rows)
-            words = f"all ranks have rank 0's values, but the root is {root}: count ranks from the root, (rank - root) % size"
+            spread = [rank for rank in range(call.ranks) if rank != root and all(
+                difference(row["out"], x[rank]) is None for row in call.rows
+            )]  # fmt: skip
+            words = f"but the root is {root}: count ranks from the root, which has place 0, (rank - root) % size"
             for rank, row in enumerate(call.rows):
                 place = (rank - root) % call.ranks
                 if call.messages(rank, "recv"):
@@ -286,7 +297,8 @@ class TestTreeBroadcast(Exercise):
                     x[root],
                     what=f"rank {rank} of {call.ranks}, root {root}",
                     hints=[
-                        *([(x[0], words)] if from_0 else []),
+                        *((x[j], f"all ranks have rank {j}'s values, {words}") for j in spread[:1]),
+                        *leaked(row["out"], x[rank]),
                         (x[rank], kept),
                         *rounded(row["out"], x[root]),
                     ],
@@ -298,6 +310,7 @@ class TestTreeBroadcast(Exercise):
         only_messages(submission, calls)
         for call in calls:
             sent = [len(call.messages(rank, "send")) for rank in range(call.ranks)]
+            one_way(call)
             depth, want = rounds(call), math.ceil(math.log2(call.ranks))
             expect.that(
                 depth == want,
@@ -317,6 +330,18 @@ class TestTreeBroadcast(Exercise):
             )
         with expect.though(AS_THEY_MUST_BE), told_above():
             self.right(calls)
+
+
+def leaked(got, own):
+    """A hint of nan and inf where the rank's own tensor had them, and the root's has none."""
+    alike = isinstance(got, torch.Tensor) and got.shape == own.shape
+    if not alike or own.isfinite().all() or got.isfinite().any():
+        return []
+    words = (
+        "the rank's own tensor was nan or inf, and it is still in the result: only its shape and dtype "
+        "count. Overwrite it, for 0 · nan is nan, too"
+    )
+    return [(got, words)]
 
 
 def root_of(call):
@@ -408,17 +433,29 @@ def astray(rank: int, verb: str, other: int, ranks: int, root: int) -> str | Non
     return f"{what}, on the tree it sends to ranks {own or 'nobody'}, and waits to send to rank {other}"
 
 
+def one_way(call):
+    """No two ranks send to each other."""
+    for rank in range(call.ranks):
+        both = [peer for peer in call.peers(rank, "send") if rank in call.peers(peer, "send")]
+        expect.that(
+            not both,
+            f"{call.ranks} ranks, root {root_of(call)}: rank {rank} sends to rank {(both or [0])[0]}, and that one to rank "
+            f"{rank}. A message goes one way only, from a rank that has the tensor to one that has not: "
+            f"{call.ranks - 1} in all",
+        )
+
+
 def rounds(call):
     """The longest chain of messages, one after the other, when a rank sends one at a time."""
     root = root_of(call)
     arrived = arrivals(call, root)
     places = sorted((rank - root) % call.ranks for rank in set(range(call.ranks)) - set(arrived))
-    other = len(arrivals(call, 0)) == call.ranks
+    other = [rank for rank in range(call.ranks) if len(arrivals(call, rank)) == call.ranks]
     expect.that(
         not places,
         f"the messages that start at the root, rank {root}, reach only ranks {sorted(arrived)} of "
         f"{call.ranks}: "
-        + ("those that start at rank 0 reach all" if other else "")
+        + (f"those that start at rank {other[0]} reach all" if other else "")
         + ("" if other else f"counted from the root, places {places} get nothing"),
     )
     return max(arrived.values())
@@ -435,6 +472,20 @@ def arrivals(call, start):
     return arrived
 
 
+def sizes_of(call):
+    """The elements of each chunk: told, or of the tensor that is cut."""
+    tensor, *sizes = call.given[0]
+    chunks = tensor.flatten().tensor_split(call.ranks)
+    return sizes[0] if sizes else [chunk.numel() for chunk in chunks]
+
+
+def where_empty(call):
+    """In words: that chunks are empty."""
+    sizes = sizes_of(call)
+    words = f" (here with chunks of {sizes}: an empty one goes round like any other)"
+    return words if 0 in sizes else ""
+
+
 class RingCheck:
     """What every ring obeys: N-1 messages (a round), all to the right, of one chunk each."""
 
@@ -443,7 +494,8 @@ class RingCheck:
             peers = sorted(set(call.peers(rank, "send")))
             expect.that(
                 len(peers) <= 1,
-                f"rank {rank} sent to ranks {peers}: on a ring each rank talks to one neighbour only",
+                f"rank {rank} sent to ranks {peers}: on a ring each rank talks to one neighbour only"
+                + where_empty(call),
             )
 
     def ring(self, call, laps, what):
@@ -455,7 +507,7 @@ class RingCheck:
             expect.that(
                 len(out) == count,
                 f"rank {rank} sent {len(out)} messages; {what} on {call.ranks} ranks takes "
-                f"{laps} x (N - 1) = {count}",
+                f"{laps} x (N - 1) = {count}{where_empty(call)}",
             )
             expect.that(
                 peers == [right],
@@ -572,13 +624,12 @@ class TestRingReduceScatter(RingCheck, Exercise):
 
     @check(points=8, title="N - 1 messages of one chunk each, to the right")
     def test_ring(self, submission):
-        made = [one_each(5, (11,)), one_each(4, (24,)), one_each(3, (8,))]
+        made = [one_each(5, (11,)), one_each(4, (24,)), one_each(3, (8,)), one_each(4, (2,))]
         calls = calls_of(submission, made, causes=CHUNKS)
         only_messages(submission, calls)
         for call in calls:
             self.ring(call, laps=1, what="a reduce-scatter")
-            chunks = call.given[0][0].tensor_split(call.ranks)
-            self.one_chunk_each(call, first=1, sizes=[len(chunk) for chunk in chunks])
+            self.one_chunk_each(call, first=1, sizes=sizes_of(call))
         with expect.though(AS_THEY_MUST_BE), told_above():
             self.right(calls)
 
@@ -605,6 +656,7 @@ class TestRingAllGather(RingCheck, Exercise):
     def test_values(self, submission):
         cases = [([3, 3, 2, 2, 2],), ([3, 3],), ([1, 4, 0, 2],), ([2, 5, 1],), ([3, 3],)]
         cases += [([2, 5, 1, 4, 3],), ([6, 6, 6, 6],), ([3, 2, 2],)]  # those of the ring, below
+        cases += [([1, 0, 0],)]
         calls = self.calls(submission, *cases, ([3, 2, 2], I64), ([0, 0],), ([1, 1, 1], F32))
         self.right(calls)
         left_alone(calls, "chunk", "sizes")
@@ -627,11 +679,12 @@ class TestRingAllGather(RingCheck, Exercise):
 
     @check(points=6, title="N - 1 messages of one chunk each, to the right")
     def test_ring(self, submission):
-        calls = self.calls(submission, ([2, 5, 1, 4, 3],), ([6, 6, 6, 6],), ([3, 2, 2],))
+        cases = ([2, 5, 1, 4, 3],), ([6, 6, 6, 6],), ([3, 2, 2],), ([1, 4, 0, 2],), ([1, 0, 0],)
+        calls = self.calls(submission, *cases)
         only_messages(submission, calls)
         for call in calls:
             self.ring(call, laps=1, what="an all-gather")
-            self.one_chunk_each(call, first=0, sizes=call.given[0][1])
+            self.one_chunk_each(call, first=0, sizes=sizes_of(call))
         with expect.though(AS_THEY_MUST_BE), told_above():
             self.right(calls)
 
@@ -714,7 +767,7 @@ class TestRingAllReduce(RingCheck, Exercise):
 
     @check(points=6, title="the messages of reduce-scatter and all-gather, and nothing else")
     def test_ring(self, submission):
-        cases = [(5, (10,)), (4, (24,)), (3, (7,)), (2, (3, 5))]
+        cases = [(5, (10,)), (4, (24,)), (3, (7,)), (2, (3, 5)), (5, (3,)), (3, (1,))]
         calls = calls_of(submission, [one_each(*case) for case in cases], causes=UNEQUAL)
         only_messages(submission, calls)
         for call in calls:
@@ -730,8 +783,29 @@ class TestRingAllReduce(RingCheck, Exercise):
                     f"one {call.ranks}th of the tensor: {whole}send one chunk a step",
                 )
             self.ring(call, laps=2, what="an all-reduce")
+            self.two_laps_of_chunks(call)
         with expect.though(AS_THEY_MUST_BE), told_above():
             self.right(calls)
+
+    @staticmethod
+    def two_laps_of_chunks(call):
+        """All ranks together send every chunk 2 (N - 1) times, in whatever order."""
+        sizes, ranks = sizes_of(call), range(call.ranks)
+        wide, laps = call.given[0][0].element_size(), 2 * (call.ranks - 1)
+        sent = sorted(size for rank in ranks for _, size in call.messages(rank, "send"))
+        want = sorted(sizes * laps)
+        if sent == [wide * n for n in want]:
+            return
+        other = [width for width in (1, 2, 4, 8) if sent == [width * n for n in want]]
+        expect.that(
+            not other,
+            f"an element has {other[0] if other else wide} bytes in the messages and {wide} in the tensor: keep its dtype",
+        )
+        expect.that(
+            False,
+            f"{call.ranks} ranks sent messages of {sorted(set(sent))} bytes, {sum(sent)} in all; the chunks have "
+            f"{[wide * n for n in sizes]} bytes, and each is sent {laps} times, {wide * sum(want)} in all",
+        )
 
 
 class TestPairwiseAllToAll(Exercise):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -86,7 +87,8 @@ def configs():
     """The shapes that the counts are graded on: tied and not, one layer, H·C above and below D."""
     made = []
     for tied, layers, kv, groups in [
-        (False, whole(2, 6), whole(2, 4), 2 * whole(1, 3)),  # 3 is also a step over its forward
+        # 3 is also a step over its forward; 2 makes H - K heads as many as K
+        (False, whole(2, 6), whole(2, 4), 2 * whole(2, 4)),
         (True, whole(2, 6), 1, whole(2, 5)),
         (False, 1, whole(1, 4), 1),
         (True, whole(6, 9), whole(1, 4), whole(2, 4)),
@@ -97,6 +99,23 @@ def configs():
             ModelConfig(whole(50, 200), width, layers, kv * groups, kv, whole(30, 90), tied=tied, head_size=size)
         )  # fmt: skip
     return made
+
+
+def siblings(c):
+    """Models that are other than c in one number each."""
+    for name, more in [("vocab_size", 7), ("hidden_size", 3), ("layers", 1), ("heads", c.kv_heads),
+                       ("head_size", 2), ("ffn_size", 5)]:  # fmt: skip
+        yield replace(c, **{name: getattr(c, name) + more})
+    yield replace(c, kv_heads=1)
+    yield replace(c, tied=not c.tied)
+
+
+def rounded_up(c):
+    """In words: a vocabulary of more rows than it has; and the model that has them."""
+    for multiple in (8, 16, 32, 64, 128, 256):
+        rows = -(-c.vocab_size // multiple) * multiple
+        words = f"the vocabulary is counted as {rows}, a multiple of {multiple}: V is `config.vocab_size` as it is"
+        yield words, replace(c, vocab_size=rows)
 
 
 def told(c):
@@ -370,6 +389,15 @@ class TestAttention(Exercise):
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
         scaled = partial(self.oracle, q, k, v, True, "interleave")
         masked = lambda scores: scores.masked_fill(future, -torch.inf)  # noqa: E731
+
+        def in_turn(z, of_keys):
+            each = heads // z.shape[1]
+            right, tiled = (
+                (k if not of_keys else v).repeat_interleave(each, 1),
+                z.repeat(1, each, 1, 1),
+            )
+            return self.oracle(q, tiled, right) if of_keys else self.oracle(q, right, tiled)
+
         return hints_of(
             {
                 "nan in the first row: may token 0 see itself? Mask what lies above the diagonal only, "
@@ -384,6 +412,10 @@ class TestAttention(Exercise):
                 "triu(1)": self.oracle(q.flip(2), k.flip(2), v.flip(2)).flip(2),
                 "query head h must read key/value head h // (H/K): neighbours share (repeat_interleave, not "
                 "repeat)": self.oracle(q, k, v, repeat="tile"),
+                "the values are dealt out in turn, 0 1 0 1: query head h reads value head h // (H/K), "
+                "neighbours share, as of the keys": in_turn(v, of_keys=False),
+                "the keys are dealt out in turn, 0 1 0 1: query head h reads key head h // (H/K), "
+                "neighbours share, as of the values": in_turn(k, of_keys=True),
                 "the scores are not divided by sqrt(C)": scaled(1.0),
                 "the scores are divided by C: it must be sqrt(C)": scaled(1.0 / size),
                 "the scores are divided by sqrt(T), not sqrt(C)": scaled(length**-0.5),
@@ -466,6 +498,10 @@ class TestParameterCount(Exercise):
     @check(points=5, title="four random shapes, tied and untied, to the last parameter")
     def test_random(self, submission):
         drawn = configs()
+        in_a_row(partial(self.right, submission), [*drawn, *siblings(drawn[0])])
+
+    def right(self, submission, drawn):
+        """The counts, asked for one after the other."""
         for c, got in zip(drawn, submission.run(probes.answers, [(c,) for c in drawn])):
             whole_number(got, "parameters")
             expect.equal(
@@ -486,6 +522,9 @@ class TestParameterCount(Exercise):
                     map(heads, as_wide_as_the_model(c))
                 ),
                 "one of q and o is missing, D x H·C each": right - c.layers * D * C * c.heads,
+                "o has H heads, as q has, and not the K of k and v: each query head has an output of its own": (
+                    right - c.layers * D * C * (c.heads - c.kv_heads)
+                ),
                 "one of k and v is missing, D x K·C each": right - c.layers * D * C * c.kv_heads,
                 "SwiGLU has three matrices: gate, up and down": parameters_of(c, matrices=2),
                 "the norms are missing: D each, two a layer and one at the end": parameters_of(
@@ -495,6 +534,7 @@ class TestParameterCount(Exercise):
                 "the last norm is missing: D": right - D,
                 "a tied head is the embedding itself: count it once if tied, twice if "
                 "not": parameters_of(c, tied=not c.tied),
+                **{words: parameters_of(other) for words, other in rounded_up(c)},
             }
         )
 
@@ -516,7 +556,14 @@ class TestFlops(Exercise):
 
     @check(points=5, title="four random shapes and lengths, forward and backward")
     def test_random(self, submission):
-        calls = [(c, whole(2, 300)) for c in configs()]
+        drawn = configs()
+        calls = [(c, whole(2, 300)) for c in drawn]
+        calls += [(c, calls[0][1]) for c in siblings(drawn[0])]
+        calls.append((drawn[0], calls[0][1] + 50))
+        in_a_row(partial(self.right, submission), calls)
+
+    def right(self, submission, calls):
+        """The counts, asked for one after the other."""
         for (c, length), got in zip(calls, submission.run(probes.answers, calls)):
             whole_number(got, "FLOPs")
             expect.equal(
@@ -548,6 +595,9 @@ class TestFlops(Exercise):
                 "ones": with_attention(3 * attention * c.kv_heads // c.heads),
                 "attention has a backward too: 3 x its forward": with_attention(attention),
                 "a norm is no matmul: leave its weights out": tuple(want + 6 * n for n in norms),
+                "the last norm is no matmul either: it scales, and its D weights multiply nothing": (
+                    want + 6 * c.hidden_size
+                ),
                 "those are all parameters: leave out the norms and the embedding's lookup, which are no "
                 "matmuls": 6 * parameters_of(c) + 3 * attention,
                 "the embedding is a lookup: it multiplies nothing; only the head does": want
@@ -558,6 +608,7 @@ class TestFlops(Exercise):
                 "attention's part has the T twice, and one token meets T keys": (
                     with_attention(3 * attention * length)
                 ),
+                **{words: flops_of(other, length) for words, other in rounded_up(c)},
             }
         )
 
@@ -622,6 +673,11 @@ class TestTrainStep(Exercise):
                     "for a backward: let each backward free its graph (no retain_graph), and keep no loss "
                     "that has one",
                 )
+                expect.that(
+                    result["outputs"] == 0,
+                    f"when a microbatch went forward, the logits of {1 + result['outputs']} microbatches before "
+                    "it were still in memory: keep no microbatch's outputs after its backward",
+                )
 
     def cases(self):
         cases = [microbatches(counted) for counted in [(12, 3, 7), (5,), (2, 0, 9, 12), (4, 1)]]
@@ -669,6 +725,14 @@ class TestTrainStep(Exercise):
         )
         for divisor in (max(counts[-1], 1), total, 1):
             yield gradients_of(batches[-1:], [1 / divisor]), last
+        if 0 in counts[1:]:
+            before = counts.index(0)
+            for divisor in (total, sum(counts[:before])):
+                yield (
+                    gradients_of(batches[:before], [1 / divisor] * before),
+                    "that is of the microbatches before the one without targets: those after it count, too. Pass "
+                    "over that one alone, if at all",
+                )
         yield (
             gradients_of(batches, [1.0] * parts),
             "those are sums: divide by the number of tokens that count",
@@ -750,7 +814,13 @@ class TestTrainStep(Exercise):
         batches = microbatches((12, 3, 7))
         (result,) = submission.run(probes.stepped, [(batches, 1.0, 1.0)])
         expect.that(
-            result["left"], "gradients are left over: the next step would add to them (zero_grad)"
+            "numbers" not in result["left"],
+            "gradients are left over: the next step would add to them (zero_grad)",
+        )
+        expect.that(
+            "zeros" not in result["left"],
+            "gradients of zeros are left over, which take their memory: there are none again when it returns, "
+            "each `.grad` is None, as zero_grad(set_to_none=True) leaves it",
         )
         names = ("tokens", "targets", "documents", "positions")
         after, before = (
@@ -794,7 +864,9 @@ class TestWarmupCosine(Exercise):
         drawn = [(whole(30, 90), whole(2, 20), 1.0, 0.2) for _ in range(2)]
         schedules = [(110, 10, 0.8, 0.1), *drawn, (20, 1, 0.3), (7, 6, 1.0, 0.5), (12, 5, 2.0)]
         calls = [[(step, *rest) for step in range(rest[0] + 40)] for rest in schedules]
-        got = iter(submission.run(probes.answers, [call for steps in calls for call in steps]))
+        zero = "divide by warmup or by total - warmup: with 0 < warmup < total they are 1 or more, never 0"
+        with expect.because({"ZeroDivisionError": zero}):
+            got = iter(submission.run(probes.answers, [call for steps in calls for call in steps]))
         return [(rest, [next(got) for _ in steps]) for rest, steps in zip(schedules, calls)]
 
     def compare(self, got, want, schedule, first, hints):
@@ -829,6 +901,9 @@ class TestWarmupCosine(Exercise):
                 moves: (rise(0, warmup), rise(0, warmup - 1)),
                 low: (rise(0, warmup, floor), rise(1, warmup, floor)),
                 "the peak comes one step late: step warmup - 1 has it": rise(1, warmup + 1),
+                "the floor is where the cosine ends, and the rise may be below it: step 0 has peak / warmup": (
+                    [max(floor, rate) for rate in rise(1, warmup)]
+                ),
             }
         )
 
@@ -888,11 +963,11 @@ class TestMFU(Exercise):
 
     @check(points=6, title="the share of the peak that trains: model FLOPs only")
     def test_value(self, submission):
-        cases, shares = [], [0.4, 0.07, 0.55, 0.93, 0.21]
-        drawn = configs()
+        cases, drawn = [], configs()
         lengths = [whole(2, 300) for _ in drawn]
-        lengths[1] = lengths[0]  # another model at this length, and the same one at another
-        for c, length, share in zip([*drawn, drawn[0]], [*lengths, lengths[0] + 50], shares):
+        calls = [*zip(drawn, lengths), *((c, lengths[0]) for c in [drawn[1], *siblings(drawn[0])])]
+        for c, length in [*calls, (drawn[0], lengths[0] + 50)]:
+            share = 0.003 + 0.9 * float(torch.rand(()))
             peak = float(torch.randint(10**9, 10**11, (1,)))
             cases.append((share, (share * peak / flops_of(c, length), c, length, peak)))
         in_a_row(partial(self.right, submission), cases)
@@ -910,6 +985,9 @@ class TestMFU(Exercise):
                     "that counts the forward alone: backward trains too": share / 3,
                     "that counts a recomputed forward: HFU does, MFU does not": share * 4 / 3,
                     "that is in percent: a share from 0 to 1": 100 * share,
+                    "it is rounded, so that a small share becomes 0: return the quotient as it is": tuple(
+                        round(share, digits) for digits in range(5)
+                    ),
                     "that is upside down": 1 / share,
                     "`flops_per_token` is for one token already: do not multiply by the length": share
                     * length,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from itertools import accumulate as running
 
 import torch
@@ -70,10 +70,10 @@ def call(ranks, *rest, width=6, dtype=torch.float64, paths=None, old=False, agai
             "old": old, "again": again, "other": other}  # fmt: skip
 
 
-def trainable(width, dtype=torch.float64, other=False):
-    """(name, bytes) of each, tied ones once, in order of registration."""
+def trainable(width, dtype=torch.float64, other=False, frozen=False):
+    """(name, bytes) of each, tied ones once, in order of registration; frozen: those too."""
     named = probes.network(width, dtype, other).named_parameters()
-    return [(name, p.nbytes) for name, p in named if p.requires_grad]
+    return [(name, p.nbytes) for name, p in named if p.requires_grad or frozen]
 
 
 def gradients_of(width, dtype, batches, paths, other=False):
@@ -126,8 +126,19 @@ ROUNDED = (
 )
 
 
-def equal_gradients(results, own, where=""):
-    """Every rank's gradients are the mean of all ranks' own."""
+STALE = (
+    "that is as if each rank that did not use it had sent what its buffer held from the step before: what is missing "
+    "when finish() comes goes through take(), which writes zeros there"
+)
+WIPED = (
+    "that is all zeros after finish(): each `.grad` is a view of its bucket's buffer, so zeros written into the "
+    "buffer are the gradient"
+)
+
+
+def equal_gradients(results, own, where="", before=None):
+    """Every rank's gradients are the mean of all ranks' own; before: of DDP, the averages of the
+    step before, nothing in the first."""
     mean, ranks = mean_of(own), len(own)
     weights = dict(probes.network(len(mean["layers.0.bias"])).named_parameters())
     for rank, got in enumerate(results):
@@ -140,8 +151,18 @@ def equal_gradients(results, own, where=""):
             )
             if expect.difference(got[name], want) is None:
                 continue
-            hints = [
+            users = sum(bool(gradients[name].any()) for gradients in own)
+            hints = []
+            if before is not None:
+                stale = (ranks - users) * before.get(name, torch.zeros_like(want))
+                hints = [(torch.zeros_like(want), WIPED), (want + stale, STALE)]
+            hints += [
                 (want * ranks, "that is the sum over ranks: divide by the number of ranks"),
+                (
+                    want * ranks / max(users, 1),
+                    f"that is the mean of the {users} ranks that used it: one that did not counts as zero, so "
+                    "divide by the number of all ranks",
+                ),
                 (
                     own[rank][name],
                     "that is the rank's own gradient: it was never averaged with the others', "
@@ -196,6 +217,7 @@ def averaged(submission, calls):
     if any(path != probes.WHOLE_PATH for made in calls for path in made["paths"]):
         missing = "a rank without this gradient must contribute zeros"
         words += f": {missing}, in the place that it has in this order"
+        words += ", and they take their room in its bucket" if calls[0]["rest"] else ""
         zeros = ", also the zeros of a rank without this gradient: `torch.zeros_like(parameter)`"
     try:
         results = submission.launch(probes.averaged, calls, ranks=ranks, timeout=8)
@@ -383,6 +405,14 @@ def counted(sizes, limit, itemsize, each):
     return [[(name, actual[name]) for name, _ in bucket] for bucket in told]
 
 
+def beside_the_frozen(sizes, limit, everything):
+    """Where what is frozen takes room, and is not sent."""
+    sent = dict(sizes)
+    buckets = filled(everything[:: 1 if everything[0] == sizes[0] else -1], limit)
+    left = [[item for item in bucket if item[0] in sent] for bucket in buckets]
+    return [bucket for bucket in left if bucket]
+
+
 FILLED = "fill a bucket until the next gradient does not fit; one that is larger has one to itself"
 OVER = "start a new bucket before one overflows"
 
@@ -423,19 +453,25 @@ class TestBucketed(Exercise):
                 taken += [want[::-1], forward, forward[::-1]]
             for rank, result in enumerate(results):
                 got = only_all_reduces(result[number]["sent"], rank)
-                if got in taken:
+                if got == want or got in taken:
                     continue
-                TestBucketed.of_the_right_size(got, want, limit, sizes, made["dtype"].itemsize)
+                words = TestBucketed.mistakes(results, calls)
+                TestBucketed.of_the_right_size(got, want, limit, sizes, words)
                 expect.that(
-                    got == want,
+                    sorted(got) != sorted(want),
+                    f"with buckets of {limit} bytes the all-reduces were of {got} bytes, and they are {want}, in another "
+                    "order: walk reversed(parameters), and send the buckets in the order in which they were filled",
+                )
+                expect.that(
+                    False,
                     f"with buckets of {limit} bytes the all-reduces were of {got} bytes; from the last parameter "
                     f"to the first, each bucket filled until the next does not fit, they are {want}: walk "
                     "reversed(parameters), and send the buckets in that order",
                 )
 
     @staticmethod
-    def of_the_right_size(got, want, limit, sizes, itemsize):
-        """As many as asked for, and as large; or the mistake that gives just these."""
+    def of_the_right_size(got, want, limit, sizes, words):
+        """As many as asked for, and as large; words: of the mistake that gives just these."""
         whole, ways = sum(want), (sizes[::-1], sizes)
         expect.that(
             sum(got) == whole,
@@ -444,27 +480,45 @@ class TestBucketed(Exercise):
         )
         if got in [bytes_of(filled(way, limit))[::turn] for way in ways for turn in (1, -1)]:
             return
-        numbers = partial(counted, itemsize=itemsize)
-        mistakes = {
-            "those are buckets of so many numbers: count bytes, `p.nbytes`": partial(
-                numbers, each=1
-            ),
-            "those are buckets in which a number has 4 bytes: here it has those of its own dtype, "
-            "`p.nbytes`": partial(numbers, each=4),
-            "a gradient that fills a bucket to the last byte still fits": partial(filled, spare=1),
-            "a bucket is never gone back to, also after a gradient that is larger": around_the_large,
-            "a bucket is never gone back to: where the next does not fit, it is closed": first_fit,
-            OVER: overfull,
-        }
-        words = [
-            w for w, plan in mistakes.items() if got in [bytes_of(plan(y, limit)) for y in ways]
-        ]
         over = max(got) > max(limit, *dict(sizes).values())
         expect.that(
             len(got) == len(want) and not over and not words,
             f"buckets of {limit} bytes for gradients of {whole} bytes: {len(got)} all-reduces of {got} bytes, expected "
-            f"{len(want)} of {want}\n{'; or: '.join(words) or (OVER if over else FILLED)}",
+            f"{len(want)} of {want}\n{words or (OVER if over else FILLED)}",
         )
+
+    @staticmethod
+    def mistakes(results, calls):
+        """In words: what gives just the messages of every call."""
+        plans = {
+            "those are buckets of so many numbers: count bytes, `p.nbytes`": {"each": 1},
+            "those are buckets in which a number has 4 bytes: here it has those of its own dtype, "
+            "`p.nbytes`": {"each": 4},
+            "a gradient that fills a bucket to the last byte still fits": partial(filled, spare=1),
+            "a bucket is never gone back to, also after a gradient that is larger": around_the_large,
+            "a bucket is never gone back to: where the next does not fit, it is closed": first_fit,
+            "a frozen parameter takes no room in a bucket, as it is not sent": {"frozen": True},
+            OVER: overfull,
+        }
+
+        def explains(plan, made, got):
+            kind = made["width"], made["dtype"], made["other"]
+            sizes, (limit,) = trainable(*kind), made["rest"]
+            if plan == {"frozen": True}:
+                plan = partial(beside_the_frozen, everything=trainable(*kind, frozen=True))
+            elif isinstance(plan, dict):
+                plan = partial(counted, itemsize=made["dtype"].itemsize, **plan)
+            return got in [bytes_of(plan(way, limit)) for way in (sizes[::-1], sizes)]
+
+        sent = [
+            (made, [nbytes for _, nbytes in result[number]["sent"]])
+            for number, made in enumerate(calls)
+            for result in results
+        ]
+        found = [
+            words for words, plan in plans.items() if all(explains(plan, *each) for each in sent)
+        ]
+        return "; or: ".join(found)
 
     @check(points=5, title="every gradient equals that of one process, for buckets of any size")
     def test_gradients(self, submission):
@@ -636,10 +690,29 @@ def plan_of(width, bucket_bytes, *steps):
 
 def right_steps(results, plans):
     for number, plan in enumerate(plans):
+        before = {}
         for index, made in enumerate(plan["steps"]):
             own = own_of_step(plan["width"], made)
             gradients = [result[number][index]["gradients"] for result in results]
-            equal_gradients(gradients, own, "" if index == 0 else f"step {index + 1}: ")
+            equal_gradients(gradients, own, "" if index == 0 else f"step {index + 1}: ", before)
+            before = mean_of(own)
+
+
+def untouched(results):
+    """Nothing was written into what was under way."""
+    for rank, result in enumerate(results):
+        changed = max(len(found["touched"]) for steps in result for found in steps)
+        expect.that(
+            not changed,
+            f"rank {rank}: {plural(changed, 'buffer')} that had been sent were written to before their work.wait(): until then "
+            "nothing may touch them. A bucket that is on its way is not taken again: refill `missing` after the waits",
+        )
+
+
+def right_and_untouched(submission, plans, ranks):
+    results = wrapped(submission, plans, ranks)
+    right_steps(results, plans)
+    untouched(results)
 
 
 def judged(right, plans):
@@ -693,7 +766,7 @@ class TestDDP(Exercise):
                 plan_of(width, limit, *(step(ranks, width, set_to_none=way) for way in (True, True, False)))
                 for width, limit in ((6, 400), (4, 1))
             ]  # fmt: skip
-            judged(lambda some, n=ranks: right_steps(wrapped(submission, some, n), some), plans)
+            judged(lambda some, n=ranks: right_and_untouched(submission, some, n), plans)
 
     @check(points=7, title="every full bucket is sent, once, while backward still computes")
     def test_overlap(self, submission):
@@ -793,6 +866,7 @@ class TestAccumulate(Exercise):
             (results,) = submission.launch(probes.accumulated, calls, ranks=1)
         for found, run in zip(results, relayed.runs(submission.notes[0], "call", len(calls))):
             found["log"] = relayed.labels(run)
+            found["messages"] = sent_in(run)
         return results
 
     @check(points=3, title="the gradients are those of one large batch")
@@ -848,6 +922,11 @@ class TestAccumulate(Exercise):
             expect.that(
                 "finish" not in log,
                 "ddp.finish() was called: the caller does that",
+            )
+            expect.that(
+                not found["messages"],
+                f"it sent something itself, {listed(found['messages'])}: only the hooks of ddp send, in the last backward, and "
+                "the loss that it returns is this rank's own mean",
             )
             self.one_after_another(log, many)
             self.only_the_last(log, many)
@@ -910,6 +989,10 @@ class TestAccumulate(Exercise):
                     (total, "that is the sum: return the mean"),
                     (losses[-1], "that is the last one's"),
                     (losses[-1] / many, "that is the last one's, divided"),
+                    (
+                        reduce(lambda mean, loss: (mean + loss) / 2, losses),
+                        "that is the mean of the last one and the mean of those before: each counts 1/M",
+                    ),
                     (total / many**2, "that is divided by the number of microbatches twice"),
                 ],
             )  # fmt: skip

@@ -199,7 +199,11 @@ def complete(words, order, m, v, ahead):
     expect.that(
         not missing, f"{words}: {listed(missing)} never runs; {len(missing)} are missing{reason}"
     )
-    expect.that(not twice, f"{words}: {listed(twice)} runs twice")
+    kinds, rest = "".join(op[0] for op in order), order[2 * m * v :]
+    again = ""
+    if kinds == m * v * "FB" + m * v * "B" and rest == order[1 : 2 * m * v : 2]:
+        again = ", and so does every backward: with 0 forwards ahead nothing is left after the turns (`list[-0:]` is all of the list)"
+    expect.that(not twice, f"{words}: {listed(twice)} runs twice{again}")
 
 
 def listed(operations):
@@ -441,6 +445,15 @@ def last_first(p, m):
     return Schedule("last first", m, 1, (tuple(order),) * p)
 
 
+def by_twos(p, m):
+    """All forwards first, but on the last rank two by two; of two microbatches the later one's
+    backward comes first. A rank that waits for a send in between waits for ever."""
+    forwards = [Operation("F", i) for i in range(m)]
+    backwards = [Operation("B", i ^ 1) for i in range(m)]  # 1 0 3 2
+    last = [op for i in range(0, m, 2) for op in forwards[i : i + 2] + backwards[i : i + 2]]
+    return Schedule("by twos", m, 1, (*[(*forwards, *backwards)] * (p - 1), tuple(last)))
+
+
 def shuffled_1f1b(p, m):
     """1F1B with its microbatches in another order."""
     numbers = torch.randperm(m).tolist()
@@ -544,7 +557,7 @@ class TestRun(Exercise):
     def test_gradients(self, submission):
         for ranks in (2, 3, 1):
             gradients = partial(self.gradients_are, submission, ranks)
-            in_a_row(gradients, steps_on(ranks), but=(GONE,))
+            in_a_row(gradients, steps_on(ranks), but=(GONE, SCALED))
 
     @staticmethod
     def gradients_are(submission, ranks, steps):
@@ -585,7 +598,7 @@ class TestRun(Exercise):
 
     @check(points=7, title="it runs the list, and waits for nothing that the list does not need")
     def test_clock(self, submission):
-        for schedule in (shuffled_1f1b(3, 5), last_first(3, 4)):
+        for schedule in (shuffled_1f1b(3, 5), by_twos(2, 4)):
             on_time(submission, schedule)
 
     @check(points=7, title="on time, a microbatch's activations are freed by its backward")
@@ -615,6 +628,7 @@ def last_alone(data, order, kind):
 
 BOTH = "that has the loss of the call before in it: begin at zero"
 GONE = "what `.grad` held before the call is gone: gradients add up in it"
+SCALED = "what `.grad` held before the call is scaled with the rest: divide the loss, not what is in `.grad`"
 OVERWRITTEN = (
     "the layer's bias has the right gradient, and its weight, whose gradient needs the layer's input, has not: an `x` was "
     "overwritten before its backward. Each microbatch is received into a buffer of its own"
@@ -651,6 +665,7 @@ def gradients_are(results, steps, ranks):
                 hints.append((gradient_of(parts, last, rank, name), words))
                 if number:
                     hints.append((own, GONE))
+                    hints.append((own + part_of(got - own, before[rank][name]), SCALED))
                 if rank and name == "layer.weight" and "layer.bias" in right[rank]:
                     hints.append((got, OVERWRITTEN))
                 if rank + 1 < ranks and right[rank + 1 :] == [set(w) for w in wants[rank + 1 :]]:
@@ -662,6 +677,11 @@ def gradients_are(results, steps, ranks):
                 what = f"rank {rank} of {ranks}, gradient of {name}"
                 expect.equal(got, want[name], what=what, hints=hints)
         before = wants
+
+
+def part_of(got, whole):
+    """The multiple of `whole` that is nearest to `got`."""
+    return whole * ((got * whole).sum() / whole.square().sum().clamp(min=1e-30))
 
 
 def on_time(submission, schedule):
@@ -678,13 +698,17 @@ def on_time(submission, schedule):
     for rank, (got, want) in enumerate(zip(clock.ranks, planned.ranks)):
         given, run = ([event.operation for event in events] for events in (want, got))
         place = next((i for i, pair in enumerate(zip(given, run)) if pair[0] != pair[1]), len(run))
-        known = ""
-        if place < len(run) and run[place].kind == given[place].kind == "B":
-            known = ". B takes the `x` and `out` of the microbatch that the list names"
+        reason, twice = (
+            "run the list in order",
+            [op for op in run if run.count(op) > given.count(op)],
+        )
+        if twice and set(run) == set(given):
+            reason = f"{twice[0]} ran {run.count(twice[0])} times, and B works on the `x` and `out` that F has kept"
+        elif place < len(run) and run[place].kind == given[place].kind == "B":
+            reason += ". B takes the `x` and `out` of the microbatch that the list names"
         expect.that(
             run == given,
-            f"rank {rank} was given {' '.join(map(str, given))}, and ran {' '.join(map(str, run))}: run the list in order"
-            f"{known}",
+            f"rank {rank} was given {' '.join(map(str, given))}, and ran {' '.join(map(str, run))}: {reason}",
         )
     messages_are(results.traces, schedule)
     late = [

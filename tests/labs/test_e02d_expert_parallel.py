@@ -76,11 +76,28 @@ def far_case(m, count, k):
     return x, weight, bias, k
 
 
-def oracle(x, weight, bias, k):
-    """p, experts, weights as they should be, and p over all."""
+def tied_case(m, count, k):
+    """Two experts alike, which every token prefers."""
+    x, weight, bias, k = case_of(m, count, k)
+    weight[1] = weight[0]
+    x[:, 0], weight[:2, 0] = 1.0, 9.0
+    return x, weight, 0 * bias, k
+
+
+def near_case(m, count, k, dtype):
+    """Probabilities so near to one another that many tie in a narrow dtype, and not in float32."""
+    x, weight, bias, k = case_of(m, count, k)
+    return x.to(dtype), (0.01 * weight).to(dtype), bias.float(), k
+
+
+def oracle(x, weight, bias, k, mine):
+    """p, experts, weights as they should be; of experts that are as good, `mine`."""
     wide = torch.promote_types(x.dtype, torch.float32)
     p = F.softmax(F.linear(x.to(wide), weight.to(wide)), dim=-1)
     experts = (p + bias).topk(k).indices
+    got, best = ((p + bias).gather(1, e).sort(1).values for e in (mine, experts))
+    as_good = ((got - best).abs() <= 16 * torch.finfo(wide).eps * best.abs()).all(1, keepdim=True)
+    experts = torch.where(as_good, mine, experts)
     chosen = torch.gather(p, 1, experts)
     return p, experts, chosen / chosen.sum(1, keepdim=True) if k > 1 else chosen
 
@@ -110,6 +127,12 @@ def routes(submission, cases, right):
             experts.dtype == torch.int64 and ((experts >= 0) & (experts < len(weight))).all(),
             f"{words}: experts are numbers, int64, as `topk(k).indices` has them",
         )
+        for token, own in enumerate(experts.tolist()):
+            expect.that(
+                len(set(own)) == k,
+                f"{words}: token {token} has the experts {own}, one of them twice: the k largest of p + bias are k different "
+                "experts, also where p + bias is equal for some, or below 0",
+            )
         right(words, case, *out)
 
     expect.left_alone(each(cases, run, judge), cases, ("x", "weight", "bias", "k"))
@@ -117,6 +140,11 @@ def routes(submission, cases, right):
 
 def same_choice(got, want, what, hints=()):
     expect.equal(got.sort(1).values, want.sort(1).values, what=what, hints=hints)
+
+
+def passed_over(p, k, expert):
+    """The choice, sorted, if this expert were struck out with another one, which is alike."""
+    return p.index_fill(1, torch.tensor([expert]), -1).topk(k).indices.sort(1).values
 
 
 ONE = (
@@ -146,11 +174,12 @@ class TestRoute(Exercise):
     def test_choice(self, submission):
         cases = [case_of(7, 4, 2), case_of(5, 6, 3), case_of(7, 4, 2), far_case(4, 5, 2)]
         cases += [case_of(6, 5, 5), case_of(4, 3, 1), case_of(0, 4, 2), case_of(1, 1, 1)]
+        cases += [tied_case(7, 5, 3)]
         routes(submission, cases, self.is_chosen)
 
     def is_chosen(self, words, case, p, mine, weights):
         x, weight, _, k = case
-        want, experts, shares = oracle(*case)
+        want, experts, shares = oracle(*case, mine)
         logits = F.linear(x, weight)
         expect.that(
             p.dtype == want.dtype,
@@ -167,6 +196,9 @@ class TestRoute(Exercise):
         expect.equal(p, want, what=f"p, {words}", hints=hints)
         least = want.topk(k, largest=False).indices.sort(1).values
         hints = [(least, "those are the k *least* probable")]
+        if torch.equal(weight[:1], weight[1:2]):
+            others = "of two experts with equal p one was passed over: an equal one is among the k largest, too"
+            hints += [(passed_over(want, k, twin), others) for twin in (1, 0)]
         same_choice(mine, experts, f"the {k} experts of each token, {words}", hints)
         chosen = want.gather(1, mine)
         hints = [
@@ -176,6 +208,13 @@ class TestRoute(Exercise):
         hints = [(by_expert(wrong, mine), told) for wrong, told in hints]
         hints = [*alone(k, chosen), *hints]
         ours, right = by_expert(weights, mine), by_expert(shares, experts)
+        if k > 1 and len(x) and expect.difference(ours / ours.sum(1, keepdim=True), right) is None:
+            sums = weights.sum(1)
+            told = (
+                f"a token's weights have the right proportions, and add up to {sums[(sums - 1).abs().argmax()]:.6g}: divide by the "
+                "sum of the k chosen p, and by nothing more than that"
+            )
+            hints.append((ours, told))
         if expect.difference(ours.sort(1).values, right.sort(1).values) is None:
             hints = [(ours, "the right weights, beside other experts: order both in one way")]
         expect.equal(ours, right, what=f"weights, each beside its expert, {words}", hints=hints)
@@ -183,13 +222,13 @@ class TestRoute(Exercise):
     @check(points=2, title="logits and softmax in float32, whatever the activations are in")
     def test_float32(self, submission):
         cases = [case_of(64, 8, 2, torch.bfloat16), case_of(9, 4, 2, torch.float32)]
-        cases += [case_of(64, 8, 2, torch.bfloat16), case_of(16, 4, 1, torch.float16)]
+        cases += [near_case(64, 8, 2, torch.bfloat16), near_case(64, 4, 1, torch.float16)]
         with below(self.test_choice, submission):
             routes(submission, cases, self.is_wide)
 
     def is_wide(self, words, case, p, mine, weights):
         x, weight, bias, k = case
-        want, experts, shares = oracle(*case)
+        want, experts, shares = oracle(*case, mine)
         low = F.linear(x, weight)
         told = (
             f"that was computed in {x.dtype}, in which experts tie that do not: convert x and weight "
@@ -207,6 +246,15 @@ class TestRoute(Exercise):
         hints = [(low.softmax(-1).float(), told), (low.float().softmax(-1), told)]
         expect.equal(p, want, what=f"p, {words}", hints=hints)
         hints = [((low.softmax(-1) + bias).topk(k).indices.sort(1).values, told)]
+        narrow = (want + bias).to(x.dtype)
+        if torch.equal(
+            *(narrow.gather(1, e).sort(1).values for e in (mine, narrow.topk(k).indices))
+        ):
+            told = (
+                f"p is right, and those are the largest of p + bias rounded to {x.dtype}, in which experts tie that do not: choose "
+                "in the type of p"
+            )
+            hints.insert(0, (mine.sort(1).values, told))
         same_choice(mine, experts, f"experts, {words}", hints)
         what, ours = f"weights, {words}", by_expert(weights, mine)
         expect.equal(ours, by_expert(shares, experts), what=what, hints=alone(k, shares))
@@ -215,12 +263,14 @@ class TestRoute(Exercise):
     def test_bias(self, submission):
         sizes = ((40, 5, 2, 0.5), (40, 5, 1, 0.5), (9, 7, 3, 0.2))
         cases = [case_of(*size, bias=bias) for *size, bias in sizes]
+        x, weight, bias, k = case_of(9, 6, 3, bias=0.5)
+        cases.append((x, weight, bias - 5, k))  # p + bias is below 0
         with below(self.test_choice, submission):
             routes(submission, cases, self.is_biased)
 
     def is_biased(self, words, case, p, mine, weights):
         x, weight, bias, k = case
-        want, experts, shares = oracle(*case)
+        want, experts, shares = oracle(*case, mine)
 
         def best(scores):
             return scores.topk(k).indices.sort(1).values
@@ -311,7 +361,7 @@ COUNTED = 1e-6  # a share of whole numbers is a float32 in torch
 # for each number of ranks calls in a row: (tokens of each rank, E, K)
 WORLDS = {
     1: [([6], 4, 1), ([3], 5, 2)],
-    2: [([5, 5], 5, 3), ([4, 7], 6, 2), ([5, 5], 5, 3)],
+    2: [([5, 5], 5, 3), ([4, 7], 6, 2), ([5, 5], 5, 3), ([2601, 1500], 3, 2)],
     3: [([4, 7, 1], 6, 2), ([2, 0, 3], 4, 1)],
 }
 UNEVEN = re.compile(
@@ -393,6 +443,11 @@ class TestBalance(Exercise):
         whole = "each rank returned the whole loss: it gives its share, of its own tokens' p"
         mistakes = [([want] * len(made), whole)]
         mistakes += [([*map(share_of, made, own)], words) for own, words in factors(made)]
+        parts = [(torch.zeros_like(p).scatter(1, e, p.gather(1, e)), e) for p, e in made]
+        chosen = "P lacks the p of the experts that a token did not choose: it is the mean of all tokens' p"
+        mistakes.append(([*map(share_of, parts, own_factors(made))], chosen))
+        if sum(sizes) > 1000 and abs(total - want) < 0.01 * want:
+            mistakes.append((shares, ROUNDED.format("the loss is")))
         same = [w for wrong, w in mistakes if expect.difference(shares, wrong, COUNTED) is None]
         count, k = made[0][0].shape[1], made[0][1].shape[1]
         words = f"sum over ranks with {sizes} tokens, {count} experts, K = {k}"
@@ -425,6 +480,19 @@ class TestBalance(Exercise):
             counts_travel(found["forward"] + found["backward"], want.shape[1], rank)
 
 
+ROUNDED = (
+    "with few choices {} right, and not with thousands: there counts were rounded. bfloat16 has all whole numbers up to "
+    "256 only, float16 up to 2048: add the counts up as they are, int64"
+)
+
+
+def own_factors(made):
+    """By what the sums of each rank's p are multiplied."""
+    count, n = made[0][0].shape[1], len(made)
+    counts = sum(torch.bincount(e.flatten(), minlength=count) for _, e in made)
+    return [count * counts.double() / counts.sum() / sum(len(p) for p, _ in made)] * n
+
+
 def share_of(made, factors):
     return (made[0].sum(0) * factors).sum()
 
@@ -435,7 +503,7 @@ def factors(made):
     own = [torch.bincount(e.flatten(), minlength=count).double() for _, e in made]
     sizes = [len(p) for p, _ in made]
     tokens, f, fs = sum(sizes), sum(own) / sum(own).sum(), [c / c.sum() for c in own]
-    right = count * f / tokens
+    (right, *_), used = own_factors(made), int((f > 0).sum())
     both = "f is divided by the choices, M·K of them, and p's sum by the tokens, the choices over K"
     mine = "p's sum was divided by this rank's tokens, or by the ranks' mean: divide p's sum by the tokens of all ranks"
     alone = (
@@ -443,6 +511,7 @@ def factors(made):
     )
     return [
         ([right / count] * n, "that lacks the factor E: an even load has the loss 1"),
+        ([right * used / count] * n, "E is the number of all experts, of those that got no choice, too"),
         ([right * k] * n, f"that is K times too large: {both}"),
         ([right / k] * n, f"that is K times too small: {both}"),
         ([count * f / size for size in sizes], mine),
@@ -485,7 +554,7 @@ class TestBias(Exercise):
             results = self.updated(submission, worlds, moved)
             for rank, trace in enumerate(results.traces):
                 sent = [(op.kind, op.payload_bytes) for op in trace.ops]
-                counts_travel(sent, 6, rank, len(worlds))
+                counts_travel(sent, 6, rank, len(worlds) + 1)
 
     @check(points=2, title="an expert with exactly the mean stays as it is, and so do the choices")
     def test_even(self, submission):
@@ -514,7 +583,7 @@ class TestBias(Exercise):
         def run(worlds):
             calls = by_rank(worlds)
             with counting([len(world[0][0]) for world in worlds]):
-                results = submission.launch(probes.in_turn_on_ranks, calls, ranks=len(worlds[0]))
+                results = submission.launch(probes.updated, calls, ranks=len(worlds[0]))
             for rank, found in enumerate(results):
                 rest = [
                     {**call, "given": call["given"][1:], "later": None, "out": None}
@@ -525,54 +594,68 @@ class TestBias(Exercise):
             launched.append(results)
             return list(zip(*results))
 
-        each(worlds, run, right)
+        self.goes_on(worlds, each(worlds, run, right)[0])
         return launched[0]
+
+    @staticmethod
+    def goes_on(worlds, calls):
+        """A second step on the first bias, with the last experts."""
+        counts = [load_of_all(world) for world in (worlds[0], worlds[-1])]
+        for rank, call in enumerate(calls):
+            (before, got), rate = call["second"], worlds[-1][rank][2]
+            want = before + (rate * torch.sign(counts[1].double().mean() - counts[1])).to(
+                before.dtype
+            )
+            told = "the first step was right: a step goes by its own counts, and nothing is kept of those before it"
+            what = (
+                f"rank {rank}, a second step on the same bias (all ranks' counts {counts[1].tolist()}, in its first step "
+                f"{counts[0].tolist()})"
+            )
+            expect.equal(got, want, tol=COUNTED, what=what, hints=[(got, told)])
 
     def uneven(self, ranks):
         """Rank 0 likes expert 0, the others 1. On 2 ranks [5, 4, 2, 3], of mean 3.5: rounded down it
         is the count of expert 3, rounded up that of expert 1. Then six experts, of which nobody on rank
-        0 chooses the last two, and the last rank, where there are three, has no token."""
+        0 chooses the last two, and the last rank, where there are three, has no token. Five whose
+        counts, about 3000, a narrow dtype has not; and the first one turned round."""
         first = [[[0, 1], [0, 3], [0, 3], [0, 2]], *[[[1, 3], [1, 0], [1, 2]]] * (ranks - 1)]
         second = [[[0], [0], [2]], [[0], [5], [5], [3]], []][:ranks]
         worlds = [bias_case(first, 4), bias_case(second, 6, torch.float32)]
         third = [[[3 - e for e in row] for row in rows] for rows in first]
-        return [*worlds, bias_case(third, 4)]
+        large = [[1501, 1500, 1499, 0, 2500], [1500, 1500, 1500, 0, 3500], [0] * 5][:ranks]
+        large = [[[e] for e, n in enumerate(own) for _ in range(n)] for own in large]
+        return [*worlds, bias_case(large, 5), bias_case(third, 4)]
+
+
+def load_of_all(world):
+    """How often each expert was chosen on all ranks."""
+    return sum(torch.bincount(e.flatten(), minlength=len(world[0][0])) for _, e, _ in world)
 
 
 def moved(world, calls):
     """The bias after the call: a step of `rate` by the counts of all ranks."""
-    rate = world[0][2]
-    counts = [torch.bincount(e.flatten(), minlength=len(world[0][0])) for _, e, _ in world]
-    total = sum(counts)
+    mistaken = [step_hints(world, rank) for rank in range(len(world))]
+    total = load_of_all(world)
     mean = total.double().mean()
-    step, votes = torch.sign(mean - total), [torch.sign(c.double().mean() - c) for c in counts]
-    whole = f"the mean is {mean:g}, no whole number: `counts.double().mean()`"
-    vote = "each rank took the sign by its own counts, and the signs were added: add up the counts first"
-    for rank, ((bias, *_), call) in enumerate(zip(world, calls)):
-        got, want = call["given"][0], (bias + rate * step).to(bias.dtype)
+    found = [call["given"][0] for call in calls]
+    told = {  # on all ranks
+        rows[0][1]: None
+        for rows in zip(*mistaken)
+        if all(
+            expect.difference(got, wrong.to(got.dtype), COUNTED) is None
+            for got, (wrong, _) in zip(found, rows)
+        )
+    }
+    for rank, ((bias, _, rate), got) in enumerate(zip(world, found)):
+        want = (bias + rate * torch.sign(mean - total)).to(bias.dtype)
         expect.that(
             not torch.equal(got, bias),
             f"rank {rank}: the bias that was given is unchanged: write into it, `bias += …`",
         )
-        mistakes = [
-            (bias - rate * step, "the wrong way round: who got too little goes up"),
-            (bias + rate * votes[rank], "from this rank's own counts the ranks' biases drift apart: add up the counts of all ranks"),
-            (bias + rate * sum(votes), vote),
-            (bias + rate * torch.sign(sum(votes)), vote),
-            (bias + rate * torch.sign(mean.floor() - total), whole),
-            (bias + rate * torch.sign(mean.ceil() - total), whole),
-            (bias + rate * step.clamp(min=0), "who got too much goes down as well"),
-            (bias + rate * step.clamp(max=0), "who got too little goes up as well"),
-            (want - want.mean(), "then its mean was taken off: an expert moves by `rate`, or stays as it is"),
-            (rate * step, "what the bias was is lost: add to it"),
-        ]  # fmt: skip
-        told = {
-            words: None
-            for wrong, words in mistakes
-            if expect.difference(got, wrong.to(bias.dtype), COUNTED) is None
-        }
         if got.shape == bias.shape and is_multiple(got - bias, mean - total):
             told["the step is `rate` whatever the gap: take its sign"] = None
+        if total.max() > 1000 and is_step(got - bias, rate):
+            told = {ROUNDED.format("the steps are"): None}
         hints = [(got, "; or: ".join(told))] if told else []
         expect.equal(
             got,
@@ -581,6 +664,40 @@ def moved(world, calls):
             what=f"rank {rank} of {len(world)}, the bias (all ranks' counts {total.tolist()})",
             hints=hints,
         )
+
+
+def step_hints(world, rank):
+    """What likely mistakes make of a rank's bias, in words."""
+    bias, own, rate = world[rank]
+    total = load_of_all(world)
+    mean, each = total.double().mean(), own.numel() * len(world) / len(bias)
+    counts = [torch.bincount(e.flatten(), minlength=len(bias)) for _, e, _ in world]
+    step, votes = torch.sign(mean - total), [torch.sign(c.double().mean() - c) for c in counts]
+    want = bias + rate * step
+    whole = f"the mean is {mean:g}, no whole number: `counts.double().mean()`"
+    vote = "each rank took the sign by its own counts, and the signs were added: add up the counts first"
+    return [
+        (bias - rate * step, "the wrong way round: who got too little goes up"),
+        (bias + rate * votes[rank], "from this rank's own counts the ranks' biases drift apart: add up the counts of all ranks"),
+        (bias + rate * sum(votes), vote),
+        (bias + rate * torch.sign(sum(votes)), vote),
+        (
+            bias + rate * torch.sign(each - total),
+            "the mean was reckoned from this rank's own choices, and ranks have different numbers of them: take the mean of the "
+            "counts of all ranks",
+        ),
+        (bias + rate * torch.sign(mean.floor() - total), whole),
+        (bias + rate * torch.sign(mean.ceil() - total), whole),
+        (bias + rate * step.clamp(min=0), "who got too much goes down as well"),
+        (bias + rate * step.clamp(max=0), "who got too little goes up as well"),
+        (want - want.mean(), "then its mean was taken off: an expert moves by `rate`, or stays as it is"),
+        (rate * step, "what the bias was is lost: add to it"),
+    ]  # fmt: skip
+
+
+def is_step(steps, rate):
+    """Whether each is up, down or nothing, by `rate`."""
+    return expect.difference((steps / rate).abs().round() * rate, steps.abs(), COUNTED) is None
 
 
 def is_multiple(steps, gaps):
@@ -721,6 +838,7 @@ class TestPlan(Exercise):
     def test_order(self, submission):
         plain = [plan_case(8, 4, 2, None), plan_case(20, 4, 2, None, levels=3)]
         changes = (torch.Tensor.float, lambda p: 20 * p - 10, lambda p: 10 ** (-30 * p))
+        changes += (lambda p: 1 + 1e-10 * p,)  # all of them 1 in float32
         cases = plain + [with_priority(plan_case(12, 4, 2, None), change) for change in changes]
         with below(self.test_dropless, submission):
             plans(submission, cases, self.is_ordered)
@@ -755,13 +873,20 @@ class TestPlan(Exercise):
             f"a factor of 0.0 leaves room for nothing, {len(order)} rows were kept: only None drops nothing, "
             "`factor is not None`",
         )
-        likely = {
+        k = experts.shape[1]
+        full = [c for c in want if all(t in want for t in range(c // k * k, c // k * k + k))]
+        apart = (
+            "a token lost all of its choices where one was dropped: each choice stands for itself"
+        )
+        capped = {
             "it is rounded up, not down": math.floor(exact),
             "M tokens make M·K choices": math.ceil(factor * len(experts) / count),
         }
-        if len(order) == experts.numel():
-            likely["nothing was dropped"] = max(uncut)
-        found = [words for words, rows in likely.items() if rows == most]
+        likely = {words: [min(n, room) for n in uncut] for words, room in capped.items()}
+        likely["nothing was dropped, and an expert's own rows are what is limited"] = uncut
+        found = [words for words, own in likely.items() if own == counts.tolist()]
+        if sorted(order.tolist()) == sorted(full):
+            found = [apart]
         told = (
             " or ".join(found) or "each expert keeps so many of its own, whatever the others have"
         )
@@ -775,6 +900,7 @@ class TestPlan(Exercise):
         hints = [
             (sorted(first), "the first tokens were kept: those of highest priority are"),
             (sorted(low), "those of lowest priority were kept: sort from high to low"),
+            (sorted(full), apart),
         ]
         if as_high(experts, priority, order) == as_high(experts, priority, want):
             hints.insert(0, (sorted(order.tolist()), EQUALS))
@@ -828,7 +954,8 @@ def order_hints(case, order):
             "priorities that differ little are not in order: sort by the priority itself, which neither is "
             "rounded nor mixed with the expert's number"
         )
-        hints.append((order.tolist(), told))
+        is_near = priority.max() - priority.min() < 1e-3 * priority.abs().max()
+        hints.insert(0 if is_near else len(hints), (order.tolist(), told))
     return hints
 
 
@@ -860,6 +987,8 @@ def by_token(case, experts, how="after"):
                 y = y + torch.tanh(x[t] @ m)
             elif how == "both":
                 y = y + w * torch.tanh((w * x[t]) @ m)
+            elif how == "scaled":
+                y = y + k / len(mine) * w * torch.tanh(x[t] @ m)
             elif how == "renormalised":
                 y = y + w / weights[t, mine].sum() * torch.tanh(x[t] @ m)
             else:
@@ -973,6 +1102,8 @@ class TestMix(Exercise):
             (by_token(case, experts, "both"), "the weights were multiplied twice, before the experts and after: weigh the answers"),
             (by_token(case, experts, "none"), "the answers were added without their weights"),
             (by_token(case, experts, "renormalised"), "the weights of what was kept were made to add up to 1 again: they stay as they are"),
+            (by_token(case, experts, "scaled"), "the sum of a token that lost a choice was made larger for it: the others keep their "
+             "weights, and get no more"),
             (added(case, order // k, order, residual=True), "x was added: the residual stream goes around the layer, start from zeros"),
             (by_token(case, experts, "passed"), "a token whose choices were all dropped gets 0 here: the residual stream around the "
              "layer carries it on"),
@@ -1203,6 +1334,9 @@ class TestExchange(Exercise):
             )
             words = f"the answers of rank {rank} of {len(made)}, {len(made[0][1])} experts"
             hints = [(ys[rank], told) for ys, told in mistaken]
+            if expect.difference(one["out"], y, 0.02) is None:
+                told = "those are nearly the answers: rows and answers keep their dtype, nothing is rounded on the way"
+                hints.append((one["out"], told))
             expect.equal(one["out"], y, what=words, hints=hints)
         rows_travel(made, found)
 

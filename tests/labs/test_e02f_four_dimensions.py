@@ -221,6 +221,8 @@ MISTAKES = {
         ("those are along the last of the axes alone", lambda mesh, axes, rank: mesh.ranks(names_of(axes)[-1:], rank)),
         ("those are along them from rank 0: start from the rank that is given", lambda mesh, axes, rank: mesh.ranks(axes, 0)),
         ("as if the first axis varied fastest, and not the last one", lambda mesh, axes, rank: backwards(mesh).ranks(axes, rank)),
+        ("those are the lines along each of the axes: a plane has also the ranks that differ along several of them at once",
+         lambda mesh, axes, rank: sorted({rank}.union(*(mesh.ranks(axis, rank) for axis in names_of(axes))))),
     ],
 }  # fmt: skip
 
@@ -282,6 +284,8 @@ COPIES = [
     (ALL_AXES, lambda split, partial, mesh: product(mesh, partial) * (2 if "pp" in partial else 1)),
     (ALL_AXES, lambda split, partial, mesh: product(mesh, partial) * (stages(mesh) if "pp" in partial else 1)),
     ("that is all ranks: those along axes of `split` hold different elements", lambda split, partial, mesh: mesh.number),
+    *((f"{axis} is left out: where it is not in `split`, all ranks along it hold the same",
+       lambda split, partial, mesh, axis=axis: copies({*split, axis}, partial, mesh)) for axis in ("dp", "ep", "cp", "tp")),
 ]  # fmt: skip
 OF_STAGES = [
     ("stages hold different parameters: pp makes no copies", lambda split, partial, mesh: copies(split, partial, mesh) * stages(mesh)),
@@ -289,6 +293,7 @@ OF_STAGES = [
 TIED = [
     ("the first and the last stage both hold a tied table: two of them", lambda split, partial, mesh: copies(split, partial, mesh) // 2),
     ("two stages hold a tied table, however many stages there are", lambda split, partial, mesh: copies(split, partial, mesh) // 2 * stages(mesh)),
+    ("that is the stages alone: each holds the table on as many ranks as the axes that are not in `split` say", lambda split, partial, mesh: 2),
     ("two stages hold a tied table: the factor of pp is 2, and not the number of stages as well", lambda split, partial, mesh: copies(split, partial, mesh) * stages(mesh)),
 ]  # fmt: skip
 
@@ -318,7 +323,8 @@ class TestCopies(Exercise):
         for (name, *_), (a, got) in zip(cases, asked):
             split, partial, mesh = a
             want = copies(*a)
-            factors = as_product(got, mesh) and f"{got} = {as_product(got, mesh)}"
+            factors = as_product(got, mesh)
+            factors = factors and (factors if factors == str(got) else f"{got} = {factors}")
             told = ": ".join(filter(None, [factors, words]))
             told += f"; {want} = {as_product(want, mesh)}" if factors else ""
             expect.equal(
@@ -424,7 +430,7 @@ NORMS = [  # (words, the norm): of `sums`, those of `squares` and `of_ranks`, an
     *(("that is with the squares of the calls before: start from 0 in each", lambda sums, _, way=way: sums["kept"][way] ** 0.5) for way in (0, 1)),
     *((words, lambda sums, _, key=key: sums[key] ** 0.5) for key, words in (
         ("copies", "that adds up every copy: a weight that c ranks hold is counted c times. Divide its square by copies(layout_of(p), lines.mesh)"),
-        ("table", "the tied table is counted on both stages that hold it"),
+        ("table", "the tied table is counted on both stages that hold it: divide each parameter's square by its own copies(layout_of(p), lines.mesh)"),
         ("stages", "pp is counted as copies: its stages hold different parameters"),
         ("mean", "that is the mean over ranks: slices add up, and only copies are to be divided"),
         ("experts", "experts along ep are different ones: they add up"),
@@ -562,7 +568,13 @@ class TestNorm(Exercise):
                 nothing_stayed(mesh, rank, gradients, result)
                 for name, whole, got in pairs(mesh, rank, gradients, result):
                     what = f"the gradient of `{name}` on rank {rank}, which computing the norm leaves as it is,"
-                    expect.identical(got, whole, what=what)
+                    expect.identical(got, whole, what=what, hints=[(whole.square(), SQUARED)])
+
+
+SQUARED = (
+    "its elements are squared now: a method that ends in _ writes into its tensor, and `.double()` of "
+    "what is float64 is the same tensor, no copy"
+)
 
 
 def little(mesh, rank, ops):
@@ -618,23 +630,38 @@ class TestClip(Exercise):
                     "holds the old one, a bucket for example, would see nothing clipped",
                 )
                 mine = sum(whole.double().square().sum() for _, whole, _ in triples).item() ** 0.5
+                same = [name for name, whole, got in triples if torch.equal(got, whole)]
+                unclipped = self.unclipped(rank, result, triples, same, limit, norm, once, earlier)
                 for name, whole, got in triples:
                     what = f"{mesh}, the gradient of `{name}` on rank {rank} after clipping to {limit:.4g}, the whole one being {norm:.4g} long"
-                    self.is_clipped(got, whole, limit, norm, mine, once, earlier, what)
+                    self.is_clipped(got, whole, limit, norm, mine, unclipped, earlier, what)
                 little(mesh, rank, result["ops"])
                 returned_the_norm(rank, result, norm, limit, mine)
             earlier.add(limit)
 
-    def is_clipped(self, got, whole, limit, norm, mine, once, earlier, what):
-        words = "nothing was clipped. Multiply every `.grad` by limit / (norm + 1e-6)"
-        if once:
-            words = "nothing was clipped. `parameters` can be walked once: make a list of it first"
-        foreign = "that is clipped by this rank's own norm: ranks clip by different factors, and train apart"
+    def unclipped(self, rank, result, triples, same, limit, norm, once, earlier):
+        """Words for a gradient that stayed as it was; `same`: the names of those on this rank."""
         if norm <= limit:
-            words = "the factor decides, limit / (norm + 1e-6), also where the norm is a hair below the limit"
+            return "the factor decides, limit / (norm + 1e-6), also where the norm is a hair below the limit"
+        if len(same) < len(triples):
+            clipped = ", ".join(f"`{name}`" for name, *_ in triples if name not in same)
+            words = f"it was not clipped, but {clipped} on the same rank: every `.grad` that is not None is multiplied"
+            names = list(result["parameters"])
+            first = names.index(next((n for n in names if n not in result["gradients"]), names[-1]))
+            if {n for n in names[first:] if n in result["gradients"]} == set(same):
+                words += f". Those that stayed all come after `{names[first]}`, which has no gradient: pass over such a parameter, and go on"
+            return words
+        if once:
+            return "nothing was clipped. `parameters` can be walked once: make a list of it first"
+        if limit == 0 and earlier:
+            return "nothing was clipped, though with other limits it was: 0 is a limit like any other, its factor is 0"
+        return "nothing was clipped. Multiply every `.grad` by limit / (norm + 1e-6)"
+
+    def is_clipped(self, got, whole, limit, norm, mine, unclipped, earlier, what):
+        foreign = "that is clipped by this rank's own norm: ranks clip by different factors, and train apart"
         wide = whole.double()
         hints = [
-            (wide, words),
+            (wide, unclipped),
             (wide * limit / mine, foreign),
             (wide * limit / (mine + 1e-6), foreign),
             (wide.clamp(-limit, limit), "that clips each number: one factor for the whole keeps the direction"),
@@ -896,6 +923,10 @@ def costs(sizes, sent, per_node):
     return [crossing(mesh, sent, per_node) for mesh in orders_of(sizes)]
 
 
+def largest(mesh, sent, per_node):
+    return max(crossing(mesh, {axis: nbytes}, per_node) for axis, nbytes in sent.items())
+
+
 def is_sorted(*values):
     return list(values) == sorted(values)
 
@@ -905,6 +936,7 @@ RULES = [  # which all meshes that came follow, the right ones too
     ("the chattiest axis last, also where it is longer than a node", lambda mesh, sizes, sent, n: is_sorted(*(sent.get(a, 0) for a in mesh.axes))),
     ("the chattiest axis first", lambda mesh, sizes, sent, n: is_sorted(*(-sent.get(a, 0) for a in mesh.axes))),
     ("first the axes longer than a node, and of the others the chattiest last", lambda mesh, sizes, sent, n: is_sorted(*((sizes[a] <= n, sent.get(a, 0)) for a in mesh.axes))),
+    ("the order whose largest axis sends least, but bytes of all axes count together", lambda mesh, *given: largest(mesh, *given[1:]) == min(largest(other, *given[1:]) for other in orders_of(given[0]))),
     ("the order that sends most", lambda mesh, *given: crossing(mesh, *given[1:]) == max(costs(*given))),
 ]  # fmt: skip
 

@@ -357,6 +357,11 @@ class TestZero1(Exercise):
             if "all_reduce" in kinds
             else "a reduce_scatter and an all_gather a unit"
         )
+        turns = STEPS * sum(len(case.widths) - 1 for case in CASES)
+        for kind in ("reduce_scatter", "all_gather"):
+            count = trace.count(kind)
+            if count > turns:
+                words += f". These were {count} {kind} for {turns} updates of a unit"
         expect.that(
             trace.bytes_sent() == want and "all_reduce" not in kinds,
             f"rank {rank} of {ranks} sent {trace.bytes_sent()} bytes in {STEPS} steps of two models by "
@@ -447,7 +452,7 @@ class TestReduceUnit(Exercise):
         want = self.microbatches * sum(ring_bytes(case, ranks) for case in CASES)
         expect.that(
             trace.bytes_sent() == want,
-            f"rank {rank} sent {trace.bytes_sent()} bytes, (N-1)/N of the gradients is {want}",
+            f"rank {rank} sent {trace.bytes_sent()} bytes, (N-1)/N of the gradients, in the dtype that they have, is {want}",
         )
 
     def equal_parts(self, units, case, batches, rank, where, forgotten=()):
@@ -465,7 +470,7 @@ class TestReduceUnit(Exercise):
                 sum(parts),
                 what=f"{where}, unit {number}: shard.grad (microbatches since it was None: {len(batches)})",
                 hints=[
-                    *self.mistakes_in_adding(parts, unit["gradient"]),
+                    *self.mistakes_in_adding(parts, unit["gradient"], ranks),
                     *(
                         (
                             sum(parts) + old.chunk(ranks)[rank] / ranks,
@@ -493,16 +498,35 @@ class TestReduceUnit(Exercise):
                         "that is rank 0's part: take that of group.rank",
                     ),
                     (whole / ranks, "that is the whole average: keep this rank's part of it"),
+                    *self.rounded(unit["gradient"], sum(parts)),
                 ],
             )
 
-    def mistakes_in_adding(self, parts, got):
+    @staticmethod
+    def rounded(got, want):
+        """A hint that names the dtype whose digits a gradient has that is nearly right."""
+        if got.shape != want.shape or not (got - want).abs().max() < 0.02 * want.abs().max():
+            return []
+        for narrow in (torch.bfloat16, torch.float16, torch.float32):
+            if got.dtype != narrow and torch.equal(got, got.to(narrow).to(got.dtype)):
+                name = str(narrow).removeprefix("torch.")
+                words = (
+                    f"nearly: its numbers have the digits of {name} only. Send and keep gradients in "
+                    "the dtype that they have"
+                )
+                return [(got, words)]
+        return []
+
+    def mistakes_in_adding(self, parts, got, ranks):
         """Nothing where there is one part, and all would be the same."""
         if len(parts) == 1:
             return []
         halved = parts[0]
         for part in parts[1:]:
             halved = (halved + part) / 2
+        again = parts[0]
+        for part in parts[1:]:
+            again = again / ranks + part
         mean = "that is a mean of the microbatches: their parts add up, nothing divides them here"
         repeated = sum((len(parts) - place) * part for place, part in enumerate(parts))
         return [
@@ -514,6 +538,11 @@ class TestReduceUnit(Exercise):
             (parts[-1], "that is the last microbatch's alone: add to a shard.grad that is there"),
             (sum(parts) / len(parts), mean),
             (halved, mean),
+            (
+                again,
+                f"what was there before is divided by {ranks}, the number of ranks, with every microbatch that comes: it "
+                "is an average already. Reduce the new gradient alone, and add its part",
+            ),
             *self.counted(parts, got),
         ]
 
@@ -661,6 +690,11 @@ class TestShardedUnit(Exercise):
     @check(points=5, title="start_gather does not wait, gather does, and nothing is sent twice")
     def test_start(self, submission):
         for rank, result in enumerate(submission.launch(probes.started, ranks=2)):
+            expect.that(
+                result["freed"] == 0 or result["freed twice"] > 0,
+                f"rank {rank}: three start_gather(), two gather() and a free(): the storage of `full` has {result['freed']} bytes, "
+                "and none after one more free(). One free() empties it, however often somebody gathered",
+            )
             self.is_freed(result["freed"], f"rank {rank}, freed")
             (run,) = relayed.runs(submission.notes[rank], "turns", 1)
             waits = {mark: relayed.waits(before) for mark, before in relayed.before_marks(run)}
@@ -670,9 +704,14 @@ class TestShardedUnit(Exercise):
                 f"rank {rank}: start_gather() sent nothing, so nothing can be prefetched",
             )
             expect.that(
-                not any(waits["started"]),
+                not any(waits["begun"]),
                 f"rank {rank}: start_gather() waited for its message: issue it with async_op=True and keep the work; "
                 "gather() waits",
+            )
+            expect.that(
+                not any(waits["started"]),
+                f"rank {rank}: a second start_gather(), while the message of the first is under way, waited for it: where a "
+                "work is there it returns at once; gather() and free() wait",
             )
             expect.that(
                 count == 1,
@@ -783,15 +822,19 @@ class TestZero3(Exercise):
         for rank, result in enumerate(results):
             for case, own in zip(self.cases, result):
                 where = described(case, rank, 2)
-                for turn, each in enumerate(own["passes"], 1):
-                    self.keeps_the_order(each, len(case.widths) - 1, where, turn)
+                for turn in range(len(own["passes"])):
+                    self.keeps_the_order(own["passes"], turn, len(case.widths) - 1, where)
 
-    def keeps_the_order(self, each, units, where, turn):
-        """turn: which of the passes it is, from 1."""
-        if turn > 1:
-            where = f"{where}, pass {turn} ({'training' if each['training'] else 'evaluation'})"
+    def keeps_the_order(self, passes, turn, units, where):
+        """turn: which of the passes it is."""
+        each, before = passes[turn], ""
+        if turn > 0:
+            where = f"{where}, pass {turn + 1} ({'training' if each['training'] else 'evaluation'})"
+            before = " (in the passes before it was: a unit's place in `units` does not depend on what ran before)"
+            if not each["training"] and all(other["training"] for other in passes[:turn]):
+                before = " (in training it was: in evaluation, too, the next one is on its way while a unit computes)"
         self.are_all_freed(each, "after forward", units, where)
-        self.is_one_ahead(each, units, where, turn)
+        self.is_one_ahead(each, units, where, before)
         self.are_two_at_most(each, where)
         self.are_all_freed(each, "after backward", units, where)
 
@@ -812,13 +855,9 @@ class TestZero3(Exercise):
             pairs += [("backward", k, k - 1) for k in reversed(range(units))]
         return pairs
 
-    def is_one_ahead(self, each, units, where, turn):
+    def is_one_ahead(self, each, units, where, before_too):
+        """before_too: words about the passes before, in which it was."""
         lines = [tuple(line[:2]) for line in each["log"]]
-        before_too = (
-            " (in the passes before it was: a unit's place in `units` does not depend on what ran before)"
-            if turn > 1
-            else ""
-        )
         for what, number, following in self.pairs(each, units):
             now = lines.index((what, number))
             expect.that(
@@ -873,9 +912,9 @@ class TestZero3(Exercise):
         for rank, result in enumerate(results):
             for case, own in zip(self.cases, result):
                 units, where = len(case.widths) - 1, described(case, rank, ranks)
-                for turn, each in enumerate(own["passes"], 1):
+                for turn, each in enumerate(own["passes"]):
                     try:
-                        self.keeps_the_order(each, units, where, turn)
+                        self.keeps_the_order(own["passes"], turn, units, where)
                     except CheckFailed as failure:
                         raise CheckFailed(f"as above: {failure}") from None
                     self.sends(each, case, where, ranks)

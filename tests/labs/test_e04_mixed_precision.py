@@ -150,9 +150,16 @@ class TestLossScaler(Exercise):
             ),
             ([torch.randn(5).half(), torch.randn(2, 2).bfloat16()], 8.0),
             ([torch.tensor([1.0, torch.inf]), torch.randn(3), torch.randn(4)], 16.0),
+            ([torch.randn(3), torch.tensor([[1.0, -torch.inf], [2.0, 3.0]])], 4.0),
             ([large, large], 1.0),
         ]
-        for (given, scale), got in zip(cases, submission.run(probes.unscaled, cases)):
+        words = (
+            "one gradient here has no numbers at all, and so no largest one. Ask `isfinite()` of the "
+            "numbers themselves: a largest number does not show -inf either"
+        )
+        with expect.because({("(): Expected reduction dim", "numel() == 0"): words}):
+            found = submission.run(probes.unscaled, cases)
+        for (given, scale), got in zip(cases, found):
             self.divided(given, scale, got)
             self.told(given, got)
 
@@ -191,9 +198,11 @@ class TestLossScaler(Exercise):
             bool(got["finite"]) or not are_finite,
             f"all gradients are finite, and unscale returned {got['finite']!r}: it returns True where all are finite",
         )
+        signs = {number for g in gradients for number in g[g.isinf()].tolist()}
+        held = " and ".join(f"{number:g}" for number in sorted(signs))
         expect.that(
             not got["finite"] or are_finite,
-            f"a gradient holds inf, and unscale returned {got['finite']!r}: look at every gradient, for inf and for "
+            f"a gradient holds {held}, and unscale returned {got['finite']!r}: look at every gradient, for inf and for "
             "nan. (`parameters` can be gone through once: it is a generator)",
         )
 
@@ -304,6 +313,11 @@ class TestLossScaler(Exercise):
                     "the count must start at 0 again when the scale has grown",
                 ),
                 (
+                    variant(anew=1),
+                    "the first growth is in time, each one after it a step early: the count starts at 0 again when "
+                    "the scale has grown, not at 1",
+                ),
+                (
                     variant(interval=options["interval"] + 1),
                     "that grows a step late: after `interval` good steps, not after one more",
                 ),
@@ -327,7 +341,15 @@ class TestLossScaler(Exercise):
             return submission.launch(probes.agreed, steps, ranks=ranks, timeout=5)
 
     def variant(
-        self, flags, options, turned=False, starts_anew=True, resets=True, least=0.0, **other
+        self,
+        flags,
+        options,
+        turned=False,
+        starts_anew=True,
+        resets=True,
+        least=0.0,
+        anew=0,
+        **other,
     ):
         """The scales, or those of a plausible mistake."""
         options = {**options, **other}
@@ -338,7 +360,7 @@ class TestLossScaler(Exercise):
             else:
                 count += 1
                 if count >= options["interval"]:
-                    scale, count = scale * options["growth"], 0 if starts_anew else count
+                    scale, count = scale * options["growth"], anew if starts_anew else count
             found.append(scale)
         return found
 
@@ -376,10 +398,11 @@ class TestMasterWeights(Exercise):
         instead=lambda weight: None,
         dtype=torch.float32,
         slipped=None,
+        cast=lambda master: master.to(BF16),
     ):
         """The same in float32, rounded once; or masters read back from their weights, or given
         something else for no gradient, or in another dtype, or with one of the second group's in the
-        first."""
+        first, or rounded in another way."""
         weights = [torch.nn.Parameter(start.to(dtype, copy=True)) for start in starts]
         optimizer = probes.optimizer_of(rule, weights)
         if slipped is not None:
@@ -393,11 +416,12 @@ class TestMasterWeights(Exercise):
             if read_back:
                 for weight in weights:
                     weight.data = weight.data.to(BF16).float()
-        return [weight.detach().to(BF16) for weight in weights]
+        return [cast(weight.detach()) for weight in weights]
 
     @check(points=4, title="after 30 steps each weight is the float32 optimizer's, rounded once")
     def test_weights(self, submission):
         cases = [(rule, *self.case()) for rule in probes.rules()]
+        cases.append((*cases[0], True))
         run = partial(submission.run, probes.mastered)
         each(cases, run, self.is_master, "optimizer", "keep the masters in `self`")
 
@@ -406,15 +430,24 @@ class TestMasterWeights(Exercise):
             got["gradients"],
             "step() has changed a weight's own gradient, or cleared it: it is the caller's. The master's is a float32 copy of it",
         )
-        self.are_masters_rounded(got["weights"], *case)
+        rule, starts, steps, *are_set = case
+        if are_set:  # the rest was right in a run that differs in nothing else
+            expect.that(
+                all(map(torch.equal, got["weights"], self.oracle(rule, starts, steps))),
+                "weights that were set to 0 from outside, before step 12, have changed their masters, or what came "
+                "of them: numbers go from masters to weights, never back",
+            )
+        else:
+            self.are_masters_rounded(got["weights"], rule, starts, steps, got["steps"])
 
-    def are_masters_rounded(self, got, rule, starts, steps):
+    def are_masters_rounded(self, got, rule, starts, steps, taken):
         want = self.oracle(rule, starts, steps)
         stale = self.oracle(rule, starts, steps, read_back=True)
         decayed = self.oracle(rule, starts, steps, instead=torch.zeros_like)
         repeated = self.oracle(rule, starts, steps, instead=lambda weight: weight.grad)
         in_bf16 = self.oracle(rule, starts, steps, dtype=BF16)
         slipped = self.oracle(rule, starts, steps, slipped=0)
+        cut = self.oracle(rule, starts, steps, cast=self.cut)
         bad = [
             place
             for place in range(len(want))
@@ -432,6 +465,21 @@ class TestMasterWeights(Exercise):
                 want[place],
                 what=f"{rule} (one of two optimizers that are wrapped at once), {name}",
                 hints=[
+                    *(
+                        [
+                            (
+                                got[place],
+                                f"in {len(steps)} calls of step() the optimizer has made {taken} steps: one in each call",
+                            )
+                        ]
+                        if taken > len(steps)
+                        else []
+                    ),
+                    *where_all_fit(
+                        cut,
+                        "those are masters without their last 16 bits, nearer to 0: round to the *nearest*, as "
+                        "weight.copy_(master) does",
+                    ),
                     (
                         starts[place],
                         "it never moved, and the first parameter group's weights are right: go through the masters and "
@@ -476,6 +524,10 @@ class TestMasterWeights(Exercise):
                     ),
                 ],
             )
+
+    @staticmethod
+    def cut(master):
+        return (master.view(torch.int32) & -(2**16)).view(torch.float32).to(BF16)
 
     @check(points=3, title="400 steps that BF16 cannot see add up")
     def test_small_steps(self, submission):
@@ -585,6 +637,21 @@ class TestStochasticRound(Exercise):
             (square != square[:1]).any() and (square != square[:, :1]).any(),
             "numbers of one row, or of one column, were all rounded in the same way: draw for each number, with "
             "noise of x's whole shape",
+        )
+        self.expect_rare(submission)
+
+    def expect_rare(self, submission):
+        """Of 2^20 numbers that lie the smallest part above their lower neighbour 16 go up: none by
+        coarser noise."""
+        whole = torch.randn(2**20).to(BF16).float()
+        x = (whole.view(torch.int32) + 1).view(torch.float32)
+        result = submission.run(probes.called, x)
+        self.expect_kind(result, x)
+        up = int((result.float() != whole).sum())
+        expect.that(
+            0 < up <= 50,
+            f"of {len(x):,} numbers a 65,536th of the way up {up:,} went up, about 16 should: the noise is a number "
+            "from 0 to 2^16 - 1, and each is as likely",
         )
 
     def expect_mean(self, result, numbers):
@@ -787,14 +854,7 @@ class TestRoundTo(Exercise):
                     stepped(clamped, form, whole=lambda wholes: (wholes + 0.5).floor()),
                     "ties go up, always: they go to the even neighbour, as in torch.round",
                 ),
-                *[
-                    (
-                        nearest(clamped.to(short).float(), form),
-                        f"that is rounded twice: to {str(short).removeprefix('torch.')} first, and the nearest number "
-                        "of that may lie on a tie. Round x itself",
-                    )
-                    for short in (BF16, torch.float16)
-                ],
+                *self.rounded_twice(got, clamped, form),
                 *[
                     (
                         stepped(clamped, other),
@@ -816,6 +876,20 @@ class TestRoundTo(Exercise):
                 ],
             ],
         )
+
+    @staticmethod
+    def rounded_twice(got, clamped, form):
+        """A hint where it is the nearest number of x in a 16-bit format, or in either."""
+        found = [
+            str(short).removeprefix("torch.")
+            for short in (BF16, torch.float16)
+            if expect.difference(got, nearest(clamped.to(short).float(), form), 0.0) is None
+        ]
+        words = (
+            f"that is rounded twice: to {' or '.join(found)} first, and the nearest number of that may lie on a "
+            "tie. Round x itself"
+        )
+        return [(got, words)] if found else []
 
     @staticmethod
     def casts(got, x, clamped, form):
@@ -1107,6 +1181,14 @@ class TestAmaxHistory(Exercise):
             50.0,
             what="row 1, of the step before the last, after microbatches of 3, 50 and 7",
             hints=[
+                *[
+                    (
+                        0.0,
+                        "`past` is still all 0 after two steps in which roles 0 and 1 ran, and 2 did not: each column "
+                        "that ran moves, whatever the others did",
+                    )
+                ]
+                * (not got["past"].any()),
                 (7.0, "that is the last microbatch's: 50 would be clamped. Keep the maximum"),
                 (3.0, "that is the first microbatch's: keep the maximum"),
                 (60.0, "that is the sum, or of another history: keep the maximum, in self.seen"),
@@ -1126,7 +1208,12 @@ class TestAmaxHistory(Exercise):
             got["past"][0, 0].item(),
             2.0,
             what="noted in the next step, after a microbatch of 2",
-            hints=[(50.0, "that is still the last step's: what was seen is forgotten with a step")],
+            hints=[
+                (
+                    50.0,
+                    "that is of the step before: what was seen then is forgotten, and the past is not seen again",
+                )
+            ],
         )
         expect.equal(
             got["past"][:, 1],
@@ -1168,9 +1255,18 @@ class TestAmaxHistory(Exercise):
                     [4.0, 100.0, 100.0, 100.0, 100.0],
                     "that is the activation's: each role has its own column of `past`",
                 ),
-                ([4.0, 9.0, 2.0, 1.0, 3.0], "those are the current ones: take the past's, if any"),
+                (
+                    [4.0, 9.0, 2.0, 1.0, 3.0],
+                    "those are the current ones: take the past's, if any"
+                    if got["past"].any()
+                    else "those are the current ones, and `past` is still all 0: each column that ran moves, "
+                    "whatever the others did",
+                ),
                 ([4.0, 4.0, 9.0, 2.0, 1.0], "that is the newest alone: the largest of all H"),
-                ([4.0, 4.0, 9.0, 9.0, 9.0], "the oldest entry must go after H steps"),
+                (
+                    [4.0, 4.0, 9.0, 9.0, 9.0],
+                    "9 must be gone after H steps, and nothing notes it again",
+                ),
                 ([4.0, 9.0, 9.0, 9.0, 3.0], "the current one is not part of the past yet"),
                 ([0.0, 4.0, 9.0, 9.0, 2.0], "a past of zeros is none: scale by `now`"),
             ],
@@ -1248,9 +1344,14 @@ class TestAmaxHistory(Exercise):
             what="the column that ran",
             hints=[
                 (
+                    torch.tensor([6.0, 0.0, 0.0]),
+                    "it has moved in the first step alone, in which all ran: a column that ran moves, whatever the "
+                    "others did",
+                ),
+                (
                     torch.tensor([8.0, 0.0, 0.0]),
                     "the rows below are empty: a step moves the column down by a row, then fills row 0",
-                )
+                ),
             ],
         )
         expect.equal(
@@ -1258,7 +1359,11 @@ class TestAmaxHistory(Exercise):
             torch.tensor([0.0, 3.0, 0.0]),
             what="a column that saw 3, then 0, and then did not run",
             hints=[
-                (torch.tensor([3.0, 0.0, 0.0]), "0 was seen: it ran. Only -1 says that it did not")
+                (torch.tensor([3.0, 0.0, 0.0]), "0 was seen: it ran. Only -1 says that it did not"),
+                (
+                    torch.tensor([3.0, 3.0, 0.0]),
+                    "3 was noted again in a step that saw only 0: the past is not seen again",
+                ),
             ],
         )
         expect.equal(

@@ -52,6 +52,11 @@ DTYPES = {
     "through A is taken to float32, and what is added is taken to y's dtype",
 }
 
+OF_THE_ANSWER = (
+    "that is float32, and this layer answers in bfloat16: what is added comes back in the dtype of the layer's "
+    "answer"
+)
+
 
 def drawn(rows, columns, dtype=torch.float32):
     return (torch.randn(rows, columns) / columns**0.5).to(dtype)
@@ -65,20 +70,28 @@ def scale():
 def linear_of(case):
     """What the base alone computes."""
     weight, bias = case["weight"], case.get("bias")
-    if case.get("base") == "coded":
+    if case.get("base") in ("coded", "narrow"):
         weight = (weight * 64).round().clamp(-127, 127) / 64
+    if case.get("base") == "narrow":
+        return lambda x: F.linear(x, weight).bfloat16()
     return lambda x: F.linear(x, weight.to(x.dtype), bias)
 
 
 def lora_case(ins, outs, rank, shapes, dtype=torch.float32, base="dense", bias=False):
-    """x of several shapes, (…, I). B is positive, as the probe's dy is: no gradient cancels out."""
+    """x of several shapes, (…, I). B is positive, as the probe's dy is: no gradient cancels out.
+
+    "set" is what A and B are after a step, "then" after one more."""
+    now, then = (
+        {"lora_A": drawn(rank, ins), "lora_B": torch.rand(outs, rank) + 0.5} for _ in range(2)
+    )
     return {
         "base": base,
         "weight": drawn(outs, ins, dtype),
         "bias": torch.randn(outs).to(dtype) if bias else None,
         "arguments": (rank, scale()),
         "x": [torch.randn(*shape, ins).to(dtype) for shape in shapes],
-        "set": {"lora_A": drawn(rank, ins), "lora_B": torch.rand(outs, rank) + 0.5},
+        "set": now,
+        "then": then,
     }
 
 
@@ -89,6 +102,23 @@ def lora_answer(case, turn, part=lambda case, x, a, b: lora_value(case, x, a, b)
     y = part(case, x, a, b)
     y.backward(turn["dy"])
     return y.detach(), x.grad, a.grad, b.grad
+
+
+def can_begin(got, *names):
+    """These have a gradient in the very first backward."""
+    for name in names:
+        found = got["fresh"]["gradients"].get(name)
+        expect.that(
+            found is not None and found.any(),
+            f"while B is still zero, backward gives `{name}` no gradient: so it never moves. A and B are in what "
+            "forward computes from the first step on",
+        )
+
+
+def by_chance(turn):
+    """Hints on an answer that the same x did not get again."""
+    words = "a second call with the same x gives another answer: forward has no dropout, and keeps nothing"
+    return [] if turn["is_same"] else [(turn["y"], words)]
 
 
 def lora_value(case, x, a, b, scaling=None):
@@ -200,9 +230,10 @@ class TestLoRA(Exercise):
 
     def are_values(self, rows):
         for case, got in rows:
-            for again in ("second", "again"):
-                for at, turn in enumerate(got[again]):
-                    self.is_value(case, {**turn, "at": at}, f"x {tuple(case['x'][at].shape)}")
+            for number, turns in ((0, got["second"]), (1, got["third"])):
+                for at, turn in enumerate(turns):
+                    what = f"x {tuple(case['x'][at].shape)}"
+                    self.is_value(case, {**turn, "at": at}, what, changed=bool(number))
             a, b = case["set"]["lora_A"], case["set"]["lora_B"]
             expect.equal(
                 got["delta"],
@@ -224,12 +255,19 @@ class TestLoRA(Exercise):
             "first, of R numbers a token. B·A costs R·O·I more multiplications and a matrix of W's size",
         )
 
-    def is_value(self, case, turn, what):
-        rank, s = case["arguments"]
+    def is_value(self, case, turn, what, changed=False):
+        """changed: in eval mode, after A and B have changed once more."""
+        earlier, (rank, s) = case["set"], case["arguments"]
+        case = {**case, "set": case["then"]} if changed else case
         value, _, _, _ = lora_answer(case, turn)
         x, a, b = (case["x"][turn["at"]], *case["set"].values())
-        plain = linear_of(case)(x)
-        hints = [
+        plain, hints = linear_of(case)(x), by_chance(turn)
+        if changed:
+            what += " in eval mode, after another change of A and B"
+            words = "that is what A and B were before: forward keeps nothing of them"
+            hints.append((lora_value(case, x, *earlier.values()), words))
+        hints += [
+            (plain + s * F.linear(F.linear(x.float(), a), b), OF_THE_ANSWER),
             (plain, "that is the layer alone: A and B add nothing"),
             (lora_value(case, x, a, b, 1.0), "that is without the scaling: s·B(A x)"),
             (lora_value(case, x, a, b, s / rank), "the scaling is used as it is given: it is α/R already"),
@@ -241,24 +279,37 @@ class TestLoRA(Exercise):
         expect.equal(turn["y"], value, tol=tol, what=f"y for {what}", hints=hints)
 
     def is_exact(self, submission):
-        """A difference that bfloat16 has not: 1 + 2^-10 - 1."""
-        case = {
-            "weight": torch.zeros(3, 2, dtype=BF16), "arguments": (1, 1.0),
-            "x": [torch.tensor([[1.0, -1.0]], dtype=BF16)],
-            "set": {"lora_A": torch.tensor([[1 + 2.0**-10, 1.0]]), "lora_B": torch.ones(3, 1)},
-        }  # fmt: skip
-        (got,) = submission.run(probes.carried, [case])
-        expect.equal(
-            got["second"][0]["y"],
-            torch.full((1, 3), 2.0**-10, dtype=BF16),
-            what="y for A of 1 + 2^-10 and 1, over a bfloat16 layer of zeros",
-            hints=[
-                (
-                    torch.zeros(1, 3, dtype=BF16),
-                    "A was rounded to bfloat16 on the way: take x to float32, not A to x's dtype",
-                )
-            ],
-        )
+        """A difference that bfloat16 has not: 1 + 2^-10 - 1, in A, in what A gives, and in B; and a layer
+        that answers in bfloat16 what is asked in float32."""
+        little, ones = 1 + 2.0**-10, torch.ones(3, 1)
+        rows = (
+            ([1.0, -1.0], [[little, 1.0]], ones, "A of 1 + 2^-10 and 1",
+             "A was rounded to bfloat16 on the way: take x to float32, not A to x's dtype"),
+            ([1.0, 0.0], [[little, 0.0], [1.0, 0.0]], ones * torch.tensor([1.0, -1.0]), "an A x of 1 + 2^-10 and 1",
+             "what A gives was rounded to bfloat16 before B: only what is added, at the end, comes back in the dtype "
+             "of the layer's answer"),
+            ([1.0, 0.0], [[1.0, 0.0], [1.0, 0.0]], ones * torch.tensor([little, -1.0]), "B of 1 + 2^-10 and -1",
+             "B was rounded to bfloat16 on the way: it stays float32"),
+        )  # fmt: skip
+        cases = [
+            {
+                "weight": torch.zeros(3, 2, dtype=BF16),
+                "arguments": (len(a), 1.0),
+                "x": [torch.tensor([x], dtype=BF16)],
+                "set": {"lora_A": torch.tensor(a), "lora_B": b},
+            }
+            for x, a, b, _, _ in rows
+        ]
+        narrow = lora_case(5, 7, 2, [(3,)], base="narrow")
+        *found, last = self.runs(submission, [*cases, narrow])
+        for (*_, what, words), (_, got) in zip(rows, found):
+            expect.equal(
+                got["second"][0]["y"],
+                torch.full((1, 3), 2.0**-10, dtype=BF16),
+                what=f"y for {what}, over a bfloat16 layer of zeros",
+                hints=[(torch.zeros(1, 3, dtype=BF16), words)],
+            )
+        self.are_values([last])
 
     @check(points=4, title="only A and B are trained and held; x has the gradient of both ways")
     def test_gradients(self, submission):
@@ -285,6 +336,7 @@ class TestLoRA(Exercise):
             with as_above(lambda: (self.are_all_named(rows), self.are_values(rows))):
                 for at, turn in enumerate(got["second"]):
                     self.are_gradients(case, {**turn, "at": at})
+                can_begin(got, "lora_B")
         with expect.though("the gradients are right"):
             self.is_thin(submission, "backward")
 
@@ -356,6 +408,7 @@ class TestMergedLinear(Exercise):
             ("dense", 33, 20, torch.float16, False),
             ("dense", 1, 3, torch.float32, False),
             ("quantized", 6, 9, torch.float32, False),
+            ("quantized", 4, 7, torch.float32, True),
         ):
             own = torch.randn(outs).to(dtype) if bias else None
             delta = 0.05 * torch.randn(outs, ins) / ins**0.5
@@ -380,7 +433,7 @@ class TestMergedLinear(Exercise):
 
     @check(points=3, title="W + ΔW in W's dtype, added in float32 and rounded once; base's bias")
     def test_value(self, submission):
-        for (_, weight, bias, delta), got in self.runs(submission):
+        for (kind, weight, bias, delta), got in self.runs(submission):
             want = (weight.float() + delta).to(weight.dtype)
             expect.identical(
                 got["weight"],
@@ -402,7 +455,8 @@ class TestMergedLinear(Exercise):
             )
             expect.that(
                 (bias is None) == (got["bias"] is None),
-                "the layer has a bias, and the merged one has none: it belongs to it"
+                f"{'the' if kind == 'dense' else 'this quantized'} layer has a bias, and the merged one has none: it "
+                'belongs to it (`getattr(base, "bias", None)`)'
                 if bias is not None
                 else "the layer has no bias, and the merged one has: `bias=False`",
             )
@@ -424,6 +478,15 @@ class TestMergedLinear(Exercise):
                 not got["shares"],
                 "the merged weight lies in W's memory: a change of one is a change of the other",
             )
+            expect.that(
+                got["delta"], "delta itself was changed: make the sum in a tensor of its own"
+            )
+            expect.that(got["base_bias"], "base's own bias was changed")
+            expect.that(
+                got["asks"],
+                "base's own parameters asked for a gradient, and now one does not: base is left as it is. A Parameter "
+                "that the merged layer shares with base is frozen in both",
+            )
 
     @check(points=2, title="it is frozen: no gradient, no graph")
     def test_frozen(self, submission):
@@ -440,7 +503,8 @@ class TestMergedLinear(Exercise):
 
 def dora_case(ins, outs, rank, shapes, bias=False):
     case = lora_case(ins, outs, rank, shapes, bias=bias)
-    case["set"]["magnitude"] = torch.rand(outs) + 0.5
+    for name in ("set", "then"):
+        case[name]["magnitude"] = torch.rand(outs) + 0.5
     return case
 
 
@@ -546,6 +610,7 @@ class TestDoRA(Exercise):
                         torch.linalg.vector_norm(weight, dim=0),
                         "those are lengths of columns: W is (O, I)",
                     ),
+                    *self.of_biased_rows(case),
                 ],
             )
             x, lengths = case["x"][0], torch.linalg.vector_norm(weight, dim=1)
@@ -561,6 +626,13 @@ class TestDoRA(Exercise):
                 ],
             )
 
+    def of_biased_rows(self, case):
+        if case["bias"] is None:
+            return []
+        rows = case["weight"] + case["bias"][:, None]
+        words = "those are lengths of W's rows with the bias in each number: a bias is no part of the row"
+        return [(torch.linalg.vector_norm(rows, dim=1), words)]
+
     @check(
         points=4, title="y = m·(W + s·B·A) x / ‖W + s·B·A‖, the length taken anew, bias as it is"
     )
@@ -571,15 +643,22 @@ class TestDoRA(Exercise):
 
     def are_values(self, rows):
         for case, got in rows:
-            for again in ("second", "again"):
-                for at, turn in enumerate(got[again]):
-                    self.is_value(case, {**turn, "at": at})
+            for changed, turns in ((False, got["second"]), (True, got["third"])):
+                for at, turn in enumerate(turns):
+                    self.is_value(case, {**turn, "at": at}, changed)
 
-    def is_value(self, case, turn):
-        x, (a, b, m), s = case["x"][turn["at"]], case["set"].values(), case["arguments"][1]
+    def is_value(self, case, turn, changed=False):
+        """changed: in eval mode, after A, B and m have changed once more."""
+        x, s, (old_a, old_b, old_m) = (
+            case["x"][turn["at"]],
+            case["arguments"][1],
+            case["set"].values(),
+        )
+        a, b, m = case["then" if changed else "set"].values()
         weight, bias = case["weight"], case["bias"]
         value = dora_value(case, x, a, b, m)
-        normed = m / torch.linalg.vector_norm(weight + s * b @ a, dim=1)
+        length = torch.linalg.vector_norm(weight + s * b @ a, dim=1)
+        normed = m / length
         low = s * F.linear(F.linear(x, a), b)
         none = 0 if bias is None else bias
         hints = [
@@ -597,10 +676,24 @@ class TestDoRA(Exercise):
             (normed * F.linear(x, weight) + low + none, "only W x was scaled: m/‖V‖ belongs to all of V"),
             (F.linear(x, weight) + normed * low + none, "only B A x was scaled: m/‖V‖ belongs to all of V"),
         ]  # fmt: skip
+        hints += by_chance(turn)
+        straight, turned = (z.square().sum(1) for z in (weight, s * b @ a))
+        apart = (value - none) * length / (straight + turned).sqrt() + none
+        hints.append(
+            (apart, "‖V‖² is not ‖W‖² + ‖s·B·A‖²: measure the rows of the sum, V = W + s·B·A")
+        )
+        what = f"y for x {tuple(x.shape)}"
+        if changed:
+            what += " in eval mode, after another change of A, B and magnitude"
+            old = torch.linalg.vector_norm(weight + s * old_b @ old_a, dim=1)
+            hints += [
+                ((value - none) * length / old + none, "that divides by ‖V‖ as it was before: take the length of V anew in each forward, in eval mode too"),
+                (dora_value(case, x, old_a, old_b, old_m), "that is what A, B and magnitude were before: forward keeps nothing of them"),
+            ]  # fmt: skip
         if weight.shape[0] == weight.shape[1]:
             columns = dora_value(case, x, a, b, m, along=0)
             hints.append((columns, "those are lengths of columns: a row of W makes one output"))
-        expect.equal(turn["y"], value, what=f"y for x {tuple(x.shape)}", hints=hints)
+        expect.equal(turn["y"], value, what=what, hints=hints)
 
     @check(points=4, title="backward treats the length as a constant")
     def test_gradients(self, submission):
@@ -609,6 +702,7 @@ class TestDoRA(Exercise):
             for case, got in rows:
                 for at, turn in enumerate(got["second"]):
                     self.are_gradients(case, {**turn, "at": at})
+                can_begin(got, "lora_B", "magnitude")
         with expect.though("the gradients are right"):
             self.is_thin(submission, "backward")
 
@@ -693,12 +787,11 @@ class TestHoulsby(Exercise):
                     (first["y"], "U and its bias u begin as zero, so that nothing is added to y"),
                 ],
             )
-            width, narrow = case["arguments"]
-            moved += [g for shape, g in first["gradients"] if shape == [width, narrow]]
+            moved += [g for shape, g in first["gradients"] if len(shape) == 2]
         expect.that(
             any(moved),  # a bend that gives 0 may silence a narrow one
-            "after the first backward U has no gradient at all: D and U are both zero, or the bend gives 0. Only U "
-            "begins as zero",
+            "after the first backward neither U nor D has any gradient: D and U are both zero, or the bend gives 0. "
+            "Only U begins as zero",
         )
 
     @check(points=3, title="y + U·gelu(D y + d) + u: after the layer, around it a sum")
@@ -710,6 +803,7 @@ class TestHoulsby(Exercise):
             down, up = shape[narrow, width], shape[width, narrow]
             for x, turn in zip(case["x"], got["second"]):
                 y = F.linear(x, case["weight"], case["bias"])
+                bent_first = F.linear(F.linear(F.gelu(y), down, shape[narrow,]), up, shape[width,])
                 inside = F.linear(y, down, shape[narrow,])
                 value = y + F.linear(F.gelu(inside), up, shape[width,])
                 hints = [
@@ -726,14 +820,42 @@ class TestHoulsby(Exercise):
                         "that is relu: here it is gelu",
                     ),
                     (y, "that is y alone"),
+                    (y + bent_first, "y is bent before D: the bend stands between D and U"),
                 ]
                 tanh = y + F.linear(F.gelu(inside, approximate="tanh"), up, shape[width,])
-                if expect.difference(turn["y"], tanh, 1e-5) is not None:
+                is_tanh = expect.difference(turn["y"], tanh, 1e-5) is None
+                if not is_tanh:
                     expect.equal(turn["y"], value, what=f"y for x {tuple(x.shape)}", hints=hints)
+                with expect.though("y is right"):
+                    self.are_gradients(case, x, turn, "tanh" if is_tanh else "none")
                 expect.that(
                     turn["calls"] == 1, f"the layer was called {turn['calls']} times, expected once"
                 )
             expect.that(all(got["untouched"]), "the layer's own weights were changed")
+
+    def are_gradients(self, case, x, turn, approximate):
+        width, narrow = case["arguments"]
+        x = x.clone().requires_grad_()
+        leaves = {shape: z.clone().requires_grad_() for shape, z in case["by_shape"].items()}
+        y = F.linear(x, case["weight"], case["bias"])
+        inside = F.gelu(
+            F.linear(y, leaves[narrow, width], leaves[narrow,]), approximate=approximate
+        )
+        added = F.linear(inside, leaves[width, narrow], leaves[width,])
+        (alone,) = torch.autograd.grad(y, x, turn["dy"], retain_graph=True)
+        (y + added).backward(turn["dy"])
+        found = {tuple(g.shape): g for g in turn["gradients"].values() if g is not None}
+        names = {"U": (width, narrow), "u": (width,), "D": (narrow, width), "d": (narrow,)}
+        for name, shape in names.items():
+            expect.that(
+                shape in found, f"{name} has no gradient: it was detached, or copied, on the way"
+            )
+            expect.equal(found[shape], leaves[shape].grad, tol=5e-4, what=f"the gradient of {name}")
+        hints = [
+            (alone, "that is the layer's part alone: y is detached on its way into D"),
+            (x.grad - alone, "that is the bottleneck's part alone: the layer passes gradients on, too"),
+        ]  # fmt: skip
+        expect.equal(turn["dx"], x.grad, tol=5e-4, what="the gradient of x", hints=hints)
 
 
 class TestPrefix(Exercise):
@@ -751,7 +873,12 @@ class TestPrefix(Exercise):
             ((4, 3, 1, 2), 3, 19),
         ):
             cases.append({"model": model, "count": count, "width": width})
-        return list(zip(cases, submission.run(probes.prefixes, cases)))
+        likely = {
+            "backward through the graph a second time": "what the MLP made is kept from one call to the next, graph and "
+            "all: of_layer makes it anew, since the MLP learns in between"
+        }
+        with expect.because(likely):
+            return list(zip(cases, submission.run(probes.prefixes, cases)))
 
     @check(points=2, title="keys and values (K, n, C) for each layer, other ones in each")
     def test_shapes(self, submission):
@@ -791,6 +918,13 @@ class TestPrefix(Exercise):
             expect.that(
                 got["enabled"], "`enabled` is no longer True: the switch is the attention's"
             )
+            words = "`enabled` is read by the attention alone: of_layer gives its keys and values in either case"
+            expect.equal(
+                got["off"],
+                got["before"],
+                what="keys and values of each layer while `enabled` is False",
+                hints=[(got["off"], words)],
+            )
 
     def is_made(self, case, got):
         narrow, wide = got["sizes"]
@@ -808,6 +942,12 @@ class TestPrefix(Exercise):
             got["overlap"] > 0,
             "the first layer's keys and the last one's are made from different numbers: the same n vectors, and one "
             "MLP, make all of them",
+        )
+        expect.that(
+            all(got["own"]),
+            "a token's keys and values are made from several of the n vectors, and no number is one token's alone: of "
+            "each vector the MLP makes one token's. Heads come to the front by moving dimensions (`permute`); a "
+            "reshape of (n, K, C) to (K, n, C) mixes tokens and heads",
         )
 
     @check(points=4, title="one MLP of n vectors makes the keys and values of all layers")
@@ -865,6 +1005,11 @@ class TestPrefix(Exercise):
                 got["twice"], got["after"], what="keys and values after a second drop_mlp()"
             )
             expect.that(
+                got["is_kept"],
+                "a second drop_mlp() puts another parameter in the place of the kept one: who trains the first, trains "
+                "nothing. Once the MLP is gone there is nothing to do",
+            )
+            expect.that(
                 got["learns"] > 0.99,
                 f"after drop_mlp() only {got['learns']:.0%} of the numbers have a gradient",
             )
@@ -897,6 +1042,8 @@ PAGES = {
     "Expected size for first two dimensions": GATHERED,
     "tensors used as indices must be long": "page numbers are indices in every batch: `dtype=torch.long` makes them so. "
     "Without it the tables of a batch in which no row has an adapter, torch.tensor([[], []]), are float32",
+    "is out of bounds for dimension 0": "that is a page of no table: an adapter's pages lie wherever they were free, and "
+    "its table lists each of them",
     "must match the size of tensor": "what is multiplied is (B, T, R), then (B, T, O), rows first: the scalings, one a "
     "row, are (B, 1, 1) beside it",
 }
@@ -964,6 +1111,13 @@ class TestRows(Exercise):
             (torch.zeros_like(want), "nothing is added at all"),
             *hints,
         ]
+        runs = [list(range(table[0], table[0] + len(table))) if table else [] for table in tables]
+        if max((page for run in runs for page in run), default=0) <= last:
+            words = (
+                "those are the pages that follow each table's first one: an adapter's pages lie wherever they were "
+                "free, and its table lists each of them"
+            )
+            hints.append((rows_answer(runs, scalings, x, a, b), words))
         what = what or f"what is added to {len(x)} rows of ranks {ranks}"
         expect.equal(got, want, what=what, hints=hints)
         for row, table in enumerate(tables):

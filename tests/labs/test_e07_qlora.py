@@ -12,7 +12,7 @@ from torch import Tensor
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import ROUNDING
-from minitrain.lab.grading.verdicts import as_above
+from minitrain.lab.grading.verdicts import as_above, in_a_row
 from minitrain.model.config import preset
 from minitrain.planning.finetuning_memory import FULL, LORA, QLORA, tuning_memory
 from minitrain.words import plural
@@ -92,6 +92,12 @@ def ends_apart(bits):
     above = levels_from(middles_of(2 * half), half - 1, half)
     below = levels_from(middles_of(2 * half - 1), half - 1, half)
     return torch.where(above > 0, above, below)
+
+
+def mirrored(levels):
+    """A mistake: below zero lie the levels above it, without the one next to zero."""
+    above = levels[levels > 0]
+    return torch.cat([-above.flip(0)[:-1], torch.zeros(1), above])
 
 
 def normal_levels(bits):
@@ -187,6 +193,7 @@ class TestNormalLevels(Exercise):
                 (levels_from(outermost(4), half - 1, half), f"that goes from the outermost probability of 4 bits: here it is that of {2 * half} and {2 * half - 1} shares"),
                 (levels_from(mean_of_quantiles(bits), half - 1, half), "that goes from the mean of the two quantiles: the mean of the two probabilities is taken, and then the quantile"),
                 (ends_apart(bits), "that is as if each side goes to an end of its own: both go to the mean of the two"),
+                (mirrored(want), "the levels below zero are those above with their sign turned, one left out: each side has steps of its own, from the outermost probability to ½"),
                 (-want.flip(0), "that is turned round: one more level lies above zero than below"),
                 (equal_levels, "that has equal distances: the steps are equal in probability, and the levels their quantiles"),
                 (levels_from(1 - (1 - outermost(bits)) * 2, half - 1, half), "the outermost probability leaves 1/(2k) above it, not 1/k"),
@@ -280,6 +287,10 @@ class TestQuantizeBlocks(Exercise):
             (amax[used] / 7, "that is a step of INT4: levels go from -1 to 1, so the scale is the largest magnitude itself"),
             (tiles.std(dim=1).float()[used], "that is a standard deviation: the scale is the largest magnitude"),
         ]  # fmt: skip
+        if x.numel() >= len(amax) and x.numel() % size:
+            parts = x.detach().flatten().tensor_split(len(amax))
+            even = torch.stack([part.abs().max() for part in parts]).float()[used]
+            hints.append((even, f"those are blocks of nearly one size: each has {size} numbers, the last what is left"))  # fmt: skip
         if 0 < amax.max() < 1e-6:  # drawn so
             expect.that(
                 scales.max() <= 2 * amax.max(),
@@ -298,7 +309,7 @@ class TestQuantizeBlocks(Exercise):
         worse = (back - flat).abs() - best > rounding(amax, size, len(flat))
         if worse.any():
             words = self.likely(flat, own, levels, codes, worse)
-            if x.dtype == torch.bfloat16:
+            if x.dtype in (torch.bfloat16, torch.float16):
                 words += ". Its fractions are those of x in float32: divide there"
             elif amax.max() < 1e-6:
                 words += f". The block's largest is at most {amax.max():.2g} here: nothing may be added to it"
@@ -337,8 +348,12 @@ class TestQuantizeBlocks(Exercise):
             (torch.randn(512), some_levels(256), 256),
             (torch.randn(3, 4, 10), some_levels(11), 8),
         ]
-        for result in self.results(submission, calls):
-            self.nearest(*result)
+
+        def right(calls):
+            for result in self.results(submission, calls):
+                self.nearest(*result)
+
+        in_a_row(right, calls)
 
     @check(points=2, title="an outlier coarsens its own block, and no other")
     def test_outlier(self, submission):
@@ -362,7 +377,9 @@ class TestQuantizeBlocks(Exercise):
         title="a short last block, zeros, negative numbers only, one number, bfloat16, tiny weights",
     )
     def test_edges(self, submission):
-        levels = normal_levels(4)
+        levels, others = normal_levels(4), some_levels(11)
+        while others[7] == 0 or others[9] == 0:  # the place of 0 is that of no other levels
+            others = some_levels(11)
         zeros = torch.zeros(4, 64)
         zeros[1] = torch.randn(64)
         calls = [
@@ -372,30 +389,61 @@ class TestQuantizeBlocks(Exercise):
             (torch.tensor([-0.7]), levels, 64),
             (torch.tensor(0.3), levels, 4),
             (torch.randn(65), levels, 64),
-            (torch.randn(40, 50).bfloat16(), levels, 64),
+            (self.narrow(torch.bfloat16, levels, 64), levels, 64),
+            (self.narrow(torch.float16, levels, 64), levels, 64),
+            (zeros[:2] * 1.0, others, 64),
+            (zeros[:2] * 1.0, some_levels(256), 32),
             (torch.randn(4, 40) * 1e-9, levels, 32),
             (torch.randn(40, 6).T, levels, 16),
             (torch.randn(9, dtype=torch.float64), some_levels(5), 4),
         ]
         calls = [(x if x.ndim else x.view(1), *rest) for x, *rest in calls]
-        for result in self.results(submission, calls):
+        results = self.results(submission, calls)
+        for result in results:
             x, levels, size, codes, scales = result
             silent = blocks_of(x, size).abs().amax(dim=1) == 0
             back = blocks_of(decoded(codes.clamp(max=len(levels) - 1), scales, levels, size), size)
+            zero = int((levels == 0).nonzero()[0])
+            of_silent = codes[silent.repeat_interleave(size)[: len(codes)]]
+            code = int(of_silent.max()) if len(of_silent) else 0
+            is_elsewhere = scales.isfinite().all() and code < len(levels) - 1
+            expect.that(
+                (of_silent == zero).all() or not is_elsewhere,
+                f"a number of a block of zeros has code {code}, the level 0 has code {zero} among these {len(levels)} levels",
+            )
             expect.that(
                 scales.isfinite().all() and (back[silent] == 0).all(),
                 "a block of zeros does not come back as zeros: 0/0 is nan, so divide by a scale that is at least the "
                 "smallest normal float (clamp)",
             )
             self.nearest(*result)
-            zero = int((levels == 0).nonzero()[0])
-            of_silent = codes[silent.repeat_interleave(size)[: len(codes)]]
             expect.that(
                 (of_silent == zero).all(),
-                f"a number of a block of zeros has code {int(of_silent.max()) if len(of_silent) else 0}, the level 0 has code "
-                f"{zero}: 0/0 is nan, which lies beyond all borders. Divide by a scale that is at least the smallest normal "
-                "float (clamp)",
+                f"a number of a block of zeros has code {code}, the level 0 has code {zero}: 0/0 is nan, which lies beyond "
+                "all borders. Divide by a scale that is at least the smallest normal float (clamp)",
             )
+        for x, _, size, _, scales in results:
+            of_zeros = scales[blocks_of(x, size).abs().amax(dim=1) == 0]
+            expect.that(
+                (of_zeros <= 1e-30).all(),
+                f"a block of zeros has the scale {of_zeros.max() if len(of_zeros) else 0:.3g}, its largest magnitude is 0. "
+                "What keeps 0/0 away belongs in the division alone, or is far smaller than any weight, "
+                "torch.finfo(torch.float32).tiny",
+            )
+
+    @staticmethod
+    def narrow(dtype, levels, size):
+        """Numbers of which some get another code where they are divided in `dtype`."""
+        borders = ((levels[1:] + levels[:-1]) / 2).double()
+        while True:
+            x = torch.randn(40, 50).to(dtype)
+            tiles = blocks_of(x, size)
+            fractions = tiles / tiles.abs().amax(dim=1, keepdim=True)
+            near = (fractions[..., None] - borders).abs().amin(-1) > 1e-5
+            rounded = tiles.to(dtype) / tiles.to(dtype).abs().amax(dim=1, keepdim=True)
+            codes = (torch.bucketize(z.double(), borders) for z in (fractions, rounded))
+            if ((next(codes) != next(codes)) & near).sum() > 1:
+                return x
 
     @check(points=3, title="no table of the distances to all levels")
     def test_memory(self, submission):
@@ -514,6 +562,10 @@ class TestCompress(Exercise):
             words = "the mean is not taken out, so that half of the levels, the negative ones, are never used"
         elif abs(mean - scales.median().item()) < 1e-6:
             words = "that is their median: bitsandbytes and QLoRA take the mean"
+        elif abs(mean - (scales.min() + scales.max()).item() / 2) < 1e-6:
+            words = "that is the middle between the smallest and the largest: the mean of all is taken out"
+        elif abs(mean - scales[scales > 0].mean().item()) < 1e-6:
+            words = "that is the mean of those that are not 0: the mean is of all scales"
         elif abs(mean - blocks_of(scales, size).mean().item()) < 1e-6:
             words = "that is the mean with the zeros of the padding"
         elif abs(mean - torch.stack([part.mean() for part in scales.split(size)]).mean()) < 1e-6:
@@ -653,6 +705,15 @@ class TestDequantizedMatmul(Exercise):
                         "cast Ŵ to x's dtype, in backward to that of dy, and not the other way round",
                     )
                 ]
+            elif (
+                isinstance(got[key], Tensor)
+                and got[key].dtype != torch.bfloat16
+                and len(got[key].unique()) > 2
+            ):
+                for few, name_of in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
+                    if torch.equal(got[key], got[key].to(few).to(got[key].dtype)):
+                        words = f"each of its numbers is one of {name_of}: compute in x's dtype, and cast Ŵ to it"
+                        hints.append((got[key], words))
             rounding = max(
                 ROUNDING[want[key].dtype], ROUNDING[torch.float32]
             )  # of a product in float32
@@ -740,7 +801,7 @@ class Simulated:
     def __init__(self, capacity, page_bytes, mistake=""):
         self.page_bytes, self.frames, self.mistake = page_bytes, capacity // page_bytes, mistake
         self.resident, self.pages, self.counts = OrderedDict(), {}, [0, 0, 0]
-        self.written = set()
+        self.written, self.laid = set(), 0
 
     def touch(self, key, nbytes, write):
         is_new = key not in self.pages
@@ -754,7 +815,13 @@ class Simulated:
             pages = list(range(first, first + count))
         if self.mistake == "overlap":
             pages = [len(self.pages) + i for i in range(len(pages))]
+        if self.mistake == "bytes in a run" and is_new:
+            end = self.laid + nbytes
+            pages = range(self.laid // self.page_bytes, -(-end // self.page_bytes))
+            self.laid = end
         self.pages.setdefault(key, pages)
+        if self.mistake == "room for the whole key":
+            self.evict_to(self.frames - len(self.pages[key]))
         for page in self.pages[key]:
             if self.mistake == "evicts before it looks":
                 self.evict_to(self.frames - 1)
@@ -776,7 +843,7 @@ class Simulated:
                 dirty = write
             if not (here and self.mistake == "first in, first out"):
                 self.resident.pop(page, None)
-            if page not in self.resident:
+            if page not in self.resident and self.mistake != "room for the whole key":
                 self.evict_to(self.frames if self.mistake == "one too many" else self.frames - 1)
             self.resident[page] = dirty
 
@@ -796,6 +863,8 @@ MISTAKES = {
     "dirty for ever": "that is as if a page stayed dirty when it was written back: read in again it is clean",
     "makes dirty pages": "that is as if a page were dirty because it is new: one that was made, and only read, is clean",
     "overlap": "that is as if keys shared pages: every key has pages of its own",
+    "bytes in a run": "that is as if keys lay one behind the other, byte by byte, and shared pages: every key has pages of its own",
+    "room for the whole key": "that is as if room were made once, for all pages of a key: it is made page by page, where one is to come in",
     "never writes": "dirty pages that go are written back: bytes_out",
     "rounds down": "that rounds the number of pages down: the rest of a tensor needs a page too",
     "rounds down to one": "that rounds the number of pages down: the rest of a tensor needs a page too",

@@ -10,7 +10,7 @@ import torch
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
-from minitrain.lab.grading.verdicts import as_above
+from minitrain.lab.grading.verdicts import as_above, in_a_row
 
 from .probes import e08_quantization as probes
 
@@ -160,9 +160,14 @@ class TestQuantizeAbsmax(Exercise):
         """A hint where small scales were replaced by one that is too large for them."""
         if got.shape != scale.shape or got.dtype != scale.dtype or not got.min() > scale.min():
             return []
-        least = scale.clamp(min=float(got.min()))
-        words = f"scales below {float(got.min()):.3g} were raised to it: only a group of zeros needs one, and weights may be tiny"
-        return [(least, words)]
+        least, more = scale.clamp(min=float(got.min())), (got - scale).mean()
+        was, why = "were raised to it", "only a group of zeros needs one, and weights may be tiny"
+        if scale.max() < 1e-4 * got.min():
+            was = "were raised to it, or it was added to them"
+        return [
+            (least, f"scales below {float(got.min()):.3g} {was}: {why}"),
+            (scale + more, f"{float(more):.3g} was added to each scale: {why}"),
+        ]
 
     def wrong_scales(self, w, bits, group):
         m, parts = largest(bits), cut(w.shape[1], group)
@@ -170,6 +175,7 @@ class TestQuantizeAbsmax(Exercise):
         rows = w.abs().amax(1, keepdim=True)
         highest = torch.stack([w[:, part].amax(1) for part in parts], dim=1)
         even = torch.stack([part.abs().amax(1) for part in w.chunk(len(parts), dim=1)], dim=1)
+        turned = [w.flip(1)[:, part].abs().amax(1) for part in reversed(parts)]
         return [
             (amax / (m + 1), f"that is divided by {m + 1}: the largest magnitude becomes code {m}, so divide by m"),
             (amax / (m + 0.5), f"that is divided by {m + 0.5}: the largest magnitude becomes code {m}"),
@@ -181,6 +187,7 @@ class TestQuantizeAbsmax(Exercise):
             ((w.abs().max() / m).expand_as(amax), "that is one scale for all: one for each group"),
             (highest / m, "the largest *magnitude* sets the scale, of negative numbers too: `.abs()` first"),
             (highest.abs() / m, "the largest *magnitude* sets the scale: `.abs()` comes before `.amax()`"),
+            (torch.stack(turned, dim=1) / m, "those are groups counted from the row's end, so that the first one is the smaller: it is the last"),
             (even / m, f"those are groups of one size, as `torch.chunk` makes them: each has {group} columns, the last what is left"),
         ]  # fmt: skip
 
@@ -478,6 +485,9 @@ class TestLlmInt8(Exercise):
         return x, codes, 0.001 + 0.01 * torch.rand(features, 1)
 
     def compare(self, submission, cases, what):
+        in_a_row(lambda some: self.are_right(submission, some, what), cases)
+
+    def are_right(self, submission, cases, what):
         extras = [self.extra(*case) for case in cases]
         calls = [(*case[:3], extra, *case[3:]) for case, extra in zip(cases, extras)]
         got = submission.run(probes.multiplied, calls)
@@ -489,6 +499,10 @@ class TestLlmInt8(Exercise):
 
     def used_integers(self, notes, x, codes, scale, threshold=6.0):
         _, x_codes, outlier, _ = by_token(x, codes, scale, threshold)
+        expect.that(
+            notes or not outlier.all(),
+            "`multiply` was not called where every column is an outlier's: it is called once, whatever x holds",
+        )
         expect.that(
             notes,
             "`multiply` was never called: the integer units have nothing to do. Give it x's codes and W's",
@@ -516,7 +530,7 @@ class TestLlmInt8(Exercise):
             a.double(),
             x_codes[:, ~outlier],
             what="the codes of x that went into `multiply`, ordinary columns",
-            hints=self.wrong_codes(x, outlier),
+            hints=self.wrong_codes(x, outlier, threshold, a),
         )
 
     def why_went(self, a, went, x, threshold):
@@ -532,7 +546,8 @@ class TestLlmInt8(Exercise):
             )
         return "make those columns 0 there, or leave them out"
 
-    def wrong_codes(self, x, outlier):
+    def wrong_codes(self, x, outlier, threshold, got):
+        """got (T, K): the codes of the ordinary columns that came."""
         rows = x.abs().amax(1, keepdim=True)
         regular = x.masked_fill(outlier, 0)
         whole = (regular / (regular.abs().max() / 127)).round()
@@ -541,7 +556,20 @@ class TestLlmInt8(Exercise):
             ((x / (rows / 127)).round()[:, ~outlier].double(), "the outliers have set the scales: take the largest magnitude of each token *without* them"),
             (whole[:, ~outlier].double(), "that is one scale for all tokens: each token has its own"),
             (columns[:, ~outlier].double(), "that is one scale a column: each token, a row of x, has its own"),
+            ((regular * 127 / threshold).round()[:, ~outlier].double(), "that is the threshold over 127 as every token's scale: it is a token's own largest ordinary number over 127"),
+            *self.not_full(regular, got),
         ]  # fmt: skip
+
+    def not_full(self, regular, got):
+        """Of a token whose largest number has a code other than 127."""
+        full = got.double().abs().amax(1) if got.numel() else torch.full((len(got),), 127.0)
+        short = ((full != 127) & regular.any(1)).nonzero().flatten().tolist()
+        words = "the largest ordinary number of a token has the code ±127: its scale is that number's magnitude over 127"
+        return (
+            [(got.double(), f"of token {short[0]} it is {full[short[0]]:.0f}: {words}")]
+            if short
+            else []
+        )
 
     def extra(self, *case):
         """What the integer unit of a check adds: nobody has it who does without its sums. A token
@@ -608,12 +636,13 @@ class TestLlmInt8(Exercise):
 def damped(h, damping, way=""):
     """`way` is a mistake."""
     h = h.double().clone()
-    dead = h.diagonal() == 0
+    dead, before = h.diagonal() == 0, h.diagonal().mean()
     if not dead.all():
         h.diagonal()[dead] = (h.diagonal() if way == "mean of all" else h.diagonal()[~dead]).mean()
     else:
         h.diagonal()[dead] = 1.0
-    h.diagonal().add_(damping * (h.diagonal() if way == "each its own" else h.diagonal().mean()))
+    mean = before if way == "too early" else h.diagonal().mean()
+    h.diagonal().add_(damping * (h.diagonal() if way == "each its own" else mean))
     return h
 
 
@@ -650,9 +679,11 @@ def factor_of_inverse(h):
 
 
 def gptq_in_blocks(
-    w, h, bits, group, block, damping, beyond=True, by_group=True, factor=factor_of_inverse
-):
-    """Mistakes: errors that end with their block, blocks over a group's start, another factor."""
+    w, h, bits, group, block, damping, beyond=True, by_group=True, factor=factor_of_inverse,
+    in_group=False, anew=False,
+):  # fmt: skip
+    """Mistakes: errors that end with their block, or their group; blocks over a group's start;
+    another factor; a group's scale fitted again in each of its blocks."""
     w, m, width = w.double().clone(), largest(bits), w.shape[1]
     upper = factor(damped(h, damping))
     groups = cut(width, group) if by_group else [slice(0, width)]
@@ -661,14 +692,17 @@ def gptq_in_blocks(
     for start, stop in zip(starts, [*starts[1:], width]):
         errors = torch.zeros_like(w[:, start:stop])
         for j in range(start, stop):
-            if j % group == 0:
-                scales.append((w[:, j : j + group].abs().amax(1) / m).clamp(min=1e-38).float())
+            if j % group == 0 or (anew and j == start):
+                whole = w[:, j // group * group : (j // group + 1) * group]
+                scales = scales[: j // group]
+                scales.append((whole.abs().amax(1) / m).clamp(min=1e-38).float())
             own = scales[-1].double()
             q = (w[:, j] / own).round().clamp(-m, m)
             codes[:, j], errors[:, j - start] = q.to(torch.int8), (w[:, j] - q * own) / upper[j, j]
             w[:, j:stop] -= torch.outer(errors[:, j - start], upper[j, j:stop])
         if beyond:
-            w[:, stop:] -= errors @ upper[start:stop, stop:]
+            end = min((start // group + 1) * group, width) if in_group else width
+            w[:, stop:end] -= errors @ upper[start:stop, stop:end]
     return codes, torch.stack(scales, 1)
 
 
@@ -744,8 +778,8 @@ class TestGptq(Exercise):
         return (
             got[1].shape == scale.shape
             and torch.equal(codes[live], got[0][live])
-            and torch.allclose(scale[live], got[1][live].float(), rtol=1e-3)
-        )
+            and bool(((scale == 1) | torch.isclose(got[1].float(), scale, rtol=1e-3))[live].all())
+        )  # 1: of a group of zeros, where any will do
 
     def mistakes(self, w, h, bits, group, block=128, damping=0.01):
         one = partial(gptq_oracle, w, h, bits, group)
@@ -774,6 +808,15 @@ class TestGptq(Exercise):
              "each number of the diagonal was damped by its own: all by damping · the mean of the diagonal"),
             (partial(one, damping, way="mean of all"),
              "columns whose input was always 0 were given the mean of all: the mean of the others, of which none is 0"),
+            (partial(one, damping, way="too early"),
+             "the damping comes of the diagonal's mean with the zeros of inputs that were always 0: give them theirs first"),
+            (partial(gptq_oracle, w.masked_fill(h.diagonal() == 0, 0), h, bits, group, damping),
+             "the weights of inputs that were always 0 were made 0: they are rounded like all others, only H's diagonal is "
+             "given a number for them"),
+            (partial(blocks, in_group=True),
+             "the errors of a group stay in it: after a block all columns beyond it get them, to the end of the row"),
+            (partial(blocks, anew=True),
+             "a group's scale was fitted again in each of its blocks: it is fitted once, when its first column comes"),
             (partial(one, 0.0),
              "the damping is missing: add damping · mean of the diagonal to the diagonal"),
         ]  # fmt: skip
@@ -839,12 +882,20 @@ class TestGptq(Exercise):
         while True:
             case = *gptq_case(6, 10, 4, 10, dead=(1, 2, 4, 7, 8)), 4, 10
             codes, _, margin = gptq_oracle(*case, damping=0.3)
-            wrong, *_ = gptq_oracle(*case, damping=0.3, way="mean of all")
-            if margin > MARGIN and not torch.equal(codes, wrong):
+            others = [
+                gptq_oracle(*case, damping=0.3, way=way)[0] for way in ("mean of all", "too early")
+            ]
+            if margin > MARGIN and not any(
+                torch.equal(a, b) for a, b in pairwise([codes, *others, codes])
+            ):
                 return *case, 128, 0.3
 
     @check(points=2, title="beyond a block the columns are written once a block, not once a column")
     def test_lazy(self, submission):
+        one_block = *gptq_case(4, 16, 4, 16), 4, 16
+        in_blocks = *gptq_case(4, 24, 4, 24), 4, 24, 6
+        with as_above(lambda: self.compare(submission, [one_block])):
+            self.compare(submission, [in_blocks])
         rows, width, block = 128, 256, 16
         case = (torch.randn(rows, width), correlated(width), 4, width, block)
         (numbers,) = submission.run(probes.written, [case])
@@ -860,9 +911,6 @@ class TestGptq(Exercise):
             f"{bound / 1e6:.1f}. Keep a block's errors, correct within the block, and what is beyond it by one matmul "
             "after the block: errors @ U[start:stop, stop:]",
         )
-        one_block = *gptq_case(4, 16, 4, 16), 4, 16
-        with as_above(lambda: self.compare(submission, [one_block])):
-            self.compare(submission, [(*gptq_case(4, 24, 4, 24), 4, 24, 6)])
 
 
 def awq_errors(
@@ -962,7 +1010,16 @@ class TestAwq(Exercise):
         )
         told = f"s of the smallest error, ratio {best / steps:.3g} ({told})"
         wrong = difference(s, scales[best], 1e-3)
-        hints = [(s, in_words(self.wrong_scales(every)))] if wrong else []
+        hints = by_a_factor(s, scales[best]) if wrong else []
+        if wrong and (words := in_words(self.wrong_scales(every))):
+            hints = [(s, words)]
+        elif hints:
+            hints = [
+                (
+                    s,
+                    f"{hints[0][1]}: they are divided by the root of their largest times their smallest",
+                )
+            ]
         expect.equal(s, scales[best], tol=1e-3, what=told, hints=hints)
 
     def wrong_scales(self, every):
@@ -1026,6 +1083,16 @@ class TestAwq(Exercise):
             self.compare(submission, [(*self.draw(4, 8), 4, 8)])
 
 
+def by_a_factor(got, want):
+    """A hint where all numbers of s are off by the same factor."""
+    if not isinstance(got, torch.Tensor) or got.shape != want.shape or len(got) < 2:
+        return []
+    ratio = (got / want).double()
+    if not ratio.isfinite().all() or (ratio / ratio.mean() - 1).abs().max() > 1e-3:
+        return []
+    return [(got, f"all numbers of s are {ratio.mean():.3g} times what they must be")]
+
+
 class TestSmooth(Exercise):
     """A scale from activations into weights"""
 
@@ -1058,6 +1125,7 @@ class TestSmooth(Exercise):
         want = self.scale_of(weights, max_abs, alpha)
         columns = torch.stack([w.abs().amax(0) for w in weights]).amax(0)
         expect.equal(got["s"], want, tol=1e-4, what=f"s ({told})", hints=[
+            *by_a_factor(got["s"], want),
             (1 / want, "that is upside down: a large activation makes a large s, which the norm is divided by"),
             (self.scale_of(weights, max_abs, 1 - alpha), "alpha and 1 - alpha have changed places"),
             (self.scale_of(weights, max_abs, alpha, 0), "that is of the first linear layer alone: all read the same x / s, so the largest of all their columns"),
@@ -1125,8 +1193,15 @@ class TestSmooth(Exercise):
         )
         for before, after in zip(got["before"], got["after"]):
             expect.equal(after, before, tol=1e-3, what="the outputs, which must not change")
-        want = self.scale_of(weights, max_abs)[live]
-        expect.equal(s[live], want, tol=1e-4, what="s of the other channels")
+        want = self.scale_of(weights, max_abs)
+        expect.equal(s[live], want[live], tol=1e-4, what="s of the other channels")
+        expect.equal(
+            (s / want)[~live],
+            torch.ones_like(s)[~live],
+            tol=1e-3,
+            what="s over what it must be, of a channel that is always 0 or of a column of zeros",
+            hints=[(s[~live] / want[~live], "both magnitudes are clamped to at least 1e-5, before the powers are taken")],
+        )  # fmt: skip
 
 
 class TestFakeQuantize(Exercise):
@@ -1190,6 +1265,13 @@ class TestFakeQuantize(Exercise):
         cases = self.cases()
         for (w, scale, bits, d_out), got in zip(cases, self.run(submission, cases)):
             self.is_straight(got["gradient"], w, scale, bits, d_out)
+        case = self.draw((4, 6), 4)
+        (got,) = self.run(submission, [(*case, True)])
+        self.is_straight(got["gradient"], *case)
+        expect.that(
+            not got["of_scale"],
+            "`scale` asked for a gradient and was given one: it gets none, so code times scale is made without a graph",
+        )
 
     def is_straight(self, got, w, scale, bits, d_out):
         m = largest(bits)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
@@ -9,7 +11,7 @@ from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
-from minitrain.lab.grading.verdicts import told_above
+from minitrain.lab.grading.verdicts import as_above, in_a_row, told_above
 from minitrain.words import plural
 
 from .probes import e09b_speculative_decoding as probes
@@ -72,6 +74,7 @@ ACCEPTING = [
     (lambda coin, p, q: 1 - coin < p / q, "that keeps a draft where 1 - coin is below p/q: the coin itself is compared"),
 ]  # fmt: skip
 NOT_PREFIX = "drafts behind the first rejected one were counted: they continue a text that is not there. The new text ends with the first rejection"
+MULTIPLIED = "that compares a coin with the product of p/q up to its place: each draft's coin is for the p/q of its own place alone"
 RESTS = [
     (lambda p, q: p, "the replacement was drawn from p itself: what q has given already counts twice then. Draw from (p - q)+"),
     (lambda p, q: q, "the replacement was drawn from q: draw it from (p - q)+"),
@@ -81,13 +84,18 @@ RESTS = [
 ]  # fmt: skip
 
 
-def told_of(p, q, drafts, coins, accept=accept_right, prefix=True):
-    """How many drafts each request keeps, (B,)."""
+def told_of(p, q, drafts, coins, accept=accept_right, prefix=True, most=None):
+    """How many drafts each request keeps, (B,); most: p/q are multiplied up to each place, none of
+    them more than `most`."""
     kept = []
     for b in range(len(p)):
-        count = 0
+        count, product = 0, 1.0
         for i, token in enumerate(drafts[b].tolist()):
-            if accept(float(coins[b, i]), float(p[b, i, token]), float(q[b, i, token])):
+            coin, mine, its = float(coins[b, i]), float(p[b, i, token]), float(q[b, i, token])
+            if most is not None:
+                product *= min(most, mine / its)
+                mine, its = product, 1.0
+            if accept(coin, mine, its):
                 count += 1
             elif prefix:
                 break
@@ -156,6 +164,8 @@ def clear(p, q, drafts, coins, level):
             return False
         told = [kept, *(told_of(p, q, drafts, coins, accept) for accept in wrong)]
         told += [told_of(p, q, drafts, coins, prefix=False)] if most > 1 else []
+        if most > 1 and torch.equal(told_of(p, q, drafts, coins, most=1.0), kept):
+            return False
         return len({tuple(each.tolist()) for each in told}) == len(told)
     return True
 
@@ -188,6 +198,7 @@ class TestVerify(Exercise):
         if batch >= 12:  # fewer may agree by chance
             hints += [(told_of(p, q, drafts, coins, accept), words) for accept, words in ACCEPTING]
             hints.append((told_of(p, q, drafts, coins, prefix=False), NOT_PREFIX))
+            hints += [(told_of(p, q, drafts, coins, most=m), MULTIPLIED) for m in (1.0, torch.inf)]
         hints = matching(kept, hints) or self.in_numbers(kept, want, p, q, drafts, coins)
         expect.equal(kept, want, what=f"kept ({told})", hints=hints)
         rows = last_rows(p, q, want)
@@ -198,7 +209,9 @@ class TestVerify(Exercise):
         given = note["rows"]
         for b in range(batch):
             if not any(self.alike(row, rows[b]) for row in given):
-                self.refuse(given, p[b].double(), q[b].double(), int(want[b]), told, causes)
+                self.refuse(
+                    given, p[b].double(), q[b].double(), drafts[b], int(want[b]), told, causes
+                )
         wanted = text_of(drafts, want, picked(rows, level))
         expect.equal(tokens, wanted, what=f"tokens ({told})", hints=[
             (wanted[:, :-1], "the last column is missing: tokens are (B, g + 1), for all drafts may be kept and a bonus token comes"),
@@ -228,7 +241,7 @@ class TestVerify(Exercise):
             (row >= 0).all() and row.sum() > 0 and (shares(row) - shares(want)).abs().max() < 1e-4
         )
 
-    def refuse(self, given, p, q, kept, told, causes):
+    def refuse(self, given, p, q, drafts, kept, told, causes):
         """Says from what the last token of a request was drawn instead."""
         all_kept = kept == len(q)
         what = f"{told}: where {kept} of {len(q)} drafts are kept, `pick` was given no row for the {'bonus token, which is drawn from p' if all_kept else 'replacement, which is drawn from (p - q)+'}"  # fmt: skip
@@ -248,6 +261,8 @@ class TestVerify(Exercise):
                 ]  # fmt: skip
         else:
             variants = [(rest(p[kept], q[kept]), words) for rest, words in RESTS]
+            struck = p[kept].index_fill(0, drafts[kept], 0.0)
+            variants.append((struck, "the replacement was drawn from p without the rejected token: q has given the other tokens their shares, too. Take all of q off, (p - q)+"))  # fmt: skip
             for place in range(len(q)):
                 if place != kept:
                     variants.append(((p[place] - q[place]).clamp(min=0), f"the replacement was drawn from the difference at place {place}: draft {kept} was the first that was not kept, so p and q of place {kept} count"))  # fmt: skip
@@ -334,7 +349,7 @@ class TestVerify(Exercise):
             (same, above, likely, never, 0.37),
             self.beside(same, above, likely, never),
         ]
-        with told_above(self.ordinary, submission):
+        with as_above(self.ordinary, submission):
             got = submission.run(probes.verified, cases)
             first = pair(got["calls"][0]["out"], ("tokens", "kept"))[1]
             if isinstance(first, torch.Tensor) and first.any():
@@ -368,6 +383,13 @@ class TestVerify(Exercise):
         words = "p and q are equal but for rounding, a draft was rejected, and nothing is left of (p - q)+: draw from p itself then"  # fmt: skip
         rows = note["rows"]
         good = all(bool(row.isfinite().all() and (row >= 0).all() and row.sum() > 0) for row in rows)  # fmt: skip
+        from_p = [any(self.alike(row, p[b, 0].double()) for row in rows) for b in range(len(p))]
+        expect.that(
+            good or not all(from_p),
+            "p and q are equal but for rounding, a draft was rejected, and nothing is left of (p - q)+: `pick` was given p's "
+            "own rows, as it must be, and others that sum to 0 or are no weights. It draws from every row that it is given, so "
+            "put p in their places before",
+        )
         expect.that(rows and good, f"{words}, not from zeros")
         if int(kept.sum()) == 0:
             near = [any(self.alike(row, p[b, 0].double()) for row in rows) for b in range(len(p))]
@@ -402,6 +424,49 @@ WRONG_LOOKUPS = [
     ({"overlap": False}, "that passes over a find that overlaps the text's end: only its start must be earlier, in 5 5 5 5 the find of three starts at 0"),
     ({"full": True}, "that passes over a place that fewer than `most` tokens follow: those few are the draft"),
 ]  # fmt: skip
+
+
+def by_digits(tokens, most, longest, joint=",", behind=","):
+    """A find in the digits of all tokens, written one behind another."""
+    text = joint.join(map(str, tokens))
+    for size in range(min(longest, len(tokens) - 1), 0, -1):
+        end = joint.join(map(str, tokens[-size:]))
+        at = text.rfind(end + behind, 0, len(text) - 1)
+        if at >= 0:
+            start = text[:at].count(joint) + size
+            return tokens[start : start + most]
+    return []
+
+
+def read_on(tokens, most, longest):
+    """Behind the text's end the draft itself is read."""
+    size, start = find(tokens, longest)
+    text = list(tokens)
+    if size:
+        for place in range(start + size, start + size + most):
+            text.append(text[place])
+    return text[len(tokens) :]
+
+
+def where_from(got, tokens, most, longest):
+    """Of a wrong draft that stands in the text: what it followed."""
+    size, start = find(tokens, longest)
+    if not isinstance(got, list) or not got:
+        return ""
+    want = tokens[start + size : start + size + most]
+    if got[: len(want)] == want and want and len(want) < most:
+        return "nothing follows there any more in the text: where fewer than `most` tokens follow, those are the draft"
+    places = [
+        s for s in range(len(tokens) - size) if size and tokens[s : s + size] == tokens[-size:]
+    ]
+    for place in reversed(places):
+        if got == tokens[place + size : place + size + most]:
+            return f"that followed {tokens[-size:]} at place {place}, and place {start} is a later one: of equally long finds the latest counts, whatever follows"  # fmt: skip
+    return ""
+
+
+BY_DIGITS = "that is a find in tokens written out, where the digits of one are a part of another's, 2 of 12: compare tokens as numbers"
+READ_ON = "that goes on in the draft itself where the text ends: where fewer than `most` tokens follow, those are the draft"
 
 
 def find(tokens, longest):
@@ -481,15 +546,24 @@ class TestNgramDraft(Exercise):
             got = list(got) if isinstance(got, tuple) else got
             want, (size, _) = lookup(tokens, most, longest), find(tokens, longest)
             every.append((got, want, size, longest))
+        asked = [(got, (*case[:2], longest)) for case, (got, *_, longest) in zip(cases, every)]
+        ways = [(partial(lookup, **flags), words) for flags, words in WRONG_LOOKUPS]
+        ways += [
+            (partial(by_digits, joint=joint, behind=behind), BY_DIGITS)
+            for joint, behind in ((",", ","), (",", ""))
+        ]
+        ways.append((read_on, READ_ON))
         for (tokens, most, *_), (got, want, _, longest) in zip(cases, every):
-            hints = [(lookup(tokens, most, longest, **flags), words) for flags, words in WRONG_LOOKUPS]  # fmt: skip
             longer = lookup(tokens, most + 1, longest)
-            if len(longer) > len(want):
-                hints.append((longer, f"that is one token too many: `most` is {most}"))
-            if len(want) > 1:
-                hints.append((want[:1], f"that is one token: up to `most` = {most} are drafted"))
-            hints = [(wrong, words) for wrong, words in hints if wrong]
+            hints = [
+                (got, words) for way, words in ways if all(g == way(*case) for g, case in asked)
+            ]
             hints = matching(got, hints)
+            if not hints and got == longer and len(longer) > len(want):
+                hints = [(got, f"that is one token too many: `most` is {most}")]
+            if not hints and len(want) > 1 and got == want[:1]:
+                hints = [(got, f"that is one token: up to `most` = {most} are drafted")]
+            hints = hints or [(got, where_from(got, tokens, most, longest))]
             if got == [] and want:
                 hints = [([], never_one(every) or drafted_nothing(tokens, most, longest))]
             shown = tokens if len(tokens) <= 12 else ["…", *tokens[-8:]]
@@ -528,6 +602,13 @@ class TestNgramDraft(Exercise):
             ([a, b, c, a, b], 9), ([a, b, a, b], 1), ([a, b, a, b], 0), ([c, a, b, a, b, a, b], 6),
             (telling_text(2, 1), 2, 1),
         ]  # fmt: skip
+        d, e, f, g = (1 + torch.randperm(9)[:4]).tolist()
+        tail = [f, 300, e, 400 + g, d, e]  # the end of two is nowhere before, that of one is
+        cases += [
+            ([10 * f + d, e, *tail], 2),
+            ([d, 10 * e + f, *tail], 2),
+            ([f, 10 * d + e, *tail], 2),
+        ]
         with (
             told_above(self.latest, submission),
             expect.because({("index", "empty"): "a text may be shorter than the n-gram: look for fewer tokens then"}),
@@ -545,6 +626,12 @@ def speeds_of(a, cost, passes, power=1, bare=False, shift=0, drafts_cost=True):
         seconds = 1.0 if bare else passes[min(g + shift, len(passes) - 1)]
         found.append(tokens / ((g * cost if drafts_cost else 0.0) + seconds))
     return found
+
+
+def first_peak(speeds):
+    """The first length that the next one does not beat."""
+    falls = [g for g in range(len(speeds) - 1) if speeds[g + 1] <= speeds[g]]
+    return falls[0] if falls else len(speeds) - 1
 
 
 class TestBestLength(Exercise):
@@ -580,6 +667,13 @@ class TestBestLength(Exercise):
             if a == 1:
                 without_last = [speed * max(g, 1) / (g + 1) for g, speed in enumerate(want)]
                 hints.append((without_last, "at acceptance 1 all g drafts are kept and the target's own token comes too: g + 1 tokens a round, not g"))  # fmt: skip
+            if passes[0] != 1:
+                relative = speeds_of(a, cost, [seconds / passes[0] for seconds in passes])
+                hints.append((relative, "the passes were divided by passes[0], and drafts not: all are counted in passes over one token of a lone text already, take them as they are"))  # fmt: skip
+                hints.append(([speed * passes[0] for speed in want], "all were multiplied by passes[0]: the speed-up is tokens over cost, and length 0 is no exception"))  # fmt: skip
+            less = [speed / right for speed, right in zip(speeds, want)]
+            if a == 1 and all(0.9 < one < 1 + 1e-6 for one in less) and less[-1] < less[0]:
+                hints.append((speeds, "that is a little less than g + 1 tokens over the cost, as of an acceptance just below 1: at 1 a round writes exactly g + 1"))  # fmt: skip
             if a == 1 and max(speeds, default=0) < 1e-3:
                 hints = [(speeds, "at acceptance 1 the closed form is 0/0, and 0 where a small number is added below: the sum 1 + a + … + a^g is g + 1 there")]  # fmt: skip
             expect.equal(speeds, want, tol=1e-4, what=f"the speed-ups ({told})", hints=hints)
@@ -592,6 +686,7 @@ class TestBestLength(Exercise):
             hints = matching(best, [
                 (want.index(min(want)), "that is the slowest"),
                 (last, "of equally fast lengths the shortest wins"),
+                (first_peak(want), "that is faster than its neighbours, and a longer one is faster still: compare the speed-ups of all lengths"),
                 (top + 1, "that is one more than the fastest: how many *drafts*, without the target's own token: passes[0] has no drafts"),
                 (max(range(len(want)), key=lambda g: want[g] * (g * cost + passes[g])), "that writes the most tokens a round, and is not the fastest: tokens over cost"),
             ])  # fmt: skip
@@ -621,6 +716,8 @@ class TestBestLength(Exercise):
             (0.0, 0.0, [1.0] * 4),
             (0.5, 0.0, [1.0, 1.5, 1.75]),
             (a, 0.3, [1.0]),
+            (0.9, 0.02, [1.0, 1.05, 1.8, 1.85, 1.9, 1.95, 4.0, 4.1]),  # passes grow in steps
+            (0.9, 0.02, [1.0, 2.1, 2.15, 2.2, 2.25, 2.3, 5.0]),
         ]
         self.compare(submission, cases)
 
@@ -682,9 +779,26 @@ class TestTreeAttention(Exercise):
         expect.left_alone(calls, cases, ["parents"])
         return found
 
+    def masks(self, submission, cases):
+        for (seen, _), case in zip(self.results(submission, cases), cases):
+            self.right_mask(seen, *case)
+
+    def places(self, submission, cases):
+        for (seen, positions), case in zip(self.results(submission, cases), cases):
+            self.right_positions(positions, *case, seen)
+
+    def both(self, submission, cases):
+        for (seen, positions), case in zip(self.results(submission, cases), cases):
+            self.right_mask(seen, *case)
+            self.right_positions(positions, *case)
+
+    def shown(self, parents):
+        is_long = len(parents) > 20  # a chain
+        return f"a chain of {len(parents)}" if is_long else f"parents {parents}"
+
     def right_mask(self, seen, parents, read):
         want = seen_of(parents, read)
-        told = f"parents {parents}, {plural(read, 'token')} before"
+        told = f"{self.shown(parents)}, {plural(read, 'token')} before"
         hints = [
             (seen_of(parents, read, earlier=True), "that is the causal mask: rivals must not read each other, they are other texts. A node reads itself and those on its way"),
             (seen_of(parents, read, only_parent=True), "a node reads its parent, its parent's parent and so on, up to the text: that has the parent only"),
@@ -710,7 +824,8 @@ class TestTreeAttention(Exercise):
         if roots and not seen.all() and all(bool(seen[node, last]) for node in roots):
             return "nodes whose parent is -1 read the last node: -1 means the text there, and used as an index it is the last node"  # fmt: skip
         for node, way in enumerate(chains):
-            through = " -> ".join(["the text", *map(str, way)])
+            steps = way if len(way) < 9 else [*way[:3], "…", *way[-2:]]
+            through = " -> ".join(["the text", *map(str, steps)])
             for other in range(len(parents)):
                 if bool(seen[node, other]) == (other in way):
                     continue
@@ -722,7 +837,7 @@ class TestTreeAttention(Exercise):
     def right_positions(self, positions, parents, read, seen=None):
         n = len(parents)
         want = torch.tensor([read + len(way) - 1 for way in ways(parents)], dtype=torch.long)
-        told = f"parents {parents}, {plural(read, 'token')} before"
+        told = f"{self.shown(parents)}, {plural(read, 'token')} before"
         hints = [
             (read + torch.arange(n), "that is each node's number: rivals stand at the *same* place of their texts. A node's position is how many tokens are before it"),
             (want + 1, "that is one too many: the text has the positions 0 to read - 1, so a node that follows it stands at `read`"),
@@ -734,35 +849,39 @@ class TestTreeAttention(Exercise):
         counted = seen.sum(dim=1) - 1 if isinstance(seen, torch.Tensor) and seen.dim() == 2 else None  # fmt: skip
         if counted is not None and not torch.equal(seen, seen_of(parents, read)):
             hints.append((counted, "as above: they are the numbers of True in the rows of `seen`, less one, and `seen` is not right yet"))  # fmt: skip
+        hints.append((positions, self.one_place(positions, want, parents, read)))
         expect.equal(positions, want, what=f"positions ({told})", hints=hints)
+
+    def one_place(self, positions, want, parents, read):
+        """What is certain of the first node whose position is wrong: those before it are right."""
+        if not isinstance(positions, torch.Tensor) or positions.shape != want.shape:
+            return ""
+        node = next((i for i in range(len(want)) if positions[i] != want[i]), 0)
+        if parents[node] < 0:
+            return f"node {node} has the parent -1: it stands right behind the text, at `read` = {read}, however many nodes come before it"
+        return f"node {node} stands right behind its parent, node {parents[node]}, whose position is {int(want[parents[node]])}"
 
     @check(points=4, title="a node reads the text, its ancestors and itself, and no rival")
     def test_mask(self, submission):
-        cases = [(drawn_tree(count), read) for count, read in ((7, 3), (9, 5), (6, 1))]
-        for (seen, _), case in zip(self.results(submission, cases), cases):
-            self.right_mask(seen, *case)
+        cases = [(drawn_tree(count), read) for count, read in ((7, 3), (9, 5), (6, 1), (7, 3))]
+        in_a_row(partial(self.masks, submission), cases)
 
     @check(points=3, title="its position is the text's length and its depth")
     def test_positions(self, submission):
-        cases = [(drawn_tree(count), read) for count, read in ((8, 4), (6, 11), (10, 2))]
-        for (seen, positions), case in zip(self.results(submission, cases), cases):
-            self.right_positions(positions, *case, seen)
+        cases = [(drawn_tree(count), read) for count, read in ((8, 4), (6, 11), (10, 2), (8, 4))]
+        in_a_row(partial(self.places, submission), cases)
 
     @check(points=2, title="chains, rivals only, one node, no text before")
     def test_edges(self, submission):
-        n = int(torch.randint(4, 8, ()))
+        n, deep = torch.randint(4, 8, ()).item(), torch.randint(35, 45, ()).item()
         cases = [(list(range(-1, n - 1)), 3), ([-1] * n, 2), ([-1], 6), (drawn_tree(7), 0)]
-        with told_above(self.in_any_order, submission):
-            for (seen, positions), case in zip(self.results(submission, cases), cases):
-                self.right_mask(seen, *case)
-                self.right_positions(positions, *case)
+        cases.append((list(range(-1, deep - 1)), 2))
+        with as_above(self.in_any_order, submission):
+            in_a_row(partial(self.both, submission), cases)
 
     def in_any_order(self, submission):
         """What the checks before ask."""
-        cases = [(drawn_tree(9), 4)]
-        for (seen, positions), case in zip(self.results(submission, cases), cases):
-            self.right_mask(seen, *case)
-            self.right_positions(positions, *case)
+        self.both(submission, [(drawn_tree(9), 4)])
 
 
 def walked(tokens, parents, choices, shift=1, by_depth=False, from_last=False):
@@ -808,6 +927,12 @@ def drawn_walk(count, length):
             return tokens, parents, choices
 
 
+def without_0(tokens, parents, choices):
+    """The walk ends where node 0 is the child."""
+    path, text = walked(tokens, parents, choices)
+    return (path, text) if 0 not in path else ([], text[:1])
+
+
 def wrong_walks(tokens, parents, choices):
     """(words, what a mistake returns: one or more pairs of nodes and new tokens)."""
     path, text = walked(tokens, parents, choices)
@@ -818,6 +943,7 @@ def wrong_walks(tokens, parents, choices):
         (shifted, [walked(tokens, parents, choices, shift=0)]),
         (f"{shifted}; choices[-1] is the last one", [walked(tokens, parents, choices, from_last=True)]),
         ("only the first child of a node was looked at: any of them may be the target's own", [first_child(tokens, parents, choices)]),
+        ("the walk has ended where node 0 is the child that has the target's own token: 0 is a node as any other, and only `None` is none", [without_0(tokens, parents, choices)]),
         ("those are tokens: the path is of nodes, by number", [(kept, text), (kept, kept)]),
         ("the text itself is no node: the path begins with the first node that is kept", [([-1, *path], text), ([-1, *path], [*tokens[-1:], *text])]),
         ("that is the path from its end: it goes from the text on", [(path[::-1], text), (path[::-1], kept[::-1] + own), (path[::-1], text[::-1])]),
@@ -909,18 +1035,24 @@ class TestAcceptedPath(Exercise):
 # ---- heads
 
 
-def head_losses(hidden, inner, outer, tokens, shift=1, same=False, residual=True, turned=False, common=False, gate=F.silu):  # fmt: skip
+def head_losses(hidden, inner, outer, tokens, shift=1, same=False, residual=True, turned=False, common=False, gate=F.silu, stacked=False, ignored=-100):  # fmt: skip
     """The mean cross-entropy of each head, in float64."""
-    losses = []
+    losses, vectors = [], hidden
     for k, (first, second) in enumerate(zip(inner, outer), start=1):
         step = 2 if same else k + shift
         step = max(step, 0)
         places = hidden.shape[1] - (len(inner) + 1 if common else step)
-        x = hidden[:, :places]
+        x = vectors[:, :places]
+        if stacked:
+            vectors = vectors + gate(vectors @ first.t())
         moved = gate(x @ (first if turned else first.t()))
         logits = ((x + moved) if residual else moved) @ second.t()
         losses.append(
-            F.cross_entropy(logits.flatten(0, 1), tokens[:, step : step + places].flatten())
+            F.cross_entropy(
+                logits.flatten(0, 1),
+                tokens[:, step : step + places].flatten(),
+                ignore_index=ignored,
+            )
         )
     return torch.stack(losses)
 
@@ -948,6 +1080,7 @@ class TestMedusaLoss(Exercise):
         inner = torch.randn(heads, width, width) / width**0.5
         outer = 2 * torch.randn(heads, vocabulary, width) / width**0.5
         tokens = torch.randint(vocabulary, (texts, length))
+        tokens[0, -1] = 0  # every head is taught it
         return hidden, inner, outer, tokens, *(() if decay is None else (decay,))
 
     def results(self, submission, cases):
@@ -987,6 +1120,8 @@ class TestMedusaLoss(Exercise):
             (of(gate=F.relu), "that is relu: the head has silu"),
             (of(gate=F.gelu), "that is gelu: the head has silu"),
             (of(gate=lambda x: x), "the silu is missing: h + silu(W h)"),
+            (of(stacked=True), "a head was built upon what the one before it has made of h: every head begins with the target's own h"),
+            (of(ignored=0), "places whose token is 0 were left out: nothing here is padding, 0 is a token as any other"),
             (float(losses @ weights) / count, "that is the mean over heads: the sum of decay^k L_k"),
             (float(losses @ weights / weights.sum()), "that is divided by the sum of weights: just the sum of decay^k L_k"),
             (float(losses @ weights_of(count, decay, 0)), "the weights are decay^k with k from 1: head 1 has `decay`, not 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
 from dataclasses import asdict, astuple, dataclass, field, replace
@@ -234,6 +235,7 @@ class TestWeights(Exercise):
                     (total - m.moe_layers * idle * one, "that counts the experts of one token: all are held"),
                     (total - router, "the router of a layer, hidden x experts, is missing"),
                     (total + m.dense_layers * m.hidden * m.experts, "only the moe_layers have a router"),
+                    (total + m.moe_layers * m.hidden * m.shared_experts, "a router is hidden x experts: nobody chooses the shared ones"),
                     (total + m.moe_layers * (m.experts + m.shared_experts) * (parameters.mlp_weights(m, m.ffn) - one), "an expert has the width moe_ffn"),
                     (total - shared, "shared experts are missing: every token passes them"),
                     (total + m.moe_layers * (1 - m.shared_experts) * one, f"each mixture layer has shared_experts shared ones, here {m.shared_experts}, not 1"),
@@ -252,6 +254,7 @@ class TestWeights(Exercise):
                     (active + m.moe_layers * idle * one, "that is all experts: a token meets experts_per_token"),
                     (active - router, "the router multiplies every token: hidden x experts a layer"),
                     (active + (m.experts_per_token - 1) * router, "a token meets the router once, whatever experts_per_token is"),
+                    (active + m.moe_layers * m.hidden * m.shared_experts, "a router is hidden x experts: nobody chooses the shared ones"),
                     (active - shared, "shared experts are missing: every token passes them"),
                     (active + m.moe_layers * (1 - m.shared_experts) * one, f"each mixture layer has shared_experts shared ones, here {m.shared_experts}, not 1"),
                     (active + third * (m.experts_per_token + m.shared_experts), "without a gate an expert has two matrices, as the MLP"),
@@ -325,6 +328,9 @@ class TestStepFlops(Exercise):
                 tol=1e-6,
                 what=f"the hardware's FLOPs, recompute {recompute}, software {software}",
                 hints=[
+                    *[(model + scores, "that repeats the scores, and this plan recomputes nothing: the hardware's FLOPs are the model's")] * (recompute == "none"),
+                    *[(want + more, "that repeats forward, and this plan recomputes nothing: the hardware's FLOPs are the model's")
+                      for more in (model / 3, model / 3 - head)] * (recompute == "none"),
                     (model, f"that is the model's: {recompute} recomputation runs a part of forward again"),
                     (want + head, "full recomputation repeats each layer, but never the head"),
                     (want - scores, "the scores are part of a layer that is run again"),
@@ -376,6 +382,7 @@ class TestStateBytes(Exercise):
             (*call, per) for call, per in zip(calls, [(2, 2, 12), (4, 4, 8), (1, 2, 8), (2, 4, 6)])
         ]
         calls += [(draw()[0], 3, 1)]
+        calls += [(random.choice([5, 7, 11]), stage, 64, (2, 4, 12)) for stage in (1, 2, 3)]
         for call, got in zip(calls, self.sizes(submission, calls)):
             n, stage, ranks, (w, g, o) = *call[:3], (*call, (2, 4, 12))[3]
             want = list(memory.state_bytes(n, stage, ranks, (w, g, o)))
@@ -393,6 +400,8 @@ class TestStateBytes(Exercise):
                     (list(memory.state_bytes(n, stage, ranks, (w, g, 8))), f"the optimizer has {o}: the third that `per` says"),
                     (list(memory.state_bytes(n, stage, ranks)), "those are the usual bytes: `per` says others here"),
                     ([x / n for x in want], "that is of one parameter"),
+                    *[([whole(x) for x in want], "that is in whole bytes: divide, and round nothing, so that the ranks' parts add up")
+                      for whole in (math.floor, math.ceil, round)],
                     self.why(list(got), want, stage, ranks, (w, g, o)),
                 ],
             )  # fmt: skip
@@ -494,7 +503,7 @@ class TestActivationBytes(Exercise):
     @check(points=3, title="the layers alive at once: of 1F1B p microbatches, interleaved more")
     def test_alive(self, submission):
         runs = []
-        for pp, vpp, microbatches in ((1, 1, 8), (4, 1, 12), (8, 1, 4), (2, 1, 1), (4, 2, 16), (8, 2, 32), (2, 4, 4)):  # fmt: skip
+        for pp, vpp, microbatches in ((1, 1, 8), (4, 1, 12), (8, 1, 4), (2, 1, 1), (4, 2, 16), (8, 2, 32), (2, 4, 4), (8, 2, 8), (4, 2, 2)):  # fmt: skip
             for recompute in ("none", "full"):
                 schedule = "interleaved" if vpp > 1 else "1f1b"
                 plan = {"tp": 2, "pp": pp, "vpp": vpp, "schedule": schedule, "recompute": recompute}
@@ -518,7 +527,7 @@ class TestActivationBytes(Exercise):
         want = layers * (1 + (pp - 1) / (pp * vpp)) if vpp > 1 else layers * min(pp, m) / pp
         words = "with fewer microbatches than stages only m are in flight: min(p, m)"
         if vpp > 1:
-            words = "interleaved holds more: layers · (1 + (p-1)/(p v))"
+            words = "interleaved holds more, whatever m is: layers · (1 + (p-1)/(p v))"
         expect.close(
             got,
             want,
@@ -527,9 +536,10 @@ class TestActivationBytes(Exercise):
             hints=[
                 (1.0, "that is one layer's: count the layers that are alive"),
                 (layers / pp, "that is one microbatch in flight: the first rank of 1F1B holds min(p, m)"),
-                (layers / pp * m, "all m microbatches alive is GPipe: 1F1B holds min(p, m)"),
+                *[(layers / pp * m, "all m microbatches alive is GPipe: 1F1B holds min(p, m)")] * (m > pp),
                 (layers * pp, "a rank has layers / p of them, p microbatches deep: p cancels"),
                 (layers, words),
+                *[(layers * m / pp, words)] * (vpp > 1 and m < pp),
                 (layers * (1 + (pp - 1) / pp), "a chunk has layers / (p v): 1 + (p-1)/(p v), not 1 + (p-1)/p" if vpp > 1
                  else "that is the interleaved line, and vpp is 1 here"),
             ],
@@ -592,6 +602,7 @@ class TestStepParts(Exercise):
             run_of(dense(gated=False), "A100-SXM-40GB", cp=2, tp=2, software="eager"),
             run_of(dense(gated=False), a100, seq=1024, tp=2, software="2022"),
             run_of(dense(), h100, dp=2, precision="fp8", microbatches=2),
+            run_of(dense(gated=False), a100, recompute="selective", software="2022"),
         ]
         for run, _, got, want in self.parts(submission, runs, IDEAL):
             held, chip, plan = run.chip.constants, run.chip, run.plan
@@ -615,6 +626,8 @@ class TestStepParts(Exercise):
                     (near - scores / rate / held.attention, "attention's scores are missing"),
                     (near / passes, "that is forward alone: a backward takes two forwards"),
                     (near * 3 / 4, again) if passes == 4 else (near * 4 / 3, only),
+                    *[(near + scores / passes / rate / share, "the scores that selective recomputation repeats are left out here: three passes of all")
+                      for share in (held.matmul, held.attention)] * (plan.recompute == "selective"),
                     (near + (three * 2 / 3) / held.matmul, "C of exercise 2 is three forwards: F is C / 3 less the scores"),
                     (3 * near, "C of exercise 2 is three forwards: F is C / 3 less the scores"),
                     (near + scores / held.matmul / rate, "the scores are counted twice: F is C / 3 less the scores"),
@@ -842,6 +855,24 @@ def why_illegal(plan, model, gpus, batch) -> str:
     return "it is none of the values that the docstring names"
 
 
+def why_missing(missing, search) -> str:
+    """What the legal plans that were passed over are, where it is these and no other."""
+
+    def are(kind) -> bool:
+        return set(missing) == set(filter(kind, search.legal()))
+
+    kinds = {
+        "a tp that does not divide kv_heads: it has to divide heads, no more": lambda p: search.model.kv_heads % p[0],
+        "fewer microbatches than stages, which is slow, not forbidden": lambda p: search.batch // (p[2] * p[5]) < p[1],
+        "a dp that is no power of two: dp is the rest, gpus / (tp · pp), where that divides": lambda p: p[2] & (p[2] - 1),
+        "no data parallelism: dp may be 1": lambda p: p[2] == 1,
+        **{f"{name} {value}, which is legal": lambda p, at=at, value=value: p[at] == value
+           for at, name in enumerate(probes.CUT) for value in {p[at] for p in missing}},
+    }  # fmt: skip
+    told = [f"these are all with {words}" for words, kind in kinds.items() if are(kind)]
+    return told[0] if told else "every plan's memory is asked for, in each search"
+
+
 @dataclass(frozen=True)
 class Search:
     """What best_plans is given, but for the two functions, which are drawn by `seed`."""
@@ -901,13 +932,18 @@ class TestBestPlans(Exercise):
         odd = replace(dense(), layers=layers, heads=20, kv_heads=4, hidden=2560)
         searches = [
             Search(odd, "H100-SXM-80GB", 72, 2048, 144),
-            Search(replace(dense(), layers=32), "A100-SXM-40GB", 64, 4096, 96, best=(1,)),
+            Search(
+                replace(dense(), layers=32, kv_heads=4), "A100-SXM-40GB", 64, 4096, 96, best=(1,)
+            ),
             Search(odd, "A100-SXM-80GB", 72, 1024, 144, best=(3,)),
             Search(odd, "H100-SXM-80GB", 2, 1024, 2, best=(1000,)),
             Search(odd, "H100-SXM-80GB", 72, 2048, 144, heavy=100.0),
         ]
         words = "runs have no order: sort them with key=seconds_of (tuples of equal seconds compare their runs)"
-        with expect.because({"not supported between instances of 'Run' and 'Run'": words}):
+        uneven = "dp · micro_batch must divide the batch: pass over such a plan before make_run"
+        causes = {"not supported between instances of 'Run' and 'Run'": words}
+        causes["not a multiple of dp"] = uneven
+        with expect.because(causes):
             found = submission.run(probes.searched, [search.sent for search in searches])
         return [
             (search, {key: as_tuples(rows) for key, rows in got.items()})
@@ -928,7 +964,7 @@ class TestBestPlans(Exercise):
             expect.that(
                 not missing,
                 f"{search}: {len(missing)} of {len(plans)} legal plans were never looked at, (tp, pp, dp, zero, "
-                f"recompute, micro_batch) = {missing[:1]} for one; every plan's memory is asked for, in each search",
+                f"recompute, micro_batch) = {missing[:1]} for one; {why_missing(missing, search)}",
             )
             twice = [plan for plan, times in asked.items() if times > 1]
             expect.that(not twice, f"{len(twice)} plans were asked for their memory more than once")
@@ -1061,8 +1097,9 @@ class TestPareto(Exercise):
         lists.append([(days / 7 - 5, -usd / 3) for days, usd in lists[-1]])
         for points, kept in self.fronts(submission, *lists):
             got, best = set(kept), {p for p in points if not any(beats(q, p) for q in points)}
-            for point in sorted(got - best):
-                other = next((q for q in points if beats(q, point)), None)
+            for point in sorted(got - best, key=lambda p: (not is_dearer(p, points), p)):
+                rivals = [q for q in points if beats(q, point)]
+                other = next((q for q in rivals if is_dearer(point, [q])), next(iter(rivals), None))
                 expect.that(other, f"{point} (days, dollars) is on your front, and was not among the choices of this call")  # fmt: skip
                 words = "keep a choice only if it is cheaper than all that are as fast or faster"
                 if other[0] == point[0]:
@@ -1124,6 +1161,11 @@ def as_lists(points) -> list[list]:
 
 def beats(one, other) -> bool:
     return one != other and one[0] <= other[0] and one[1] <= other[1]
+
+
+def is_dearer(one, points) -> bool:
+    """Than one of them, and slower: it ties in neither."""
+    return any(one[0] > days and one[1] > usd for days, usd in points)
 
 
 class TestMemory(Experiment):

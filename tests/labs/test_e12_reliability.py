@@ -119,7 +119,7 @@ class TestSaveWhole(Exercise):
                 name in now,
                 f"after save_whole of step {step} there is no {name}: there is {', '.join(now) or 'nothing'}",
             )
-            self.is_sealed(now[name], name, data, files.get(name))
+            self.is_sealed(now[name], name, data, files)
             for other, content in files.items():
                 if other != name and other in disk.names():
                     expect.that(
@@ -135,11 +135,13 @@ class TestSaveWhole(Exercise):
             )
 
     @staticmethod
-    def is_sealed(got, name, data, before):
+    def is_sealed(got, name, data, files):
         want = sealed(data)
         why = "the CRC-32 of the data as four bytes, then the data"
-        if got == before:
+        if got == files.get(name):
             why = "those are the bytes that it had before, and it is to be replaced"
+        elif got in files.values():
+            why = "those bytes lay in a file that a killed save had left: write what was given now, in its place"
         elif got == data:
             why = "it has no checksum: four bytes of it, then the data"
         elif got == want[:4][::-1] + data:
@@ -226,6 +228,10 @@ class TestSaveWhole(Exercise):
         wholes = [self.own(*case[:2], log) for case, log, _ in self.after(submission, cases)]
         found = self.after(submission, cases, full=True)
         for ((files, step, _), log, error), whole in zip(found, wholes):
+            expect.that(
+                error is not None or "write" in [entry[0] for entry in log],
+                f"save_whole of step {step} wrote nothing: what lay on the disk before are not this step's bytes",
+            )
             expect.that(
                 error is not None,
                 "the disk was full and nobody heard of it: let the OSError pass, the run decides what to do",
@@ -419,10 +425,11 @@ class TestAsyncSaver(Exercise):
                 f"step {note['step']} was written by save or wait itself: let `start` run it",
             )
 
-    def is_written(self, notes, tensors, steps, briefly=False):
+    def is_written(self, notes, tensors, steps, briefly=False, last=None):
         """steps: (step, how often the training had moved the tensors by then).
 
-        briefly: values are what another check is about.
+        briefly: values are what another check is about; last: the tensors of the last save, where
+        they are others than before.
         """
         found = self.of(notes, "write")
         got = [note["step"] for note in found]
@@ -432,9 +439,15 @@ class TestAsyncSaver(Exercise):
             "before, and wait() for the last",
         )
         for note, (step, moved) in zip(found, steps):
+            earlier = tensors
+            if last is not None and step == steps[-1][0]:
+                tensors = last
+            of_before = set(note["values"]) - set(tensors)
             expect.that(
                 set(note["values"]) == set(tensors),
-                f"step {step} was written with {sorted(note['values'])}, expected {sorted(tensors)}",
+                f"step {step} was written with {sorted(note['values'])}, expected {sorted(tensors)}"
+                + ": each save writes what it was given, and nothing of an earlier one"
+                * (of_before != set() and of_before <= set(earlier)),
             )
             if briefly:
                 wants = {name: trained(tensor, moved) for name, tensor in tensors.items()}
@@ -452,8 +465,20 @@ class TestAsyncSaver(Exercise):
                     note["values"][name],
                     trained(tensor, moved),
                     what=f"`{name}` as it was written for step {step}",
-                    hints=self.later(tensor, moved),
+                    hints=[
+                        *self.later(tensor, moved),
+                        *(
+                            (note["values"][name], words)
+                            for words in self.of_before(note, name, tensor)
+                        ),
+                    ],
                 )
+
+    @staticmethod
+    def of_before(note, name, tensor):
+        """Words where the dtype is another than that of this save's tensor."""
+        if note["values"][name].dtype != tensor.dtype:
+            yield "each save writes its own tensors, in the dtype that they have then"
 
     def later(self, tensor, moved):
         words = (
@@ -469,9 +494,12 @@ class TestAsyncSaver(Exercise):
         notes, tensors = self.drill(
             submission,
             ("save", first), ("run",), ("train",), ("save", first + 5), ("run",), ("save", first + 6), ("run",), ("wait",),
+            ("others",), ("save", first + 7), ("run",), ("wait",),
         )  # fmt: skip
         self.is_beside(notes)
-        self.is_written(notes, tensors, [(first, 0), (first + 5, 1), (first + 6, 1)])
+        steps = [(first, 0), (first + 5, 1), (first + 6, 1), (first + 7, 0)]
+        last = probes.others_than({name: trained(tensor, 1) for name, tensor in tensors.items()})
+        self.is_written(notes, tensors, steps, last=last)
 
     @check(
         points=3, title="a copy: the training changes its tensors while the old ones are written"
@@ -525,6 +553,13 @@ class TestAsyncSaver(Exercise):
             f"step {step} was never written, for lack of room, and save({step + 1}) said nothing: ask the handle's "
             "result(), which raises the error",
         )
+        until = notes[: notes.index(following)]
+        begun = [note["what"] for note in until if note["during"] == ["save", step + 1]]
+        expect.that(
+            not begun,
+            f"save({step + 1}) raised the error of step {step}, and began a write of its own all the same: a save that raises "
+            "does nothing else",
+        )
         expect.that(
             again["raised"] is None,
             f"the error of step {step} was raised twice: drop the handle before its result() raises, so that the saver can "
@@ -572,7 +607,9 @@ class TestReshard(Exercise):
         """cases: (elements, old, new, dtype) -> (case, whole, rank, out, reads) of each new rank."""
         calls = []
         for elements, old, new, dtype in cases:
-            whole = torch.randint(1, 100, (elements,)).to(dtype)
+            whole = torch.randint(1, 2**62, (elements,))  # more digits than a float has
+            if dtype.is_floating_point:
+                whole = (1 + 99 * torch.rand(elements, dtype=torch.float64)).to(dtype)
             padding = float("nan") if dtype.is_floating_point else 111
             calls.append((whole, old, new, padding))
         causes = {
@@ -609,6 +646,11 @@ class TestReshard(Exercise):
         is_kind = (out.shape, out.dtype) == (want.shape, want.dtype)
         is_right = is_kind and torch.equal(out[: len(short)], short)
         kinds = [(out, "the part has the dtype that is given, `dtype`")]
+        rounded = [
+            (want.to(kind).to(want.dtype), f"those were rounded to {kind} on the way: begin with a tensor of `dtype`")
+            for kind in (torch.float32, torch.float64)
+            if is_kind and not torch.equal(want.to(kind).to(want.dtype), want)
+        ]  # fmt: skip
         expect.identical(
             out,
             want,
@@ -616,6 +658,7 @@ class TestReshard(Exercise):
             hints=[
                 *ends * is_right,
                 *kinds * (out.dtype != want.dtype),
+                *rounded,
                 *self.shorter(whole, old, new, rank),
                 (
                     whole[rank * floor : (rank + 1) * floor],
@@ -707,6 +750,11 @@ PARTS = {
 
 
 GENERATORS = ("torch", "numpy", "python")
+DRAWN = (
+    "something drew from it after it was set. Loading may draw random numbers (run.loader does): set the generators "
+    "last"
+)
+SEEDED = "it stands where the run's seed puts it, at its first number. Keep its state (torch.get_rng_state()), not its seed"
 LAST = (
     "it was not kept, or something drew from it after it was set. Loading may draw random numbers (run.loader does): "
     "set the generators last"
@@ -766,7 +814,7 @@ class TestSnapshot(Exercise):
         title="another run is this one, in every part, once the snapshot is restored into it",
     )
     def test_parts(self, submission):
-        found, *_ = self.runs(submission)
+        found, seed, *_ = self.runs(submission)
         expect.that(
             found["unpicklable"] is None,
             f"the snapshot cannot be written to a disk ({found['unpicklable']}): keep what state_dict() gives and the "
@@ -774,10 +822,24 @@ class TestSnapshot(Exercise):
         )
         wrong = differing(found["restored"], found["at"])
         expect.that(
-            wrong != ["torch"], f"after restore all is as it was but torch's generator: {LAST}"
+            wrong != ["torch"],
+            f"after restore all is as it was but torch's generator: {self.why_torch(found, seed)}",
         )
         for part in wrong:
             raise CheckFailed(f"after restore not all is as it was at the snapshot: {PARTS[part]}")
+
+    @staticmethod
+    def why_torch(found, seed):
+        """What has become of torch's generator."""
+        got, drawn = found["restored"]["torch"], torch.Generator()
+        drawn.set_state(found["at"]["torch"])
+        torch.rand(1, generator=drawn)
+        seeded = torch.Generator().manual_seed(seed)
+        for state, words in ((drawn, DRAWN), (seeded, SEEDED)):
+            if torch.equal(got, state.get_state()):
+                return words
+        torch.rand(1, generator=seeded)
+        return SEEDED if torch.equal(got, seeded.get_state()) else LAST
 
     @check(points=3, title="the snapshot is a copy: the run that goes on does not change it")
     def test_copy(self, submission):
@@ -875,14 +937,19 @@ class TestSlowRanks(Exercise):
         calls = [(times, *([] if factor is None else [factor])) for times, factor, _, _ in cases]
         got = submission.run(probes.called, calls)
         expect.left_alone(got, calls, ["times"], own=False)
-        for call, (times, factor, want, words) in zip(got, cases):
-            out = call["out"]
+        outs = [call["out"] for call in got]
+        for out in outs:
             is_list = isinstance(out, (list, tuple)) and all(isinstance(r, int) for r in out)
             expect.that(is_list, f"got {expect.show(out)}, expected a list of ranks, such as [2]")
+        outs = list(map(sorted, outs))
+        causes = [
+            self.likely(out, times, factor or 1.1) for out, (times, factor, *_) in zip(outs, cases)
+        ]
+        of_all = [words for words in causes[0] if all(words in others for others in causes)]
+        for out, (times, factor, want, words) in zip(outs, cases):
             told = f"{len(times)} ranks, {times.shape[1]} steps"
-            out = sorted(out)
             if out != want:
-                hint = self.likely(out, times, factor or 1.1) if out else None
+                hint = next(iter(of_all), None) if any(outs) else None
                 hint = hint or self.by_a_spread(submission, is_first)
                 facts = self.facts(times, factor or 1.1, sorted(set(out) ^ set(want)))
                 raise CheckFailed(f"{told}: got {out}, expected {want}: {hint or words}. {facts}")
@@ -924,46 +991,38 @@ class TestSlowRanks(Exercise):
         )
 
     def likely(self, out, times, factor):
-        """Words for a likely mistake that accuses just these."""
+        """Words for the likely mistakes that accuse just these."""
         began, reached, left = times.unbind(dim=2)
         own = (reached - began).median(dim=1).values
-        mistakes = [
-            (reached, "the ranks' clocks do not agree: take differences on one clock only"),
-            (
-                left - began,
-                "whole steps hold the waiting, too: compare what each computed before the collective",
-            ),
-            (
-                left - reached,
-                "those wait, because they are fast or leave late: compare what each computed",
-            ),
-        ]
-        if out == self.by_limit(own, 1.0):
-            return "5 deviations are little where ranks are nearly alike: a slow rank is over both bounds, the factor's, too"
-        if out == self.by_limit(own, factor, scale=1.0):
-            return "a deviation is 1.4826 times the median of |c - median|"
-        of_medians = reached.median(dim=1).values - began.median(dim=1).values
-        if out == self.by_limit(of_medians, factor):
-            return "two medians are of one step in the middle: take each step's difference first, then the median of those"
-        limit = max(
-            factor * own.median(), own.median() + 5 * 1.4826 * (own - own.median()).abs().median()
-        )
-        if out == ((own - own.median()).abs() > limit - own.median()).nonzero()[:, 0].tolist():
-            return "a rank that is far *below* the median is fast: only what is over the limit"
-        for wrong, words in mistakes:
-            if out == self.by_limit(wrong.median(dim=1).values, factor):
-                return words
-        if out == self.by_limit((reached - began).mean(dim=1), factor):
-            return "one long step (a collection of garbage) moves a mean: take each rank's median over the steps"
-        if out == (own > factor * own.median()).nonzero()[:, 0].tolist():
-            return "those ranks vary by nature: a slow rank is over *both* bounds, factor · median and median + 5 deviations: over the greater of the two"
-        return None
+        limit = max(factor * own.median(), own.median() + 5 * self.deviation(own))
+        means = (reached - began).mean(dim=1)
+        middle = own.quantile(0.5)
+        far = 5 * 1.4826 * (own - middle).abs().quantile(0.5)
+        both = "those ranks vary by nature: a slow rank is over *both* bounds, factor · median and median + 5 deviations: over the greater of the two"
+        accused = [
+            (self.by_limit(own, 1.0), "5 deviations are little where ranks are nearly alike: a slow rank is over both bounds, the factor's, too"),
+            (self.by_limit(own, factor, scale=1.0), "a deviation is 1.4826 times the median of |c - median|"),
+            (self.by_limit(reached.median(dim=1).values - began.median(dim=1).values, factor), "two medians are of one step in the middle: take each step's difference first, then the median of those"),
+            ((own - own.median()).abs() > limit - own.median(), "a rank that is far *below* the median is fast: only what is over the limit"),
+            (self.by_limit(reached.median(dim=1).values, factor), "the ranks' clocks do not agree: take differences on one clock only"),
+            (self.by_limit((left - began).median(dim=1).values, factor), "whole steps hold the waiting, too: compare what each computed before the collective"),
+            (self.by_limit((left - reached).median(dim=1).values, factor), "those wait, because they are fast or leave late: compare what each computed"),
+            (self.by_limit(means, factor), "one long step (a collection of garbage) moves a mean: take each rank's median over the steps"),
+            (own > factor * own.median(), both),
+            (own > min(factor * own.median(), own.median() + 5 * self.deviation(own)), both),
+            (own > max(factor * middle, middle + far), "of an even number of ranks the median is `torch.median`'s, the lower of the two in the middle"),
+        ]  # fmt: skip
+        return [words for ranks, words in accused if out == ranks.nonzero()[:, 0].tolist()]
+
+    @staticmethod
+    def deviation(compute):
+        return 1.4826 * (compute - compute.median()).abs().median()
 
     @staticmethod
     def by_limit(compute, factor, scale=1.4826):
         middle = compute.median()
         deviation = scale * (compute - middle).abs().median()
-        return (compute > max(factor * middle, middle + 5 * deviation)).nonzero()[:, 0].tolist()
+        return compute > max(factor * middle, middle + 5 * deviation)
 
     def level(self, ranks, steps, noise=0.01):
         base = uniform(0.05, 0.4)
@@ -1031,22 +1090,35 @@ class TestSlowRanks(Exercise):
                 (timed(narrow), 1.02, [3], "the factor was given as 1.02"),
                 (timed(strict), 1.5, [], "the factor was given as 1.5"),
                 (timed(noisy), None, [], "a deviation is 1.4826 times the median of |c - median|"),
+                *self.of_even_numbers(),
             ],
         )
+
+    def of_even_numbers(self):
+        """Half of the ranks are slow, and so the two in the middle differ."""
+        words = "of an even number of ranks the median is `torch.median`'s, the lower of the two in the middle"
+        for ranks in (2, 4):
+            compute, slow = self.level(ranks, 9), sorted(sample(range(ranks), ranks // 2))
+            compute[slow] *= 1.4
+            yield timed(compute), None, slow, words
 
 
 def decisions(losses, alpha=0.97, z=6.0, warmup=25, patience=3, learns=False, counts_on=False, plain=False,
               nan_passes=False, both=False, forever=False, counts_all=False, old_first=False, no_floor=False,
-              plain_square=False, one_more=False, trace=None):  # fmt: skip
+              plain_square=False, one_more=False, uncounted=False, signed=False, trace=None):  # fmt: skip
     """The rule, and with an option set a likely mistake; trace: a list for (taken so far, mean, deviation)."""
     count, mean, variance, skipped, out = 0, 0.0, 0.0, 0, []
     for loss in losses:
         far = loss - mean
-        deviation = max(math.sqrt(variance), 0.0 if no_floor else 1e-3 * abs(mean))
+        least = 0.0 if no_floor else 1e-3 * (mean if signed else abs(mean))
+        deviation = max(math.sqrt(variance), least)
         if trace is not None:
             trace.append((count, mean, deviation))
         spike = count >= warmup + one_more and (abs(far) if both else far) > z * deviation
         bad = not math.isfinite(loss) and (count >= warmup or not nan_passes)
+        if uncounted and not math.isfinite(loss):
+            out.append("skip")
+            continue
         if spike or bad:
             skipped += 1
             back = skipped >= patience if forever else skipped == patience
@@ -1080,6 +1152,8 @@ MISTAKES = {
     "no_floor": "the deviation is at least a thousandth of the mean, however still the losses are",
     "plain_square": "the variance is keep · (variance + (1 - keep) · far²): both are multiplied by keep",
     "old_first": "that is with keep = alpha from the first loss on: of the first ones it is 1 - 1/n, keep = min(alpha, 1 - 1/n)",
+    "signed": "the least deviation is a thousandth of the mean's *absolute* value: a loss may be negative",
+    "uncounted": "a loss that is not finite counts in the row like any other that is out of line: the `patience`-th says back",
     "forever": "after it has gone back the row begins anew: set the count of skipped steps to 0",
 }
 
@@ -1108,6 +1182,19 @@ class TestSpikeRule(Exercise):
     def ask(self, submission, series, rows=True):
         """rows: whether those in a row are counted; else "skip" and "back" are the same."""
         got = submission.run(probes.decided, series)
+
+        def told(words):
+            return words if rows else ["skip" if word == "back" else word for word in words]
+
+        hints = [
+            words
+            for mistake, words in MISTAKES.items()
+            if all(
+                told(own) == told(decisions(losses, **options, **{mistake: True}))
+                for own, (options, losses) in zip(got, series)
+            )
+        ]
+        hints = ["either " + "; or ".join(hints)] if len(hints) > 1 else hints
         for own, (options, losses) in zip(got, series):
             trace = []
             want = decisions(losses, **options, trace=trace)
@@ -1117,17 +1204,8 @@ class TestSpikeRule(Exercise):
                 f"got {unknown[0] if unknown else ''!r}: the answer is 'take', 'skip' or 'back'",
             )
 
-            def told(words):
-                return words if rows else ["skip" if word == "back" else word for word in words]
-
             if told(own) == told(want):
                 continue
-            hints = [
-                words
-                for mistake, words in MISTAKES.items()
-                if told(own) == told(decisions(losses, **options, **{mistake: True}))
-            ]
-            hints = ["either " + "; or ".join(hints)] if len(hints) > 1 else hints
             pairs = enumerate(zip(told(own), told(want)))
             place = next(i for i, pair in pairs if pair[0] != pair[1])
             near = ", ".join(f"{loss:.3g}" for loss in losses[max(0, place - 3) : place + 1])
@@ -1161,17 +1239,22 @@ class TestSpikeRule(Exercise):
 
     @check(points=2, title="over the running mean by z deviations: skipped; what falls is not")
     def test_spikes(self, submission):
-        deep, steady = self.calm(90, (50, 80)), [2.0 + 1e-5 * random() for _ in range(40)]
+        deep, steady = (
+            self.calm(90, (50, 80), height=2.5),
+            [2.0 + 1e-5 * random() for _ in range(40)],
+        )
         deep[65] -= 1.5  # 30 deviations below
         drift = [9.0 - 0.02 * step + 0.05 * math.sin(3.3 * step) for step in range(300)]
         drift[280] += 8.0
         short = self.falling(40, (14,))
+        negative = [-loss for loss in steady]  # 0.001 over it is no spike: half a deviation
         self.ask(
             submission,
             [
                 ({}, self.falling(90, (40, 55, 80))),
                 ({}, deep),
                 ({}, [*steady, 2.001, 2.5, 2.0]),
+                ({}, [*negative, -1.999, -1.5, -2.0]),
                 ({"warmup": 10, "z": 8.0}, short),
                 ({}, drift),
                 ({"alpha": 0.9}, drift),
@@ -1203,6 +1286,10 @@ class TestSpikeRule(Exercise):
     def test_back(self, submission):
         row, parted = self.calm(80, range(40, 49)), self.calm(80, (40, 42, 44, 46, 50, 51))
         series = [({}, row), ({}, parted), ({"patience": 2}, row), ({"patience": 1}, parted)]
+        nans, mixed = self.calm(60), self.calm(60, (40, 44))
+        nans[3:8] = nans[50:55] = [math.nan, math.inf, math.nan, -math.inf, math.nan]
+        mixed[41], mixed[42], mixed[45] = math.nan, math.inf, math.nan
+        series += [({}, nans), ({}, mixed), ({"patience": 2}, mixed)]
         self.ask(submission, series)
 
 
@@ -1287,7 +1374,23 @@ class TestBestInterval(Exercise):
             never == math.inf,
             f"nothing has failed: got {expect.show(never)}, expected math.inf, never save",
         )
-        between, x = uniform(100, 900), math.sqrt(1.5)  # of a save of 3 M
+        self.of_long_saves(submission)
+
+    def of_long_saves(self, submission):
+        between, share = uniform(100, 900), uniform(1.1, 1.6)
+        save = share * between
+        got = submission.run(probes.called, [(save, 8, 10, between * 80 / 3600)])[0]["out"]
+        expect.close(
+            got,
+            best(save, between),
+            tol=0.07,
+            what=f"a save of {share:.2f} times the mean time between failures: seconds",
+            hints=[
+                (save, "that is the save's own length: training between saves may well be shorter than a save"),
+                (between, "that is M, for saves of 2 M or longer: below it the series holds"),
+            ],
+        )  # fmt: skip
+        x = math.sqrt(1.5)  # of a save of 3 M
         series = math.sqrt(6) * between * (1 + x / 3 + x**2 / 9) - 3 * between
         got = submission.run(probes.called, [(3 * between, 8, 10, between * 80 / 3600)])[0]["out"]
         expect.close(

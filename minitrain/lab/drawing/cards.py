@@ -104,7 +104,7 @@ def score_card(
     ]
     tone, share = "good" if got >= total else "info", got / total if total else 0.0
     written = [best[item.name] >= item.max_points for item in items if item.kind == "exercise"]
-    note = f"Now read `{read}`: you have just written most of it."
+    note = f"Now read `{read}`: what you have built is at work there."
     if not all(written):
         note = f"{sum(written)} of {len(written)} exercises are yours; then read `{read}`."
     note = note if read else ""

@@ -61,7 +61,7 @@ def draw_router(ax: Axes, capacity: str | float) -> None:
     if capacity != NO_LIMIT:
         words = f"at most {capacity} · {PLACES} / {len(HUES)} = {room(capacity)} rows an expert"
         say(ax, 7.25, HIGH * PLACES + 1.0, words, 8.5)
-    say(ax, 12.9, HIGH * PLACES + 1.0, "p: the router's weight", 8.5, ha="right")
+    say(ax, 12.9, HIGH * PLACES + 1.0, "p: the router's probability", 8.5, ha="right")
     for token, two in enumerate(CHOICES):
         y = 0.7 + 2 * HIGH * token + HIGH / 2
         box(ax, 0.1, y, 1.1, HIGH - 0.08, "#e4e4e4", f"token {token}", 8.5)

@@ -58,7 +58,7 @@ def draw_lifetimes(ax: Axes, sequences: int) -> None:
 
 def say_lifetimes(sequences: int) -> str:
     return (
-        f"{plural(sequences, 'sequence')}: at most {highest(sequences):.2f} times the parameters' "
+        f"{plural(sequences, 'sequence')}: at most {highest(sequences):.3g} times the parameters' "
         "bytes at once. Parameters and the optimizer's two averages stay "
         "through the step; activations pile up layer by layer in forward and go in backward, "
         "where gradients come; after the step the gradients go too."

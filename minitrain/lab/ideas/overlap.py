@@ -78,7 +78,7 @@ def say_buckets(layers_in_bucket: int) -> str:
     count = len(sent)
     return (
         f"{plural(layers_in_bucket, 'layer')} a bucket: {plural(count, 'all-reduce')}, exposed as "
-        f"long as {exposed:.1f} layers' backward. There are {LAYERS} layers. The first "
+        f"long as {exposed:.2g} layers' backward. There are {LAYERS} layers. The first "
         f"leaves after {plural(layers_in_bucket, 'layer')} of backward, the last arrives at "
         f"{sent[-1][1]:.1f}; backward itself takes {LAYERS}. Small buckets "
         "pay the latency often; one large bucket begins when nothing is left to hide behind."

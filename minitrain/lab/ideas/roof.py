@@ -55,7 +55,7 @@ def say_roofline(rows: int) -> str:
     here = intensity(rows)
     share = reachable(here) / PEAK
     return (
-        f"{counted(rows)} of input: {share:.1%} of an H100's peak at most. A product of "
+        f"{counted(rows)} of input: {100 * share:.2g}% of an H100's peak at most. A product of "
         f"them with a {WIDTH:,} x {WIDTH:,} weight has {here:,.1f} FLOPs a byte, at {BYTES} "
         f"bytes a number. A line rises with the intensity until the ridge at "
         f"{PEAK / BANDWIDTH:.0f} FLOPs a byte and is flat from there, at {PEAK / 1e12:.0f} "

@@ -52,7 +52,7 @@ def draw_attention_tiles(ax: Axes, tile: int) -> None:
     legend = "numbers: one query's scores of the tile's two keys   sum of exp: of score - maximum"
     say(ax, 0.2, TOP + SIDE * TILES + 0.6, legend, ha="left")
     x = LEFT + SIDE * TILES + 1.0
-    heads = ("after tile", "maximum", "sum of exp", "old sum times\nexp(old - new)")
+    heads = ("after tile", "maximum", "sum of exp", "factor on old sum\nexp(old - new)")
     for place, words in enumerate(heads):
         say(ax, x + 1.75 * place + 0.5, TOP + 0.05, words, 8.5, fontweight="bold")
     for done in range(TILES):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from .in_turn import fresh, in_turn
@@ -76,14 +77,18 @@ class Tiny(nn.Module):
         self.head = nn.Linear(6, 11)
         self.scale, self.events = scale, []
         self.kept = []  # references to what autograd keeps, which keep nothing alive
+        self.made = []  # and to the memory of the logits
 
     alive = 0  # tensors of earlier microbatches in memory when one began, at most
+    outputs = 0  # and logits of those before the last, whose name may still be in use
 
     def forward(self, tokens, documents=None, positions=None):
         before = list(self.kept)
         is_packed = documents is not None and positions is not None
         place = (documents + 2 * positions)[..., None] if is_packed else 0
         logits = self.scale * self.head(torch.tanh(self.embed(tokens) + 0.1 * place))
+        self.outputs = max(self.outputs, sum(not made.expired() for made in self.made[:-1]))
+        self.made.append(StorageWeakRef(logits.untyped_storage()))
         self.events.append(("forward", list(tokens.shape)))
         self.alive = max(self.alive, sum(kept() is not None for kept in before))
         if logits.requires_grad:
@@ -119,6 +124,12 @@ def stepped(f, steps):
     return [one_step(f, *step) for step in steps]
 
 
+def state_of(gradient):
+    if gradient is None:
+        return "none"
+    return "numbers" if gradient.any() else "zeros"
+
+
 def one_step(f, batches, scale, *clip):
     """batches: (tokens, targets, documents, positions) of each."""
     model = tiny(scale)
@@ -127,12 +138,13 @@ def one_step(f, batches, scale, *clip):
     made = [SimpleNamespace(**dict(zip(names, fresh(batch)))) for batch in batches]
     with kept_in(model.kept):
         f(model, optimizer, made, *clip)
-    left = [p.grad is None or not p.grad.any() for p in model.parameters()]
+    left = [state_of(p.grad) for p in model.parameters()]
     after = [tuple(getattr(batch, name, None) for name in names) for batch in made]
     return {
         "alive": model.alive,
         "seen": optimizer.seen,
-        "left": all(left),
+        "outputs": model.outputs,
+        "left": left,
         "events": model.events,
         "batches": after,
     }

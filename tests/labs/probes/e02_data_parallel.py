@@ -117,6 +117,41 @@ def averaged(group, f, calls):
     ]
 
 
+class Watched:
+    """A group, which notes whose tensors are written to while their all-reduce is under way; what is
+    set on it is set on the group itself."""
+
+    def __init__(self, group):
+        vars(self).update(_group=group, _touched=[])
+
+    def __getattr__(self, name):
+        return getattr(self._group, name)
+
+    def __setattr__(self, name, value):
+        setattr(self._group, name, value)
+
+    def all_reduce(self, tensor, op="sum", async_op=False):
+        work = self._group.all_reduce(tensor, op, async_op)
+        return UnderWay(work, tensor, self._touched) if async_op else work
+
+
+class UnderWay:
+    """A work, and what its tensor was when it was issued."""
+
+    def __init__(self, work, tensor, touched):
+        self._work, self._tensor, self._touched = work, tensor, touched
+        self._sent = tensor.detach().clone()
+
+    def __getattr__(self, name):
+        return getattr(self._work, name)
+
+    def wait(self):
+        if self._sent is not None and not torch.equal(self._tensor, self._sent):
+            self._touched.append(list(self._tensor.shape))
+        self._sent = None
+        return self._work.wait()
+
+
 class Job:
     """A model in the submission's DDP; the relay is told when backward comes by each place."""
 
@@ -158,15 +193,16 @@ def wrapped(group, f, plans):
     """The gradients that the DDP class leaves in several models that are alive together, step by
     step. A plan: width, bucket_bytes, steps; a step: set_to_none, and each rank's microbatches and
     their paths."""
-    spare = displaced(group)
-    jobs, found = [Job(group, f, plan) for plan in plans], [[] for _ in plans]
+    spare, watched = displaced(group), Watched(group)
+    jobs, found = [Job(watched, f, plan) for plan in plans], [[] for _ in plans]
     for number in range(len(plans[0]["steps"])):
         for job in jobs:
             job.forward(job.plan["steps"][number], group.rank)
         for job in jobs:
             job.backward()
         for job, steps in zip(jobs, found):
-            steps.append({"gradients": job.finish()})
+            steps.append({"gradients": job.finish(), "touched": list(watched._touched)})
+            watched._touched.clear()
     spare.clear()
     return found
 
@@ -175,10 +211,11 @@ class Recorder(nn.Module):
     """Stands for a DDP model: tells the relay of each forward and backward, and whether it would
     be sent. `alive()` counts what autograd keeps."""
 
-    def __init__(self, model, microbatches, mark, alive) -> None:
+    def __init__(self, model, microbatches, group, alive) -> None:
         super().__init__()
         self.module, self.sends, self.forwards = model, True, 0
-        self.microbatches, self.mark, self.alive = list(microbatches), mark, alive
+        self.microbatches, self.mark, self.alive = list(microbatches), group.trace.mark, alive
+        self.group = group
         self.sent = {}  # gradients as they were when a hook that sends came by
         for name, p in model.named_parameters():
             if p.requires_grad:
@@ -220,7 +257,7 @@ def accumulated(group, f, calls):
 def accumulated_once(group, f, microbatches):
     count, kept = len(microbatches), []
     alive = lambda: sum(one() is not None for one in kept)  # noqa: E731
-    recorder = Recorder(network(), microbatches, group.trace.mark, alive)
+    recorder = Recorder(network(), microbatches, group, alive)
     group.trace.mark("call")
     with kept_in(kept):
         value = f(recorder, microbatches, squared)

@@ -172,6 +172,27 @@ def split_blocks(group, f, calls):
     return in_turn(partial(split_block, group, f), calls[group.rank])
 
 
+def split_steps(group, f, calls):
+    """The same, and then a second step on the matrices of the first."""
+    live = []
+
+    def step(x, w, dy):
+        live.append((fresh(x), w, dy))
+        return split_block(group, f, x, w, dy)
+
+    found = in_turn(step, calls[group.rank])
+    x, w, dy = live[0]
+    for matrix in w.values():
+        matrix.grad = None
+    group.trace.mark("inference")
+    y = f(x, SimpleNamespace(**w), operators(group))
+    if y.requires_grad and y.shape == dy.shape:
+        y.backward(dy)
+    group.trace.mark(("over", "inference"))
+    found[0]["second"] = gradients(x, w)
+    return found
+
+
 def split_block(group, f, x, w, dy):
     """On this rank's tokens; also how many tensors of all tokens autograd keeps."""
     tp, kept = operators(group), set()

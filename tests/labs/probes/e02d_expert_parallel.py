@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from .in_turn import in_turn, storages
+from .in_turn import fresh, in_turn, storages
 from .in_turn import in_turn_on_ranks as in_turn_on_ranks  # a probe of its own
 
 
@@ -33,6 +33,22 @@ def routed(f, cases):
         {"experts": experts, "grads": [gradients(*one, leaves) for one in zip(outs, slopes)]}
         for experts, outs, slopes, leaves in live
     ]
+
+
+def updated(group, f, calls):
+    """update_bias, call after call; of the first one's bias also what a step by the last one's
+    experts makes of it."""
+    live = []
+
+    def step(bias, experts, rate):
+        live.append(bias)
+        return f(group, bias, experts, rate)
+
+    found = in_turn(step, calls[group.rank])
+    before, (_, experts, rate) = fresh(live[0]), fresh(calls[group.rank][-1])
+    step(live[0], experts, rate)
+    found[0]["second"] = (before, fresh(live[0]))
+    return found
 
 
 def marked(group, way, f, *given):

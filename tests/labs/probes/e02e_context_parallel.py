@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.measure.flops import counted_flops
 
+from .alive import Alive
 from .in_turn import fresh, in_turn, in_turn_on_ranks
 
 
@@ -61,14 +62,15 @@ def walked(f, group, *blocks):
 
 
 class Steps(TorchDispatchMode):
-    """Marks each matmul."""
+    """Marks each matmul, and before it the bytes of what the call has made and holds."""
 
-    def __init__(self, trace):
+    def __init__(self, trace, alive):
         super().__init__()
-        self.trace = trace
+        self.trace, self.alive = trace, alive
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         if is_matmul(function.overloadpacket):
+            self.trace.mark(("held", self.alive.nbytes()))
             self.trace.mark(("matmul",))
         return function(*arguments, **(options or {}))
 
@@ -85,9 +87,9 @@ def ring(group, f, calls):
 
 
 def rung(f, group, places, q, kv):
-    got = []
+    got, alive = [], Alive()
     group.trace.mark("call")
-    with Steps(group.trace):
+    with alive, Steps(group.trace, alive):
         flops = counted_flops(lambda: got.append(f(group, places, q, kv)))
     group.trace.mark(("over", "call"))
     return {"got": got[0], "flops": flops}

@@ -149,6 +149,7 @@ def stepped(group, f, lines, parameters, wholes, limit, once):
     return {
         "kind": str(value.dtype) if is_tensor else type(value).__name__,
         "value": value.detach().clone() if is_tensor else None,
+        "parameters": list(parameters),
         "gradients": {name: p.grad.clone() for name, p in named if p.grad is not None},
         "in_place": all(parameters[name].grad is given for name, given in mine.items()),
         "weights": all(bool((p == (name != "frozen")).all()) for name, p in named),

@@ -267,6 +267,7 @@ def started(group, f):
     unit = f(network().layers[1], group)
     group.trace.mark("turns")
     unit.start_gather()
+    group.trace.mark("begun")
     unit.start_gather()
     group.trace.mark("started")
     unit.gather()
@@ -279,7 +280,7 @@ def started(group, f):
     freed = storage.nbytes()
     unit.free()
     group.trace.mark(("over", "turns"))
-    return {"freed": freed}
+    return {"freed": freed, "freed twice": storage.nbytes()}
 
 
 def unused(group, f):
@@ -411,7 +412,9 @@ class Store:
         into = list(into)
         if not into:
             if key not in self.kept:
-                self.problems.append("was asked for what was never written")
+                self.problems.append(
+                    "was asked for what was never written, by a read that has no tensor to fill"
+                )
             return
         self.calls.append(["read", str(key)])
         kept = self.kept.get(key)

@@ -33,6 +33,13 @@ class Coded(nn.Module):
         return x @ (self.codes.to(x.dtype) / 64).T
 
 
+class Narrow(Coded):
+    """It answers in bfloat16, whatever it is given."""
+
+    def forward(self, x):
+        return super().forward(x).bfloat16()
+
+
 class Codes:
     """A weight that is no tensor: of a quantized layer."""
 
@@ -47,7 +54,7 @@ class Quantized(nn.Module):
     def __init__(self, weight, bias):
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.weight, self.bias = Codes(weight), None
+        self.weight, self.bias = Codes(weight), None if bias is None else nn.Parameter(bias.clone())
 
 
 def dense(weight, bias):
@@ -60,7 +67,7 @@ def dense(weight, bias):
     return layer
 
 
-BASES = {"dense": dense, "coded": Coded, "quantized": Quantized}
+BASES = {"dense": dense, "coded": Coded, "narrow": Narrow, "quantized": Quantized}
 
 
 class Carried:
@@ -83,13 +90,19 @@ class Carried:
         return {"y": y, "plain": plain, "named": named, "held": held_beside(self.adapter)}
 
     @torch.no_grad()
-    def fill(self):
-        for name, value in self.case.get("set", {}).items():
+    def fill(self, numbers="set"):
+        for name, value in self.case.get(numbers, {}).items():
             getattr(self.adapter, name).copy_(value)
 
     def second(self):
         """After a step, so to say: values and gradients of each x."""
         self.fill()
+        return [self.turn(x) for x in self.case["x"]]
+
+    def third(self):
+        """After another step, in eval mode."""
+        self.fill("then")
+        self.layer.eval()
         return [self.turn(x) for x in self.case["x"]]
 
     def turn(self, x):
@@ -101,8 +114,10 @@ class Carried:
         calls, is_x = len(self.given), all(z is x for z in self.given)
         if y.requires_grad:
             y.backward(dy)
+        with torch.no_grad():
+            is_same = torch.equal(self.layer(x), y)
         return {
-            "y": y.detach(), "dy": dy, "dx": x.grad, "calls": calls, "is_x": is_x,
+            "y": y.detach(), "dy": dy, "dx": x.grad, "calls": calls, "is_x": is_x, "is_same": is_same,
             "gradients": {name: p.grad for name, p in self.adapter.named_parameters()},
             "of_base": [p.grad is not None for p in self.base.parameters()],
         }  # fmt: skip
@@ -126,14 +141,15 @@ def carried(f, cases):
     """cases: dicts with weight, x (a list), "arguments" after base, and "set" after the start."""
     layers = [Carried(lambda base, c=case: f(base, *c["arguments"]), case) for case in cases]
     firsts = [layer.first() for layer in layers]
+    fresh = [layer.turn(layer.case["x"][0]) for layer in layers]
     seconds = [layer.second() for layer in layers]
     deltas = [delta_of(layer.adapter) for layer in layers]
-    again = [layer.second() for layer in layers]
+    thirds = [layer.third() for layer in layers]
     untouched = [layer.last() for layer in layers]
-    columns = zip(firsts, seconds, deltas, again, untouched)
+    columns = zip(firsts, fresh, seconds, deltas, thirds, untouched)
     return [
-        {"first": a, "second": b, "delta": c, "again": d, "untouched": e}
-        for a, b, c, d, e in columns
+        {"first": a, "fresh": b, "second": c, "delta": d, "third": e, "untouched": f}
+        for a, b, c, d, e, f in columns
     ]
 
 
@@ -191,12 +207,13 @@ def weighed(f, case):
 def merged_by(f, cases):
     """cases: (kind of base, weight, bias, delta). Layers, asked after all of them are made."""
     bases = [BASES[kind](weight, bias) for kind, weight, bias, _ in cases]
-    results = [f(base, case[3].clone()) for base, case in zip(bases, cases)]
-    return [looked_at(*row) for row in zip(cases, bases, results)]
+    deltas = [case[3].clone() for case in cases]
+    results = [f(base, delta) for base, delta in zip(bases, deltas)]
+    return [looked_at(*row) for row in zip(cases, bases, deltas, results)]
 
 
-def looked_at(case, base, layer):
-    kind, weight, _, _ = case
+def looked_at(case, base, now_delta, layer):
+    kind, weight, bias, delta = case
     if not isinstance(layer, nn.Linear):
         return {"linear": False, "type": type(layer).__name__, "is_base": layer is base}
     now = base.weight.codes if kind == "quantized" else base.weight.detach()
@@ -208,6 +225,8 @@ def looked_at(case, base, layer):
         "trained": [name for name, p in layer.named_parameters() if p.requires_grad],
         "graph": layer.weight.grad_fn is not None,
         "untouched": torch.equal(now, weight), "shares": own == now.untyped_storage().data_ptr(),
+        "delta": torch.equal(now_delta, delta), "asks": all(p.requires_grad for p in base.parameters()),
+        "base_bias": bias is None or torch.equal(base.bias.detach(), bias),
         "y": computed(layer, weight),
     }  # fmt: skip
 
@@ -257,16 +276,20 @@ def prefixed(f, case):
     alone = f(model, case["count"], case["width"] + 5)
     before = [taken(prefix.of_layer(i)) for i in range(layers)]
     overlap, moved = overlapping(prefix, layers), learned(prefix, layers)
+    own, off = own_numbers(prefix, layers, case["count"]), switched_off(prefix, layers)
     sizes = [numbers(prefix), numbers(alone)]
     of_model = {id(p) for p in model.parameters()}
     owns_model = any(id(p) in of_model for p in prefix.parameters())
     prefix.drop_mlp()
     after = [taken(prefix.of_layer(i)) for i in range(layers)]
+    kept = list(prefix.parameters())
     fails = failure_of(prefix.drop_mlp)
+    is_kept = {id(p) for p in kept} == {id(p) for p in prefix.parameters()}
     twice = [taken(prefix.of_layer(i)) for i in range(layers)]
     others = [taken(other.of_layer(i)) for i in range(layers)]
     return {
         "before": before, "after": after, "twice": twice, "fails": fails, "others": others, "overlap": overlap,
+        "own": own, "off": off, "is_kept": is_kept,
         "overlap_after": overlapping(prefix, layers), "sizes": sizes, "left": numbers(prefix),
         "leaves": all(p.is_leaf for p in prefix.parameters()), "owns_model": owns_model,
         "learned": moved, "learns": learned(prefix, layers), "enabled": bool(prefix.enabled),
@@ -304,6 +327,38 @@ def overlapping(prefix, layers):
     prefix.zero_grad()
     both = zip(*parts)
     return sum(int((a & b).sum()) for a, b in both if a is not None and b is not None)
+
+
+def own_numbers(prefix, layers, count):
+    """How many numbers each token's keys and values are made from, and no other token's."""
+    if any(z.ndim != 3 or z.shape[1] != count for z in prefix.of_layer(0)):
+        return []
+    modules = [value for module in prefix.modules() for value in vars(module).values()]
+    plain = [v for v in modules if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    leaves = [t for t in (*prefix.parameters(), *prefix.buffers(), *plain) if t.is_leaf]
+    asked, moved = [t.requires_grad for t in leaves], []
+    for leaf in leaves:  # vectors that do not learn are numbers, too
+        leaf.requires_grad_(True)
+    for token in range(count):
+        for leaf in leaves:
+            leaf.grad = None
+        for layer in range(layers):
+            backward_of([z[:, token] for z in prefix.of_layer(layer)])
+        found = [torch.zeros_like(t) if t.grad is None else t.grad for t in leaves]
+        moved.append(torch.cat([torch.zeros(0), *(g.flatten() for g in found)]) != 0)
+    for leaf, before in zip(leaves, asked):
+        leaf.grad = None
+        leaf.requires_grad_(before)
+    return [int((row & (sum(moved) == 1)).sum()) for row in moved]
+
+
+def switched_off(prefix, layers):
+    """Keys and values while the switch is off."""
+    prefix.enabled = False
+    try:
+        return [taken(prefix.of_layer(i)) for i in range(layers)]
+    finally:
+        prefix.enabled = True
 
 
 def backward_of(pair):

@@ -115,11 +115,12 @@ def one_smoothed(f, norm, linears, max_abs, x, more):
 
 
 def trained_through(f, calls):
-    """calls: (w, scale, bits, d_out). Results are all alive before the first backward."""
+    """calls: (w, scale, bits, d_out), and whether scale asks for a gradient, too. Results are all
+    alive before the first backward."""
     operations, live = Operations(), []
-    for w, scale, bits, d_out in calls:
-        w, scale = w.clone().requires_grad_(), scale.clone()
-        before, saved = (w.detach().clone(), scale.clone()), []
+    for w, scale, bits, d_out, *asks in calls:
+        w, scale = w.clone().requires_grad_(), scale.clone().requires_grad_(any(asks))
+        before, saved = (w.detach().clone(), scale.detach().clone()), []
         own = {w.untyped_storage().data_ptr(), scale.untyped_storage().data_ptr()}
         with operations, saved_tensors_hooks(partial(noted, saved), lambda tensor: tensor):
             out = f(w, scale, bits)
@@ -141,6 +142,7 @@ def trained_through(f, calls):
             {
                 "out": out.detach() if isinstance(out, torch.Tensor) else out,
                 "gradient": None if w.grad is None else w.grad.clone(),
+                "of_scale": scale.grad is not None,
                 "kept_bytes": kept_bytes,
                 "unchanged": torch.equal(w.detach(), before[0]) and torch.equal(scale, before[1]),
             }

@@ -348,9 +348,11 @@ def served(f, cases):
 
 
 def one_service(
-    f, num_blocks, size, budgets, most_running, arrivals, known=(), copying=(), steps=60
+    f, num_blocks, size, budgets, most_running, arrivals, known=(), copying=(), gains=(), steps=60
 ):
-    """arrivals: (step, name, prompt's length, answer's length, adapter), name a whole number."""
+    """arrivals: (step, name, prompt's length, answer's length, adapter), name a whole number;
+    gains: (name, how many tokens it gets where others get one)."""
+    gains = dict(gains)
     manager = OurManager(num_blocks, size, dict(known), set(copying))
     running, waiting, notes = [], deque(), []
     for step in range(steps):
@@ -387,7 +389,7 @@ def one_service(
         for request, count in work:
             request.computed += count
             if request.computed >= len(request.tokens):
-                request.tokens.append(0)
+                request.tokens += [0] * gains.get(request.name, 1)
                 request.wanted -= 1
             if request.wanted == 0 and request in running:
                 manager.release(request.table)

@@ -128,6 +128,16 @@ def as_union(f, calls):
     return {"calls": found, "ready": ready}
 
 
+def union_of_all(f, count):
+    """The peak, as above, of a call with every pair of so many; a pair is made as it is read."""
+    tracemalloc.start()
+    held = bytearray(MARK)
+    f(((i, j) for j in range(count) for i in range(j)), count)
+    now, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return {"peak": peak - MARK, "metered": now >= len(held)}
+
+
 def refused(f, calls):
     """The name of the error that each call ends with, or what it gave."""
     found = []

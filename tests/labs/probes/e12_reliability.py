@@ -155,6 +155,8 @@ class Drill:
                     tensor.copy_(tensor + 1)
         elif action == "full":
             self.fails = True
+        elif action == "others":
+            self.tensors = others_than(self.tensors)
         elif action == "run":
             for handle in self.handles:
                 handle.run("beside")
@@ -168,6 +170,12 @@ class Drill:
                 raised = str(error)
         self.notes.append({"what": "done", "during": self.call, "raised": raised})
         self.call = None
+
+
+def others_than(tensors):
+    """One tensor fewer, and one of half as many bytes: what a later save may be given."""
+    kept = {name: tensor.detach().clone() for name, tensor in tensors.items() if name != "half"}
+    return {**kept, "moment": kept["moment"].float()}
 
 
 def drilled(f, tensors, script):

@@ -12,8 +12,8 @@ class LoRA(torch.nn.Module):
         self.lora_B = torch.nn.Parameter(torch.zeros(base.out_features, rank))
 
     def forward(self, base, x):
-        inside = x.float() @ self.lora_A.T * self.scaling
-        return base(x) + (inside @ self.lora_B.T).to(x.dtype)
+        y, inside = base(x), x.float() @ self.lora_A.T * self.scaling
+        return y + (inside @ self.lora_B.T).to(y.dtype)
 
     @torch.no_grad()
     def delta(self):

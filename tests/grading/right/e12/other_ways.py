@@ -44,10 +44,11 @@ class AsyncSaver:
     def save(self, step, tensors):
         self.wait()
         for name, tensor in tensors.items():
-            if name not in self._room:
+            kept = self._room.get(name)
+            if kept is None or (kept.shape, kept.dtype) != (tensor.shape, tensor.dtype):
                 self._room[name] = torch.empty_like(tensor, requires_grad=False)
             self._room[name].copy_(tensor)
-        room = dict(self._room)
+        room = {name: self._room[name] for name in tensors}
         self._handles.append(self._start(lambda: self._put(step, room)))
 
     def wait(self):
@@ -92,8 +93,8 @@ def slow_ranks(times, factor=1.1):
         statistics.median(reached - began for began, reached, _ in steps)
         for steps in times.tolist()
     ]
-    middle = statistics.median(own)
-    spread = statistics.median(abs(seconds - middle) for seconds in own)
+    middle = statistics.median_low(own)  # as torch.median
+    spread = statistics.median_low(abs(seconds - middle) for seconds in own)
     return [
         rank
         for rank, seconds in enumerate(own)

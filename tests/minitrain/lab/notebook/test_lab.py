@@ -250,7 +250,7 @@ def test_what_to_read_is_no_praise_for_who_wrote_nothing(lab, capsys):
 def test_only_who_wrote_it_is_told_so(lab, capsys):
     lab._progress.score("running_sum", 6, 6)
     lab.score(read="minitrain/lab/notebook/progress.py")
-    assert "you have just written most of it" in capsys.readouterr().out
+    assert "what you have built is at work there" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # exercise: Houlsby
-# says: after the first backward U has no gradient at all
+# says: after the first backward neither U nor D has any gradient
 # down begins as zero, too: down and up.weight never get a gradient, only the last bias can
 # learn
 

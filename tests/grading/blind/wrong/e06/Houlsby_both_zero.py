@@ -1,5 +1,5 @@
 # exercise: Houlsby
-# says: after the first backward U has no gradient at all
+# says: after the first backward neither U nor D has any gradient
 # both matrices begin at zero: gelu(0) = 0, so neither ever moves
 
 import torch

@@ -1,5 +1,5 @@
 # exercise: compress
-# says: it is the mean of the scales
+# says: that is the middle between the smallest and the largest
 # the middle of the range is taken out, not the mean
 def compress(scales, levels, size):
     mean = (scales.min() + scales.max()) / 2
