@@ -1,6 +1,5 @@
-# exercise: PageTable
-# says: dirty because it is new
-# a made page is dirty even if it is only read
+# a reader's answer to `PageTable`, in which others made the mistakes of wrong/e07/PageTable_reader.diff
+
 from collections import OrderedDict
 
 
@@ -25,7 +24,7 @@ class PageTable:
                 self.faults += 1
                 self.bytes_in += self.page_bytes
             self.evict_to(self.frames - 1)
-            self.resident[page] = write or new
+            self.resident[page] = write
 
     def evict_to(self, count):
         while len(self.resident) > count:

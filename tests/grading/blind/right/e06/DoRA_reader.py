@@ -1,7 +1,4 @@
-# exercise: DoRA
-# says: a length for each row
-# takes the length along dim 0, of the columns: (I,) instead of (O,), runs for square layers
-# only and is wrong there
+# a reader's answer to `DoRA`, in which others made the mistakes of wrong/e06/DoRA_reader.diff
 
 import torch
 import torch.nn.functional as F
@@ -29,11 +26,12 @@ class DoRA(LoRA):
     def __init__(self, base, rank, scaling):
         super().__init__(base, rank, scaling)
         W = dense_weight(base).detach().float()
-        self.magnitude = torch.nn.Parameter(torch.linalg.vector_norm(W, dim=0))
+        self.magnitude = torch.nn.Parameter(torch.linalg.vector_norm(W, dim=1))
 
     def forward(self, base, x):
         with torch.no_grad():
-            lengths = torch.linalg.vector_norm(dense_weight(base).float() + self.delta(), dim=0)
+            V = dense_weight(base).float() + self.scaling * self.lora_B @ self.lora_A
+        lengths = torch.linalg.vector_norm(V.detach(), dim=1)
         bias = getattr(base, "bias", None)
         y = base(x) if bias is None else base(x) - bias
         y = y + self.scaling * F.linear(F.linear(x, self.lora_A), self.lora_B)
