@@ -237,8 +237,8 @@ lab.reveal("rounds", rounds, ranks=ranks)
 
 # %% [markdown]
 # **Explain**: $\lceil \log_2 9 \rceil = 4$, one more round than for 8, for the sake of a single rank; 16 ranks would need no
-# more. On 1,024 ranks it is 10 rounds instead of 1,023. And no rank sends more than the root's 4 messages, although 8 are
-# sent in all.
+# more. Of the 8 messages in all the root sends 4, no other rank more than 2. On 1,024 ranks it is 10 rounds instead of
+# 1,023.
 
 # %% [markdown]
 # ## 3 · All to one, in pieces

@@ -569,7 +569,7 @@ show.bars(
     ),
     x="along this axis",
     alt="Kilobytes sent by a rank along pp, dp and tp: by far most along tp.",
-    form="{:.0f}",
+    form="{:,.0f}",
 )
 
 # %% [markdown]
@@ -718,7 +718,7 @@ show.bars(
     caption="Bars: counted, sender to receiver. Dashed: your bytes_between.",
     alt="Kilobytes between nodes for six orders of axes: with tp first several "
     "times as much.",
-    form="{:.0f}",
+    form="{:,.0f}",
 )
 
 # %% tags=["grade"]
@@ -925,8 +925,8 @@ placed = place({"pp": 2, "dp": 2, "tp": 2}, sent, PER_NODE)
 held_in_all = {"layers": layers, "heads": 4, "rows": rows}
 with show.canvas(columns=2, width=10, height=5) as (figure, axes):
     for ax, mesh, word in zip(axes, (naive, placed), ("Placed badly", "Placed well")):
-        leaves = show.bytes_text(bytes_between(mesh, sent, PER_NODE))
-        title = f"{word}: {leaves} a step between nodes\n{mesh}"
+        leaves = bytes_between(mesh, sent, PER_NODE) / 1e6
+        title = f"{word}: {leaves:.2f} MB a step between nodes\n{mesh}"
         words = {"ranks_per_node": PER_NODE, "axis": "tp", "title": title}
         show.draw_mesh(mesh, rank=1, holding=held_in_all, **words, ax=ax)
 show.figure(
@@ -941,7 +941,7 @@ show.figure(
 # %% [markdown]
 # > **On GPUs.** With eight, `launch` starts one rank a GPU. This lab has not been run there yet.
 #
-# **Takeaway**: a mesh is arithmetic on rank numbers, and its order is free. Here 250 kB a step leave their node in the right
+# **Takeaway**: a mesh is arithmetic on rank numbers, and its order is free. Here 0.25 MB a step leave their node in the right
 # order, 19 times less than in the naive one (counted), and on each of five meshes every weight agrees with one process to
 # $10^{-15}$.
 #

@@ -885,7 +885,8 @@ for run in plans:
     row = {words: getattr(run.plan, key) for key, words in shown.items()}
     row |= {"step (s)": seconds_of(run), "memory (GB)": memory_of(run) / 1e9}
     table.append(row)
-show.table(table, "The fastest plans that fit", highlight="step (s)")
+forms = {"step (s)": "{:.1f}".format, "memory (GB)": "{:.0f}".format}
+show.table(table, "The fastest plans that fit", highlight="step (s)", formats=forms)
 
 # %% [markdown]
 # **Explain**: the fastest plan has tp 2, ZeRO-3 and no pipeline, at 7.82 s. Section 4's example, tp 8 and pp 4, takes 10.2 s, 2.4 of
