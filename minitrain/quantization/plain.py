@@ -123,6 +123,7 @@ def smooth(
 def fake_quantize(w: Tensor, scale: Tensor, bits: int) -> Tensor:
     """w (F, D), scale (F, 1) -> what is left of w; its gradient is 1 where no code was clamped."""
     m = 2 ** (bits - 1) - 1
+    scale = scale.detach()
     codes = (w.detach() / scale).round()
     through = torch.where(codes.abs() <= m, w, w.detach())
     return codes.clamp(-m, m) * scale + (through - through.detach())
