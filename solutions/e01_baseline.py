@@ -483,7 +483,7 @@ print(f"\nfloor: {floor:.3f} nats a token, computed from the probabilities")
 guess = 0.3
 ### LAB guess = None  # a share, your guess
 ### END SOLUTION
-lab.predict("above", guess)
+lab.predict("above", guess, unit="share")
 
 # %% [markdown]
 # **Run**: your `train_step` at the rates of your `warmup_cosine`, 8 rows of 128 tokens a step. The held-out text, which is
@@ -800,12 +800,12 @@ roof = [min(peak, i * bandwidth) / 1e9 for i in intensity]
 with show.canvas() as (figure, axes):
     axes.plot(intensity, roof, "--", color="#222222", linewidth=1.3)
     axes.text(intensity[-1], 1.1 * roof[-1], "roof", ha="right", va="bottom")
-    style = {"textcoords": "offset points", "ha": "center", "va": "top"}
+    style = {"textcoords": "offset points", "ha": "left", "va": "top"}
     for (name, (at, rate)), color, marker in zip(
         points.items(), show.COLORS, show.MARKERS
     ):
         axes.plot(at, rate, marker, color=color)
-        axes.annotate(name, (at[0], rate[0]), (0, -8), color=color, **style)
+        axes.annotate(name, (at[0], rate[0]), (7, -5), color=color, **style)
     axes.set(xlabel="FLOPs per byte moved", ylabel="GFLOP/s")
     axes.set(xscale="log", yscale="log", ylim=(min(roof) / 2, 2 * max(roof)))
     axes.set_title(f"Roofline of {lab.device_name}, float32")

@@ -631,7 +631,7 @@ show.figure(
 guess = 0.9
 ### LAB guess = None  # a share from 0 to 1, your guess
 ### END SOLUTION
-lab.predict("hidden", guess)
+lab.predict("hidden", guess, unit="share")
 
 # %% tags=["experiment"]
 from dataclasses import replace

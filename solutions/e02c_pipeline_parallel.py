@@ -126,7 +126,7 @@ ideas.pipeline_microbatches()
 guess = 3 / 19
 ### LAB guess = None  # a share from 0 to 1, your guess
 ### END SOLUTION
-lab.predict("gpipe_bubble", guess)
+lab.predict("gpipe_bubble", guess, unit="share")
 
 
 # %% [markdown]
@@ -339,7 +339,7 @@ print([batch.tokens_counted for batch in microbatches(4)], "targets that count")
 #
 # `group.recv(buffer, source)` fills a buffer and returns it; `stage.message(batch)` makes such a buffer on any rank: $x$ and
 # every gradient that travels have its size. `group.isend(tensor, to)` returns a handle at once (torch calls it a *work*);
-# `wait` for all of these at the very end. Nothing else travels. `stage(x, batch)` takes `x=None` on rank 0, and gives logits
+# `wait` for all of these at the very end, none before. Nothing else travels. `stage(x, batch)` takes `x=None` on rank 0, and gives logits
 # on the last rank; a single rank is both. Every `batch` knows its `tokens_counted`.
 
 

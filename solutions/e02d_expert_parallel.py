@@ -94,7 +94,7 @@ lab.reveal("active", active_parameter_count(preset("mixtral-8x7b")))
 # Difficulty 2 of 5 · 10 minutes · 10 points
 #
 # Write the formulas above for $M$ tokens at once. `p` is the softmax of `x Wᵀ`, in float32 at least:
-# `torch.promote_types(x.dtype, torch.float32)` is the type that is asked for. The `k` largest of `p + bias` are chosen. Their
+# `torch.promote_types(x.dtype, torch.float32)` is the type that is asked for. The `k` largest of `p + bias` are chosen, whichever of equal ones. Their
 # weights are their `p`, divided by the sum of these `k`; for `k = 1` the weight is `p`.
 #
 # Here and in what follows, what a function is given stays as it is; the one exception is `bias` in exercise 3.
@@ -402,7 +402,7 @@ mix = lab.grade(mix)
 guess = 0.1
 ### LAB guess = None  # a share from 0 to 1, your guess
 ### END SOLUTION
-lab.predict("dropped", guess)
+lab.predict("dropped", guess, unit="share")
 
 # %%
 priority = p.gather(1, experts)
@@ -742,7 +742,12 @@ for model, inner_width in {"Mixtral 8x7B": 14336, "DeepSeek-V3": 2048}.items():
     for link in LINKS:
         row[f"exchange / compute, {link}"] = round(ratio(inner_width, link), 2)
     rows.append(row)
-show.table(rows, caption="64 ranks, all on one such network, computed")
+ratios = [key for key in rows[0] if "compute" in key]
+show.table(
+    rows,
+    caption="64 ranks, all on one such network, computed",
+    formats=dict.fromkeys(ratios, "{:.2f}".format),
+)
 
 # %% [markdown]
 # Below 1 the exchange can hide, above 1 the GPUs wait. Over InfiniBand, Mixtral's experts are just wide enough.

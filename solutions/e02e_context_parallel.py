@@ -333,7 +333,8 @@ def nothing_read(q):
 def ring_forward(group, places, q, kv) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, H, T/N, C), kv (2, B, K, T/N, C), this rank's -> out, in q's
     dtype, and lse (B, H, T/N), in the dtype of nothing_read's.
-    `places` (N, T/N): any two runs of tokens a rank. About 8 lines."""
+    `places` (N, T/N): any two runs of tokens a rank. `kv` travels as it is, in
+    its own dtype. About 8 lines."""
     ### BEGIN SOLUTION
     out, lse = nothing_read(q)
     for owner, (k, v) in around(group, kv):

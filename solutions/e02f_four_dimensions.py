@@ -412,8 +412,8 @@ clip_on_mesh = lab.grade(clip_on_mesh)
 # meshes, three axes at a time, loss, norm and **every weight** must equal those of one process. Losses alone prove little,
 # because they are computed before any gradient has been summed. (About ten seconds on two cores.)
 #
-# Folded: `one_process` and `on_meshes`, which make the same step and give the loss, the norm before clipping and the
-# weights after it.
+# The folded cell defines `one_process` and `on_meshes`, which make the same step and give the loss, the norm before clipping
+# and the weights after it.
 
 # %% tags=["folded"]
 from minitrain.parallel.hybrid.state import whole_model
@@ -515,7 +515,7 @@ lab.experiment("equal", equal)
 guess = 0.8
 ### LAB guess = None  # a share from 0 to 1, your guess
 ### END SOLUTION
-lab.predict("tp_share", guess)
+lab.predict("tp_share", guess, unit="share")
 
 # %% [markdown]
 # The folded cell defines `talk`, which makes a step for each of several orders of axes and gives the bytes of every message that a rank sent,
@@ -772,7 +772,7 @@ lab.answer("times_as_much", times_as_much)
 # Larger tp means smaller parts of each layer on a GPU, and so less memory; smaller batches; and more ranks that have to talk
 # four times a layer. Everything from here on is **estimated**: nothing ran on such a machine for this lab.
 #
-# Folded: `planned`, which asks the planner for one step.
+# The folded cell defines `planned`, which asks the planner for one step.
 
 # %% tags=["folded"]
 from dataclasses import replace
@@ -914,6 +914,7 @@ lab.answer("why_not", why_not)
 lab.answer("norm_holders", norm_holders)
 
 # %% [markdown]
+# The second mesh is over by 0.2 GiB only, less than the planner's error. But a real run also needs some gigabytes free, so it does not fit.
 # In the fastest mesh that fits, tp 8 · dp 192 = 1,536 GPUs hold that norm's weight.
 #
 # Last, the picture that the lab promised (its cell is folded): your eight ranks in the naive order and in the one that your
@@ -923,7 +924,7 @@ lab.answer("norm_holders", norm_holders)
 naive = Mesh(tp=2, pp=2, dp=2)
 placed = place({"pp": 2, "dp": 2, "tp": 2}, sent, PER_NODE)
 held_in_all = {"layers": layers, "heads": 4, "rows": rows}
-with show.canvas(columns=2, width=10, height=5) as (figure, axes):
+with show.canvas(rows=2, width=8, height=9) as (figure, axes):
     for ax, mesh, word in zip(axes, (naive, placed), ("Placed badly", "Placed well")):
         leaves = bytes_between(mesh, sent, PER_NODE) / 1e6
         title = f"{word}: {leaves:.2f} MB a step between nodes\n{mesh}"
@@ -932,9 +933,9 @@ with show.canvas(columns=2, width=10, height=5) as (figure, axes):
 show.figure(
     figure,
     alt="Eight ranks on two nodes, placed badly and well: a pair of tp across "
-    "nodes, and inside.",
+    "nodes, and inside one.",
     caption="Your eight ranks in the naive order and in yours, with one "
-    "tensor-parallel pair; bytes by your bytes_between. On the left every "
+    "tensor-parallel pair; bytes by your bytes_between. In the upper one every "
     "layer's activations leave their node.",
 )
 

@@ -815,8 +815,8 @@ lab.answer("volume", volume)
 # %%
 accounts = {
     "value, FP32": [4, 4, 4],
-    "moments, FP32": [8, 8, 8],
     "gradient": [4, 2, 2],
+    "moments, FP32": [8, 8, 8],
     "BF16 copy": [0, 2, 0],
 }
 names = "yours\nFP32: 16", "the paper's\nmixed: 16", "the package's\nmixed: 14"
@@ -832,8 +832,8 @@ with show.canvas() as (figure, axes):
     axes.set_ylim(0, 18)
 show.figure(
     figure,
-    alt="Stacked bars of bytes a parameter: yours 4 + 8 + 4, the paper's "
-    "4 + 8 + 2 + 2, the package's 4 + 8 + 2.",
+    alt="Stacked bars of bytes a parameter: yours 4 + 4 + 8, the paper's "
+    "4 + 2 + 8 + 2, the package's 4 + 2 + 8.",
 )
 
 # %% [markdown]

@@ -84,7 +84,7 @@ def share_of_loss(model, batch):
 guess = 0.5
 ### LAB guess = None  # a share from 0 to 1
 ### END SOLUTION
-lab.predict("lost", guess)
+lab.predict("lost", guess, unit="share")
 
 # %% tags=["experiment"]
 import math
@@ -934,7 +934,8 @@ lab.experiment("formats", formats)
 
 # %% tags=["picture", "folded"]
 above = {row["format"]: row["loss"] - floor for row in formats}
-near = [name for name in above if name not in ("FP32", "FP16", "FP16, scaled")]
+far = ("FP32", "FP16", "FP16, scaled", "FP8, block")
+near = [name for name in above if name not in far]
 farther = [100 * (above[name] / above["FP32"] - 1) for name in near]
 with show.canvas(rows=2, width=8, height=8) as (figure, axes):
     nats = list(above.values())
@@ -951,7 +952,7 @@ with show.canvas(rows=2, width=8, height=8) as (figure, axes):
     P = sum(p.numel() for p in build(config).parameters())
     size = f"{show.count_text(P)} parameters, {steps} steps (orange: emulated)"
     axes[0].set_title(f"Loss above the floor: {size}")
-    axes[1].set_title("How much farther from the floor than FP32")
+    axes[1].set_title("How much farther from the floor than FP32 (block FP8: below)")
 show.figure(
     figure,
     alt="Loss above the floor in eight formats, and in percent of FP32's: "

@@ -688,7 +688,7 @@ optimal_plan = lab.grade(optimal_plan)
 guess = 0.33
 ### LAB guess = None  # a fraction: 0.1 for 10%
 ### END SOLUTION
-lab.predict("extra_of_full", guess)
+lab.predict("extra_of_full", guess, unit="share")
 
 # %% tags=["experiment"]
 from minitrain.memory.placement import uniform_plan

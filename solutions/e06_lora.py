@@ -255,7 +255,7 @@ ideas.merging()
 guess = 0.3
 ### LAB guess = None  # a share from 0 to 1
 ### END SOLUTION
-lab.predict("moved", guess)
+lab.predict("moved", guess, unit="share")
 
 # %% [markdown]
 # From $2^k$ to $2^{k+1}$ the numbers of bfloat16 lie $2^{k-7}$ apart (e04). The sum is rounded to one of them, off by up to half
@@ -823,7 +823,7 @@ lab.answer("price", price)
 guess = 1.0
 ### LAB guess = None  # a share
 ### END SOLUTION
-lab.predict("whole_rank", guess)
+lab.predict("whole_rank", guess, unit="share")
 
 
 # %% tags=["experiment"]

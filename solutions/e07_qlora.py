@@ -44,7 +44,7 @@ lab = Lab("e07_qlora")
 guess = 0.3
 ### LAB guess = None  # a share from 0 to 1
 ### END SOLUTION
-lab.predict("middle_share", guess)
+lab.predict("middle_share", guess, unit="share")
 
 # %% [markdown]
 # We train a small Llama on the course's stories, whose entropy is the *floor* that no model can beat. Later it is to be
@@ -229,7 +229,7 @@ ideas.packed_block()
 #   neighbours is their middle: 16 levels have 15 borders.
 
 # %% [markdown]
-# - In a block of zeros the largest magnitude is 0, and $0/0$ is no number. Such a block gets the code of the level 0.
+# - In a block of zeros the largest magnitude is 0, and $0/0$ is no number. Such a block gets the code of the level 0; its scale is 0, or a smallest normal number.
 # - A scale that hangs on the graph of a parameter keeps the float weight alive, which is what was to be spared.
 # - The distances of every weight to every level would be 16 floats a weight, 32 times the memory of its 16 bits. A search among
 #   the borders (`torch.bucketize`) needs no such table.

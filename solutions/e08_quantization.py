@@ -909,8 +909,9 @@ ideas.straight_through()
 # %% tags=["exercise"]
 def fake_quantize(w: torch.Tensor, scale: torch.Tensor, bits: int) -> torch.Tensor:
     """w (F, D) and scale (F, 1), both unchanged -> what is left of w, float32. Its
-    gradient reaches w as it is where no code was clamped to ±m, and is 0 elsewhere; at most
-    a byte a weight, a mask, waits for backward. `scale` gets none. About 4 lines."""
+    gradient reaches w as it is where no code was clamped to ±m, and is 0 elsewhere. A mask
+    of a byte a weight at most waits for backward, beside w itself. `scale` gets no
+    gradient. About 4 lines."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.quantization.plain:fake_quantize
     ### END SOLUTION

@@ -263,7 +263,7 @@ lab.answer("ridge", ridge)
 guess = 70
 ### LAB guess = None  # percent
 ### END SOLUTION
-lab.predict("wasted", guess)
+lab.predict("wasted", guess, unit="%")
 
 # %%
 ideas.block_tables()
@@ -776,7 +776,7 @@ lab.experiment("modes", modes)
 guess = 50
 ### LAB guess = None  # percent
 ### END SOLUTION
-lab.predict("idle", guess)
+lab.predict("idle", guess, unit="%")
 
 # %% tags=["experiment", "folded"]
 import numpy as np

@@ -999,7 +999,7 @@ medusa_loss = lab.grade(medusa_loss)
 guess = 40
 ### LAB guess = None  # percent
 ### END SOLUTION
-lab.predict("third", guess)
+lab.predict("third", guess, unit="%")
 
 # %% tags=["experiment", "folded"]
 from minitrain.inference.speculation.drafts.lessons import Course, own_text

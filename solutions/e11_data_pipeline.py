@@ -56,7 +56,7 @@ ideas.first_rule()
 guess = 5
 ### LAB guess = None  # percent
 ### END SOLUTION
-lab.predict("short", guess)
+lab.predict("short", guess, unit="%")
 
 # %%
 from minitrain.data.corpus import make_corpus
@@ -359,7 +359,7 @@ candidate_pairs = lab.grade(candidate_pairs)
 guess = 0.8
 ### LAB guess = None  # a share, from 0 to 1
 ### END SOLUTION
-lab.predict("five", guess)
+lab.predict("five", guess, unit="share")
 
 # %% tags=["experiment", "folded"]
 from minitrain.data.preparation.deduplication.exact import exact_duplicates
@@ -484,7 +484,7 @@ ideas.union_of_pairs()
 #
 # Difficulty 3 · 10 minutes · 7 points
 #
-# Pairs come from a file that is larger than memory: go through them once, in whatever order they are. Ready-made unions (networkx,
+# Pairs come from a file that is larger than memory: go through them once, in whatever order they are, and hold no list of them. Ready-made unions (networkx,
 # scipy) are not the exercise.
 
 

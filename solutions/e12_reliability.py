@@ -238,6 +238,7 @@ ideas.saving_beside()
 # You are given `start(function, *arguments)`. It begins the function beside the training and gives a *handle* at once;
 # `handle.result()` waits for the end, and raises what the function raised. (A `ThreadPoolExecutor`'s `submit` is one. Threads of your own
 # are refused here.) Memory has room for one copy: a save begins when the one before is complete.
+# The next save may be given other tensors.
 #
 # An error is raised once, by the next `save` (which then has done nothing else) or `wait`; after that the saver can be used again.
 
@@ -838,7 +839,7 @@ slow_ranks = lab.grade(slow_ranks)
 guess = 25
 ### LAB guess = None  # percent
 ### END SOLUTION
-lab.predict("waiting", guess)
+lab.predict("waiting", guess, unit="%")
 
 
 # %% tags=["experiment"]

@@ -67,16 +67,16 @@ def revealed_card(unit: str, numbers: Mapping[str, float | None], note: str) -> 
         for (label, value), tone in zip(numbers.items(), tones)
         if value is not None
     ]
-    distance = f"your guess is {_distance(guess, found)}"
+    distance = f"your guess is {_distance(guess, found, unit)}"
     return Card("Your guess and what was found", distance, lines=lines, note=note).rich()
 
 
-def _distance(guess: float, measured: float) -> str:
+def _distance(guess: float, measured: float, unit: str) -> str:
     """How far off, as a factor where it is one."""
     if guess == measured:
         return "exactly right"
     if guess * measured <= 0:
-        return f"off by {number_text(abs(guess - measured))}"
+        return f"off by {with_unit(abs(guess - measured), unit)}"
     factor = max(guess / measured, measured / guess)
     if factor < 1.005:
         return "within 0.5%"
@@ -125,11 +125,13 @@ def header_card(headline: str, path: Path) -> Rich:
 
 
 def with_unit(value: float, unit: str) -> str:
-    """Bytes and seconds in their usual units, other numbers with theirs."""
+    """Bytes and seconds in their usual units, a share in percent, other numbers with theirs."""
     if unit in ("B", "bytes"):
         return bytes_text(value)
     if unit in ("s", "seconds"):
         return seconds_text(value)
+    if unit == "share":
+        value, unit = 100 * value, "%"
     return f"{_rounded(value)}{'' if unit == '%' else ' '}{unit}".strip()
 
 

@@ -58,7 +58,9 @@ def draw_number_lines(ax: Axes) -> None:
         subnormal = place(bottom - form.mantissa)
         box(ax, subnormal, y, place(bottom) - subnormal, 0.44, pale)
         words = (
-            f"$2^{{{bottom}}}$ … {form.largest:,.5g}" if top < 20 else f"$2^{{{bottom}}}$ … 3.4e38"
+            f"$2^{{{bottom}}}$ … {form.largest:,.5g}"
+            if top < 20
+            else f"$2^{{{bottom}}}$ … $3.4 \\cdot 10^{{38}}$"
         )
         box(ax, place(bottom), y, place(top) - place(bottom), 0.44, form.color, words, 10)
     for x, words in ((LEFT + 0.2, "←"), (LEFT + WIDE - 0.2, "→")):  # BF16 alone is cut off
@@ -89,7 +91,7 @@ def say_number_lines() -> str:
     return (
         f"Range comes from exponent bits, precision from mantissa bits. Bits of both: {bits}. "
         "FP16 reaches from 2^-14 to 65,504 in steps of 1/1024 between 1 and 2; BF16 from "
-        "2^-126 to 3.4e38 in steps of 1/128; E4M3 from 2^-6 to 448 in steps of 1/8; "
+        "2^-126 to 3.4 * 10^38 in steps of 1/128; E4M3 from 2^-6 to 448 in steps of 1/8; "
         "E5M2 from 2^-14 to 57,344 in steps of 1/4. Below its smallest normal number each goes on "
         "for a few powers of two with fewer digits."
     )

@@ -70,7 +70,7 @@ def draw_row_cut(ax: Axes, ranks: int) -> None:
         box(ax, 7.0 + shift, 0.5 + shift, OUTER, ROWS, hue, edgecolor="white")
         words = f"+ X{part}·A{part}" if part else "X0·A0"
         say(ax, 7.1 + shift, 0.71 + shift, words, 8.5, ha="left", color="black")
-    words = "each rank: a summand as large as Y" if ranks > 1 else "one summand: Y"
+    words = "each rank: a part, as large as Y" if ranks > 1 else "Y itself"
     foot = 0.5 + 0.42 * (ranks - 1) + ROWS
     say(ax, 7.0 + OUTER / 2 + 0.21 * (ranks - 1), foot + 0.3, words, 8.5)
     if ranks > 1:
@@ -81,7 +81,9 @@ def draw_row_cut(ax: Axes, ranks: int) -> None:
 
 
 def say_row_cut(ranks: int) -> str:
-    how = "each makes a summand of Y, an all-reduce adds them" if ranks > 1 else "it makes all of Y"
+    how = (
+        "each makes a part of Y, an all-reduce adds the parts" if ranks > 1 else "it makes all of Y"
+    )
     return (
         f"Row cut on {plural(ranks, 'rank')}: {how}. "
         f"X is cut into {plural(ranks, 'part')} side by side, A into as many one above the other; "

@@ -52,7 +52,7 @@ def draw_passes(ax: Axes, recompute: str) -> None:
             x += wide
     legend = f"GFLOP of one token in a text of {LENGTH:,}, Llama 2 70B; widths are not to scale"
     say(ax, 0.1, HIGH * len(ROWS) + 0.4, legend, ha="left")
-    legend = "* scores have no weights: their second half is for the other factor"
+    legend = "* scores have no weights: here stand the gradients of keys and values instead"
     say(ax, 0.1, HIGH * len(ROWS) + 0.78, legend, ha="left")
 
 

@@ -135,7 +135,10 @@ class Lab:
         return submitted if passed else ours
 
     def predict(self, name: str, guess: float | None, unit: str = "") -> None:
-        """Keeps a guess, before the measured number is shown by `reveal`."""
+        """Keeps a guess, before the measured number is shown by `reveal`.
+
+        unit: "B", "s", "%", any word, or "share", from 0 to 1, which is shown in percent.
+        """
         if guess is None:
             text = "Put a number in place of None: until then the answer stays hidden."
             display(waiting_card("Your guess", text))
