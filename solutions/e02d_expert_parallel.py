@@ -772,7 +772,7 @@ lab.answer("enough_width", enough_width)
 # half of the experts. Three are mixtures: one is left **alone**, one has the balance **loss**, one the **bias**. A fourth
 # is **dense**: its MLP has the FLOPs of $K$ experts.
 #
-# First the data. `floor` is the known entropy of the held-out text: no model can have a lower loss on it.
+# `floor` is the known entropy of the held-out text: no model can have a lower loss.
 
 # %%
 from minitrain.data.corpus import make_corpus
