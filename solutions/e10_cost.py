@@ -238,7 +238,7 @@ ideas.zero_stages()
 #
 # Difficulty 1 · 4 minutes · 7 points
 #
-# Count one rank's bytes; `per` has those of one parameter. Divide, round nothing. It is checked against the 54 cells of the ZeRO paper's table 1.
+# Count one rank's bytes; `per` has those of one parameter. Divide, round nothing. Checked against the 54 cells of the ZeRO paper's table 1.
 
 
 # %% tags=["exercise"]
