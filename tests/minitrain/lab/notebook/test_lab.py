@@ -197,6 +197,12 @@ def test_the_distance_in_words(lab, capsys, guess, measured, verdict):
     assert verdict in capsys.readouterr().out
 
 
+def test_a_share_is_shown_in_percent(lab, capsys):
+    lab.predict("x", 0.3, unit="share"), lab.reveal("x", 0.0811)
+    said = capsys.readouterr().out
+    assert "Your guess: 30%" in said and "8.11%" in said and "0.3" not in said
+
+
 @pytest.mark.parametrize(
     "gpus, tier, elements, repeats",
     [(0, None, 8, 3), (2, None, 1024, 3), (0, "gpu", 1024, 3), (2, "test", 8, 1)],
