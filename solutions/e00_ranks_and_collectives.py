@@ -659,7 +659,6 @@ show.lines(
     y="all-reduce (µs, emulated)",
     log="xy",
     title="8 ranks, emulated 25 Gb/s Ethernet",
-    alt="Two curves cross: doubling wins small tensors, the ring large ones.",
 )
 
 # %%
@@ -865,7 +864,6 @@ show.lines(
     y="bus bandwidth (GB/s)",
     log="xy",
     title=f"All-reduce: {N} ranks on {lab.device_name} beside 8 GPUs",
-    alt="Bus bandwidth against size, log-log: all three rise, then flatten.",
 )
 
 # %% [markdown]

@@ -446,8 +446,6 @@ show.lines(
     x="step",
     y="learning rate",
     title="Eight steps up, half a cosine down, and nothing after step 160",
-    labels="none",
-    alt="The learning rate rises to 0.004 over 8 steps, and is 0 again at 160.",
 )
 
 # %% [markdown]
@@ -534,7 +532,6 @@ show.lines(
     y="loss (nats per token)",
     log="x",
     title=f"{show.count_text(built)} parameters, {took}",
-    alt="Held-out loss over tokens, falling toward the dashed entropy floor.",
 )
 
 # %% [markdown]
@@ -641,7 +638,6 @@ show.bars(
     {kind: [r[kind] / 1e6 for r in memory] for kind in kinds},
     y="MB",
     title=f"One step, batch {lab.size('batch')} x {T} tokens",
-    alt="Megabytes, measured and predicted, of the four categories of memory.",
 )
 ratio = highest["activations"] / sum(r["measured"] for r in memory[:3])
 lab.reveal("ratio", ratio, config=config, batch=lab.size("batch"), length=T)

@@ -588,7 +588,6 @@ with show.canvas() as (figure, axes):
         },
         y="thousand tokens per second",
         title=f"Measured on {lab.device_name}",
-        form="{:.1f}",
         ax=axes,
     )
     for place, variant in enumerate(variants):
@@ -781,11 +780,10 @@ with show.canvas(columns=2) as (figure, axes):
             x="ranks",
             y="efficiency (%)" if is_naive else "",
             title=f"{variant} (emulated)" + "; dashed: C / (C + T)" * is_naive,
-            labels="legend",
+            labels="none",
             ax=ax,
         )
         ax.lines[0].set(linewidth=3.6, markersize=8)  # seen where another lies on it
-        ax.get_legend().remove()
     axes[1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 show.figure(
     figure,

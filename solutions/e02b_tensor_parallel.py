@@ -716,8 +716,6 @@ show.bars(
     theory=[8 * 3 / 4, 8 * 3 / 4, 10 * 3 / 4],
     y="bytes a rank sends for a layer, in S",
     title="Four ranks: measured, and predicted without norms",
-    alt="Bytes a rank sends for a layer in three variants, on the prediction.",
-    form="{:.2f}",
 )
 
 # %% [markdown]

@@ -629,8 +629,6 @@ show.bars(
     {titles[n]: [at[n, r] / 1e6 for r in range(p)] for n in makers},
     y="activations at most (MB)",
     title=f"{m} microbatches, measured on {lab.device_name}",
-    alt="Megabytes of activations on each rank: GPipe level, 1F1B falling.",
-    form="{:.2f}",
 )
 
 # %% [markdown]
@@ -938,7 +936,6 @@ def draw(ax, schedule, ranks, rounds):
 
 widgets.explore(
     draw,
-    alt="Timeline of a schedule: forwards blue, backwards orange.",
     inches=(10, 3.6),
     schedule=list(every),
     ranks=(2, 8, 4),

@@ -440,7 +440,6 @@ def draw(ax, skew, bias, capacity):
 
 widgets.explore(
     draw,
-    alt="Bars of eight experts' choices: filled is kept, hatched is dropped.",
     skew=(0.0, 2.0, 1.0),
     bias=["off", "on"],
     capacity=([1.0, 1.25, 1.5, 2.0], 1.25),
@@ -986,7 +985,6 @@ show.bars(
     [row["loss"] - floor for row in equal_flops],
     y="held-out loss above the floor (nats per token)",
     title=f"{steps} steps, one seed, on {lab.device_name}",
-    alt="Held-out loss above the floor: a dense model and three mixtures.",
 )
 
 # %%

@@ -143,7 +143,7 @@ others = {
     "rank": (0, 31, 5),
 }
 words = "Ranks in nodes, what each holds, and one rank's group along an axis."
-widgets.explore(draw, alt=words, **sizes, **others)
+widgets.explore(draw, **sizes, **others)
 
 # %% [markdown]
 # ## 2 · Who holds the same
@@ -568,8 +568,6 @@ show.bars(
         width, *lab_sizes
     ),
     x="along this axis",
-    alt="Kilobytes sent by a rank along pp, dp and tp: by far most along tp.",
-    form="{:,.0f}",
 )
 
 # %% [markdown]
@@ -716,9 +714,6 @@ show.bars(
     y="leaves its node (kB a step)",
     title="What comes first leaves its node of 4 ranks",
     caption="Bars: counted, sender to receiver. Dashed: your bytes_between.",
-    alt="Kilobytes between nodes for six orders of axes: with tp first several "
-    "times as much.",
-    form="{:,.0f}",
 )
 
 # %% tags=["grade"]

@@ -571,8 +571,6 @@ spans = sum((spans_of(name, *run) for name, run in passes.items()), [])
 show.timeline(
     spans,
     title="Forward and backward on 4 emulated nodes",
-    alt="Messages, computing, waiting, on demand and prefetched: prefetched, "
-    "the rank waits less.",
 )
 show.table(
     [
@@ -767,7 +765,6 @@ show.bars(
     errors=[1e3 * row["spread_seconds"] for row in steps],
     y="step (ms)",
     title=f"A step on 2 ranks, {lab.device_name}",
-    alt="Milliseconds of a step on two ranks: DDP, ZeRO stages 1, 2, 3, FSDP2.",
 )
 
 # %% [markdown]
@@ -820,20 +817,12 @@ accounts = {
     "BF16 copy": [0, 2, 0],
 }
 names = "yours\nFP32: 16", "the paper's\nmixed: 16", "the package's\nmixed: 14"
-with show.canvas() as (figure, axes):
-    show.bars(
-        names,
-        accounts,
-        stacked=True,
-        y="bytes for each parameter, over all ranks",
-        title="The same stage 3, three accounts (computed)",
-        ax=axes,
-    )
-    axes.set_ylim(0, 18)
-show.figure(
-    figure,
-    alt="Stacked bars of bytes a parameter: yours 4 + 4 + 8, the paper's "
-    "4 + 2 + 8 + 2, the package's 4 + 2 + 8.",
+show.bars(
+    names,
+    accounts,
+    stacked=True,
+    y="bytes for each parameter, over all ranks",
+    title="The same stage 3, three accounts (computed)",
 )
 
 # %% [markdown]

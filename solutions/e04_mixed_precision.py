@@ -442,9 +442,6 @@ show.lines(
     theory={"exact": (powers, [100] * len(stall))},
     x="weight at the start (power of 2)",
     y="moved by 100 steps (thousandths)",
-    labels="legend",
-    alt="How far 100 small steps moved a weight: plain BF16 too far from some "
-    "starts and not at all from others; the others about 100 thousandths.",
 )
 
 # %% tags=["grade"]
@@ -944,7 +941,7 @@ with show.canvas(rows=2, width=8, height=8) as (figure, axes):
         (axes[1], near, farther, "farther than FP32 (%)", "{:.1f}"),
     ):
         wrapped = [name.replace(", ", "\n") for name in names]
-        show.bars(wrapped, heights, y=y, form=form, ax=ax)
+        show.bars(wrapped, heights, y=y, ax=ax)
         for label in ax.texts:
             label.set_fontsize(10)
         for bar, name in zip(ax.patches, names):
@@ -1042,8 +1039,6 @@ show.bars(
     [row["format"] for row in memory],
     [row["activation_bytes"] / 1e6 for row in memory],
     y="kept for backward (MB)",
-    alt="Megabytes of activations kept for backward in FP32, BF16, and BF16 "
-    "with FP8 or FP4 linear layers, each less than the one before.",
 )
 
 # %% tags=["grade"]

@@ -370,20 +370,12 @@ lab.experiment("saved", saved)
 # %% tags=["experiment"]
 in_float32 = [row for row in saved if row["dtype"] == "float32"]
 first = {row["recompute"]: row for row in reversed(in_float32)}
-with show.canvas() as (figure, axes):
-    show.bars(
-        ways_to_save,
-        [first[way]["block_bytes"] for way in ways_to_save],
-        theory=[first[way]["formula_bytes"] for way in ways_to_save],
-        y="bytes a token and block",
-        title="Saved for backward, float32 (counted: any machine)",
-        form="{:,.0f}",
-        ax=axes,
-    )
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-show.figure(
-    figure,
-    alt="Bytes a token and block: none 10,776, selective 6,160, full 512.",
+show.bars(
+    ways_to_save,
+    [first[way]["block_bytes"] for way in ways_to_save],
+    theory=[first[way]["formula_bytes"] for way in ways_to_save],
+    y="bytes a token and block",
+    title="Saved for backward, float32 (counted: any machine)",
 )
 
 # %% [markdown]
@@ -547,7 +539,6 @@ show.lines(
     x="layers a segment",
     y="peak of activations (MB)",
     title="36 layers that save their input only",
-    alt="Peak of activations against segment length: a valley at 6 of 36.",
 )
 best = min(segments, key=lambda row: row["peak_bytes"])["length"]
 lab.reveal("segment_length", best, layers=depth)

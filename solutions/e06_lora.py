@@ -345,7 +345,6 @@ show.lines(
     x="adapters that came and went",
     y="W is off by (% of its size)",
     log="xy",
-    alt="How far a bfloat16 matrix is off after adapters were added and subtracted in place: about the square root of their number.",
 )
 
 # %% tags=["grade"]
@@ -717,7 +716,6 @@ show.bars(
     parts,
     stacked=True,
     y="one device would hold (GB)",
-    alt="Stacked bars of memory to fine-tune Llama 2 of 7, 13 and 70 billion parameters: with LoRA little more than the weights is left, an eighth of full fine-tuning.",
 )
 
 # %% [markdown]
@@ -1034,7 +1032,6 @@ show.lines(
     x="rows, each with an adapter of its own",
     y="one layer (ms)",
     log="xy",
-    alt="Milliseconds of one layer against rows in the batch: the loop grows in proportion, the mixed batch much less.",
 )
 
 # %% tags=["grade"]

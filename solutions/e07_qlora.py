@@ -1207,7 +1207,6 @@ with show.canvas(width=8.4, height=4.6) as (figure, axes):
         y="memory to fine-tune (GB)",
         x="parameters of the model",
         title="Which card holds which model",
-        form="{:,.0f}",
         ax=axes,
     )
     axes.set_yscale("log")

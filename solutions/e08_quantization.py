@@ -479,8 +479,6 @@ show.lines(
     x="planted outliers, times",
     y="nats lost by 8-bit activations",
     log="xy",
-    labels="legend",
-    alt="Loss of four W8A8 schemes by the size of planted outliers: one scale fails from 30 on, one a token from 100; LLM.int8 and SmoothQuant hold.",
 )
 
 # %% tags=["grade"]
@@ -829,8 +827,6 @@ show.bars(
     [1000 * row["int2"] for row in layers],
     x="block and layer",
     y="alone in 2 bits (thousandths of a nat)",
-    form="{:.0f}",
-    alt="What each layer of the model costs in 2 bits, alone: the down projections cost the most, queries and keys of the second block the least.",
 )
 
 # %% tags=["grade"]
@@ -992,8 +988,6 @@ show.bars(
     [way.replace(" ", "\n") for way in losses],
     list(losses.values()),
     y="above the floor (nats)",
-    form="{:.3f}",
-    alt="Loss above the floor of the float model, of 3 bits by nearest and GPTQ, of longer training with GPTQ, and of QAT, trained and deployed.",
 )
 
 # %% tags=["grade"]

@@ -949,8 +949,6 @@ show.lines(
     x="budget (tokens a step)",
     y="milliseconds",
     log="xy",
-    labels="legend",
-    alt="The long prompt's wait and the others' time between tokens, by budget: the smaller the budget, the shorter the pause, while the prompt's wait has a minimum between.",
 )
 show.table(
     [

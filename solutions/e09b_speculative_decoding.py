@@ -138,7 +138,6 @@ show.lines(
     theory={"as many single passes": (list(lone), [1e3 * n * lone[1] for n in lone])},
     x="tokens in one pass",
     y="time (ms)",
-    alt="Time of a pass of the target over 1 to 7 tokens, which hardly grows, beside as many single passes.",
 )
 
 # %% [markdown]
@@ -1203,8 +1202,6 @@ show.bars(
     {str(g): [spent[name, g] for name in proposers] for g in (1, 4, "adaptive")},
     y="passes of the target a token (less is better)",
     x="draft, and how many a round",
-    form="{:.2f}",
-    alt="Cost of a written token in passes of the target, for four drafts and the lengths 1, 4 and adaptive: adaptive is near the best of each.",
 )
 
 # %% tags=["grade"]

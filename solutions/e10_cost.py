@@ -726,7 +726,6 @@ with show.canvas(columns=2, height=4.0) as (figure, (left, right)):
         labels="none",
         ax=right,
     )
-    right.get_legend().remove()
     names = ["matmul", "+ element-\nwise", "+ tensor", "+ bubble", "+ data"]
     right.set_xticks(range(1, 6), names)
     right.set_ylim(0)

@@ -417,7 +417,10 @@ for percent in (0, 5, 15, 30):
 at = {(row["rows"], row["edited"]): row for row in duplicates}
 lab.reveal("five", at[8, 5]["found"], similarity=float(at[8, 5]["similarity"]))
 
-# %% tags=["experiment"]
+# %% [markdown]
+# The folded cell draws the formula as lines, and your shares as marks.
+
+# %% tags=["experiment", "folded"]
 x = np.linspace(0, 1, 101)
 with show.canvas() as (fig, ax):
     for (bands, rows), color, marker in zip(splits, show.COLORS, show.MARKERS):
@@ -1092,7 +1095,10 @@ for name, model in models.items():
 found = {(row["corpus"], row["copies"]): row["above"] for row in memorised}
 lab.reveal("unread", found["as it was", 0] - found["cleaned", 0])
 
-# %% tags=["experiment", "picture"]
+# %% [markdown]
+# The folded cell draws both models, and says what each loses on stories that neither has read.
+
+# %% tags=["experiment", "picture", "folded"]
 with show.canvas() as (fig, ax):
     curves = {name: (COPIES, [found[name, n] for n in COPIES]) for name in models}
     words = "how often these stories came in the corpus as it was"

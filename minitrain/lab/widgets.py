@@ -2,7 +2,7 @@
 
     def draw(ax, ranks, gigabytes):             # paints at once: a formula, or a table in memory
         ...
-    widgets.explore(draw, alt="…", ranks=(2, 64, 8), gigabytes=[1, 10, 100])
+    widgets.explore(draw, ranks=(2, 64, 8), gigabytes=[1, 10, 100])
 
 A choice is `(first, last, default)`, or a list, whose first element is the default, or a list and
 the default: `([1, 2, 4, 8], 2)`. Values run from small to large. Without a live
@@ -36,14 +36,15 @@ label();
 def explore(
     draw: Callable[..., None],
     *,
-    alt: Words,
+    alt: Words = "",
     caption: str = "",
     inches: tuple[float, float] | None = None,
     **choices: Choice,
 ) -> None:
     """Shows `draw(ax, **defaults)`, then, where they can live, handles that draw it anew.
 
-    inches: width and height of the picture; None: 6.6 x 4.4.
+    alt: its words, or what gives those of a choice; "": read off the picture. inches: its width and
+    height; None: 6.6 x 4.4.
     """
 
     def paint(values: dict[str, Any]) -> Rich:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from minitrain.errors import InputError
 from minitrain.lab.drawing.figures import COLORS, INK, drawing, finish
+from minitrain.words import number_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +28,6 @@ def bars(
     errors: Sequence[float] | Mapping[str, Sequence[float]] | None = None,
     theory: Sequence[float] | None = None,
     stacked: bool = False,
-    form: str = "{:.3g}",
     caption: str = "",
     ax: Axes | None = None,
 ) -> None:
@@ -40,8 +41,9 @@ def bars(
         if len(heights) != len(names):
             raise InputError(f"bars '{label}': {len(heights)} values for {len(names)} names")
     with drawing(ax, alt, caption) as axes:
-        draw_groups(axes, groups, spread, stacked, form)
-        draw_theory(axes, theory or [])
+        draw_groups(axes, groups, spread, stacked)
+        if theory:
+            draw_theory(axes, theory)
         axes.set_xticks(range(len(names)), names)
         axes.grid(axis="x", visible=False)
         finish(axes, x, y, title)
@@ -55,10 +57,10 @@ def draw_groups(
     groups: Mapping[str, Sequence[float]],
     spread: Mapping[str, Sequence[float] | None],
     stacked: bool,
-    form: str,
 ) -> None:
     """Side by side with their values above them, or stacked."""
     count = len(next(iter(groups.values())))
+    decimals = _decimals([v for heights in groups.values() for v in heights])
     width, base = (0.7 if stacked else 0.7 / len(groups)), [0.0] * count
     for i, (label, heights) in enumerate(groups.items()):
         shift = 0.0 if stacked else (i - (len(groups) - 1) / 2) * width
@@ -68,16 +70,34 @@ def draw_groups(
             color=COLORS[i % len(COLORS)], hatch=HATCHES[i % len(HATCHES)],
             edgecolor="white", linewidth=0, ecolor=INK,
         )  # fmt: skip
+        for empty in (bar for bar in drawn if not bar.get_height()):
+            empty.sticky_edges.y.clear()  # or there is no room above a stack that ends with it
         if stacked:
             base = [low + high for low, high in zip(base, heights)]
         else:
-            axes.bar_label(drawn, [form.format(v) for v in heights], padding=2, fontsize=8)
+            texts = [_height_text(v, decimals) for v in heights]
+            axes.bar_label(drawn, texts, padding=2, fontsize=8)
+
+
+def _decimals(values: Sequence[float]) -> int:
+    """As many as give the largest three digits; none where all are integers."""
+    largest = max(map(abs, values), default=0)
+    if not largest or all(v == int(v) for v in values):
+        return 0
+    return max(0, 2 - math.floor(math.log10(largest)))
+
+
+def _height_text(value: float, decimals: int) -> str:
+    """With these decimals, a small value with its own digits."""
+    small = 0 < abs(value) < 0.5 * 10**-decimals
+    return f"{value:.1g}" if small else f"{value:,.{decimals}f}"
 
 
 def draw_theory(axes: Axes, theory: Sequence[float]) -> None:
-    for k, height in enumerate(theory):
-        label = None if k else "predicted"
-        axes.plot([k - 0.4, k + 0.4], [height, height], "--", color=INK, linewidth=1.3, label=label)
+    places = range(len(theory))
+    left, right = [k - 0.4 for k in places], [k + 0.4 for k in places]
+    style = {"linestyles": "--", "color": INK, "linewidth": 1.3}
+    axes.hlines(theory, left, right, label="predicted", **style)
 
 
 def timeline(
@@ -97,7 +117,7 @@ def timeline(
     if not spans:
         raise InputError("a timeline of no spans: give (lane, start, end, label) tuples")
     whole = max(end for _, _, end, _ in spans) - min(start for _, start, _, _ in spans)
-    with drawing(ax, alt, caption) as axes:
+    with drawing(ax, alt or spent(spans), caption) as axes:
         for lane, start, end, label in spans:
             place, color = lanes.index(lane), COLORS[kinds.index(label) % len(COLORS)]
             axes.barh(place, end - start, 0.64, left=start, color=color, edgecolor="white")
@@ -111,3 +131,16 @@ def timeline(
         axes.grid(axis="y", visible=False)
         finish(axes, "time (ms)", "", title)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def spent(spans: Sequence[Span]) -> str:
+    """ "Timeline: rank 0: compute 3.1 ms, wait 0.4 ms; …": the times of each lane, summed."""
+    sums: dict[str, dict[str, float]] = {}
+    for lane, start, end, label in spans:
+        own = sums.setdefault(lane, {})
+        own[label] = own.get(label, 0.0) + end - start
+    words = [
+        f"{lane}: {', '.join(f'{label} {number_text(time)} ms' for label, time in own.items())}"
+        for lane, own in sums.items()
+    ]
+    return f"Timeline: {'; '.join(words)}."

@@ -1,23 +1,25 @@
 """The house style of figures: 3:2, direct labels, units on every axis, white face, alt text.
 
-    show.lines({"ring": (sizes, seconds)}, x="message (bytes)", y="time (s)", alt="…", log="xy")
+    show.lines({"ring": (sizes, seconds)}, x="message (bytes)", y="time (s)", log="xy")
 
 Every function displays at once and returns None; given `ax=`, it draws there and displays nothing.
-A figure is a PNG inside an <img> with its alt text, on white, so that it reads in a dark theme.
+A figure is a PNG inside an <img>, on white, so that it reads in a dark theme. Its alt text is its
+author's, or what `in_words.py` reads off its axes.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from minitrain.errors import InputError
 from minitrain.lab.drawing.display import BLUE, GREEN, MUTED, ORANGE, PINK, Rich, display, words
+from minitrain.lab.drawing.in_words import in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,6 +54,9 @@ STYLE = {
     "svg.fonttype": "none",
 }
 Line = tuple[Sequence[float], Sequence[float]]
+End = tuple[str, str, float, float]  # a line's name, colour, last x and y
+LONGEST_NAME = 24  # characters at a line's end
+STEP = 1.35 * 9  # points from one such name to the next
 
 
 @contextmanager
@@ -69,16 +74,18 @@ def canvas(
         yield fig, fig.subplots(rows, columns)
 
 
-def figure(fig: Figure, alt: str, caption: str = "") -> None:
+def figure(fig: Figure, alt: str = "", caption: str = "") -> None:
     """Displays a matplotlib figure with its alt text, and a caption below it."""
     display(picture(fig, alt, caption))
 
 
-def picture(fig: Figure, alt: str, caption: str = "") -> Rich:
+def picture(fig: Figure, alt: str = "", caption: str = "") -> Rich:
     """The figure as an object that can be displayed."""
+    alt = alt or in_words(fig)
     if len(alt.split()) < 4:
         raise InputError(
-            f"alt text '{alt}' says too little: what is plotted against what, and what is seen?"
+            f"alt text '{alt}' says too little: what is plotted against what, and what is seen? "
+            "A title and axis labels with units say it, too"
         )
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png", dpi=150, facecolor="white")
@@ -97,8 +104,9 @@ def picture(fig: Figure, alt: str, caption: str = "") -> Rich:
 def drawing(
     ax: Axes | None, alt: str, caption: str, width: float | None = None, height: float | None = None
 ) -> Iterator[Axes]:
-    """The axes that were given, or new ones that are displayed at the end."""
+    """The axes that were given, which keep the words, or new ones, displayed at the end."""
     if ax is not None:
+        ax.set_label(alt)
         yield ax
         return
     with canvas(width=width, height=height) as (fig, own):
@@ -116,14 +124,15 @@ def lines(
     log: str = "",
     theory: Mapping[str, Line] | None = None,
     band: Mapping[str, Line] | None = None,
-    labels: str = "direct",
+    labels: str = "",
     caption: str = "",
     ax: Axes | None = None,
 ) -> None:
     """Measured points, each series with its own colour and marker; `theory` is drawn dashed.
 
     `band[name] = (low, high)` shades the spread; `log` is "", "x", "y" or "xy"; a theory whose name
-    starts with a series' name takes its colour. `labels`: "direct" (at the line's end) or "legend".
+    starts with a series' name takes its colour. `labels`: "direct" (at the line's end), "legend",
+    "none", or "": none for a line alone, at their ends where short names find room there.
     """
     with drawing(ax, alt, caption) as axes:
         ends = []
@@ -141,9 +150,11 @@ def lines(
             if not match:
                 ends.append((name, color, xs[-1], ys[-1]))
         finish(axes, x, y, title, log)
+        alone = len(series) + len(theory or {}) == 1
+        labels = labels or ("none" if alone else where_names_stand(axes, ends))
         if labels == "direct":
             label_ends(axes, ends)
-        else:
+        elif labels == "legend":
             axes.legend()
 
 
@@ -155,28 +166,44 @@ def lighter(color: str, share: float) -> tuple[float, ...]:
 
 
 def finish(axes: Axes, x: str, y: str, title: str = "", log: str = "") -> None:
-    """Axis labels with units, title, logarithmic axes."""
+    """Axis labels with units, title, logarithmic axes, thousands apart."""
     axes.set(xlabel=x, ylabel=y)
     axes.set_title(title)
     if "x" in log:
         axes.set_xscale("log", base=2 if "ranks" in x.lower() else 10)
     if "y" in log:
         axes.set_yscale("log")
+    elif max(map(abs, axes.get_ylim())) >= 2000:
+        axes.yaxis.set_major_formatter("{x:,.0f}")
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[str, str, float, float]]) -> None:
-    """Writes each line's name at its last point, moved apart where two would overlap."""
+def where_names_stand(axes: Axes, ends: Sequence[End]) -> str:
+    """ "direct" where the names are short and each stands at its line's end, hardly moved."""
+    short = max(len(name) for name, *_ in ends) <= LONGEST_NAME
+    moved = max(shift for *_, shift in placed(axes, ends))
+    return "direct" if short and moved <= 1.8 * STEP else "legend"
+
+
+def placed(axes: Axes, ends: Sequence[End]) -> list[tuple[str, str, float, float, float]]:
+    """The ends from the lowest up, each with the points by which its name is moved up."""
     axes.autoscale_view()
-    points = []
-    for name, color, at, height in ends:
-        pixel = axes.transData.transform((at, height))[1]
-        points.append([pixel, pixel, name, color, at, height])
-    points.sort(key=lambda p: p[0])
-    step = 1.35 * 9 * axes.figure.dpi / 72
-    for below, above in pairwise(points):
-        above[0] = max(above[0], below[0] + step)
-    for moved, pixel, name, color, at, height in points:
-        shift = (moved - pixel) * 72 / axes.figure.dpi
+    per_pixel = 72 / axes.figure.dpi
+    found, free = [], -math.inf
+    for name, color, at, height in sorted(ends, key=lambda end: _pixel(axes, end)):
+        own = per_pixel * _pixel(axes, (name, color, at, height))
+        free = max(own, free)
+        found.append((name, color, at, height, free - own))
+        free += STEP
+    return found
+
+
+def _pixel(axes: Axes, end: End) -> float:
+    return axes.transData.transform(end[2:])[1]
+
+
+def label_ends(axes: Axes, ends: Sequence[End]) -> None:
+    """Writes each line's name at its last point, moved apart where two would overlap."""
+    for name, color, at, height, shift in placed(axes, ends):
         axes.annotate(
             name, (at, height), xytext=(7, shift), textcoords="offset points", color=color,
             va="center", fontsize=9, annotation_clip=False, fontweight="bold",

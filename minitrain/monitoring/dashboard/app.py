@@ -42,7 +42,7 @@ class Looker:
     """The newest state; one look for all browsers that ask within the same second.
 
     A browser is sent the charts that it has not `seen`. Painting is what a page costs: numbers,
-    alerts and two charts are new at every look, the other charts every `PATIENCE` seconds.
+    alerts and the loss are new at every look, the other charts every `PATIENCE` seconds.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -404,5 +404,6 @@ def test_a_peer_lost_in_torchs_own_call_is_no_error_of_its_own():
         torch.distributed.all_reduce(torch.ones(1))
 
     error, _ = fails(RankDied, leave)
-    assert error.reports[0].state == "waiting"
+    # "computing" where a busy machine has not told it in time that it is cut off
+    assert error.reports[0].state in ("waiting", "computing")
     assert "torch.distributed.all_reduce" in str(error.reports[0])

@@ -38,7 +38,11 @@ SHORT = LINES.rpartition("\n")[0]
         (code(LINES, "experiment"), "21 lines of given code; fold it"),
         (code(LINES, "setup"), "setup cell has at most 6"),
         (code("%timeit x"), "% magic"),
-        (code('show.lines({}, x="", y="")'), "a figure has no alt text"),
+        (
+            code('show.lines({}, x="", y="", alt="time against size")'),
+            "'alt=' is not for a learner",
+        ),
+        (code("ax.set_xlim(0, 1)", "experiment"), "fold it"),
     ],
 )
 def test_a_broken_rule_is_told(cell, said):
@@ -54,8 +58,8 @@ def test_a_broken_rule_is_told(cell, said):
         new_markdown_cell('![a ring](x.png) <img src="x" alt="a ring">'),
         code(LINES, "experiment", "folded"),
         code(SHORT, "experiment"),
-        code("y = x % 3\nshow.lines({}, x='', y='', alt='time against size')"),
-        code("show.lines({}, x='', y='', ax=ax)"),
+        code("y = x % 3\nshow.lines({}, x='', y='')"),
+        code("show.lines({}, x='', y='', alt='time against size')", "folded"),
     ],
 )
 def test_what_keeps_the_rules_passes(cell):
@@ -73,7 +77,7 @@ def test_words_counts_prose_only():
 
 
 def test_the_arguments_of_a_picture_are_no_lines_of_code():
-    picture = "show.lines(\n" + "    a=1,\n" * 12 + "    alt='x',\n)"
+    picture = "show.lines(\n" + "    a=1,\n" * 12 + ")"
     assert "at most" not in told(code(f"with open('a'):\n    x = 1\n{picture}\ny = 2"))
     assert "at most 10" in told(code(picture.replace("show.lines", "print")))
 

@@ -53,6 +53,32 @@ def test_labels_at_equal_ends_are_moved_apart():
     assert min(b - a for a, b in pairwise(shifts)) >= 9
 
 
+def names_of(**heights) -> tuple[int, bool]:
+    """How many names stand at ends of lines that end at these heights, and whether in a legend."""
+    with canvas() as (_, ax):
+        lines({k: ([1, 2], [0, v]) for k, v in heights.items()}, x="x", y="y", ax=ax)
+        return len(ax.texts), ax.get_legend() is not None
+
+
+def test_names_stand_at_the_ends_where_they_find_room():
+    assert names_of(one=1) == (0, False), "the y axis says what a line alone is"
+    assert names_of(one=1, two=2, three=3) == (3, False)
+    assert names_of(one=1, two=1, three=1) == (0, True)
+    assert names_of(one=1, **{"a name that is far too long": 2}) == (0, True)
+
+
+def test_bars_say_their_heights_with_the_same_decimals():
+    def texts(values):
+        with canvas() as (_, ax):
+            bars(["a"] * len(values), values, y="s", ax=ax)
+            return [text.get_text() for text in ax.texts]
+
+    assert texts([47.34, 4.07, 0.0]) == ["47.3", "4.1", "0.0"]
+    assert texts([10776, 512]) == ["10,776", "512"]
+    assert texts([0.4123, 0.0002]) == ["0.412", "0.0002"]
+    assert texts([12345.6, 7.2]) == ["12,346", "7"]
+
+
 def test_a_theory_takes_the_colour_of_its_series():
     with canvas() as (_, ax):
         lines({"ring": ([1, 2], [1, 2]), "tree": ([1, 2], [2, 3])}, x="x", y="y", ax=ax,

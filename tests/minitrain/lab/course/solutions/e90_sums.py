@@ -58,7 +58,6 @@ show.lines(
     {"measured": (ns, sums)},
     x="elements",
     y="sum",
-    alt="The sum of n ones against n: a straight line through the origin",
     theory={"measured = n": (ns, ns)},
 )
 
@@ -69,7 +68,7 @@ def draw(ax, last):
     show.lines({"sum": (xs, [n * (n + 1) / 2 for n in xs])}, x="n", y="sum to n", ax=ax)
 
 
-widgets.explore(draw, alt=lambda last: f"The sum from 0 to n, for n up to {last}", last=(2, 20, 5))
+widgets.explore(draw, last=(2, 20, 5))
 
 # %% tags=["grade"]
 lab.experiment("growth", table)
