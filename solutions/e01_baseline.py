@@ -8,9 +8,10 @@
 # [e02 · Data parallel](e02_data_parallel.ipynb) · [map of the course](index.ipynb)
 #
 # You build: attention with rotary positions, the counts of parameters and FLOPs, a training step, its schedule, MFU. You
-# draw this picture on the way: your model's loss falling toward the floor *that no model can beat*.
+# draw this picture at the end: a law, fitted to small runs, says what a run of yours will reach, above a floor *that no
+# model can beat*.
 #
-# ![Held-out loss of a small model over tokens, falling toward a dashed floor](../labs/pictures/e01_baseline.png)
+# ![Held-out loss against parameters for five token counts, all above a dashed floor; a star marks one more run](../labs/pictures/e01_baseline.png)
 
 # %% tags=["setup"]
 from textwrap import fill
@@ -522,7 +523,7 @@ for step, batch in tqdm(zip(range(steps), batches), total=steps, leave=False):
 # %% tags=["grade"]
 lab.experiment("training", training)
 
-# %% tags=["picture"]
+# %% tags=["experiment"]
 xs, ys = [r["tokens"] for r in training], [r["loss"] for r in training]
 took = f"{training[-1]['seconds']:.0f} s on {lab.device_name}"
 show.lines(
@@ -857,7 +858,7 @@ lab.experiment("scaling_law", scaling_law)
 # %% [markdown]
 # The folded cell draws all runs, yours among them, above the true floor.
 
-# %% tags=["folded"]
+# %% tags=["picture", "folded"]
 curves = {}
 for count in sorted({125_000 * round(r.tokens / 125_000) for r in recorded}):
     same = sorted(

@@ -55,7 +55,7 @@ STYLE = {
 }
 Line = tuple[Sequence[float], Sequence[float]]
 End = tuple[str, str, float, float]  # a line's name, colour, last x and y
-LONGEST_NAME = 24  # characters at a line's end
+LONGEST_NAME = 28  # characters at a line's end
 STEP = 1.35 * 9  # points from one such name to the next
 
 

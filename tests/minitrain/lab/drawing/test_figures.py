@@ -64,7 +64,7 @@ def test_names_stand_at_the_ends_where_they_find_room():
     assert names_of(one=1) == (0, False), "the y axis says what a line alone is"
     assert names_of(one=1, two=2, three=3) == (3, False)
     assert names_of(one=1, two=1, three=1) == (0, True)
-    assert names_of(one=1, **{"a name that is far too long": 2}) == (0, True)
+    assert names_of(one=1, **{"a name that is far too long to find room": 2}) == (0, True)
 
 
 def test_bars_say_their_heights_with_the_same_decimals():
