@@ -653,10 +653,13 @@ class TestBestLength(Exercise):
                 f"the speed-ups: got {expect.show(speeds)}, expected a list of {len(passes)}, for 0 to {len(passes) - 1} drafts ({told})",
             )
             speeds = [float(speed) for speed in speeds]
+            without_bonus = speeds_of(a, cost, passes, power=0)
+            if a < 1 and speeds[0]:  # without drafts it is there
+                without_bonus[0] = want[0]
             hints = [
                 ([1.0, *want[1:]], "the speed-up of length 0 was taken for 1: the formula holds for it too, its one token costs passes[0]"),
                 ([1 / v for v in want], "that is cost over tokens, upside down: how many *times as fast* is tokens over cost"),
-                (speeds_of(a, cost, passes, power=0), "that is without the last token: a round writes 1 + a + … + a^g tokens, for one more comes after the kept ones"),
+                (without_bonus, "that is without the last token: a round writes 1 + a + … + a^g tokens, for one more comes after the kept ones"),
                 (speeds_of(a, cost, passes, power=2), "that is one token too many: 1 + a + … + a^g"),
                 (speeds_of(a, cost, passes, bare=True), "that takes the target's pass to cost 1 whatever it reads: with g drafts it costs passes[g]"),
                 (speeds_of(a, cost, passes, shift=1), "that is the cost of a pass over one token more: passes[g] is the pass with g drafts"),

@@ -233,6 +233,7 @@ class TestWeights(Exercise):
                 what=f"all parameters of {m}",
                 hints=[
                     (total - m.moe_layers * idle * one, "that counts the experts of one token: all are held"),
+                    (total + m.moe_layers * parameters.mlp_weights(m, m.ffn), "in a mixture layer the experts take the place of the MLP: those of ffn are counted beside them"),
                     (total - router, "the router of a layer, hidden x experts, is missing"),
                     (total + m.dense_layers * m.hidden * m.experts, "only the moe_layers have a router"),
                     (total + m.moe_layers * m.hidden * m.shared_experts, "a router is hidden x experts: nobody chooses the shared ones"),

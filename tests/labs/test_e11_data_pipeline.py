@@ -1026,11 +1026,13 @@ def proportional(sizes, temperature):
     return [size / sum(sizes) for size in sizes]
 
 
-def filled(sizes, temperature, budget, most, shared=tempered, whole=False, forgets=False):
+def filled(
+    sizes, temperature, budget, most, shared=tempered, whole=False, forgets=False, later=None
+):
     """Tempered weights, capped; what is over goes to the others, as often as it must.
 
     Likely mistakes: `whole`, a part of a pass is none; `forgets`, what is left is less the last
-    round's caps alone.
+    round's caps alone; `later`, how it is shared once a source is capped.
     """
     caps = [most * size / budget for size in sizes]
     fixed: set[int] = set()
@@ -1038,7 +1040,8 @@ def filled(sizes, temperature, budget, most, shared=tempered, whole=False, forge
     while True:
         left = 1 - sum(caps[i] for i in (last if forgets else fixed))
         free = [i for i in range(len(sizes)) if i not in fixed]
-        shares = dict(zip(free, shared([sizes[i] for i in free], temperature) if free else []))
+        share = later if later and fixed else shared
+        shares = dict(zip(free, share([sizes[i] for i in free], temperature) if free else []))
         weights = [caps[i] if i in fixed else left * shares[i] for i in range(len(sizes))]
         last = {i for i in free if weights[i] > caps[i] * (1 + 1e-12)}
         if whole:
@@ -1105,6 +1108,7 @@ class TestMixtureWeights(Exercise):
             ([[w / sum(own) for w in own] for own in clipped], "clipped, and then all divided by their sum: that lifts the capped ones above their cap again. Share among the others only"),
             ([filled(*case, whole=True) for case in cases], "a source may be read not even a part of a pass more than most_passes times: its weight is at most most_passes · size / budget"),
             ([filled(*case, forgets=True) for case in cases], "what is left for the others is 1 less the weights of *all* that are capped, those of earlier rounds too"),
+            ([filled(*case, later=proportional) for case in cases], "once a source is capped the others are shared by size there: they keep their size^(1/T)"),
             (list(map(self.one_round, bases, caps)), "what the capped sources gave up has lifted another one above *its* cap: look again until none is"),
             (list(map(self.spread_evenly, bases, caps)), "what is over is shared in proportion to the others' tempered weights, not evenly"),
         ]  # fmt: skip
