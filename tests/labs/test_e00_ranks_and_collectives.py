@@ -300,6 +300,14 @@ class TestTreeBroadcast(Exercise):
                         *((x[j], f"all ranks have rank {j}'s values, {words}") for j in spread[:1]),
                         *leaked(row["out"], x[rank]),
                         (x[rank], kept),
+                        *(
+                            (
+                                x[j],
+                                f"that is rank {j}'s own tensor: pass on what you received, not what you were given",
+                            )
+                            for j in range(call.ranks)
+                            if j not in (rank, root)
+                        ),
                         *rounded(row["out"], x[root]),
                     ],
                 )

@@ -364,6 +364,11 @@ def filled(sizes, limit, spare=0):
     return buckets
 
 
+def few(sizes):
+    """The first ones, where there are many."""
+    return sizes if len(sizes) <= 16 else f"[{', '.join(map(str, sizes[:8]))}, …]"
+
+
 def bytes_of(buckets):
     return [sum(nbytes for _, nbytes in bucket) for bucket in buckets]
 
@@ -483,8 +488,8 @@ class TestBucketed(Exercise):
         over = max(got) > max(limit, *dict(sizes).values())
         expect.that(
             len(got) == len(want) and not over and not words,
-            f"buckets of {limit} bytes for gradients of {whole} bytes: {len(got)} all-reduces of {got} bytes, expected "
-            f"{len(want)} of {want}\n{words or (OVER if over else FILLED)}",
+            f"buckets of {limit} bytes for gradients of {whole} bytes: {len(got)} all-reduces of {few(got)} bytes, "
+            f"expected {len(want)} of {few(want)}\n{words or (OVER if over else FILLED)}",
         )
 
     @staticmethod

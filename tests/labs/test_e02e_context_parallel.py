@@ -646,7 +646,7 @@ class TestRingForward(Exercise):
             (attend(q, k, v)[0][:, :, mine], "that reads later keys, too: give attend the "
              "offset of the two halves, it masks what comes later"),
             (own, "that is this rank's own keys alone: each block that comes around must be "
-             "merged"),
+             "merged, whichever rank it is of. What is read of it follows from the offsets of `halves` alone"),
             (earlier[:, :, mine], "the blocks on the diagonal are missing: at offset 0 query "
              "i reads keys 0 to i"),
             (found_last(places, rank, q, k, v), "that is what was found last: merge it "

@@ -700,8 +700,10 @@ class TestClip(Exercise):
 
 def returned_the_norm(rank, result, norm, limit, mine=None):
     what = f"rank {rank}: what it returned, the norm before clipping"
+    after = "that is the norm after it" if limit < norm + 1e-6 else "that is the limit"
     hints = [
-        (limit, "that is the norm after it" if limit < norm else "that is the limit"),
+        (limit, after),
+        (norm * limit / (norm + 1e-6), after),
         (norm + 1e-6, "that is with the 1e-6 of the factor: return the norm itself"),
         (limit / (norm + 1e-6), "that is the factor"),
         (mine, "that is this rank's own norm: return the whole one's"),

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
+from minitrain.lab.grading.verdicts import cause_of
 from minitrain.words import plural
 
 from .probes import e03_zero as probes
@@ -284,13 +285,15 @@ class TestZero1(Exercise):
                 results = submission.launch(probes.zero1_steps, CASES, batches, IDLE, ranks=ranks)
             for case, steps, *own in zip(CASES, batches, *results):
                 try:
+                    for result in own:
+                        self.are_views(result)
                     same_on_all(own, ranks)
                     for result in own:
-                        self.nothing_left(result)
+                        self.no_gradient_left(result)
                     equal_parameters(own, case, steps, zero1_losses, sharded=True)
-                except CheckFailed:
+                except CheckFailed as failure:
                     all_waited_for(submission)  # where one was not, that is the cause to be told
-                    raise
+                    raise self.with_state(failure, own, case) from None
 
     @check(points=8, title="1/N of the optimizer state, 2(N-1)/N of the parameters sent")
     def test_sharded(self, submission):
@@ -303,7 +306,17 @@ class TestZero1(Exercise):
                 self.sends_two_halves(trace, rank, ranks)
             all_waited_for(submission)
 
-    def nothing_left(self, result):
+    def with_state(self, failure, own, case):
+        """Where it names no cause, also what an optimizer has that was given more than the shards."""
+        rank = max(range(len(own)), key=lambda rank: own[rank]["state"])
+        try:
+            self.state_is_sharded(own[rank]["state"], case, rank, len(own))
+        except CheckFailed as found:
+            if cause_of(str(failure)) is None:
+                return CheckFailed(f"{failure}\n{found}", f"{failure.secretive}\n{found.secretive}")
+        return failure
+
+    def no_gradient_left(self, result):
         expect.that(
             "parameter" not in result["left"],
             "after step() parameters still have a gradient: the next backward would add to it. Set "
@@ -314,6 +327,8 @@ class TestZero1(Exercise):
             "after step() a shard still has its gradient: it takes memory during the next forward "
             "and backward. Set `unit.shard.grad = None`, too",
         )
+
+    def are_views(self, result):
         words = STILL_VIEWS.replace("the parameters are", "a parameter is").replace("views", "view")
         expect.that(
             "parameters" not in result["moved"],
@@ -1049,8 +1064,7 @@ class TestOffloadedStep(Exercise):
             )
             expect.that(
                 not problems,
-                f"{which if second else 'the run with ' + name}: the store says: {problems}. Read only a state that is there, give its tensors their memory "
-                "(resize_(tensor.nbytes)) before the read, write them after the step, free them after the write",
+                f"{which if second else 'the run with ' + name}: the store says: {problems}. {self.turn(result['steps'])}",
             )
             forgetful = self.stepped(make, own, steps, forgets=True)
             shared = self.written_twice(result["steps"])
@@ -1066,6 +1080,19 @@ class TestOffloadedStep(Exercise):
                     *([(result["shards"], shared)] if shared else []),
                 ],
             )
+
+    @staticmethod
+    def turn(steps):
+        """Words for what is wrong in the order of a turn."""
+        if not any(what == "write" for what, _ in steps[0]["calls"]):
+            return (
+                "Step 1 wrote nothing: `state_tensors` has [] before the first step, which makes the state. Ask it again "
+                "after the step, and write what it gives then"
+            )
+        return (
+            "Read only a state that is there, give its tensors their memory (resize_(tensor.nbytes)) before the read, "
+            "write them after the step, free them after the write"
+        )
 
     @staticmethod
     def written_twice(steps):
@@ -1088,7 +1115,8 @@ class TestOffloadedStep(Exercise):
         counters = 4 * units  # AdamW's, one float32 without dimensions a parameter
         if not any(what == "write" for what, _ in step["calls"]):
             words = (
-                "it wrote nothing to the store. Write each unit's state, then give its memory back"
+                "it wrote nothing to the store. Write each unit's state, as `state_tensors` gives it after step(), "
+                "then give its memory back"
             )
         elif make is self.makes[0] and step["left"] == counters:
             words = (

@@ -719,6 +719,9 @@ DEARER = [  # what a plan has least of, instead of the cost
     ("Each time it leaves the fewest bytes behind: at the end take the cheapest of the plans that fit", held_after),
     ("Each time it has the lowest peak: of all plans that fit take the cheapest", peak_of),
     ("Each time it has the fewest segments: of all plans that fit take the cheapest", lambda plan, layers: len(plan)),
+    *((f"Each time it is the cheapest as if a repeated segment cost what its {word} layer does: it costs all that its layers do together",
+       lambda plan, layers, at=at: sum(layers[stop - 1 if at else start][2] for start, stop, mode in plan if mode == "full"))
+      for at, word in enumerate(("first", "last"))),
 ]  # fmt: skip
 
 

@@ -531,6 +531,10 @@ def dora_answer(case, turn, **mistake):
     return y.detach(), {"lora_A": a.grad, "lora_B": b.grad, "magnitude": m.grad}, x.grad
 
 
+CUT_OFF = (
+    "what `self.delta()` gives, or is made under no_grad, is cut off from backward: x goes through lora_A and "
+    "lora_B themselves"
+)
 ROWS = (
     "lengths are of the rows of V (O, I), dim=1: one for each of the O outputs, in `magnitude` too"
 )
@@ -582,6 +586,9 @@ class TestDoRA(Exercise):
     def why_large(self, case, gradients):
         """The gradients say whether backward goes through the length."""
         apart = "put y together from W x and B(A x), each times m/‖V‖"
+        idle = [name for name in ("lora_A", "lora_B") if gradients.get(name) is None]
+        if idle:
+            return f"{apart}. And {' and '.join(idle)} got no gradient: {CUT_OFF}"
         turn = {"at": 0, "dy": torch.ones(3, 200)}
         _, want, _ = dora_answer(case, turn)
         _, through, _ = dora_answer(case, turn, constant=False)
@@ -716,7 +723,8 @@ class TestDoRA(Exercise):
         )
         for name in ("lora_A", "lora_B", "magnitude"):
             found = turn["gradients"].get(name)
-            expect.that(found is not None, f"`{name}` has no gradient: it must learn")
+            cut_off = "" if name == "magnitude" else f", and {CUT_OFF}"
+            expect.that(found is not None, f"`{name}` has no gradient: it must learn{cut_off}")
             expect.equal(
                 found,
                 want[name],
@@ -753,13 +761,17 @@ class TestHoulsby(Exercise):
             })  # fmt: skip
         likely = {
             "mat1 and mat2 shapes": "D reads y, which the layer gives, of width W: D is (M, W), U is (W, M)",
-            "KeyError": "a parameter has another shape than D (M, W), d (M,), U (W, M), u (W,)",
         }
         with expect.because(likely):
             return list(zip(cases, submission.run(probes.bottlenecks, cases)))
 
     def sized(self, case, got):
         width, narrow = case["arguments"]
+        expect.that(
+            not got["owns_base"],
+            f"the adapter has {len(got['shapes'])} parameters, the layer's own among them. The layer is no part of it "
+            "(`self.base = base` would make it one); forward is given it each time",
+        )
         want = sorted([[narrow, width], [width, narrow], [narrow], [width]])
         expect.equal(
             sorted(got["shapes"]),

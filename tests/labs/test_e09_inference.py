@@ -1316,7 +1316,7 @@ SCHEDULES = {
     "youngest in front": "of two that were preempted in one step the younger waits in front of the older: it waits "
     "in front of all others, and the older, which goes later, in front of it",
     "admits all the same": "this step has preempted a request, and then admitted one: the blocks just won are gone again",
-    "overtakes": "a later request was admitted while an earlier one waits: nobody overtakes",
+    "overtakes": "a later request had its turn while an earlier one waits: nobody overtakes",
     "no places": "more than `most_running` run at once",
     "no copies": "copies that `grow` asked for are missing",
     "no adapter": "`admit` was not told the request's adapter",

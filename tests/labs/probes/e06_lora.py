@@ -246,10 +246,14 @@ def in_bottleneck(f, case):
     first["gradients"] = gradients_of(layer, case["x"][0])
     with torch.no_grad():
         for parameter in layer.adapter.parameters():
-            parameter.copy_(case["by_shape"][tuple(parameter.shape)])
+            if tuple(parameter.shape) in case["by_shape"]:
+                parameter.copy_(case["by_shape"][tuple(parameter.shape)])
     seconds = [layer.turn(x) for x in case["x"]]
     shapes = [list(p.shape) for p in layer.adapter.parameters()]
-    return {"first": first, "second": seconds, "shapes": shapes, "untouched": layer.last()}
+    of_base = {id(p) for p in layer.base.parameters()}
+    owns_base = any(id(p) in of_base for p in layer.adapter.parameters())
+    return {"first": first, "second": seconds, "shapes": shapes, "owns_base": owns_base,
+            "untouched": layer.last()}  # fmt: skip
 
 
 def bottlenecks(f, cases):
