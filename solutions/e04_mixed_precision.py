@@ -936,9 +936,9 @@ near = [name for name in above if name not in far]
 farther = [100 * (above[name] / above["FP32"] - 1) for name in near]
 with show.canvas(rows=2, width=8, height=8) as (figure, axes):
     nats = list(above.values())
-    for ax, names, heights, y, form in (
-        (axes[0], above, nats, "above the floor (nats)", "{:.3f}"),
-        (axes[1], near, farther, "farther than FP32 (%)", "{:.1f}"),
+    for ax, names, heights, y in (
+        (axes[0], above, nats, "above the floor (nats)"),
+        (axes[1], near, farther, "farther than FP32 (%)"),
     ):
         wrapped = [name.replace(", ", "\n") for name in names]
         show.bars(wrapped, heights, y=y, ax=ax)
