@@ -814,7 +814,7 @@ show.figure(
 # %% [markdown]
 # A point above the slope is no mistake: its operands lay in the caches, which are faster than the memory that `copy_bandwidth` measures. The single
 # token's product is small enough for that. A model of 70B has no such luck: generating one token at a time, e09, lives on the slope.
-# "MLP of 1M" is a matmul of your model. Where it comes near the roof, as in the shipped run, it is not what holds the MFU down.
+# "MLP of 1M" is a matmul of your model. By as much as it stands higher than your MFU, the work between the matmuls holds the MFU down.
 
 # %% [markdown]
 # ## 8 · A law whose end is known

@@ -262,8 +262,8 @@ ideas.buckets()
 # **How does one notice that a gradient is final?** A parameter's hook, `register_post_accumulate_grad_hook`, runs in the
 # middle of backward, the moment `.grad` is complete. **It is handed the parameter**, not the gradient.
 #
-# **How does one send without waiting?** `group.all_reduce(tensor, async_op=True)` starts the operation and returns a *work*
-# at once; `work.wait()` returns when the result is in `tensor`. In between, `tensor` must not be touched.
+# **How does one send without waiting?** `group.all_reduce(tensor, async_op=True)` starts the operation and returns at once
+# a handle, which torch calls a *work*; `work.wait()` returns when the result is in `tensor`. In between, `tensor` must not be touched.
 
 # %% [markdown]
 # `Bucket` is given: `take(p, group.size)` copies the gradient (zeros if there is none), divided by the number of ranks, into

@@ -832,8 +832,8 @@ def blocks_of(form, size):
 
 
 # %% [markdown]
-# One `train` for all, folded as well: your scaler, where a format needs one, your masters around the optimizer, and a schedule
-# that only good steps move. A skipped step does not count.
+# One `train`, folded as well, serves all formats. It uses your scaler where a format needs one, your masters around the optimizer, and a
+# schedule that moves on after good steps only: a skipped step does not count.
 
 # %% tags=["experiment", "folded"]
 import time

@@ -441,7 +441,7 @@ print(fill(str(Layer(input_bytes=1, saved_bytes=21, cost=1)), 80))
 
 # %% [markdown]
 # What is the peak of such a plan? Backward goes through the segments from the last to the first, so take any one of them and
-# ask what is held at its own backward. The segments *behind* it have had their backward, and are gone. The segments *before*
+# ask what is held at its own backward. The segments *after* it have had their backward, and are gone. The segments *before*
 # it still wait, each with what forward left of it. And the segment itself has all that its layers save, whether this was kept
 # or has just been made again. The peak of the plan is the largest of these sums over all segments.
 

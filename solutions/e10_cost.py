@@ -953,7 +953,7 @@ for name, gpus in product(lab.size("chips"), lab.size("gpus")):
 lab.experiment("clouds", clouds)
 
 # %% [markdown]
-# Its rows of 512 chips:
+# Below: 512 chips.
 
 # %% tags=["folded"]
 in_words = {"days": "days", "chip_hours": "thousand chip-hours"}
