@@ -284,7 +284,7 @@ show.draw_schedule(one_forward_one_backward(4, 8), title="1F1B, the same work")
 # of a buffer, has to be made a leaf that requires a gradient.
 
 # %% [markdown]
-# Why must a send not wait? In 1F1B rank 0 sends the activation of F1 down while rank 1 sends the gradient of B0 up. If both
+# Why must a send not wait? In 1F1B on two ranks rank 0 sends the activation of F1 down while rank 1 sends the gradient of B0 up. If both
 # waited until the other had received, neither would ever come to its receive. So a send is only *begun*, with `isend`, and
 # waited for after the last operation.
 #
@@ -890,8 +890,9 @@ lab.answer("gpipe_bytes", gpipe_bytes)
 # A backward does two things. It computes the *input's* gradient, $\partial L/\partial x$, for which the rank before waits, and
 # the *weights'*, $\partial L/\partial W$, for which nobody waits until the optimizer's step. **Zero-bubble**
 # ([Qi et al. 2024](https://arxiv.org/abs/2401.10241)) splits the backward into B and W, and puts W where the rank would
-# idle.
-#
+# idle. An activation is alive until its W now, which needs it too: every rank holds four, where 1F1B held 4, 3, 2 and 1.
+
+# %% [markdown]
 # From here on $t_B$ is the time of B alone and $t_W$ that of W: the backward of before took $t_B + t_W$. The bubble falls
 # from $(p-1)(t_F + t_B + t_W)$ to $(p-1)(t_F + t_B - t_W)$. If each takes 1, four ranks with eight microbatches work 24 and
 # idle 3: $3/27 = 11\%$.
@@ -985,7 +986,7 @@ show.figure(
 # **Takeaway**: on 4 ranks with 8 microbatches GPipe and 1F1B idle 27% of the step (computed; 28% on the emulated cluster, with
 # messages), interleaving with two chunks 16%, zero-bubble 11%. 1F1B holds $p$ microbatches instead of $m$ for next to
 # nothing: half the bytes on rank 0, an eighth on rank 3 (measured). Interleaving pays in messages and memory, zero-bubble in
-# code.
+# code, and in memory on the later ranks.
 #
 # > **On GPUs.** This lab has not been run on several GPUs yet: its times are emulated or computed, its bytes and gradients
 # > are real.

@@ -808,7 +808,7 @@ show.figure(figure, alt="Extra FLOPs against peak bytes: six ways, a frontier.")
 # To keep some results and repeat others, the package steps in between Python and PyTorch at *every operation*, in forward
 # and again in the repetition (so does PyTorch's own selective checkpoint). The 8 blocks run about 560 operations in a forward,
 # so Python is called about 1,100 times a step. At 20 to 50 µs each, 22 to 55 ms: it does not depend on the size of the
-# tensors. Ours are tiny: 256 tokens, and a plain step of 60 ms. Noise orders the rest.
+# tensors. Ours are tiny: 256 tokens. Noise orders the rest.
 #
 # With 16 times the tokens (8 texts of 512) we measured, on one thread of this course's CPU, 0.81 s for none, 0.85 s for
 # selective and 0.99 s for full: 5% against 22% more, the order that the FLOPs promise.
@@ -1127,7 +1127,7 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: "naive" rises fourfold with each doubling of the length, the others in the end twofold.
+# **Explain**: from 256 tokens on, "naive" rises fourfold with each doubling of the length, the others in the end twofold.
 # At 128 tokens, one tile is all there is, and tiles cost more than they spare.
 #
 # **Question**: written out, the peak grows as L². From your row at the longest length: how many tokens long may a text be
@@ -1163,5 +1163,5 @@ lab.answer("longest_naive", longest_naive)
 lab.score(read="minitrain/memory/recompute.py")
 
 # %% [markdown]
-# Next: [e06 · LoRA](e06_lora.ipynb) teaches a trained model something new with a hundredth of its weights, or go by the
+# Next: [e06 · LoRA](e06_lora.ipynb) teaches a trained model something new with a few new weights, or go by the
 # [map of the course](index.ipynb).

@@ -138,7 +138,7 @@ ideas.low_rank()
 
 # %% [markdown]
 # And in which order is $s B A x$ computed? From left to right, $BA$ is a matrix as large as $W$, made for every step, and
-# multiplied with every token. From right to left, $A x$ has $R$ numbers a token and costs $2 R (I + O)$ FLOPs.
+# multiplied with every token. From right to left, $A x$ has $R$ numbers a token, and both products cost $2 R (I + O)$ FLOPs.
 #
 # > **One wrapper for all.** The adapter does not contain the layer. A wrapper, `Adapted(layer, adapter)`, freezes the layer, and
 # > calls `adapter(layer, x)`. An adapter *calls* the layer and never opens it: it may be quantized (e07), fused, or cut over ranks. It
@@ -351,10 +351,10 @@ show.lines(
 lab.experiment("drift", drift)
 
 # %% [markdown]
-# **Explain**: errors that know nothing of each other add up like a random walk, as $\sqrt{n}$. The measured line falls behind, by a third at the end: a
+# **Explain**: errors that know nothing of each other add up like a random walk, as $\sqrt{n}$. The measured line falls behind, by 30% at the end: a
 # number that already lies on the coarser grid is hit more seldom. The matrix beside stays out of it: $W$ is never written.
 #
-# And the merged matrix itself is rounded. A number of $\Delta W$ that is less than half the spacing at $W$'s number is not
+# And the merged matrix itself is rounded. A number of $\Delta W$ that is less than half the spacing there is not
 # seen at all: the same weakness as in e04. Unmerged, LoRA in float32 keeps it. So a merged model differs a little from the one
 # that was trained.
 #
@@ -921,8 +921,8 @@ lab.answer("enough_rank", enough_rank)
 ideas.adapter_pages()
 
 # %% [markdown]
-# Adapters lie in **pages** of one rank each ([S-LoRA, Sheng et al. 2023](https://arxiv.org/abs/2311.03285)): a row of $A$ and a column
-# of $B$. An adapter of rank $R$ has $R$ of them, wherever they were free: its *table*. To gather a batch, shorter tables are filled up to
+# Adapters lie in **pages** of one rank each ([S-LoRA, Sheng et al. 2023](https://arxiv.org/abs/2311.03285)): a row of $A$ with its
+# column of $B$. An adapter of rank $R$ has $R$ of them, wherever they were free: its *table*. To gather a batch, shorter tables are filled up to
 # the longest one. With what? With **page 0, which holds zeros**, and so adds nothing.
 #
 # A row without adapter has an empty table, and gets zeros only. This is where a server went wrong: it marked "none" by -1, and -1 is a
@@ -1041,7 +1041,9 @@ lab.experiment("mixed", mixed)
 # **Explain**: both ways multiply nearly the same. A row costs $2 \cdot 1024^2 = 2.1$ MFLOPs for $W$, and at rank 16 only 0.07 more for its adapter;
 # filling tables up to the longest adds 1% at 32 rows. But the loop reads the 4 MB of $W$ 32 times, 134 MB in all, and calls 32 times as many
 # kernels. S-LoRA reports up to 30 times the throughput of serving adapters one by one, on GPUs with thousands of them. On two cores
-# the batch was 3 to 4.4 times as fast from 8 rows on.
+# the batch was two to four times as fast from 8 rows on.
+#
+# **Takeaway**: at 16 rows one mixed batch took a third of the loop's time, for the same numbers.
 
 # %% [markdown]
 # ## 9 · A model that talks (nothing is graded here)
@@ -1100,8 +1102,6 @@ else:
     print("not run: it needs stories15M and sotu, see python -m minitrain assets")
 
 # %% [markdown]
-# **Takeaway**: at 16 rows one mixed batch took 0.52 ms, the loop 1.84, for the same numbers.
-#
 # Next: [e07 · QLoRA](e07_qlora.ipynb) puts four bits under the adapter, or go by the [map of the course](index.ipynb). In the package, [pool.py](../minitrain/finetuning/many/pool.py) pages adapters in and out of a budget of bytes.
 
 # %%

@@ -160,8 +160,8 @@ ideas.quantile_levels()
 # \frac1{30}\right) = 0.96771.$$
 #
 # Each side goes from $p_\text{out}$ to $\tfrac12$ (which is zero, and is counted once) in *equal steps of probability*: 8 steps
-# above, 7 below. The quantiles are then divided by the largest, $Q(p_\text{out}) = 1.848$. The largest of 64 normal numbers lies
-# further out, at about 2.4. So the outer levels are still used less often than the middle ones, but less unevenly than INT4's.
+# above, 7 below. The quantiles are then divided by the largest, $Q(p_\text{out}) = 1.848$. The largest magnitude of 64 normal numbers lies
+# further out, at about 2.6. So the outer levels are still used less often than the middle ones, but less unevenly than INT4's.
 
 # %% [markdown]
 # ### Exercise 1 · `normal_levels`
@@ -882,7 +882,7 @@ show.table(
 ideas.rounded_away()
 
 # %% [markdown]
-# **Experiment**: four ways to merge what QLoRA has learned, at a tenth of section 5's rate, so that the adapter is small. Besides the
+# **Experiment**: three ways to merge what QLoRA has learned, against the adapter left beside its base, at a tenth of section 5's rate, so that the adapter is small. Besides the
 # two above, one adds $s\,BA$ to the *original* weights: these are better, but not the ones that the adapter was trained beside. The
 # measure is the root mean square by which the logits move, and the loss. In a row for comparison no adapter is there at all: the
 # original weights instead of $\hat W$, before any fine-tuning.
@@ -1213,6 +1213,8 @@ with show.canvas(width=8.4, height=4.6) as (figure, axes):
     axes.set_ylim(3, 15e3)
     axes.set_xlim(-1.35, 3.5)
     axes.yaxis.set_major_formatter("{x:,.0f}")
+    for height in axes.texts:  # on the cards' lines, not under them
+        height.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.5})
     for card, size in CARDS.items():
         axes.axhline(size / 1e9, color="#444444", linestyle="--", linewidth=1)
         axes.text(-1.3, size / 1e9 * 1.06, card, ha="left", fontsize=8)
@@ -1224,7 +1226,7 @@ show.figure(
 # %% [markdown]
 # **Explain**: read along the dashed lines. A card of 24 GB holds the 7B with LoRA, and the 13B with QLoRA. The 70B needs 142 GB with LoRA,
 # and 40 GB with QLoRA: one card of 48 GB, which is what the QLoRA paper promises for 65B. In full, even the 7B (108 GB) fits
-# on no single card.
+# on none of these cards alone.
 #
 # **Question**: the texts shall have 8,192 tokens instead of 512, which makes activations 16 times as large. Each card works on a text
 # of its own and holds its activations; all else is cut evenly over the cards. Eight H100 still hold the 405B with QLoRA. How many
@@ -1270,7 +1272,7 @@ lab.answer("h100s", h100s)
 
 # %% [markdown]
 # The adapters of rank 16 have 623 million numbers; at 16 bytes each they take 10 GB, 1.2 a card. A text of 512 tokens takes 2.4 GB
-# of activations on *every* card. That makes 31 of 80 GB, and leaves room for texts ten times as long. Moments are not counted here:
+# of activations on *every* card. That makes 31 of 80 GB, and leaves room for texts ten times as long. What lives only for a moment is not counted here:
 # $\hat W$ of one layer in 16 bits (1.7 GB for an MLP matrix), the logits, and what the framework itself takes.
 #
 # **Takeaway**: 6,496 GB in full, 824 with LoRA, 228 with QLoRA. The eight cards hold the last, with room to spare.

@@ -70,10 +70,13 @@ class Work:
         return {"model": model, "optim": optimizer}
 
     def next_folder(self) -> Path:
-        """Where nothing is yet; what was there two saves ago goes, as with ours."""
-        shutil.rmtree(self.folder / f"torch-{self.number - 1}", ignore_errors=True)
         self.number += 1
         return self.folder / f"torch-{self.number}"
+
+    def keep_two(self) -> None:
+        """The oldest of theirs goes once the newest is whole, as with ours: disk and page cache
+        have the same work for both."""
+        shutil.rmtree(self.folder / f"torch-{self.number - 2}", ignore_errors=True)
 
     def save(self) -> None:
         self.state.step += 1
@@ -81,6 +84,7 @@ class Work:
 
     def save_theirs(self) -> None:
         dcp.save(self.theirs(), checkpoint_id=self.next_folder())
+        self.keep_two()
 
     def load(self) -> None:
         load_checkpoint(self.folder / "ours", self.state)
@@ -156,6 +160,7 @@ def _stalls(repeats: int, work: Work) -> Comparison:
         work.backward()
         work.state.optimizer.step()
         writing.result()
+        work.keep_two()
     return Comparison({OURS: Timing(tuple(ours)), PEER: Timing(tuple(theirs))})
 
 

@@ -158,6 +158,10 @@ class Crew:
         """The ranks that failed by themselves, first one first."""
         return [r for r in self.events if r in self.died or not self.failed[r].is_consequence]
 
+    def said(self, rank: int) -> str:
+        """The last words of a rank that failed or died."""
+        return self.died.get(rank) or self.failed[rank].message
+
     def reports(self) -> tuple[RankReport, ...]:
         """Rank by rank, where each one is now."""
         running = {r: p.pid for r, p in enumerate(self.processes) if r not in self.ended and p.pid}
@@ -229,9 +233,10 @@ def supervise(crew: Crew, timeout: float) -> None:
 
 
 def _failure(crew: Crew) -> RankError:
-    """The first cause, never what followed from it."""
+    """The first cause, never what followed from it; of ranks that failed alike, the lowest."""
     reports = crew.reports()
-    first = (crew.causes or crew.events)[0]
+    causes = crew.causes or crew.events
+    first = min(rank for rank in causes if crew.said(rank) == crew.said(causes[0]))
     if first in crew.died:
         return RankDied(f"rank {first}: {crew.died[first]}", reports)
     failure = crew.failed[first]

@@ -15,9 +15,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from minitrain.errors import InputError
+from minitrain.lab.drawing.contrast import as_text
 from minitrain.lab.drawing.display import BLUE, GREEN, MUTED, ORANGE, PINK, Rich, display, words
 from minitrain.lab.drawing.in_words import in_words
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 COLORS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#7A5C00", "#444444"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
+DASHES = ["--", ":", "-."]  # of theories that have no series' colour
 INK = "#222222"
 STYLE = {
     "figure.facecolor": "white",
@@ -56,6 +59,7 @@ STYLE = {
 Line = tuple[Sequence[float], Sequence[float]]
 End = tuple[str, str, float, float]  # a line's name, colour, last x and y
 LONGEST_NAME = 28  # characters at a line's end
+MOST_TICKS = 8  # that stand side by side
 STEP = 1.35 * 9  # points from one such name to the next
 
 
@@ -87,6 +91,7 @@ def picture(fig: Figure, alt: str = "", caption: str = "") -> Rich:
             f"alt text '{alt}' says too little: what is plotted against what, and what is seen? "
             "A title and axis labels with units say it, too"
         )
+    _darken_words(fig)
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png", dpi=150, facecolor="white")
     data = base64.b64encode(buffer.getvalue()).decode()
@@ -114,6 +119,15 @@ def drawing(
         figure(fig, alt, caption)
 
 
+def _darken_words(fig: Figure) -> None:
+    """Words in the colour of a series stand on white, where most of these are too light to read."""
+    from matplotlib.text import Text
+
+    for text in fig.findobj(Text):
+        if text.get_color() in COLORS:
+            text.set_color(as_text(text.get_color()))
+
+
 def lines(
     series: Mapping[str, Line],
     *,
@@ -135,7 +149,7 @@ def lines(
     "none", or "": none for a line alone, at their ends where short names find room there.
     """
     with drawing(ax, alt, caption) as axes:
-        ends = []
+        ends, own = [], cycle(DASHES)
         for i, (name, (xs, ys)) in enumerate(series.items()):
             color = COLORS[i % len(COLORS)]
             style = {"color": color, "marker": MARKERS[i % len(MARKERS)]}
@@ -146,7 +160,8 @@ def lines(
         for name, (xs, ys) in (theory or {}).items():
             match = [i for i, known in enumerate(series) if name.startswith(known)]
             color = COLORS[match[0] % len(COLORS)] if match else INK
-            axes.plot(xs, ys, "--", color=color, linewidth=1.3, label=name)
+            dashes = "--" if match else next(own)
+            axes.plot(xs, ys, dashes, color=color, linewidth=1.3, label=name)
             if not match:
                 ends.append((name, color, xs[-1], ys[-1]))
         finish(axes, x, y, title, log)
@@ -171,10 +186,20 @@ def finish(axes: Axes, x: str, y: str, title: str = "", log: str = "") -> None:
     axes.set_title(title)
     if "x" in log:
         axes.set_xscale("log", base=2 if "ranks" in x.lower() else 10)
+        _tick_doublings(axes)
     if "y" in log:
         axes.set_yscale("log")
     elif max(map(abs, axes.get_ylim())) >= 2000:
         axes.yaxis.set_major_formatter("{x:,.0f}")
+
+
+def _tick_doublings(axes: Axes) -> None:
+    """Where the points stand at a few powers of two, these are the ticks, as plain numbers."""
+    places = sorted({float(at) for line in axes.get_lines() for at in line.get_xdata()})
+    few = len(places) <= MOST_TICKS and places[0] >= 1 and places[-1] < 10_000
+    if few and all(math.log2(at).is_integer() for at in places):
+        axes.set_xticks(places, [f"{at:,.0f}" for at in places])
+        axes.set_xticks([], minor=True)
 
 
 def where_names_stand(axes: Axes, ends: Sequence[End]) -> str:

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from minitrain.errors import unknown_name
+from minitrain.lab.drawing.contrast import ink_on
 from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
 from minitrain.lab.drawing.figures import INK, drawing, lighter
-from minitrain.lab.drawing.shapes import Point, ink_on, rectangle
+from minitrain.lab.drawing.shapes import Point, rectangle
 from minitrain.parallel.mesh import Mesh
 from minitrain.words import plural
 

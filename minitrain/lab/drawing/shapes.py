@@ -6,21 +6,19 @@ are counted as a reader counts them. Ink on a box is white or black, whichever r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from minitrain.lab.drawing.contrast import Color, ink_on
 from minitrain.lab.drawing.figures import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patches import FancyBboxPatch
 
-Color = str | Sequence[float]
 Point = tuple[float, float]
 
 PALE = "#f1f1f1"  # what is there and not looked at
 IDLE = {"facecolor": "white", "edgecolor": "#c4c4c4", "hatch": "////", "linewidth": 0}
-READABLE = 4.5  # of text against what is behind it (WCAG 2.2, 1.4.3)
 
 
 def bare(ax: Axes, width: float, height: float) -> None:
@@ -62,21 +60,3 @@ def arrow(ax: Axes, start: Point, end: Point, color: Color = INK, bend: float = 
     if bend:
         style["connectionstyle"] = f"arc3,rad={bend}"
     ax.annotate("", xytext=start, xy=end, arrowprops=style)
-
-
-def ink_on(color: Color) -> str:
-    """White or black, whichever reads well on `color`: one of them always does."""
-    return "white" if contrast("white", color) >= READABLE else "black"
-
-
-def contrast(one: Color, other: Color) -> float:
-    """From 1 (the same) to 21 (black on white), as WCAG 2.2 defines it."""
-    low, high = sorted((_luminance(one), _luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(color: Color) -> float:
-    from matplotlib.colors import to_rgb
-
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

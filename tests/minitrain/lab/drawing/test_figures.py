@@ -15,6 +15,7 @@ from PIL import Image
 from minitrain.errors import InputError
 from minitrain.lab import show, widgets
 from minitrain.lab.drawing.charts import bars, timeline
+from minitrain.lab.drawing.contrast import READABLE, contrast
 from minitrain.lab.drawing.figures import canvas, label_ends, lines, picture
 
 ALT = "Time against message size: it rises in proportion"
@@ -86,6 +87,32 @@ def test_a_theory_takes_the_colour_of_its_series():
     assert (
         ax.lines[2].get_color() == ax.lines[1].get_color() and ax.lines[2].get_linestyle() == "--"
     )
+
+
+def test_theories_of_their_own_differ_by_their_dashes():
+    with canvas() as (_, ax):
+        level = {name: ([1, 2], [i, i]) for i, name in enumerate(("all weights", "the blocks"))}
+        lines({"ring": ([1, 2], [1, 2])}, x="x", y="y", theory=level, ax=ax)
+        assert ax.lines[1].get_linestyle() != ax.lines[2].get_linestyle()
+
+
+def test_words_in_the_colour_of_a_series_are_dark_enough_to_read():
+    with canvas() as (fig, ax):
+        lines({str(i): ([1, 2], [i, i]) for i in range(7)}, x="x", y="y", labels="direct", ax=ax)
+        picture(fig, "seven level lines, one above the other")
+        assert min(contrast("white", text.get_color()) for text in ax.texts) >= READABLE
+        assert len({str(text.get_color()) for text in ax.texts}) == 7
+
+
+def test_a_few_doublings_are_the_ticks():
+    def ticks(xs):
+        with canvas() as (_, ax):
+            lines({"ring": (xs, xs)}, x="x", y="y", log="x", ax=ax)
+            return [text.get_text() for text in ax.get_xticklabels()]
+
+    assert ticks([1, 2, 4, 2048]) == ["1", "2", "4", "2,048"]
+    assert "2,048" not in ticks([1, 3, 2048]), "not a doubling"
+    assert "65,536" not in ticks([1024, 65536]), "too long side by side"
 
 
 def test_series_differ_by_marker_and_bars_by_hatch():

@@ -22,8 +22,8 @@ from minitrain.inference.sampling import next_token_probabilities
 from minitrain.inference.speculation.formula import speed_up
 from minitrain.inference.speculation.plain import ngram_draft, tree_attention
 from minitrain.lab import ideas
+from minitrain.lab.drawing.contrast import READABLE, contrast, ink_on
 from minitrain.lab.drawing.figures import canvas
-from minitrain.lab.drawing.shapes import READABLE, contrast, ink_on
 from minitrain.lab.ideas import (
     accepted,
     accumulated,
