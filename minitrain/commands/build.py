@@ -69,6 +69,7 @@ def _build(target: Target, force: bool, unfilled: bool) -> None:
         write_picture,
     )
     from minitrain.lab.building.rules import problems
+    from minitrain.lab.building.schematics import draw_again
 
     notebook = read_master(target)
     lab, solution = for_learners(notebook), as_solution(notebook)
@@ -76,10 +77,12 @@ def _build(target: Target, force: bool, unfilled: bool) -> None:
         print(f"{target.name}: {line}", file=sys.stderr)
     write(lab, target.lab)
     ran = None if force else with_outputs(target, solution)
-    executed = ran or execute(solution, target.name, target.lab.parent)
+    run = draw_again if ran else execute
+    executed = run(ran or solution, target.name, target.lab.parent)
     write(executed, target.solution)
     write_picture(executed, target)
-    done = "its code is that of the last execution" if ran else "executed"
+    kept = "its code is that of the last execution, its schematics are today's"
+    done = kept if ran else "executed"
     written = f"{_short(target.solution, target)}, {_short(target.lab, target)}"
     print(f"{target.name}: {done}; wrote {written}")
     if unfilled:

@@ -11,6 +11,7 @@ import pytest
 from minitrain.lab import ideas
 from minitrain.lab.building.masters import KERNEL, TAGS, Target, drift, targets
 from minitrain.lab.building.rules import problems
+from minitrain.lab.building.schematics import SCHEMATIC
 from minitrain.lab.drawing.display import words
 from minitrain.lab.grading.checks import checks_of
 from minitrain.lab.grading.collect import lab_names
@@ -20,7 +21,6 @@ from minitrain.lab.notebook.lab import COLUMNS
 TARGETS = targets()
 EVERY = pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
 IMAGE = re.compile(r"<img\b[^>]*>")
-SCHEMATIC = re.compile(r"ideas\.(?P<name>\w+)(?:\.picture)?\((?P<values>.*)\)$")
 
 
 def lab(target: Target):
@@ -118,8 +118,7 @@ def test_the_solution_has_all_its_points(target):
 
 @EVERY
 def test_recorded_schematics_say_what_they_say_today(target):
-    """A picture of the course's own is drawn again when its code changes: without a notebook's
-    timings, `minitrain.lab.building.execute` of that cell is enough."""
+    """`make build` draws them again when their code has changed, without executing the rest."""
     for cell in solution(target).cells:
         if cell.cell_type == "code" and (call := SCHEMATIC.match(cell.source)):
             schematic = getattr(ideas, call["name"])

@@ -4,7 +4,7 @@
                                     └── for_learners ──> labs/eXX.ipynb        stubs, no outputs
 
 Ids come from the content, nbgrader's metadata from the tags and the checks' points; what becomes
-of solution regions is in regions.py. Only code that has changed is executed again.
+of solution regions is in regions.py. Only code that has changed is executed again, and schematics.
 """
 
 from __future__ import annotations

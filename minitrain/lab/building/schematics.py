@@ -1,0 +1,38 @@
+"""Schematics drawn anew in a solution that is not executed again.
+
+They are the course's own pictures, the same on any machine: when their code has changed, what the
+other cells have measured stays as it was recorded.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from minitrain.lab.building.execute import execute
+
+SCHEMATIC = re.compile(r"ideas\.(?P<name>\w+)(?:\.picture)?\((?P<values>.*)\)$")  # a cell of one
+IMPORT = "from minitrain.lab import ideas"
+
+
+def draw_again(solution: NotebookNode, name: str, folder: Path) -> NotebookNode:
+    """A copy of the executed solution whose schematics are those of today."""
+    drawn = nbformat.from_dict(solution)
+    cells = [cell for cell in drawn.cells if is_schematic(cell)]
+    if not cells:
+        return drawn
+    alone = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(IMPORT), *cells])
+    _, *today = execute(alone, f"{name}, schematics", folder).cells
+    for cell, again in zip(cells, today):
+        cell.outputs = again.outputs
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = cell.execution_count
+    return drawn
+
+
+def is_schematic(cell: NotebookNode) -> bool:
+    return cell.cell_type == "code" and SCHEMATIC.match(cell.source) is not None
