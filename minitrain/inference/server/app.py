@@ -42,7 +42,7 @@ class Served:
 def make_app(served: Served) -> Starlette:
     """For uvicorn or any ASGI server; the engine's thread lives as long as the app."""
     completer = Completer(served.name, served.language, served.loop, served.adapters)
-    created = int(time.time())
+    known = {name: model_object(served, name) for name in (served.name, *served.adapters)}
 
     async def completions(request: Request) -> Response:
         check_key(request, served.api_key)
@@ -56,16 +56,12 @@ def make_app(served: Served) -> Starlette:
 
     async def models(request: Request) -> Response:
         check_key(request, served.api_key)
-        longest = served.loop.engine.config.max_length
-        model = {"object": "model", "created": created, "owned_by": "minitrain"}
-        found = [
-            {"id": name, **model, "max_model_len": longest, "parent": parent}
-            for name, parent in [
-                (served.name, None),
-                *((name, served.name) for name in served.adapters),
-            ]
-        ]
-        return JSONResponse({"object": "list", "data": found})
+        return JSONResponse({"object": "list", "data": list(known.values())})
+
+    async def model(request: Request) -> Response:
+        check_key(request, served.api_key)
+        completer.check_served(request.path_params["name"])
+        return JSONResponse(known[request.path_params["name"]])
 
     async def health(request: Request) -> Response:
         if served.loop.ended is not None:
@@ -97,6 +93,7 @@ def make_app(served: Served) -> Starlette:
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/models", models),
+        Route("/v1/models/{name:path}", model),
         Route("/health", health),
         Route("/metrics", metrics),
         Route("/state", state),
@@ -111,6 +108,18 @@ PAGE_HEADERS = {
     "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+def model_object(served: Served, name: str) -> dict[str, object]:
+    """As OpenAI's clients read it; an adapter's parent is the model."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "minitrain",
+        "max_model_len": served.loop.engine.config.max_length,
+        "parent": None if name == served.name else served.name,
+    }
 
 
 def check_key(request: Request, key: str | None) -> None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from minitrain.inference.server.errors import Refused, of_validation
+from minitrain.inference.server.schemas import NOT_HERE
 from minitrain.words import memory_text
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -26,4 +27,4 @@ async def read_body(request: Request, schema: type[Schema], most_bytes: int) -> 
     try:
         return schema.model_validate_json(bytes(body))
     except ValidationError as error:
-        raise of_validation(error) from None
+        raise of_validation(error, NOT_HERE) from None

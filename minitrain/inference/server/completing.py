@@ -44,6 +44,13 @@ class Completer:
             raise Refused(400, str(error), "messages") from None
         return await self._answer(request, asked, [prompt], None, Chat)
 
+    def check_served(self, model: str) -> None:
+        names = (self.name, *self.adapters)
+        if model not in names:
+            known = " or ".join(f"'{name}'" for name in names)
+            words = f"the model '{model:.80}' is not served here: ask for {known}"
+            raise Refused(404, words, "model", "model_not_found")
+
     async def _encoded(self, text: str) -> list[int]:
         """Beside the other connections: a long text takes a while."""
         return await asyncio.to_thread(self.language.encode, text)
@@ -56,14 +63,7 @@ class Completer:
         default: int | None,
         form: type[Format],
     ) -> Response:
-        if asked.model not in (self.name, *self.adapters):
-            known = " or ".join(f"'{name}'" for name in (self.name, *self.adapters))
-            raise Refused(
-                404,
-                f"the model '{asked.model:.80}' is not served here: ask for {known}",
-                "model",
-                "model_not_found",
-            )
+        self.check_served(asked.model)
         added = [(p, each) for p in prompts for each in self._parameters(asked, p, default)]
         answers = await self._add(added, None if asked.model == self.name else asked.model)
         told = form(asked.model, self.language, [prompt for prompt, _ in added], asked.n or 1)

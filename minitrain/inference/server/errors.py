@@ -2,11 +2,13 @@
 
     {"error": {"message": …, "type": …, "param": …, "code": …}}
 
-400: not JSON, or what this model cannot do. 401: key. 404: model or address. 413, 415: the body.
-422: JSON with a field that is missing, unknown or of another type. 429: full. 503: the server ends.
+400: not JSON, a field that is missing, unknown or of another type, or what this model cannot do.
+401: key. 404: model or address. 413, 415: the body. 429: full. 503: the server ends.
 """
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -44,19 +46,23 @@ class Refused(Exception):
         return JSONResponse(self.body, self.status, headers)
 
 
-def of_validation(error: ValidationError) -> Refused:
-    """The first thing that is wrong, by its field."""
+def of_validation(error: ValidationError, not_here: Container[str] = ()) -> Refused:
+    """The first thing that is wrong, by its field; `not_here`: fields of OpenAI's that may be given
+    with the value that changes nothing, and with no other."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if first["type"] == "json_invalid":
         return Refused(400, f"the body is not JSON: {first['msg']}")
     place = ".".join(str(step) for step in first["loc"])
     if not first["loc"]:
-        return Refused(422, "the body is JSON, and must be an object with fields")
+        return Refused(400, "the body is JSON, and must be an object with fields")
+    field = str(first["loc"][0])
+    if field in not_here:
+        return Refused(400, f"{field} is not supported by this server: leave it out", field)
     words = {
         "extra_forbidden": "is not a parameter that this server knows: leave it out",
         "missing": "is missing",
     }
-    return Refused(422, f"{place} {words.get(first['type'], 'is wrong: ' + first['msg'])}", place)
+    return Refused(400, f"{place} {words.get(first['type'], 'is wrong: ' + first['msg'])}", place)
 
 
 async def refuse(request: Request, error: Refused) -> Response:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from minitrain.inference.parameters import SamplingParameters
 
 MOST_ANSWERS, MOST_LIKELIEST, MOST_STOPS = 128, 20, 16
+NOT_HERE = {"best_of", "echo", "suffix", "logit_bias", "response_format", "tools"}
 Token = Annotated[int, Field(ge=0)]
 Stop = Annotated[str, Field(min_length=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]

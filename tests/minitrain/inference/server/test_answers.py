@@ -165,7 +165,9 @@ def test_without_a_seed_answers_differ(running):
 
 
 def test_models_and_metrics(running):
-    assert [model.id for model in running.client.models.list()] == ["small"]
+    listed = list(running.client.models.list())
+    assert [model.id for model in listed] == ["small"]
+    assert running.client.models.retrieve("small") == listed[0]
     before = running.metric("generation_tokens_total")
     running.client.completions.create(prompt=PROMPT, **ASKED)
     assert running.metric("generation_tokens_total") == before + 20
