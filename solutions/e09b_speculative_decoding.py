@@ -610,7 +610,8 @@ lab.predict("kept", guess)
 # %% [markdown]
 # **Run**: three things are measured for each draft. Its *acceptance*, $\sum \min(p, q)$ in the mean over texts of the target. Its *cost*
 # $c$: a pass of the draft model over one token. And the *speed-up*: seconds of the target alone, without any of this, over seconds with
-# drafts. Your formula predicts the last from the first two.
+# drafts. Your formula predicts the last from the first two
+# and $v$.
 #
 # N-grams have no $q$, so their acceptance is counted: at how many of the places that the target looked at was a draft kept? A place where nothing
 # was found counts as one where none was. So this is less than the share of the n-grams' drafts that are kept.
@@ -753,13 +754,13 @@ break_even = min(enough, default=1000) / 10
 lab.answer("break_even", break_even)
 
 # %% [markdown]
-# **Explain**: in our run, the tokens a pass are the formula's within 5%. The difference has two causes. One is chance: these are a hundred
+# **Explain**: in our run, the tokens a pass are within 10% of the formula's. The difference has two causes. One is chance: these are a hundred
 # rounds or so each, in other texts than those whose acceptance was measured. That can go either way. The other is that acceptance is uneven:
 # $E$ is convex in $a$, so easy and hard places together bring *more* than $E$ at their mean, above all in long drafts (half
-# the layers, six drafts: 3.20 for 3.08).
+# the layers, six drafts: 3.3 for 3.1).
 #
 # The clock differs more. Drawing drafts, coins, `verify`, and the cut of the cache take time that is in no $c$ and in no $v$, and beside
-# a pass of 1.3 ms this counts. The models that one speculates for have passes of 20 ms and more.
+# a pass of 1 to 2 ms this counts. The models that one speculates for have passes of 20 ms and more.
 
 # %% [markdown]
 # Who wins is as the formula says. The small model is cheap, and right nine times in ten. *int8 is right in 99%, and loses*: it has as many
@@ -770,8 +771,8 @@ lab.answer("break_even", break_even)
 # %% [markdown]
 # Leviathan et al. report 2 to 3 times for T5-XXL, Chen et al. 2 to 2.5 times for Chinchilla's 70 billion weights.
 #
-# **Takeaway**: in our run, four drafts of the small model bring 4.1 tokens a pass, and write 1.45 times as fast as the target alone. Four of int8 bring
-# 5.0, and write 0.72 times as fast.
+# **Takeaway**: in our run, four drafts of the small model bring 4.2 tokens a pass, and write 1.5 times as fast as the target alone. Four of int8 bring
+# 5.0, and write 0.7 times as fast.
 
 # %% [markdown]
 # ### When the batch is large
@@ -831,8 +832,8 @@ loses_at = next((batch for batch in sizes if not pays(batch)), 0)
 lab.answer("loses_at", loses_at)
 
 # %% [markdown]
-# **Explain**: alone, five tokens cost hardly more than one. $v$ grows with the batch, in our run to 2.3 at 64 texts and
-# 2.7 at 512 (to 5 and more where other programs use the cores and arithmetic alone decides), and what acceptance wins is spent on the pass.
+# **Explain**: alone, five tokens cost little more than one. $v$ grows with the batch, in our run to 2 at 64 texts and
+# 3.6 at 512 (to 5 and more where other programs use the cores and arithmetic alone decides), and what acceptance wins is spent on the pass.
 # vLLM's developers saw the same: 14.7% gained at batch 1, and nothing above (pull request 24322).
 #
 # The texts were short here, 8 tokens. Behind long ones, a pass also reads their caches, *once* for five tokens as for one. Then $v$ grows
@@ -1105,11 +1106,11 @@ lab.experiment("medusa", medusa)
 
 # %% [markdown]
 # **Explain**: each head is right less often than the one before. In our run a chain of their first guesses brings 1.7 tokens a pass. Rivals help:
-# a tree of 12 nodes brings 2.1, one of 40 nodes 2.3. But a pass over 41 tokens costs more than one over 13, and making a tree takes time
-# too: with 12 nodes the text was written 1.32 times as fast as alone, with 40 only 1.11 times.
+# a tree of 12 nodes brings 2.1, one of 40 nodes 2.35. But a pass over 41 tokens costs more than one over 13, and making a tree takes time
+# too: with 12 nodes the text was written 1.4 times as fast as alone, with 40 only 1.2 times.
 
 # %% [markdown]
-# The small model brought 4.1 tokens with four drafts. Why are heads so much worse? No head knows which tokens were drawn between its
+# The small model brought 4.2 tokens with four drafts. Why are heads so much worse? No head knows which tokens were drawn between its
 # vector and its guess: the small model has read them. EAGLE
 # ([Li et al. 2024](https://arxiv.org/abs/2401.15077)) therefore gives its one layer the tokens drawn; the package has it. Medusa's authors report 2.2
 # to 3.6 times, on Vicuna models of 7 to 33 billion weights.
@@ -1153,7 +1154,7 @@ show.table(
 lab.experiment("greedy", greedy)
 
 # %% [markdown]
-# **Takeaway**: in our run 192 tokens take 192 passes alone, 56 with the small model, 42 with int8, and always have the same fingerprint.
+# **Takeaway**: in our run 192 tokens take 192 passes alone, 56 with the small model, 43 with int8, and always have the same fingerprint.
 
 # %% [markdown]
 # ## 6 · A length that adapts
@@ -1259,8 +1260,8 @@ else:
 
 # %% [markdown]
 # **Explain**: where stories15M was there, the greedy texts are the same throughout. In our run a new story gives n-grams nothing (1.05 tokens a pass);
-# told again, it gives 1.94. And int8, which lost on our small target, wins here, 1.06 times: most of what stories15M reads is a head of 32,000 rows, and a quarter of those bytes is less
-# time. One layer fewer saves little of that, and gains nothing. The draft that is best is a fact about the model *and* the machine.
+# told again, it gives 1.94. And int8, which lost on our small target, wins here, 1.1 times: most of what stories15M reads is a head of 32,000 rows, and a quarter of those bytes is less
+# time. One layer fewer saves little of that, and loses. The draft that is best is a fact about the model *and* the machine.
 #
 # Next: the [map of the course](index.ipynb), or [e10 · Cost](e10_cost.ipynb), which turns seconds into dollars.
 

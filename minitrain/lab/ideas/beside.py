@@ -64,7 +64,7 @@ def draw_saving(ax: Axes, way: str) -> None:
     legend = "orange: bytes on their way to the disk"
     if way == "beside":
         waits = plural(steps_done("waits"), "step")
-        legend = f"pink: the copy in memory    {legend}    where training waits for it: {waits}"
+        legend = f"pink: the copy in memory    {legend}    if training waited for the disk: {waits}"
     say(ax, LEFT, 2.7, legend, 9, ha="left")
 
 

@@ -51,6 +51,8 @@ def draw_tree_mask(ax: Axes, node: int) -> None:
             read = column < len(TEXT) or column - len(TEXT) in way(row)
             ink = BLUE if row == node else lighter(GREEN, 0.5)
             box(ax, x, top + CELL * row, CELL - 0.05, CELL - 0.05, ink if read else PALE)
+    middle = left + 0.15 + CELL * (len(TEXT) + count / 2)
+    say(ax, middle, top - 0.6, "nodes", 8.5)
     for row in range(count):
         say(ax, left - 0.15, top + CELL * (row + 0.5), f"node {row}", 8.5, ha="right")
     say(ax, left, top + CELL * count + 0.45, "coloured: what a node reads", 9, ha="left")

@@ -46,7 +46,8 @@ def draw_round(ax: Axes, kept: int) -> None:
             box(ax, x, 0.3, WIDE, HIGH, PALE, word)
             arrow(ax, (x - ACROSS + WIDE, 0.3 + HIGH / 2), (x, 0.3 + HIGH / 2))
         arrow(ax, (x + WIDE / 2, 0.3 + HIGH), (x + ACROSS + WIDE / 2, 1.9), "#8a8a8a")
-    say(ax, LEFT - 0.6, 1.65, "is read for", 9, ha="right")
+    words = "each token gives $p$,\nof the token after it"
+    say(ax, LEFT - ACROSS - 0.2, 1.45, words, 8.5, ha="right")
     for place in range(len(DRAFTS) + 1):
         words, said = f"$p_{place + 1}$", verdict(place, kept)
         words += f" {said}\n“{DRAFTS[place]}”" if said else ""

@@ -40,6 +40,8 @@ def draw_further_heads(ax: Axes, head: str) -> None:
             arrow(ax, (x + WIDE / 2, 2.2), (x + WIDE / 2, 2.9))
     for y, words in ((0.67, "text"), (1.92, "hidden"), (3.17, "is taught")):
         say(ax, 1.7, y, words, 9, ha="right")
+    for y, words in ((1.3, "the target reads\nall up to here"), (2.55, _full(number))):
+        say(ax, 1.7, y, words, 8, ha="right")
     words = f"{_full(number)}: the token {number + 1} further on    hatched: there is none"
     if number:
         words += f"    ({_full(0)}: 1 further on)"

@@ -38,7 +38,7 @@ def drafted(count: int) -> list[str]:
 def draw_found_again(ax: Axes, end: str) -> None:
     count = ENDS[end]
     start, size = found(count)
-    bare(ax, 15.9, 3.7)
+    bare(ax, 15.9, 3.0)
     for place, word in enumerate(WORDS[:count]):
         again = size and (start <= place < start + size or place >= count - size)
         follows = size and start + size <= place < start + size + MOST
@@ -54,8 +54,8 @@ def draw_found_again(ax: Axes, end: str) -> None:
         arrow(ax, (x, 1.15), (y, 1.15), bend=0.25)
         x, y = (0.3 + 0.9 * (at + len(drafts) / 2) for at in (start + size, count))
         arrow(ax, (x, 1.85), (y, 1.85), bend=0.15)
-    words = "dashed: drafts, what followed there" if size else "found nowhere: no draft"
-    say(ax, 0.3, 3.2, words, 9, ha="left")
+    words = f"dashed: drafts, what followed there, at most {MOST}"
+    say(ax, 0.3, 2.75, words if size else "found nowhere: no draft", 9, ha="left")
 
 
 def say_found_again(end: str) -> str:
@@ -73,4 +73,4 @@ def say_found_again(end: str) -> str:
     )
 
 
-found_again = Schematic(draw_found_again, say_found_again, (10.5, 2.9), {"end": (list(ENDS), "a")})
+found_again = Schematic(draw_found_again, say_found_again, (10.5, 2.4), {"end": (list(ENDS), "a")})

@@ -60,6 +60,7 @@ def draw_resumed(ax: Axes, ranks_after: int, steps: int) -> None:
     arrow(ax, (x, 2.9), (x, 2.1), "#222222")
     say(ax, x, 3.2, f"state: epoch 0, consumed {start}", 9)
     words = f"before: {BEFORE} ranks, after: {ranks_after}; a batch of {BATCH} each"
+    words += "; grey line: a step ends" if any(place != start for place in edges) else ""
     say(ax, LEFT, 3.8, words, 8.5, ha="left")
     say(ax, LEFT + WIDE * len(ORDER) - 0.08, 2.2, idle(steps, ranks_after), 8.5, ha="right")
 

@@ -55,10 +55,13 @@ def draw_round_cost(ax: Axes, drafts: int) -> None:
     say(ax, LEFT - 0.2, 2.75, "target alone", 9, ha="right")
     say(ax, LEFT, 2.05, f"as many tokens in {count:.2f} passes", 9, ha="left")
     arrow(ax, (LEFT, 3.6), (LEFT + 4.9 * UNIT, 3.6))
-    words = "time; 1 is the target's pass over one token    orange: c, a pass of the draft model"
-    say(ax, LEFT, 3.95, words, 9, ha="left")
-    words = "blue, in a round: v, a pass over all drafts    "
-    say(ax, LEFT, 4.4, f"{words}a = {ACCEPTANCE:g}: how likely a draft is kept", 9, ha="left")
+    words = "time; 1 is the target's pass over one token"
+    say(ax, LEFT, 3.95, f"{words}    a = {ACCEPTANCE:g}: how likely a draft is kept", 9, ha="left")
+    words = f"orange: c = {DRAFT:g}, a pass of the draft model"
+    passed = (
+        f"    blue, in a round: v = {1 + GROWTH * drafts:.2f}, the target's pass over all drafts"
+    )
+    say(ax, LEFT, 4.4, f"{words}{passed}" if drafts else words, 9, ha="left")
 
 
 def say_round_cost(drafts: int) -> str:

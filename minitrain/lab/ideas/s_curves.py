@@ -55,11 +55,16 @@ def draw_s_curve(ax: Axes, rows: int) -> None:
         say(ax, *at(-0.04, s), f"{s:g}", 8)
     for (words, s), color in zip(COPIES.items(), (ORANGE, GREEN, lighter(BLUE, 0.2))):
         ax.plot(*at(s, meets(s, rows)), "o", color=color, markersize=8)
-        x, y = LEFT + WIDE + 0.5, TOP + 1.6 + 0.5 * list(COPIES).index(words)
+        x, y = LEFT + WIDE + 0.5, TOP + 2.2 + 0.5 * list(COPIES).index(words)
         ax.plot([x], [y], "o", color=color, markersize=7)
         say(ax, x + 0.2, y, f"{words} of the words replaced", 9, ha="left")
     words = f"{cut_in(rows)}\nhalf of the pairs at {half(rows):.2f}"
-    say(ax, LEFT + WIDE + 0.4, TOP + 0.5, words, 9.5, ha="left", fontweight="bold")
+    say(ax, LEFT + WIDE + 0.4, TOP + 0.25, words, 9.5, ha="left", fontweight="bold")
+    words = "meeting: all rows of a band agree"
+    say(ax, LEFT + WIDE + 0.4, TOP + 0.85, words, 8.5, ha="left")
+    say(ax, LEFT + WIDE + 0.4, TOP + 1.7, "a page and its copy, with", 9, ha="left")
+    words = f"grey: {PLACES} places in other bands"
+    say(ax, LEFT + WIDE + 0.4, TOP + 3.9, words, 8.5, ha="left")
 
 
 def say_s_curve(rows: int) -> str:

@@ -1,4 +1,4 @@
-"""MinHash: three hash functions order the shingles of two pages, each keeps its smallest.
+"""MinHash: four hash functions order the shingles of two pages, each keeps its smallest.
 
 The functions are h(x) = (a x + b) mod 17, permutations of 0 to 16 as the real ones are of 2^32.
 """
@@ -55,12 +55,14 @@ def draw_smallest(ax: Axes, hashes: int) -> None:
                 is_least = value(k, x) == signature(page, hashes)[k]
                 color = ORANGE if is_least else lighter(BLUE, 0.85)
                 box(ax, LEFT + WIDE * k, y, WIDE * 0.9, HIGH - 0.06, color, str(value(k, x)), 9)
+    say(ax, LEFT - 0.2, 0.45, "shingle   x", 9, ha="right")
     for k, agree in enumerate(same):
         words = "agree" if agree else "differ"
         color = lighter(GREEN, 0.4) if agree else "white"
         box(ax, LEFT + WIDE * k, 5.75, WIDE * 0.9, 0.42, color, words, 9, edgecolor="#cccccc")
-    words = f"each hash: a x + b mod {MODULUS}\n\norange: the smallest,\nall that is kept"
-    say(ax, 8.4, 1.6, words, 9, ha="left")
+    words = f"x: a shingle as a number\neach hash: a x + b mod {MODULUS}\n\n"
+    words += "orange: the smallest,\nall that is kept\n\nbold: in both pages"
+    say(ax, 8.4, 1.85, words, 9, ha="left")
     words = f"share that agree: {sum(same)} of {hashes}\nJaccard similarity: 2 of 6"
     say(ax, 8.4, 5.7, words, 9, ha="left")
 

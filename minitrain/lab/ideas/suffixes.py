@@ -45,7 +45,8 @@ def draw_suffixes(ax: Axes, symbols: int) -> None:
             box(ax, LEFT + WIDE * place, y, WIDE - 0.05, HIGH - 0.06, shade, sign, 9)
     words = f"sorted by {plural(symbols, 'symbol')}"
     if undecided(symbols):
-        words += f"\norange: a rank that is\nshared, not decided\nnext: by {2 * symbols} symbols"
+        words += "\norange: a rank that is\nshared, not decided\n"
+        words += f"next, by {2 * symbols} symbols: by the\nranks of i and of i + {symbols}"
     say(ax, LEFT + WIDE * len(WORD) - 0.6, 4.5, words, 9, ha="left")
 
 

@@ -54,7 +54,7 @@ def draw_tempered(ax: Axes, temperature: str) -> None:
     say(ax, LEFT, 4.55, words, 9, ha="left")
     words = f"a run of {BUDGET:g} billion tokens, T = {temperature}"
     say(ax, 1.9, 4.1, words, 9, ha="left")
-    say(ax, 1.9, 4.55, "the share grows as size^(1/T)", 9, ha="left")
+    say(ax, 1.9, 4.55, "shares in proportion to size$^{1/T}$", 9, ha="left")
 
 
 def say_tempered(temperature: str) -> str:
