@@ -754,8 +754,8 @@ break_even = min(enough, default=1000) / 10
 lab.answer("break_even", break_even)
 
 # %% [markdown]
-# **Explain**: in our run, the tokens a pass are within 10% of the formula's. The difference has two causes. One is chance: these are a hundred
-# rounds or so each, in other texts than those whose acceptance was measured. That can go either way. The other is that acceptance is uneven:
+# **Explain**: in our run, the tokens a pass are within 10% of the formula's. Two causes: one is chance; these are a hundred
+# rounds or so each, in other texts than those whose acceptance was measured. It can go either way. The other is that acceptance is uneven:
 # $E$ is convex in $a$, so easy and hard places together bring *more* than $E$ at their mean, above all in long drafts (half
 # the layers, six drafts: 3.3 for 3.1).
 #
