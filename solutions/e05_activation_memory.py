@@ -113,8 +113,8 @@ ideas.recomputation()
 #
 # Difficulty 4 of 5 · 20 minutes · 14 points
 #
-# Inside `forward` autograd records nothing: return the result, hold the inputs by `ctx.save_for_backward`. `backward`
-# detaches them, repeats the function with recording, and runs the backward of this repetition as a whole: the weights
+# Inside `forward` autograd records nothing: hold the inputs by `ctx.save_for_backward`, and return the result. `backward`
+# detaches the inputs, repeats the function with recording, and runs the backward of this repetition as a whole: the weights
 # inside the function get their gradients, too.
 #
 # Dropout must drop the same elements again: forward sets no seed of its own; backward replays the generator's state,
@@ -278,7 +278,7 @@ for name, kernel in [("fused", attention), ("written out", attention_naive)]:
 # %% [markdown]
 # **Explain**: the steps that work number by number (`mul`, `add`, `silu`) make over half of the bytes and cost no product:
 # *repeat* them. `mm`, the products with weights, cost 79 FLOPs for a byte: *keep* them. The two
-# `bmm` make 26 together (16 for the scores, 64 for weights times values), the fewest of all products, and the scores grow
+# `bmm` cost 26 on average (16 for the scores, 64 for weights times values), the fewest of all products, and the scores grow
 # with the square of the length: *repeat* them. The fused kernel does the FLOPs
 # of both `bmm` and writes the result only, at 128 FLOPs a byte: *keep* its result.
 #
@@ -450,8 +450,8 @@ print(fill(str(Layer(input_bytes=1, saved_bytes=21, cost=1)), 80))
 #
 # Difficulty 2 · 10 minutes · 8 points
 #
-# Walk the segments. At a segment's own backward the ones after it are gone, and *all* that its layers save is there, on
-# top of what the ones before it hold. In the forward it leaves its first input ("full") or everything ("none").
+# Walk the segments, with a running sum of what they hold after forward: a segment leaves its first input ("full") or
+# everything ("none").
 
 
 # %% tags=["exercise"]
@@ -764,9 +764,9 @@ lab.reveal("extra_of_full", by_way["full, to its end"], config=config, length=T)
 
 # %% [markdown]
 # **Explain**: backward costs twice what forward does, so forward is a third of a step. Full recomputation adds one more
-# forward: this is the famous 33%. We count 32.3%, because the head of the model is no block and is not repeated.
+# forward: this is the famous 33%. We count 32.3%, because the model's head is not repeated.
 #
-# Now as a picture, from a folded cell. The line is *your* `optimal_plan` for every budget, predicted for the blocks alone;
+# Now as a picture. The line is *your* `optimal_plan` for every budget, predicted for the blocks alone;
 # the dots are counted, with all activations.
 
 # %% tags=["experiment", "folded"]
@@ -808,13 +808,13 @@ show.figure(figure, alt="Extra FLOPs against peak bytes: six ways, a frontier.")
 # To keep some results and repeat others, the package steps in between Python and PyTorch at *every operation*, in forward
 # and again in the repetition (so does PyTorch's own selective checkpoint). The 8 blocks run about 560 operations in a forward,
 # so Python is called about 1,100 times a step. At 20 to 50 µs each, 22 to 55 ms: it does not depend on the size of the
-# tensors. Ours are tiny: 256 tokens. Noise orders the rest.
+# tensors. Ours are tiny: 256 tokens. Among the other ways noise decides the order.
 #
 # With 16 times the tokens (8 texts of 512) we measured, on one thread of this course's CPU, 0.81 s for none, 0.85 s for
 # selective and 0.99 s for full: 5% against 22% more, the order that the FLOPs promise.
 
 # %% [markdown]
-# In your table, "full, to its end" repeats a block from its first operation to its last. PyTorch
+# "Full, to its end" repeats a block from its first operation to its last. PyTorch
 # and the package **stop early**: at the last tensor that backward needs, the repetition is given up. What comes after it is
 # the *result* of the block's last matmul, `down`, and no backward asks for it.
 #
@@ -907,10 +907,11 @@ print(Mask(0).tile(slice(2, 4), slice(0, 2), "cpu"))
 #
 # For each tile of r queries, divided by √C:
 #
-# 1. Begin with `total` 0 (B, H, r, C), `top` -inf and `mass` 0 (B, H, r).
-# 2. For each tile of keys, compute the scores, -inf where unreadable, the maximum so far, `new`, and `weights = exp(scores - new)`.
-# 3. Shrink `mass` and `total` by `exp(top - new)`, add this tile's sums, and go on with `new` as `top`.
-# 4. At the end, `out = total / mass` and `lse = top + log(mass)`.
+# 1. Begin with `total` = 0, of shape (B, H, r, C), and with `top` = -inf and `mass` = 0, both of shape (B, H, r).
+# 2. For each tile of keys, compute the scores (-inf where a query may not read a key), the maximum so far, `new`, and
+#    `weights = exp(scores - new)`.
+# 3. Multiply `mass` and `total` by `exp(top - new)`, add this tile's sums, and go on with `new` as `top`.
+# 4. After the last tile of keys, `out = total / mass` and `lse = top + log(mass)`.
 #
 # Use plain products of tiles, not `F.scaled_dot_product_attention`; each tile of scores is made once.
 
@@ -1127,8 +1128,9 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: from 256 tokens on, "naive" rises fourfold with each doubling of the length, the others in the end twofold.
-# At 128 tokens, one tile is all there is, and tiles cost more than they spare.
+# **Explain**: from 256 tokens on, "naive" rises fourfold with each doubling of the length, "fused" twofold. "tiled" comes close
+# to that only at the end, since a tile's own size does not grow. At 128 tokens, one tile is all there is, and tiles cost more
+# than they spare.
 #
 # **Question**: written out, the peak grows as L². From your row at the longest length: how many tokens long may a text be
 # until this one layer's attention fills a GPU of 80 GB (80e9 bytes)?

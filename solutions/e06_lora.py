@@ -358,7 +358,8 @@ lab.experiment("drift", drift)
 # seen at all: the same weakness as in e04. Unmerged, LoRA in float32 keeps it. So a merged model differs a little from the one
 # that was trained.
 #
-# **Takeaway**: one adapter that came and went in place changed 11% of $W$'s numbers, a hundred of them 68%. Beside $W$, none.
+# **Takeaway**: one adapter that came and went in place changed 11% of $W$'s numbers, a hundred of them 68% (`drift[-1]`). Beside
+# $W$, none changed any.
 
 # %% [markdown]
 # ## 4 · Length and direction
@@ -445,8 +446,9 @@ DoRA = lab.grade(DoRA)
 ideas.adapter_places()
 
 # %% [markdown]
-# - **Houlsby's adapter** (2019, before LoRA) stands *after* a sublayer: down to $M$ features, a bend, up again, and a sum around.
-#   The bend is what LoRA left out. It is also the reason why it cannot be merged, and costs time for every token that is ever generated.
+# - **Houlsby's adapter** (2019, before LoRA) stands *after* a sublayer: down to $M$ features, a bend, up again, and the result is
+#   added to what came in. The bend is what LoRA left out. Because of it this adapter cannot be merged, and costs time for every
+#   token that is ever generated.
 # - **(IA)³** has one factor for each feature of keys and values and of what `down` reads, and nothing else.
 # - **BitFit** trains biases only.
 # - A **prefix** adds keys and values that no token made.
@@ -456,8 +458,8 @@ ideas.adapter_places()
 #
 # Difficulty 2 · 8 minutes · 6 points
 #
-# $y + U\,\mathrm{gelu}(D y + d) + u$ for the layer's answer $y$. At first nothing is added, and yet it must be able to learn: the same
-# question as with $A$ and $B$.
+# Return $y + U\,\mathrm{gelu}(D y + d) + u$, where $y$ is the layer's answer. At first nothing is added, and yet the adapter must be
+# able to learn: the same question as with $A$ and $B$.
 
 
 # %% tags=["exercise"]
@@ -527,7 +529,8 @@ ideas.prefix_columns()
 #
 # Difficulty 3 · 12 minutes · 10 points
 #
-# Sizes stand in `model.config`: `layers`, `kv_heads`, `head_size`. `drop_mlp` may be called again, and then does nothing.
+# The sizes $L$, $K$ and $C$ stand in `model.config` as `layers`, `kv_heads` and `head_size`. `drop_mlp` may be called a second time,
+# and then does nothing.
 
 
 # %% tags=["exercise"]
@@ -883,7 +886,7 @@ lab.experiment("ranks", ranks)
 
 # %% [markdown]
 # The scaling matters, too. With $s = \alpha / R$ a larger rank takes smaller steps; rsLoRA ([Kalajdzievski 2023](https://arxiv.org/abs/2312.03732))
-# takes $\alpha / \sqrt{R}$, and at rank 64 rose from 47.4 to 51.3 in PEFT's table.
+# takes $\alpha / \sqrt{R}$. In PEFT's table this raised the accuracy at rank 64 from 47.4% to 51.3%.
 #
 # **Takeaway**: in these shorter trainings (section 6 gave LoRA 85%) rank 8 won 76% of what all weights win, and rank 64 88%; the rest is
 # no matter of rank.

@@ -11,6 +11,7 @@ from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
 from minitrain.lab.drawing.figures import lighter
 from minitrain.lab.drawing.shapes import PALE, bare, box, say
 from minitrain.lab.ideas.schematic import Schematic
+from minitrain.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,10 +69,10 @@ def say_adapter_pages(batch: str) -> str:
     tables = filled(batch)
     zeros = sum(table.count(0) for table in tables)
     return (
-        f"Rows {batch}: tables of {len(tables[0])} pages, and page 0 in {zeros} places. A page "
-        "is one rank, a row of A and a column of B. Adapter fr has the pages 1, 3 and 5, sql 2 "
-        "and 6; shorter tables, and that of a row without adapter, "
-        "are filled up with page 0, which holds zeros."
+        f"A batch of {batch}: tables of {len(tables[0])} pages, of which page 0 fills "
+        f"{plural(zeros, 'place')}. A page is one rank, a row of A and a column of B. Adapter fr "
+        "has the pages 1, 3 and 5, sql 2 and 6; shorter tables, and that of a row without "
+        "adapter, are filled up with page 0, which holds zeros."
     )
 
 

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 D, KC, F, M, N, R = 64, 32, 128, 16, 16, 8  # as in lab e06
 LAYERS = {"q": (D, D), "k": (D, KC), "v": (D, KC), "o": (D, D),
           "gate": (D, F), "up": (D, F), "down": (F, D)}  # fmt: skip
-PLACES = {"q": (2.2, 0.5), "k": (2.2, 1.5), "v": (2.2, 2.5), "attention": (3.9, 1.5),
-          "o": (5.6, 1.5), "gate": (7.6, 1.0), "up": (7.6, 2.0), "down": (9.3, 1.5)}  # fmt: skip
+WIDE, HIGH = 1.25, 0.75  # of a box
+PLACES = {"q": (1.55, 0.5), "k": (1.55, 1.5), "v": (1.55, 2.5), "attention": (3.65, 1.5),
+          "o": (5.45, 1.5), "gate": (7.65, 1.0), "up": (7.65, 2.0),
+          "down": (9.45, 1.5)}  # fmt: skip
+FLOW = ((0.65, 1.45), (2.9, 3.3), (4.95, 5.4), (7.1, 7.6), (8.95, 9.4), (11.1, 11.75))  # arrows
 TOUCHED = {
     "LoRA": tuple(LAYERS),
     "Houlsby": ("o", "down"),
@@ -51,25 +54,26 @@ def frozen() -> int:
 
 
 def draw_adapter_places(ax: Axes, method: str) -> None:
-    bare(ax, 12.4, 4.0)
-    say(ax, 0.5, 1.9, "x", 12, fontweight="bold")
-    arrow(ax, (0.8, 1.9), (2.1, 1.9))
+    bare(ax, 12.4, 4.2)
+    middle = PLACES["k"][1] + HIGH / 2
+    for start, end in FLOW:
+        arrow(ax, (start, middle), (end, middle))
+    say(ax, 0.4, middle, "x", 12, fontweight="bold")
+    say(ax, 12.0, middle, "y", 12, fontweight="bold")
+    hue = lighter(ORANGE, 0.2)
     for name, (x, y) in PLACES.items():
-        touched = name in TOUCHED[method]
-        wide = 1.3
-        box(ax, x, y, wide, 0.75, PALE, name, 9, edgecolor="#999999")
-        if not touched:
+        color = PALE if name in LAYERS else "white"
+        box(ax, x, y, WIDE, HIGH, color, name, 9, edgecolor="#999999")
+        if name not in TOUCHED[method]:
             continue
-        hue = lighter(ORANGE, 0.2)
         if method == "Houlsby":
-            box(ax, x + wide + 0.06, y + 0.12, 0.24, 0.5, hue)
+            box(ax, x + WIDE + 0.06, y + 0.12, 0.24, 0.5, hue)
         elif method == "prefix":
             box(ax, x - 0.3, y - 0.1, 0.24, 0.95, hue)
         else:
-            box(ax, x, y + 0.79, wide, 0.14, hue)
-    arrow(ax, (11.0, 1.9), (11.8, 1.9))
-    say(ax, 12.1, 1.9, "y", 12, fontweight="bold")
-    say(ax, 0.3, 3.8, f"orange: {DOES[method]}; grey: frozen", 9, ha="left")
+            box(ax, x, y + 0.79, WIDE, 0.14, hue)
+    say(ax, 0.3, 3.7, f"orange: {DOES[method]}    grey: frozen layers", 9, ha="left")
+    say(ax, 0.3, 4.05, "white: no weights    norms and residual sums are left out", 9, ha="left")
 
 
 def say_adapter_places(method: str) -> str:
@@ -81,5 +85,5 @@ def say_adapter_places(method: str) -> str:
 
 
 adapter_places = Schematic(
-    draw_adapter_places, say_adapter_places, (9.5, 3.2), {"method": (list(TOUCHED), "LoRA")}
+    draw_adapter_places, say_adapter_places, (9.5, 3.4), {"method": (list(TOUCHED), "LoRA")}
 )

@@ -62,9 +62,9 @@ def draw_lengths(ax: Axes, magnitude: float) -> None:
 
 def say_lengths(magnitude: float) -> str:
     return (
-        f"DoRA turns a row as LoRA would, and learns its length m: here {compared(magnitude)}. "
-        "LoRA adds a difference ΔW to a row, which changes its direction and its length at once; "
-        "DoRA takes the direction of the sum alone, and a length that is learned apart."
+        "LoRA adds ΔW to a row; DoRA takes the direction of the sum, and learns the length m. "
+        "Adding ΔW changes direction and length at once; DoRA learns the length apart from the "
+        f"direction. The learned length is {compared(magnitude)}."
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LAYERS, SAVED, INPUT = 6, 4, 1
-KEPT, AGAIN = "all of them", "inputs only"
+KEPT, AGAIN = "all tensors", "inputs only"
 WORK = {"forward": BLUE, "again": ORANGE, "backward": GREEN}
 LEFT, FLOOR, WIDE, UNIT = 1.2, 3.9, 0.5, 0.135
 
@@ -68,7 +68,7 @@ def say_recomputation(keep: str) -> str:
     if keep == AGAIN:
         how = "rises by one a forward; each layer is repeated just before its own backward"
     return (
-        f"Kept for backward, {keep}: at most {peak} units held, {forwards} forwards run. "
+        f"Forward keeps {keep}: at most {peak} units held, {forwards} forwards run. "
         f"There are {LAYERS} layers. Each saves {SAVED} units, {INPUT} of them its input. "
         f"What is held {how}."
     )

@@ -80,7 +80,7 @@ def say_block_tensors(recompute: str) -> str:
     }
     kept = [made.name for made in TENSORS if recompute in made.kept]
     return (
-        f"Recompute {recompute}: {kept_numbers(recompute):,} numbers a token and block wait for "
+        f"Recompute {recompute}: a block holds {kept_numbers(recompute):,} numbers a token for "
         f"backward. Kept are {', '.join(kept)}. {made_again[recompute]}. D = HC = {D}, KC = {KC}, "
         f"F = {F}; a few numbers a head and norm are left out."
     )
