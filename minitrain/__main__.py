@@ -36,6 +36,7 @@ from minitrain.commands.train.command import train
 from minitrain.commands.train.options import TrainOptions
 from minitrain.commands.watch import watch
 from minitrain.errors import InputError
+from minitrain.words import printable
 
 UsageError = typer.BadParameter.__base__  # click's own, wherever typer keeps it
 
@@ -72,8 +73,8 @@ def main() -> None:
 
 
 def refuse(sentence: str) -> None:
-    """On one line, whatever was typed."""
-    print("error:", *sentence.split(), file=sys.stderr)
+    """On one line, whatever was typed, or is the name of a file."""
+    print("error:", *printable(sentence, len(sentence)).split(), file=sys.stderr)
     sys.exit(2)
 
 

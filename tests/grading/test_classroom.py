@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,9 @@ import pytest
 
 from minitrain.errors import InputError
 from minitrain.lab.grading.classroom import _alone, _mark, grade_folder
-from minitrain.lab.grading.collect import Entry, find_lab, find_submissions
+from minitrain.lab.grading.collect import Entry, find_class, find_lab, find_submissions
 from minitrain.lab.grading.results import CheckResult, Report
-from minitrain.lab.grading.rows import Grade, as_csv, finished, graded, read_rows
+from minitrain.lab.grading.rows import as_csv, failed, finished, graded, read_rows
 from minitrain.lab.grading.submission import read_submission
 
 
@@ -169,11 +170,23 @@ def test_a_row_depends_on_what_runs_beside_the_submission_too(complete, course, 
     assert _mark(entry, root) != before
 
 
-def test_no_cell_is_a_formula(tmp_path):
-    row = Grade("=cmd()", "t00_tiny", "1", "2", "", "+1 | a", "", "f.ipynb", "x")
-    (tmp_path / "g.csv").write_text(as_csv([row]))
-    (read,) = read_rows(tmp_path / "g.csv")
-    assert read.student == "'=cmd()" and read.remarks == "'+1 | a" and read.score == "1"
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=cmd()", "'=cmd()"),
+        ("+1 | a", "'+1 | a"),
+        ("＝1+1", "'＝1+1"),
+        ("ada; =cmd()", "ada;' =cmd()"),
+        ("\u202eada\u2066;\t@x", "ada;' @x"),
+        ("a=1; b-c", "a=1; b-c"),
+    ],
+)
+def test_no_cell_is_a_formula(name, cell, tmp_path):
+    """In no spreadsheet: where numbers have a decimal comma, cells end at a semicolon."""
+    rows = [failed(Entry(name, "t00_tiny", Path(name)), name, "x")]
+    (tmp_path / "g.csv").write_text(as_csv(rows))
+    assert read_rows(tmp_path / "g.csv") == rows, "else it would be graded again"
+    assert (rows[0].student, rows[0].error, rows[0].file) == (cell, cell, cell)
 
 
 def test_a_row_is_one_line_whatever_a_student_is_called(notebook, course, tmp_path):
@@ -185,7 +198,7 @@ def test_a_row_is_one_line_whatever_a_student_is_called(notebook, course, tmp_pa
     shutil.copy(work, odd)
     path = tmp_path / "grades.csv"
     rows = grade_folder(tmp_path / "class", path, 2, course)
-    assert [row.student for row in rows] == ["ada", "m ;=1+1[31mü"]
+    assert [row.student for row in rows] == ["ada", "m ;'=1+1[31mü"]
     assert path.read_bytes().startswith(b"\xef\xbb\xbfstudent,"), "Excel reads UTF-8 by this mark"
     assert len(path.read_text(encoding="utf-8").splitlines()) == 3
     path.write_text(path.read_text(encoding="utf-8").replace('""points""', "points", 1))
@@ -209,6 +222,37 @@ def test_every_students_folder_has_a_row(complete, course, tmp_path):
     assert "bob is a link" in rows["bob"].error
     assert "cyd holds no notebook" in rows["cyd"].error
     assert "there are 101 files of dan, more than 100" in rows["dan"].error
+
+
+def test_no_folder_ends_the_search(complete, course, tmp_path):
+    """Thousands of folders in one another, and links that lead where nobody can look."""
+    complete("class/ada/t00_tiny.ipynb")
+    folder = tmp_path / "class"
+    (folder / "deep").mkdir()
+    (folder / "deep" / "out").symlink_to("x" * 300)
+    (folder / "out").symlink_to("x" * 300)
+    place = os.open(folder / "deep", os.O_RDONLY)
+    for _ in range(2000):
+        os.mkdir("a", dir_fd=place)
+        inner = os.open("a", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(place)
+    found = {e.student: e.refused for e in find_class(folder, course)}
+    assert list(found) == ["ada", "deep", "out"] and found["ada"] == ""
+    assert "holds no notebook" in found["deep"] and "is a link" in found["out"]
+    subprocess.run(["rm", "-rf", folder], check=True)  # pytest's own way is a recursion
+
+
+def test_a_student_whose_files_take_long_holds_up_nobody(complete, course, tmp_path, monkeypatch):
+    """A hundred files that hang for five minutes each are the next call's, one by one."""
+    for name in ("ada/t00_tiny", "eve/t00_tiny-1", "eve/t00_tiny-2"):
+        complete(f"class/{name}.ipynb")
+    monkeypatch.setattr("minitrain.lab.grading.classroom.STUDENT_SECONDS", 0.0)
+    for graded_so_far in (2, 3):
+        rows = grade_folder(tmp_path / "class", tmp_path / "g.csv", 1, course)
+        assert [row.score for row in rows].count("7") == graded_so_far
+        assert all("not graded yet" in row.error for row in rows if row.score == "0")
 
 
 def test_a_name_behind_the_labs_is_a_students_too(complete, course, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from minitrain.__main__ import main
 from minitrain.commands.grade import _jobs
 from minitrain.lab.grading.collect import lab_names
+from minitrain.lab.grading.results import Report
 from minitrain.lab.grading.rows import read_rows
 from minitrain.paths import course_root
 
@@ -59,6 +60,21 @@ def test_bad_input_is_one_sentence_and_exit_code_2(run, arguments, words):
     code, out, err = run(*arguments)
     assert code == 2 and out == ""
     assert words in err and err.startswith("error: ") and len(err.strip().splitlines()) == 1
+
+
+def test_a_files_name_cannot_talk_to_the_terminal(run, tmp_path):
+    odd = tmp_path / "a\x1b]0;owned\x07\u202eb.ipynb"
+    odd.write_text("no JSON")
+    code, _, err = run(odd)
+    assert code == 2 and err.startswith("error: ") and "a]0;ownedb.ipynb is not a notebook" in err
+    assert not set("\x1b\x07\u202e") & set(err)
+
+
+def test_who_grades_as_root_is_told(run, monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("minitrain.commands.grade._report", lambda *_: Report("e00", ()))
+    _, _, err = run(f"labs/{LAB}.ipynb")
+    assert "warning: you are root" in err
 
 
 def test_gradescope_takes_each_lab_once_and_says_so_before_it_grades(run, tmp_path, monkeypatch):

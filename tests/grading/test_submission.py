@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +115,13 @@ def test_json_of_millions_of_values_is_refused_before_it_is_parsed(tmp_path):
     path = written(tmp_path, '{"cells": [' + "{}," * 1_100_000 + "{}]}", "bomb.ipynb")
     with pytest.raises(InputError, match="2 million values, more than 2"):
         read_submission(path)
+
+
+def test_what_nbformat_says_of_ids_is_not_printed(complete, recwarn):
+    """A line for each cell of one id, and as long as the id is."""
+    path = complete()
+    notebook = json.loads(path.read_text())
+    for cell in notebook["cells"]:
+        cell["id"] = "x" * 100_000
+    path.write_text(json.dumps(notebook))
+    assert read_submission(path).defines("chunk_sizes") and not recwarn.list

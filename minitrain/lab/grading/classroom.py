@@ -12,6 +12,7 @@ import multiprocessing
 import signal
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import cache
@@ -33,6 +34,11 @@ from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.paths import write_atomically
 
 SECONDS = 900.0  # for one submission, whose exercises and checks have limits of their own
+STUDENT_SECONDS = 1800.0  # for one student's files, in one call of the command
+LATER = (
+    f"not graded yet: the other files of this student took more than {STUDENT_SECONDS / 60:g} "
+    "minutes; the same command again goes on with this one"
+)
 MEMORY_BYTES = 6 * 2**30  # of the process that reads what it returns, and judges it
 
 
@@ -74,9 +80,10 @@ def _graded(
     context = multiprocessing.get_context("forkserver")  # this process may have run torch
     context.set_forkserver_preload([__name__])
     living: dict[Any, Entry] = {}
+    spent: dict[str, float] = defaultdict(float)
     with ThreadPoolExecutor(max(1, min(workers, len(todo)))) as pool:
         futures = {
-            pool.submit(_alone, context, living, entry, marks[entry.path], *how): entry
+            pool.submit(_in_turn, spent, context, living, entry, marks[entry.path], *how): entry
             for entry in todo
         }
         try:
@@ -104,6 +111,18 @@ def _with_bar(futures: dict[Future, Entry], living: dict[Any, Entry]) -> Iterato
             )
             bar.set_postfix_str(", ".join(names)[:60])
             yield from done
+
+
+def _in_turn(
+    spent: dict[str, float], context: Any, living: dict[Any, Entry], entry: Entry, *how: Any
+) -> Grade:
+    """One submission, unless its student's others have taken long. `spent`: seconds by student."""
+    if spent[entry.student] > STUDENT_SECONDS:
+        return failed(entry, LATER, "")
+    began = time.monotonic()
+    row = _alone(context, living, entry, *how)
+    spent[entry.student] += time.monotonic() - began
+    return row
 
 
 def _alone(

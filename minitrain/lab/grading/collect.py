@@ -6,6 +6,8 @@ No torch here, so that a wrong path is told at once.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +17,8 @@ from minitrain.lab.grading.submission import Submission
 from minitrain.paths import course_root
 
 SKIPPED = {".ipynb_checkpoints", "__pycache__", "feedback"}
-MOST_FILES = 100  # of one student: twelve labs, and each several times
+MOST_FILES = 100  # of one student: all labs, and each several times
+DEEPEST = 10  # folders in one another; no layout has more, and thousands would end a recursion
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def _lab_in_name(stem: str, root: Path | None) -> str | None:
 
 def find_submissions(folder: Path, root: Path | None = None) -> list[Entry]:
     """`ada/e02.ipynb`, `ada/e02/e02.ipynb`, `ada_e02.ipynb`; .py of who has no notebook."""
-    paths = [p for p in folder.rglob("*") if p.suffix in (".ipynb", ".py")]
+    paths = [p for p in _files(folder) if p.suffix in (".ipynb", ".py")]
     paths = [p for p in sorted(paths) if not SKIPPED & set(p.parts) and p.stem != "index"]
     entries = [_entry(path, folder, root) for path in paths if path.suffix == ".ipynb"]
     with_notebook = {entry.student for entry in entries}
@@ -75,6 +78,18 @@ def find_submissions(folder: Path, root: Path | None = None) -> list[Entry]:
     return entries
 
 
+def _files(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
+    """All that lies in it and in its folders; no link is followed, what cannot be read is empty."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    for entry in entries:
+        yield folder / entry.name
+        if depth and entry.is_dir(follow_symlinks=False):
+            yield from _files(folder / entry.name, depth - 1)
+
+
 def find_class(folder: Path, root: Path | None = None) -> list[Entry]:
     """The submissions, and one entry for each student's folder that is none."""
     entries = find_submissions(folder, root)
@@ -87,7 +102,7 @@ def find_class(folder: Path, root: Path | None = None) -> list[Entry]:
             few = [Entry(student, "", folder / student, f"{words}: hand in each lab once")]
         found += few
     for path in folder.iterdir():
-        if path.is_dir() and path.name not in files and _may_be_a_students(path.name):
+        if _is_folder(path) and path.name not in files and _may_be_a_students(path.name):
             words = "is a link" if path.is_symlink() else "holds no notebook"
             found.append(Entry(path.name, "", path, f"{path} {words}: hand in the notebook itself"))
     return sorted(found, key=lambda entry: entry.path)
@@ -95,6 +110,14 @@ def find_class(folder: Path, root: Path | None = None) -> list[Entry]:
 
 def _student(entry: Entry) -> str:
     return entry.student
+
+
+def _is_folder(path: Path) -> bool:
+    """Also a link that leads where this user may not even look."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return path.is_symlink()
 
 
 def _may_be_a_students(name: str) -> bool:

@@ -7,6 +7,7 @@ is worked out anew each time, from `details`: who shares a table with whom, and 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -23,6 +24,7 @@ from minitrain.words import plural, points_text, printable
 
 PARTS = ("doubts", "sources", "prints")  # of a report
 BOM = "\ufeff"  # by which Excel knows UTF-8
+FORMULA = re.compile(r"(^|;)(?=[\s\"]*[=+\-@＝＋－＠])")  # how one begins, in either width
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,12 @@ def failed(entry: Entry, reason: str, mark: str) -> Grade:
 
 
 def one_line(text: str) -> str:
-    """What a stranger wrote, as one cell of a table takes it."""
-    return " ".join(printable(text).split())
+    """What a stranger wrote, as one cell of a table takes it.
+
+    What a spreadsheet would run as a formula gets an apostrophe before it, also behind a semicolon,
+    at which spreadsheets part cells where numbers have a decimal comma.
+    """
+    return FORMULA.sub(r"\1'", " ".join(printable(text).split()))
 
 
 def _remarks(report: Report) -> list[str]:
@@ -181,10 +187,6 @@ def _readable(row: Grade) -> Grade:
 
 
 def as_csv(rows: Iterable[Grade]) -> str:
-    """Values that a spreadsheet would run as formulas get an apostrophe before them."""
-    lines = [{name: _harmless(value) for name, value in asdict(row).items()} for row in rows]
+    """The whole file."""
+    lines = [asdict(row) for row in rows]
     return BOM + pandas.DataFrame(lines, columns=COLUMNS).to_csv(index=False, lineterminator="\n")
-
-
-def _harmless(value: str) -> str:
-    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t") else value

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import stat
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -130,7 +131,9 @@ def _read_notebook(path: Path, text: str) -> Submission:
     import nbformat  # here, because it costs a second that a lab's first line need not wait
 
     try:
-        notebook = nbformat.reads(text, as_version=4)
+        with warnings.catch_warnings():  # of cells' ids, as long as whoever wrote them liked
+            warnings.simplefilter("ignore")
+            notebook = nbformat.reads(text, as_version=4)
         cells = list(_code_cells(notebook))
         named = notebook.metadata.get("minitrain", {}).get("lab")
     except Exception as error:  # nbformat raises whatever a damaged file makes it raise
