@@ -138,6 +138,30 @@ def find_layers(model: nn.Module, targets: tuple[str, ...]) -> list[tuple[str, n
     return [(path, module) for path, module in named if path in found]
 
 
+def check_rank(model: nn.Module, method: Method) -> None:
+    """InputError where LoRA's rank is more than a matrix of one of its layers can have: what is
+    beyond that costs, and can learn nothing more. Files may hold such (PiSSA's have twice its
+    rank), so `adapt` does not ask."""
+    if not isinstance(method, LoRAMethod):
+        return
+    for path, layer in find_layers(model, method.targets):
+        most = min(_matrix_sizes(layer), default=method.rank)
+        if method.rank > most:
+            raise InputError(
+                f"rank {method.rank} is more than {path} can have, whose matrix is "
+                f"{' x '.join(map(str, _matrix_sizes(layer)))}: use {most} or less, or targets "
+                "without it"
+            )
+
+
+def _matrix_sizes(layer: nn.Module) -> tuple[int, ...]:
+    """(O, I); of an embedding (V, D), of experts (D, F); () where it has no matrix."""
+    if isinstance(layer, LinearLike):
+        return layer.out_features, layer.in_features
+    weights = [p for p in layer.parameters(recurse=False) if p.ndim > 1]
+    return tuple(weights[0].shape[-2:]) if weights else ()
+
+
 def make_adapter(
     layer: nn.Module, path: str, method: Method, generator: torch.Generator
 ) -> Adapter:

@@ -74,7 +74,7 @@ class FinetuneOptions:
 
     data: Annotated[
         str | None,
-        Option(TEXT, "new: .jsonl (prompt, completion), text file, folder, domain, sotu"),
+        Option(TEXT, "new: .jsonl (prompt, completion; or messages), text, folder, domain, sotu"),
     ] = None
     old: Annotated[
         str | None,

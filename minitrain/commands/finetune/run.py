@@ -24,7 +24,7 @@ from minitrain.commands.train.setup import find_device
 from minitrain.data.loader import Loader
 from minitrain.data.packing import Packed
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt, trainable_parameters
+from minitrain.finetuning.adapt import adapt, check_rank, find_method, trainable_parameters
 from minitrain.finetuning.layer import adapted_layers
 from minitrain.finetuning.lora_plus import adapter_groups
 from minitrain.finetuning.peft_files import save_adapter
@@ -111,9 +111,11 @@ def prepare(job: Job) -> Run:
             f"--length {options.length} is more than the model can read: use "
             f"{model.config.max_length} or less"
         )
+    method = find_method(options.method, options.method_options)
+    check_rank(model, method)
     texts = make_texts(options, files)
     seed_generators(options.seed)
-    adapt(model, options.method, seed=options.seed, **options.method_options).train()
+    adapt(model, method, seed=options.seed).train()
     optimizer = torch.optim.AdamW(adapter_groups(model, options.rate), lr=options.rate)
     loader = Loader(texts.training, options.batch, seed=options.seed, drop_last=True)
     state = TrainState(model, optimizer, loader)

@@ -1,16 +1,14 @@
 """The texts of a fine-tuning run as rows of tokens: new ones to learn, new and old ones held out.
 
-    {"prompt": "Translate: dog", "completion": " chien"}        one example a line of a .jsonl file
-
-A prompt is read and not learned: its targets are -100. {"text": …} is learned whole, and so is a
-text file, a folder, or a domain of the corpus. Prompt and completion are encoded apart, so that a
-token never lies across the border.
+A prompt is read and not learned: its targets are -100. Of a chat the assistant's turns are learned,
+with what the model's own template ends each of them by. {"text": …} is learned whole, and so is a
+text file, a folder, or a domain of the corpus. What is learned and what is read are encoded apart,
+so that no token lies across the border.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,23 +16,19 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from minitrain.commands.finetune.jsonl import ASSISTANT, Chat, Example, Text, read_jsonl
 from minitrain.commands.finetune.options import FinetuneOptions
 from minitrain.data.corpus import DOMAINS, make_corpus
 from minitrain.data.packing import IGNORED, Packed, pack, pack_stream
 from minitrain.data.text import read_documents
 from minitrain.errors import InputError
+from minitrain.inference.server.chat import ChatTemplate
 from minitrain.model.hub.text import TextFiles
 
 HELD_OUT = 0.1  # of the examples, at least one
 MOST_HELD_OUT_ROWS = 64
 HELD_OUT_BYTES = 60_000
 CORPUS_BYTES = 1_000_000  # whatever the steps, so that more of them find the same text
-
-
-@dataclass(frozen=True)
-class Example:
-    prompt: str
-    completion: str
 
 
 @dataclass(frozen=True)
@@ -57,6 +51,7 @@ class Encoder:
         self.backend = Tokenizer.from_str(files.tokenizer["tokenizer.json"].decode())
         self.backend.no_padding()
         self.backend.no_truncation()
+        self.chat = ChatTemplate.of(files.tokenizer)
         self.first = [] if files.bos_id is None else [files.bos_id]
         if files.eos_ids:
             self.end = files.eos_ids[0]
@@ -70,11 +65,39 @@ class Encoder:
     def encode(self, text: str) -> list[int]:
         return self.backend.encode(text, add_special_tokens=False).ids
 
-    def encoded(self, example: Example) -> tuple[list[int], list[int]]:
+    def encoded(self, example: Example | Chat) -> tuple[list[int], list[int]]:
         """Tokens, and for each whether it is learned."""
-        prompt = self.first + (self.encode(example.prompt) if example.prompt else [])
-        completion = self.encode(example.completion)
-        return prompt + completion, [0] * len(prompt) + [1] * len(completion)
+        if isinstance(example, Chat):
+            begin, parts = [], self.turns(example)  # a template writes how a text begins
+        else:
+            begin, parts = self.first, [(example.prompt, 0), (example.completion, 1)]
+        tokens, learned = [*begin], [0] * len(begin)
+        for text, flag in parts:
+            ids = self.encode(text) if text else []
+            tokens += ids
+            learned += [flag] * len(ids)
+        return tokens, learned
+
+    def turns(self, chat: Chat) -> list[tuple[str, int]]:
+        """The rendered conversation in pieces, 1 for what the assistant says, else 0."""
+        if self.chat is None:
+            raise InputError(
+                'the text has chats, {"messages": …}, and this model has no chat template: use a '
+                'model that was trained to chat, or lines {"prompt": …, "completion": …}'
+            )
+        whole, pieces, end = self.chat.render(chat.messages, answer=False), [], 0
+        for place, message in enumerate(chat.messages):
+            if message["role"] == ASSISTANT:
+                asked = self.chat.render(chat.messages[:place])
+                said = self.chat.render(chat.messages[: place + 1], answer=False)
+                if not (said.startswith(asked) and whole.startswith(said)):
+                    raise InputError(
+                        "the model's chat template writes a turn otherwise once others follow it: "
+                        'give each turn as a line of its own, {"prompt": …, "completion": …}'
+                    )
+                pieces += [(whole[end : len(asked)], 0), (whole[len(asked) : len(said)], 1)]
+                end = len(said)
+        return [*pieces, (whole[end:], 0)]
 
 
 def make_texts(options: FinetuneOptions, files: TextFiles) -> Texts:
@@ -95,7 +118,7 @@ def make_texts(options: FinetuneOptions, files: TextFiles) -> Texts:
     return Texts(training, *short, digest.hexdigest())
 
 
-def read_examples(name: str, options: FinetuneOptions) -> tuple[list[Example], list[Example]]:
+def read_examples(name: str, options: FinetuneOptions) -> tuple[list[Text], list[Text]]:
     """To learn, and held out."""
     if name in DOMAINS:
         texts = [
@@ -109,42 +132,12 @@ def read_examples(name: str, options: FinetuneOptions) -> tuple[list[Example], l
     return split_off([Example("", text) for text in read_documents(name)], options.seed)
 
 
-def read_jsonl(path: Path) -> list[Example]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}): give a .jsonl file in UTF-8") from error
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not numbered:
-        raise InputError(f"{path} is empty: give an object a line")
-    return [_example(path, number, line) for number, line in numbered]
-
-
-def _example(path: Path, number: int, line: str) -> Example:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"line {number} of {path} is no JSON ({error}): put one object a line"
-        ) from error
-    keys = set(value) if isinstance(value, dict) else set()
-    for prompt, completion in (("prompt", "completion"), (None, "text")):
-        if completion in keys and (prompt is None or prompt in keys):
-            parts = "" if prompt is None else value[prompt], value[completion]
-            if all(isinstance(part, str) for part in parts) and parts[1]:
-                return Example(*parts)
-    raise InputError(
-        f"line {number} of {path} has {', '.join(sorted(keys)) or 'no fields'}: each line needs "
-        'texts {"prompt": …, "completion": …}, the second not empty, or {"text": …}'
-    )
-
-
-def split_off(examples: list[Example], seed: int) -> tuple[list[Example], list[Example]]:
+def split_off(examples: list[Text], seed: int) -> tuple[list[Text], list[Text]]:
     """A part drawn by `seed` is held out; of a single text, its end."""
     if len(examples) == 1:
-        text, prompt = examples[0].completion, examples[0].prompt
+        text = getattr(examples[0], "completion", "")
         cut = int(len(text) * (1 - HELD_OUT))
-        if prompt or cut in (0, len(text)):
+        if isinstance(examples[0], Chat) or examples[0].prompt or cut in (0, len(text)):
             raise InputError("one example cannot be learned and held out too: give two or more")
         return [Example("", text[:cut])], [Example("", text[cut:])]
     count = max(1, int(len(examples) * HELD_OUT))
@@ -153,7 +146,7 @@ def split_off(examples: list[Example], seed: int) -> tuple[list[Example], list[E
     return kept, [examples[index] for index in sorted(drawn)]
 
 
-def rows_of(examples: list[Example], encoder: Encoder, length: int) -> Packed:
+def rows_of(examples: list[Text], encoder: Encoder, length: int) -> Packed:
     """Packed as every text is; the learned flags are packed the same way, and mask the targets."""
     encoded = [encoder.encoded(example) for example in examples]
     tokens, flags = ([pair[part] for pair in encoded] for part in (0, 1))

@@ -47,11 +47,12 @@ class ChatTemplate:
         texts = {n: t["content"] if isinstance(t, dict) else t for n, t in tokens.items() if t}
         return cls(source, texts)
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """Up to where the assistant is to speak; InputError where the template refuses."""
+    def render(self, messages: Sequence[Message], answer: bool = True) -> str:
+        """Up to where the assistant is to speak (`answer`), or just these; InputError where the
+        template refuses."""
         try:
             return self.template.render(
-                messages=messages, add_generation_prompt=True, **self.special_tokens
+                messages=messages, add_generation_prompt=answer, **self.special_tokens
             )
         except TemplateError as error:
             raise InputError(f"the model's chat template refuses these messages: {error}") from None

@@ -11,7 +11,7 @@ import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from minitrain.commands.finetune.options import METHODS, FinetuneOptions, Job, stored_job
 from minitrain.commands.finetune.run import run
@@ -175,6 +175,47 @@ def test_a_prompt_is_read_and_not_learned():
     assert unmasked.targets[0].tolist()[: len(prompt)] == prompt
 
 
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+TURNS = [("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello."), ("user", "Who has")]
+TURNS += [("assistant", "Rosa has 3 pots."), ("user", "Thanks")]
+CHAT = {"messages": [{"role": role, "content": content} for role, content in TURNS]}
+
+
+def with_template(template):
+    files = load_pretrained("base")[1]
+    config = json.loads(files.tokenizer["tokenizer_config.json"]) | {"chat_template": template}
+    return replace(
+        files, tokenizer={**files.tokenizer, "tokenizer_config.json": json.dumps(config).encode()}
+    )
+
+
+def test_of_a_chat_the_assistants_turns_are_learned(tmp_path):
+    Path("chat.jsonl").write_text(json.dumps(CHAT))
+    files = with_template(TEMPLATE)
+    encoder = Encoder(files)
+    tokens, learned = encoder.encoded(read_jsonl(Path("chat.jsonl"))[0])
+    said = [token for token, flag in zip(tokens, learned) if flag]
+    assert encoder.backend.decode(said) == "Hello.</>\nRosa has 3 pots.</>\n"
+    for name, content in files.tokenizer.items():
+        (tmp_path / name).write_bytes(content)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    want = theirs.apply_chat_template(CHAT["messages"], tokenize=False)
+    assert encoder.backend.decode(tokens) == want
+    rows = rows_of(read_jsonl(Path("chat.jsonl")), encoder, 200)
+    assert rows.targets[0][rows.targets[0] >= 0].tolist() == [*said, encoder.end]
+
+
+def test_a_template_that_forgets_earlier_turns_is_refused():
+    """As those of models that think do, which leave thoughts out once another turn follows."""
+    Path("chat.jsonl").write_text(json.dumps(CHAT))
+    encoder = Encoder(with_template("{{ messages[-1].content }}"))
+    with pytest.raises(InputError, match="writes a turn otherwise"):
+        encoder.encoded(read_jsonl(Path("chat.jsonl"))[0])
+
+
 def test_another_begin_token_is_read_and_not_learned():
     encoder = Encoder(replace(load_pretrained("base")[1], bos_id=5))
     rows = rows_of([replace(read_jsonl(Path("data.jsonl"))[0], prompt="")], encoder, 48)
@@ -220,6 +261,7 @@ def test_a_run_stores_what_it_was_asked(tmp_path):
         ("--model base --data sea --method ia3 --rank 4", "no option of --method ia3"),
         ("--model base --data sea --tokens 4", "no option of --method lora"),
         ("--model base --data sea --rank 0", "--rank is '0'"),
+        ("--model base --data sea --rank 17", "rank 17 is more than blocks.0.attention.k can have"),
         ("--model base --data sea --targets q,qq", "no layer is called 'qq'"),
         ("--model base --data sea --method full --dtype bfloat16", "lose updates"),
         ("--model base --data sea --length 65", "use 64 or less"),
@@ -231,6 +273,8 @@ def test_a_run_stores_what_it_was_asked(tmp_path):
         ("--model base --data sea --out base", "is not empty"),
         ("--model base --data broken.jsonl", "line 2 of broken.jsonl is no JSON"),
         ("--model base --data odd.jsonl", "line 1 of odd.jsonl has a, b"),
+        ("--model base --data chat.jsonl", "no chat template"),
+        ("--model base --data silent.jsonl", "line 1 of silent.jsonl has no chat"),
         ("--model base --data empty.jsonl", "is empty"),
         ("--model base --data one.jsonl", "give two or more"),
         ("--model mute --data sea", "has no tokenizer.json"),
@@ -240,6 +284,8 @@ def test_one_sentence_for_what_cannot_be(words, answer):
     Path("broken.jsonl").write_text('{"text": "a"}\n{')
     Path("odd.jsonl").write_text('{"b": "a", "a": 1}')
     Path("empty.jsonl").write_text("\n")
+    Path("chat.jsonl").write_text(f"{json.dumps(CHAT)}\n" * 30)
+    Path("silent.jsonl").write_text('{"messages": [{"role": "user", "content": "Hi"}]}')
     Path("one.jsonl").write_text(json.dumps(EXAMPLES[0]))
     shutil.copytree("base", "mute", ignore=lambda *_: ["tokenizer.json"])
     length = [] if "--length" in words or "--resume" in words else ["--length", "48"]
