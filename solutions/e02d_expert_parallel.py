@@ -286,7 +286,7 @@ update_bias = lab.grade(update_bias)
 # %% [markdown]
 # How many rows may an expert get?
 #
-# **Dropless** layers take all that come. Their buffers change with every step, and the busiest expert sets the pace.
+# **Dropless** layers take all that come. Their buffers resize with every step, and the busiest expert sets the pace.
 #
 # With a **capacity**, an expert takes at most
 #
@@ -1016,7 +1016,7 @@ lab.experiment("equal_flops", equal_flops)
 # the bias nearly none.
 #
 # > **On GPUs.** With a GPU this lab trains 300 steps instead of 80; the bytes stay the same. It has not been run over
-# > several GPUs yet, and the seconds in section 5 are computed.
+# > several GPUs yet, and the ratios in section 5 are computed.
 
 # %%
 lab.score(read="minitrain/parallel/expert/exchange.py")

@@ -374,7 +374,7 @@ ring_forward = lab.grade(ring_forward)
 # a rank the tokens lie at 0, 1, 2, …, and these are not their places: in zig-zag the last token of rank 0 is the text's last.
 #
 # **Run**: four ranks, with q and k turned by their `places`, against one process. Then with the places 0 to 15 on every
-# rank. That mistake raises no error, and a model even trains with it, only worse.
+# rank. That mistake raises no error: only the numbers are wrong.
 
 # %%
 from einops import rearrange
@@ -468,6 +468,9 @@ ideas.ring_gradients()
 # ### Exercise 5 · `ring_backward`
 #
 # Difficulty 5 · 25 minutes · 10 points
+#
+# Write what the picture shows. The blocks come `around` as in the forward pass; their gradients are yours to `pass_on`, one
+# step behind.
 
 
 # %% tags=["exercise"]

@@ -53,8 +53,8 @@ ideas.mesh_lines()
 #
 # Difficulty 2 of 5 · 12 minutes · 14 points
 #
-# On `Mesh(dp=2, tp=4)` rank 5 is dp 1, tp 1. Its line along tp is [4, 5, 6, 7], all that share its other coordinates; along
-# dp, [1, 5]; along ("dp", "tp"), a plane, all eight. Always in order of rank.
+# Write `coordinates` and `ranks`. On `Mesh(dp=2, tp=4)` rank 5 is dp 1, tp 1. Its line along tp is [4, 5, 6, 7], all that share
+# its other coordinates; along dp, [1, 5]; along ("dp", "tp"), a plane, all eight. Always in order of rank.
 
 
 # %% tags=["exercise"]
@@ -142,7 +142,6 @@ others = {
     "axis": list(reversed(AXES)),
     "rank": (0, 31, 5),
 }
-words = "Ranks in nodes, what each holds, and one rank's group along an axis."
 widgets.explore(draw, **sizes, **others)
 
 # %% [markdown]
@@ -159,7 +158,7 @@ widgets.explore(draw, **sizes, **others)
 # exception, along pp, comes below.
 
 # %% [markdown]
-# **Predict**: pp = dp = tp = 2. How many of the eight ranks hold block 0's first norm?
+# **Predict**: pp = dp = tp = 2. How many of the eight ranks hold the weight of block 0's first RMSNorm?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -235,8 +234,8 @@ show.table(
 ideas.counted_once()
 
 # %% [markdown]
-# A norm's weight in block 0 is on the first stage only, and neither dp nor tp cuts it: $2 \cdot 2 = 4$ ranks hold the same. Move the
-# handle to a matrix: tp cuts it in two, so that each half has 2 copies.
+# An RMSNorm's weight in block 0 is on the first stage only, and neither dp nor tp cuts it: $2 \cdot 2 = 4$ ranks hold the same. Move
+# the handle to a matrix: tp cuts it in two, so that each half has 2 copies.
 #
 # The third is the exception. The *tied table* is embedding and head in one. The first stage needs it to look tokens up, the
 # last one to make logits, and the stages between need it not at all: two stages hold it, always. So "pp"
@@ -299,7 +298,7 @@ copies = lab.grade(copies)
 # $$\lVert g \rVert = \sqrt{\textstyle\sum_e g_e^2}$$
 #
 # No rank has all of $g$. Two mistakes are easy to make. Whoever stays on the rank misses the slices and stages of the others.
-# Whoever adds up the squares of all ranks counts copies several times: a norm's weight above would count four times, a
+# Whoever adds up the squares of all ranks counts copies several times: the RMSNorm's weight above would count four times, a
 # matrix twice. In neither case does anything break. With the first, ranks clip too little, and by different factors, so that
 # copies drift apart; with the second, all clip too much. The loss looks normal for a long time.
 
@@ -315,8 +314,9 @@ copies = lab.grade(copies)
 #
 # Difficulty 4 · 12 minutes · 12 points
 #
-# `layout_of(p)` is a parameter's layout, as above; `lines.mesh` is the mesh, `lines.world` the group of all ranks, whose
-# `all_reduce(x)` returns the sum. A parameter whose `.grad` is None adds nothing. Which comes first, the root or the sum?
+# Write the formula above. `layout_of(p)` is a parameter's layout, as in section 2; `lines.mesh` is the mesh, `lines.world` the
+# group of all ranks, whose `all_reduce(x)` returns the sum. A parameter whose `.grad` is None adds nothing. Which comes first,
+# the root or the sum?
 
 
 # %% tags=["exercise"]
@@ -891,7 +891,7 @@ lab.experiment("layouts", layouts_found)
 # The check above also looks at 16,384 GPUs: there the fastest mesh that fits is the published one, tp 8 and pp 16.
 #
 # **Two questions** about the table of 24,576. What is wrong with its first two meshes: `"memory"`, `"batch"` or `"network"`? And on
-# the fastest mesh that can run, how many GPUs hold the same elements of a norm's weight?
+# the fastest mesh that can run, how many GPUs hold the same elements of an RMSNorm's weight?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -910,7 +910,7 @@ lab.answer("norm_holders", norm_holders)
 
 # %% [markdown]
 # The second mesh is over by 0.2 GiB only, less than the planner's error. But a real run also needs some gigabytes free, so it does not fit.
-# In the fastest mesh that fits, tp 8 · dp 192 = 1,536 GPUs hold that norm's weight.
+# In the fastest mesh that fits, tp 8 · dp 192 = 1,536 GPUs hold that weight.
 #
 # Last, the picture that the lab promised (its cell is folded): your eight ranks in the naive order and in the one that your
 # `place` finds, with the bytes that leave a node.

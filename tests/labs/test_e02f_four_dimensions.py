@@ -46,7 +46,7 @@ def tp_share(layers, activations, gradients):
 REVEALS = {
     "norm_copies": Reveal(
         "measured",
-        "dp · tp: neither cuts a norm, and pp gives it to one stage",
+        "dp · tp: neither cuts an RMSNorm, and pp gives it to one stage",
         formula=lambda dp, tp: dp * tp,
     ),
     "tp_share": Reveal(

@@ -57,8 +57,9 @@ def draw_ring_attention(ax: Axes, step: int, order: str) -> None:
             box(ax, LEFT + SIDE * key + 0.02, y + 0.02, SIDE - 0.04, SIDE - 0.04, color, words, 9,
                 edgecolor="#dddddd")  # fmt: skip
     most, total = lasts(step, order), sum(lasts(s, order) for s in range(RANKS))
-    words = f"this step lasts {most}, as its busiest rank; all {RANKS} last {total}"
-    say(ax, LEFT + SIDE * PIECES + 0.7, 0.6, words, 8.5, ha="left")
+    words = "a step lasts as long as its busiest rank, here\n"
+    words += f"{most} half-blocks; the {RANKS} steps together last {total}"
+    say(ax, LEFT + SIDE * PIECES + 0.7, 0.55, words, 8.5, ha="left")
     for rank in range(RANKS):
         y, x = TOP + 1.2 * rank + 0.2, LEFT + SIDE * PIECES + 0.7
         count = len(work(step, rank, order))
@@ -79,10 +80,10 @@ def say_ring_attention(step: int, order: str) -> str:
     counts = [len(work(step, rank, order)) for rank in range(RANKS)]
     total = sum(lasts(s, order) for s in range(RANKS))
     return (
-        f"{order.capitalize()} order, step {step} of 0 to {RANKS - 1}, half-blocks of each rank: "
-        f"{', '.join(map(str, counts))}. A step lasts as long as its busiest rank: {total} "
-        f"half-blocks in all {RANKS} steps. The grid has queries as rows and keys as columns, "
-        "eight pieces each; above the diagonal all is masked."
+        f"{order.capitalize()} order, step {step}: ranks 0 to {RANKS - 1} compute "
+        f"{', '.join(map(str, counts))} half-blocks. A step lasts as long as its busiest rank: "
+        f"{total} half-blocks in all {RANKS} steps, counted from 0. The grid has queries as rows "
+        "and keys as columns, eight pieces each; above the diagonal all is masked."
     )
 
 

@@ -46,7 +46,10 @@ def stages(load: str) -> list[list[list[Row]]]:
 
 def draw_expert_exchange(ax: Axes, load: str) -> None:
     right = LEFT + (len(COLUMNS) - 1) * ACROSS + WIDE
-    bare(ax, right + 0.1, 0.9 + BAND + HIGH * len(LOADS[load][-1]))
+    foot = 0.95 + BAND + HIGH * len(LOADS[load][-1])
+    bare(ax, right + 0.1, foot + 0.2)
+    legend = "expert 2 ← rank 0: a row for expert 2, of a token of rank 0    a colour: one expert"
+    say(ax, LEFT, foot, legend, 8.5, ha="left")
     columns = stages(load)
     for column, words in enumerate(COLUMNS):
         say(ax, LEFT + ACROSS * column + WIDE / 2, 0.22, words, fontweight="bold")
@@ -89,5 +92,5 @@ def say_expert_exchange(load: str) -> str:
 
 
 expert_exchange = Schematic(
-    draw_expert_exchange, say_expert_exchange, (9.5, 5.2), {"load": ["even", "uneven"]}
+    draw_expert_exchange, say_expert_exchange, (9.5, 5.4), {"load": ["even", "uneven"]}
 )

@@ -49,8 +49,8 @@ def chance(token: int, expert: int) -> int:
 def draw_router(ax: Axes, capacity: str | float) -> None:
     bare(ax, 13.2, HIGH * PLACES + 1.3)
     heads = {
-        1.75: "tokens, two experts each: p",
-        7.25: "rows by expert, then by p",
+        1.75: "tokens, and their two choices",
+        7.25: "rows by expert, from high to low p",
         12.2: "weighted sums",
     }
     for x, words in heads.items():
@@ -59,9 +59,9 @@ def draw_router(ax: Axes, capacity: str | float) -> None:
     if len(rows) < PLACES:
         say(ax, 0.1, HIGH * PLACES + 1.0, "dashed: dropped, its expert is full", 8.5, ha="left")
     if capacity != NO_LIMIT:
-        words = f"at most {capacity} · {PLACES} / {len(HUES)} = {room(capacity)} rows an expert"
-        say(ax, 7.25, HIGH * PLACES + 1.0, words, 8.5)
-    say(ax, 12.9, HIGH * PLACES + 1.0, "p: the router's probability", 8.5, ha="right")
+        most = f"{capacity} · {PLACES} / {len(HUES)} = {room(capacity)}"
+        say(ax, 7.25, HIGH * PLACES + 1.0, f"kept: {most} rows an expert at most", 8.5)
+    say(ax, 12.9, HIGH * PLACES + 1.0, "0: .60 is expert 0, p = 0.60", 8.5, ha="right")
     for token, two in enumerate(CHOICES):
         y = 0.7 + 2 * HIGH * token + HIGH / 2
         box(ax, 0.1, y, 1.1, HIGH - 0.08, "#e4e4e4", f"token {token}", 8.5)

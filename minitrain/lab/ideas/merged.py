@@ -41,7 +41,7 @@ def draw_merged_attention(ax: Axes, cut: int) -> None:
     for keys, words in ((range(cut), "first set"), (range(cut, KEYS), "second set")):
         middle = LEFT + WIDE * (keys[0] + len(keys) / 2)
         say(ax, middle, FLOOR + 0.8, words if len(keys) > 1 else words.split()[0], 8.5)
-    heads = ("weighs:\nsum of exp", "answer", "share")
+    heads = ("weight:\nsum of exp", "answer:\nmean value", "share of\nthe weight")
     x = LEFT + WIDE * KEYS + 2.3
     for column, words in enumerate(heads):
         say(ax, x + 1.5 * column, 0.7, words, 8.5, fontweight="bold")

@@ -22,7 +22,7 @@ ORDERS = ["dp pp tp", "dp tp pp", "pp dp tp", "pp tp dp", "tp dp pp", "tp pp dp"
 WIDE, HIGH, GAP, TOP = 1.06, 1.12, 0.5, 1.75
 EIGHT, DEEP = {"pp": 2, "dp": 2, "tp": 2}, {"pp": 4, "dp": 1, "tp": 2}
 PARAMETERS = {  # the axes that split it, the stages that hold it, and the mesh
-    "a norm's weight in block 0": ((), (0,), EIGHT),
+    "an RMSNorm's weight in block 0": ((), (0,), EIGHT),
     "a matrix in block 0": (("tp",), (0,), EIGHT),
     "the tied table": (("tp",), (0, 1), EIGHT),
     "the tied table of four stages": (("tp",), (0, 3), DEEP),
@@ -54,7 +54,8 @@ def draw_lines(ax: Axes, order: str, axis: str) -> None:
     mesh = mesh_of(order)
     bare(ax, left_of(RANKS) - 0.1, TOP + HIGH + 0.8)
     draw_nodes(ax, TOP, HIGH)
-    legend = "one shade, joined: one line    dashed: between nodes"
+    legend = f"joined, of one shade: the ranks of one line along {axis}"
+    legend += "    dashed: the line leaves its node"
     say(ax, left_of(0) - 0.12, TOP + HIGH + 0.62, legend, ha="left")
     for number, (one, other) in enumerate(lines(mesh, axis)):
         for rank in (one, other):
@@ -120,7 +121,8 @@ def draw_once(ax: Axes, parameter: str) -> None:
         name = f"half {part}" if split else "all of it"
         box(ax, x, 0.45, WIDE, high, PARTS[part], f"rank {rank}\n{name}", 8.5)
         say(ax, x + WIDE / 2, 0.45 + high + 0.25, f"adds 1/{holders(parameter)}", 8.5)
-    words = "of its gradient's squares, for the norm over all ranks: so each element counts once"
+    share = f"1/{holders(parameter)} of its gradient's squares"
+    words = f"each adds {share} to the sum over all ranks: so each element counts once"
     say(ax, left_of(0), 0.45 + high + 0.6, words, ha="left")
     say(ax, left_of(0), 0.45 + high + 0.95, "one colour: one and the same part", ha="left")
 
@@ -131,7 +133,7 @@ def say_once(parameter: str) -> str:
     return (
         f"On {Mesh(**sizes)}, {parameter}: {holders(parameter)} ranks hold the same "
         f"elements. {count} of 8 ranks hold some of it; one colour is one and the same part. If "
-        f"each adds 1/{holders(parameter)} of its gradient's squares to the norm over all ranks, "
+        f"each adds 1/{holders(parameter)} of its gradient's squares to the sum over all ranks, "
         "every element is counted once."
     )
 

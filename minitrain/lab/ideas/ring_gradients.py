@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 HUES = (BLUE, ORANGE, GREEN, PINK)
 RANKS = 4
 LEFT, ACROSS, WIDE, HIGH = 1.9, 2.5, 1.9, 0.5
+FOOT = (
+    "keys go on while a rank computes, their gradient once the rank's part is in it;\n"
+    "from rank 3 both go to rank 0; the own part is added when the sum has come home"
+)
 
 
 def parts(rank: int, step: int) -> list[int]:
@@ -30,7 +34,7 @@ def parts(rank: int, step: int) -> list[int]:
 
 
 def draw_ring_gradients(ax: Axes, step: int) -> None:
-    bare(ax, LEFT + ACROSS * RANKS, 3.2)
+    bare(ax, LEFT + ACROSS * RANKS, 3.5)
     named = ((0.95, "keys, values of"), (1.65, "their gradient"), (2.35, "own part"))
     for y, words in named if step < RANKS else [(1.65, "the own gradient")]:
         say(ax, LEFT - 0.15, y, words, ha="right")
@@ -51,9 +55,8 @@ def draw_ring_gradients(ax: Axes, step: int) -> None:
             arrow(ax, (x + WIDE, 0.95), (x + to, 0.95))
         if 0 < step < RANKS:
             arrow(ax, (x + WIDE, 1.65), (x + to, 1.65))
-    words = "keys go on while a rank computes, their gradient after; from rank 3 both go to rank 0"
     if step < RANKS:
-        say(ax, LEFT, 2.95, words, ha="left")
+        say(ax, LEFT, 3.1, FOOT, ha="left")
 
 
 def say_ring_gradients(step: int) -> str:
@@ -69,10 +72,10 @@ def say_ring_gradients(step: int) -> str:
     )
     words = "its own keys"
     if step:
-        words = f"the keys of the rank {plural(step, 'place')} to its left"
+        words = f"the keys that began {plural(step, 'place')} to its left"
     return f"Step {step}: each rank computes its part for {words}. {held}."
 
 
 ring_gradients = Schematic(
-    draw_ring_gradients, say_ring_gradients, (9.5, 2.9), {"step": (0, RANKS, 2)}
+    draw_ring_gradients, say_ring_gradients, (9.5, 3.15), {"step": (0, RANKS, 2)}
 )

@@ -34,6 +34,7 @@ class Pass:
         self.rank: list[Span] = []
         self.memory: dict[int, list[Span]] = {unit: [] for unit in range(1, UNITS + 1)}
         self.asked: dict[int, tuple[float, float]] = {}  # unit: when, and when it is there
+        self.moments: dict[tuple[str, int], tuple[float, float]] = {}  # before and after
         self.now = 0.0
         for unit in self.memory:
             self.compute("forward", unit, unit + 1 if order == AHEAD else 0)
@@ -51,6 +52,7 @@ class Pass:
             self.asked[unit] = self.now, self.send("gather", unit)
 
     def compute(self, word: str, unit: int, neighbour: int) -> None:
+        before = self.now
         self.gather(unit)
         asked, there = self.asked[unit]
         self.now = max(self.now, there)
@@ -58,6 +60,7 @@ class Pass:
         length = FORWARD if word == "forward" else BACKWARD
         self.rank.append((self.now, self.now + length, f"{word}\n{unit}"))
         self.now += length
+        self.moments[word, unit] = before, self.now
         if word == "backward":
             self.now = self.send("reduce", unit)
         del self.asked[unit]
@@ -85,25 +88,25 @@ def draw_units(ax: Axes, prefetch: str) -> None:
         box(ax, at(start), RANK, (end - start) * SCALE - 0.03, HIGH, BLUE, words, 7)
     for unit, spans in shown.memory.items():
         draw_memory(ax, unit, spans)
-    name_moments(ax, shown.rank)
+    name_moments(ax, shown)
     held = f"at most {1 if prefetch == ON_DEMAND else 2} of {UNITS}\nunits in memory"
-    words = f"dotted: the four moments\nof unit {NAMED}\n\n{held}"
-    say(ax, at(longest) - 0.1, 3.9, words, 8, ha="right")
+    words = f"hatched: the rank waits\n\ndotted: the four moments\nof unit {NAMED}\n\n{held}"
+    say(ax, at(longest) - 0.1, 3.75, words, 8, ha="right")
 
 
 def draw_memory(ax: Axes, unit: int, spans: list[Span]) -> None:
     y = MEMORY + 0.58 * (unit - 1)
-    say(ax, LEFT - 0.12, y + 0.2, f"memory of {unit}", 8.5, ha="right")
+    say(ax, LEFT - 0.12, y + 0.2, f"memory, unit {unit}", 8.5, ha="right")
     for start, end, words in spans:
         wide = (end - start) * SCALE - 0.02
         shade = lighter(BLUE, 0.85 if words == "arrives" else 0.6)
         box(ax, at(start), y, wide, 0.4, shade, words, 7)
 
 
-def name_moments(ax: Axes, computed: list[Span]) -> None:
+def name_moments(ax: Axes, shown: Pass) -> None:
     """The four moments of one unit, on dotted lines."""
     for word in ("forward", "backward"):
-        start, end, _ = next(span for span in computed if span[2] == f"{word}\n{NAMED}")
+        start, end = shown.moments[word, NAMED]
         for when, name, y in ((start, f"before_{word}", 3.75), (end, f"after_{word}", 4.25)):
             ax.plot([at(when)] * 2, [RANK, y - 0.15], color="#666666", linestyle=":", linewidth=1)
             say(ax, at(when), y, name, 8)
