@@ -157,7 +157,7 @@ ideas.step_passes()
 #
 # Difficulty 2 · 8 minutes · 8 points
 #
-# Count the FLOPs of one step, the model's and the hardware's.
+# Count both of one step.
 
 
 # %% tags=["exercise"]
@@ -456,7 +456,7 @@ show.figure(
 # activations of the 175B model fall from 66.8 GiB (the 71.8 GB above) to 12.4 GiB, 5.4 times. They agree with the
 # printed ones to four digits because the paper computed them too: this checks your arithmetic, not nature.
 #
-# A 70B on 64 chips, by your functions:
+# A 70B on 64 chips:
 
 
 # %% tags=["folded"]
@@ -646,7 +646,7 @@ step_parts = lab.grade(step_parts)
 # </details>
 
 # %% [markdown]
-# The example by your function. By hand it came to 6.30, 0.67, 2.36, 0.44 and 0.45 s.
+# By hand the example came to 6.30, 0.67, 2.36, 0.44 and 0.45 s; by your function:
 
 # %%
 plan = Plan(tp=8, sp=True, pp=4, dp=16, zero=1)
@@ -691,7 +691,7 @@ def mean_error(rows, seconds) -> float:
 lab.reveal("error", mean_error(errors, lambda row: row["yours_seconds"]))
 
 # %% [markdown]
-# The folded cell draws both, and the mean error as parts are added.
+# Both, and the mean error as parts are added:
 
 # %% tags=["folded"]
 parts = ["matmul", "elementwise", "tensor", "bubble", "data"]
@@ -741,8 +741,8 @@ for rows, words in ((errors, "of the fit"), (others, "that took no part")):
     print(f"{len(rows)} steps {words}: {found}")
 
 # %% [markdown]
-# **Explain**: matmuls alone miss 21% (MPT) to 37% (SC21). MPT needs only the memory-bound kernels; Korthikanti and SC21 these and
-# the collectives; Llama 3 the collectives, the bubble and the gradients. What yours lacks: sends between stages, small kernels, and
+# **Explain**: matmuls alone miss 21% (MPT) to 37% (SC21). MPT needs only the memory-bound kernels; Korthikanti and SC21 these,
+# the collectives and a little the bubble; Llama 3 the collectives, the bubble and the gradients. What yours lacks: sends between stages, small kernels, and
 # overlap that is not free; the planner, which has them, halves the error. Three steps that took no part in the fit (BLOOM, LLaMA 65B,
 # nanoGPT) you miss by 14.6%, the planner by 5.5%.
 #
@@ -1124,13 +1124,13 @@ def draw_front(ax, deadline_days, price, trillion_tokens):
         ax.plot(x, y, look, color=color, drawstyle="steps-post")
     ax.axvline(deadline_days, linestyle="--", color=show.COLORS[1])
     in_time = [c for c in kept if c.days <= deadline_days]
-    best = "nothing is done"
+    best = "nothing is done in time"
     if in_time:
-        best = min(in_time, key=lambda c: c.usd).label
+        best = f"{min(in_time, key=lambda c: c.usd).label} is cheapest"
     ax.set(xscale="log", xlabel="days of training", ylim=(0, None))
     ax.set_xticks(ticks := [3, 10, 30, 100, 300, 1000], [str(t) for t in ticks])
     ax.set_ylabel("million dollars")
-    asked = f"{price} price, {trillion_tokens}T tokens, in {deadline_days} days"
+    asked = f"{deadline_days} days, {trillion_tokens}T tokens, {price} price"
     ax.set_title(f"{asked}: {best}")
 
 
@@ -1207,7 +1207,7 @@ with show.canvas(width=8.0, height=4.6) as (figure, ax):
         "Chinchilla 70B": (70e9, 1.4e12),
         "Llama 3 8B": (8e9, 15e12),
     }
-    beside = {"GPT-3": (-46, -4), "Chinchilla 70B": (-1, 18)}  # off the curves
+    beside = {"GPT-3": (-46, -4), "Chinchilla 70B": (0, 24)}  # off the curves
     for name, (n, d) in models.items():
         ax.plot(6 * n * d, n, "*", markersize=11, color="#222222")
         place = beside.get(name, (9, -4))
@@ -1273,3 +1273,5 @@ lab.score(read="minitrain/planning/closed_forms.py")
 # %% [markdown]
 # Then read [step.py](../minitrain/planning/step/step.py), where a clock replaces your bubble and your overlap.
 # `python -m minitrain plan` finds a run's best plan, `plan front` compares offers, `plan own` buying with renting.
+#
+# Next: the [map of the course](index.ipynb), or [e11 · Data pipeline](e11_data_pipeline.ipynb).
