@@ -276,7 +276,7 @@ show.table(
 lab.experiment("formats", formats)
 
 # %% [markdown]
-# **Explain**: these are nats above the floor; the float model stands at 0.1337. Eight bits cost nothing that can be seen, four
+# **Explain**: these are nats above the floor; the float model stands at 0.1337. (The last row has groups of 32, too.) Eight bits cost nothing that can be seen, four
 # bits almost nothing. From 4 bits to 3 the step is $7/3$ times as wide, and the error's square grows 5.4 times; from 3 bits to 2
 # the step triples, and the square grows 9 times. Measured, with a scale a row, 0.004 nats became 0.033, and then 1.8: the errors
 # are no longer small beside the weights, and the loss grows faster than any square.
@@ -508,7 +508,7 @@ lab.answer("first_spoiled", first_spoiled)
 
 # %% [markdown]
 # **Explain**: one scale begins to cost at 30 and has failed at 100. One a token begins at 100 and fails at 300. LLM.int8() and SmoothQuant hold. The same shape was seen on a
-# model that trained on real stories, stories15M: its perplexity of 4.24 became 3,197, 9.29, 4.25 and 4.38 with outliers times 100.
+# model that trained on real stories, stories15M: its perplexity of 4.24 became, with outliers times 100 and in the order of your table, 3,197, 9.29, 4.25 and 4.38.
 #
 # LLM.int8() loses a little at 300, which its activations do not explain. Planting has *divided* columns of $W$ by 300, and beside
 # the other weights of a row those codes are 0. A real model's weights are not so: the paper reports no loss.
@@ -596,13 +596,13 @@ gptq = lab.grade(gptq)
 # </details>
 
 # %% [markdown]
-# **AWQ** moves no weights. Columns that meet large inputs matter most: such a column is multiplied by $s_j > 1$ before rounding, and
-# its input divided by $s_j$. As long as another column holds the group's largest weight the step stays the same, and the error of column
+# **AWQ** corrects nothing after rounding; it prepares the weights before. Columns that meet large inputs matter most: such a column
+# is multiplied by $s_j > 1$, and its input divided by $s_j$. As long as another column holds the group's largest weight the step stays the same, and the error of column
 # $j$, divided by $s_j$ again, shrinks. Which $s$? With $\overline{|x_j|}$ the mean magnitude of input $j$,
 #
 # $$s_j = \frac{\overline{|x_j|}^{\,r}}{\sqrt{\max_k \overline{|x_k|}^{\,r} \cdot \min_k \overline{|x_k|}^{\,r}}}, \qquad r = 0, \tfrac1{20}, \dots, \tfrac{19}{20},$$
 #
-# where the root puts $s$ around 1, so that columns with small inputs get less. The ratio $r$ is simply tried out: the one with the least output error $\mathrm{tr}(\Delta W H \Delta W^{\top})$ wins, where $\Delta W = Q(W s)/s - W$
+# where the root puts $s$ around 1, so that columns with small inputs get less. All ratios $r$ are tried: the one with the least output error $\mathrm{tr}(\Delta W H \Delta W^{\top})$ wins, where $\Delta W = Q(W s)/s - W$
 # ([Lin et al. 2024](https://arxiv.org/abs/2306.00978)). $r = 0$ leaves all as it was: on its calibration data AWQ never loses.
 
 
@@ -803,8 +803,8 @@ lab.answer("closed", closed)
 # ## 4 · Which layer needs the bits
 #
 # A model need not have one format. `sensitivities` rounds each layer alone, all others whole, and notes what that costs. If costs
-# add up, then bits are dealt out like this: of every layer one format, the sum of costs the least, the bytes within a budget. This
-# is a knapsack, and `deal_bits` solves it exactly.
+# add up, then bits are best dealt out like this: every layer gets the one format with which the sum of all costs is the least, as
+# long as all bytes stay within a budget. This is a knapsack problem, and `deal_bits` solves it exactly.
 
 # %% tags=["experiment"]
 from minitrain.quantization.sensitivity import deal_bits, sensitivities
@@ -833,7 +833,8 @@ show.bars(
 lab.experiment("layers", layers)
 
 # %% [markdown]
-# **Question**: a third bit costs a layer the bytes in your table. For which layer does it save the most loss *a byte*?
+# **Question**: a third bit costs a layer the bytes in your table. For which layer does it save the most loss *a byte*? (Both costs
+# are in thousandths of a nat.)
 
 # %% tags=["question"]
 show.table(
@@ -995,7 +996,7 @@ lab.experiment("qat", qat)
 
 # %% [markdown]
 # **Explain**: QAT ends below the best rounding afterwards, and even below the float model that it began from. But it has learned
-# for a hundred steps more, and so may the other. Against the float model that did, QAT is about 0.005 nats worse, GPTQ about 0.014.
+# for a hundred steps more, and so may the other. Against the float model that did, QAT is 0.004 nats worse, GPTQ 0.014.
 #
 # torchao reports that QAT recovers up to 96% of what 4 bits cost Llama-3-8B in a benchmark's accuracy (README of torchao). Your
 # bars give such a number for 3 bits: of what nearest rounding adds to the longer training, QAT takes back this share.
@@ -1096,15 +1097,18 @@ lab.experiment("speed", speed)
 
 # %% [markdown]
 # **Explain**: the bytes are what was promised: a half, and with a scale and a shift of 16 bits each for 64 weights, 28%. For one token
-# fewer bytes are less time: 0.60 and 0.39 of BF16's. The roofline promises 0.50 and 0.28; the rest is unpacking. (On a machine with a
-# large cache the last column may fall under 1: the bandwidth is that of a copy through memory.)
+# fewer bytes are less time. The roofline promises 0.50 and 0.28 of BF16's, and measured are 0.40 and 0.19: the packed kernels come
+# nearer to their roof than PyTorch's BF16 does (last column). On another machine, where BF16 came near its own, it was 0.60 and
+# 0.39, since unpacking takes a part of what is won. (With a large cache the last column may fall under 1: the bandwidth is that of a
+# copy through memory.)
 
 # %% [markdown]
-# We lose twice. With 32 tokens the packed kernels are two to three times *slower* than BF16: every weight is unpacked by instructions,
-# which now cost more than the memory that they spare. And where $\hat W$ is written out before it is multiplied ("unpacked first"), no
-# time is won, for one token or for 32. "4 bits are slower than 16" is among the most frequent questions to quantization libraries.
+# We lose twice. With 32 tokens the packed kernels are *slower* than BF16, here by 1.4 to 1.5 times, on that other machine by two to
+# three: every weight is unpacked by instructions, which now cost more than the memory that they spare. And where $\hat W$ is written
+# out before it is multiplied ("unpacked first"), a call takes many times as long, for one token and for 32. "4 bits are slower than
+# 16" is among the most frequent questions to quantization libraries.
 #
-# **Takeaway**: on two cores one token took 0.61 ms in 4 bits and 1.56 in BF16; 32 tokens took 6.2 and 2.0. Quantize weights for few
+# **Takeaway**: on two cores one token took 0.30 ms in 4 bits and 1.55 in BF16; 32 tokens took 3.4 and 2.5. Quantize weights for few
 # tokens at a time. For many, multiply in int8 (section 2), or use BF16.
 
 # %% [markdown]

@@ -59,8 +59,10 @@ def draw_integer_grids(ax: Axes, bits: int) -> None:
             level = min(levels, key=lambda level, w=w: abs(level - w))
             ax.plot([place(w)], [y - 0.48], "o", color=ORANGE, markersize=4)
             ax.plot([place(w), place(level)], [y - 0.42, y - 0.2], color="#999999", linewidth=0.8)
-        words = "0" if color == BLUE else f"0 is code {levels.index(0)}, the zero point"
+        words = f"0 has to be a level: code {levels.index(0)}, the zero point" if row else "0"
         say(ax, place(0), y + 0.42, words, 8.5)
+        for end in (min(WEIGHTS), max(WEIGHTS)) if not row else ():
+            say(ax, place(end), y + 0.42, f"{end:g}", 8.5)
         used = len({min(levels, key=lambda level, w=w: abs(level - w)) for w in WEIGHTS})
         words = f"{len(levels)} levels, {used} used\nerror (rms) {error(levels):.3f}"
         say(ax, LEFT + WIDE + 0.1, y, words, 9, ha="left")

@@ -60,9 +60,9 @@ def draw_moved_scale(ax: Axes, alpha: float) -> None:
             box(ax, x + 0.42 * place, 0.9 + HIGH - tall, 0.36, tall, shade)
         words = f"largest / smallest: {spread(values):.3g}"
         say(ax, x, 3.6, words, 9, ha="left")
-    words = "largest magnitude of each channel, logarithmic    dark: the channel with the outlier"
+    words = "bars: largest magnitude of a channel, logarithmic    dark: the outlier"
     say(ax, 0.3, 4.0, words, 9, ha="left")
-    say(ax, 10.1, 4.0, "(x / s) · (w · s) = x · w", 9, ha="left")
+    say(ax, 7.0, 4.0, "s: one factor for each channel, (x / s) · (w · s) = x · w", 9, ha="left")
 
 
 def say_moved_scale(alpha: float) -> str:

@@ -55,7 +55,10 @@ def draw_outlier_columns(ax: Axes, count: int) -> None:
         say(ax, 5.1 + SIDE * len(dark), 3.5, "×", 11)
         matrix(ax, 5.3 + SIDE * len(dark), 3.0, FEATURES, dark, dark)
         say(ax, 5.4 + 2 * SIDE * len(dark), 2.95, "T", 9)
-        say(ax, 8.6, 3.5, "both results are added", 9, ha="left")
+        ax.plot((11.85, 11.95, 11.95, 11.85), (0.75, 0.75, 4.15, 4.15), color=INK, linewidth=1.2)
+        say(ax, 12.15, 2.45, "+", 11)
+        arrow(ax, (12.3, 2.45), (12.8, 2.45))
+        say(ax, 12.95, 2.45, "y", 9, fontweight="bold")
 
 
 def say_outlier_columns(count: int) -> str:

@@ -36,8 +36,9 @@ def gradient(x: float, bits: int) -> int:
 
 def draw_straight_through(ax: Axes, bits: int) -> None:
     bare(ax, 12.8, 5.2)
-    xs = [REACH * (k / 200 - 1) for k in range(401)]
-    for middle, title in zip(MIDDLES, ("forward: w to Q(w)", "backward: what passes")):
+    xs = [REACH * (k / 2000 - 1) for k in range(4001)]
+    titles = "forward: Q(w) / s", "backward: share of the gradient that passes"
+    for middle, title in zip(MIDDLES, titles):
         say(ax, middle, 0.3, title, 9, fontweight="bold")
         ends = [middle - UNIT * REACH, middle + UNIT * REACH]
         ax.plot(ends, [HIGH, HIGH], color="#bbbbbb", linewidth=1, zorder=0)
