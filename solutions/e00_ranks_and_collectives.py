@@ -64,14 +64,14 @@ ideas.send_and_recv()
 
 # %% [markdown]
 # **A collective** is an operation in which *every* rank of the group takes part, and which none can leave before its part is
-# done. Five of them carry nearly all training. A column is a rank, a row a chunk of its tensor:
+# done. Five of them carry nearly all training. A column is a rank, and in it stand the chunks of its tensor:
 
 # %%
 ideas.collectives()
 
 # %% [markdown]
-# Colours say whose data it is; black is the sum over all ranks. All five are called so in `torch.distributed`, too. The rest is
-# called there:
+# Colours say whose data it is; black is the sum over all ranks. All five have the same names in `torch.distributed`. How the
+# rest of this lab is written there:
 #
 # | here | in torch | used for |
 # |---|---|---|
@@ -142,7 +142,7 @@ print(list(launch(turn, ranks=4)))  # expected: [3, 0, 1, 2]
 # ## 2 · One to all
 #
 # Rank 0 has read a checkpoint, and the other ranks need the same weights: a **broadcast**. If rank 0 sends to one after the
-# other, the last of N ranks waits for N - 1 messages in a row, while all others stand idle.
+# other, the last of N ranks waits for N - 1 messages in a row, and never is more than one of them under way.
 #
 # But whoever *has* the weights can send them too. After round one, two ranks have them; both send in round two, so that four
 # have them; then eight. An arrow is a message, a row the state after a round:
@@ -259,7 +259,7 @@ ideas.ring_reduce_scatter()
 # After N - 1 steps the diagonal is green: rank r holds chunk r of the sum, and nothing else that is complete. That is a
 # **reduce-scatter**.
 #
-# **Predict**: 4 ranks, a tensor of 1,000,000 float32 (4 MB). How many bytes does one rank send?
+# **Predict**: 4 ranks, a tensor of 1,000,000 float32 (4 MB). How many bytes does one rank send, in all its messages together?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -452,7 +452,7 @@ ring_all_reduce = lab.grade(ring_all_reduce)
 # </details>
 
 # %% [markdown]
-# **Question**: bytes that *each* of 8 ranks sends, for an all-reduce of 1 GB (10⁹ bytes).
+# **Question**: how many bytes does *each* of 8 ranks send in an all-reduce of 1 GB (10⁹ bytes), by both halves together?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -549,8 +549,8 @@ show.lines(
 
 # %% [markdown]
 # **Explain**: on the left the curve is nearly flat: nearly all of it is latency, and the jumps of the points there are noise. On
-# the right it rises about in proportion to S. Where a point lies far above the line, other programs had the processor in
-# every repeat: run the cells from the sweep on once more.
+# the right it rises about in proportion to S, and more steeply where a tensor no longer fits into a cache. Where another point
+# lies far above the line, other programs had the processor in every repeat: run the cells from the sweep on once more.
 #
 # Your α is longer than that of a network card, though these messages never leave the machine: each passes through the
 # operating system, Python and a process that must first wake up. 1/β is low for a memory, too, because the same cores
@@ -832,8 +832,8 @@ naive_all_reduce = lab.grade(naive_all_reduce)
 # </details>
 
 # %% [markdown]
-# It works, and it is the slow way of section 3: on 8 ranks, 7 S go in and 7 S go out through rank 0's link, where the ring
-# sends 1.75 S.
+# It works, and it is the slow way of section 3: on 8 ranks 7 S come in and 7 S go out through rank 0's link. In the ring 1.75 S
+# come in and as much goes out, on every link.
 #
 # ## 9 · Your laptop beside a DGX
 #

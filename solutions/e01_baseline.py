@@ -248,7 +248,7 @@ lab.reveal("parameters", built, config=config)
 # %% [markdown]
 # Now FLOPs, floating-point operations. For each token a weight of a matmul multiplies one number and adds the product to a sum:
 # 2 FLOPs. Backward does two such matmuls, one for the gradient of the input, one for the gradient of the weight. The picture has Llama 2 70B's
-# numbers for one token among 4,096. Its dashed row is empty here: e10 fills it where forward runs a second time to save memory.
+# numbers for one token among 4,096. Its dashed row does not run here: e10 runs parts of forward a second time, to save memory.
 
 # %%
 ideas.step_passes.picture(recompute="none")
@@ -257,7 +257,7 @@ ideas.step_passes.picture(recompute="none")
 # The embedding is looked up and the norms scale: no matmul. The head always multiplies, tied or not. With $P_m$ the parameters
 # in matmuls, forward takes $2P_m$ a token. Attention adds two products that hold no parameters: a query of $C$ numbers meets the keys of
 # $T$ tokens, $2CT$ FLOPs a query head, and its softmax meets the values, $2CT$ again. Over layers and all $H$ query heads that is
-# $4LHCT$. Counted in full, as is the custom,
+# $4LHCT$. It is counted in full, as is the custom,
 # although a causal kernel may skip half. Altogether, forward and backward:
 #
 # $$\text{FLOPs a token} = 3\,\big(2P_m + 4LHCT\big)$$
@@ -764,8 +764,9 @@ show.table(table, f"{caption} {lab.device_name}", highlight="MFU (%)")
 
 # %% [markdown]
 # **Explain**: small batches waste time on what does not grow with them: launching operations, and AdamW, which touches all
-# parameters once a step. Past a few thousand tokens more rows bring little: what is left is the work between the matmuls (norms,
-# softmax, the activation), which does few FLOPs for each byte that it moves. How bytes limit FLOPs:
+# parameters once a step. Past a few thousand tokens more rows bring little, and may even cost: what is left is the work between
+# the matmuls (norms, softmax, the activation), which does few FLOPs for each byte that it moves, and larger tensors leave the
+# caches. How bytes limit FLOPs:
 
 # %%
 ideas.roofline()
@@ -814,7 +815,8 @@ show.figure(
 # %% [markdown]
 # A point above the slope is no mistake: its operands lay in the caches, which are faster than the memory that `copy_bandwidth` measures. The single
 # token's product is small enough for that. A model of 70B has no such luck: generating one token at a time, e09, lives on the slope.
-# "MLP of 1M" is a matmul of your model. By as much as it stands higher than your MFU, the work between the matmuls holds the MFU down.
+# "MLP of 1M" is a matmul of your model. Its share of the peak is what your MFU would be if a step were such matmuls alone; the rest of
+# the way down to your MFU is the work between them.
 
 # %% [markdown]
 # ## 8 · A law whose end is known
@@ -896,8 +898,8 @@ print(f"E by the fit: {law.E:.3f}; the truth: {floor:.3f} nats a token")
 
 # %% [markdown]
 # > **Takeaway.** One device, and every number known twice. FLOPs agree to the last digit, memory within 5%, the floor of the
-# > chain within 1%. Speed is the one that must be measured: an MFU of 40 to 55% on two CPU cores, beside 23 to 61% in
-# > the 72 MPT runs that llm-foundry published.
+# > chain within 1%. Speed is the one that must be measured: depending on the batch, an MFU from a third to somewhat over a half
+# > on two CPU cores, beside 23 to 61% in the 72 MPT runs that llm-foundry published.
 #
 # > **On a GPU.** Not run there yet. The training of section 5 would use the GPU and a model of 30M parameters; sections 6 and 7
 # > measure the CPU as written.

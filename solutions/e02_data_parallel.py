@@ -335,10 +335,11 @@ class Wrapper(torch.nn.Module):
 #
 # Difficulty 5 · 25 minutes · 20 points
 #
-# `hook`: take `p`, then `send_ready`: while the *next* bucket in line misses nothing, issue its all-reduce
-# (`async_op=True`), keep the work; stop when all are sent.
+# `hook` takes `p` into its bucket and calls `send_ready`. `send_ready` looks at the *next* bucket in line: as long as that one
+# misses nothing, it issues its all-reduce (`async_op=True`) and keeps the work. It stops at the first bucket that misses
+# something, or when all are sent.
 #
-# `finish`: take what is missing, send the rest, wait, and reset: no works, every `missing` full.
+# `finish` takes what is missing, sends the rest and waits. Then it resets for the next step: no works, every `missing` full.
 #
 # Inside `no_sync` nothing is sent; what added up there is in `.grad`, and goes out with the next backward.
 
@@ -495,9 +496,9 @@ print("all-reduces of each rank:", list(launch(two_microbatches, ranks=2)))
 # ## 5 · Measure
 #
 # Now all three on this machine, in about ten seconds. The folded cell defines `steps`: it makes a few training steps of one
-# variant on every rank, and returns the seconds of a step, of its forward and backward, and of the waiting (exposed), the seconds in which a message
-# travelled while the rank worked (hidden), the bytes that it sent and its all-reduces. Of the repeats it keeps the one that
-# waited least, the least disturbed by other programs.
+# variant on every rank. It returns the seconds of a step, of its forward and backward, of the waiting (*exposed*), and those in which
+# a message travelled while the rank worked (*hidden*); and it counts the bytes sent and the all-reduces. Of the repeats it keeps
+# the one that waited least, the least disturbed by other programs.
 
 # %% tags=["folded"]
 from minitrain.parallel.ddp import broadcast_parameters

@@ -24,7 +24,7 @@ lab = Lab("e02b_tensor_parallel")
 #
 # Data parallelism asks every rank to hold every weight. One matrix of a large model, with its gradient and its optimizer's
 # state, can fill a GPU by itself; and a model whose batch cannot grow any more is not made faster by more copies of it.
-# **Tensor parallelism** cuts the matrices themselves: all ranks work on the *same tokens*, each with its own part of every
+# **Tensor parallelism** cuts the matrices themselves: all ranks work on the *same tokens*, each with its own piece of every
 # weight. There are two ways to cut a product $Y = X A$. The first cuts $A$ into columns:
 
 # %%
@@ -353,7 +353,8 @@ ideas.layer_stream()
 
 # %% [markdown]
 # Colours are what a rank alone has: its heads, its features. In the grey boxes, RMSNorm and the residual addition, every rank
-# is given the whole x and computes the same: there is nothing to send. The tall boxes, the doors of a block, are your operators. Under each stands what it sends forward; a dashed one sends nothing there.
+# is given the whole x and computes the same: there is nothing to send. The tall boxes, the doors of a block, are your operators.
+# Under each stands what it sends, forward and backward; a dashed one sends nothing forward.
 #
 # **Run**: this layer on four ranks against one process, gradients too.
 
@@ -422,9 +423,9 @@ ideas.layer_stream.picture(split="sequence")
 #
 # Difficulty 4 · 16 minutes · 12 points
 #
-# The whole half of a layer: x plus the MLP of x's norm, `rms_norm(x, weight, 1e-6)`. Norm on T/N tokens, gather once, MLP,
-# scatter, bias on T/N tokens. The gradients of norm and bias may travel as one message or two. If you call `parallel_mlp`:
-# it adds `w.bias` as it is, and here the bias's gradient must be summed.
+# The whole half of a layer: x plus the MLP of x's norm, `rms_norm(x, weight, 1e-6)`. The norm works on T/N tokens, what it makes is
+# gathered once, the MLP's parts are reduce-scattered, and the bias is added to T/N tokens. The gradients of norm and bias may
+# travel as one message or two. If you call `parallel_mlp`: it adds `w.bias` as it is, and here the bias's gradient must be summed.
 
 
 # %% tags=["exercise"]

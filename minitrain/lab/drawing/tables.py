@@ -138,8 +138,10 @@ def column_texts(values: Sequence[Any]) -> list[str]:
         return shorts
     before = len(str(int(max(numbers)))) if max(numbers) >= 1 else 0
     most = 4 - before if before else 9
-    decimals = min(max(len(text.partition(".")[2]) for text in shorts), max(0, most))
-    if any("e" in text for text in shorts) or min(numbers) < 10 ** (1 - decimals):
+    longest = max(len(text.partition(".")[2]) for text in shorts)
+    decimals = min(longest, max(0, most))
+    is_kept = decimals == longest <= 3 or min(numbers) >= 10 ** (1 - decimals)
+    if not is_kept or any("e" in text for text in shorts):
         return shorts  # else the smallest would lose its digits
     return [number_text(v) if v is None else f"{v:,.{decimals}f}" for v in values]
 

@@ -12,7 +12,7 @@ from minitrain.lab.ideas.schematic import Schematic
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEFT, ACROSS, WIDE, HIGH, STEP = 2.3, 2.5, 1.9, 0.5, 0.85
+LEFT, ACROSS, WIDE, HIGH, STEP = 2.3, 2.5, 2.1, 0.5, 0.85
 PLACES = (
     "its own batch", "same weights", "its own gradient", "average,\nby all-reduce", "new weights",
 )  # fmt: skip

@@ -25,8 +25,10 @@ def summed(rank: int, swaps: int) -> tuple[int, int]:
 def draw_doubling(ax: Axes, ranks: int) -> None:
     swaps = (ranks - 1).bit_length()
     bare(ax, LEFT + ACROSS * ranks, HIGH * (swaps + 1) + 0.2)
-    words = "in a box: the ranks whose tensors are summed; an arrow: a message of the whole tensor"
-    say(ax, LEFT, HIGH * (swaps + 1), words, 8, ha="left")
+    words = (
+        "in a box: the ranks whose tensors are summed    arrow: the whole tensor, added on arrival"
+    )
+    say(ax, LEFT, HIGH * (swaps + 1), words, ha="left")
     for done in range(swaps + 1):
         y = HIGH * done + 0.15
         say(ax, LEFT - 0.2, y + 0.22, f"after swap {done}" if done else "at first", ha="right")

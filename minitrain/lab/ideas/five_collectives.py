@@ -61,8 +61,8 @@ def draw_collectives(ax: Axes) -> None:
                 for chunk, words in enumerate(row):
                     place = (x + WIDE * rank, y + HIGH * chunk, WIDE - 0.05, HIGH - 0.05)
                     box(ax, *place, COLORS[words[:1]], words)
-    legend = "a row: a chunk    letter and colour: whose data, a of rank 0 to d of rank 3    "
-    legend += "Σ0 = a0 + b0 + c0 + d0"
+    legend = "a column: one rank's chunks    letter and colour: whose data, a of rank 0 to d of 3"
+    legend += "    Σ0 = a0 + b0 + c0 + d0    grey: nothing"
     say(ax, LEFT, AFTER + RANKS * HIGH + 0.3, legend, ha="left")
 
 

@@ -42,7 +42,7 @@ def draw_column_cut(ax: Axes, ranks: int) -> None:
     say(ax, 0.3 + INNER / 2, 2.8, "whole, on every rank")
     say(ax, 2.95, 1.7, "·", 24)
     cells(ax, 3.4, 0.6, OUTER, INNER, "A", across=ranks)
-    say(ax, 3.4 + OUTER / 2, 3.05, "columns, one part a rank")
+    say(ax, 3.4 + OUTER / 2, 3.05, "columns, one piece a rank")
     say(ax, 6.75, 1.7, "=", 16)
     cells(ax, 7.3, 0.9, OUTER, ROWS, "Y", across=ranks)
     say(ax, 7.3 + OUTER / 2, 2.8, "columns: nothing to add")
@@ -51,18 +51,18 @@ def draw_column_cut(ax: Axes, ranks: int) -> None:
 def say_column_cut(ranks: int) -> str:
     return (
         f"Column cut on {plural(ranks, 'rank')}: rank r makes its columns of Y, forward sends "
-        f"nothing. A is cut into {plural(ranks, 'part')} side by side, X is whole on every rank; "
-        "the parts of Y stand side by side too."
+        f"nothing. A is cut into {plural(ranks, 'piece')} side by side, X is whole on every rank; "
+        "the pieces of Y stand side by side too."
     )
 
 
 def draw_row_cut(ax: Axes, ranks: int) -> None:
     bare(ax, 15.6, 4.2)
     cells(ax, 0.3, 0.9, INNER, ROWS, "X", across=ranks)
-    say(ax, 0.3 + INNER / 2, 2.8, "columns, one part a rank", 8.5)
+    say(ax, 0.3 + INNER / 2, 2.8, "columns, one piece a rank", 8.5)
     say(ax, 2.95, 1.7, "·", 24)
     cells(ax, 3.4, 0.6, OUTER, INNER, "A", down=ranks)
-    say(ax, 3.4 + OUTER / 2, 3.05, "rows, one part a rank", 8.5)
+    say(ax, 3.4 + OUTER / 2, 3.05, "rows, one piece a rank", 8.5)
     say(ax, 6.6, 1.7, "=", 16)
     for part in range(ranks):
         shift = 0.42 * part
@@ -86,7 +86,7 @@ def say_row_cut(ranks: int) -> str:
     )
     return (
         f"Row cut on {plural(ranks, 'rank')}: {how}. "
-        f"X is cut into {plural(ranks, 'part')} side by side, A into as many one above the other; "
+        f"X is cut into {plural(ranks, 'piece')} side by side, A into as many one above the other; "
         "each product has the whole shape of Y."
     )
 

@@ -39,7 +39,7 @@ def draw_send_and_recv(ax: Axes, recv_at: int) -> None:
         box(ax, LEFT, y, called - 0.05, 0.5, WORK, "works", 8.5)
         idle(ax, called, meet, y)
         if meet > called:
-            words = f"waits {meet - called}"
+            words = f"waits {meet - called} in {word}"
             say(ax, LEFT + (called + meet) / 2, y + 0.25, words, 8.5, bbox=BLANK)
         box(ax, LEFT + meet, y, MESSAGE - 0.05, 0.5, ORANGE, word, 8.5)
         box(ax, LEFT + meet + MESSAGE, y, END - meet - MESSAGE, 0.5, WORK, "works on", 8.5)
@@ -91,10 +91,10 @@ def draw_message_cost(ax: Axes, kilobytes: int) -> None:
     scale = 9.0 / longest
     bare(ax, LEFT + 10.6, 0.6 + 0.75 * len(COUNTS))
     alpha, beta = microseconds(1, kilobytes)
-    speed = f"{beta:.0f} µs for all, at 1/β = {1e-9 / ETHERNET_25G.beta:.2f} GB/s"
+    speed = f"{beta:.0f} µs in each row, at 1/β = {1e-9 / ETHERNET_25G.beta:.2f} GB/s"
     for color, x, words in (
         (ORANGE, 0.0, f"latency α of a message: {alpha:.0f} µs"),
-        (BLUE, 4.2, f"its bytes · β: {speed}"),
+        (BLUE, 4.2, f"bytes · β: {speed}"),
     ):
         box(ax, LEFT + x, 0.1, 0.3, 0.25, color)
         say(ax, LEFT + x + 0.45, 0.23, words, ha="left")

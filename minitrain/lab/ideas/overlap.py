@@ -62,9 +62,9 @@ def draw_buckets(ax: Axes, layers_in_bucket: int) -> None:
                 ORANGE,
             )
     ax.plot([LEFT + LAYERS] * 2, [0.15, 2.5], color="#666666", linestyle="--", linewidth=1)
-    say(ax, LEFT + LAYERS + 0.1, 2.42, "backward is over: what is right of this line is exposed",
+    say(ax, LEFT + LAYERS + 0.1, 2.42, "backward is over: from here on it is exposed (thin bar)",
         8.5, ha="left")  # fmt: skip
-    legend = "one blue: one bucket    dark orange: latency    thin bar: exposed"
+    legend = "neighbours of one blue: a bucket    dark orange: its latency"
     say(ax, LEFT, 2.42, legend, 8.5, ha="left")
     for before, after in pairwise(sent):
         if after[0] > before[1]:

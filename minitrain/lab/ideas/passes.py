@@ -47,7 +47,7 @@ def draw_passes(ax: Axes, recompute: str) -> None:
             words = f"{name}: {size:.1f}"
             style = {} if is_run else {"edgecolor": "#c4c4c4", "linestyle": "--"}
             shade = color if row < 3 else lighter(color, 0.6)
-            words = words if is_run else "" if recompute == "none" else "not again"
+            words = words if is_run else "not again"
             box(ax, x, y, wide - 0.08, 0.56, shade if is_run else "white", words, 8.5, **style)
             x += wide
     legend = f"GFLOP of one token in a text of {LENGTH:,}, Llama 2 70B; widths are not to scale"

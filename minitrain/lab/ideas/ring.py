@@ -22,7 +22,6 @@ HALF, WHOLE = RANKS - 1, 2 * (RANKS - 1)  # messages of a reduce-scatter, and of
 ACROSS, HIGH = 2.4, 0.8  # from a column to the next, the height of a row
 WIDE = 1.5  # of a box
 FOOT = HIGH * RANKS + 0.75  # the legend's line
-LEGEND = "in a box: the ranks whose parts are summed    green: all four    orange: leaves next"
 
 
 def parts(step: int) -> list[list[list[int]]]:
@@ -45,7 +44,7 @@ def moving(step: int, rank: int) -> int:
 
 def draw_reduce_scatter(ax: Axes, step: int) -> None:
     _draw(ax, step, parts(step), HALF)
-    say(ax, 0.9, FOOT, LEGEND, ha="left")
+    say(ax, 0.9, FOOT, legend(step), ha="left")
 
 
 def draw_all_gather(ax: Axes, step: int) -> None:
@@ -53,7 +52,15 @@ def draw_all_gather(ax: Axes, step: int) -> None:
     sent = HALF + step
     held = [[chunk if len(chunk) == RANKS else [] for chunk in row] for row in parts(sent)]
     _draw(ax, sent, held, WHOLE)
-    say(ax, 0.9, FOOT, f"{LEGEND}    grey: no whole sum yet", ha="left")
+    more = "" if step == HALF else "    grey: no whole sum yet"
+    say(ax, 0.9, FOOT, legend(step, is_complete=True) + more, ha="left")
+
+
+def legend(step: int, is_complete: bool = False) -> str:
+    """What the boxes say; is_complete: green ones are there from the start, not at the end only."""
+    words = "in a box: the ranks whose parts are summed"
+    words += "    green: all four" * (is_complete or step == HALF)
+    return words + "    orange: leaves next" * (step < HALF)
 
 
 def _draw(ax: Axes, step: int, held: list[list[list[int]]], last: int) -> None:

@@ -17,7 +17,7 @@ from minitrain.lab.ideas.schematic import Schematic
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RANKS, HEADS = 4, 8
+RANKS, HEADS, FEATURES, TOKENS = 4, 8, 16, 8
 HUES = (BLUE, ORANGE, GREEN, PINK)
 HIGH, TOP = 0.75, 0.75  # of a row, and where the first begins
 DOORS = {"tensor": ("copy", "reduce"), "sequence": ("all-gather", "reduce-scatter")}
@@ -29,9 +29,7 @@ def draw_layer_stream(ax: Axes, split: str) -> None:
     bare(ax, 15.2, TOP + HIGH * RANKS + 0.75)
     for rank in range(RANKS):
         say(ax, 0.1, TOP + HIGH * (rank + 0.45), f"rank {rank}", ha="left", fontweight="bold")
-    share = HEADS // RANKS
-    heads = [f"heads {share * r} – {share * (r + 1) - 1}" for r in range(RANKS)]
-    features = [f"features /{RANKS}, part {r}" for r in range(RANKS)]
+    heads, features = pieces("heads", HEADS), pieces("features", FEATURES)
     for left, name, inside in ((1.2, "attention", heads), (8.2, "MLP", features)):
         held(ax, left, 1.5, "norm", stream(split))
         door(ax, left + 1.6, DOORS[split][0], SENT[split][0], BACK[split][0])
@@ -42,7 +40,13 @@ def draw_layer_stream(ax: Axes, split: str) -> None:
 
 def stream(split: str) -> list[str]:
     """What a rank holds between the blocks."""
-    return ["all tokens" if split == "tensor" else f"tokens /{RANKS}"] * RANKS
+    return ["all tokens"] * RANKS if split == "tensor" else pieces("tokens", TOKENS)
+
+
+def pieces(name: str, count: int) -> list[str]:
+    """Which of so many each rank has: "heads 0 – 1", "heads 2 – 3" and so on."""
+    each = count // RANKS
+    return [f"{name} {each * r} – {each * (r + 1) - 1}" for r in range(RANKS)]
 
 
 def held(ax: Axes, x: float, width: float, name: str, words: list[str]) -> None:
@@ -67,10 +71,10 @@ def door(ax: Axes, x: float, name: str, sent: str, back: str) -> None:
 def say_layer_stream(split: str) -> str:
     enter, leave = DOORS[split]
     between = {
-        "tensor": "every rank holds all tokens and computes the same. The copy, dashed, sends "
-        "nothing on the way forward, the reduce is an all-reduce; backward it is the other "
+        "tensor": f"every rank holds all {TOKENS} tokens and computes the same. The copy, dashed, "
+        "sends nothing on the way forward, the reduce is an all-reduce; backward it is the other "
         "way round",
-        "sequence": f"each rank holds one part in {RANKS} of the tokens. The all-gather joins "
+        "sequence": f"each rank holds {TOKENS // RANKS} of {TOKENS} tokens. The all-gather joins "
         "them, the reduce-scatter sums and hands each rank its own",
     }
     return (

@@ -40,10 +40,13 @@ def draw_turning(ax: Axes, position: int, distance: int) -> None:
     ax.axis("off")
     far = position - distance
     words = f"q by {position} · {ANGLE} rad, k by {far} · {ANGLE} rad; pale: both {ON} tokens on"
-    where = {-2.0: ("as computed", 0, 0), 1.6: (words, position, far)}
+    where = {-2.0: ("q and k before", 0, 0), 1.6: (words, position, far)}
     for x, (words, at_query, at_key) in where.items():
         ax.add_patch(_circle(x))
         say(ax, x, -1.25, words)
+        if x > 0:
+            for on, far_out in ((0, 0.4), (ON, 0.55)):
+                _between(ax, x, far_out, turned(KEY, at_key + on), turned(QUERY, at_query + on))
         for name, point, place, color in (
             ("q", QUERY, at_query, BLUE), ("k", KEY, at_key, ORANGE)
         ):  # fmt: skip
@@ -61,6 +64,16 @@ def _circle(x: float):
     return Circle((x, 0), 1.03, facecolor="none", edgecolor="#c4c4c4")
 
 
+def _between(ax: Axes, x: float, radius: float, start: Point, end: Point) -> None:
+    """The arc from one arrow to another: the two pairs' are as wide."""
+    from matplotlib.patches import Arc
+
+    ends = [math.degrees(math.atan2(b, a)) for a, b in (start, end)]
+    low, high = sorted((ends[0], ends[0] + (ends[1] - ends[0] + 180) % 360 - 180))
+    style = {"color": "#666666", "linewidth": 1.2}
+    ax.add_patch(Arc((x, 0), 2 * radius, 2 * radius, theta1=low, theta2=high, **style))
+
+
 def _arrow(ax: Axes, x: float, end: Point, color: Color, name: str) -> None:
     arrow(ax, (x, 0), (x + end[0], end[1]), color)
     far = 1.14 / math.hypot(*end)
@@ -70,10 +83,10 @@ def _arrow(ax: Axes, x: float, end: Point, color: Color, name: str) -> None:
 def say_turning(position: int, distance: int) -> str:
     return (
         f"Query at position {position}, key at {position - distance}: q·k is "
-        f"{product(position, distance):.3f}, as for every pair {distance} apart. On the left a "
-        f"pair of numbers of q and of k as arrows; on the right q is turned by "
+        f"{product(position, distance):.3f}, as wherever these two are {distance} apart. On the "
+        f"left a pair of numbers of q and of k as arrows; on the right q is turned by "
         f"{ANGLE * position:.1f} radians and k by {ANGLE * (position - distance):.1f}. Pale: the "
-        f"same pair {ON} tokens further on; the angle between them stays, and with it q·k."
+        f"same two {ON} tokens further on; the angle between them, an arc, stays, and with it q·k."
     )
 
 

@@ -32,7 +32,7 @@ def draw_vocabulary_cut(ax: Axes, token: int) -> None:
             hue = lighter(HUES[rank], 0.3 if row == place else 0.8)
             words = f"word {rank * ROWS + row}"
             box(ax, left, 0.6 + HIGH * row, WIDE, HIGH - 0.06, hue, words)
-        found = "zeros" if place is None else f"its row {place}"
+        found = "zeros" if place is None else f"its row {token} − {rank * ROWS} = {place}"
         hue = PALE if place is None else lighter(HUES[rank], 0.3)
         arrow(ax, (middle, 0.65 + HIGH * ROWS), (middle, 2.55))
         box(ax, left, 2.6, WIDE, HIGH, hue, found, edgecolor="#999999")
