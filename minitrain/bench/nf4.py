@@ -34,8 +34,8 @@ QUANTIZE_REASON = (
     "one compiled loop"
 )
 DEQUANTIZE_REASON = (
-    "ours takes two passes over the float32 weight, a look into a table of byte -> two levels, and "
-    "the scale; the peer does both in registers, with a permutation of AVX-512"
+    "ours goes over each piece of the float32 weight twice, a look into a table of byte -> two "
+    "levels, and the scale; the peer does both in registers, with a permutation of AVX-512"
 )
 STEP_REASON = (
     "each weight is dequantized once for forward and once for backward on both sides, ours in two "

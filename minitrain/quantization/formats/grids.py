@@ -140,11 +140,28 @@ class Codebook:
     def unpack(self, held: Tensor) -> Tensor:
         """bytes (n,), of two codes each -> their levels (2n,), both by one look into a table of 256
         pairs: a third of the time of taking the codes apart first."""
+        return self.pairs(held).index_select(0, held.int()).view(torch.float32)
+
+    def unpack_tiles(self, held: Tensor, scale: Tensor) -> Tensor:
+        """bytes of whole tiles (G·g/2,), g even, scale (G, 1) -> what they stand for (G, g). A
+        piece of it is in the cache still when it is multiplied: two thirds of the time."""
+        pairs, room = self.pairs(held), held.new_empty(held.numel(), dtype=torch.int64)
+        tiles = room.view(torch.float32).view(len(scale), -1)
+        some = max(1, PIECE // tiles.shape[1])  # tiles a piece
+        bytes_each = some * tiles.shape[1] // 2
+        pieces = held.split(bytes_each), room.split(bytes_each), tiles.split(some)
+        for codes, levels, piece, s in zip(*pieces, scale.split(some)):
+            torch.index_select(pairs, 0, codes.int(), out=levels)
+            piece.mul_(s)
+        return tiles
+
+    def pairs(self, held: Tensor) -> Tensor:
+        """(256,): the two levels of each byte, as 8 bytes."""
         levels = torch.tensor(self.levels, device=held.device)
-        pairs = torch.cartesian_prod(levels, levels).view(torch.int64)  # (256, 1): 8 bytes a pair
-        return pairs.flatten().index_select(0, held.int()).view(torch.float32)
+        return torch.cartesian_prod(levels, levels).view(torch.int64).flatten()
 
 
+PIECE = 2**18  # weights: 1 MB of them in float32
 CELLS = 1024  # to a unit
 FEW = 2**16  # numbers, for which the table of cells takes longer than it saves
 

@@ -30,7 +30,7 @@ from minitrain.precision import blocks
 from minitrain.precision.blocks import Quantized, Scaling
 from minitrain.quantization.formats.grids import Codebook, Grid, Params
 from minitrain.quantization.formats.packing import pack, unpack
-from minitrain.quantization.formats.tiling import Shape, Tiling
+from minitrain.quantization.formats.tiling import Blocks, Groups, Shape, Tiling
 
 
 class Format(Protocol):
@@ -109,6 +109,9 @@ class GridFormat:
         count = shape[0] * shape[1]
         scale = (expand(tensors) if self.double else tensors["scale"]).unsqueeze(1)  # (G, 1)
         if isinstance(self.grid, Codebook):
+            tile = self.tiling.size if isinstance(self.tiling, (Blocks, Groups)) else 1
+            if tile % 2 == 0 and len(scale) * tile == count:  # none is filled up
+                return self.grid.unpack_tiles(tensors["codes"], scale).view(shape)
             levels = self.grid.unpack(tensors["codes"])[:count].view(shape)
             return self.tiling.join(self.tiling.cut(levels).mul_(scale), shape)
         codes = unpack(tensors["codes"], self.grid.bits, count).view(shape)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -57,17 +59,56 @@ def tokens(batch, length=9):
 @torch.no_grad()
 @pytest.mark.parametrize("length", [1, 9])
 def test_each_row_is_its_single_run_bit_for_bit(length):
-    """In the bank's own run with one adapter for all; `adapt`'s shapes let BLAS round otherwise."""
-    names = ["high", None, "low", "high", "mid", None, "pissa"]
+    """Four adapters and none, against five single runs in the same shapes: the row at its place,
+    and nobody and nothing in the others. BLAS sums in another order for other shapes, so that one
+    row alone, in the bank or by `adapt`, has its last bits otherwise."""
+    names = ["high", None, "low", "mid", "pissa"]
     bank, text = bank_of(METHODS), tokens(len(names), length)
     with bank.rows(names):
         mixed = bank.model(text)
     for i, name in enumerate(names):
+        alone = torch.zeros_like(text)
+        alone[i] = text[i]
+        with bank.rows([name if place == i else None for place in range(len(names))]):
+            assert torch.equal(mixed[i], bank.model(alone)[i]), name
         with bank.rows([name] * len(names)):
             assert torch.equal(mixed[i], bank.model(text)[i]), name
-        torch.testing.assert_close(mixed[i], single(name)(text)[i], rtol=0, atol=1e-12)
+        with bank.rows([name]):
+            own = bank.model(text[i : i + 1])[0]
+        for found in (own, single(name)(text[i : i + 1])[0]):
+            torch.testing.assert_close(mixed[i], found, rtol=0, atol=1e-12)
     for a, b in ((0, 1), (0, 2), (1, 4)):
         assert (single(names[a])(text[:1]) - single(names[b])(text[:1])).abs().max() > 1e-3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [1, 9])
+def test_of_whole_numbers_each_row_is_its_single_run_in_any_shape(length):
+    """Sums of whole numbers are exact in float64, in whatever order: a row alone under `adapt`
+    gives the bits that it has in a batch of four adapters and one row without."""
+    generator = torch.Generator().manual_seed(0)
+
+    def whole(*shape):
+        return torch.randint(-9, 10, shape, generator=generator).double()
+
+    def layers():
+        return nn.Sequential(nn.Linear(40, 24), nn.Linear(24, 33)).double()
+
+    base, names = layers(), ["a", None, "b", "c", "d"]
+    for parameter in base.parameters():
+        parameter.copy_(whole(*parameter.shape))
+    bank, alone = AdapterBank(copy.deepcopy(base), LARGE, targets=("0", "1")), {None: base}
+    for name, rank in zip("abcd", (1, 2, 4, 8)):
+        alone[name] = adapt(copy.deepcopy(base), "lora", rank=rank, targets="0,1")
+        for parameter in alone[name].parameters():
+            parameter.copy_(whole(*parameter.shape) if parameter.requires_grad else parameter)
+        bank.add(name, alone[name])
+    x = whole(len(names), length, 40)
+    with bank.rows(names):
+        mixed = bank.model(x)
+    for name, row, found in zip(names, x, mixed):
+        assert torch.equal(found, alone[name](row[None])[0]), name
+        assert name is None or not torch.equal(found, base(row))
 
 
 @torch.no_grad()

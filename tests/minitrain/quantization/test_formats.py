@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from minitrain.errors import InputError
 from minitrain.precision import low_bit_linear as recipes
 from minitrain.precision.blocks import quantize
+from minitrain.quantization.formats import grids
 from minitrain.quantization.formats.grids import NF4, Codebook
 from minitrain.quantization.formats.names import FLOATS, GRIDS, named
 from minitrain.quantization.formats.packing import WIDTHS, pack, unpack
+from minitrain.quantization.formats.weight import expand
 
 TILINGS = ("tensor", "row", "g32", "b48")
 INTEGERS = [f"int{b}{z}-{t}" for b in WIDTHS for z in ("", "f", "z") for t in TILINGS]
@@ -266,3 +268,15 @@ def test_levels_too_near_for_a_cell_are_told_apart():
     x, one = torch.linspace(-0.01, 0.01, 2**17).unsqueeze(0), {"scale": torch.ones(1, 1)}
     nearest = (x.T - torch.tensor(book.levels)).abs().amin(dim=1)
     assert torch.allclose((x - book.decode(book.encode(x, one), one)).abs()[0], nearest, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["nf4", "nf4-dq", "fp4-g32", "nf4-b96", "nf4-g96"])
+@pytest.mark.parametrize("shape", [(6, 128), (5, 192), (4, 96), (3, 50), (1, 2)])
+def test_whole_tiles_are_decoded_piece_by_piece_to_the_same_bits(name, shape, monkeypatch):
+    monkeypatch.setattr(grids, "PIECE", 128)
+    form = named(name)
+    held = form.quantize(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+    codes = unpack(held.tensors["codes"], 4, shape[0] * shape[1]).view(shape)
+    scale = expand(held.tensors) if form.double else held.tensors["scale"]
+    tiles = form.grid.decode(form.tiling.cut(codes), {"scale": scale.unsqueeze(1)})
+    assert torch.equal(held.dequantize(), form.tiling.join(tiles, shape))
