@@ -221,8 +221,8 @@ else:
     print("the addresses are not in the cache: this table is skipped")
 
 # %% [markdown]
-# **Explain**: Gopher's rules let presidents pass. One rule of C4 does not: a page needs five sentences, and a hundred words of a speech have
-# fewer. A threshold that is right for web pages drops three quarters of this text.
+# **Explain**: in our run Gopher's rules let presidents pass. One rule of C4 does not: a page needs five sentences, and a hundred words of a speech have
+# fewer. A threshold that is right for web pages drops three quarters of these pieces.
 #
 # **Takeaway**: seven rules dropped 100% of six kinds of rubbish and no page of prose; shuffled words take a model to see. The rule of
 # 50 words alone would have dropped half of the course's stories.
@@ -819,7 +819,7 @@ lab.experiment("mixture", mixture)
 # %% [markdown]
 # ## 5 · Rows
 #
-# A model reads rows of one length. Stories have many. Padded to the longest, half of the compute may go to padding; cut from one
+# A model reads rows of one length, and stories come in many. Padded to the longest, half of the compute may go to padding; cut from one
 # long tape, a row begins inside of a story. **Packing** puts whole documents side by side in a row: the longest first, each
 # into the fullest row that has room for it (best fit).
 #
