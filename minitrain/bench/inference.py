@@ -13,18 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 import torch.nn.functional as F
 
 import minitrain
 from minitrain.bench.case import OURS, PEER, TORCH, Case, once, peer_module
+from minitrain.bench.goals import memory_goals, pause_goal, place_bytes, static_goal
 from minitrain.bench.serving import (
     BLOCK,
+    CHUNK,
+    SIZE,
     Pairs,
     Served,
     Workload,
+    beside_long_prompts,
     by_engine,
     continuously,
     in_batches,
@@ -41,9 +45,7 @@ from minitrain.model.config import ModelConfig, preset
 from minitrain.model.hub.llama2c import load_llama2c
 from minitrain.model.transformer import Transformer, build
 
-SIZE = 8  # of a static batch
 SHARED = 48  # tokens that all prompts of the second workload begin with
-CHUNK, WHOLE = 64, 4096  # tokens a step
 WINDOW = 48  # tokens
 SERVING_REASON = (
     "a few long answers at the end run alone, and both then read all weights for each token"
@@ -85,18 +87,21 @@ def cases(
         for peer in (peer for peer in peers if peer in contenders):
             serve, name = contenders[peer]
             pairs = Pairs(ours, serve, work, repeats)
-            measure = partial(pairs.comparison, lambda served: served.seconds)
             why = VLLM_REASON if peer == "vllm" else SERVING_REASON
-            found.append(Case(title, name, measure, why))
+            found.append(Case(title, name, pairs.seconds, why))
+            if peer == "static" and not shared:
+                found.append(static_goal(pairs, name))
             if not shared:
                 found += latency_cases(pairs, name, why if peer == "vllm" else LATENCY_REASON)
-    return found + parts(model, Workload.mixed(requests, vocabulary), version, repeats)
+    mixed = Workload.mixed(requests, vocabulary)
+    return found + parts(model, mixed, version, repeats) + memory_goals(model, mixed, repeats)
 
 
 def parts(model: Transformer, mixed: Workload, version: str, repeats: int) -> list[Case]:
     """What the engine's parts save, each by itself; `version` of transformers."""
     config = model.config
     attended = partial(paged_measured, config, 32, 128, 5 * repeats)
+    paused = lru_cache(partial(beside_long_prompts, model, repeats))  # its goal asks for it too
     return [
         Case(
             "passes of the model, mixed",
@@ -122,9 +127,10 @@ def parts(model: Transformer, mixed: Workload, version: str, repeats: int) -> li
         Case(
             f"longest gaps between tokens (p99), long prompts in chunks of {CHUNK}",
             "our engine, whole prompts at once (budget 4096)",
-            partial(beside_long_prompts, model, repeats),
+            paused,
             CHUNK_REASON,
         ),
+        pause_goal(paused, CHUNK_REASON),
         Case(
             "paged attention, 32 texts of 128 tokens",
             f"scaled_dot_product_attention of {TORCH}, dense",
@@ -159,8 +165,7 @@ def latency_cases(pairs: Pairs, peer: str, why: str) -> list[Case]:
 
 def unused_bytes(model: Transformer, work: Workload) -> Comparison:
     """Places that are held for no token of a request that goes on, in the mean over steps."""
-    config, weight = model.config, model.embed.weight
-    place_bytes = 2 * config.layers * config.kv_heads * config.head_size * weight.itemsize
+    place = place_bytes(model.config, model.embed.weight.itemsize)
     engine = Engine(model, work.blocks, BLOCK)
     engine.generate(work.prompts, [SamplingParameters(n) for n in work.new])
     ours = [step.empty_places for step in engine.steps]
@@ -170,7 +175,7 @@ def unused_bytes(model: Transformer, work: Workload) -> Comparison:
         for step in range(max(n for _, n in batch))
     ]
     means = {OURS: sum(ours) / len(ours), PEER: sum(theirs) / len(theirs)}
-    return once({who: round(mean * place_bytes) for who, mean in means.items()})
+    return once({who: round(mean * place) for who, mean in means.items()})
 
 
 def passes(model: Transformer, work: Workload) -> Comparison:
@@ -188,8 +193,8 @@ def windowed_bytes(config: ModelConfig, work: Workload) -> Comparison:
     for who, window in ((OURS, WINDOW), (PEER, None)):
         engine = Engine(build(replace(small, window=window)), work.blocks, BLOCK)
         engine.generate(work.prompts, [SamplingParameters(n) for n in work.new])
-        place = 2 * config.layers * config.kv_heads * config.head_size * 4
-        held[who] = max(step.blocks_used for step in engine.steps) * BLOCK * place
+        most = max(step.blocks_used for step in engine.steps)
+        held[who] = most * BLOCK * place_bytes(config)
     return once(held)
 
 
@@ -198,34 +203,6 @@ def batches(work: Workload) -> list[tuple[list[tuple[tuple[int, ...], int]], int
     all_ = list(zip(work.prompts, work.new))
     parts = [all_[first : first + SIZE] for first in range(0, len(all_), SIZE)]
     return [(part, max(len(prompt) for prompt, _ in part)) for part in parts]
-
-
-def beside_long_prompts(model: Transformer, repeats: int) -> Comparison:
-    """Of eight requests that are being answered when four long prompts come."""
-    return Pairs(
-        partial(with_long_prompts, model, CHUNK),
-        partial(with_long_prompts, model, WHOLE),
-        Workload.mixed(SIZE, model.config.vocab_size, longest=16, most_new=64),
-        repeats,
-    ).comparison(lambda served: served.latency.between_tokens[99])
-
-
-def with_long_prompts(model: Transformer, budget: int, work: Workload) -> Served:
-    length = model.config.max_length - 8
-    engine = Engine(model, work.blocks + 4 * (length // BLOCK + 1), BLOCK, budget, SIZE + 4)
-    parameters = [SamplingParameters(max(n, 24)) for n in work.new]
-    told = {engine.add(p, one): [] for p, one in zip(work.prompts, parameters)}
-    times, steps = [], 0
-    while engine.busy:
-        if steps == 8:
-            for number in range(4):
-                engine.add([3 + number] * length, SamplingParameters(4))
-        for output in engine.step():
-            if output.id in told:
-                told[output.id].append(output.drawn.token)
-                times += [output.times] if output.times else []
-        steps += 1
-    return Served(list(told.values()), sum(step.seconds for step in engine.steps), times)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ from minitrain.measure.clock import Comparison, Timing
 from minitrain.model.transformer import Transformer
 
 BLOCK = 16
+SIZE = 8  # of a static batch
+CHUNK, WHOLE = 64, 4096  # tokens a step
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,11 @@ class Workload:
 
     @property
     def blocks(self) -> int:
+        return self.blocks_of(BLOCK)
+
+    def blocks_of(self, size: int) -> int:
         """That hold all requests at once, none shared."""
-        return sum(-(-(len(p) + n) // BLOCK) for p, n in zip(self.prompts, self.new))
+        return sum(-(-(len(p) + n) // size) for p, n in zip(self.prompts, self.new))
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,10 @@ class Served:
 Serve = Callable[[Workload], Served]
 
 
-def by_engine(model: Transformer, **options: int) -> Serve:
+def by_engine(model: Transformer, block: int = BLOCK) -> Serve:
     def serve(work: Workload) -> Served:
         start = time.perf_counter()
-        engine = Engine(model, work.blocks, BLOCK, **options)
+        engine = Engine(model, work.blocks_of(block), block)
         answers = engine.generate(work.prompts, [SamplingParameters(n) for n in work.new])
         seconds = time.perf_counter() - start
         return Served([a.tokens for a in answers], seconds, [a.times for a in answers])
@@ -173,7 +178,38 @@ class Pairs:
             assert run[OURS].answers == run[PEER].answers, "the contenders tell different answers"
         return runs
 
+    def seconds(self) -> Comparison:
+        return self.comparison(lambda served: served.seconds)
+
     def comparison(self, cost: Callable[[Served], float]) -> Comparison:
         return Comparison(
             {who: Timing(tuple(cost(run[who]) for run in self.runs)) for who in (OURS, PEER)}
         )
+
+
+def beside_long_prompts(model: Transformer, repeats: int) -> Comparison:
+    """Of eight requests that are being answered when four long prompts come."""
+    return Pairs(
+        partial(with_long_prompts, model, CHUNK),
+        partial(with_long_prompts, model, WHOLE),
+        Workload.mixed(SIZE, model.config.vocab_size, longest=16, most_new=64),
+        repeats,
+    ).comparison(lambda served: served.latency.between_tokens[99])
+
+
+def with_long_prompts(model: Transformer, budget: int, work: Workload) -> Served:
+    length = model.config.max_length - 8
+    engine = Engine(model, work.blocks + 4 * (length // BLOCK + 1), BLOCK, budget, SIZE + 4)
+    parameters = [SamplingParameters(max(n, 24)) for n in work.new]
+    told = {engine.add(p, one): [] for p, one in zip(work.prompts, parameters)}
+    times, steps = [], 0
+    while engine.busy:
+        if steps == 8:
+            for number in range(4):
+                engine.add([3 + number] * length, SamplingParameters(4))
+        for output in engine.step():
+            if output.id in told:
+                told[output.id].append(output.drawn.token)
+                times += [output.times] if output.times else []
+        steps += 1
+    return Served(list(told.values()), sum(step.seconds for step in engine.steps), times)

@@ -19,6 +19,7 @@ from minitrain.bench import (
     disaggregated,
     experts,
     finetuning,
+    goals,
     inference,
     launch,
     nf4,
@@ -101,10 +102,23 @@ def test_inference_small():
     rows = [c.row() for c in inference.cases(1, 4, shape, peers=("sequential", "static"))]
     check_contract(rows)
     names = [row.name for row in rows]
-    assert sum(name.startswith("4 requests, mixed") for name in names) == 2
+    assert sum(name.startswith("4 requests, mixed,") and "tokens" in name for name in names) == 2
     assert sum(name.startswith("first token") for name in names) == 4
     unused = next(row for row in rows if row.unit == "bytes")
     assert not unused.lost, "pages leave less unused than rows of a batch's longest"
+    wanted = {row.name: row for row in rows if row.name.startswith("goal")}
+    assert {name.partition(",")[0] for name in wanted} == {
+        "goal: 4 times as fast",
+        "goal: a third of the pause",
+        "goal: KV memory for no token",
+    }
+    held = [wanted[f"goal: KV memory for no token, blocks of {size}"] for size in (16, 4)]
+    assert held[0].lost and "half a block" in held[0].reason and not held[1].lost
+
+
+def test_a_goal_is_a_share_of_what_the_peer_costs():
+    found = goals.shortened(lambda: case(3.0, 10.0).measure(), 1 / 4)
+    assert found.timings[OURS].median == 3.0 and found.timings[PEER].median == 2.5
 
 
 def test_disaggregated_small():
