@@ -32,7 +32,7 @@ lab = Lab("e07_qlora")
 # *QLoRA* ([Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)) holds $W$ in 4 bits.
 
 # %% [markdown]
-# Four bits say one of sixteen numbers, the *levels*. Which sixteen? The obvious choice, *INT4*, has equal distances: $-7, -6,
+# Four bits name one of sixteen numbers, the *levels*. Which sixteen? The obvious choice, *INT4*, has equal distances: $-7, -6,
 # \dots, 7$, divided by 7. Weights come in blocks of 64, and each block is divided by its largest magnitude, its *scale*. So every
 # block lies between $-1$ and $1$.
 #
@@ -222,13 +222,13 @@ print([round(level, 4) for level in NF4.tolist()])
 ideas.packed_block()
 
 # %% [markdown]
-# The blocks are those of the *flattened* matrix: they run over the ends of rows, and the last one may be shorter. Four details
-# decide between right and almost right.
+# The blocks are those of the *flattened* matrix: they run over the ends of rows, and the last one may be shorter.
+
+# %% [markdown]
+# Four details decide between right and almost right.
 #
 # - The code is the **nearest** level. Levels are not equally spaced, so no rounding to whole numbers will do. The border of two
 #   neighbours is their middle: 16 levels have 15 borders.
-
-# %% [markdown]
 # - In a block of zeros the largest magnitude is 0, and $0/0$ is no number. Such a block gets the code of the level 0; its scale is 0, or a smallest normal number.
 # - A scale that hangs on the graph of a parameter keeps the float weight alive, which is what was to be spared.
 # - The distances of every weight to every level would be 16 floats a weight, 32 times the memory of its 16 bits. A search among
@@ -421,7 +421,7 @@ print(f"unquantized: {held_out_loss(base) - floor:.3f} nats above the floor")
 # %% [markdown]
 # **Explain**: the two columns of errors are almost the same, so our weights do lie like normal numbers. Of the datatypes with 4
 # bits, NF4 errs least (9.2%), then E2M1 (10.6%), INT4 (10.8%), and FP4 of bitsandbytes (12.2%): its smallest level lies so close
-# to zero that it is hardly a level more. NF4 costs the model 0.003 nats, FP4 0.011. With one bit less the error doubles, and the
+# to zero that it is hardly another level. NF4 costs the model 0.003 nats, FP4 0.011. With one bit less the error doubles, and the
 # divergence, which goes with the *square* of the error, is four to six times as large.
 #
 # QLoRA's table 2 has the mean perplexity of models from 125M to 13B: INT4 34.34, E2M1 31.07, NF4 with double quantization 27.41. The
@@ -639,7 +639,7 @@ y, kept_bytes = kept_for_backward(lambda x: x @ held.dequantize().T, x)
 lab.reveal("kept_bytes", kept_bytes, outs=256, ins=128)
 
 # %% [markdown]
-# **Explain**: autograd keeps all of $\hat W$ in floats, and so does every layer of the model until backward reaches it. When backward
+# **Explain**: autograd keeps all of $\hat W$ in floats, in every layer of the model, until backward reaches that layer. When backward
 # begins, the *whole model* is there in floats again, beside its 4 bits. All that was spared is lost.
 #
 # The remedy is known from [e05](e05_activation_memory.ipynb): do not keep it, make it again. The picture shows three layers.
@@ -882,10 +882,10 @@ show.table(
 ideas.rounded_away()
 
 # %% [markdown]
-# **Experiment**: three ways to merge what QLoRA has learned, against the adapter left beside its base, at a tenth of section 5's rate, so that the adapter is small. Besides the
-# two above, one adds $s\,BA$ to the *original* weights: these are better, but not the ones that the adapter was trained beside. The
-# measure is the root mean square by which the logits move, and the loss. In a row for comparison no adapter is there at all: the
-# original weights instead of $\hat W$, before any fine-tuning.
+# **Experiment**: QLoRA trains once more, at a tenth of section 5's rate, so that the adapter is small. Left beside its base, it is
+# compared with three merges: in 16 bits, into 4 bits, and onto the *original* weights, which are better than $\hat W$, but not the
+# ones that the adapter was trained beside. We measure by how much the logits move (the root mean square), and the loss. The last
+# row has no adapter at all: the original weights against $\hat W$, before any fine-tuning.
 
 # %% tags=["experiment"]
 from minitrain.finetuning.layer import adapted_layers
@@ -977,7 +977,7 @@ print(f"section 5's adapter: {stayed:.0%} of the codes stay, {rises:.4f} nats lo
 
 # %% [markdown]
 # "Onto the original" moves the logits by 0.126, about as far as the original weights do without any adapter. It takes the errors of
-# $\hat W$ away. Here it costs little loss, but it is not the model that was tested.
+# $\hat W$ away, but the adapter was trained with them. Here that costs little loss, and still it is not the model that was tested.
 #
 # **Takeaway**: dequantize, add, and **keep 16 bits**. Whoever needs 4 bits keeps the adapter beside them. The package's `merge`
 # never goes back to 4 bits.
@@ -1158,7 +1158,7 @@ ideas.page_table()
 
 # %% [markdown]
 # **Explain**: with as many frames as pages nothing ever moves. With *one* frame less, *every* page faults in every step: by the time
-# its turn comes, it is always the one touched longest ago. A cliff, not a slope. It is known as LRU's weakness on circles.
+# its turn comes, it is always the one touched longest ago. It is a cliff, not a slope, and known as LRU's weakness where pages are touched in a circle.
 #
 # How bad is it? Adam's state for the adapters of a 7B (rank 16, 40 million numbers) has $8 \cdot 40\text{M} = 320$ MB. Over a link of 25
 # GB/s it goes out and in again in 26 ms, and only in steps whose text was long. A step that is late by 26 ms is better than a run

@@ -240,12 +240,15 @@ lab.answer("ridge", ridge)
 
 # %% [markdown]
 # **Explain**: a prompt's intensity grows from 0.5 to 132 FLOPs a byte. A batch of answers shares only the weights. Its keys
-# and values grow with it: a text's 12.6 MFLOPs a token stand against its own 1.58 MB, so that *no* batch comes above 8 FLOPs a byte. The ridge is at about
-# 15 here, at 295 on an H100: decoding is memory bound, whatever the batch. Section 5 has the way out.
+# and values grow with it: a text's 12.6 MFLOPs a token stand against its own 1.58 MB, so that *no* batch comes above 8 FLOPs a byte.
+# The ridge was at 6.6 here, which only the largest batch passes (it was at 15 on another CPU, which none did). On an H100 it is at 295:
+# decoding is memory bound there, whatever the batch. Section 5 has the way out.
+
+# %% [markdown]
+# Measured times lie above the roof by 2 to 7 times, the most where few tokens are computed: a pass is a hundred small operations,
+# and each must be started.
 #
-# Measured times lie above the roof by 2 to 4 times: a pass is a hundred small operations, and each must be started.
-#
-# **Takeaway**: a token cost 0.07 ms in a prompt of 256, 0.18 in a batch of 256 answers, and 2.3 in a single answer.
+# **Takeaway**: a token cost 0.11 ms in a prompt of 256, 0.20 in a batch of 256 answers, and 4.3 in a single answer.
 
 # %% [markdown]
 # ## 3 · Pages
@@ -558,7 +561,7 @@ lab.answer("block", block)
 # %% [markdown]
 # ## 4 · One rule for every step
 #
-# A batch shares the reading of the weights, so a server wants large ones. A **static** batch waits until its longest text has ended.
+# A batch shares the reading of the weights, so a server wants large batches. A **static** batch waits until its longest text has ended.
 # A **continuous** one is made anew at every step: who has ended leaves, who waits comes in
 # ([Yu et al. 2022](https://www.usenix.org/conference/osdi22/presentation/yu), Orca).
 
@@ -576,10 +579,10 @@ ideas.batches()
 # next token.
 
 # %% [markdown]
-# First come, first served. Who runs comes first, the oldest first. Where a block is missing, the *youngest* that runs is **preempted**: it gives
-# back all its blocks, forgets what it computed, and waits again, in front of all others. So the oldest always goes on, and everyone ends.
+# First come, first served: those that run are served first, the oldest of them before the others. Where a block is missing, the *youngest* that runs is **preempted**: it gives
+# back all its blocks, forgets what it computed, and waits again, in front of all others. So the oldest always goes on, and everyone gets to the end.
 #
-# Then who waits, in order, while there are budget, places and blocks. Nobody overtakes: else a long prompt might wait for ever. And a
+# Then those that wait are admitted in order, as long as there are budget, places and blocks. Nobody overtakes: else a long prompt might wait for ever. And a
 # step that preempts somebody admits nobody: the blocks just won would be lost at once.
 #
 # ### Exercise 5 · `schedule`
@@ -665,7 +668,7 @@ def train(model, steps, peak=6e-3):
 trained = train(build(config, seed=0), lab.size("steps"))
 
 # %% [markdown]
-# Sixteen requests with a common beginning, in ten modes, greedy and drawn. One number stands for all answers of a mode: a hash. The model
+# Sixteen requests begin with the same 20 tokens (of a story that breaks off there), and are told in ten modes, greedy and drawn. One number stands for all answers of a mode: a hash. The model
 # computes in float64 here, for in float32 another order of additions may turn a near tie.
 
 # %% tags=["experiment", "folded"]
@@ -754,7 +757,8 @@ print(tokenizer.decode(prompts[3]), "…", tokenizer.decode(naive[3]))
 lab.experiment("modes", modes)
 
 # %% [markdown]
-# **Explain**: ten greedy modes have one hash, and the seven that draw have one. Preempted requests lost their blocks, computed them again (or
+# **Explain**: ten greedy modes have one hash, and the seven that draw have one. (The first three do without the server, so that none of its
+# steps are counted.) Preempted requests lost their blocks, computed them again (or
 # found them still there: "reused"), and told the same. So did texts cut into chunks of 1 to 9 tokens. This is what an engine must promise, and what makes its
 # other numbers comparable.
 #
@@ -880,10 +884,10 @@ lab.experiment("throughput", throughput)
 
 # %% [markdown]
 # **Explain**: a cache saves the naive way's repeated work. A static batch reads the weights once for eight rows, but most rows wait for the
-# longest: the batches here have answers of 6 to 60 tokens. A continuous batch has no such rows, and half of all answers are complete long before. Kwon et al.
+# longest: the batches here have answers of 6 to 60 tokens. A continuous batch has no such rows, and half of all answers are complete well before. Kwon et al.
 # report 2 to 4 times the throughput of the engines before theirs at equal latency, for the same two reasons: no row for nobody, no memory for nobody.
 #
-# **Takeaway**: the naive way told 222 tokens a second, a cache 425, static batches 948, the continuous one 1,502.
+# **Takeaway**: the naive way told 124 tokens a second, a cache 226, static batches 551, the continuous one 905.
 
 # %% [markdown]
 # ### A long prompt arrives
@@ -991,7 +995,8 @@ lab.answer("chunk", chunk)
 # wait is the shortest in between: one step for all scores every pair of its tokens, also those that the mask hides; many small steps read all weights many
 # times. Sarathi's authors trade the same two.
 #
-# **Takeaway**: without chunks six readers waited 0.49 s for a token; with a budget of 128 one in a hundred waited 0.02 s, and the prompt's own wait fell from 0.49 s to 0.22.
+# **Takeaway**: without chunks six readers waited 0.52 s for a token; with a budget of 128 only one token in a hundred took longer than
+# 0.035 s, and the prompt's own wait fell from 0.52 s to 0.33.
 
 # %% [markdown]
 # ## 5 · Fewer bytes a token

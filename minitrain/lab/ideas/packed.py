@@ -1,4 +1,4 @@
-"""A block of weights on its way into bytes: over its largest, to the nearest level, two a byte."""
+"""A block of weights on its way into bytes: divided, to the nearest level, two a byte."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draw_packed_block(ax: Axes, block: str, outlier: str) -> None:
     back = [LEVELS["NF4"][c] * s for c, s in zip(code, scale)]
     rows = {
         "weights": [f"{value:.2f}" for value in values],
-        "over the block's largest": [f"{value / s:.2f}" for value, s in zip(values, scale)],
+        "divided by the scale": [f"{value / s:.2f}" for value, s in zip(values, scale)],
         "code of the nearest level": [f"{c:04b}" for c in code],
         "read again": [f"{value:.3f}" for value in back],
     }
@@ -64,9 +64,8 @@ def draw_packed_block(ax: Axes, block: str, outlier: str) -> None:
         x, words = LEFT + 2 * SIDE * pair + 0.3 * (2 * pair // size), f"{high:04b} {low:04b}"
         box(ax, x, y, 2 * SIDE - 0.08, HIGH, GREEN, words, 9)
     _levels(ax, 4.75)
-    legend = (
-        f"orange: the largest, which is the block's scale ({8 // size} x 4 bytes beside the codes)"
-    )
+    legend = "orange: the block's largest magnitude, which is its scale "
+    legend += f"({8 // size} x 4 bytes beside the codes)"
     say(ax, LEFT, 5.55, legend, 8.5, ha="left")
 
 
@@ -87,10 +86,11 @@ def say_packed_block(block: str, outlier: str) -> str:
     values, size = weights(outlier), BLOCKS[block]
     found = codes(values, size)
     zeros = sum(code == 7 and value != 0 for code, value in zip(found, values))
+    shared = "one scale for all" if size == 8 else f"a scale for each {size}"
     verb = "becomes" if zeros == 1 else "become"
     lost = f"{plural(zeros, 'small weight')} {verb} 0" if zeros else "no small weight becomes 0"
     return (
-        f"Eight weights as codes of four bits, a scale for each {size}: {lost}. The codes are "
+        f"Eight weights as codes of four bits, {shared}: {lost}. The codes are "
         f"{', '.join(map(str, found))}, each that of the nearest of 16 levels, which lie closer "
         "near 0. The scales are "
         f"{', '.join(f'{s:.2f}' for s in sorted(set(scales(values, size))))}. Two codes share a "

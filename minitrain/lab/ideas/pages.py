@@ -53,7 +53,7 @@ def draw_pages(ax: Axes, frames: int) -> None:
             touched = page == moment.page
             color = PALE if page not in moment.resident else lighter(BLUE, 0.6)
             color = (ORANGE if moment.is_fault else BLUE) if touched else color
-            words = ("!" if moment.is_fault else "·") if touched else ""
+            words = "!" if touched and moment.is_fault else ""
             box(ax, x, 0.5 + HIGH * page, STEP - 0.06, HIGH - 0.06, color, words, 9)
     for page in range(PAGES):
         say(ax, LEFT - 0.2, 0.7 + HIGH * page, f"page {page}", 9, ha="right")

@@ -54,7 +54,8 @@ def draw_quantiles(ax: Axes, datatype: str) -> None:
     xs = [step / 100 - 1 for step in range(201)]
     heights = [GROUND - HIGH * math.exp(-((x * LARGEST) ** 2) / 2) for x in xs]
     ax.fill_between([place(x) for x in xs], heights, GROUND, color=lighter(BLUE, 0.7), linewidth=0)
-    say(ax, LEFT, 0.45, "how the weights of a block lie, over the largest", 9, ha="left")
+    words = "how the weights of a block lie, divided by their largest magnitude"
+    say(ax, LEFT, 0.45, words, 9, ha="left")
     for level, share in zip(LEVELS[datatype], shares(datatype)):
         x = place(level)
         ax.plot([x, x], [GROUND - 0.1, GROUND + 0.2], color=ORANGE, linewidth=2)
