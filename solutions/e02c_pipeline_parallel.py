@@ -107,7 +107,7 @@ show.draw_schedule(naive, title="One microbatch at a time: two ranks wait")
 # %% [markdown]
 # Read the grid as follows: a row is a rank, time goes to the right, a box is an operation with its microbatch's number, and
 # what is hatched is idle (the *bubble*). An activation is *alive* from its forward until its backward. This first schedule
-# finishes a microbatch before the next one begins. It has two microbatches and nothing to gain from them.
+# finishes a microbatch before the next one begins. It has two microbatches, and gains nothing from it.
 #
 # **GPipe** ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all forwards and then all backwards. Here with three
 # microbatches; move the handle down to one and up to four, and watch what a microbatch costs:
@@ -226,8 +226,8 @@ ideas.pipeline_order()
 #
 # Difficulty 3 · 12 minutes · 14 points
 #
-# Rank r: p-1-r forwards ahead (never more than m); then one forward, one backward, in turn; then the backwards that are
-# left; each kind from microbatch 0 on. With p = 2, m = 3, rank 0 runs F0 F1 B0 F2 B1 B2.
+# Rank r runs p-1-r forwards ahead (never more than m), then one forward and one backward in turn, then the backwards that are
+# left; each kind begins with microbatch 0. With p = 2, m = 3, rank 0 runs F0 F1 B0 F2 B1 B2.
 
 
 # %% tags=["exercise"]
@@ -693,10 +693,10 @@ ideas.pipeline_chunks()
 #
 # Difficulty 4 · 16 minutes · 14 points
 #
-# `Operation("F", i, c)`: microbatch i, chunk c. Forwards: p microbatches through chunk 0, the same p through chunk 1, …,
-# then the next p (p divides m). Backwards: the same groups of p, each from its first microbatch on, but chunk v-1 first and
-# chunk 0 last. Rank r runs $(v-1)\,p + 2\,(p-1-r)$ forwards ahead, never more than $m\,v$; with $v = 1$ it runs
-# $p-1-r$. Then, as before, one forward, one backward, in turn, and what is left.
+# `Operation("F", i, c)` is the forward of microbatch i through chunk c. Forwards take p microbatches through chunk 0, the same p
+# through chunk 1, …, then the next p (p divides m). Backwards take the same groups of p, each from its first microbatch on, but
+# chunk v-1 first and chunk 0 last. Rank r runs $(v-1)\,p + 2\,(p-1-r)$ forwards ahead, never more than $m\,v$; with $v = 1$ it
+# runs $p-1-r$. Then, as before, come one forward and one backward in turn, and what is left.
 
 
 # %% tags=["exercise"]
@@ -995,5 +995,5 @@ show.figure(
 lab.score(read="minitrain/parallel/pipeline/executor.py")
 
 # %% [markdown]
-# A pipeline cuts between layers. Next, [e02d · Expert parallel](e02d_expert_parallel.ipynb) gives a layer eight MLPs, and
-# puts them on different ranks. [e02b · Tensor parallel](e02b_tensor_parallel.ipynb) cuts *inside* a matrix.
+# A pipeline cuts between layers; [e02b · Tensor parallel](e02b_tensor_parallel.ipynb) cuts *inside* a matrix. Next,
+# [e02d · Expert parallel](e02d_expert_parallel.ipynb) gives a layer eight MLPs, and puts them on different ranks.

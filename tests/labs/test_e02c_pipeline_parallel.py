@@ -52,7 +52,7 @@ REVEALS = {
     ),
     "held": Reveal(
         "measured",
-        "p microbatches of a block's activations against one, which has the logits besides",
+        "the formula counts microbatches, p against one; in bytes rank 3 keeps the logits besides",
         formula=lambda p: float(p),
     ),
 }

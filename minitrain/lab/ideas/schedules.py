@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 RANKS, MICROBATCHES = 3, 5
 UNITS = {"F": 1.0, "B": 2.0}
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B"}
+TIME = "time (forwards)    in a box: its microbatch"
 
 
 def made(kind: str, p: int, m: int, v: int = 1) -> Schedule:
@@ -40,14 +41,14 @@ def timed(schedule: Schedule) -> Clocked:
     return clocked(schedule, lambda _, operation: UNITS[operation.kind] / schedule.chunks)
 
 
-def paint(ax: Axes, clock: Clocked, longest: float) -> None:
+def paint(ax: Axes, clock: Clocked, longest: float, label: str = TIME) -> None:
     """The grid, on an axis that is as long at every position of a handle; its legend below."""
     from matplotlib.ticker import MultipleLocator
 
     drawing.draw(ax, clock, "forwards", "")
     ax.set_xlim(0, longest)
     ax.xaxis.set_major_locator(MultipleLocator(3))
-    ax.set_xlabel("time (forwards)", loc="left")
+    ax.set_xlabel(label, loc="left")
     explain(ax)
 
 
@@ -65,7 +66,7 @@ def say_microbatches(microbatches: int) -> str:
     each = clock.makespan / microbatches
     count = f"{microbatches} microbatch{'' if microbatches == 1 else 'es'}"
     return (
-        f"{RANKS} ranks, {count}: "
+        f"GPipe, {RANKS} ranks, {count}: "
         f"{clock.makespan:g} forwards' time, {each:.3g} a microbatch; each rank idles for "
         f"{clock.bubble(0):g}. Rows are ranks: blue boxes "
         "are forwards, orange ones backwards, twice as long; the numbers are microbatches, and "
@@ -82,7 +83,7 @@ def draw_order(ax: Axes, order: str) -> None:
             ax.broken_barh(
                 ahead, (rank - 0.36, 0.72), facecolors="none", edgecolor=INK, linewidth=2
             )
-        words = "ahead: p - 1 - r (p ranks, rank r)"
+        words = "ahead: p - 1 - r on rank r of p"
         ax.barh(0, 0, 0, facecolor="none", edgecolor=INK, linewidth=2, label=words)
         explain(ax)
 
@@ -100,7 +101,7 @@ def say_order(order: str) -> str:
 
 
 def draw_chunks(ax: Axes, chunks: int) -> None:
-    paint(ax, timed(made("interleaved", 2, 4, chunks)), 15)
+    paint(ax, timed(made("interleaved", 2, 4, chunks)), 15, "time (forwards)")
     if chunks > 1:
         for kind, name in (("F", "forward"), ("B", "backward")):
             color = drawing.color_of(Operation(kind, 0, 1))
