@@ -27,6 +27,7 @@ from minitrain.model.hub.load import save_pretrained
 from minitrain.model.transformer import Transformer
 from minitrain.paths import course_root
 
+READY = ".ready"  # that make leaves behind, last of all
 SHOWN = 2000  # letters of what it said before it ended
 
 
@@ -35,7 +36,9 @@ def environment(name: str) -> Path:
 
 
 def version_there(name: str, package: str) -> str | None:
-    """The package's version in the environment; None where there is none."""
+    """The package's version in the environment; None where there is none, or one half made."""
+    if not (environment(name) / READY).exists():
+        return None
     found = sorted(environment(name).glob(f"lib/python3*/site-packages/{package}-*.dist-info"))
     return found[-1].name.split("-")[1].removesuffix(".dist") if found else None
 

@@ -43,6 +43,7 @@ def there(tmp_path, monkeypatch):
     monkeypatch.setattr(elsewhere, "environment", lambda name: tmp_path)
     (tmp_path / "lib/python3.11/site-packages/llmcompressor-9.8.7.dist-info").mkdir(parents=True)
     (tmp_path / "bin").mkdir()
+    (tmp_path / elsewhere.READY).touch()
     python = tmp_path / "bin/python"
     python.write_text(f"#!{sys.executable}\n{NOTHING_ROUNDED}")
     python.chmod(0o755)

