@@ -265,6 +265,8 @@ def test_a_unit_ahead_hides_its_gather_and_takes_its_place():
     alone, ahead = units.Pass(units.ON_DEMAND), units.Pass(units.AHEAD)
     assert math.isclose(alone.waits(), 9 * units.MESSAGE)  # six gathers and three reduces
     assert math.isclose(ahead.waits(), 5 * units.MESSAGE)  # the first gather of either way
+    asked, freed = alone.memory[units.NAMED][0][0], alone.memory[units.NAMED][1][1]
+    assert alone.moments["forward", units.NAMED] == (asked, freed)
     assert sorted(words for *_, words in alone.network) == sorted(w for *_, w in ahead.network)
 
 
@@ -295,7 +297,9 @@ def test_the_grids_of_schedules_are_as_the_formulas_say():
 
 def test_every_layer_and_every_head_is_on_one_rank():
     assert all(stages.LAYERS % ranks == 0 for ranks in stages.pipeline_stages.choices["ranks"][0])
-    assert stream.HEADS % stream.RANKS == 0 and len(set(stream.stream("tensor"))) == 1
+    counts = (stream.HEADS, stream.FEATURES, stream.TOKENS)
+    assert all(count % stream.RANKS == 0 for count in counts)
+    assert len(set(stream.stream("tensor"))) == 1 < len(set(stream.stream("sequence")))
 
 
 def test_one_rank_has_the_word_and_the_others_do_not():
