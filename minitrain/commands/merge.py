@@ -1,7 +1,8 @@
 """`python -m minitrain merge ADAPTER --out FOLDER`: an adapter and its model as one plain model.
 
 ADAPTER is a run of `finetune`, or a folder of PEFT's files. The merged model is a Hugging Face
-folder, in the dtype in which the model under it is stored, tokenizer and all.
+folder, in the dtype in which the model under it is stored, tokenizer and all. A model in few bits
+(QLoRA's base) comes out dense: rounding the sum anew would lose some of what was learned.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ def merge(
 
 
 def write_merged(source: Path, out: Path, name: str | None) -> str:
-    from minitrain.commands.models import find_model
+    from minitrain.commands.models import open_model
     from minitrain.finetuning.merging import merge_and_unload
     from minitrain.finetuning.peft_files import CONFIG, load_adapter
     from minitrain.model.hub.config import read_json
-    from minitrain.model.hub.load import load_pretrained, save_pretrained
+    from minitrain.model.hub.load import save_pretrained
+    from minitrain.quantization.dense import dequantize_model
 
     folder = source / ADAPTER if (source / ADAPTER).is_dir() else source
     if name is None and (folder / CONFIG).is_file():
@@ -45,8 +47,8 @@ def write_merged(source: Path, out: Path, name: str | None) -> str:
         )
     if not name:
         raise InputError(f"{folder} does not name the model under it: give it with --model")
-    model, text = load_pretrained(find_model(name))
-    merged = merge_and_unload(load_adapter(model, folder))
+    model, text = open_model(name)
+    merged = dequantize_model(merge_and_unload(load_adapter(model, folder)))
     save_pretrained(merged, out, text=text)
     count = sum(p.numel() for p in merged.parameters())
     dtype = str(next(merged.parameters()).dtype).removeprefix("torch.")

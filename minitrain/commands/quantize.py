@@ -80,13 +80,19 @@ def quantize(
     stored, before = next(net.parameters()).dtype, held_bytes(net)
     net.float()
     nats = evaluate(net, held_out)
+    missed: list[str] = []
     with layers_bar(net) as progress:
-        quantize_model(net, chosen, methods()[method], calibration, progress)
+        quantize_model(net, chosen, methods()[method], calibration, progress, missed.append)
     after_nats = evaluate(net, held_out)
     save_quantized(net.to(stored), out, text)
     after = held_bytes(net)
     print(f"perplexity  {math.exp(nats):.4g} -> {math.exp(after_nats):.4g}")
     print(f"bytes       {bytes_text(before)} -> {bytes_text(after)} ({after / before:.1%})")
+    if missed:
+        print(
+            f"experts     {len(missed)} matrices, such as {missed[0]}, were reached by no token "
+            "and rounded to nearest: more --rows reach more"
+        )
     print(f"{out} holds {format} by {method}; open it with:")
     print("    from minitrain.quantization.folder import load_quantized")
     print(f"    model, text = load_quantized({str(out)!r})")

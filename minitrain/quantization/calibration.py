@@ -37,6 +37,19 @@ class Passage:
     def through(self, block: nn.Module) -> Tensor:
         return block(self.x, self.turns, self.mask)
 
+    def tokens(self, x: Tensor) -> Tensor:
+        """What a layer read, (B, T, D), (B·T, D) or an expert's rows, -> (T', D) of no padding."""
+        if x.shape[:-1] == self.valid.shape:
+            return x[self.valid]
+        if self.valid.all():
+            return x
+        if len(x) != self.valid.numel():
+            raise InputError(
+                "the text has rows with padding, and an expert's rows do not say which they are: "
+                "calibrate a mixture on full rows, as pack_stream makes them"
+            )
+        return x[self.valid.flatten()]
+
 
 class AllSeen(Exception):
     """Ends a forward: what comes after is not asked for."""
@@ -57,8 +70,16 @@ class Calibration:
             passage.x = passage.through(block)
 
     def stages(self, block: nn.Module, layers: Mapping[str, nn.Module]) -> list[list[str]]:
-        """The layers of a block in the order in which they run, those of one input together."""
-        return stages(layers, lambda: self.passages[0].through(block))
+        """The layers of a block in the order in which they run, those of one input together. Of
+        experts those that some token reaches."""
+        found: list[list[str]] = []
+        for passage in self.passages:
+            missing = layers.keys() - {name for names in found for name in names}
+            if not missing:
+                break
+            rest = {name: layer for name, layer in layers.items() if name in missing}
+            found += stages(rest, lambda of=passage: of.through(block))
+        return found
 
     @torch.no_grad()
     def statistics(
@@ -73,7 +94,7 @@ class Calibration:
             missing = set(layers)
 
             def see(name: str, x: Tensor, of: Passage = passage, missing: set = missing) -> None:
-                found[name].add(x[of.valid])
+                found[name].add(of.tokens(x))
                 missing.discard(name)
                 if not missing:
                     raise AllSeen

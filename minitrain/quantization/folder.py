@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
+from minitrain.model.experts.apart import take_apart
 from minitrain.model.hub.config import config_of, read_json
 from minitrain.model.hub.load import describe, write_folder
 from minitrain.model.hub.text import TextFiles, read_text_files
@@ -92,6 +93,8 @@ def load_quantized(
         stored = {name: file.get_tensor(name).to(device) for name, file in files.items()}
     embedding = stored.get(hub_name("embed.weight"))
     model = empty(config, device, torch.float32 if embedding is None else embedding.dtype)
+    if any(".experts." in path for path in stated["layers"]):
+        take_apart(model)
     for path, settings in stated["layers"].items():
         held = stored_weight(path, settings, model.get_submodule(path), stored, folder)
         bias = stored.get(hub_name(f"{path}.bias"))

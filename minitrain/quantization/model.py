@@ -6,25 +6,33 @@ quantized, hand on.
             see what the stage reads, round its weights, exchange its layers
         run the block as it is now: the next one's input
 
-So an error is seen, and made up for, by all that come after it. Embedding, norms and head keep
-their bits. Cost: four forwards of the calibration text at most, since one that calibrates a stage
-ends there, and the method's own. Paper: GPTQ (arXiv:2210.17323), section 4; true-sequential: its
-README.
+So an error is seen, and made up for, by all that come after it. Embedding, norms, routers and head
+keep their bits. Cost: four forwards of the calibration text at most, since one that calibrates a
+stage ends there, and the method's own. Paper: GPTQ (arXiv:2210.17323), section 4; true-sequential:
+its README.
+
+A mixture's experts are taken apart, a linear layer a matrix; each is calibrated on the tokens that
+are routed to it, all experts in one forward. What no token reaches is rounded to nearest.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 
 import torch
 from torch import nn
 
 from minitrain.data.loader import Batch
 from minitrain.errors import InputError, unknown_name
+from minitrain.model.experts.apart import PARTS, take_apart
+from minitrain.model.experts.grouped import Experts
 from minitrain.model.transformer import Transformer
 from minitrain.quantization.calibration import Calibration
+from minitrain.quantization.formats.tiling import Shape
 from minitrain.quantization.formats.weight import Format
-from minitrain.quantization.methods.method import RTN, Method
+from minitrain.quantization.methods.method import RTN, Method, nearest, weight_only
 from minitrain.quantization.statistics import InputStatistics
 
 Progress = Callable[[str], object]  # called with a layer's path when it is quantized
@@ -37,18 +45,26 @@ def quantize_model(
     method: Method = RTN,
     batches: Iterable[Batch] = (),
     progress: Progress = lambda name: None,
+    missed: Progress = lambda name: None,
 ) -> Transformer:
     """In place: the blocks' linear layers in `formats`, one for all or each its own by its path
     ("blocks.3.mlp.down"), where those without one stay. `batches`: texts, for calibrated methods.
+    `missed`: called with the path of an expert's layer that none of their tokens reached.
 
     InputError before anything is changed where the model, the formats or the texts do not fit.
     """
     chosen = formats_by_layer(model, formats, method)
+    if any(".experts." in name for name in chosen):
+        take_apart(model)
     calibration = Calibration(model, batches) if method.calibrated else None
     for index, block in enumerate(model.blocks):
         prefix = f"blocks.{index}."
         own = {n.removeprefix(prefix): f for n, f in chosen.items() if n.startswith(prefix)}
-        _quantize_block(block, own, method, calibration, lambda name, p=prefix: progress(p + name))
+        blind = _quantize_block(
+            block, own, method, calibration, lambda name, p=prefix: progress(p + name)
+        )
+        for name in blind:
+            missed(prefix + name)
         if calibration is not None:
             calibration.advance(block)
     return model
@@ -56,11 +72,20 @@ def quantize_model(
 
 def layer_names(model: Transformer) -> list[str]:
     """The paths of the linear layers in a model's blocks, which can be quantized."""
-    return [
-        f"blocks.{name}"
-        for name, module in model.blocks.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
+    return list(layer_shapes(model))
+
+
+def layer_shapes(model: Transformer) -> dict[str, Shape]:
+    """(F, D) of each of them by its path; of experts as they are once they are apart."""
+    found = {}
+    for name, module in model.blocks.named_modules(prefix="blocks"):
+        if isinstance(module, nn.Linear):
+            found[name] = tuple(module.weight.shape)
+        elif isinstance(module, Experts):
+            shapes = {part: module.get_parameter(part).shape for part in PARTS}  # (E, D, F)
+            for expert in range(shapes["gate"][0]):
+                found |= {f"{name}.{expert}.{p}": (s[2], s[1]) for p, s in shapes.items()}
+    return found
 
 
 def _quantize_block(
@@ -69,21 +94,38 @@ def _quantize_block(
     method: Method,
     calibration: Calibration | None,
     progress: Progress,
-) -> None:
+) -> list[str]:
+    """The experts' layers that no token reached."""
     layers = {name: block.get_submodule(name) for name in formats}
     if calibration is None:
-        groups = [list(layers)]
+        groups = [list(layers)] if layers else []
     else:
         groups = calibration.stages(block, layers)
     if method.prepares:
         method.prepare(block, _seen(block, layers, groups, calibration), formats)
-    for names in groups:
-        seen = _seen(block, layers, [names], calibration)
-        for name in names:
+    reached = {name for names in groups for name in names}
+    blind = [name for name in layers if name not in reached]
+    for _, wave in groupby(groups, key=_place):
+        wave = list(wave)
+        seen = _seen(block, layers, wave, calibration)
+        for name in (name for names in wave for name in names):
+            if name in seen and ".experts." in name and not seen[name].tokens:
+                blind.append(name)  # it was reached before this block's attention was rounded
+                continue
             linear = layers[name]
             held = method.round(linear.weight, seen.get(name), formats[name])
             block.set_submodule(name, method.layer(held, linear.bias, seen.get(name)))
             progress(name)
+    for name in blind:
+        held = nearest(layers[name].weight, None, formats[name])
+        block.set_submodule(name, weight_only(held, layers[name].bias, None))
+        progress(name)
+    return blind
+
+
+def _place(names: list[str]) -> str:
+    """Of layers that read one tensor; alike for all experts, which do not wait for one another."""
+    return re.sub(r"\.\d+\.", ".", names[0])
 
 
 def _seen(
@@ -103,12 +145,13 @@ def formats_by_layer(
     model: Transformer, formats: Format | Mapping[str, Format], method: Method
 ) -> Mapping[str, Format]:
     """The format of each layer by its path; InputError where one does not fit, or the model."""
-    if model.config.experts:
+    reads = method.calibrated and method.layer is not weight_only
+    if model.config.experts and (method.prepares or reads):
         raise InputError(
-            f"a mixture of {model.config.experts} experts holds most of its weights in tensors of "
-            "all experts, which are not linear layers: quantize a dense model"
+            "this method moves scales between layers, or fixes those of activations, which is "
+            "known for dense blocks alone: for a mixture of experts use rtn, gptq or llm-int8"
         )
-    known = layer_names(model)
+    known = layer_shapes(model)
     if not known:
         raise InputError(
             "no linear layer is left in the model's blocks: it is quantized already; take the "
@@ -120,7 +163,7 @@ def formats_by_layer(
     for name, form in chosen.items():
         if name not in known:
             raise unknown_name("linear layer of this model's blocks", name, known)
-        method.check(form, tuple(model.get_submodule(name).weight.shape))
+        method.check(form, known[name])
     return chosen
 
 

@@ -19,6 +19,7 @@ import torch
 
 from minitrain.data.loader import Batch
 from minitrain.errors import InputError
+from minitrain.model.experts.apart import take_apart
 from minitrain.model.transformer import Transformer
 from minitrain.quantization.formats.weight import Format
 from minitrain.quantization.layers.linear import QuantLinear
@@ -45,8 +46,9 @@ def sensitivities(
     batches: Sequence[Batch],
     progress: Progress = lambda name: None,
 ) -> dict[str, dict[Format, Cost]]:
-    """Every layer alone in every format, rounded to nearest; the model is left as it was."""
-    whole = evaluate(model, batches)
+    """Every layer alone in every format, rounded to nearest; the model is left as it was, but for
+    a mixture's experts, which are apart then."""
+    whole = evaluate(take_apart(model), batches)
     found: dict[str, dict[Format, Cost]] = {}
     for name in layer_names(model):
         linear, found[name] = model.get_submodule(name), {}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from minitrain.data.assets.fetch import is_cached
 from minitrain.data.corpus import make_corpus
@@ -70,6 +71,27 @@ def test_a_quantized_model_is_quantized_and_fine_tuned_further(folder):
     adapted = load_adapter(load_quantized("few")[0], "run/adapter")
     tokens = torch.arange(20).view(1, 20)
     assert 0 < (adapted(tokens) - few(tokens)).norm() / few(tokens).norm() < 0.5
+    merged = minitrain("merge", "run", "--out", "merged")
+    assert merged.returncode == 0 and "float32" in merged.stdout, merged.stderr
+    dense = AutoModelForCausalLM.from_pretrained("merged").eval()
+    torch.testing.assert_close(dense(tokens).logits, adapted(tokens), rtol=0, atol=1e-5)
+
+
+def test_a_mixture_of_experts_is_quantized_fine_tuned_and_merged(folder):
+    text = load_pretrained("model")[1]
+    sizes = {"experts": 4, "experts_per_token": 2, "expert_ffn_size": 48}
+    mixture = build(ModelConfig(300, 64, layers=2, heads=4, kv_heads=2, ffn_size=96, **sizes))
+    save_pretrained(mixture, "mixture", text=text)
+    said = quantize("--model", "mixture", "--format", "int4", "--out", "few")
+    assert "few holds int4-g64 by gptq" in said
+    words = "--data sea --rank 2 --steps 2 --batch 2 --length 32 --out run --device cpu"
+    tuned = minitrain("finetune", "--model", "few", *words.split())
+    assert tuned.returncode == 0, tuned.stderr
+    adapted, tokens = load_adapter(load_quantized("few")[0], "run/adapter"), torch.arange(20)[None]
+    merged = minitrain("merge", "run", "--out", "merged")
+    assert merged.returncode == 0, merged.stderr
+    dense = AutoModelForCausalLM.from_pretrained("merged").eval()
+    torch.testing.assert_close(dense(tokens).logits, adapted(tokens), rtol=0, atol=1e-5)
 
 
 @pytest.mark.skipif(not is_cached("stories15M"), reason="stories15M is not here: no download")
