@@ -2,7 +2,7 @@
 # # e12 · Reliability
 #
 # **Ranks are killed while your run saves, and it ends with the same losses, to the last bit. You then find the slow rank and the
-# flipped bit, and replay the 54 days in which Llama 3 was interrupted 466 times.**
+# flipped bit, and replay 54 days of Llama 3's training, interruption by interruption.**
 #
 # 135 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) and [e03 · ZeRO](e03_zero.ipynb) ·
 # [map of the course](index.ipynb)
@@ -540,8 +540,8 @@ from minitrain.reliability.elastic import most_ranks, share_of_batch
 
 for left in (4, 3, 2):
     share = share_of_batch(12, left, most_rows=4)
-    print(f"{left} ranks: {share.rows} rows, {share.accumulate} microbatches each")
-print("of 5 ranks that are left", most_ranks(12, 5), "can share 12 rows evenly")
+    print(f"{left} ranks, each: rows {share.rows}, microbatches {share.accumulate}")
+print("of 5 ranks that are left,", most_ranks(12, 5), "can share 12 rows evenly")
 
 # %% [markdown]
 # ## 4 · All that a run is
@@ -697,9 +697,8 @@ lab.experiment("resumed", resumed)
 
 # %%
 for line in log.read():
-    if line["event"] != "loss":
-        words = {k: v for k, v in line.items() if k in ("rank", "attempt", "ranks")}
-        print(line["event"], words)
+    if line["event"] == "failed":
+        print(f"attempt {line['attempt']}: rank {line['rank']} failed")
 for attempt in sorted({row["attempt"] for row in resumed}):
     mine = [row["step"] for row in resumed if row["attempt"] == attempt]
     print(f"attempt {attempt}: from step {mine[0]} to {mine[-1]}")
@@ -722,6 +721,7 @@ with show.canvas() as (figure, axes):
         x="step",
         y="loss (nats a token), each attempt 0.12 higher",
         title="Killed twice, and the same losses to the last bit",
+        labels="legend",
         theory={"undisturbed": (list(losses), list(losses.values()))},
         ax=axes,
     )
@@ -736,7 +736,8 @@ show.figure(
 # parts, or none. The package lets each rank vote by a small file, and rank 0 renames the folder when all votes are there
 # ([folder.py](../minitrain/reliability/checkpoint/folder.py)).
 #
-# **Question**: how many steps were computed in vain, that is once more than needed? Count them in your table.
+# **Question**: how many steps were computed in vain, that is once more than needed? Count them in the attempts
+# printed above.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -772,7 +773,7 @@ except RankError:
     log = EventLog(folder / "hang")
     for line in sorted(log.read(), key=lambda line: line["rank"]):
         print(f"rank {line['rank']} {line['event']} {line.get('operation', '')}")
-    print("look at rank", suspects(log, 3))
+    print("look at rank", *suspects(log, 3))
 
 # %% [markdown]
 # ## 5 · Slow, and out of line
@@ -908,7 +909,7 @@ lab.reveal("waiting", waiting_share)
 
 # %% [markdown]
 # **Explain**: three of four ranks wait 20 of 60 ms: $\frac{3}{4} \cdot \frac{1}{3}$ = 25%. Your number is higher by the all-reduce itself, which the
-# schematic does not count. With $N$ ranks it is
+# schematic does not count as waiting. With $N$ ranks it is
 # $\frac{N-1}{N} \cdot \frac{1}{3}$: of 16,384 GPUs one slow one takes a third away from all.
 
 # %% [markdown]
@@ -1124,9 +1125,9 @@ show.table(
     [
         {
             "a bit flips in": row["where"],
-            "accused by hashes": str(row["by_hashes"]),
+            "rank accused by hashes": " ".join(map(str, row["by_hashes"])) or "none",
             "at step": row["found_at_step"] or "never",
-            "accused by steps made twice": str(row["by_repeating"]),
+            "by steps made twice": " ".join(map(str, row["by_repeating"])) or "none",
         }
         for row in flipped
     ]
@@ -1272,7 +1273,7 @@ show.table(
     formats={
         "a save (s)": "{:.1f}".format,
         **dict.fromkeys(
-            ["Young (s)", "yours (s)", "best, simulated (s)"], "{:.0f}".format
+            ["Young (s)", "yours (s)", "best, simulated (s)"], "{:,.0f}".format
         ),
         **dict.fromkeys(
             ["trains, yours (%)", "trains, hourly saves (%)"], "{:.1f}".format
@@ -1454,7 +1455,8 @@ for lost in ([], [1], [1, 2]):
     for rank in lost:
         shutil.rmtree(home / f"memory-{rank}")
     step = launch(levels_of, home, False, ranks=3)[0]
-    print(f"memory lost of ranks {lost}: go on from step {step}")
+    whose = " and ".join(map(str, lost)) or "none"
+    print(f"ranks that lost their memory: {whose}; go on from step {step}")
 
 # %% [markdown]
 # **Question**: with the disk at its best interval, which part of the lost time is the largest: `"saving"`, `"redone"` or `"restarting"`?

@@ -1512,7 +1512,7 @@ class TestResumed(Experiment):
 
 
 class TestStragglers(Experiment):
-    """Who is slow"""
+    """Whole steps accuse nobody"""
 
     name = "stragglers"
     rests_on = ("slow_ranks",)
