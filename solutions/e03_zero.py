@@ -768,10 +768,11 @@ show.bars(
 )
 
 # %% [markdown]
-# **Explain**: stages 1 and 2 send what DDP sends, and yet may take longer, probably because DDP hides its messages behind
-# backward and yours are waited for; the package's stages hide theirs. Stage 3 sends half as much again and is hardly
-# slower: its gathers travel while it computes. FSDP2 is made for GPUs: on two CPU ranks and so small a
-# model its own work for each unit probably weighs more. Only the times are measured, not their causes.
+# **Explain**: stages 1 and 2 send what DDP sends, and yet took half as long again in our run, probably because DDP hides its
+# messages behind backward and yours are waited for; the package's stages hide theirs. Stage 3 sends half as much again as
+# they do and took about a sixth longer than they, probably because its gathers travel while it computes. FSDP2 is made for
+# GPUs: on two CPU ranks and so small a model its own work for each unit probably weighs more. Only the times are measured,
+# not their causes.
 #
 # **Question**: how many times DDP's bytes does stage 3 send, in your own table? Compare with the formula of section 4.
 #
@@ -1000,6 +1001,8 @@ lab.experiment("held", held)
 # The folded cell draws the stacks: what the ledger found beside what the formula says.
 
 # %% tags=["picture", "folded"]
+from minitrain.lab.drawing.shapes import ink_on
+
 formulas = [[4, 4, 8], [4, 4, 8 / N], [4, 4 / N, 8 / N], [4 / N, 4 / N, 8 / N]]
 names = ["DDP", "stage 1", "stage 2", "stage 3"]
 with show.canvas() as (figure, axes):
@@ -1015,8 +1018,10 @@ with show.canvas() as (figure, axes):
                 axes.bar(x, part, 0.36, base, color=face, edgecolor=color, hatch=hatch)
                 base += part
             axes.text(x, base + 0.2, f"{base:.3g}", ha="center")
-    for word, y in (("parameters", 2), ("gradients", 6), ("optimizer", 12)):
-        axes.text(-0.2, y, word, rotation=90, color="white", ha="center", va="center")
+    middles = {"parameters": 2, "gradients": 6, "optimizer": 12}
+    for (word, y), color in zip(middles.items(), show.COLORS):
+        style = {"rotation": 90, "color": ink_on(color)}
+        axes.text(-0.2, y, word, ha="center", va="center", **style)
     words = {"ha": "center", "bbox": {"facecolor": "white", "edgecolor": "none"}}
     axes.text(3, 10, "filled: measured\nhatched: formula", **words)
     axes.set_xticks(range(4), names)
