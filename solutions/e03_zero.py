@@ -769,15 +769,14 @@ show.bars(
 
 # %% [markdown]
 # **Explain**: stages 1 and 2 send what DDP sends, and yet took half as long again in our run, probably because DDP hides its
-# messages behind backward and yours are waited for; the package's stages hide theirs. Stage 3 sends half as much again as
-# they do and took about a sixth longer than they, probably because its gathers travel while it computes. FSDP2 is made for
-# GPUs: on two CPU ranks and so small a model its own work for each unit probably weighs more. Only the times are measured,
-# not their causes.
+# messages behind backward and yours are waited for; the package's stages hide theirs. Stage 3 sends half as much again, and
+# took only about a sixth longer than they: its gathers travel while it computes. FSDP2 is made for GPUs: on two CPU ranks and
+# so small a model its own work for each unit probably weighs more. Only the times are measured, not their causes.
 #
 # **Question**: how many times DDP's bytes does stage 3 send, in your own table? Compare with the formula of section 4.
 #
-# (FSDP2 is not metered: it sends, but through PyTorch's own process group, which our meter does not see. A recorded 0 means
-# that nobody counted.)
+# (FSDP2 sends through PyTorch's own process group, which our meter does not see. A recorded 0 means:
+# not counted.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION

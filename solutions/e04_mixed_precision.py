@@ -73,7 +73,7 @@ def share_of_loss(model, batch):
 
 # %% [markdown]
 # The loss is a mean over *all* tokens of a step, 2 million here: 4,096 microbatches of 512 tokens, of which we compute one
-# and divide its loss by 4,096 more. Each token's gradient carries this factor of one in two million, all the way back through
+# and divide its mean loss by another 4,096. Each token's gradient carries this factor of one in two million, all the way back through
 # the model.
 #
 # **Predict**: what share of the gradients that arrive at the outputs of the linear layers would FP16 round to zero? (From
@@ -155,9 +155,9 @@ show.figure(
 #
 # Difficulty 3 of 5 · 15 minutes · 14 points
 #
-# After an inf or nan in a gradient, skip the step, halve S (times `backoff`). After `interval` finite steps in a row double it
-# (times `growth`), count anew. **All ranks must skip together**, or their weights part. Whatever it finds, `unscale` divides
-# every gradient and calls `all_reduce` once.
+# After an inf or nan in a gradient the step is skipped and $S$ halved (times `backoff`). After `interval` finite steps in a row $S$
+# is doubled (times `growth`), and the count begins anew. **All ranks must skip together**, or their weights part. Whatever it
+# finds, `unscale` divides every gradient and calls `all_reduce` once.
 
 
 # %% tags=["exercise"]
@@ -681,7 +681,8 @@ lab.experiment("outlier", outlier)
 # $448 / 2^{-6} = 28{,}672$: 10,000 fits in, 100,000 does not.
 #
 # An outlier of 100,000 makes $s = 10^5/448 = 223$. A number of size 1 becomes $1/223 = 0.0045$, below the smallest normal
-# $2^{-6} = 0.0156$. There the steps are $2^{-9}$, and $223 \cdot 2^{-9} = 0.44$ after multiplying back. With one ten times as large nearly all fall to zero. Integers have no such reserve: all of their steps are equal.
+# $2^{-6} = 0.0156$. There the steps are $2^{-9}$, and $223 \cdot 2^{-9} = 0.44$ after multiplying back. With an outlier of a million nearly all other numbers
+# fall to zero. Integers have no such reserve: all of their steps are equal.
 
 # %% [markdown]
 # **Takeaway**: an outlier of 100,000 made the error of the other blocks 6.1 times as large with one scale; with block scales no
