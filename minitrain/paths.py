@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from minitrain.errors import InputError
@@ -28,14 +29,31 @@ def cache_dir() -> Path:
     """Downloads and other things that can be made again (`~/.cache/minitrain` on Linux)."""
     from platformdirs import user_cache_path
 
-    return user_cache_path("minitrain", ensure_exists=True)
+    return _folder(user_cache_path, ".cache/minitrain")
 
 
 def state_dir() -> Path:
     """What must not be lost: a learner's progress (`~/.local/share/minitrain` on Linux)."""
     from platformdirs import user_data_path
 
-    return user_data_path("minitrain", ensure_exists=True)
+    return _folder(user_data_path, ".local/share/minitrain")
+
+
+def stand_in_home() -> Path:
+    """A folder of the checkout, for who has a home that cannot be written."""
+    return course_root() / ".home"
+
+
+def _folder(find: Callable[..., Path], name: str) -> Path:
+    """The user's own folder, or the one in the stand-in where that cannot be written."""
+    try:
+        found = find("minitrain", ensure_exists=True)
+    except OSError:
+        found = None
+    if found is None or not os.access(found, os.W_OK):
+        found = stand_in_home() / name
+        found.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def write_atomically(path: Path, text: str) -> None:

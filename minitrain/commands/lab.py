@@ -12,7 +12,7 @@ import typer
 
 from minitrain.commands.kinds import HOST, Argument, Kind, Option, whole
 from minitrain.errors import InputError, unknown_name
-from minitrain.paths import course_root
+from minitrain.paths import course_root, stand_in_home
 
 
 def read_page(text: str) -> Path:
@@ -41,6 +41,11 @@ def lab(
     options = (f"--ServerApp.ip={ip}",) if ip != "localhost" else ()
     tools = Path(sys.executable).parent
     os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"  # of its terminals
+    if not os.access(Path.home(), os.W_OK):
+        home = stand_in_home()
+        home.mkdir(exist_ok=True)
+        os.environ["HOME"] = str(home)  # Jupyter, IPython and we write there
+        print(f"{Path.home()} takes the place of your home, which cannot be written.")
     print(f"JupyterLab opens on labs/{page.name}; Ctrl-C here, twice, stops it.")
     print(f"`minitrain` works in its terminals; in a shell of your own it is {tools}/minitrain.")
     sys.stdout.flush()

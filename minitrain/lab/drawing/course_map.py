@@ -58,7 +58,7 @@ def course_map(labs: Sequence[Standing]) -> Rich:
     with canvas(width=inches[0], height=inches[1]) as (fig, ax):
         bare(ax, *inches)
         for lab in labs:
-            _draw(ax, lab, places)
+            _draw(ax, lab, places, besides(lab, labs))
         return picture(fig, said(labs))
 
 
@@ -74,6 +74,16 @@ def placed(labs: Sequence[Standing]) -> dict[str, tuple[int, int]]:
     return places
 
 
+def besides(lab: Standing, labs: Sequence[Standing]) -> list[str]:
+    """The numbers of those that come before it and not before the last of them: no arrow's way."""
+    known, places = {each.name: each for each in labs}, placed(labs)
+    before = [known[name] for name in lab.before if name in known]
+    reached = [max(before, key=lambda each: places[each.name])] if before else []
+    for each in reached:
+        reached += [known[name] for name in each.before if name in known]
+    return [each.short for each in before if each not in reached]
+
+
 def said(labs: Sequence[Standing]) -> str:
     """The same in words."""
     known = {lab.name: lab.short for lab in labs}
@@ -85,7 +95,7 @@ def said(labs: Sequence[Standing]) -> str:
     return f"Map of the course. {len(labs)} labs: {', '.join(known.values())}. {'; '.join(after)}."
 
 
-def _draw(ax: Axes, lab: Standing, places: dict[str, tuple[int, int]]) -> None:
+def _draw(ax: Axes, lab: Standing, places: dict[str, tuple[int, int]], also: Sequence[str]) -> None:
     column, row = places[lab.name]
     x, y = 0.05 + ACROSS * column, 0.12 + HIGH * row
     box(ax, x, y, WIDE, TALL, PALE, edgecolor="#c4c4c4")
@@ -94,10 +104,11 @@ def _draw(ax: Axes, lab: Standing, places: dict[str, tuple[int, int]]) -> None:
         ax.add_patch(rectangle(x, y + TALL - 0.07, WIDE * share, 0.07, GREEN))
     name, _, title = lab.title.partition(" · ")
     say(ax, x + WIDE / 2, y + 0.15, name, fontweight="bold")
-    say(ax, x + WIDE / 2, y + 0.39, textwrap.fill(title, 20), 8, linespacing=1.0)
+    words = textwrap.fill(title, 20) + (f"\n(also after {' and '.join(also)})" if also else "")
+    say(ax, x + WIDE / 2, y + 0.39, words, 8, linespacing=1.0)
     points = f"{points_text(lab.earned)}/{points_text(lab.total)}"
     say(ax, x + WIDE / 2, y + 0.66, f"{lab.minutes} · {points}".strip(" ·"), 7.5)
     if before := [places[name] for name in lab.before if name in places]:
-        their_column, their_row = max(before)  # the last: it stands on the others itself
+        their_column, their_row = max(before)  # the last: it stands on most others itself
         start = 0.05 + ACROSS * their_column + WIDE, 0.12 + HIGH * their_row + TALL / 2
         arrow(ax, start, (x, y + TALL / 2), ARROW)

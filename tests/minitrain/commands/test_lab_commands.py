@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -85,18 +86,28 @@ def course(tmp_path: Path) -> Path:
     return Path(shutil.copytree(COURSE, tmp_path / "course"))
 
 
-def test_lab_serves_jupyterlab_with_one_kernel_and_ends_with_its_process(tmp_path):
+@pytest.mark.parametrize("home", ["{}", "/dev/null/nobody"])
+def test_lab_serves_jupyterlab_with_one_kernel_and_ends_with_its_process(tmp_path, home):
+    """Also where the home cannot be written."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "minitrain", "lab", "--no-browser", "--port", str(port)]
     log = (tmp_path / "log").open("w+")
-    server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=course_root())
+    env = {**os.environ, "HOME": home.format(tmp_path)}
+    server = subprocess.Popen(
+        command, stdout=log, stderr=subprocess.STDOUT, cwd=course_root(), env=env
+    )
     try:
         address = _address(tmp_path / "log", server)
         assert f":{port}/lab" in address and "/tree/labs/index.ipynb" in address
         base, token = address.split("/lab")[0], address.split("token=")[1]
         assert list(_get(f"{base}/api/kernelspecs?token={token}")["kernelspecs"]) == ["python3"]
+        said = (tmp_path / "log").read_text()
+        assert "[I " not in said and "[W " not in said, "the server's log is quiet"
+        if (environ := Path(f"/proc/{server.pid}/environ")).is_file():  # its terminals have it too
+            path = f"PATH={Path(sys.executable).parent}{os.pathsep}"
+            assert any(each.startswith(path) for each in environ.read_text().split("\0"))
     finally:
         server.terminate()
         server.wait(30)

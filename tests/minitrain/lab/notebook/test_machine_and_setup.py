@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from minitrain.lab.building.colab_cells import FETCH
-from minitrain.lab.drawing.course_map import course_map, placed, said
+from minitrain.lab.drawing.course_map import besides, course_map, placed, said
 from minitrain.lab.notebook import colab, health
 from minitrain.lab.notebook.machine import Machine
 from minitrain.lab.notebook.overview import overview_card, standings
@@ -115,6 +115,7 @@ def test_the_map_goes_from_what_comes_before():
     for lab in labs:
         assert all(places[name][0] < places[lab.name][0] for name in lab.before), lab.name
     assert [lab.name for lab in labs if not lab.before] == ["e00_ranks_and_collectives"]
+    assert {lab.short: also for lab in labs if (also := besides(lab, labs))} == {"e07": ["e05"]}
     assert "e02f after e02c" in said(labs) and said(labs)[:20] in course_map(labs).text
 
 
