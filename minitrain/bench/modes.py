@@ -20,7 +20,7 @@ import torch
 
 from minitrain.bench.serving import BLOCK, Serve, Workload, in_batches
 from minitrain.bench.training import as_llama
-from minitrain.bench.vllm import Vllm, vllm_version
+from minitrain.bench.vllm import Vllm, takes, vllm_version
 from minitrain.inference.disaggregated.serving import Pool, serve_apart
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.load.workload import Ask
@@ -111,7 +111,7 @@ def others(model: Transformer) -> dict[str, Serve]:
         llama = as_llama(model).eval()
         found["transformers, one by one"] = in_batches(llama, 1)
         found["transformers, batches of 8"] = in_batches(llama, 8)
-    if vllm_version() is not None:
+    if vllm_version() is not None and takes(model.config):
         found["vLLM"] = Vllm(model)
     return found
 

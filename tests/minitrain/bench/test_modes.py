@@ -69,6 +69,7 @@ def test_vllm_has_a_row_where_it_is(monkeypatch):
 
     monkeypatch.setattr(modes, "vllm_version", lambda: "9.8.7")
     monkeypatch.setattr(modes, "Vllm", Pretended)
-    model = build(ModelConfig(61, 16, 1, 2, 1, 16, max_length=64))
+    assert "vLLM" not in modes.others(build(ModelConfig(61, 16, 1, 1, 1, 16)))  # heads of 16
+    model = build(ModelConfig(61, 64, 1, 2, 2, 16, max_length=64))
     first = next(row for row in every_mode(model, Workload(((5, 6),), (2,))) if row.mode == "vLLM")
     assert first == replace(first, hash=name_of([[1, 2]]), steps=0)
