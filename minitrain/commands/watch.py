@@ -12,7 +12,6 @@ from minitrain.commands.serve import listen
 from minitrain.optional import require
 
 NEEDED = ("starlette", "uvicorn")
-GRACE_SECONDS = 1  # for a browser that is being answered
 
 
 def watch(
@@ -32,14 +31,9 @@ def watch(
 
 
 def show(folder: Path, listening: socket.socket) -> None:
-    import uvicorn
+    from minitrain.monitoring.dashboard.server import page_server
 
-    from minitrain.monitoring.dashboard.app import make_app
-
-    config = uvicorn.Config(
-        make_app(folder), log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS
-    )
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        page_server(folder).run(sockets=[listening])
     except KeyboardInterrupt:  # uvicorn has ended well, and tells whoever waits for the signal
         return

@@ -19,6 +19,13 @@ def body(state: dict[str, Any]) -> str:
     return f'{head(state)}<div class="charts">{charts}</div>'
 
 
+def parts(heading: dict[str, Any], traces: list[str]) -> dict[str, str]:
+    """What the page says besides the charts, each as HTML."""
+    links = [f'<a href="trace/{escape(name)}" download>{escape(name)}</a>' for name in traces]
+    words = {name: escape(heading[name]) for name in ("run", "state")}
+    return words | {"head": head(heading), "traces": " ".join(links)}
+
+
 def head(state: dict[str, Any]) -> str:
     """How far the run is, the facts and the alerts."""
     facts = "".join(

@@ -101,7 +101,6 @@ MAKERS: dict[str, Callable[[History], Panel | None]] = {  # in the order of the 
         h, "gpu_temperature_celsius", "Temperature", lambda v: f"{v:.1f} °C"
     ),
 }
-AT_EVERY_LOOK = {"loss"}  # the others every few seconds
 
 
 def panels(history: History) -> list[Panel]:

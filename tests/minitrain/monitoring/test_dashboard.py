@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import asyncio
+import json
 import math
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
 
 import numpy as np
@@ -10,8 +14,8 @@ from starlette.testclient import TestClient
 
 from minitrain.errors import InputError
 from minitrain.lab import live
-from minitrain.monitoring.dashboard import svg
-from minitrain.monitoring.dashboard.app import make_app
+from minitrain.monitoring.dashboard import app, svg
+from minitrain.monitoring.dashboard.app import Looker, make_app
 from minitrain.monitoring.dashboard.curve import MOST, Curve, Point
 from minitrain.monitoring.dashboard.history import History
 from minitrain.monitoring.dashboard.html import body
@@ -217,7 +221,13 @@ def test_what_a_run_is_called_cannot_write_the_page(tmp_path):
 # --- the page ---
 
 
-def test_the_page_the_state_and_what_is_not_new(tmp_path):
+def ran(work):
+    """In a thread of its own: beside a browser's tests a loop runs already in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def test_the_page_and_the_traces_beside_it_and_nothing_else(tmp_path):
     write(tmp_path, [sample(1)])
     (tmp_path / "trace-step-5.json").write_text('{"traceEvents": []}')
     (tmp_path / "secret.json").write_text("{}")
@@ -225,24 +235,54 @@ def test_the_page_the_state_and_what_is_not_new(tmp_path):
         page = client.get("/")
         assert page.status_code == 200 and ".minitrain-run .charts" in page.text
         assert "default-src 'none'" in page.headers["content-security-policy"]
-        first = client.get("/state").json()
-        assert (
-            first["traces"] == ["trace-step-5.json"]
-            and "Gradient norm" in dict(first["charts"])["grad_norm"]
-        )
-        again = client.get(f"/state?seen={first['seen']}").json()
-        assert again.keys() == {"state", "seen"}, "two dozen bytes where nothing is new"
-        write(tmp_path, [sample(2)])
-        newer = client.get(f"/state?seen={first['seen']}").json()
-        assert newer["seen"] > first["seen"] and "2 of 100" in newer["head"]
-        charts = dict(newer["charts"])
-        assert "step 2" in charts["loss"] and charts["memory_bytes"] is None, "slow to change"
-        whole = dict(client.get("/state").json()["charts"])
-        assert whole["loss"] == charts["loss"] and whole["memory_bytes"], "a browser that is new"
         assert client.get("/trace/trace-step-5.json").json() == {"traceEvents": []}
         for name in ("secret.json", "..%2Fsecret.json", "trace-step-6.json"):
             assert client.get(f"/trace/{name}").status_code == 404
-        assert client.get("/state?seen=x").status_code == 400
+
+
+def test_a_page_is_told_what_is_new_and_pictures_now_and_then(tmp_path):
+    write(tmp_path, [sample(1)])
+    (tmp_path / "trace-step-5.json").write_text("{}")
+    looker = Looker(tmp_path)
+    seen, first = ran(looker.changes())
+    assert 'href="trace/trace-step-5.json"' in first["traces"] and first["state"] == "stalled"
+    assert "Gradient norm" in dict(first["charts"])["grad_norm"]
+    assert ran(looker.changes(seen)) == (seen, None), "nothing where nothing is new"
+    write(tmp_path, [sample(2)])
+    newer, second = ran(looker.changes(seen))
+    assert newer > seen and "2 of 100" in second["head"]
+    charts = dict(second["charts"])
+    assert "step 2" in charts["loss"] and charts["memory_bytes"] is None, "it changes slowly"
+    whole = dict(ran(looker.changes())[1]["charts"])
+    assert whole["loss"] == charts["loss"] and whole["memory_bytes"], "to a browser that is new"
+    write(tmp_path, [sample(step) for step in range(3, MOST + 2)])
+    seen, third = ran(looker.changes(newer))
+    loss = dict(third["charts"])["loss"]
+    assert f"<b>{1.0 + 3.0 / (MOST + 1):.4g}</b>" in loss, "its number is new"
+    assert "step 2<" in loss, "its picture changes slowly too: two steps share a point now"
+    write(tmp_path, [sample(MOST + 2)], ended="finished")
+    assert all(html for _, html in ran(looker.changes(seen))[1]["charts"]), (
+        "the end shows all of it"
+    )
+
+
+def test_a_stream_tells_at_once_and_ends_with_its_server(tmp_path, monkeypatch):
+    monkeypatch.setattr(app, "EVERY", 0.01)
+    write(tmp_path, [sample(1)])
+    over = threading.Event()
+
+    async def told() -> list[dict]:
+        found = []
+        async for event in Looker(tmp_path).told(over.is_set):
+            assert event.startswith("data: ") and event.endswith("\n\n")
+            found.append(json.loads(event.removeprefix("data: ")))
+            write(tmp_path, [sample(len(found) + 1)])
+            if len(found) == 3:
+                over.set()
+        return found
+
+    heads = [state["head"] for state in ran(asyncio.wait_for(told(), 10))]
+    assert [f"{step} of 100" in head for step, head in enumerate(heads, 1)] == [True] * 3
 
 
 # --- in a notebook ---
