@@ -48,7 +48,14 @@ def write_merged(source: Path, out: Path, name: str | None) -> str:
     if not name:
         raise InputError(f"{folder} does not name the model under it: give it with --model")
     model, text = open_model(name)
+    before = {name for name, _ in model.named_parameters()}
     merged = dequantize_model(merge_and_unload(load_adapter(model, folder)))
+    added = [n for n, _ in merged.named_parameters() if n.endswith(".bias") and n not in before]
+    if added:  # by BitFit
+        raise InputError(
+            f"{added[0]} and {len(added) - 1} more are biases that this kind of model has not: "
+            f"keep {folder} beside it, and give load_adapter both"
+        )
     save_pretrained(merged, out, text=text)
     count = sum(p.numel() for p in merged.parameters())
     dtype = str(next(merged.parameters()).dtype).removeprefix("torch.")

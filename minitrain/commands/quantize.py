@@ -102,6 +102,8 @@ def read_rows(data: str, text: TextFiles, vocabulary: int, length: int) -> Packe
     """The text's tokens, by the model's own tokenizer, in full rows."""
     from tokenizers import Tokenizer
 
+    from minitrain.commands.finetune.jsonl import read_jsonl
+    from minitrain.commands.finetune.text import Encoder
     from minitrain.data.corpus import DOMAINS, make_corpus
     from minitrain.data.packing import pack_stream
     from minitrain.data.text import read_documents
@@ -114,12 +116,15 @@ def read_rows(data: str, text: TextFiles, vocabulary: int, length: int) -> Packe
     if begin is None:
         raise InputError("config.json names no bos_token_id and no eos_token_id: add one")
     tokenizer = Tokenizer.from_str(text.tokenizer["tokenizer.json"].decode())
-    if data in DOMAINS:
-        texts = make_corpus(CORPUS_BYTES, 0, data).documents
+    if data.endswith(".jsonl"):
+        encoder = Encoder(text)
+        encoder.first = []  # packing begins every document
+        documents = [encoder.encoded(example)[0] for example in read_jsonl(Path(data))]
     else:
-        texts = read_documents(data)
-    encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    documents = [encoding.ids for encoding in encoded]
+        named = data in DOMAINS
+        texts = make_corpus(CORPUS_BYTES, 0, data).documents if named else read_documents(data)
+        encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        documents = [encoding.ids for encoding in encoded]
     largest = max((max(ids, default=0) for ids in documents), default=0)
     if max(largest, begin) >= vocabulary:
         raise InputError(

@@ -29,6 +29,11 @@ def load_text(path: str | Path) -> list[str]:
     if not path.exists():
         raise InputError(f"there is no file or folder {path}: give the path of a text file")
     if path.is_file():
+        if path.suffix == ".jsonl":  # its braces and keys would be learned too
+            raise InputError(
+                f"{path} holds examples, and no plain text: `minitrain finetune --data` learns "
+                "them, `minitrain data prepare` makes tokens of their texts"
+            )
         return _documents(path)
     if not path.is_dir():  # /dev/zero has no end
         raise InputError(f"{path} is neither a file nor a folder: give the path of a text file")

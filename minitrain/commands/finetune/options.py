@@ -33,6 +33,7 @@ LORA_RATE = 1e-3
 RANKED = ("lora", "rslora", "lora+", "dora", "pissa")
 SOFT = ("prefix", "p-tuning-v2", "prompt")
 BOTTLENECKS = ("houlsby", "parallel")
+MERGED = (*RANKED, "ia3", "norm")  # into weights that the model has
 METHODS = (*RANKED, "ia3", *BOTTLENECKS, "bitfit", "norm", *SOFT, "full")
 
 

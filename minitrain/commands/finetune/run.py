@@ -16,7 +16,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from minitrain.commands.finetune.options import ADAPTER, BEFORE_FILE, RUN_FILE, Job
+from minitrain.commands.finetune.options import ADAPTER, BEFORE_FILE, MERGED, RUN_FILE, Job
 from minitrain.commands.finetune.text import Texts, make_texts
 from minitrain.commands.models import open_model
 from minitrain.commands.train.run import Saver, sole_writer
@@ -204,13 +204,14 @@ def conclusion(run: Run, before: dict[str, float], speed: float) -> str:
         for label, name, text in (("new", "new", options.data), ("old", "old", options.old_text))
     ]
     merge = f"; merge it with: python -m minitrain merge {run.job.folder} --out FOLDER"
+    more = {"full": ""} | dict.fromkeys(MERGED, merge)
     return "\n".join(
         [
             "perplexity  before     after",
             *rows,
             f"trained   {run.state.step:,} steps, {run.state.tokens:,} tokens in "
             f"{run.state.seconds:.0f} s, {speed:,.0f} tokens/s, {memory_in_use(run.device)}",
-            f"saved     {saved}" + ("" if options.method == "full" else merge),
+            f"saved     {saved}" + more.get(options.method, ", which stays beside its model"),
         ]
     )
 

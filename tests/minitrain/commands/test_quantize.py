@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from minitrain.commands.finetune.text import Encoder
+from minitrain.commands.quantize import read_rows
 from minitrain.data.assets.fetch import is_cached
 from minitrain.data.corpus import make_corpus
+from minitrain.data.packing import pack_stream
 from minitrain.data.tokenizer import END, train_tokenizer
 from minitrain.finetuning.peft_files import load_adapter
 from minitrain.model.config import ModelConfig
@@ -111,6 +115,20 @@ def test_the_stored_dtype_stays(folder):
     few, _ = load_quantized("few")
     assert few.embed.weight.dtype == torch.bfloat16
     assert torch.equal(few.embed.weight, model.embed.weight)
+
+
+def test_of_examples_their_texts_calibrate_and_not_their_json(folder):
+    """Prompts and completions go on from one another, a text after the other."""
+    texts = Path("text.txt").read_text("utf-8").split(END)
+    lines = [json.dumps({"prompt": t[:30], "completion": t[30:]}) for t in texts]
+    Path("text.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    _, files = load_pretrained("model")
+    encoder = Encoder(files)
+    want = [encoder.encode(t[:30]) + encoder.encode(t[30:]) for t in texts]
+    rows = read_rows("text.jsonl", files, 300, 32)
+    assert torch.equal(rows.tokens, pack_stream(want, 32, encoder.end).tokens)
+    said = minitrain("quantize", "--model", "model", "--data", "text.jsonl", "--length", "32")
+    assert said.returncode == 0, said.stderr
 
 
 def test_the_texts_that_judge_are_not_those_that_calibrate():

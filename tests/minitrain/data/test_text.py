@@ -42,6 +42,12 @@ def test_what_is_no_text_is_told(tmp_path, content, says):
         load_text(file)
 
 
+def test_examples_are_no_plain_text(tmp_path):
+    (tmp_path / "e.jsonl").write_text('{"text": "a"}')
+    with pytest.raises(InputError, match="holds examples"):
+        load_text(tmp_path / "e.jsonl")
+
+
 def test_a_missing_file_and_an_empty_folder_are_told(tmp_path):
     with pytest.raises(InputError, match="there is no file or folder"):
         load_text(tmp_path / "none.txt")

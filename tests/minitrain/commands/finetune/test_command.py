@@ -128,6 +128,8 @@ def test_every_method_trains_and_is_saved(method):
     merged = minitrain("merge", str(folder), "--out", "merged")
     beside = method in ("houlsby", "parallel", "prefix", "p-tuning-v2", "prompt", "bitfit")
     assert merged.returncode == (2 if beside else 0), merged.stderr
+    assert ("stays beside" in words) == beside and ("merge it with" in words) != beside
+    assert method != "bitfit" or "biases that this kind of model has not" in merged.stderr
     assert not Path("merged").exists() or not beside
 
 
