@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.lab.grading.classroom import _alone, _mark, grade_folder
+from minitrain.lab.grading.classroom import MEMORY_BYTES, _alone, _mark, grade_folder
 from minitrain.lab.grading.collect import Entry, find_class, find_lab, find_submissions
 from minitrain.lab.grading.results import CheckResult, Report
 from minitrain.lab.grading.rows import as_csv, failed, finished, graded, read_rows
@@ -134,6 +134,27 @@ class Deadly:
 def test_a_process_that_dies_costs_its_own_row():
     row = _alone(multiprocessing.get_context("forkserver"), {}, Deadly(), "", None)
     assert (row.student, row.score) == ("ada", "0") and "ended with exit code 3" in row.error
+
+
+class Hungry(Deadly):
+    """Takes more memory than a verdict may."""
+
+    refused = property(lambda self: bytearray(MEMORY_BYTES + 2**20))
+    __reduce__ = object.__reduce__
+
+
+def test_a_verdict_has_a_limit_of_memory():
+    row = _alone(multiprocessing.get_context("forkserver"), {}, Hungry(), "", None)
+    assert row.error == "the grader failed: MemoryError:"
+
+
+def test_a_row_depends_on_whether_it_was_isolated(complete, course, monkeypatch):
+    """What was graded without bubblewrap is graded again where it is."""
+    entry, marks = Entry("ada", "t00_tiny", complete()), set()
+    for isolated in (True, False):
+        monkeypatch.setattr("minitrain.lab.grading.classroom._is_isolated", lambda i=isolated: i)
+        marks.add(_mark(entry, course))
+    assert len(marks) == 2
 
 
 def test_who_has_no_notebook_is_graded_by_the_script(complete, tmp_path, course):

@@ -70,6 +70,16 @@ def test_a_files_name_cannot_talk_to_the_terminal(run, tmp_path):
     assert not set("\x1b\x07\u202e") & set(err)
 
 
+def test_a_bad_notebook_does_not_end_a_folder(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("minitrain.commands.grade._report", lambda *_: Report(LAB, ()))
+    for name, text in (("bad", "{"), ("good", (course_root() / f"labs/{LAB}.ipynb").read_text())):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{LAB}.ipynb").write_text(text)
+    code, out, err = run(tmp_path)
+    assert code == 2 and f"{LAB}: " in out and "0 of 0 points" in out
+    assert f"bad/{LAB}.ipynb is not a notebook" in err and "good" not in err
+
+
 def test_who_grades_as_root_is_told(run, monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("minitrain.commands.grade._report", lambda *_: Report("e00", ()))

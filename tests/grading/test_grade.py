@@ -50,7 +50,9 @@ def test_a_complete_notebook_has_full_marks(tiny, sandbox, complete):
     report = grade_submission(read_submission(complete()), tiny, sandbox)
     assert (report.score, report.max_score) == (7, 7), report
     assert report.warning is None or "bubblewrap" in report.warning
-    assert set(report.as_dict()) == {"lab", "score", "max_score", "warning", "doubts", "checks"}
+    scores = {"lab", "score", "max_score"}
+    assert set(report.as_dict()) == {"file", *scores, "warning", "doubts", "checks"}
+    assert report.file.endswith("t00_tiny.ipynb")
 
 
 def test_a_mistake_is_told_in_words(grade):

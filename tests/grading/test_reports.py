@@ -55,6 +55,7 @@ def test_junit_is_xml_whatever_a_message_holds():
     (suite,) = ET.fromstring(reports.as_junit([REPORT]))
     assert suite.attrib == {
         "name": "t00_tiny",
+        "file": "",
         "tests": "5",
         "failures": "1",
         "errors": "1",
@@ -109,6 +110,13 @@ def test_the_row_of_a_class_says_it_too():
     (row,) = finished([graded(entry, DOUBTFUL, "x")])
     assert row.doubts == "scaling: all 5 numbers are equal"
     assert row.remarks.startswith("not isolated") and row.score == "1.5"
+
+
+def test_reports_of_two_students_are_told_apart():
+    both = [replace(REPORT, file=name) for name in ("ada/t00.ipynb", "b\x1b[31mob/t00.ipynb")]
+    names = ["ada/t00.ipynb", "b[31mob/t00.ipynb"]
+    assert [plain["file"] for plain in json.loads(reports.as_json(both))] == names
+    assert [suite.get("file") for suite in ET.fromstring(reports.as_junit(both))] == names
 
 
 def test_a_class_at_a_glance():

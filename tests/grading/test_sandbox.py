@@ -151,6 +151,23 @@ def test_the_kernels_settings_cannot_be_changed_even_by_root(isolated):
     assert "Read-only file system" in ran.stderr or "Permission denied" in ran.stderr
 
 
+@pytest.mark.parametrize("environment", ["", ".venv", "../python"])
+@pytest.mark.parametrize("place", ["/opt/course", "/usr/local/course", "/srv/course"])
+def test_the_checkout_is_covered_wherever_it_lies(place, environment, monkeypatch, tmp_path):
+    """What was bound before lies under an empty folder, also where the environment is its root."""
+    course = tmp_path / place.strip("/")
+    for name in ("lib", "bin", ".venv", "solutions", "../python"):
+        (course / name).mkdir(parents=True)
+    monkeypatch.setattr(bubblewrap, "COURSE", course)
+    monkeypatch.setattr(bubblewrap, "SYSTEM", [str(tmp_path / "usr"), str(tmp_path / "opt")])
+    folder = os.path.normpath(course / environment)
+    monkeypatch.setattr(bubblewrap, "_interpreter", lambda: [folder])
+    arguments = bubblewrap._system()
+    cover = arguments.index("--tmpfs")
+    assert arguments[cover + 1] == str(course)
+    assert not [a for a in arguments[cover + 2 :] if a in (str(course), str(course / "solutions"))]
+
+
 def test_where_there_is_no_bubblewrap_it_says_so(open_sandbox, isolated):
     assert isolated.warning is None
     assert "grade only what you trust" in open_sandbox.warning

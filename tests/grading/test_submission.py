@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,29 @@ def test_json_of_millions_of_values_is_refused_before_it_is_parsed(tmp_path):
     path = written(tmp_path, '{"cells": [' + "{}," * 1_100_000 + "{}]}", "bomb.ipynb")
     with pytest.raises(InputError, match="2 million values, more than 2"):
         read_submission(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("# %%\n" * 400_000, "has 400000 cells, more than 2000"), ("x = 1\n" * 100_000, "of code")],
+)
+def test_more_code_than_anybody_writes_is_refused_before_it_is_cut(tmp_path, text, words):
+    """Each cell of a .py keeps its line numbers by empty lines: n cells, n² of them."""
+    with pytest.raises(InputError, match=words):
+        read_submission(written(tmp_path, text))
+
+
+def test_what_is_put_in_a_files_place_meanwhile_is_not_followed(tmp_path, monkeypatch):
+    """Between the look at it and its reading: a link to a classmate's work, a pipe, a folder."""
+    own = written(tmp_path, "x = 1\n").lstat()
+    monkeypatch.setattr(Path, "lstat", lambda path: own)
+    (tmp_path / "link.py").symlink_to(tmp_path / "e.py")
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "pipe.py")
+    for name in ("link", "folder"):
+        with pytest.raises(InputError, match="cannot be read"):
+            read_submission(tmp_path / f"{name}.py")
+    assert not read_submission(tmp_path / "pipe.py").defines("x"), "nothing, and nobody waits"
 
 
 def test_what_nbformat_says_of_ids_is_not_printed(complete, recwarn):

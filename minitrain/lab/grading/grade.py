@@ -78,4 +78,5 @@ def grade_submission(submission: Submission, lab: LabChecks, sandbox: Sandbox) -
         results += graded
     doubts = doubts_of(recorded, lab.name, course_root() / "solutions")
     prints = prints_of(recorded, lab.name)
-    return Report(lab.name, tuple(results), sandbox.warning, doubts, sources, prints)
+    file = str(submission.path)
+    return Report(lab.name, tuple(results), sandbox.warning, doubts, sources, prints, file)

@@ -83,6 +83,7 @@ def as_junit(reports: Sequence[Report]) -> str:
         found = Counter(result.status for result in report.checks)
         attributes = {
             "name": report.lab,
+            "file": report.file,
             "tests": str(len(report.checks)),
             "failures": str(found["failed"]),
             "errors": str(found["error"]),

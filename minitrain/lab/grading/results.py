@@ -33,7 +33,8 @@ class Report:
     """A graded lab; `warning` says what an instructor must know of how it was graded.
 
     doubts: what to ask about an experiment's table. sources: the tables that an experiment or a
-    question was graded from. prints: by which a copy of a table is found (`doubts.py`).
+    question was graded from. prints: by which a copy of a table is found (`doubts.py`). file: that
+    was graded, by which reports of several students are told apart.
     """
 
     lab: str
@@ -42,6 +43,10 @@ class Report:
     doubts: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
     prints: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "file", printable(self.file))
 
     @property
     def score(self) -> float:
@@ -55,7 +60,13 @@ class Report:
         """What `--json` prints."""
         scores = {"lab": self.lab, "score": self.score, "max_score": self.max_score}
         checks = [asdict(result) for result in self.checks]
-        return {**scores, "warning": self.warning, "doubts": dict(self.doubts), "checks": checks}
+        return {
+            "file": self.file,
+            **scores,
+            "warning": self.warning,
+            "doubts": dict(self.doubts),
+            "checks": checks,
+        }
 
     def withheld(self) -> Report:
         """The same without the points of doubtful tables, nor of the answers read off them."""

@@ -8,6 +8,7 @@ C code can walk around it, which is why the grader then says that the submission
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -22,7 +23,13 @@ STARTING = {
     *("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn"),
     *("os.spawn", "os.startfile", "pty.spawn"),
 }
-LOW_LEVEL = {"ctypes.dlopen", "ctypes.dlsym", "ctypes.call_function", "ctypes.cdata"}
+LOW_LEVEL = {
+    *("ctypes.dlopen", "ctypes.dlsym", "ctypes.call_function", "ctypes.cdata"),
+    *("ctypes.cdata/buffer", "ctypes.string_at", "ctypes.wstring_at"),
+}
+# Made to test the interpreter: threads, frames and interpreters of which no event tells.
+INSIDES = {"_testcapi", "_testinternalcapi", "_xxsubinterpreters", "_interpreters"}
+MEMORY = re.compile(r"/proc/(?:\d+|self|thread-self)/(?:task/\d+/)?mem")
 NOT_ALLOWED = "not allowed while your code is graded"
 INTERNET = {socket.AF_INET, socket.AF_INET6}
 
@@ -87,6 +94,8 @@ class AuditHook:
         real = _real(path)
         if real and _inside(real, self.denied) and not _inside(real, self.writable):
             self.refuse(f"reads {_tail(real)}, which is hidden")
+        if real and MEMORY.fullmatch(real):
+            self.refuse("reads the memory of a process, its own or another's")
 
     def on_write(self, path: Any = None, *rest: Any) -> None:
         real = _real(path)
@@ -98,6 +107,8 @@ class AuditHook:
             self.on_write(path)
 
     def on_import(self, module: str, *rest: Any) -> None:
+        if module in INSIDES:
+            self.refuse(f"imports {module}, which is made to test Python itself")
         if module in self.hidden:
             words = f"imports {module} ({self.hidden[module]}), the reference that is hidden"
             if self.loading:

@@ -1,9 +1,11 @@
 """What a submission may not ask of the interpreter that it shares with its probe.
 
 A probe's notes lie in its frame, and its modes hold in its thread: so frames, the collector's lists
-of objects, trace functions, other code for a function, signal handlers (which are given a frame)
-and new threads are refused where the submission is among the callers. This deters. Python has no
-wall inside a process, and what must not be bent at all is measured outside it (relay.py).
+of objects, trace functions, other code for a function, signal handlers (which are given a frame),
+memory by its address and new threads are refused where the submission is among the callers. So is a
+frame that no code asks for by name: a chain of functions in C, such as `map(sys._getframe, [0])`,
+runs in the frame of whoever takes its next item. This deters. Python has no wall inside a process,
+and what must not be bent at all is measured outside it (relay.py).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import _signal
 import _thread
 import collections
+import ctypes
 import enum
 import logging
 import os
@@ -42,16 +45,21 @@ LOOKS = "looks into the frames or objects of what calls it"
 THREADS = "starts a thread, where nothing that it does is measured: use async_op=True to overlap"
 CODE = "puts other code into a function"
 SIGNALS = "sets a handler of signals"
+BYTES = "reads or writes memory by its address"
 EVENTS = {
     **dict.fromkeys(("sys._getframe", "sys._current_frames", "sys._current_exceptions"), LOOKS),
     **dict.fromkeys(("gc.get_objects", "gc.get_referrers", "gc.get_referents"), LOOKS),
     **dict.fromkeys(("sys.settrace", "sys.setprofile", "sys.addaudithook"), LOOKS),
+    "sys.monitoring.register_callback": LOOKS,
 }
+NAMED = ("sys._getframe", "sys._current", "gc.")  # asked for by name, in code that is Python
+NEAR = 64  # bytes of code in which a call names what it calls
 TAKEN = [
     *((owner, "signal", SIGNALS) for owner in (signal, _signal)),
     *((_thread, name, THREADS) for name in ("start_new_thread", "start_new")),
     *((threading, "_start_new_thread", THREADS), (threading, "_start_joinable_thread", THREADS)),
     (_thread, "start_joinable_thread", THREADS),
+    *((ctypes, name, BYTES) for name in ("cast", "memmove", "memset")),
 ]
 TAKEN_AWAY = "minitrain.taken_away"
 READ = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
@@ -69,6 +77,21 @@ def words_for(event: str, arguments: tuple[Any, ...]) -> str | None:
     if event == "marshal.loads":
         return CODE
     return EVENTS.get(event)
+
+
+def name_in(event: str, arguments: tuple[Any, ...]) -> str | None:
+    """What the code that asks must name, where it asks for frames or objects."""
+    if event == "object.__getattr__":
+        return arguments[1]
+    return event.rpartition(".")[2] if event.startswith(NAMED) else None
+
+
+def is_named(frame: FrameType, name: str) -> bool:
+    """Whether its code names it where it stands. Not whoever is asked for the next of a `map`."""
+    code, at = frame.f_code, frame.f_lasti
+    near = code.co_code[max(0, at - NEAR) + 1 : at + 2 : 2]  # arguments, some shifted by a flag
+    places = {place for argument in near for place in (argument, argument >> 1)}
+    return any(place in places for place, known in enumerate(code.co_names) if known == name)
 
 
 def is_by_submission(frame: FrameType | None) -> bool:
@@ -117,7 +140,8 @@ def install(refuse: Callable[[str], None]) -> None:
             return
         is_looking = True  # at frames itself, of which there is an event too
         try:
-            is_refused = is_by_submission(sys._getframe(1))
+            frame, name = sys._getframe(1), name_in(event, arguments)
+            is_refused = is_by_submission(frame) or bool(name and not is_named(frame, name))
         finally:
             is_looking = False
         if is_refused:

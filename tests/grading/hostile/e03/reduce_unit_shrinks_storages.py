@@ -1,5 +1,5 @@
 # exercise: reduce_unit
-# says: tampered with torch.storage.UntypedStorage.nbytes
+# says: tampered with torch.UntypedStorage.nbytes
 
 import torch
 
