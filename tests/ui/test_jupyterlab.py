@@ -150,3 +150,8 @@ def test_a_solution_reads_well(page, open_tab, name):
     check_contrast(page, panel.locator(CARD), f"a card of {name}")
     images = panel.locator(".jp-OutputArea-output img")
     assert all(images.evaluate_all("images => images.map(image => image.alt)"))
+    tab = page.locator(
+        f".lm-TabBar-tab[title*='solutions/'] .lm-TabBar-tabLabel:text-is('{name}.ipynb')"
+    )
+    before = tab.first.evaluate("label => getComputedStyle(label, '::before').content")
+    assert before == '"solution · "', "the tab tells it from the learner's own"

@@ -1,6 +1,7 @@
 """JupyterLab with the course's settings: no kernel dialog, no news, line numbers, cell timing.
 
-The settings lie in `jupyter/overrides.json` beside it; the user's own are kept apart, and win.
+The settings lie in `jupyter/overrides.json` beside it, the look of tabs in `jupyter/custom.css`;
+the user's own are kept apart, and win.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 SETTINGS = Path(__file__).parent / "jupyter"
+NBGRADER = ("formgrader", "validate_assignment", "assignment_list", "course_list")  # its own pages
 
 
 def server_command(
@@ -20,13 +22,20 @@ def server_command(
     options: tuple[str, ...] = (),
 ) -> list[str]:
     """The command line that serves `root` and opens `page`, with this Python as the only kernel."""
+    from jupyter_core.paths import jupyter_config_dir
+
+    styles = [str(Path(jupyter_config_dir()) / "custom"), str(SETTINGS)]
+    unused = {f"nbgrader.server_extensions.{name}": False for name in NBGRADER}  # they warn, too
     command = [
         *(sys.executable, "-m", "jupyterlab"),
         f"--ServerApp.root_dir={root}",
         f"--LabApp.app_settings_dir={SETTINGS}",
+        "--LabApp.custom_css=True",  # a custom.css of the user's own takes its place
+        f"--ServerApp.tornado_settings={ {'static_custom_path': styles} }",
         f"--LabApp.default_url=/lab/tree/{page.relative_to(root).as_posix()}",
         "--log-level=ERROR",  # the address is said all the same
         "--LabApp.log_level=ERROR",
+        f"--ServerApp.jpserver_extensions={unused}",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--KernelSpecManager.allowed_kernelspecs={'python3'}",
