@@ -64,6 +64,8 @@ overview()
 # %% [markdown]
 # ## When something is wrong
 #
+# In a terminal of JupyterLab (File → New → Terminal); in a shell of your own, `.venv/bin/python` takes the place of `python`.
+#
 # | in a terminal | what it does |
 # |---|---|
 # | `python -m minitrain doctor` | says whether this machine can run the course, and the remedy |
