@@ -119,7 +119,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
     )
-    backend.train_from_iterator(texts, trainer)
+    whole = (text.encode("utf-8", "ignore").decode() for text in texts)  # no lone surrogates
+    backend.train_from_iterator(whole, trainer)
     return Tokenizer(backend)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -98,14 +99,30 @@ def _reader(file: Path) -> Callable[[Path, str], Iterator[Row]]:
 
 
 def _json_lines(file: Path, field: str) -> Iterator[Row]:
-    opened = gzip.open if file.suffix == ".gz" else open
+    opened, number = gzip.open if file.suffix == ".gz" else open, 0
     try:
-        with opened(file, "rt", encoding="utf-8") as lines:
+        with opened(file, "rt", encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield _row(json.loads(line), field, f"{file.name}:{number}")
-    except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{file} is no JSON lines ({error}): give one object a line") from error
+                    yield _row(_parsed(line, file, number), field, f"{file.name}:{number}")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file} is not UTF-8 after line {number:,}: save it as UTF-8, for example with iconv"
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(
+            f"{file} cannot be read after line {number:,} ({error}): copy or fetch it again"
+        ) from error
+
+
+def _parsed(line: str, file: Path, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:  # no JSON, 5,000 digits, 100,000 brackets
+        why = getattr(error, "msg", error)
+        raise InputError(
+            f"line {number:,} of {file} is no JSON ({why}): give one object a line"
+        ) from error
 
 
 def _parquet(file: Path, field: str) -> Iterator[Row]:

@@ -75,9 +75,7 @@ def _prepare(settings: Settings, out: Path, work: Path, progress: bool) -> Repor
     if not any(block_counts(work, number)["kept"]["documents"] for number in numbers):
         reasons_given = _reasons(work, numbers)
         shutil.rmtree(work)  # so that other settings may begin
-        raise InputError(
-            f"no document is left: {reasons_given}; use other --filters or another --language"
-        )
+        raise InputError(f"no document is left: {reasons_given}")
     reasons = _saved(work / "kept.npz", lambda: _kept(settings, work, numbers))
     if settings.passages:
         _cut_passages(settings, work, numbers, reasons)
@@ -176,8 +174,11 @@ def _reasons(work: Path, numbers: range) -> str:
     for number in numbers:
         for reason, own in block_counts(work, number)["dropped"].items():
             totals[reason] = totals.get(reason, 0) + own["documents"]
+    if not totals:
+        return "none was read; give sources that are not empty"
     ordered = sorted(totals.items(), key=lambda pair: -pair[1])[:3]
-    return ", ".join(f"{reason} dropped {count}" for reason, count in ordered) or "none was read"
+    dropped = ", ".join(f"{reason} dropped {count}" for reason, count in ordered)
+    return f"{dropped}; use other --filters or another --language"
 
 
 def _saved(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:

@@ -40,6 +40,11 @@ def test_lone_surrogates_come_back(text):
     assert TOKENIZER.decode_bytes(TOKENIZER.encode(text)) == text.encode("utf-8", "surrogatepass")
 
 
+def test_lone_surrogates_teach_nothing():
+    plain = train_tokenizer(["ab ab"] * 9, 260)
+    assert train_tokenizer(["ab\ud800 ab"] * 9, 260).backend.to_str() == plain.backend.to_str()
+
+
 def test_words_of_the_corpus_become_single_tokens():
     ids = TOKENIZER.encode(" the kitchen")
     assert len(ids) < len(" the kitchen") / 3

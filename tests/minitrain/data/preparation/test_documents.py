@@ -67,12 +67,15 @@ def test_datasets_streaming_or_not(folder):
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.jsonl", b'{"text": ', "no JSON lines"),
-        ("a.jsonl", b'{"text": "\xff"}', "no JSON lines"),
+        ("a.jsonl", b'{"text": "one"}\n{"text": ', "line 2 of .* is no JSON"),
+        ("a.jsonl", b'{"text": "one", "n": ' + b"9" * 5000 + b"}", "line 1 of .* is no JSON"),
+        ("a.jsonl", b"[" * 10**5, "line 1 of .* is no JSON"),
+        ("a.jsonl", b'{"text": "\xff"}', "not UTF-8"),
         ("a.jsonl", b"[1]", "no field 'text'"),
         ("a.jsonl", b'{"text": 3}', "is 3 and no text"),
         ("a.jsonl", b'{"text": null}', "is None and no text"),
-        ("a.jsonl.gz", b"no gzip", "no JSON lines"),
+        ("a.jsonl.gz", b"no gzip", "cannot be read after line 0"),
+        ("a.jsonl.gz", gzip.compress(bytes(range(256)) * 99)[:-9], "cannot be read|not UTF-8"),
         ("a.parquet", b"no parquet", "no Parquet"),
         ("a.pdf", b"", "of no kind"),
         ("a.txt", b"\xff", "not UTF-8"),
@@ -82,6 +85,11 @@ def test_what_cannot_be_read_is_told(tmp_path, name, content, says):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=says):
         read(tmp_path / name)
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "one"}\n')
+    assert read(tmp_path / "a.jsonl") == ["one"]
 
 
 def test_sources_are_checked_before_any_work(tmp_path, folder):

@@ -230,3 +230,7 @@ def test_what_cannot_be_done_is_told_before_it_is_begun(source, settings, prepar
     with pytest.raises(InputError, match="no document is left: another_language dropped"):
         prepare(replace(settings, language="pl"), tmp_path / "out", progress=False)
     assert list((tmp_path / "out").iterdir()) == [], "so that other settings may begin"
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(InputError, match="none was read; give sources that are not empty"):
+        nothing = replace(settings, sources=(str(tmp_path / "empty.jsonl"),))
+        prepare(nothing, tmp_path / "out", progress=False)
