@@ -10,9 +10,10 @@ and compute in float32 or more. Text is the model's own, drawn at temperature 1:
 matrices (loading and saving left out) and the perplexity after it.
 
 Of one input both make the same codes but for -mse. They see other inputs from the first block's o
-on: ours sees what q, k and v give once they are rounded, theirs what they gave before. And rounding
-is chaotic: a sum in another order flips a code, and all that follow make up for it. So each repeat
-parts the rows anew, and the ratio's spread says how much of it is that.
+on: ours sees what q, k and v give once they are rounded, theirs what they gave before (with which
+ours has 0.1 to 0.6% more perplexity, stories15M at 4 bits a row). And rounding is chaotic: a sum in
+another order flips a code, and all that follow make up for it. So each repeat parts the rows anew,
+and the ratio's spread says how much of it is that.
 
 llm-compressor is in the environment that `make bench-gptq` makes; without it there are no cases.
 """
