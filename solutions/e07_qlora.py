@@ -327,9 +327,8 @@ pack = lab.grade(pack)
 # The way back is given. `unpack` splits the bytes, and `dequantize` looks each level up and multiplies it by its block's
 # scale.
 
+
 # %% tags=["nbval-check-output"]
-
-
 def unpack(held, count):
     """bytes -> the first `count` codes"""
     return torch.stack([held >> 4, held & 15], dim=1).flatten()[:count]
@@ -1145,15 +1144,17 @@ show.table(
             "frames": row["frames"],
             "pages of state": row["pages"],
             "faults a step": row["faults"],
-            "in, kB a step": row["bytes_in"] / 1e3,
-            "out, kB a step": row["bytes_out"] / 1e3,
+            "in (kB a step)": row["bytes_in"] / 1e3,
+            "out (kB a step)": row["bytes_out"] / 1e3,
         }
         for row in pages
     ],
     formats=dict.fromkeys(
-        ["faults a step", "in, kB a step", "out, kB a step"], "{:,.0f}".format
+        ["faults a step", "in (kB a step)", "out (kB a step)"], "{:,.0f}".format
     ),
 )
+
+# %%
 ideas.page_table()
 
 # %% [markdown]
