@@ -950,7 +950,7 @@ with show.canvas(rows=2, width=8, height=8) as (figure, axes):
     P = sum(p.numel() for p in build(config).parameters())
     size = f"{show.count_text(P)} parameters, {steps} steps (orange: emulated)"
     axes[0].set_title(f"Loss above the floor: {size}")
-    axes[1].set_title("How much farther from the floor than FP32 (block FP8: below)")
+    axes[1].set_title("Farther from the floor than FP32 (block FP8: your question)")
 show.figure(
     figure,
     alt="Loss above the floor in eight formats, and in percent of FP32's: "
