@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from minitrain.errors import InputError
 from minitrain.inference.cache.dense import DenseCache, read_on
@@ -31,6 +33,27 @@ def test_each_number_is_at_most_half_a_step_of_its_range_off(bits):
 def test_what_is_within_the_residual_is_exact(chunks):
     dense = logits(DenseCache.of(MODEL, 2, 24), chunks)
     torch.testing.assert_close(logits(QuantizedCache.of(MODEL, 2, residual=24), chunks), dense)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    chunks=st.lists(st.integers(1, 20), min_size=1, max_size=8),
+    group=st.integers(1, 24),
+    residual=st.integers(0, 24),
+)
+def test_in_any_chunks_a_token_is_rounded_late_once_and_never_again(chunks, group, residual):
+    cache = QuantizedCache.of(MODEL, 2, bits=8, group=group, residual=residual)
+    before: list[Rounded] = []
+    for part in TOKENS[:, : sum(chunks)].split(chunks, dim=1):
+        read_on(MODEL, part, cache)
+        rounded, full = cache.keys[0], cache.new[0][0].shape[2]
+        assert len(rounded) * group + full == cache.lengths[0]
+        assert full < group + residual and (not rounded or full >= residual)
+        assert all(old is same for old, same in zip(before, rounded))
+        before = list(rounded)
+    dense = logits(DenseCache.of(MODEL, 2, sum(chunks)), chunks)
+    again = QuantizedCache.of(MODEL, 2, bits=8, group=group, residual=residual)
+    assert (logits(again, chunks) - dense).norm() < 0.03 * dense.norm()
 
 
 @pytest.mark.parametrize("bits, most", [(8, 0.02), (4, 0.3)])
