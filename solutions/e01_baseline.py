@@ -898,8 +898,8 @@ print(f"E by the fit: {law.E:.3f}; the truth: {floor:.3f} nats a token")
 
 # %% [markdown]
 # > **Takeaway.** One device, and every number known twice. FLOPs agree to the last digit, memory within 5%, the floor of the
-# > chain within 1%. Speed is the one that must be measured: depending on the batch, an MFU from a third to somewhat over a half
-# > on two CPU cores, beside 23 to 61% in the 72 MPT runs that llm-foundry published.
+# > chain within 1%. Speed is the one that must be measured: depending on the batch, an MFU from a third to two thirds
+# > in our runs on two CPU cores, beside 23 to 61% in the 72 MPT runs that llm-foundry published.
 #
 # > **On a GPU.** Not run there yet. The training of section 5 would use the GPU and a model of 30M parameters; sections 6 and 7
 # > measure the CPU as written.

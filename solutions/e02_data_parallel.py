@@ -605,8 +605,8 @@ show.figure(
 # **Explain**: the bytes are the same in all three, and the messages are not: 21 all-reduces, or a few buckets of 1 MiB.
 #
 # Two ranks usually stay below twice one rank; if yours do not, the machine was busy: run the cell again. One rank alone may
-# use all cores, so the second core is not new. Naive, two ranks may even be slower than one: 21 all-reduces can cost more than
-# the second batch brings. Overlap can gain, as a core computes on while its message waits; but the same cores copy and add
+# use all cores, so the second core is not new. Two ranks may even be slower than one, above all the naive ones: 21 all-reduces
+# can cost more than the second batch brings. Overlap can gain, as a core computes on while its message waits; but the same cores copy and add
 # what "travels". A cluster has network cards for it. So emulate one.
 
 # %% [markdown]
@@ -792,8 +792,8 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: the naive points lie below the theory, since *exposed* also counts waiting for slower ranks. Overlap
-# brings InfiniBand near NVLink, whose two curves lie close together.
+# **Explain**: the naive points lie on the theory or below it, since *exposed* also counts waiting for slower ranks. Overlap
+# lifts InfiniBand toward NVLink, whose two curves lie close together.
 #
 # The naive curves of the two slower networks fall steeply up to 2 ranks and then less and less: 2(N-1)/N is 1 for two ranks, 1.5 for four, 1.75 for eight, and
 # never reaches 2. That is why data parallelism scales to thousands of GPUs.
