@@ -1099,19 +1099,19 @@ lab.experiment("speed", speed)
 
 # %% [markdown]
 # **Explain**: the bytes are what was promised: a half, and with a scale and a shift of 16 bits each for 64 weights, 28%. For one token
-# fewer bytes are less time. The roofline promises 0.50 and 0.28 of BF16's, and measured are 0.40 and 0.19: the packed kernels come
-# nearer to their roof than PyTorch's BF16 does (last column). On another machine, where BF16 came near its own, it was 0.60 and
-# 0.39, since unpacking takes a part of what is won. (With a large cache the last column may fall under 1: the bandwidth is that of a
+# fewer bytes are less time. The roofline promises 0.50 and 0.28 of BF16's; measured were 0.4 to 0.6 and 0.2 to 0.4 in our runs. Where
+# PyTorch's BF16 stays far above its own roof (last column) the gain is larger than promised; where it comes near, the gain is
+# smaller, since unpacking takes a part of what is won. (With a large cache the last column may fall under 1: the bandwidth is that of a
 # copy through memory.)
 
 # %% [markdown]
-# We lose twice. With 32 tokens the packed kernels are *slower* than BF16, here by 1.4 to 1.5 times, on that other machine by two to
-# three: every weight is unpacked by instructions, which now cost more than the memory that they spare. And where $\hat W$ is written
+# We lose twice. With 32 tokens the packed kernels are *slower* than BF16, in our runs by 1.4 to 3
+# times: every weight is unpacked by instructions, which now cost more than the memory that they spare. And where $\hat W$ is written
 # out before it is multiplied ("unpacked first"), a call takes many times as long, for one token and for 32. "4 bits are slower than
 # 16" is among the most frequent questions to quantization libraries.
 #
-# **Takeaway**: on two cores one token took 0.30 ms in 4 bits and 1.55 in BF16; 32 tokens took 3.4 and 2.5. Quantize weights for few
-# tokens at a time. For many, multiply in int8 (section 2), or use BF16.
+# **Takeaway**: on two cores one token took in 4 bits a fifth to two fifths of BF16's time, and 32 tokens took 1.4 to 3 times as long as
+# in BF16. Quantize weights for few tokens at a time. For many, multiply in int8 (section 2), or use BF16.
 
 # %% [markdown]
 # ## 7 · A model that others trained

@@ -241,14 +241,15 @@ lab.answer("ridge", ridge)
 # %% [markdown]
 # **Explain**: a prompt's intensity grows from 0.5 to 132 FLOPs a byte. A batch of answers shares only the weights. Its keys
 # and values grow with it: a text's 12.6 MFLOPs a token stand against its own 1.58 MB, so that *no* batch comes above 8 FLOPs a byte.
-# The ridge was at 6.6 here, which only the largest batch passes (it was at 15 on another CPU, which none did). On an H100 it is at 295:
+# The ridge of our CPUs lay between 5 and 15: only the largest batches pass the lower one, and none the higher. On an H100 it is at 295:
 # decoding is memory bound there, whatever the batch. Section 5 has the way out.
 
 # %% [markdown]
-# Measured times lie above the roof by 2 to 7 times, the most where few tokens are computed: a pass is a hundred small operations,
-# and each must be started.
+# Measured times lie above the roof, in our runs by 1.5 to 7 times, the most where few tokens are computed: a pass is a hundred small
+# operations, and each must be started.
 #
-# **Takeaway**: a token cost 0.11 ms in a prompt of 256, 0.20 in a batch of 256 answers, and 4.3 in a single answer.
+# **Takeaway**: in a batch of 256 answers a token cost nearly twice as much as in a prompt of 256, and in a single answer thirty to forty
+# times as much.
 
 # %% [markdown]
 # ## 3 · Pages
@@ -765,8 +766,9 @@ lab.experiment("modes", modes)
 # **Takeaway**: 24 preemptions, 219 steps in place of 28, 880 tokens found again in blocks that were still there, and not one token is another.
 
 # %% [markdown]
-# The same requests once more, by the package's engine and by others: with guesses that are read ahead (e09b), with a model that two ranks share (e02b),
-# and with one rank that reads the prompts and another that answers. `transformers` and vLLM are asked where they are installed.
+# **Run**: the same requests once more, greedy, by the package's engine and by others: with guesses that are read ahead (e09b), with a model that two
+# ranks share (e02b), and with one rank that reads the prompts and another that answers. `transformers` and vLLM are asked where they are
+# installed. A row is a mode. "reused" counts tokens that were found and not computed again, "kept" guesses that became text.
 
 # %% tags=["experiment", "folded"]
 import logging
@@ -786,14 +788,15 @@ hashes = {row.hash for row in elsewhere} | {modes[0]["hash"]}
 print(f"hashes, with that of the greedy modes above: {len(hashes)}")
 
 # %% [markdown]
-# **Explain**: one hash again. Whoever batches, cuts, shares, guesses or sends keys and values over a wire tells what the naive loop tells. "kept" counts
-# guesses that became text: they save steps, and change no token. (Steps of other engines, and of the two ranks apart, are not counted.) vLLM is asked where a
-# head has 32 numbers or more: on stories15M its hash is that of `transformers` and of all these modes too.
+# **Explain**: one hash again. Whoever batches, cuts, shares, guesses or sends keys and values over a wire tells what the naive loop tells. Guesses that
+# are kept save steps, and change no token. (A block has four tokens here, so that counts differ from those of your own table. Steps of other engines, and
+# of the two ranks apart, are not counted.) vLLM is asked where a head has 32 numbers or more: on stories15M its hash is that of `transformers`
+# and of all these modes too.
 
 # %% [markdown]
 # ### What it is worth
 #
-# Now the clock, with the wide model of section 2. All requests arrive at once, with 8 to 40 tokens of prompt and 6 to 60 of answer.
+# Now the clock, with the wide model of section 2. All requests arrive at once, with 8 to 39 tokens of prompt and 6 to 60 of answer.
 # Static and continuous batches have eight rows each.
 #
 # Answers have 6, 10, 16, 24 or 60 tokens, each as likely. A static batch takes the next eight requests, and lasts as long as its
@@ -913,7 +916,8 @@ lab.experiment("throughput", throughput)
 # longest: the batches here have answers of 6 to 60 tokens. A continuous batch has no such rows, and half of all answers are complete well before. Kwon et al.
 # report 2 to 4 times the throughput of the engines before theirs at equal latency, for the same two reasons: no row for nobody, no memory for nobody.
 #
-# **Takeaway**: the naive way told 124 tokens a second, a cache 226, static batches 551, the continuous one 905.
+# **Takeaway**: in our runs a cache told about twice as many tokens a second as the naive way, static batches about twice as many as the cache, and
+# the continuous one two thirds more again: seven times the naive way in all.
 
 # %% [markdown]
 # ### A long prompt arrives
@@ -1017,12 +1021,12 @@ lab.answer("chunk", chunk)
 
 # %% [markdown]
 # **Explain**: without chunks six readers wait for the whole prompt. With a budget of n the pause is a step of n tokens, and falls with n until
-# reading the weights decides: below the ridge a smaller step is hardly shorter. The prompt's own
+# reading the weights decides: below the ridge a smaller step is not much shorter. The prompt's own
 # wait is the shortest in between: one step for all scores every pair of its tokens, also those that the mask hides; many small steps read all weights many
 # times. Sarathi's authors trade the same two.
 #
-# **Takeaway**: without chunks six readers waited 0.52 s for a token; with a budget of 128 only one token in a hundred took longer than
-# 0.035 s, and the prompt's own wait fell from 0.52 s to 0.33.
+# **Takeaway**: without chunks six readers waited about half a second for a token; with a budget of 128 only one token in a hundred took longer
+# than a fifteenth of that, and the prompt's own wait was a third to a half shorter.
 
 # %% [markdown]
 # ## 5 · Fewer bytes a token
