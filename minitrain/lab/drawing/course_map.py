@@ -1,22 +1,33 @@
-"""The labs as boxes, from left to right in the order in which they build on one another."""
+"""The labs as boxes, each with its small picture, from top to bottom in the order in which they
+build on one another.
+
+    ┌─────┐    ┌─────┐
+    │ e02 │    │ e05 │
+    └──┬──┘    └──┬──┘      a way leads down from each lab to those that it is the last before;
+       │          └───┐     of one row the rightmost's runs on top
+       ├──────────┬───┼─┐
+"""
 
 from __future__ import annotations
 
 import textwrap
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minitrain.lab.drawing.display import GREEN, Rich
 from minitrain.lab.drawing.figures import canvas, picture
+from minitrain.lab.drawing.glyphs import GLYPHS, Pen
 from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, rectangle, say
-from minitrain.words import points_text
+from minitrain.words import plural, points_text, score_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ACROSS, HIGH = 2.0, 1.1  # from a box to the next; an inch is one
-WIDE, TALL = 1.62, 0.85  # of a box
+ACROSS, DOWN = 2.06, 1.03  # from a box to the next; an inch is one
+WIDE, TALL = 1.92, 0.74  # of a box
+PICTURE, EDGE = 0.52, 0.1  # side of the small picture, and room around it
 ARROW = "#777777"
 
 
@@ -51,34 +62,62 @@ class Standing:
 
 
 def course_map(labs: Sequence[Standing]) -> Rich:
-    """Each lab with its minutes and points, and arrows from what should come before it."""
+    """Each lab with its minutes and points, and ways to it from what should come before it."""
     places = placed(labs)
     columns, rows = (1 + max(place[i] for place in places.values()) for i in (0, 1))
-    inches = ACROSS * columns - (ACROSS - WIDE) + 0.1, HIGH * rows
+    inches = ACROSS * columns - (ACROSS - WIDE) + 0.1, DOWN * rows - (DOWN - TALL) + 0.1
     with canvas(width=inches[0], height=inches[1]) as (fig, ax):
         bare(ax, *inches)
+        ax.set_title(heading(labs), loc="left", fontsize=12)
         for lab in labs:
-            _draw(ax, lab, places, besides(lab, labs))
+            _draw(ax, lab, *corner(places[lab.name]), besides(lab, labs))
+        for row in ways(labs):
+            for depth, (start, ends) in enumerate(row, start=1):
+                _draw_way(ax, start, ends, depth / (len(row) + 1.7))
         return picture(fig, said(labs))
 
 
+def heading(labs: Sequence[Standing]) -> str:
+    """Points so far, and what all of it takes."""
+    score = score_text(sum(lab.earned for lab in labs), sum(lab.total for lab in labs))
+    minutes = sum(int(lab.minutes.split()[0]) for lab in labs if lab.minutes)
+    return f"{score} · {plural(len(labs), 'lab')} · {minutes / 60:.0f} hours"
+
+
 def placed(labs: Sequence[Standing]) -> dict[str, tuple[int, int]]:
-    """(column, row) of each: right of the last that comes before it, on its row or below."""
+    """(column, row) of each: below the last that comes before it, in its column or to the right."""
     places: dict[str, tuple[int, int]] = {}
     for lab in labs:
-        column, row = max((places[name] for name in lab.before if name in places), default=(-1, 0))
-        column += 1
+        before = [places[name][::-1] for name in lab.before if name in places]
+        row, column = max(before, default=(-1, 0))
+        row += 1
         while (column, row) in places.values():
-            row += 1
+            column += 1
         places[lab.name] = column, row
     return places
+
+
+def corner(place: tuple[int, int]) -> tuple[float, float]:
+    """The upper left one of the box at (column, row), in inches."""
+    return 0.05 + ACROSS * place[0], 0.05 + DOWN * place[1]
+
+
+def ways(labs: Sequence[Standing]) -> list[list[tuple[tuple[int, int], list[tuple[int, int]]]]]:
+    """Row by row, from the right: a lab's place, and those of the labs that it is the last before:
+    so few ways cross."""
+    places, found = placed(labs), defaultdict(list)
+    for lab in labs:
+        if before := [places[name] for name in lab.before if name in places]:
+            found[max(before, key=lambda place: place[::-1])].append(places[lab.name])
+    rows = sorted({row for _, row in found})
+    return [[(p, found[p]) for p in sorted(found, reverse=True) if p[1] == row] for row in rows]
 
 
 def besides(lab: Standing, labs: Sequence[Standing]) -> list[str]:
     """The numbers of those that come before it and not before the last of them: no arrow's way."""
     known, places = {each.name: each for each in labs}, placed(labs)
     before = [known[name] for name in lab.before if name in known]
-    reached = [max(before, key=lambda each: places[each.name])] if before else []
+    reached = [max(before, key=lambda each: places[each.name][::-1])] if before else []
     for each in reached:
         reached += [known[name] for name in each.before if name in known]
     return [each.short for each in before if each not in reached]
@@ -95,20 +134,29 @@ def said(labs: Sequence[Standing]) -> str:
     return f"Map of the course. {len(labs)} labs: {', '.join(known.values())}. {'; '.join(after)}."
 
 
-def _draw(ax: Axes, lab: Standing, places: dict[str, tuple[int, int]], also: Sequence[str]) -> None:
-    column, row = places[lab.name]
-    x, y = 0.05 + ACROSS * column, 0.12 + HIGH * row
+def _draw(ax: Axes, lab: Standing, x: float, y: float, also: Sequence[str]) -> None:
     box(ax, x, y, WIDE, TALL, PALE, edgecolor="#c4c4c4")
     share = lab.earned / lab.total
     if share:
         ax.add_patch(rectangle(x, y + TALL - 0.07, WIDE * share, 0.07, GREEN))
+    if glyph := GLYPHS.get(lab.short):
+        glyph(Pen(ax, x + EDGE, y + EDGE, PICTURE))
     name, _, title = lab.title.partition(" · ")
-    say(ax, x + WIDE / 2, y + 0.15, name, fontweight="bold")
-    words = textwrap.fill(title, 20) + (f"\n(also after {' and '.join(also)})" if also else "")
-    say(ax, x + WIDE / 2, y + 0.39, words, 8, linespacing=1.0)
+    left = x + (PICTURE + 2 * EDGE if glyph else EDGE)
+    words = textwrap.fill(title, 18) + (f"\n(also after {' and '.join(also)})" if also else "")
     points = f"{points_text(lab.earned)}/{points_text(lab.total)}"
-    say(ax, x + WIDE / 2, y + 0.66, f"{lab.minutes} · {points}".strip(" ·"), 7.5)
-    if before := [places[name] for name in lab.before if name in places]:
-        their_column, their_row = max(before)  # the last: it stands on most others itself
-        start = 0.05 + ACROSS * their_column + WIDE, 0.12 + HIGH * their_row + TALL / 2
-        arrow(ax, start, (x, y + TALL / 2), ARROW)
+    say(ax, left, y + 0.15, name, 9.5, fontweight="bold", ha="left")
+    say(ax, left, y + 0.355, words, 8, linespacing=1.0, ha="left")
+    say(ax, left, y + 0.57, f"{lab.minutes} · {points}".strip(" ·"), 8, ha="left")
+
+
+def _draw_way(ax: Axes, start: tuple[int, int], ends: Sequence[tuple[int, int]], at: float) -> None:
+    """Down, along at the share `at` of the room between two rows, and down to each."""
+    (left, top), tops = corner(start), [corner(end) for end in ends]
+    x, y = left + WIDE / 2, top + TALL
+    along = y + at * (DOWN - TALL)
+    xs = [x, *(end + WIDE / 2 for end, _ in tops)]
+    ax.plot([x, x], [y, along], color=ARROW, linewidth=1.6)
+    ax.plot([min(xs), max(xs)], [along, along], color=ARROW, linewidth=1.6)
+    for end, below in tops:
+        arrow(ax, (end + WIDE / 2, along), (end + WIDE / 2, below), ARROW)

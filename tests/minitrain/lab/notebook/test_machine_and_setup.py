@@ -113,7 +113,7 @@ def test_the_map_goes_from_what_comes_before():
     places = placed(labs)
     assert len(set(places.values())) == len(labs)
     for lab in labs:
-        assert all(places[name][0] < places[lab.name][0] for name in lab.before), lab.name
+        assert all(places[name][1] < places[lab.name][1] for name in lab.before), lab.name
     assert [lab.name for lab in labs if not lab.before] == ["e00_ranks_and_collectives"]
     assert {lab.short: also for lab in labs if (also := besides(lab, labs))} == {"e07": ["e05"]}
     assert "e02f after e02c" in said(labs) and said(labs)[:20] in course_map(labs).text
