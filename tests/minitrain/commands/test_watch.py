@@ -72,8 +72,9 @@ def test_a_run_is_served_until_it_is_told_to_end(folder):
     )
     try:
         url = re.search(r"http://\S+(?=;)", server.stdout.readline())[0]
-        with urllib.request.urlopen(f"{url}/state", timeout=30) as answer:
-            found = json.load(answer)
+        with urllib.request.urlopen(f"{url}/changes", timeout=30) as told:
+            event = told.readline().decode()
+        found = json.loads(event.removeprefix("data: "))
         assert found["run"] == "run" and found["state"] == "finished"
     finally:
         server.send_signal(signal.SIGINT)
