@@ -9,7 +9,7 @@
 # You build: a sampler, attention over a KV cache, a pool of blocks, tables that share prefixes, the scheduler's step, and keys and
 # values in few bits. You end with this picture: the same requests, told in four ways.
 #
-# ![Tokens told against seconds for naive generation, a cache, static batches and continuous batches: each is some times as fast as the one before](../labs/pictures/e09_inference.png)
+# ![Tokens told against seconds for naive generation, a cache, static batches and continuous batches: each of the four lines is steeper than the one before](../labs/pictures/e09_inference.png)
 
 # %% tags=["setup"]
 import torch
@@ -768,7 +768,7 @@ lab.experiment("modes", modes)
 # %% [markdown]
 # **Run**: the same requests once more, greedy, by the package's engine and by others: with guesses that are read ahead (e09b), with a model that two
 # ranks share (e02b), and with one rank that reads the prompts and another that answers. `transformers` and vLLM are asked where they are
-# installed. A row is a mode. "reused" counts tokens that were found and not computed again, "kept" guesses that became text.
+# installed. A row is a mode. Tokens reused were found and not computed again; guesses kept became text.
 
 # %% tags=["experiment", "folded"]
 import logging
@@ -783,7 +783,19 @@ elsewhere = list(tqdm(every_mode(exact, same_requests, drafts, block=4), leave=F
 logging.disable(logging.NOTSET)
 
 # %%
-show.table([vars(row) for row in elsewhere])
+show.table(
+    [
+        {
+            "mode": row.mode,
+            "hash": row.hash,
+            "steps": row.steps or "not counted",
+            "preemptions": row.preemptions,
+            "tokens reused": row.reused,
+            "guesses kept": row.kept,
+        }
+        for row in elsewhere
+    ]
+)
 hashes = {row.hash for row in elsewhere} | {modes[0]["hash"]}
 print(f"hashes, with that of the greedy modes above: {len(hashes)}")
 
@@ -889,7 +901,7 @@ with show.canvas(width=9) as (figure, ax):
     ax.legend(loc="lower right")
 show.figure(
     figure,
-    alt="Tokens told against seconds for naive generation, a cache, static batches and continuous batches: each is some times as fast as the one before.",
+    alt="Tokens told against seconds for naive generation, a cache, static batches and continuous batches: each of the four lines is steeper than the one before.",
 )
 
 # %%
