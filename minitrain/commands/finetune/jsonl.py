@@ -34,7 +34,7 @@ Text = Example | Chat
 
 def read_jsonl(path: Path) -> list[Text]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a text may hold U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}): give a .jsonl file in UTF-8") from error
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]

@@ -322,3 +322,10 @@ def test_merge_says_what_is_missing():
     )
     with pytest.raises(InputError, match="give it with --model"):
         said("merge", "run", "--out", "merged")
+
+
+def test_a_line_ends_at_its_newline_alone(tmp_path):
+    """Not at U+2028, which other writers leave in a text; a byte order mark is no part of it."""
+    path = tmp_path / "examples.jsonl"
+    path.write_text('\ufeff{"text": "one\u2028two"}\r\n{"text": "three"}\n', encoding="utf-8")
+    assert [each.completion for each in read_jsonl(path)] == ["one\u2028two", "three"]
