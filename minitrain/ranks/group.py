@@ -25,7 +25,12 @@ from torch import Tensor
 from minitrain.errors import InputError, divide, unknown_name
 from minitrain.measure.traffic import Clock, Trace, WallClock, ring_bytes
 from minitrain.ranks.flight_recorder import FlightRecorder
-from minitrain.ranks.process_group import gather_flat, new_process_group, reduce_scatter_flat
+from minitrain.ranks.process_group import (
+    gather_flat,
+    holders,
+    new_process_group,
+    reduce_scatter_flat,
+)
 from minitrain.ranks.work import GroupCall, Work, dense, land, shape
 
 REDUCTIONS = {
@@ -56,6 +61,7 @@ class Group:
         self.trace = trace or Trace(self.ranks[rank], clock=WallClock())
         self.recorder = recorder or FlightRecorder.alone()
         self._made: Counter[tuple[int, ...]] = Counter()  # subgroups, by their members
+        holders.add(self)  # until Python ends
 
     def __repr__(self) -> str:
         return f"Group(rank={self.rank}, size={self.size}, ranks={list(self.ranks)})"

@@ -9,15 +9,20 @@ the members alone call, and name it alike.
 from __future__ import annotations
 
 import atexit
+import gc
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 PATIENCE_SECONDS = 600.0  # that an operation waits for the other ranks: NCCL's own default
+LEAVING_SECONDS = 2.0  # for torch's threads to end: one that waits for a lost rank does not
+holders: WeakSet[Any] = WeakSet()  # the `Group`s of this process, which keep torch's alive
 
 
 def gather_flat(process_group: Any, output: Tensor, input: Tensor) -> Any:
@@ -42,8 +47,28 @@ def meet(
             world_size=ranks,
             timeout=timedelta(seconds=PATIENCE_SECONDS),
         )
-        atexit.register(dist.destroy_process_group)
     return c10d._get_default_group()
+
+
+@atexit.register
+def leave() -> None:
+    """Ends gloo's threads while Python still runs; a `Group` is of no use afterwards.
+
+    They let go of a message's tensors after the wait for it has returned, and a thread that does so
+    when Python has ended aborts the process: "terminate called without an active exception".
+    """
+    if holders:
+        ending = threading.Thread(target=_let_go, daemon=True)
+        ending.start()
+        ending.join(LEAVING_SECONDS)
+
+
+def _let_go() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for holder in holders:
+        holder.process_group = None
+    gc.collect()  # a sharded model refers to itself by its hooks
 
 
 def new_process_group(parent: Any, members: Sequence[int], name: str) -> Any:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -46,3 +49,39 @@ def test_a_group_of_what_torch_has_initialised():
 def test_without_torch_distributed_it_says_so():
     with pytest.raises(InputError, match="init_process_group"):
         group_from_torch()
+
+
+ENDING = """
+import atexit, pathlib, sys
+
+def threads():
+    return sorted(file.read_text().strip() for file in pathlib.Path("/proc/self/task").glob("*/comm"))
+
+atexit.register(lambda: pathlib.Path(sys.argv[1] + str(group.rank)).write_text(str(threads())))
+
+import torch
+import torch.distributed as dist
+from minitrain.parallel.zero.stage_3 import Zero3
+from minitrain.ranks.from_torch import group_from_torch
+
+dist.init_process_group("gloo")
+group = group_from_torch()
+zero = Zero3(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)), group.split(0))
+zero(torch.ones(2, 8)).sum().backward()
+assert "pt_gloo_runloop" in threads()
+if sys.argv[2] == "destroyed":
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
+@pytest.mark.parametrize("end", ["destroyed", "left"])
+def test_no_thread_of_gloos_outlives_python(tmp_path, end):
+    """One that lets go of a tensor then aborts the process: 7 of 40 busy runs ended so."""
+    script = tmp_path / "script.py"
+    script.write_text(ENDING)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run([*command, str(script), f"{tmp_path}/rank-", end], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    for rank in (0, 1):
+        assert "gloo" not in (tmp_path / f"rank-{rank}").read_text()
