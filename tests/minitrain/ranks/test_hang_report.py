@@ -396,11 +396,14 @@ def test_os_exit_is_named():
     assert error.reports[0].operation == "barrier"
 
 
-def test_a_peer_lost_in_torchs_own_call_is_no_error_of_its_own():
+def test_a_peer_lost_in_torchs_own_call_is_no_error_of_its_own(tmp_path):
     def leave(group):
-        group.barrier()  # both have met
         if group.rank == 1:
+            while not (tmp_path / "begun").exists():
+                time.sleep(0.1)
+            time.sleep(1)  # rank 0 waits in torch's call by now
             os.kill(os.getpid(), signal.SIGKILL)
+        (tmp_path / "begun").touch()
         torch.distributed.all_reduce(torch.ones(1))
 
     error, _ = fails(RankDied, leave)
