@@ -1,16 +1,23 @@
 """uvicorn with an end in two parts: first the requests that are here, then the connections.
 
 SIGTERM ──▶ no new ones ──▶ those here go on ──▶ `grace` seconds ──▶ who is left gets an error
+
+For a moment the door stays open: who has connected, and asks only now, is told 503. uvicorn alone
+closes such a connection without a word.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import time
 from types import FrameType
 
 import uvicorn
 
 from minitrain.inference.server.app import Served, make_app
 
+OPEN_SECONDS = 1.0  # after SIGTERM, while anybody is connected
 LAST_WORDS = 5  # seconds for connections to take their errors, before they are cut
 
 
@@ -30,3 +37,10 @@ class DrainingServer(uvicorn.Server):
         """At SIGTERM or Ctrl-C; a second Ctrl-C does not wait."""
         self.served.loop.drain(0.0 if self.should_exit else self.grace)
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        until = time.monotonic() + OPEN_SECONDS
+        await asyncio.sleep(0.1)  # who has knocked is let in
+        while self.server_state.connections and time.monotonic() < until and not self.force_exit:
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)

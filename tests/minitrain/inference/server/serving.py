@@ -63,6 +63,11 @@ class Running:
     thread: threading.Thread
 
     @property
+    def address(self) -> tuple[str, int]:
+        url = httpx.URL(self.url)
+        return url.host, url.port or 80
+
+    @property
     def client(self) -> OpenAI:
         key = self.served.api_key or "none"
         return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30)

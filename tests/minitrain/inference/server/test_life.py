@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
+import time
 
 import httpx
 import openai
@@ -98,6 +100,22 @@ def test_while_it_ends_nobody_new_is_taken(given):
         assert reply.status_code == 503 and int(reply.headers["retry-after"]) >= 1
         assert kept.get("/health").status_code == 503
         stream.close()
+
+
+def test_who_has_connected_before_the_end_and_asks_after_it_is_told(given):
+    with serving(given, grace=0) as one, httpx.Client(base_url=one.url, timeout=10) as knocking:
+        connected = socket.create_connection(one.address)
+        wait_until(lambda: one.server.server_state.connections)
+        one.server.handle_exit(signal.SIGTERM, None)
+        assert (
+            knocking.post("/v1/completions", json={"model": "small", "prompt": "a"}).status_code
+            == 503
+        )
+        time.sleep(0.2)
+        connected.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert b"503" in connected.recv(1000).partition(b"\r\n")[0]
+        one.thread.join(10)
+        assert not one.thread.is_alive()
 
 
 def test_an_engine_that_fails_says_so_to_everybody(given):
