@@ -38,7 +38,7 @@ test: $(READY)  ## run everything: package, graders, notebooks at their test siz
 	@$(PY) -m pytest -m "alone and not full and not cluster" --durations=5  # these measure time: one after the other
 	@echo "make test took $$(( $$(date +%s) - $(BEGAN) )) s in all"
 
-test-full: $(READY)  ## every notebook at its true size, the submissions of blind readers, 200 kills, 200 streams
+test-full: $(READY)  ## every notebook at its true size, all submissions of the banks, 200 kills, 200 streams
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -m full $(WORKERS) --durations=15
 
 test-cluster: $(READY)  ## Slurm on two nodes here, Ray Train, Kubernetes' files; skipped, with a reason, where one is missing
