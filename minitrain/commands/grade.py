@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minitrain.commands.kinds import NEW_FILE, Argument, Kind, Option, named, whole
+from minitrain.commands.kinds import NEW_FILE, Argument, Kind, Option, named, one_of, whole
 from minitrain.errors import InputError
 from minitrain.paths import course_root, write_atomically
 from minitrain.words import plural
@@ -35,6 +35,13 @@ def read_submission_path(text: str) -> Path:
     raise InputError(f"{text} is not there: {advice}")
 
 
+def known_labs() -> list[str]:
+    from minitrain.lab.grading.collect import lab_names
+
+    return lab_names()
+
+
+LAB = one_of("lab", known_labs)
 SUBMISSION = Kind("PATH", "a notebook, a .py file or a folder", read_submission_path)
 
 
@@ -48,6 +55,9 @@ def grade(
     gradescope: Annotated[Path | None, Option(NEW_FILE, "write Gradescope's results.json")] = None,
     csv: Annotated[
         Path | None, Option(NEW_FILE, "grade a folder in parallel; a row a student and lab")
+    ] = None,
+    lab: Annotated[
+        str | None, Option(LAB, "of this lab alone; what is of another one is left out")
     ] = None,
     jobs: Annotated[
         int | None,
@@ -69,9 +79,13 @@ def grade(
     """Grade submissions in the sandbox, as text or for other tools."""
     draw = secrets.randbits(32) if draw is None else draw
     if csv is not None:
+        if lab is not None:
+            raise InputError(
+                "--csv has a row for each lab: leave --lab out, and look at its column"
+            )
         _class(submissions, csv, jobs or _jobs(), withhold_doubtful, draw)
         return
-    found, refused = _read(_files(submissions))
+    found, refused = _read(_files(submissions), lab)
     if gradescope is not None and len({name for _, name in found}) < len(found):
         raise InputError("--gradescope adds up the labs of one student: give each lab once")
     reports = [(submission.path, _report(submission, name, draw)) for submission, name in found]
@@ -102,8 +116,11 @@ def _files(paths: list[Path]) -> list[Path]:
     return found
 
 
-def _read(paths: list[Path]) -> tuple[list[tuple[Submission, str]], list[str]]:
-    """The submissions, each with its lab; and what is wrong with the others, a sentence each."""
+def _read(
+    paths: list[Path], lab: str | None = None
+) -> tuple[list[tuple[Submission, str]], list[str]]:
+    """The submissions, of `lab` or each with its own; and what is wrong with the others, a sentence
+    each."""
     from minitrain.lab.grading.collect import find_lab
     from minitrain.lab.grading.submission import read_submission
 
@@ -114,8 +131,10 @@ def _read(paths: list[Path]) -> tuple[list[tuple[Submission, str]], list[str]]:
             found.append((submission, find_lab(submission)))
         except InputError as error:
             refused.append(str(error))
+    if lab is not None:
+        found = [(submission, name) for submission, name in found if name == lab]
     if not found:
-        raise InputError("\n".join(refused))
+        raise InputError("\n".join(refused) or f"none of {len(paths)} files is of {lab}")
     return found, refused
 
 

@@ -95,6 +95,22 @@ def test_gradescope_takes_each_lab_once_and_says_so_before_it_grades(run, tmp_pa
     assert code == 2 and "give each lab once" in err and not list(tmp_path.iterdir())
 
 
+def test_one_lab_is_graded_and_the_others_that_lie_beside_it_are_not(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("minitrain.commands.grade._report", lambda _, lab, draw: Report(lab, ()))
+    for name in ("e00_ranks_and_collectives", "e01_baseline"):
+        (tmp_path / f"{name}.ipynb").write_bytes(
+            (course_root() / f"labs/{name}.ipynb").read_bytes()
+        )
+    code, out, _ = run(tmp_path, "--lab", "e01_baseline", "--json")
+    assert code == 0 and [each["lab"] for each in json.loads(out)] == ["e01_baseline"]
+    code, _, err = run(tmp_path, "--lab", "e10_cost")
+    assert code == 2 and "none of 2 files is of e10_cost" in err
+    code, _, err = run(tmp_path, "--lab", "e01_baselin")
+    assert code == 2 and "e01_baseline" in err
+    code, _, err = run(tmp_path, "--csv", tmp_path / "g.csv", "--lab", "e01_baseline")
+    assert code == 2 and "leave --lab out" in err
+
+
 @pytest.mark.parametrize(("cores", "gigabytes", "jobs"), [(2, 24, 2), (64, 32, 8), (4, 2, 1)])
 def test_there_are_no_more_processes_than_memory_has_room_for(monkeypatch, cores, gigabytes, jobs):
     memory = SimpleNamespace(total=gigabytes * 2**30)
