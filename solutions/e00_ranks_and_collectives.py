@@ -529,7 +529,7 @@ lab.experiment("sweep", sweep)
 
 # %% [markdown]
 # `fit` finds the α and β whose formula comes nearest to your points, by least squares on *relative* errors, so that small
-# sizes count as much as large ones. Points: measured. Line: the formula with these two numbers.
+# sizes count as much as large ones. The dots are measured; the dashed line is the formula with these two numbers.
 
 # %% tags=["folded"]
 from minitrain.network.links import Sweep, fit, published_sweep
@@ -618,7 +618,7 @@ ideas.recursive_doubling()
 # For 8 ranks that is 3α + 3 Sβ, against the ring's 14α + 1.75 Sβ: fewer messages, more bytes. Which is faster depends on S.
 #
 # You do not have eight machines on a network, so the next cell *emulates* them. Eight real ranks send real tensors, but each
-# keeps a clock of its own. On it a message takes α + bytes · β, those of 25 Gb/s Ethernet. A rank's own work takes as long as on your processor, scaled to a GPU's speed. **The seconds are emulated; the bytes are counted.**
+# keeps a clock of its own. On it a message takes α + bytes · β, with the α and β of 25 Gb/s Ethernet. A rank's own work takes as long as on your processor, scaled to a GPU's speed. **The seconds are emulated; the bytes are counted.**
 
 # %% tags=["experiment"]
 from minitrain.parallel.collectives.algorithms import (
@@ -698,13 +698,13 @@ crossover = min(
 lab.answer("crossover", crossover)
 
 # %% [markdown]
-# **Explain**: at 256 bytes the ring takes 14 latencies, doubling three. At 4 MiB the ring's 1.75 S beats 3 S. NCCL, which
-# has several algorithms, chooses anew for every call, by this very comparison.
+# **Explain**: at 256 bytes the ring takes 14 latencies, doubling three. At 4 MiB the ring's 1.75 S beats 3 S. NCCL chooses
+# among several algorithms for every call, by this comparison.
 #
 # ## 7 · Everyone to everyone
 #
-# Experts and long sequences need one more collective: rank i has a *different* chunk for each rank j, the last column of
-# the picture in section 1. Each rank must send N - 1 messages, and the art is in their order. If all send to rank 0 first,
+# Mixture-of-experts models (e02d) and long sequences (e02e) need one more collective, the last column of the picture in
+# section 1: rank i has a *different* chunk for each rank j. Each rank must send N - 1 messages, and the art is in their order. If all send to rank 0 first,
 # then to rank 1, one link is crowded and the others idle. So in step s each rank sends to the one *s places* to its right:
 # every rank then sends and receives one chunk, and no two send to the same rank.
 

@@ -202,7 +202,7 @@ lab.predict("parameters", guess)
 #
 # Difficulty 2 · 8 minutes · 8 points
 #
-# No biases. $HC$ need not be $D$.
+# The model has no biases, and $HC$ need not equal $D$.
 
 
 # %% tags=["exercise"]
@@ -901,8 +901,8 @@ print(f"E by the fit: {law.E:.3f}; the truth: {floor:.3f} nats a token")
 # > chain within 1%. Speed is the one that must be measured: depending on the batch, an MFU from a third to two thirds
 # > in our runs on two CPU cores, beside 23 to 61% in the 72 MPT runs that llm-foundry published.
 #
-# > **On a GPU.** Not run there yet. The training of section 5 would use the GPU and a model of 30M parameters; sections 6 and 7
-# > measure the CPU as written.
+# > **On a GPU.** This lab has not been run there yet. The training of section 5 would use the GPU and a model of 30M
+# > parameters; sections 6 and 7 measure the CPU as written.
 
 # %%
 lab.score(read="minitrain/training/loop.py")

@@ -495,7 +495,7 @@ print("all-reduces of each rank:", list(launch(two_microbatches, ranks=2)))
 # %% [markdown]
 # ## 5 · Measure
 #
-# Now all three on this machine, in about ten seconds. The folded cell defines `steps`: it makes a few training steps of one
+# Now run all three on this machine; it takes about ten seconds. The folded cell defines `steps`: it makes a few training steps of one
 # variant on every rank. It returns the seconds of a step, of its forward and backward, of the waiting (*exposed*), and those in which
 # a message travelled while the rank worked (*hidden*); and it counts the bytes sent and the all-reduces. Of the repeats it keeps
 # the one that waited least, the least disturbed by other programs.
@@ -726,7 +726,7 @@ lab.answer("overlap_speedup", overlap_speedup)
 # %% [markdown]
 # ## 7 · From one to eight
 #
-# Now vary the ranks and the network. Each rank keeps its batch, so more ranks mean a larger one: *weak scaling*. Let C be
+# Now vary the ranks and the network. Each rank keeps its batch, so more ranks mean a larger batch in all: *weak scaling*. Let C be
 # the seconds in which a rank computes, and T those of an all-reduce of all gradients. **Efficiency** is the share of the
 # step in which a rank computes:
 #
@@ -795,7 +795,7 @@ show.figure(
 # **Explain**: the naive points lie on the theory or below it, since *exposed* also counts waiting for slower ranks. Overlap
 # lifts InfiniBand toward NVLink, whose two curves lie close together.
 #
-# The naive curves of the two slower networks fall steeply up to 2 ranks and then less and less: 2(N-1)/N is 1 for two ranks, 1.5 for four, 1.75 for eight, and
+# The naive curves of the two slower networks fall steeply up to 2 ranks and then less and less: $2(N-1)/N$ is 1 for two ranks, 1.5 for four, 1.75 for eight, and
 # never reaches 2. That is why data parallelism scales to thousands of GPUs.
 
 # %% [markdown]

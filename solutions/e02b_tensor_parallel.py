@@ -306,8 +306,9 @@ parallel_mlp = lab.grade(parallel_mlp)
 #
 # Difficulty 2 · 10 minutes · 8 points
 #
-# Causal, each rank on its own heads of `w.head_size` numbers: `scaled_dot_product_attention(q, k, v, is_causal=True)`
-# wants (B, heads, T, C). `enter` and `leave` as above.
+# Attention is causal, and each rank computes it for its own heads of `w.head_size` numbers:
+# `scaled_dot_product_attention(q, k, v, is_causal=True)` wants (B, heads, T, C). `enter` and `leave` are used as in
+# exercise 2.
 
 
 # %% tags=["exercise"]
@@ -409,7 +410,9 @@ ideas.layer_stream.picture(split="sequence")
 # backward they change places: the gradient of an all-gather is a reduce-scatter, and the other way round. That is why
 # `Operators` made them with your `conjugates`.
 #
-# Attention needs no new code: `parallel_attention(x, w, tp.all_gather, tp.reduce_scatter)`.
+# Attention needs no new code:
+#
+#     parallel_attention(x, w, tp.all_gather, tp.reduce_scatter)
 
 # %% [markdown]
 # One thing is easily missed. The norm's weight and the bias are whole on every rank, and now each rank uses them on **its
@@ -423,7 +426,7 @@ ideas.layer_stream.picture(split="sequence")
 #
 # Difficulty 4 · 16 minutes · 12 points
 #
-# The whole half of a layer: x plus the MLP of x's norm, `rms_norm(x, weight, 1e-6)`. The norm works on T/N tokens, what it makes is
+# You write the second half of a layer: x plus the MLP of x's norm, `rms_norm(x, weight, 1e-6)`. The norm works on T/N tokens, what it makes is
 # gathered once, the MLP's parts are reduce-scattered, and the bias is added to T/N tokens. The gradients of norm and bias may
 # travel as one message or two. If you call `parallel_mlp`: it adds `w.bias` as it is, and here the bias's gradient must be summed.
 

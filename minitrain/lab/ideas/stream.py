@@ -54,7 +54,7 @@ def held(ax: Axes, x: float, width: float, name: str, words: list[str]) -> None:
     say(ax, x + width / 2, 0.4, name, fontweight="bold")
     for rank, text in enumerate(words):
         hue = PALE if text == "all tokens" else lighter(HUES[rank], 0.45)
-        box(ax, x, TOP + HIGH * rank, width, HIGH - 0.12, hue, text, 9, edgecolor="#999999")
+        box(ax, x, TOP + HIGH * rank, width, HIGH - 0.12, hue, text, 10, edgecolor="#999999")
 
 
 def door(ax: Axes, x: float, name: str, sent: str, back: str) -> None:
@@ -64,8 +64,8 @@ def door(ax: Axes, x: float, name: str, sent: str, back: str) -> None:
     style = {"edgecolor": "#444444", "linestyle": "--"} if is_silent else {}
     box(ax, x, TOP, 0.6, height, "white" if is_silent else "#444444", **style)
     ink = "#444444" if is_silent else "white"
-    say(ax, x + 0.3, TOP + height / 2, name, 9, color=ink, rotation=90)
-    say(ax, x + 0.3, TOP + height + 0.4, f"forward: {sent}\nbackward: {back}", 8.5)
+    say(ax, x + 0.3, TOP + height / 2, name, 10, color=ink, rotation=90)
+    say(ax, x + 0.3, TOP + height + 0.4, f"forward: {sent}\nbackward: {back}", 10)
 
 
 def say_layer_stream(split: str) -> str:
