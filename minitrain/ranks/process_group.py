@@ -57,7 +57,7 @@ def leave() -> None:
     They let go of a message's tensors after the wait for it has returned, and a thread that does so
     when Python has ended aborts the process: "terminate called without an active exception".
     """
-    if holders:
+    if dist.is_initialized() or holders:  # a group in place is gone, torch's is not
         ending = threading.Thread(target=_let_go, daemon=True)
         ending.start()
         ending.join(LEAVING_SECONDS)

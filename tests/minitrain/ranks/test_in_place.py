@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
+import sys
 import time
 
 import pytest
@@ -54,36 +56,65 @@ def test_under_torchrun_it_runs_in_place(run_ranks):
         assert "use ranks=2, or torchrun --nproc-per-node 3" in lines[-1]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
+def test_no_thread_of_gloos_outlives_python(run_ranks):
+    """The group of a launch is gone with it, torch's is not: 3 of 8 busy runs aborted at the end."""
+    scripts = run_ranks(
+        """
+        import atexit, pathlib
+
+        def threads():
+            tasks = pathlib.Path("/proc/self/task").glob("*/comm")
+            return [file.read_text().strip() for file in tasks]
+
+        atexit.register(lambda: print("gloo" in str(threads()), flush=True))
+        import torch
+        from minitrain.ranks.launch import launch
+        launch(lambda group: group.all_reduce(torch.ones(4)), ranks=2)
+        print("gloo" in str(threads()), flush=True)
+        """
+    )
+    for script in scripts:
+        assert script.finish().splitlines() == ["True", "False"]
+
+
 # ---- a rank that waits for the others ----
 
 ONE_SLEEPS = """
-import signal, sys, time
+import datetime, signal, sys, threading, time
 import torch
-from minitrain.ranks import process_group, sigterm
+from torch.distributed import distributed_c10d as c10d
+from minitrain.ranks import sigterm
+from minitrain.ranks.flight_recorder import WAITING
 from minitrain.ranks.launch import launch
 
-process_group.PATIENCE_SECONDS = {patience}
 sigterm.GRACE_SECONDS = 0.5
 if {handles}:
     signal.signal(signal.SIGTERM, lambda number, frame: print("asked to save", flush=True))
 
+def tell_when_it_waits(recorder):
+    while recorder.status(recorder.rank).state != WAITING:
+        time.sleep(0.02)
+    print("waits", flush=True)
+
 def ranks(group):
+    c10d._set_pg_timeout(datetime.timedelta(seconds={patience}), group.process_group)
     if group.rank == 1:
         time.sleep({sleep})
     else:
-        print("begun", flush=True)
+        threading.Thread(target=tell_when_it_waits, args=(group.recorder,)).start()
     group.all_reduce(torch.ones(4))
     return group.rank
 
 print(list(launch(ranks, ranks=2)), flush=True)
 """
+LINE = 1 + ONE_SLEEPS.splitlines().index("    group.all_reduce(torch.ones(4))")
 
 
 def asked_to_end(script) -> tuple[str, float]:
     """What a waiting rank says to SIGTERM, and the seconds until it is gone."""
-    while (line := script.process.stdout.readline()).strip() != "begun":
-        assert line, "the script ended before it began"
-    time.sleep(0.5)  # until it waits
+    while (line := script.process.stdout.readline()).strip() != "waits":
+        assert line, "the script ended before it waited"
     asked = time.monotonic()
     script.process.send_signal(signal.SIGTERM)
     return script.finish(30), time.monotonic() - asked
@@ -95,15 +126,15 @@ def test_sigterm_ends_a_rank_that_waits_and_says_in_what(run_ranks, handles):
     output, seconds = asked_to_end(waiting)
     sleeping.process.kill()
     sleeping.finish()
-    assert waiting.process.returncode == 128 + signal.SIGTERM and seconds < 5
+    assert waiting.process.returncode == 128 + signal.SIGTERM and seconds < 20
     assert "rank 0: ended by SIGTERM while it waited in all_reduce(sum) of float32 [4]" in output
-    assert "script.py, line 17: group.all_reduce(torch.ones(4))" in output
+    assert f"script.py, line {LINE}: group.all_reduce(torch.ones(4))" in output
 
 
 def test_a_handler_of_ones_own_may_finish_the_step(run_ranks):
     """The wait ends within the grace: the rank goes on, and what the handler asked for is done."""
     waiting, other = run_ranks(
-        ONE_SLEEPS.format(patience=600, handles=True, sleep=2).replace("= 0.5", "= 30")
+        ONE_SLEEPS.format(patience=600, handles=True, sleep=3).replace("= 0.5", "= 30")
     )
     output, _ = asked_to_end(waiting)
     assert output.splitlines() == ["asked to save", "[0, 1]"] and waiting.process.returncode == 0
@@ -112,9 +143,11 @@ def test_a_handler_of_ones_own_may_finish_the_step(run_ranks):
 
 def test_a_rank_gives_up_when_its_peers_do_not_come(run_ranks):
     waiting, sleeping = run_ranks(ONE_SLEEPS.format(patience=3, handles=False, sleep=8))
-    assert (
-        "WaitedTooLong: rank 0 has waited 3 s in all_reduce(sum) of float32 [4], script.py, line 17"
-    ) in waiting.finish()
+    assert re.search(
+        r"WaitedTooLong: rank 0 has waited \d s in all_reduce\(sum\) of float32 \[4\], "
+        f"script.py, line {LINE}",
+        waiting.finish(),
+    )
     sleeping.finish()
 
 
