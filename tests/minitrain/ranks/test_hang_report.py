@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ from minitrain.ranks.errors import (
     RankError,
     RankInputError,
 )
+from minitrain.ranks.flight_recorder import WAITING
 from minitrain.ranks.launch import launch
 
 pytestmark = pytest.mark.timeout(120)
@@ -31,6 +33,23 @@ def line_of(text: str) -> int:
     """The line of this file that holds `text`, which a report has to name."""
     lines = Path(__file__).read_text().splitlines()
     return next(i for i, line in enumerate(lines, 1) if line.strip() == text)
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """A report comes when every other rank waits or has ended, and not before, however slow."""
+    monkeypatch.setattr("minitrain.ranks.crew.GRACE_SECONDS", 30.0)
+
+
+def when_it_waits(group, act, *args):
+    """Calls `act` from a thread of this rank as soon as its main thread waits for the others."""
+
+    def later():
+        while group.recorder.status(group.recorder.rank).state != WAITING:
+            time.sleep(0.02)
+        act(*args)
+
+    threading.Thread(target=later, daemon=True).start()
 
 
 def fails(error, fn, *args, ranks=2, timeout=20.0):
@@ -54,7 +73,7 @@ def both_receive(group):
 
 def test_a_deadlock_is_told_long_before_the_deadline():
     error, seconds = fails(DeadlockError, both_receive, timeout=60.0)
-    assert seconds < 10
+    assert seconds < 30
     line = line_of("group.recv(x, source=1 - group.rank)")
     for report in error.reports:
         assert (report.state, report.line) == ("waiting", line)
@@ -87,7 +106,7 @@ def one_returns(group):
 
 def test_a_rank_that_returns_early_is_named():
     error, seconds = fails(DeadlockError, one_returns, timeout=60.0)
-    assert seconds < 10
+    assert seconds < 30
     waiting, finished = error.reports
     assert (waiting.state, finished.state) == ("waiting", "finished")
     assert waiting.operation == "all_reduce(sum) of float32 [2, 3]"
@@ -136,8 +155,8 @@ def waits_for_a_busy_rank(group):
 
 
 def test_at_the_deadline_each_rank_says_where_it_is():
-    error, seconds = fails(DeadlineError, waits_for_a_busy_rank, timeout=1.5)
-    assert seconds < 1.5 + 2
+    error, seconds = fails(DeadlineError, waits_for_a_busy_rank, timeout=4.0)
+    assert seconds < 4.0 + 10
     waiting, busy = error.reports
     assert (waiting.state, waiting.operation) == ("waiting", "barrier")
     assert busy.state == "computing"
@@ -149,8 +168,8 @@ def test_a_rank_stuck_in_c_is_seen_too():
         group.barrier()
         sum(range(10**12))  # holds the interpreter: no thread of the rank can run
 
-    error, seconds = fails(DeadlineError, stuck, ranks=1, timeout=1.5)
-    assert seconds < 1.5 + 2
+    error, seconds = fails(DeadlineError, stuck, ranks=1, timeout=3.0)
+    assert seconds < 3.0 + 10
     assert "sum(range(10**12))" in str(error)
 
 
@@ -204,9 +223,9 @@ def different_in_a_subgroup(group):
         (different_in_a_subgroup, ("all_reduce(sum) of float32 [4]", "float32 [5]")),
     ],
 )
-def test_a_mismatch_names_ranks_operations_and_shapes(fn, words):
+def test_a_mismatch_names_ranks_operations_and_shapes(fn, words, settled):
     error, seconds = fails(MismatchError, fn, timeout=60.0)
-    assert seconds < 10
+    assert seconds < 30
     assert all(word in error.headline for word in words)
     for report, word in zip(error.reports, words):
         assert word in report.operation
@@ -227,7 +246,7 @@ def helper():
     raise ValueError("the loss is nan")
 
 
-def test_an_exception_is_told_once_with_the_way_to_it():
+def test_an_exception_is_told_once_with_the_way_to_it(settled):
     error, _ = fails(RankError, fails_in_a_helper)
     line = line_of('raise ValueError("the loss is nan")')
     assert error.headline == "rank 1 raised ValueError: the loss is nan"
@@ -245,7 +264,7 @@ def test_ipython_shows_the_learners_frames_alone():
     assert "process.py" not in shown and " launch.py" not in shown and "Traceback" not in shown
 
 
-def test_all_ranks_that_fail_are_told():
+def test_all_ranks_that_fail_are_told(settled):
     def everyone(group):
         raise RuntimeError(f"from {group.rank}")
 
@@ -254,7 +273,7 @@ def test_all_ranks_that_fail_are_told():
     assert all(f"rank {rank}: raised RuntimeError: from {rank}" in str(error) for rank in range(3))
 
 
-def test_what_they_all_say_is_said_once():
+def test_what_they_all_say_is_said_once(settled):
     def everyone(group):
         raise RuntimeError("too wide")
 
@@ -285,24 +304,28 @@ def test_a_result_that_cannot_return_is_named():
     assert "what it returned, a generator, cannot be sent back" in str(error)
 
 
-def writes_its_pid(group, folder):
-    if group.rank == 1:
+def writes_its_pid(group, folder, line):
+    def when_it_is_seen():  # by the rank's watch, at that line
+        while not group.recorder.status(group.rank).seen.endswith(f":{line}"):
+            time.sleep(0.02)
         (folder / "part").write_text(str(os.getpid()))
         (folder / "part").rename(folder / "pid")
+
+    if group.rank == 1:
+        threading.Thread(target=when_it_is_seen).start()
         time.sleep(60)
     group.all_reduce(torch.ones(4))
 
 
-def test_a_rank_killed_from_outside_is_named(tmp_path):
+def test_a_rank_killed_from_outside_is_named(tmp_path, settled):
     def kill():
         while not (tmp_path / "pid").exists():
             time.sleep(0.02)
-        time.sleep(0.5)  # long enough for the rank's watch to have seen the line
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
-    error, _ = fails(RankDied, writes_its_pid, tmp_path)
+    error, _ = fails(RankDied, writes_its_pid, tmp_path, line_of("time.sleep(60)"))
     killer.join()
     waiting, died = error.reports
     assert "killed by signal 9, SIGKILL" in str(died) and died.state == "died"
@@ -340,7 +363,7 @@ def test_sigterm_ends_a_wait_though_the_rank_has_a_handler(capsys):
         sigterm.GRACE_SECONDS = 0.5
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         if group.rank == 0:
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            when_it_waits(group, os.kill, os.getpid(), signal.SIGTERM)
             group.recv(torch.ones(4), source=1)
         time.sleep(60)
 
@@ -364,7 +387,7 @@ def test_a_signal_to_a_child_of_the_rank_is_not_the_ranks():
         child = os.fork()
         if child == 0:
             time.sleep(60)  # with its parent's handler, as a worker of a loader has it
-        threading.Timer(0.5, os.kill, (child, signal.SIGTERM)).start()
+        when_it_waits(group, os.kill, child, signal.SIGTERM)
         return group.recv(torch.zeros(1), source=1).item()
 
     assert launch(has_a_child, ranks=2) == [1.0, 1.0]
@@ -379,13 +402,13 @@ def test_a_rank_gives_up_when_another_does_not_come():
         group.all_reduce(torch.ones(4))
 
     error, seconds = fails(RankError, impatient, timeout=60.0)
-    words = f"in all_reduce(sum) of float32 [4], {Path(__file__).name}, line"
-    assert f"rank 0 has waited 2 s {words}" in error.headline
+    words = re.escape(f"in all_reduce(sum) of float32 [4], {Path(__file__).name}, line")
+    assert re.search(rf"rank 0 has waited \d+ s {words}", error.headline)
     assert "rank 1 did not come: see what the other ranks do" in error.headline
     assert error.reports[0].operation == "all_reduce(sum) of float32 [4]" and seconds < 20
 
 
-def test_os_exit_is_named():
+def test_os_exit_is_named(settled):
     def leave(group):
         if group.rank == 1:
             os._exit(5)
