@@ -427,8 +427,9 @@ show.table(rows)
 # A quarter more room is enough here, because the tokens are random. Real text is less even, as section 6 shows.
 #
 # **Explore** a router that has favourites. Nothing is trained here: its logits are noise plus a favour, from `+skew` for
-# the most liked expert to `-skew` for the least. At a skew of 0 a capacity of 1.25 drops nothing. At 1, even twice
-# the even load still drops 5%, and every expert pays for a buffer of that size. Turn the bias on, and 1.25 drops nothing.
+# the most liked expert to `-skew` for the least. At a skew of 0 a capacity of 1.25 drops nothing. At a skew of
+# 1 a capacity of 2 still drops 5%, and every expert pays for such a buffer. Turn the bias on, and 1.25 drops
+# nothing.
 
 # %%
 from minitrain.lab.drawing.expert_load import skewed_load

@@ -864,7 +864,7 @@ lab.reveal("peak", ratio, ranks=held_ranks)
 # $$3 \cdot \frac{T/N \cdot T}{(T/2N)^2} = 12N, \qquad 12 \cdot 8 = 96.$$
 #
 # The measured ratio is smaller, as both also hold what is no score: q, keys, values and answers. These grow with $T$, scores
-# with $T^2$, so the ratio rises toward 96: from 7 at 128 tokens to 26 at 1,024. Gather works in tiles of at most 256 x 512
+# with $T^2$, so the ratio rises toward 96: from less than 8 at 128 tokens to 26 at 1,024. Gather works in tiles of at most 256 x 512
 # scores a head. A rank's queries, 128 at most here, do not fill one, so it still grows almost as fast as *scores*;
 # `scaled_dot_product_attention` in Ulysses works in smaller tiles.
 

@@ -23,7 +23,7 @@ lab = Lab("e02f_four_dimensions")
 # ## 1 · Ranks on a grid
 #
 # Each way to cut a step has its limit. Data parallelism ends where the batch has no more rows to share; tensor parallelism
-# where its messages leave the node; a pipeline where its bubble eats what it gains. No single way reaches 16,000 GPUs, and
+# where its messages leave the node; a pipeline where its bubble eats what it gains. No single way reaches 16,000 GPUs, but
 # their *product* does: 128 × 8 × 16.
 #
 # A **mesh** gives every rank a place on named axes. Along **dp** the ranks have different rows of the batch, along **tp**
@@ -54,7 +54,8 @@ ideas.mesh_lines()
 # Difficulty 2 of 5 · 12 minutes · 14 points
 #
 # Write `coordinates` and `ranks`. On `Mesh(dp=2, tp=4)` rank 5 is dp 1, tp 1. Its line along tp is [4, 5, 6, 7], all that share
-# its other coordinates; along dp, [1, 5]; along ("dp", "tp"), a plane, all eight. Always in order of rank.
+# its other coordinates; along dp, [1, 5]; along ("dp", "tp"), a plane, all eight. The list is always in
+# order of rank.
 
 
 # %% tags=["exercise"]
@@ -941,8 +942,8 @@ show.figure(
 # order, 19 times less than in the naive one (counted), and on each of five meshes every weight agrees with one process to
 # $10^{-15}$.
 #
-# A mesh cuts the *work*. What each rank still holds many times over, its optimizer's state, e03 cuts next:
-# [e03 · ZeRO](e03_zero.ipynb).
+# A mesh cuts the *work*. The optimizer's state is still there many times over, once on every rank along dp. Next,
+# [e03 · ZeRO](e03_zero.ipynb) cuts it, too.
 
 # %%
 lab.score(read="minitrain/parallel/hybrid/model.py")

@@ -40,7 +40,7 @@ SIZES = {
 REVEALS = {
     "active": Reveal(
         "computed",
-        "45.1 of the 46.7 billion lie in experts: a quarter of these, and all of the rest",
+        "45.1 of the 46.7 billion lie in experts; a token uses a quarter of these, and all others",
     ),
     "dropped": Reveal("measured", "of random tokens; real text is less even"),
     "forward_bytes": Reveal(

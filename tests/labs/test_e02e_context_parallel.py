@@ -261,7 +261,7 @@ class TestMerge(Exercise):
 
     @check(
         points=2,
-        title="a row that read nothing in one set has the other's answer; in both: out 0, lse -inf",
+        title="a row that read nothing has the other set's answer; in both: out 0, lse -inf",
     )
     def test_nothing(self, submission):
         cases = []
