@@ -1311,12 +1311,11 @@ with show.canvas() as (figure, axes):
             best_interval(15.0, chips, 419, chip_hours),
             young_interval(15.0, between),
         )
-        for at, mark, up in ((own, "v", 4.5), (young, "|", 8.5)):
-            share = 100 * effective_share(15.0, RESTART, between, at)
-            axes.plot(
-                at, share + up, mark, color=color, markersize=9, markeredgewidth=2
-            )
-    axes.set_ylim(0, 108)
+        side, tip = (1, "v") if chips == sizes[0] else (-1, "^")  # clear of a curve
+        for at, mark, off in ((own, tip, 5), (young, "|", 11.5)):
+            y = 100 * effective_share(15.0, RESTART, between, at) + side * off
+            axes.plot(at, y, mark, color=color, markersize=9, markeredgewidth=2)
+    axes.set_ylim(0, 112)
     axes.text(
         32,
         5,
@@ -1472,7 +1471,7 @@ costliest = max(PARTS[1:], key=row.get)
 lab.answer("costliest", costliest)
 
 # %% [markdown]
-# **Takeaway**: the right interval takes the loss from 19% to 9%, a copy in a neighbour's memory to 5.5%. What is left is restarts, and
+# **Takeaway**: the right interval takes the lost time from 19% to 9%, a copy in a neighbour's memory to 5.5%. What is left is restarts, and
 # halving them takes it to 3.3%: this is what hot spare nodes and fast detection are bought for.
 #
 # > **On clusters.** Nothing here changes on GPUs but sizes. `torchrun --max-restarts 3` and Slurm's requeue start the ranks anew where

@@ -29,7 +29,7 @@ KINDS = {
     "the new one": GREEN,
     "a torn one": ORANGE,
 }
-LEFT, WIDE, HIGH = 0.3, 2.6, 0.5
+LEFT, RIGHT, HIGH = 2.6, 13.3, 0.5  # the columns of a way share what is between
 
 
 def sealed(data: bytes) -> bytes:
@@ -47,7 +47,7 @@ def newest(disk: FragileDisk) -> str:
 def outcomes(way: str) -> list[tuple[str, list[str]]]:
     """(operation, what may be the newest after a cut that follows it), from before the first."""
     disk = FragileDisk({OLD: sealed(b"the old state")})
-    found = [("before", ["the old one"])]
+    found = [("(none yet)", ["the old one"])]
     for operation, *names in WAYS[way]:
         data = [sealed(b"the new state")] if operation == "write" else []
         getattr(disk, operation)(*names, *data)
@@ -58,27 +58,28 @@ def outcomes(way: str) -> list[tuple[str, list[str]]]:
 
 
 def draw_power_cuts(ax: Axes, way: str) -> None:
-    bare(ax, LEFT + 5 * WIDE, 3.2)
+    bare(ax, RIGHT, 2.9)
     columns = outcomes(way)
+    step = (RIGHT - LEFT) / len(columns)
+    for y, words in ((0.55, "operation"), (1.4, "newest checkpoint,\nif the power goes then")):
+        say(ax, LEFT - 0.25, y, words, ha="right")
     for number, (words, kinds) in enumerate(columns):
-        x = LEFT + number * WIDE
-        box(ax, x, 0.3, WIDE - 0.35, HIGH, PALE, words)
-        if number + 1 < len(columns):
-            arrow(ax, (x + WIDE - 0.35, 0.3 + HIGH / 2), (x + WIDE, 0.3 + HIGH / 2))
+        x, wide = LEFT + number * step, step - 0.35
+        if number:
+            arrow(ax, (x - 0.35, 0.3 + HIGH / 2), (x, 0.3 + HIGH / 2))
+        box(ax, x, 0.3, wide, HIGH, PALE if number else "white", words)
         for row, kind in enumerate(kinds):
-            box(ax, x + 0.2, 1.15 + 0.6 * row, WIDE - 0.75, HIGH, KINDS[kind], kind)
-        if len(kinds) > 1:
-            y = 1.15 + 0.6 * len(kinds) / 2 - 0.05
-            say(ax, x + WIDE - 0.5, y, "one of\nthese", 8.5, ha="left")
-    say(ax, LEFT, 3.05, "below each operation: the newest checkpoint, if the power goes then",
-        9, ha="left")  # fmt: skip
+            y = 1.15 + 0.6 * row
+            box(ax, x, y, wide, HIGH, KINDS[kind], f"or {kind}" if row else kind)
 
 
 def say_power_cuts(way: str) -> str:
     columns = outcomes(way)
     torn = [words for words, kinds in columns if "a torn one" in kinds]
-    never = "the newest is never torn"
-    verdict = f"after {' and after '.join(torn)} the newest may be torn" if torn else never
+    never = "the newest checkpoint is never torn"
+    verdict = (
+        f"after {' and after '.join(torn)} the newest checkpoint may be torn" if torn else never
+    )
     last = " or ".join(columns[-1][1])
     return (
         f"{way.capitalize()}: {verdict}. Columns of operations, and below "
@@ -87,5 +88,5 @@ def say_power_cuts(way: str) -> str:
 
 
 power_cuts = Schematic(
-    draw_power_cuts, say_power_cuts, (10.0, 2.6), {"way": (list(WAYS), "renamed, not flushed")}
+    draw_power_cuts, say_power_cuts, (10.0, 2.4), {"way": (list(WAYS), "renamed, not flushed")}
 )

@@ -23,27 +23,41 @@ KEPT = (  # operation, what it keeps, how much of it in units of h, kind
     ("norm", "2h", 2, "whole"),
     ("q, k, v", "2h", 2, "whole"),
     ("scores", "6h", 6, "cut"),
-    ("softmax,\ndropout", "5as", SCORES, "scores"),
+    ("softmax,\ndropout", "5as\n= 80h", SCORES, "scores"),
     ("out", "2h", 2, "cut"),
     ("dropout", "h", 1, "whole"),
     ("norm", "2h", 2, "whole"),
     ("up", "2h", 2, "whole"),
-    ("activation", "2f", 8, "cut"),
-    ("down", "2f", 8, "cut"),
+    ("activation", "2f\n= 8h", 8, "cut"),
+    ("down", "2f\n= 8h", 8, "cut"),
     ("dropout", "h", 1, "whole"),
 )
 LEFT, WIDE, SCALE = 1.9, 1.06, 0.094  # a column; widths of the bar, for one h
 
 
-def held(tensor_ranks: int, sequence_parallel: str, recompute: str) -> dict[str, float]:
-    """In units of h, on one rank: of each kind."""
+def shared(
+    tensor_ranks: int, sequence_parallel: str, recompute: str
+) -> dict[str, tuple[float, int]]:
+    """Of each kind what the layer keeps, in units of h, and over how many ranks it is cut."""
     if recompute == "full":
-        return {"whole": 2.0, "cut": 0.0, "scores": 0.0}
+        return {"whole": (2.0, 1), "cut": (0.0, 1), "scores": (0.0, 1)}
     sums = {kind: sum(size for *_, size, k in KEPT if k == kind) for kind in HUES}
     if recompute == "selective":
         sums["scores"] = 0
     sp = tensor_ranks if sequence_parallel == "on" else 1
-    return {k: v / (sp if k == "whole" else tensor_ranks) for k, v in sums.items()}
+    return {k: (v, sp if k == "whole" else tensor_ranks) for k, v in sums.items()}
+
+
+def held(tensor_ranks: int, sequence_parallel: str, recompute: str) -> dict[str, float]:
+    """In units of h, on one rank: of each kind."""
+    parts = shared(tensor_ranks, sequence_parallel, recompute)
+    return {kind: size / ranks for kind, (size, ranks) in parts.items()}
+
+
+def as_sum(parts: dict[str, tuple[float, int]]) -> str:
+    """What a rank holds as it comes about: "10h + 24h/8 + 80h/8"."""
+    sizes = [(size, ranks) for size, ranks in parts.values() if size]
+    return " + ".join(f"{size:.3g}h" + (f"/{n}" if n > 1 else "") for size, n in sizes)
 
 
 def kilobytes(size: float) -> float:
@@ -71,9 +85,12 @@ def draw_kept(ax: Axes, tensor_ranks: int, sequence_parallel: str, recompute: st
                 say(ax, place, 2.8, f"{size:.3g}h", 8.5, ha="right" if first else "center")
         x += size * SCALE
     whole = sum(held(tensor_ranks, sequence_parallel, recompute).values())
-    say(ax, x + 0.15, 3.25, f"= {whole:.3g}h = {kilobytes(whole):,.0f} kB a token", ha="left")
-    units = f"bytes a token: h = {WIDTH:,}, f = 4h; a = {HEADS} heads, s = {TOKENS:,} tokens: "
-    say(ax, LEFT, 2.2, f"{units}5as = {SCORES:.0f}h", ha="left")
+    addends = as_sum(shared(tensor_ranks, sequence_parallel, recompute))
+    total = f"{whole:.3g}h = {kilobytes(whole):,.0f} kB a token"
+    is_cut = "/" in addends
+    say(ax, x + 0.15, 3.25, f"= {addends} = {total}" if is_cut else f"= {total}", ha="left")
+    units = f"bytes a token: h = {WIDTH:,}, f = 4h; a = {HEADS} heads, s = {TOKENS:,} tokens"
+    say(ax, LEFT, 2.2, units, ha="left")
     legend = "blue: whole on each tensor rank, without sequence parallelism   orange: cut by tp"
     say(ax, LEFT, 3.8, f"{legend}   green: the scores, cut too", ha="left")
     if recompute != "none":
