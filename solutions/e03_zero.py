@@ -43,7 +43,7 @@ ideas.zero_stages()
 # $N$. Stage 1 cuts the three colours that only the optimizer reads, stage 2 the gradient too, stage 3 all five.
 #
 # You write the stages in float32. There the sum is 16 as well, and its parts are others: 4 for the value, 4 for the
-# gradient, 8 for the moments. Section 8 sets the two accounts side by side.
+# gradient, 8 for the moments. Section 8 sets both accounts, and a third, side by side.
 
 # %%
 from functools import partial
@@ -803,7 +803,7 @@ lab.answer("volume", volume)
 # %% [markdown]
 # ## 8 · A model that does not fit
 #
-# A deeper model, and each rank's budget is **$4P$ bytes, a quarter of the $16P$** that its states take. Four ranks together
+# A deeper model, and each rank's budget is $4P$ bytes, **a quarter** of the $16P$ that its states take. Four ranks together
 # have exactly as much as there is to hold.
 #
 # One of the runs will be the package's `Zero3` in mixed precision, and its sum is not the paper's. The accounts, as bytes a

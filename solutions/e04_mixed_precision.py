@@ -36,7 +36,7 @@ ideas.number_lines()
 # Above you see how far each of four formats reaches, below how close its numbers stand between 1 and 2. FP16 (5 bits of
 # exponent, 10 of mantissa) is precise, but narrow: its smallest number is the subnormal $2^{-14} \cdot 2^{-10} = 2^{-24}
 # \approx 6 \cdot 10^{-8}$, its largest 65,504. BF16 (8 and 7 bits) reaches as far as float32, and is coarse. Each
-# weakness has its own remedy: sections 1 and 2.
+# weakness has its own remedy: sections 1 and 2. E4M3 and E5M2 have eight bits; section 3 comes to them.
 #
 # The data are the stories of e01 again, with their exact floor: the entropy that no model can go below.
 

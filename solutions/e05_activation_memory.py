@@ -1129,7 +1129,7 @@ show.figure(
 
 # %% [markdown]
 # **Explain**: from 256 tokens on, "naive" rises fourfold with each doubling of the length, "fused" twofold. "tiled" comes close
-# to that only at the end, since a tile's own size does not grow. At 128 tokens, one tile is all there is, and tiles cost more
+# to twofold only at the end, since the bytes of one tile do not grow. At 128 tokens, one tile is all there is, and tiles cost more
 # than they spare.
 #
 # **Question**: written out, the peak grows as L². From your row at the longest length: how many tokens long may a text be

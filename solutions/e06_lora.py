@@ -106,7 +106,7 @@ print(
 # not in numbers, but in *rank*.
 #
 # A layer has a matrix $W$ of $O$ rows and $I$ columns, for $I$ features in and $O$ out. What fine-tuning adds to it is another
-# matrix, $\Delta W$. **LoRA** ([Hu et al. 2021](https://arxiv.org/abs/2106.09685)) says that it be a product of a tall and a flat
+# matrix, $\Delta W$. **LoRA** ([Hu et al. 2021](https://arxiv.org/abs/2106.09685)) makes it a product of a tall and a flat
 # one:
 #
 # $$\Delta W = s \cdot B A, \qquad A \in \mathbb{R}^{R \times I}, \quad B \in \mathbb{R}^{O \times R}.$$
@@ -120,7 +120,8 @@ ideas.low_rank()
 #
 # $$8 \cdot (64 + 128) = 1{,}536 \quad \text{of} \quad 64 \cdot 128 = 8{,}192.$$
 #
-# Here that is a fifth. But $R(I+O)$ grows with the width and $I \cdot O$ with its square. PEFT's comparison adapts q (3,072 to
+# Here that is a fifth. But $R(I+O)$ grows with the width and $I \cdot O$ with its square. The comparison of methods by
+# [PEFT](https://github.com/huggingface/peft), Hugging Face's library of adapters, adapts q (3,072 to
 # 3,072 features) and v (3,072 to 1,024) in the 28 layers of Llama-3.2-3B, with rank 32:
 #
 # $$28 \cdot 32 \cdot \big((3072 + 3072) + (3072 + 1024)\big) = 9.18 \text{ million},$$
@@ -446,9 +447,9 @@ DoRA = lab.grade(DoRA)
 ideas.adapter_places()
 
 # %% [markdown]
-# - **Houlsby's adapter** (2019, before LoRA) stands *after* a sublayer: down to $M$ features, a bend, up again, and the result is
-#   added to what came in. The bend is what LoRA left out. Because of it this adapter cannot be merged, and costs time for every
-#   token that is ever generated.
+# - **Houlsby's adapter** (2019, before LoRA) stands *after* a sublayer: down to $M$ features, a nonlinearity (a *bend*), up again, and
+#   the result is added to what came in. The bend is what LoRA left out. Because of it this adapter cannot be merged, and costs
+#   time for every token that is ever generated.
 # - **(IA)³** has one factor for each feature of keys and values and of what `down` reads, and nothing else.
 # - **BitFit** trains biases only.
 # - A **prefix** adds keys and values that no token made.
@@ -596,7 +597,7 @@ Prefix = lab.grade(Prefix)
 # ## 6 · Who learns what, and what it costs
 #
 # Now everything meets. Each method starts from the same base and sees the same batches of sea stories. For each we note the columns of
-# PEFT's own comparison: what is trained, bytes, seconds, and quality, here the distance to the floor. And one that it has not: the
+# PEFT's own comparison: what is trained, bytes, seconds, and quality, here the distance to the floor. We add one that it has not: the
 # distance of the *old* stories, before and after.
 #
 # **Predict**: the village was learned to 0.15 nats above its floor. How many nats of it does *full* fine-tuning on the sea forget?
@@ -609,8 +610,8 @@ guess = 0.5
 lab.predict("forgotten", guess)
 
 # %% [markdown]
-# (IA)³ and BitFit are the package's, all others yours. Rates come from a small search over doublings, by the new stories alone: an adapter
-# that begins as nothing takes larger steps than a trained weight.
+# (IA)³ and BitFit are the package's, all others yours. The learning rates come from a small search over doublings, judged by the new
+# stories alone: an adapter that begins as nothing takes larger steps than a trained weight.
 
 # %% tags=["experiment"]
 from minitrain.finetuning.adapt import adapt
@@ -815,7 +816,7 @@ lab.answer("price", price)
 # LoRA's one number is the rank. A matrix of 64 columns has a rank of 64 at most: then $BA$ can be *any* matrix, and LoRA should reach
 # whatever training these matrices reaches.
 #
-# The trainings of this section are shorter, with rates of their own, so that three seeds a rank take seconds.
+# The trainings of this section are shorter, with learning rates of their own, so that three seeds a rank take seconds.
 #
 # **Predict**: which share of what full fine-tuning wins (from the base's distance to full's) will rank 64 win? (From 0 to 1.)
 
@@ -882,7 +883,7 @@ lab.experiment("ranks", ranks)
 # **Explain**: each doubling wins less than the one before. At rank 64 LoRA ends 0.495 nats above the floor, and training *all weights of the
 # blocks* ends at 0.50: as the theory says, with the whole rank there is no restriction left. But all weights end at 0.29. So what LoRA misses here is
 # not rank: it is what lies **outside** of the matrices it stands beside, the embedding (here also the head) and the last norm. Sailors have words
-# that villagers hardly use. PEFT's Llama knew its new language's words already.
+# that villagers hardly use. PEFT's Llama knew the words of mathematics already.
 
 # %% [markdown]
 # The scaling matters, too. With $s = \alpha / R$ a larger rank takes smaller steps; rsLoRA ([Kalajdzievski 2023](https://arxiv.org/abs/2312.03732))
@@ -985,7 +986,8 @@ Rows = lab.grade(Rows)
 # </details>
 
 # %% [markdown]
-# **Experiment**: one token a row, a layer of 1,024 features, adapters of rank 4, 8 and 16 in turn. In one batch, and in a loop over rows.
+# **Experiment**: one token a row, a layer of 1,024 features, adapters of rank 4, 8 and 16 in turn. They are computed in one
+# batch, and in a loop over rows.
 
 # %% tags=["experiment"]
 from minitrain.measure.clock import compare
