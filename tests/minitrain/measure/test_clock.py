@@ -21,7 +21,7 @@ from minitrain.measure.clock import (
 
 
 def test_a_sleep_takes_as_long_as_it_sleeps():
-    assert 0.002 <= median_seconds(lambda: time.sleep(0.002), repeats=5, warmup=0) < 0.02
+    assert 0.002 <= median_seconds(lambda: time.sleep(0.002), repeats=5, warmup=0) < 0.5
 
 
 def test_contenders_take_turns_after_the_warm_up():
@@ -32,8 +32,8 @@ def test_contenders_take_turns_after_the_warm_up():
 
 def test_warm_up_calls_are_not_timed():
     calls = iter(range(100))
-    slow_once = timing(lambda: time.sleep(0.05 if next(calls) == 0 else 0), repeats=5, warmup=1)
-    assert max(slow_once.seconds) < 0.05
+    slow_once = timing(lambda: time.sleep(0.5 if next(calls) == 0 else 0), repeats=5, warmup=1)
+    assert max(slow_once.seconds) < 0.5
 
 
 def test_median_and_spread_of_known_numbers():

@@ -134,9 +134,9 @@ def test_more_budget_never_costs_more():
 
 def test_126_layers_are_planned_at_once():
     layers = [Layer(1, 20, 1)] * 126
-    start = time.perf_counter()
+    start = time.process_time()
     plan = optimal_plan(layers, 600)
-    assert time.perf_counter() - start < 20, "cubic, not exponential"
+    assert time.process_time() - start < 20, "cubic, not exponential"
     assert plan_peak(plan, layers) <= 600 < plan_peak(uniform_plan(126, "none"), layers)
 
 

@@ -46,11 +46,12 @@ def test_waits_are_taken_out_of_the_parts_and_nothing_is_lost():
 
 
 def test_the_samples_of_a_real_run_add_up_to_its_time():
-    parts, told = Parts(), []
+    clock = time.thread_time  # what others do on the machine in between is no part of it
+    parts, told = Parts(clock), []
     reporter = Reporter([told.append], lambda: 1.0, measure=Meter(parts), speaks=False)
-    began = time.perf_counter()
+    began = clock()
     train(Toy(), ToyLoader(), TrainConfig(steps=30), [reporter], begin=parts.begin)
-    took = time.perf_counter() - began
+    took = clock() - began
     samples = [sample for sample in told if "loss" in sample]
     assert len(samples) == 30
     for sample in samples:
@@ -92,12 +93,12 @@ def test_what_would_be_silently_wrong_is_a_sentence():
 
 
 def straggling(group, slow: int):
-    """Each step computes 2 ms; the slow rank 30 ms more."""
+    """Each step computes 2 ms; the slow rank 100 ms more."""
     torch.manual_seed(0)
     parts, told = Parts(group.now), []
     model = DDP(Toy(), group)
     if group.rank == slow:
-        model.module.register_forward_pre_hook(lambda *_: time.sleep(0.03))
+        model.module.register_forward_pre_hook(lambda *_: time.sleep(0.1))
     peers = Peers(group.size, group.all_reduce, model.finish, model.no_sync)
     meter = Meter(parts, group.trace)
     reporter = Reporter([told.append], lambda: 1.0, measure=meter, speaks=False)
@@ -112,8 +113,8 @@ def test_a_slow_rank_is_seen_in_its_compute_and_not_in_its_steps():
     def middle(samples, name):
         return float(np.median([sample[name] for sample in samples]))
 
-    assert middle(slow, "compute_seconds") > middle(fast, "compute_seconds") + 0.02
-    assert middle(fast, "exposed_seconds") > 0.02, "it waits for the other"
+    assert middle(slow, "compute_seconds") > middle(fast, "compute_seconds") + 0.05
+    assert middle(fast, "exposed_seconds") > 0.05, "it waits for the other"
     steps = middle(slow, "step_seconds"), middle(fast, "step_seconds")
     assert steps[0] == pytest.approx(steps[1], rel=0.3), (
         "whose steps are as long: the naive measure"

@@ -60,7 +60,7 @@ def traced(group, folder):
     tracer = StepTracer(folder, 3, meter, group)
     peers = Peers(group.size, group.all_reduce, model.finish, model.no_sync)
     if group.rank == 1:
-        model.module.register_forward_pre_hook(lambda *_: time.sleep(0.02))
+        model.module.register_forward_pre_hook(lambda *_: time.sleep(0.2))
     train(model, ToyLoader(), TrainConfig(steps=5), [reporter, tracer], peers, begin=parts.begin)
 
 
@@ -81,10 +81,10 @@ def test_a_step_of_two_ranks_is_one_file_on_one_clock(tmp_path):
         ends.append(parts[-1]["ts"] + parts[-1]["dur"])
         assert complete(trace, rank, 1), "what was on the wire"
     slow = next(e for e in complete(trace, 1, 0) if e["name"] == "forward")
-    assert slow["dur"] > 20_000
+    assert slow["dur"] > 200_000
     waited = sum(e["dur"] for e in complete(trace, 0, 2))
-    assert waited > 10_000, "the other rank waits"
-    assert abs(ends[0] - ends[1]) < 15_000, "they leave the step together"
+    assert waited > 100_000, "the other rank waits"
+    assert abs(ends[0] - ends[1]) < 150_000, "they leave the step together"
 
 
 def marked(group):

@@ -79,7 +79,7 @@ def test_an_interrupt_reports_and_leaves_nothing(tmp_path, run_script):
     (tmp_path / "sent").write_text(str(time.monotonic()))
     script.process.send_signal(signal.SIGINT)
     output = script.finish(20)
-    assert float(output.split("seconds ")[1].split()[0]) < 3
+    assert float(output.split("seconds ")[1].split()[0]) < 10
     assert "RanksInterrupted interrupted; no rank is left" in output
     assert "rank 0: waiting in recv from rank 1 of float32 [2], script.py, line 10" in output
     assert "rank 1: still at work, script.py, line 14: time.sleep(100)" in output

@@ -223,7 +223,7 @@ def overlapping(group):
     hidden = group.trace.ops[-1]
     group.barrier()
     if group.rank == 1:
-        time.sleep(0.5)
+        time.sleep(1.0)
     group.all_reduce(torch.ones(4))
     return hidden.finished - hidden.issued, hidden.done - hidden.waited
 

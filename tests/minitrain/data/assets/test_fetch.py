@@ -34,6 +34,7 @@ with open({calls!r}, "a") as calls:
 """
 COPY = "shutil.copy({archive!r}, 'made-1.0.0.tgz')"
 SLOW = "open('made-1.0.0.tgz.part', 'wb').write(b'half'); time.sleep({seconds})\n" + COPY
+GATED = "import os\nwhile not os.path.exists({gate!r}): time.sleep(0.02)\n" + COPY
 FAIL = "print('npm error 404 no such package'); sys.exit(1)"
 
 
@@ -141,7 +142,7 @@ print(fetch_asset(made_asset(), Path({cache!r})))
 def fetching(cache: Path) -> subprocess.Popen:
     code = FETCH.format(tests=str(Path(__file__).parent), cache=str(cache))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", code], **pipes)
+    return subprocess.Popen([sys.executable, "-u", "-c", code], **pipes)
 
 
 def wait_for(condition, seconds: float = 60) -> None:
@@ -166,18 +167,18 @@ def test_killed_in_the_middle_it_starts_over_cleanly(npm, tmp_path):
 
 
 def test_two_processes_download_once(npm, tmp_path):
-    npm(SLOW, seconds=2)
+    gate = tmp_path / "gate"
+    npm(GATED, gate=str(gate))
     cache = tmp_path / "cache"
     first = fetching(cache)
     wait_for(lambda: npm.calls() == 1)
     second = fetching(cache)
-    (first_out, _), (second_out, error) = (
-        first.communicate(timeout=60),
-        second.communicate(timeout=60),
-    )
+    said = second.stdout.readline()
+    gate.touch()
+    (first_out, _), (_, error) = first.communicate(timeout=60), second.communicate(timeout=60)
     assert (first.returncode, second.returncode) == (0, 0), error
     assert first_out.strip() == str(cache / "made")
-    assert "another process is fetching made: waiting for it" in second_out
+    assert said == "another process is fetching made: waiting for it\n"
     assert npm.calls() == 1
 
 

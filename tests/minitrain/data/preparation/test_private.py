@@ -89,7 +89,7 @@ def test_long_texts_without_ends_take_linear_time():
     rng = random.Random(0)
     for unit in ("a", "1", "1.", "1 ", "a@", "ab12 ", "+1", "0:", "password=", "AB12"):
         text = unit * (200_000 // len(unit))
-        start = time.perf_counter()
+        start = time.process_time()
         find_private(text)
-        assert time.perf_counter() - start < 5, unit
+        assert time.process_time() - start < 5, unit
     assert find_private("".join(rng.choices("ab .", k=1000))) == []

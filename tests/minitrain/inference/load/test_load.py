@@ -72,8 +72,8 @@ def test_a_client_that_is_late_says_so_and_hides_nothing(running, monkeypatch):
 
 
 def test_a_full_queue_and_other_refusals_are_failures_in_the_servers_words(running):
-    wanted = [Ask(0.0, (5, 6, 7), 30)] * 12
-    with slowed(running, 0.02):
+    wanted = [Ask(0.0, (5, 6, 7), 20)] * 12
+    with slowed(running, 0.1):  # the last one comes while the first is here
         told = offered(Server(running.url, "small"), wanted)
     failed = [one.failed for one in told if one.failed]
     assert len(failed) == 4 and all(why.startswith("429: 8 requests are here") for why in failed)

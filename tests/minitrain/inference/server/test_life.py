@@ -28,11 +28,12 @@ def idle(running) -> bool:
 
 def test_who_hangs_up_frees_his_blocks(running):
     told = running.metric("generation_tokens_total")
-    stream = running.client.completions.create(stream=True, n=3, **LONG)
-    next(iter(stream))
-    assert running.metric("kv_cache_blocks_used") >= 1
-    assert running.metric("num_requests_running") == 3
-    stream.close()
+    with slowed(running, 0.02):
+        stream = running.client.completions.create(stream=True, n=3, **LONG)
+        next(iter(stream))
+        assert running.metric("kv_cache_blocks_used") >= 1
+        assert running.metric("num_requests_running") == 3
+        stream.close()
     wait_until(lambda: idle(running))
     assert running.metric("generation_tokens_total") - told < 3 * 500
     assert running.metric('request_success_total{finished_reason="abort"}') == 3
@@ -47,7 +48,7 @@ def test_who_waits_for_a_whole_answer_and_hangs_up_frees_them_too(running):
 
 
 def test_a_full_house_says_when_to_come_again(given):
-    with serving(given, max_requests=2) as one:
+    with serving(given, max_requests=2) as one, slowed(one, 0.02):
         stream = one.client.completions.create(stream=True, n=2, **LONG)
         next(iter(stream))
         with pytest.raises(openai.RateLimitError) as caught:

@@ -85,9 +85,9 @@ def test_a_save_longer_than_failures_are_apart():
 
 
 def test_llama_3s_54_days_in_seconds_and_its_effective_time():
-    began = time.perf_counter()
+    began = time.process_time()
     accounts = [llama3_replay(seed=seed) for seed in range(40)]
-    assert time.perf_counter() - began < 30
+    assert time.process_time() - began < 30
     mean = mean_account(accounts)
     assert mean.interruptions == pytest.approx(466, rel=0.03)
     assert mean.effective == pytest.approx(0.90, abs=0.02)

@@ -90,9 +90,9 @@ def test_10_000_ranks_simulate_in_under_a_second():
     plan = Plan(tp=8, sp=True, pp=16, vpp=2, dp=80, zero=1, schedule="interleaved")
     run = make_run("H100-SXM-80GB", LLAMA, plan, 8192, 80 * 64)
     assert run.gpus == 10_240
-    start = time.perf_counter()
+    start = time.process_time()
     estimate(run)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @settings(max_examples=30, deadline=None)
