@@ -43,6 +43,7 @@ PRELOADED = [
     "torch",
     "torch._dynamo",  # the first optimizer of a process imports it, for more than a second
     "minitrain.ranks.launch",
+    "minitrain.ranks.server",
 ]
 LAST = "minitrain.ranks.reload"  # notes how old the sources of what is loaded then are
 GLANCE_SECONDS = 0.1  # between two looks at who waits for whom

@@ -132,11 +132,11 @@ def has_logged(run: Path, step: int) -> bool:
     return (run / "metrics.jsonl").is_file() and len(log(run)) >= step
 
 
-def process(arguments: list[str], *before: str) -> subprocess.Popen:
+def process(arguments: list[str], *before: str, group: bool = False) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", *before, "minitrain", "train", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=group,
     )  # fmt: skip
 
 
@@ -329,6 +329,19 @@ def test_sigterm_to_one_rank_saves_and_ends_all(text, before, find):
     train(*common, "whole")
     assert final_bits(Path("stopped")) == final_bits(Path("whole"))
     assert lines(Path("stopped")) == lines(Path("whole"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+def test_sigterm_to_the_whole_group_saves_and_ends_all(text):
+    """As `timeout` and systemd send it: the server that ranks are forked from is told as well."""
+    common = [*SMALL, "--steps", "60", "--data", str(text), "--ranks", "2", "--out", "stopped"]
+    asked = process(common, group=True)
+    wait_for(3, Path("stopped"), asked)
+    os.killpg(asked.pid, signal.SIGTERM)
+    output, _ = asked.communicate(timeout=120)
+    assert asked.returncode == 128 + signal.SIGINT, output
+    assert "go on with: python -m minitrain train --out stopped --resume" in output
+    assert newest_checkpoint(Path("stopped")).name == f"step-{len(log(Path('stopped'))):08d}"
 
 
 def test_a_finished_run_may_be_given_more(text):
