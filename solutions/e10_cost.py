@@ -293,7 +293,7 @@ ideas.kept_tensors()
 # %% [markdown]
 # **Blue: whole.** Norms, additions and their dropouts work on the whole width on every tensor rank. Kept are four inputs of $2h$
 # bytes: of two norms, of q/k/v and of the MLP, $8h$ in all. Two dropout masks make it $10h$ in the software of 2022; today's
-# (`plan.modern`) has no dropout and keeps $8h$.
+# (`plan.modern`) keeps $8h$, for it has no dropout.
 #
 # Sequence parallelism, `sp`, cuts exactly these along the tokens: each of the $t$ ranks holds $1/t$. Without it
 # they weigh as much on one of 8 ranks as all its scores.
@@ -342,7 +342,7 @@ show.draw_schedule(
 #
 # $$(pv + p - 1)\,\frac{\ell}{pv} = \ell\left(1 + \frac{p-1}{pv}\right)$$
 #
-# GPT-3 on 8 ranks of 3 chunks: 96 (1 + 7/24) = 124 layers' worth, of 2,048 tokens at 283 kB: 71.8 GB.
+# GPT-3 on 8 ranks of 3 chunks: 96 (1 + 7/24) = 124 layers' worth. Of 2,048 tokens at 283 kB they take 71.8 GB.
 
 # %% [markdown]
 # ### Exercise 4 · `activation_bytes`
@@ -691,7 +691,7 @@ def mean_error(rows, seconds) -> float:
 lab.reveal("error", mean_error(errors, lambda row: row["yours_seconds"]))
 
 # %% [markdown]
-# Both, and the mean error as parts are added:
+# Your steps and the published ones, and the mean error as parts are added:
 
 # %% tags=["folded"]
 parts = ["matmul", "elementwise", "tensor", "bubble", "data"]
@@ -953,7 +953,7 @@ for name, gpus in product(lab.size("chips"), lab.size("gpus")):
 lab.experiment("clouds", clouds)
 
 # %% [markdown]
-# Below: 512 chips.
+# On 512 chips:
 
 # %% tags=["folded"]
 in_words = {"days": "days", "chip_hours": "thousand chip-hours"}
@@ -1181,7 +1181,7 @@ for flops, served in product(budgets, services):
 lab.experiment("chinchilla", chinchilla)
 
 # %% [markdown]
-# The best size against the budget; stars mark models that were trained:
+# The best size against the budget:
 
 # %% tags=["folded"]
 named = {0: "Chinchilla", 1e12: "1T served", 1e13: "10T served"}

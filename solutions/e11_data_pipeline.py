@@ -232,7 +232,7 @@ else:
 #
 # Crawls repeat themselves: mirrors, quotations, new versions of old pages. Of RealNews 13.6% are near duplicates, of C4 3.0%, in which one
 # sentence comes 60,000 times ([Lee et al. 2022](https://arxiv.org/abs/2107.06499)). A hash of the whole text finds copies that
-# are equal to the last sign. One changed word, and the hash is another.
+# are equal to the last character. One changed word, and the hash is another.
 #
 # So compare *sets*. A page's **shingles** are all runs of 5 words. Two pages with the sets $A$ and $B$ have the
 # **Jaccard similarity**
@@ -624,7 +624,7 @@ suffix_array = lab.grade(suffix_array)
 # </details>
 
 # %% [markdown]
-# **Run**: a notice of 30 words is planted in every third page. Windows of 100 signs that two neighbours of the suffix array share are cut, all but
+# **Run**: a notice of 30 words is planted in every third page. Windows of 100 signs (characters) that two neighbours of the suffix array share are cut, all but
 # where they come first. Beside it stands MinHash, with 32 bands of 4 rows. (Lee et al. 2022 cut what comes twice in 50 tokens.)
 
 # %% tags=["experiment", "folded"]

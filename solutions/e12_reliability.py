@@ -532,8 +532,8 @@ print(f"{len(read_bytes)} reads, {sum(read_bytes):,} bytes, the state has {4 * E
 # **Takeaway**: six reads and not one byte twice. A tensor that is cut along several axes is the same with boxes in place of intervals:
 # [placement.py](../minitrain/reliability/checkpoint/placement.py), and `torch.distributed.checkpoint` calls them *chunks*.
 #
-# Other ranks must see the same batches, too. The batch stays, and each rank takes more of it; the loader's place is a count of rows, of
-# which any number of ranks that divides the batch takes the next one.
+# Other ranks must see the same batches, too. The batch keeps its size, so each of fewer ranks takes more rows of it. The loader's place
+# is a count of rows, from which any number of ranks that divides the batch can go on.
 
 # %% tags=["nbval-check-output"]
 from minitrain.reliability.elastic import most_ranks, share_of_batch
@@ -787,7 +787,7 @@ ideas.waiting_ranks()
 # %% [markdown]
 # What differs is the time *before* the collective. Let $c_r$ be rank $r$'s compute time, in the median over a window of steps, because
 # a pause of Python's garbage collector makes one step long, of a rank here and a rank there. Let $\tilde c$ be the median of all $c_r$ (`torch.median`'s), and
-# $s = 1.4826 \cdot \mathrm{median}_r |c_r - \tilde c|$ their deviation: both medians, which one slow rank does not move. (For normal numbers $s$ is the standard deviation.) Slow is
+# $s = 1.4826 \cdot \mathrm{median}_r |c_r - \tilde c|$ their deviation: both medians, which one slow rank does not move. (For normally distributed numbers $s$ is the standard deviation.) Slow is
 #
 # $$c_r > \max(1.1\, \tilde c,\; \tilde c + 5 s).$$
 #
@@ -979,7 +979,7 @@ SpikeRule = lab.grade(SpikeRule)
 # %% [markdown]
 # **Experiment**: the small model trains three times. Two of the runs meet a batch with random targets half way, and later
 # bad memory, which puts noise on all weights. One of these has your rule. To go back it restores a snapshot (of at least 15 steps before),
-# but leaves the loader where it is: other batches.
+# but leaves the loader where it is, so that other batches come.
 
 # %% tags=["experiment", "folded"]
 from tqdm.auto import tqdm
@@ -1066,8 +1066,9 @@ for name in ("undisturbed", "unguarded", "guarded"):
 # rule is for. It needs three steps to be sure, and loses those and the ones since the snapshot, where the unguarded run has to learn
 # again.
 #
-# **A flipped bit.** Llama 3 counted six *silent* corruptions in 54 days: a chip computes wrongly and says nothing. What should be equal
-# helps. All replicas hold the same weights, so each rank makes a hash of its bits, 8 bytes, and compares.
+# **A flipped bit.** Llama 3 counted six *silent* corruptions in 54 days: a chip computes wrongly and says nothing. It shows where
+# numbers should be equal: all replicas hold the same weights, so each rank makes a hash of their bits, 8 bytes, and compares it with the
+# others'.
 
 # %% tags=["experiment", "folded"]
 from minitrain.reliability.corruption import repeats, replicas_agree
@@ -1345,7 +1346,7 @@ four_times = own[16384, 15.0] / own[65536, 15.0]
 lab.answer("four_times", four_times)
 
 # %% [markdown]
-# (The last column: a cloud's spot machine is taken away 30 to 120 seconds after a notice. A save then is worth it only if it fits in,
+# (The last column of the table: a cloud's spot machine is taken away 30 to 120 seconds after a notice. A save then is worth it only if it fits in,
 # with the step under way, here of 12 s.)
 #
 # **Replay.** Now all 54 days, interruption by interruption: what trains, and where the rest goes. The cause of a failure says what is
