@@ -33,7 +33,7 @@ lab = Lab("e07_qlora")
 
 # %% [markdown]
 # Four bits name one of sixteen numbers, the *levels*. Which sixteen? The obvious choice, *INT4*, has equal distances: $-7, -6,
-# \dots, 7$, divided by 7. Weights come in blocks of 64, and each block is divided by its largest magnitude, its *scale*. So every
+# \dots, 7$, divided by 7. (These are 15. The sixteenth code, $-8$, is not used, so that both sides are alike.) Weights come in blocks of 64, and each block is divided by its largest magnitude, its *scale*. So every
 # block lies between $-1$ and $1$.
 #
 # **Predict**: the weights of a trained model look much like normal random numbers. Which share of them is rounded to the three
@@ -47,8 +47,8 @@ guess = 0.3
 lab.predict("middle_share", guess, unit="share")
 
 # %% [markdown]
-# We train a small Llama on the course's stories, whose entropy is the *floor* that no model can beat. Later it is to be
-# fine-tuned: its texts are mostly of a village, and a few of a forest.
+# We train a small Llama on the course's stories: many of a village, and a few of a forest. Later it is fine-tuned on the
+# forest's alone. Their entropy is known: it is the *floor* that no model can beat.
 
 # %% tags=["experiment"]
 from minitrain.data.corpus import make_corpus

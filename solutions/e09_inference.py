@@ -248,7 +248,7 @@ lab.answer("ridge", ridge)
 # Measured times lie above the roof, in our runs by 1.5 to 7 times, the most where few tokens are computed: a pass is a hundred small
 # operations, and each must be started.
 #
-# **Takeaway**: in a batch of 256 answers a token cost nearly twice as much as in a prompt of 256, and in a single answer thirty to forty
+# **Takeaway**: in a batch of 256 answers a token cost nearly twice as much as in a prompt of 256, and in a single answer 25 to 40
 # times as much.
 
 # %% [markdown]
@@ -929,7 +929,7 @@ lab.experiment("throughput", throughput)
 # report 2 to 4 times the throughput of the engines before theirs at equal latency, for the same two reasons: no row for nobody, no memory for nobody.
 #
 # **Takeaway**: in our runs a cache told about twice as many tokens a second as the naive way, static batches about twice as many as the cache, and
-# the continuous one two thirds more again: seven times the naive way in all.
+# the continuous one two thirds more again: seven to eight times the naive way in all.
 
 # %% [markdown]
 # ### A long prompt arrives

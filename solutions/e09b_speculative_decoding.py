@@ -457,8 +457,8 @@ ngram_draft = lab.grade(ngram_draft)
 # %% [markdown]
 # Here is the whole of speculative decoding for one text. The cache (of e09) holds the keys and values of what was read. The
 # newest token is always unread: it goes into the pass together with the drafts. Afterwards the cache is cut to what the text has.
-# What was *picked* and not drawn (n-grams, or the likeliest token) has a $q$ that is 1 for that token. So a pick is kept with
-# probability $p(x)$.
+# What was *picked* and not drawn (n-grams, or the likeliest token) has a $q$ that is 1 for that token. So with probability
+# $p(x)$ a pick is kept.
 
 # %% tags=["experiment", "folded"]
 from minitrain.inference.parameters import SamplingParameters

@@ -14,6 +14,7 @@ from minitrain.words import number_text
 
 Rows = list[dict[str, Any]]
 QUANTITY = re.compile(r"[-+−]?[\d.,]+(e[-+]\d+)?( ?[%a-zA-Zµ/]+)?|–|")  # they stand at the right
+NAME = 14  # characters: so short a name of a row stays on one line, and tables still fit 900 pixels
 
 
 def rows_of(table: Any, name: str = "table") -> Rows:
@@ -112,7 +113,7 @@ def table_card(
         for c in columns
     ]
     cells = [list(line) for line in zip(*texts)]
-    right = [all(map(QUANTITY.fullmatch, column)) for column in texts]
+    right = [_are_numbers(column) for column in texts]
     html = f'<table style="{FONT}border-collapse:collapse;margin:6px 0;">'
     if caption:
         html += (
@@ -123,7 +124,10 @@ def table_card(
     )
     html += "</tr></thead><tbody>"
     for line in cells:
-        inside = [_cell("td", t, s, c == highlight) for t, s, c in zip(line, right, columns)]
+        inside = [
+            _cell("td", t, s, c == highlight, one_line=at == 0 and len(t) <= NAME)
+            for at, (t, s, c) in enumerate(zip(line, right, columns))
+        ]
         html += f"<tr>{''.join(inside)}</tr>"
     return Rich(html + "</tbody></table>", _text_table(columns, cells, right, caption))
 
@@ -146,10 +150,18 @@ def column_texts(values: Sequence[Any]) -> list[str]:
     return [number_text(v) if v is None else f"{v:,.{decimals}f}" for v in values]
 
 
-def _cell(tag: str, text: str, right: bool, bold: bool) -> str:
+def _are_numbers(texts: Sequence[str]) -> bool:
+    """All of a column, or most, with words such as "not counted" for the few that are missing."""
+    others = [text for text in texts if not QUANTITY.fullmatch(text)]
+    numbers = [text for text in texts if QUANTITY.fullmatch(text) and re.search(r"\d", text)]
+    return not others or len(numbers) > len(others)
+
+
+def _cell(tag: str, text: str, right: bool, bold: bool, one_line: bool = False) -> str:
     weight = "font-weight:600;" if bold or tag == "th" else ""
+    wrap = "white-space:nowrap;" if one_line else ""
     side = "right" if right else "left"
-    style = f"text-align:{side};padding:3px 12px 3px 8px;{RULE}{weight}"
+    style = f"text-align:{side};padding:3px 12px 3px 8px;{RULE}{weight}{wrap}"
     return f'<{tag} style="{style}">{escape(str(text))}</{tag}>'
 
 

@@ -76,6 +76,31 @@ def test_a_table_aligns_numbers_and_formats_columns(capsys):
     assert "nvlink" in capsys.readouterr().out
 
 
+def test_a_word_for_a_missing_number_leaves_the_others_at_the_right():
+    steps = [
+        {"mode": "apart", "steps": "not counted"},
+        *[{"mode": "a", "steps": n} for n in (8, 28)],
+    ]
+    assert table_card(steps).text.splitlines()[1:] == [
+        "apart  not counted",
+        "a                8",
+        "a               28",
+    ]
+    ranks = [{"step": "never"}, {"step": "none"}, {"step": 7}]
+    assert table_card(ranks).text.splitlines()[-1] == "7"  # words, and a number among them
+
+
+def test_a_short_name_of_a_row_stays_on_one_line():
+    lines = table_card(
+        [
+            {"draft": "n-grams", "way": "n-grams"},
+            {"draft": "the first half of the layers", "way": 1},
+        ]
+    ).html.split("<tr>")[2:]
+    assert ["nowrap" in line for line in lines] == [True, False]
+    assert lines[0].count("nowrap") == 1
+
+
 def test_a_caption_may_name_what_is_in_the_code():
     card = table_card([{"a": 1}], "The rows of `slowest` < 3")
     assert "The rows of <code>slowest</code> &lt; 3</caption>" in card.html
