@@ -39,7 +39,8 @@ test: $(READY)  ## run everything: package, graders, notebooks at their test siz
 	@echo "make test took $$(( $$(date +%s) - $(BEGAN) )) s in all"
 
 test-full: $(READY)  ## every notebook at its true size, all submissions of the banks, 200 kills, 200 streams
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -m full $(WORKERS) --durations=15
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -m "full and not alone" $(WORKERS) --durations=15
+	@$(PY) -m pytest -m "full and alone" --durations=5
 
 test-cluster: $(READY)  ## Slurm on two nodes here, Ray Train, Kubernetes' files; skipped, with a reason, where one is missing
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -m cluster tests/cluster -rs --durations=5
