@@ -150,7 +150,7 @@ def stop_process(state):
 
 
 def hanging(group, *arguments):
-    return run(group, *arguments, hangs=1.0)
+    return run(group, *arguments, hangs=2.0)
 
 
 @pytest.mark.parametrize("trouble, said", [(hang, ["stuck"]), (stop_process, [])])

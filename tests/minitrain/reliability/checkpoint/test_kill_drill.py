@@ -16,6 +16,7 @@ MANY = [("sync", 70), ("background", 70), ("ranks", 60)]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "kind, kills", [*FEW, *(pytest.param(*case, marks=pytest.mark.full) for case in MANY)]
 )
@@ -26,7 +27,7 @@ def test_killed_at_random_instants(tmp_path, kind, kills):
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=880,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
