@@ -48,6 +48,7 @@ def find_model(name: str) -> Path:
 
     path = Path(name)
     if path.exists():
+        refuse_adapter(path)
         return newest_checkpoint(path) if checkpoints(path) else path
     if name in OWN:
         return fetch(name)
@@ -57,6 +58,20 @@ def find_model(name: str) -> Path:
             f".gguf file, {' or '.join(OWN)}, or a name on the hub as HuggingFaceTB/SmolLM2-135M"
         )
     return fetch_model(name)
+
+
+def refuse_adapter(path: Path) -> None:
+    """InputError for PEFT's files, and for a run of `finetune`: neither holds a whole model."""
+    from minitrain.commands.finetune.options import RUN_FILE
+    from minitrain.finetuning.peft_files import CONFIG
+
+    if (path / "model").is_dir() and (path / RUN_FILE).is_file():
+        raise InputError(f"its model lies in {path / 'model'}: give that, {path} is the run")
+    if (path / CONFIG).is_file() or (path / RUN_FILE).is_file():
+        raise InputError(
+            f"{path} holds an adapter, and no model: make one of both with "
+            f"python -m minitrain merge {path} --out FOLDER, and give that FOLDER"
+        )
 
 
 def fetch_model(name: str) -> Path:

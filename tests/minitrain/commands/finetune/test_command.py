@@ -310,6 +310,19 @@ def test_a_run_is_not_turned_into_another():
         said("finetune", "--out", "run", "--resume", "--steps", "5")
 
 
+@pytest.mark.parametrize("folder, answer", [
+    ("run", "run holds an adapter, .* minitrain merge run --out"),
+    ("run/adapter", "run/adapter holds an adapter, .* minitrain merge run/adapter --out"),
+    ("full", "its model lies in full/model"),
+])  # fmt: skip
+def test_a_run_that_is_no_model_says_where_there_is_one(folder, answer):
+    method = ("--method", "full" if folder == "full" else "lora")
+    out = Path(folder).parts[0]
+    said("finetune", "--model", "base", "--data", "data.jsonl", *LITTLE, *method, "--out", out)
+    with pytest.raises(InputError, match=answer):
+        find_model(folder)
+
+
 def test_merge_says_what_is_missing():
     with pytest.raises(InputError, match="holds no adapter"):
         said("merge", "base", "--out", "merged")
