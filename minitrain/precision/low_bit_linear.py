@@ -177,12 +177,14 @@ class QuantizedLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., F), in autocast's dtype where that is on."""
+        if x.numel() == 0:  # an expert without tokens: nothing has a scale
+            return nn.Linear.forward(self, x)
         rows, kind = rearrange(x, "... d -> (...) d"), x.device.type  # (T, D)
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
         with torch.autocast(kind, enabled=False):  # or the emulation would be rounded to bfloat16
             y = _QuantizedMatmul.apply(rows, self.weight, self, torch.is_grad_enabled())
             y = y if self.bias is None else y + self.bias
-        return y.to(dtype).unflatten(0, x.shape[:-1])
+        return y.to(dtype).reshape(*x.shape[:-1], self.out_features)
 
     def quantized(self, matrix: Tensor, role: int, record: bool) -> Quantized:
         """One operand; evaluation (record=False) leaves no trace in the history."""

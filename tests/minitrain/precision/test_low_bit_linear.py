@@ -243,3 +243,15 @@ def test_a_small_block_fp8_model_learns_as_in_high_precision():
     assert train(convert(model(1), DELAYED)) == pytest.approx(reference, abs=0.02)
     coarse = Scaling(E2M1, None, float32_scale)  # 4 bits under one scale
     assert train(convert(model(1), Recipe(coarse, coarse, coarse))) > reference + 0.05
+
+
+@pytest.mark.parametrize("recipe", [CURRENT, DELAYED, DEEPSEEK, MXFP4])
+def test_no_rows_and_one_vector_are_read_as_nn_linear_reads_them(recipe):
+    layer = QuantizedLinear(nn.Linear(64, 32), recipe)
+    x = torch.randn(64)
+    assert torch.equal(layer(x), layer(x[None])[0])
+    empty = torch.zeros(2, 0, 64, requires_grad=True)
+    y = layer(empty)
+    y.sum().backward()
+    assert y.shape == (2, 0, 32) and empty.grad.shape == (2, 0, 64)
+    assert layer.weight.grad.count_nonzero() == 0
