@@ -22,6 +22,7 @@ OWN = ("stories15M", "smollm2-135m-instruct")  # of the course's assets, those t
 MODEL = Kind("MODEL", "a folder, a .gguf file, or a name on the hub", lambda text: str(named(text)))
 MODEL_HELP = f"a Hugging Face folder, a run, a .gguf, {OWN[0]}, {OWN[1]}, or a name on the hub"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+FINETUNED = "finetune.json"  # what a run of `finetune` was asked
 WANTED = ["*.json", "*.safetensors", "tokenizer.model", "merges.txt", "*.jinja"]
 
 
@@ -62,12 +63,11 @@ def find_model(name: str) -> Path:
 
 def refuse_adapter(path: Path) -> None:
     """InputError for PEFT's files, and for a run of `finetune`: neither holds a whole model."""
-    from minitrain.commands.finetune.options import RUN_FILE
     from minitrain.finetuning.peft_files import CONFIG
 
-    if (path / "model").is_dir() and (path / RUN_FILE).is_file():
+    if (path / "model").is_dir() and (path / FINETUNED).is_file():
         raise InputError(f"its model lies in {path / 'model'}: give that, {path} is the run")
-    if (path / CONFIG).is_file() or (path / RUN_FILE).is_file():
+    if (path / CONFIG).is_file() or (path / FINETUNED).is_file():
         raise InputError(
             f"{path} holds an adapter, and no model: make one of both with "
             f"python -m minitrain merge {path} --out FOLDER, and give that FOLDER"

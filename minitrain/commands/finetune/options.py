@@ -22,10 +22,11 @@ from minitrain.commands.kinds import (
     real,
     whole,
 )
+from minitrain.commands.models import FINETUNED
 from minitrain.data.text import NAMED
 from minitrain.errors import InputError
 
-RUN_FILE, BEFORE_FILE, ADAPTER = "finetune.json", "before.json", "adapter"
+RUN_FILE, BEFORE_FILE, ADAPTER = FINETUNED, "before.json", "adapter"
 # of each method, when --lr is not given: where published recipes begin
 RATES = {"full": 1e-4, "norm": 1e-3, "bitfit": 1e-3, "ia3": 5e-3, "prefix": 1e-2, "prompt": 1e-2}
 RATES |= {"p-tuning-v2": 1e-2}
