@@ -24,6 +24,9 @@ from torch import Tensor
 
 from minitrain.inference.parameters import SamplingParameters
 
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's constants, as int64
+MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+
 
 def penalised(
     logits: Tensor, prompt: Sequence[int], told: Sequence[int], parameters: SamplingParameters
@@ -72,12 +75,40 @@ def cut(
 
 
 def draw(logits: Tensor, uniforms: Tensor) -> Tensor:
-    """logits (B, V), uniforms (B,) in [0, 1) -> tokens (B,), one number each.
+    """logits (B, V), uniforms (B,) in [0, 1) -> tokens (B,), each row by its own number alone.
 
-    The first token at which the sum of probabilities passes the number: its chance is its
-    probability, and one of probability 0 is never the first.
+    The Gumbel-max trick: the largest of log p - log E, with E exponential, is a token with chance
+    p. Where logits differ by rounding, as another batch's do, it is the same token but where two
+    are equal to the last digits. The first of the sums of p to pass a number has a border for each
+    token, which all move: 3 of 30 texts over 32,000 tokens were others in another batch.
     """
-    sums = logits.double().softmax(dim=-1).cumsum(dim=-1)  # (B, V)
-    numbers = uniforms.double() * sums[:, -1]
-    numbers = numbers.minimum(sums[:, -1].nextafter(sums.new_zeros(())))  # rounding may reach it
-    return torch.searchsorted(sums, numbers[:, None], right=True)[:, 0]
+    tokens = likeliest(logits - exponentials(uniforms, logits.shape[-1]).log_())
+    return torch.tensor(tokens, device=logits.device)
+
+
+def exponentials(uniforms: Tensor, count: int) -> Tensor:
+    """uniforms (B,) -> (B, count) exponential numbers, float32: a hash of the row's number and of
+    the place, so that no generator moves on. SplitMix64: Steele et al. 2014, OOPSLA, figure 14."""
+    seeds = mixed_(uniforms.double().view(torch.int64).clone())[:, None]
+    places = torch.arange(1, count + 1, device=uniforms.device) * GOLDEN
+    bits = mixed_(seeds + places).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
+    numbers = bits.float().add_(0.5).mul_(2**-53).clamp_(max=1 - 2**-24)  # in (0, 1)
+    return numbers.neg_().log1p_().neg_()
+
+
+def mixed_(bits: Tensor) -> Tensor:
+    """int64, in place: all of its bits come to depend on all of them."""
+    for shift, factor in ((30, MIX[0]), (27, MIX[1]), (31, 1)):
+        bits ^= bits.bitwise_right_shift(shift).bitwise_and_(2 ** (64 - shift) - 1)  # unsigned
+        bits *= factor
+    return bits
+
+
+def likeliest(logits: Tensor) -> list[int]:
+    """logits (B, V) -> in each row the first of the largest.
+
+    On a CPU by numpy: torch's takes eleven times as long there (24 rows of 32,000: 1.07 ms, 0.09).
+    """
+    if logits.device.type == "cpu":
+        return logits.detach().numpy().argmax(axis=-1).tolist()
+    return logits.argmax(dim=-1).tolist()

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from minitrain.inference.logits import cut, draw, penalised
+from minitrain.inference.logits import cut, draw, likeliest, penalised
 from minitrain.inference.parameters import SamplingParameters
 
 
@@ -64,16 +64,6 @@ def _tokens(logits: Tensor, requests: Sequence[Asking]) -> list[int]:
         for row, token in zip(rows, draw(kept, torch.stack(uniforms).to(kept.device)).tolist()):
             tokens[row] = token
     return tokens
-
-
-def likeliest(logits: Tensor) -> list[int]:
-    """logits (B, V) -> in each row the first of the largest.
-
-    On a CPU by numpy: torch's takes eleven times as long there (24 rows of 32,000: 1.07 ms, 0.09).
-    """
-    if logits.device.type == "cpu":
-        return logits.detach().numpy().argmax(axis=-1).tolist()
-    return logits.argmax(dim=-1).tolist()
 
 
 def _alike(requests: Sequence[Asking]) -> dict[tuple, list[int]]:
