@@ -624,7 +624,7 @@ suffix_array = lab.grade(suffix_array)
 # </details>
 
 # %% [markdown]
-# **Run**: a notice of 30 words is planted in every third page. Windows of 100 signs (characters) that two neighbours of the suffix array share are cut, all but
+# **Run**: a notice of 30 words is planted in every third page. Windows of 100 characters that two neighbours of the suffix array share are cut, all but
 # where they come first. Beside it stands MinHash, with 32 bands of 4 rows. (Lee et al. 2022 cut what comes twice in 50 tokens.)
 
 # %% tags=["experiment", "folded"]
@@ -657,7 +657,7 @@ def later_copies(text, order, length):
 
 
 def cut_passages(pages, length=100):
-    """Of each page how many signs were there before; a NUL and a number part pages."""
+    """Of each page how many characters were there before; a NUL and a number part pages."""
     text = "".join(page + f"\0{i}\0" for i, page in enumerate(pages))
     symbols = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     again = later_copies(text, suffix_array(symbols), length)
@@ -691,8 +691,8 @@ show.table(
             "method": row["method"],
             "pages with the notice": row["pages_planted"],
             "found": row["pages_found"],
-            "signs planted": row["signs_planted"],
-            "signs cut": row["signs_cut"],
+            "characters planted": row["signs_planted"],
+            "characters cut": row["signs_cut"],
         }
         for row in passages
     ]
@@ -703,7 +703,7 @@ lab.experiment("passages", passages)
 
 # %% [markdown]
 # **Explain**: with 30 of some 180 words in common, two pages share 26 of 326 shingles. At a similarity of 0.08, 32 bands of 4 rows find one pair in a thousand. The suffix array
-# finds the notice in each page but the first, where it stays, and no prose. What is cut beyond the notice are signs beside it that
+# finds the notice in each page but the first, where it stays, and no prose. What is cut beyond the notice are characters beside it that
 # happen to be equal.
 #
 # **Takeaway**: near duplicates and repeated passages are two faults, and need two tools.
@@ -1165,16 +1165,17 @@ show.table(
         {
             "corpus": row["corpus"],
             "test stories in it": row["planted"],
-            "leaked half (nats above the floor)": row["leaked"],
+            "leaked half": row["leaked"],
             "fresh half": row["fresh"],
             "the whole test": (row["leaked"] + row["fresh"]) / 2,
         }
         for row in contamination
     ],
     formats=dict.fromkeys(
-        ["leaked half (nats above the floor)", "fresh half", "the whole test"],
+        ["leaked half", "fresh half", "the whole test"],
         "{:.3f}".format,
     ),
+    caption="loss on the test set, nats above the floor",
 )
 
 # %% tags=["grade"]
