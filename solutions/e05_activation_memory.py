@@ -807,7 +807,7 @@ show.figure(figure, alt="Extra FLOPs against peak bytes: six ways, a frontier.")
 # %% [markdown]
 # To keep some results and repeat others, the package steps in between Python and PyTorch at *every operation*, in forward
 # and again in the repetition (so does PyTorch's own selective checkpoint). The 8 blocks run about 560 operations in a forward,
-# so Python is called about 1,100 times a step. At some 20 to 50 µs each, 20 to 55 ms: it does not depend on the size of the
+# so Python is called about 1,100 times a step. At 20 to 50 µs each, 20 to 55 ms: it does not depend on the size of the
 # tensors. Ours are tiny: 256 tokens. Among the other ways noise decides the order.
 #
 # With 16 times the tokens (8 texts of 512) we measured, on one thread of this course's CPU, 0.81 s for none, 0.85 s for
