@@ -4,7 +4,8 @@
     Elsewhere(…)         its python runs a script of this folder, told one line of JSON at a time
 
 The process is started once, at the first question, with as many threads as this one has: what it
-takes to start is in no time that it tells.
+takes to start is in no time that it tells. Between questions it is stopped: threads that spin while
+they wait for work would take the other contender's time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -55,8 +57,11 @@ class Elsewhere:
 
     def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
         """InputError, with what it said last, where it ended instead."""
+        self.process.send_signal(signal.SIGCONT)
         print(json.dumps(asked), file=self.process.stdin, flush=True)
-        return self._line(self.process)
+        answer = self._line(self.process)
+        self.process.send_signal(signal.SIGSTOP)
+        return answer
 
     @cached_property
     def folder(self) -> Path:

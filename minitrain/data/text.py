@@ -34,7 +34,7 @@ def load_text(path: str | Path) -> list[str]:
                 f"{path} holds examples, and no plain text: `minitrain finetune --data` learns "
                 "them, `minitrain data prepare` makes tokens of their texts"
             )
-        return _documents(path)
+        return _some(path, documents_of(path))
     if not path.is_dir():  # /dev/zero has no end
         raise InputError(f"{path} is neither a file nor a folder: give the path of a text file")
     from minitrain.data.stream.token_files import holds_tokens  # with numpy, which --help spares
@@ -44,7 +44,7 @@ def load_text(path: str | Path) -> list[str]:
     files = sorted(file for pattern in READABLE for file in path.rglob(pattern))
     if not files:
         raise InputError(f"the folder {path} holds no {' or '.join(READABLE)} file: put one there")
-    return [document for file in files for document in _documents(file)]
+    return _some(path, [document for file in files for document in documents_of(file)])
 
 
 def sotu(progress: bool = True) -> list[str]:
@@ -79,7 +79,14 @@ def articles(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _documents(file: Path) -> list[str]:
+def _some(path: Path, documents: list[str]) -> list[str]:
+    if not documents:
+        raise InputError(f"{path} is empty: give a file that holds some text")
+    return documents
+
+
+def documents_of(file: Path) -> list[str]:
+    """Of a text file, which may be empty: among many files one or the other is."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -93,10 +100,7 @@ def _documents(file: Path) -> list[str]:
             f"{file} is not UTF-8 (byte {error.start}): save it as UTF-8, "
             f"for example with 'iconv -f latin1 -t utf-8'"
         ) from error
-    documents = [part.strip() for part in text.split(SEPARATOR) if part.strip()]
-    if not documents:
-        raise InputError(f"{file} is empty: give a file that holds some text")
-    return documents
+    return [part.strip() for part in text.split(SEPARATOR) if part.strip()]
 
 
 NAMED: dict[str, Callable[[], list[str]]] = {  # that can be fetched

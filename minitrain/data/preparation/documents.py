@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from minitrain.data.text import NAMED, load_text
+from minitrain.data.text import NAMED, documents_of
 from minitrain.errors import InputError
 
 Row = dict[str, Any]
@@ -142,7 +142,7 @@ def _parquet(file: Path, field: str) -> Iterator[Row]:
 
 
 def _plain(file: Path, field: str) -> Iterator[Row]:
-    for number, text in enumerate(load_text(file)):
+    for number, text in enumerate(documents_of(file)):
         yield {"text": text, "id": f"{file.name}:{number}"}
 
 

@@ -16,14 +16,15 @@ def check_same_settings(settings: Settings, out: Path, work: Path) -> None:
     """What was begun with other settings, or of files that have changed, cannot be gone on with."""
     now = json.loads(json.dumps({**asdict(settings), "files": _stamps(settings)}))
     file = work / "settings.json"
-    if not file.exists():
+    is_begun = any(work.glob("block-*.json"))  # a file that could not be read may be mended
+    if not file.exists() or not is_begun:
         write_atomically(file, json.dumps(now, indent=2))
         return
     begun = json.loads(file.read_text(encoding="utf-8"))
     changed = [name for name in now if now[name] != begun.get(name)]
     if changed:
         raise InputError(
-            f"{out} was begun with another {' and '.join(changed)}: give the same to go on, "
+            f"{out} was begun with other {' and '.join(changed)}: give the same to go on, "
             "or --out another folder"
         )
 

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from minitrain.data import text
+from minitrain.data.preparation.documents import read_rows
 from minitrain.data.text import articles, load_text
 from minitrain.errors import InputError
 
@@ -94,3 +95,12 @@ def test_wikitext_is_a_document_an_article(monkeypatch, tmp_path):
 
 def test_an_article_needs_a_title_line():
     assert articles("no = title = here \n") == ["no = title = here"]
+
+
+def test_an_empty_file_in_a_folder_is_no_reason_to_stop(tmp_path):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(InputError, match="is empty"):
+        load_text(tmp_path)
+    (tmp_path / "b.txt").write_text("Call me Ishmael.")
+    assert load_text(tmp_path) == ["Call me Ishmael."]
+    assert [row["text"] for row in read_rows([tmp_path])] == ["Call me Ishmael."]

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -193,11 +194,22 @@ def test_other_settings_and_other_files_are_not_mixed(settings, source, tmp_path
     )
     child.start()
     child.join()
-    with pytest.raises(InputError, match="begun with another near"):
+    with pytest.raises(InputError, match="begun with other near"):
         prepare(replace(settings, near=0.5), out, progress=False)
     os.utime(source / "a.jsonl", (1, 1))
-    with pytest.raises(InputError, match="begun with another files"):
+    with pytest.raises(InputError, match="begun with other files"):
         prepare(settings, out, progress=False)
+
+
+def test_a_file_that_cannot_be_read_is_mended_and_the_work_goes_on(settings, source, tmp_path):
+    own = shutil.copytree(source, tmp_path / "source")
+    settings = replace(settings, sources=(str(own),))
+    (own / "0.jsonl").write_text("no JSON")
+    with pytest.raises(InputError, match="is no JSON"):
+        prepare(settings, tmp_path / "out", progress=False)
+    (own / "0.jsonl").unlink()
+    prepare(settings, tmp_path / "out", progress=False)
+    assert documents_of(tmp_path / "out")
 
 
 def test_the_test_set_does_not_come_in(source, tmp_path):
