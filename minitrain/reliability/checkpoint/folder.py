@@ -127,14 +127,19 @@ def commit(run: Path, step: int, ranks: int, keep: Keep, patience: float | None 
         for path in saving.glob(".vote-*"):
             path.unlink()
         flush_folder(saving)
+        _retire(run, keep)  # whom a kill has saved before: they do not add up
         os.rename(saving, final)
     except BaseException:
         give_up(run, step)
         raise
     flush_folder(run)
+    _retire(run, keep)
+    return final
+
+
+def _retire(run: Path, keep: Keep) -> None:
     for old in keep.doomed(map(step_of, checkpoints(run))):
         _remove(final_folder(run, old))
-    return final
 
 
 def give_up(run: Path, step: int) -> None:

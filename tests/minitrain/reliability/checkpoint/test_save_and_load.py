@@ -178,6 +178,20 @@ def test_one_that_was_being_removed_is_never_seen_and_is_cleared_away(tmp_path, 
     assert sorted(path.name[-1] for path in tmp_path.iterdir()) == ["3", "4"]
 
 
+def test_kills_before_the_old_ones_are_removed_do_not_add_up(tmp_path, monkeypatch):
+    def killed(folder):
+        if folder == tmp_path:  # when the new one has its name
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("minitrain.reliability.checkpoint.folder.flush_folder", killed)
+    state = toy_state()
+    for step in range(1, 7):
+        with pytest.raises(KeyboardInterrupt):
+            save_checkpoint(tmp_path, trained(state, step), keep=Keep(2))
+        assert verify(newest_checkpoint(tmp_path))["step"] == step
+        assert len(checkpoints(tmp_path)) <= 3
+
+
 SAVE_FOR_EVER = """
 import sys
 from pathlib import Path
