@@ -16,8 +16,7 @@ def check_same_settings(settings: Settings, out: Path, work: Path) -> None:
     """What was begun with other settings, or of files that have changed, cannot be gone on with."""
     now = json.loads(json.dumps({**asdict(settings), "files": _stamps(settings)}))
     file = work / "settings.json"
-    is_begun = any(work.glob("block-*.json"))  # a file that could not be read may be mended
-    if not file.exists() or not is_begun:
+    if not any(work.glob("block-*.json")):  # nothing is done: what could not be read may be mended
         write_atomically(file, json.dumps(now, indent=2))
         return
     begun = json.loads(file.read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ training must not mix its messages with the training's. Lab: e12.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -127,7 +128,8 @@ def commit(run: Path, step: int, ranks: int, keep: Keep, patience: float | None 
         for path in saving.glob(".vote-*"):
             path.unlink()
         flush_folder(saving)
-        _retire(run, keep)  # whom a kill has saved before: they do not add up
+        with contextlib.suppress(OSError):  # no reason to lose the new one
+            _retire(run, keep)  # those that a kill after the rename has left would add up
         os.rename(saving, final)
     except BaseException:
         give_up(run, step)
