@@ -13,10 +13,16 @@ from pathlib import Path
 from types import FrameType
 
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+BESIDE = tuple(  # the rest of the course's own code, imported as `minitrain.lab` and `.bench`
+    str(Path(PACKAGE).parent / place) + os.sep
+    for place in ("labs/kit", "tests/grader", "tests/bench")
+)
+COURSE_CODE = (PACKAGE, *BESIDE)
 STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
 CHECKER = "<the checker>"  # the name of all files of a lab's checks where a submission is graded
 RUNTIME = (  # nobody's mistake
-    *(f"{PACKAGE}{room}{os.sep}" for room in ("ranks", "lab")),
+    f"{PACKAGE}ranks{os.sep}",
+    *BESIDE[:2],
     f"{STANDARD_LIBRARY}multiprocessing{os.sep}",
     "<",
 )
@@ -25,7 +31,7 @@ RUNTIME = (  # nobody's mistake
 @lru_cache(maxsize=4096)
 def is_own(file: str) -> bool:
     """Whether a person at the keyboard wrote this file: no library's, none of this package."""
-    if file.startswith((PACKAGE, STANDARD_LIBRARY, "<frozen")) or file in ("<string>", CHECKER):
+    if file.startswith((*COURSE_CODE, STANDARD_LIBRARY, "<frozen", "<string>", CHECKER)):
         return False
     return "site-packages" not in file and "dist-packages" not in file
 

@@ -40,13 +40,16 @@ def test_nothing_but_python_and_the_package_is_seen(isolated):
         home = os.path.expanduser("~root")
         return {
             "root": names(f()),
+            "labs": names(f() + "/labs"),
+            "tests": names(f() + "/tests"),
             "home": names(home),
             "tmp": names("/tmp"),
             "pids": names("/proc"),
         }
 
     seen = attempt(isolated, f"def f():\n    return {str(ROOT)!r}\n").run(look)
-    assert set(seen["root"]) <= {"minitrain", ".venv"}
+    assert set(seen["root"]) <= {"minitrain", "labs", "tests", ".venv"}
+    assert (seen["labs"], seen["tests"]) == (["kit"], ["grader"])
     assert not set(seen["home"] or ()) & {".ssh", ".bashrc", ".cache", ".local"}
     course = {ROOT.parts[2]} if ROOT.is_relative_to("/tmp") else set()  # a checkout in /tmp
     assert len(set(seen["tmp"]) - course) == 1, "only this run's own folder"

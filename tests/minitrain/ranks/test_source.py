@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from minitrain.ranks.source import (
+    BESIDE,
     CHECKER,
     PACKAGE,
     STANDARD_LIBRARY,
@@ -22,7 +23,7 @@ LEARNER, CELL = "/home/someone/train.py", "<ipython-input-3-abc>"
 TECHNIQUE = f"{PACKAGE}parallel{os.sep}ddp.py"
 RUNTIME = [
     f"{PACKAGE}ranks{os.sep}work.py",
-    f"{PACKAGE}lab{os.sep}sandbox{os.sep}child.py",
+    f"{BESIDE[1]}sandbox{os.sep}child.py",
     f"{STANDARD_LIBRARY}multiprocessing{os.sep}process.py",
     CHECKER,
     "<frozen runpy>",

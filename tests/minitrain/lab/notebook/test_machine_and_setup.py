@@ -57,7 +57,7 @@ def test_colab_installs_what_is_missing_and_never_torch():
 def test_colabs_cell_fetches_the_course_once_and_finds_it(tmp_path, given):
     """In a process that has neither the course nor its packages on the path."""
     course = tmp_path / "course-1.0"
-    shutil.copytree(course_root() / "minitrain/lab/notebook", course / "minitrain/lab/notebook")
+    shutil.copytree(course_root() / "labs/kit/notebook", course / "labs/kit/notebook")
     (course / "minitrain/here.py").write_text("")
     (course / "labs").mkdir()
     (course / "pyproject.toml").write_text('dependencies = [\n    "torch>=2.6",\n]\n')

@@ -86,4 +86,4 @@ lab.answer("largest", largest)
 print(lab.size("elements"), "elements")
 
 # %%
-lab.score(read="minitrain/lab/notebook/progress.py")
+lab.score(read="labs/kit/notebook/progress.py")

@@ -31,11 +31,11 @@ import torch.library
 import typing_extensions
 
 from minitrain.ranks import source
-from minitrain.ranks.source import CHECKER, PACKAGE, STANDARD_LIBRARY
+from minitrain.ranks.source import CHECKER, COURSE_CODE, STANDARD_LIBRARY
 
 LIBRARIES = tuple(sysconfig.get_path(key) for key in ("purelib", "platlib"))
 TORCH = os.path.dirname(torch.__file__) + os.sep
-TRUSTED = (PACKAGE, STANDARD_LIBRARY, *LIBRARIES, "<frozen ")
+TRUSTED = (*COURSE_CODE, STANDARD_LIBRARY, *LIBRARIES, "<frozen ")
 # They look at a frame, as for the name of its module, and hand it to nobody: by their own globals.
 OWNERS = (collections, enum, source, torch.library, typing, typing_extensions)
 HOMES = {module.__file__: vars(module) for module in OWNERS}  # the globals of what reads

@@ -102,8 +102,9 @@ class Sandbox:
 
     def _under_rules(self, request: Request) -> Request:
         """With the limits, what may not be read, and a number that only this run knows."""
-        root = bubblewrap.PACKAGE.parent
-        denied = [root / "solutions", root / "tests"]
+        root = bubblewrap.COURSE
+        tests = [path for path in (root / "tests").glob("*") if path.name != "grader"]
+        denied = [root / "solutions", *tests]
         for name in self.hidden:
             denied += [root / name, *_compiled(root / name)]
         return replace(
@@ -151,7 +152,7 @@ class Sandbox:
         """Nothing of the user's: no tokens, no settings."""
         return {
             "PATH": os.defpath,
-            "PYTHONPATH": str(bubblewrap.PACKAGE.parent),
+            "PYTHONPATH": str(bubblewrap.COURSE),
             "PYTHONDONTWRITEBYTECODE": "1",
             **dict.fromkeys(FOLDERS, self._work_folder()),
             "USER": "learner",

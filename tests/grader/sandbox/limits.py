@@ -2,7 +2,7 @@
 
 The kernel holds the limits per process (`apply`, in the child, before the submission is loaded);
 the grader's own process holds the totals, which no process can lift: wall-clock, the sum of memory,
-the number of processes, the bytes printed and returned (`minitrain/lab/sandbox/watch.py`).
+the number of processes, the bytes printed and returned (`tests/grader/sandbox/watch.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prepares Google Colab: puts the course on the path, installs what is missing, never torch.
 
 This file stands alone (standard library only): a notebook on Colab fetches the course and runs
-this before the package can be imported (`lab/building/colab_cells.py`).
+this before the package can be imported (`labs/kit/building/colab_cells.py`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if "google.colab" in str(get_ipython()):
     if "://" in COURSE:
         archive, _ = urllib.request.urlretrieve(COURSE)
         shutil.unpack_archive(archive, COURSE := "/content/course", "zip")
-    found = glob.glob(f"{{COURSE}}/**/lab/notebook/colab.py", recursive=True)
+    found = glob.glob(f"{{COURSE}}/**/labs/kit/notebook/colab.py", recursive=True)
     runpy.run_path(found[0])["prepare_colab"]()"""
 
 

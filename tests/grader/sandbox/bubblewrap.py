@@ -1,8 +1,8 @@
 """The command line of bubblewrap, namespaces of the kernel without being root: the first wall.
 
-Only what Python needs is there to be seen (the interpreter, its packages, `minitrain` itself), all
-of it read-only: no home, no `solutions/`, no `tests/`, no `.git`, wherever the checkout and the
-environment lie. In place of a hidden file lies
+Only what Python needs is there to be seen (the interpreter, its packages, `minitrain`, the kit and
+the grader), all of it read-only: no home, no `solutions/`, no checks, no `.git`, wherever the
+checkout and the environment lie. In place of a hidden file lies
 one that says so when it is imported. No network, its own process numbers and temporary folder.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 import minitrain
 from minitrain.lab.sandbox.limits import Limits
 
-PACKAGE = Path(minitrain.__file__).resolve().parent
-COURSE = PACKAGE.parent
+COURSE = Path(minitrain.__file__).resolve().parent.parent
+SHOWN = [COURSE / place for place in ("minitrain", "labs/kit", "tests/grader")]
 PRIVATE = "/tmp"  # inside: a tmpfs of its own
 MISSING = (
     "bubblewrap is not installed, or the kernel forbids it: a submission can read files and reach "
@@ -52,8 +52,8 @@ def find() -> str | None:
 
 def wrap(program: str, command: list[str], lids: Mapping[str, int]) -> list[str]:
     """`command` inside the walls. `lids`: a hidden file of the package -> what `lid` opened."""
-    package = ["--ro-bind", str(PACKAGE), str(PACKAGE)]
-    arguments = [*_walls(), *_system(), *package, *_covered(lids), "--remount-ro", str(COURSE)]
+    course = [word for path in SHOWN for word in ("--ro-bind", str(path), str(path))]
+    arguments = [*_walls(), *_system(), *course, *_covered(lids), "--remount-ro", str(COURSE)]
     return [program, *arguments, "--remount-ro", "/", "--chdir", PRIVATE, "--", *command]
 
 
@@ -118,7 +118,7 @@ def _covered(lids: Mapping[str, int]) -> list[str]:
     """A lid on each hidden file, and on the compiled copies beside it."""
     arguments: list[str] = []
     for name, file in lids.items():
-        path = PACKAGE.parent / name
+        path = COURSE / name
         arguments += ["--ro-bind-data", str(file), str(path)]
         cache = path.parent / "__pycache__"
         if cache.is_dir():

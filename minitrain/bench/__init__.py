@@ -1,1 +1,0 @@
-"""Each technique beside the peer that a user would pick instead."""
