@@ -47,8 +47,9 @@ test-cluster: $(READY)  ## Slurm on two nodes here, Ray Train, Kubernetes' files
 
 check: $(READY)  ## ruff, the floors of the package, drift between masters and notebooks
 	@$(PY) -m ruff check .
-	@$(PY) -m ruff format --check minitrain tests solutions
+	@$(PY) -m ruff format --check minitrain tests solutions labs/kit
 	@$(VENV)/bin/lint-imports --no-cache
+	@$(PY) tests/ceilings.py
 	@$(PY) -m minitrain build --check
 
 build: $(READY)  ## masters -> executed solutions and learners' notebooks (LAB=e02_data_parallel for one)

@@ -19,9 +19,10 @@ own in this list, and `make check` holds that:
     finetuning    LoRA and its kin, soft prompts, PEFT's files; many adapters in one batch
     inference     sampling; caches of keys and values; an engine that serves many at once
     planning      memory, time, money and energy of a run, before it is paid for
-    lab           what the notebooks see, grading, the sandbox, the build
-    bench         each technique beside the peer that a user would pick instead
-    commands      python -m minitrain ...
+    apps          python -m minitrain ...: train, finetune, serve, watch, plan, ...
+
+Beside the package: labs/kit (notebooks of it), tests/grader and tests/bench, which are imported as
+`minitrain.lab` and `minitrain.bench`; no technique knows them.
 
 A technique's room holds the naive version (`plain.py`, where a lab builds it) and the real one.
 To begin: `parallel/collectives/algorithms.py`, then `parallel/ddp.py`. From a script or a cell:

@@ -8,33 +8,33 @@ import sys
 from importlib.util import find_spec
 
 if find_spec("typer") is None:  # nothing is installed yet
-    from minitrain.commands.doctor import before_setup
+    from minitrain.apps.doctor import before_setup
 
     before_setup(sys.argv[1:])
 
 import typer
 
-from minitrain.commands.alerts import alerts
-from minitrain.commands.assets import assets
-from minitrain.commands.bench import bench
-from minitrain.commands.build import build
-from minitrain.commands.data import data
-from minitrain.commands.doctor import doctor
-from minitrain.commands.export import export
-from minitrain.commands.finetune.command import finetune
-from minitrain.commands.finetune.options import FinetuneOptions
-from minitrain.commands.generate.command import generate
-from minitrain.commands.grade import grade
-from minitrain.commands.kinds import typed
-from minitrain.commands.lab import lab
-from minitrain.commands.load.command import load
-from minitrain.commands.merge import merge
-from minitrain.commands.plan.command import plan
-from minitrain.commands.quantize import quantize
-from minitrain.commands.serve import serve
-from minitrain.commands.train.command import train
-from minitrain.commands.train.options import TrainOptions
-from minitrain.commands.watch import watch
+from minitrain.apps.alerts import alerts
+from minitrain.apps.assets import assets
+from minitrain.apps.bench import bench
+from minitrain.apps.build import build
+from minitrain.apps.data import data
+from minitrain.apps.doctor import doctor
+from minitrain.apps.export import export
+from minitrain.apps.finetune.command import finetune
+from minitrain.apps.finetune.options import FinetuneOptions
+from minitrain.apps.generate.command import generate
+from minitrain.apps.grade import grade
+from minitrain.apps.kinds import typed
+from minitrain.apps.lab import lab
+from minitrain.apps.load.command import load
+from minitrain.apps.merge import merge
+from minitrain.apps.plan.command import plan
+from minitrain.apps.quantize import quantize
+from minitrain.apps.serve.command import serve
+from minitrain.apps.train.command import train
+from minitrain.apps.train.options import TrainOptions
+from minitrain.apps.watch.command import watch
 from minitrain.errors import InputError
 from minitrain.words import printable
 

@@ -22,7 +22,7 @@ SECONDS = {
     "tests/ui/": 6.0,
     "tests/minitrain/parallel/hybrid/test_model.py": 5.0,
     "tests/minitrain/reliability/test_torchrun.py": 15.0,
-    "tests/minitrain/commands/train/": 2.0,
+    "tests/minitrain/apps/train/": 2.0,
     "tests/minitrain/bench/": 2.0,
     "tests/minitrain/parallel/zero/": 2.0,
     "tests/minitrain/parallel/pipeline/test_schedules.py": 0.01,

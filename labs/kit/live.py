@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from minitrain.apps.watch.history import History
+from minitrain.apps.watch.html import body, theme
+from minitrain.apps.watch.state import state_of
 from minitrain.errors import InputError
 from minitrain.lab.drawing.display import Rich, display, in_kernel, words
-from minitrain.monitoring.dashboard.history import History
-from minitrain.monitoring.dashboard.html import body, theme
-from minitrain.monitoring.dashboard.state import state_of
 
 AROUND = (
     "background:var(--panel);padding:10px 12px;border-radius:6px;font-family:system-ui,sans-serif;"

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from minitrain.reliability.checkpoint.folder import newest_checkpoint
 from minitrain.reliability.events import EventLog
 
-from ..minitrain.commands.train.test_command import SMALL, has_logged, log
+from ..minitrain.apps.train.test_command import SMALL, has_logged, log
 from .ray_nodes import RayNodes
 from .slurm_nodes import SlurmNodes
 from .torchrun_nodes import FAULTS, ROOT, TorchrunNodes

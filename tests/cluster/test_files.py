@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from minitrain.commands.train.options import new_options
+from minitrain.apps.train.options import new_options
 
 CLUSTER = Path(__file__).parents[2] / "labs" / "cluster"
 SCRIPTS = ("torchrun.sh", "slurm.sbatch", "slurm_here.sh")

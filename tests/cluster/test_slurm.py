@@ -11,7 +11,7 @@ import pytest
 from minitrain.reliability.checkpoint.folder import newest_checkpoint
 from minitrain.reliability.events import EventLog
 
-from ..minitrain.commands.train.test_command import SMALL, has_logged
+from ..minitrain.apps.train.test_command import SMALL, has_logged
 from .slurm_nodes import Slurm, smaller, until
 
 pytestmark = [

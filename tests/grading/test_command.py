@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from minitrain.__main__ import main
-from minitrain.commands.grade import _jobs
+from minitrain.apps.grade import _jobs
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.results import Report
 from minitrain.lab.grading.rows import read_rows
@@ -71,7 +71,7 @@ def test_a_files_name_cannot_talk_to_the_terminal(run, tmp_path):
 
 
 def test_a_bad_notebook_does_not_end_a_folder(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("minitrain.commands.grade._report", lambda *_: Report(LAB, ()))
+    monkeypatch.setattr("minitrain.apps.grade._report", lambda *_: Report(LAB, ()))
     for name, text in (("bad", "{"), ("good", (course_root() / f"labs/{LAB}.ipynb").read_text())):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{LAB}.ipynb").write_text(text)
@@ -82,7 +82,7 @@ def test_a_bad_notebook_does_not_end_a_folder(run, tmp_path, monkeypatch):
 
 def test_who_grades_as_root_is_told(run, monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("minitrain.commands.grade._report", lambda *_: Report("e00", ()))
+    monkeypatch.setattr("minitrain.apps.grade._report", lambda *_: Report("e00", ()))
     _, _, err = run(f"labs/{LAB}.ipynb")
     assert "warning: you are root" in err
 
@@ -96,7 +96,7 @@ def test_gradescope_takes_each_lab_once_and_says_so_before_it_grades(run, tmp_pa
 
 
 def test_one_lab_is_graded_and_the_others_that_lie_beside_it_are_not(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("minitrain.commands.grade._report", lambda _, lab, draw: Report(lab, ()))
+    monkeypatch.setattr("minitrain.apps.grade._report", lambda _, lab, draw: Report(lab, ()))
     for name in ("e00_ranks_and_collectives", "e01_baseline"):
         (tmp_path / f"{name}.ipynb").write_bytes(
             (course_root() / f"labs/{name}.ipynb").read_bytes()

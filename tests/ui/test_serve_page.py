@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..minitrain.inference.server.serving import Running, serving, slowed, small
+from ..minitrain.apps.serve.serving import Running, serving, slowed, small
 from .test_jupyterlab import CONTRAST, MIDDLE, brightness
 
 

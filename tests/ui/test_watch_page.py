@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from minitrain.commands.serve import listen
+from minitrain.apps.serve.command import listen
+from minitrain.apps.watch.server import page_server
 from minitrain.lab.notebook.health import find_chromium
-from minitrain.monitoring.dashboard.server import page_server
 from minitrain.monitoring.sinks.json_lines import JsonLines, metrics_file
 
 from ..minitrain.monitoring.runs import sample

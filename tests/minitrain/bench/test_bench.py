@@ -10,6 +10,8 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from minitrain.apps.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
+from minitrain.apps.kinds import typed
 from minitrain.bench import (
     attention,
     checkpoint,
@@ -34,8 +36,6 @@ from minitrain.bench import (
 from minitrain.bench import recompute as recompute_bench
 from minitrain.bench import training as training_bench
 from minitrain.bench.case import OURS, PEER, Case, Row, as_json, in_turn
-from minitrain.commands.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
-from minitrain.commands.kinds import typed
 from minitrain.errors import InputError
 from minitrain.measure.clock import Comparison, Timing, threads
 from minitrain.model.config import ModelConfig

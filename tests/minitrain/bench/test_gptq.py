@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from minitrain.apps.bench import chosen_cases
 from minitrain.bench import elsewhere, gptq
-from minitrain.commands.bench import chosen_cases
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.model.hub.weights import hub_name

@@ -24,8 +24,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from minitrain.commands.train import run
-from minitrain.commands.train.setup import Run
+from minitrain.apps.train import run
+from minitrain.apps.train.setup import Run
 from minitrain.reliability.spikes import SpikeGuard
 
 SLOW_SECONDS, TIMES = 0.3, 3  # at least, and of the step itself: on a busy machine all are slow

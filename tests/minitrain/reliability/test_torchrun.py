@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint, step_of
 from minitrain.reliability.events import EventLog
 
-from ..commands.train.test_command import SMALL, has_logged, log
+from ..apps.train.test_command import SMALL, has_logged, log
 
 ROOT = Path(__file__).parents[3]
 RANK = Path(__file__).with_name("faults.py")

@@ -1,0 +1,158 @@
+"""The texts of a fine-tuning run as rows of tokens: new ones to learn, new and old ones held out.
+
+A prompt is read and not learned: its targets are -100. Of a chat the assistant's turns are learned,
+with what the model's own template ends each of them by. {"text": …} is learned whole, and so is a
+text file, a folder, or a domain of the corpus. What is learned and what is read are encoded apart,
+so that no token lies across the border.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from minitrain.apps.finetune.jsonl import ASSISTANT, Chat, Example, Text, read_jsonl
+from minitrain.apps.finetune.options import FinetuneOptions
+from minitrain.apps.serve.chat import ChatTemplate
+from minitrain.data.corpus import DOMAINS, make_corpus
+from minitrain.data.packing import IGNORED, Packed, pack, pack_stream
+from minitrain.data.text import read_documents
+from minitrain.errors import InputError
+from minitrain.model.hub.text import TextFiles
+
+HELD_OUT = 0.1  # of the examples, at least one
+MOST_HELD_OUT_ROWS = 64
+HELD_OUT_BYTES = 60_000
+CORPUS_BYTES = 1_000_000  # whatever the steps, so that more of them find the same text
+
+
+@dataclass(frozen=True)
+class Texts:
+    training: Packed
+    new: Packed  # of the new text, held out
+    old: Packed
+    fingerprint: str  # of every training token: a resumed run must find the same
+
+
+class Encoder:
+    """The model's own tokenizer, and how it begins and ends a text."""
+
+    def __init__(self, files: TextFiles) -> None:
+        if "tokenizer.json" not in files.tokenizer:
+            raise InputError(
+                "the model has no tokenizer.json, and text cannot be read without one: save its "
+                "tokenizer beside it, AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
+            )
+        self.backend = Tokenizer.from_str(files.tokenizer["tokenizer.json"].decode())
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        self.chat = ChatTemplate.of(files.tokenizer)
+        self.first = [] if files.bos_id is None else [files.bos_id]
+        if files.eos_ids:
+            self.end = files.eos_ids[0]
+        elif files.bos_id is not None:
+            self.end = files.bos_id
+        else:
+            raise InputError("the model's config.json names no eos_token_id: add it there")
+        if self.first == [self.end]:
+            self.first = []  # packing begins every document with it
+
+    def encode(self, text: str) -> list[int]:
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def encoded(self, example: Example | Chat) -> tuple[list[int], list[int]]:
+        """Tokens, and for each whether it is learned."""
+        if isinstance(example, Chat):
+            begin, parts = [], self.turns(example)  # a template writes how a text begins
+        else:
+            begin, parts = self.first, [(example.prompt, 0), (example.completion, 1)]
+        tokens, learned = [*begin], [0] * len(begin)
+        for text, flag in parts:
+            ids = self.encode(text) if text else []
+            tokens += ids
+            learned += [flag] * len(ids)
+        return tokens, learned
+
+    def turns(self, chat: Chat) -> list[tuple[str, int]]:
+        """The rendered conversation in pieces, 1 for what the assistant says, else 0."""
+        if self.chat is None:
+            raise InputError(
+                'the text has chats, {"messages": …}, and this model has no chat template: use a '
+                'model that was trained to chat, or lines {"prompt": …, "completion": …}'
+            )
+        whole, pieces, end = self.chat.render(chat.messages, answer=False), [], 0
+        for place, message in enumerate(chat.messages):
+            if message["role"] == ASSISTANT:
+                asked = self.chat.render(chat.messages[:place])
+                said = self.chat.render(chat.messages[: place + 1], answer=False)
+                if not (said.startswith(asked) and whole.startswith(said)):
+                    raise InputError(
+                        "the model's chat template writes a turn otherwise once others follow it: "
+                        'give each turn as a line of its own, {"prompt": …, "completion": …}'
+                    )
+                pieces += [(whole[end : len(asked)], 0), (whole[len(asked) : len(said)], 1)]
+                end = len(said)
+        return [*pieces, (whole[end:], 0)]
+
+
+def make_texts(options: FinetuneOptions, files: TextFiles) -> Texts:
+    encoder = Encoder(files)
+    learned, held_out = read_examples(options.data, options)
+    _, old = read_examples(options.old_text, options)
+    training = rows_of(learned, encoder, options.length)
+    if len(training) < options.batch:
+        raise InputError(
+            f"the text fills {len(training)} rows of {options.length} tokens, and a step takes "
+            f"{options.batch}: use --batch {max(1, len(training))}, a shorter --length or more text"
+        )
+    digest = hashlib.sha256(training.tokens.numpy().tobytes() + training.targets.numpy().tobytes())
+    short = [
+        rows_of(examples, encoder, options.length)[:MOST_HELD_OUT_ROWS]
+        for examples in (held_out, old)
+    ]
+    return Texts(training, *short, digest.hexdigest())
+
+
+def read_examples(name: str, options: FinetuneOptions) -> tuple[list[Text], list[Text]]:
+    """To learn, and held out."""
+    if name in DOMAINS:
+        texts = [
+            make_corpus(CORPUS_BYTES, options.seed, name).documents,
+            make_corpus(HELD_OUT_BYTES, options.seed + 1_000_000, name).documents,
+        ]
+        return tuple([Example("", text) for text in part] for part in texts)
+    path = Path(name)
+    if path.suffix == ".jsonl":
+        return split_off(read_jsonl(path), options.seed)
+    return split_off([Example("", text) for text in read_documents(name)], options.seed)
+
+
+def split_off(examples: list[Text], seed: int) -> tuple[list[Text], list[Text]]:
+    """A part drawn by `seed` is held out; of a single text, its end."""
+    if len(examples) == 1:
+        text = getattr(examples[0], "completion", "")
+        cut = int(len(text) * (1 - HELD_OUT))
+        if isinstance(examples[0], Chat) or examples[0].prompt or cut in (0, len(text)):
+            raise InputError("one example cannot be learned and held out too: give two or more")
+        return [Example("", text[:cut])], [Example("", text[cut:])]
+    count = max(1, int(len(examples) * HELD_OUT))
+    drawn = set(random.Random(seed).sample(range(len(examples)), count))
+    kept = [example for index, example in enumerate(examples) if index not in drawn]
+    return kept, [examples[index] for index in sorted(drawn)]
+
+
+def rows_of(examples: list[Text], encoder: Encoder, length: int) -> Packed:
+    """Packed as every text is; the learned flags are packed the same way, and mask the targets."""
+    encoded = [encoder.encoded(example) for example in examples]
+    tokens, flags = ([pair[part] for pair in encoded] for part in (0, 1))
+    fits = max(map(len, tokens)) < length  # one place is the end token's
+    laid = pack if fits else pack_stream
+    packed, learned = laid(tokens, length, encoder.end), laid(flags, length, 1)
+    targets = torch.where(learned.targets == 1, packed.targets, IGNORED)
+    rows = Packed(packed.tokens, targets, packed.documents)
+    return rows[rows.valid.any(dim=1)]  # a row of nothing but a long prompt teaches nothing

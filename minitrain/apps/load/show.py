@@ -1,0 +1,121 @@
+"""What `load` prints, draws and writes: throughput, and what users waited, by rate."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+
+from minitrain.apps.load.asked import Asked
+from minitrain.apps.plan.show import say, show_table
+from minitrain.inference.load.goodput import Summary
+from minitrain.words import count_text, plural, seconds_text
+
+PERCENTILES = (50, 90, 99)
+LATE = 0.05  # seconds; a client that is later than this measures itself
+PANELS = {"first_token": "first token", "between_tokens": "between tokens", "total": "end to end"}
+SHORT = {"first_token": "TTFT", "between_tokens": "TBT", "total": "E2E"}
+Measured = list[tuple[float, Summary]]  # by rate
+
+
+def report(asked: Asked, measured: Measured) -> None:
+    title = f"{asked.url}, {plural(asked.requests, 'request')} at each rate, seed {asked.seed}"
+    show_table((cells(rate, one) for rate, one in measured), title)
+    say(
+        "Medians / 99th percentiles of the time to the first token (TTFT), between two tokens "
+        "(TBT) and end to end (E2E). In time: requests whose first token came within "
+        f"{seconds_text(asked.first_token)}, and whose tokens then took "
+        f"{seconds_text(asked.per_token)} or less each, in the mean; goodput is their rate.",
+        *(line for rate, one in measured for line in faults(rate, one)),
+    )
+    if asked.picture is not None:
+        draw(asked, measured)
+        say(f"drawn in {asked.picture}")
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(as_plain(asked, measured), indent=1) + "\n")
+        say(f"{plural(len(measured), 'rate')} written to {asked.json}")
+
+
+def cells(rate: float, one: Summary) -> dict[str, str]:
+    waits = {words: getattr(one.latency, name) for name, words in SHORT.items()}
+    return {
+        "offered": "at once" if rate == math.inf else f"{count_text(rate)}/s",
+        "tokens/s": count_text(one.tokens_per_second),
+        **{f"{words} (ms)": f"{ms(by[50])} / {ms(by[99])}" for words, by in waits.items()},
+        "in time": f"{one.met / one.requests:.0%}",
+        "goodput": f"{count_text(one.goodput)}/s",
+        "failed": str(sum(one.failed.values())),
+    }
+
+
+def ms(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "–"
+    return f"{seconds * 1e3:,.0f}" if seconds >= 0.1 else f"{seconds * 1e3:.3g}"
+
+
+def faults(rate: float, one: Summary) -> list[str]:
+    said = [f"At {rate:g}/s {plural(n, 'request')} failed: {why}" for why, n in one.failed.items()]
+    if one.late > LATE:
+        said.append(
+            f"At {rate:g}/s the client itself was up to {seconds_text(one.late)} late: it shares "
+            "the machine, and the latencies of this rate are partly its own."
+        )
+    return said
+
+
+def as_plain(asked: Asked, measured: Measured) -> dict[str, object]:
+    """JSON has no nan and no inf: a percentile of nothing is null, and all at once is "inf"."""
+    hidden = ("api_key", "picture", "json", "rates")
+    typed = {name: value for name, value in vars(asked).items() if name not in hidden}
+    typed["trace"] = None if asked.trace is None else str(asked.trace)
+    return {"asked": typed, "rates": [plain(rate, one) for rate, one in measured]}
+
+
+def plain(rate: float, one: Summary) -> dict[str, object]:
+    waits = {
+        f"{name}_seconds": {f"p{p}": None if math.isnan(v) else v for p, v in by.items()}
+        for name, by in asdict(one.latency).items()
+        if name in PANELS
+    }
+    return {
+        "rate": "inf" if rate == math.inf else rate,
+        "requests": one.requests,
+        "failed": one.failed,
+        "seconds": one.seconds,
+        "prompt_tokens": one.prompt_tokens,
+        "new_tokens": one.new_tokens,
+        "tokens_per_second": one.tokens_per_second,
+        **waits,
+        "met": one.met,
+        "goodput_per_second": one.goodput,
+        "late_seconds": one.late,
+    }
+
+
+def draw(asked: Asked, measured: Measured) -> None:
+    """Tokens a second across, seconds up: a line for each percentile, a point for each rate."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    from minitrain.lab.drawing.figures import COLORS, MARKERS, canvas, finish, label_ends
+
+    with canvas(columns=len(PANELS), width=13.0, height=4.4) as (figure, axes):
+        for ax, (name, words) in zip(axes, PANELS.items()):
+            ends, xs = [], [one.tokens_per_second for _, one in measured]
+            for i, percentile in enumerate(PERCENTILES):
+                ys = [getattr(one.latency, name)[percentile] for _, one in measured]
+                ax.plot(xs, ys, color=COLORS[i], marker=MARKERS[i])
+                ends.append((f"p{percentile}", COLORS[i], xs[-1], ys[-1]))
+            for (rate, _), x, y in zip(measured, xs, ys):
+                if not math.isnan(y):
+                    text = "at once" if rate == math.inf else f"{rate:g}/s"
+                    ax.annotate(
+                        text, (x, y), xytext=(0, 7), textcoords="offset points", ha="center"
+                    )
+            finish(ax, "throughput (tokens/s)", "", words, log="y")
+            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.yaxis.set_major_formatter(lambda value, _: seconds_text(value))
+            ax.yaxis.set_minor_formatter(NullFormatter())
+            ax.margins(y=0.15)
+            label_ends(ax, [end for end in ends if not math.isnan(end[-1])])
+        figure.savefig(asked.picture)

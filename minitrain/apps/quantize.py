@@ -1,0 +1,164 @@
+"""`python -m minitrain quantize --model FOLDER --format int4 --method gptq --data FILE`: a model in
+few bits, and what it costs: perplexity and bytes before and after.
+
+The first rows of the text calibrate, the last ones judge: they are never the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from minitrain.apps.finetune.options import TEXT
+from minitrain.apps.kinds import FOLDER, Kind, Option, one_of, whole
+from minitrain.apps.models import MODEL, MODEL_HELP, open_model
+from minitrain.errors import InputError
+
+if TYPE_CHECKING:
+    from minitrain.data.loader import Batch
+    from minitrain.data.packing import Packed
+    from minitrain.model.hub.text import TextFiles
+    from minitrain.model.transformer import Transformer
+    from minitrain.quantization.methods.method import Method
+
+BATCH = 8
+CORPUS_BYTES = 1_000_000
+
+
+def methods() -> dict[str, Method]:
+    from minitrain.quantization.methods.method import METHODS
+
+    return METHODS
+
+
+def format_name(text: str) -> str:
+    """In full: int4-g64 for int4."""
+    from minitrain.quantization.formats.names import named
+
+    return named(text).name
+
+
+METHOD = one_of("method", methods)
+FORMAT = Kind("FORMAT", "a format: int8, int4-g128, nf4-dq, mxfp4", format_name)
+
+
+def quantize(
+    model: Annotated[str, Option(MODEL, MODEL_HELP)],
+    data: Annotated[str, Option(TEXT, "calibrates and judges")],
+    format: Annotated[
+        str, Option(FORMAT, "int8 to int2, nf4, fp4, fp8, mxfp4; -g128, -row, -mse")
+    ] = ("int4"),
+    method: Annotated[
+        str, Option(METHOD, "rtn, gptq, gptq-act-order, awq, awq-gptq; W8A8: llm-int8, smoothquant")
+    ] = "gptq",
+    out: Annotated[
+        Path | None, Option(FOLDER, "the folder to write", "MODEL-FORMAT-METHOD")
+    ] = None,
+    rows: Annotated[int, Option(whole(1, 10**6), "rows of text to calibrate on")] = 64,
+    judged: Annotated[int, Option(whole(1, 10**6), "rows of text to judge by")] = 64,
+    length: Annotated[
+        int | None, Option(whole(2, 10**6), "tokens in a row", "256, or the model's longest")
+    ] = None,
+) -> None:
+    """Write a model with its weights in few bits, and say what that costs."""
+    from minitrain.quantization.folder import save_quantized
+    from minitrain.quantization.formats.names import named
+    from minitrain.quantization.model import formats_by_layer, held_bytes, quantize_model
+    from minitrain.training.loop import evaluate
+    from minitrain.words import bytes_text
+
+    out = out or Path(model).with_name(f"{Path(model).name}-{format}-{method}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} is there already and is not empty: give --out another name")
+    net, text = open_model(model)
+    chosen = formats_by_layer(net, named(format), methods()[method])
+    packed = read_rows(data, text, net.config.vocab_size, length or min(256, net.config.max_length))
+    calibration, held_out = split(packed, rows, judged)
+    stored, before = next(net.parameters()).dtype, held_bytes(net)
+    net.float()
+    nats = evaluate(net, held_out)
+    missed: list[str] = []
+    with layers_bar(net) as progress:
+        quantize_model(net, chosen, methods()[method], calibration, progress, missed.append)
+    after_nats = evaluate(net, held_out)
+    save_quantized(net.to(stored), out, text)
+    after = held_bytes(net)
+    print(f"perplexity  {math.exp(nats):.4g} -> {math.exp(after_nats):.4g}")
+    print(f"bytes       {bytes_text(before)} -> {bytes_text(after)} ({after / before:.1%})")
+    if missed:
+        print(
+            f"experts     {len(missed)} matrices, such as {missed[0]}, were reached by no token "
+            "and rounded to nearest: more --rows reach more"
+        )
+    print(f"{out} holds {format} by {method}; open it with:")
+    print("    from minitrain.quantization.folder import load_quantized")
+    print(f"    model, text = load_quantized({str(out)!r})")
+
+
+def read_rows(data: str, text: TextFiles, vocabulary: int, length: int) -> Packed:
+    """The text's tokens, by the model's own tokenizer, in full rows."""
+    from tokenizers import Tokenizer
+
+    from minitrain.apps.finetune.jsonl import read_jsonl
+    from minitrain.apps.finetune.text import Encoder
+    from minitrain.data.corpus import DOMAINS, make_corpus
+    from minitrain.data.packing import pack_stream
+    from minitrain.data.text import read_documents
+
+    if "tokenizer.json" not in text.tokenizer:
+        raise InputError(
+            "the model has no tokenizer.json, and text cannot become its tokens: put its own there"
+        )
+    begin = text.bos_id if text.bos_id is not None else next(iter(text.eos_ids), None)
+    if begin is None:
+        raise InputError("config.json names no bos_token_id and no eos_token_id: add one")
+    tokenizer = Tokenizer.from_str(text.tokenizer["tokenizer.json"].decode())
+    if data.endswith(".jsonl"):
+        encoder = Encoder(text)
+        encoder.first = []  # packing begins every document
+        documents = [encoder.encoded(example)[0] for example in read_jsonl(Path(data))]
+    else:
+        named = data in DOMAINS
+        texts = make_corpus(CORPUS_BYTES, 0, data).documents if named else read_documents(data)
+        encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        documents = [encoding.ids for encoding in encoded]
+    largest = max((max(ids, default=0) for ids in documents), default=0)
+    if max(largest, begin) >= vocabulary:
+        raise InputError(
+            f"the tokenizer gives token {max(largest, begin)}, and the model has {vocabulary}: "
+            "they do not belong together"
+        )
+    return pack_stream(documents, length, begin)
+
+
+def split(packed: Packed, rows: int, judged: int) -> tuple[list[Batch], list[Batch]]:
+    """The first `rows` and the last `judged`, or as many as there are, a quarter to judge by."""
+    from minitrain.data.loader import Loader
+
+    if len(packed) < 4:
+        raise InputError(
+            f"the text fills {len(packed)} rows of {packed.length} tokens, and 4 are needed to "
+            "calibrate and judge: give a longer text, or a smaller --length"
+        )
+    judged = min(judged, max(1, len(packed) // 4))
+    rows = min(rows, len(packed) - judged)
+    parts = packed[:rows], packed[len(packed) - judged :]
+    first, last = (list(Loader(part, BATCH, shuffle=False)) for part in parts)
+    return first, last
+
+
+@contextmanager
+def layers_bar(model: Transformer) -> Iterator[Callable[[str], object]]:
+    """On stderr, a bar over the layers; gives what is called with each one's path."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from minitrain.quantization.model import layer_names
+
+    columns = (TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=len(layer_names(model)))
+        yield lambda name: bar.update(task, advance=1, description=name)

@@ -1,0 +1,132 @@
+"""The addresses that are served, and who may ask."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from minitrain.apps.serve.body import read_body
+from minitrain.apps.serve.completing import Completer
+from minitrain.apps.serve.errors import Refused, refuse, refuse_address
+from minitrain.apps.serve.language import Language
+from minitrain.apps.serve.loop import EngineLoop, Unavailable
+from minitrain.apps.serve.schemas import AskedChat, AskedCompletion
+from minitrain.apps.serve.state import state_of
+
+BODY_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model under its name, and its adapters under theirs; with a key only who has it may ask."""
+
+    name: str
+    language: Language
+    loop: EngineLoop
+    api_key: str | None = None
+    body_bytes: int = BODY_BYTES
+    adapters: tuple[str, ...] = ()
+
+
+def make_app(served: Served) -> Starlette:
+    """For uvicorn or any ASGI server; the engine's thread lives as long as the app."""
+    completer = Completer(served.name, served.language, served.loop, served.adapters)
+    known = {name: model_object(served, name) for name in (served.name, *served.adapters)}
+
+    async def completions(request: Request) -> Response:
+        check_key(request, served.api_key)
+        asked = await read_body(request, AskedCompletion, served.body_bytes)
+        return await completer.complete(request, asked)
+
+    async def chat(request: Request) -> Response:
+        check_key(request, served.api_key)
+        asked = await read_body(request, AskedChat, served.body_bytes)
+        return await completer.chat(request, asked)
+
+    async def models(request: Request) -> Response:
+        check_key(request, served.api_key)
+        return JSONResponse({"object": "list", "data": list(known.values())})
+
+    async def model(request: Request) -> Response:
+        check_key(request, served.api_key)
+        completer.check_served(request.path_params["name"])
+        return JSONResponse(known[request.path_params["name"]])
+
+    async def health(request: Request) -> Response:
+        if served.loop.ended is not None:
+            return Refused(503, str(served.loop.ended)).response
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(request: Request) -> Response:
+        return Response(served.loop.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    async def state(request: Request) -> Response:
+        try:
+            now = await served.loop.call(lambda: state_of(served.loop.engine))
+        except Unavailable as error:
+            return Refused(503, str(error)).response
+        chats, locked = served.language.chat is not None, served.api_key is not None
+        return JSONResponse({"model": served.name, "chat": chats, "key": locked, **now})
+
+    async def page(request: Request) -> Response:
+        text = files("minitrain.apps.serve").joinpath("page.html").read_text("utf-8")
+        return HTMLResponse(text, headers=PAGE_HEADERS)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        served.loop.start()
+        yield
+        served.loop.stop()
+
+    routes = [
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/models", models),
+        Route("/v1/models/{name:path}", model),
+        Route("/health", health),
+        Route("/metrics", metrics),
+        Route("/state", state),
+        Route("/", page),
+    ]
+    handlers = {Refused: refuse, HTTPException: refuse_address}
+    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+
+
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def model_object(served: Served, name: str) -> dict[str, object]:
+    """As OpenAI's clients read it; an adapter's parent is the model."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "minitrain",
+        "max_model_len": served.loop.engine.config.max_length,
+        "parent": None if name == served.name else served.name,
+    }
+
+
+def check_key(request: Request, key: str | None) -> None:
+    """Compared in a time that says nothing of where it differs."""
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    if key is None:
+        return
+    sent = given.strip().encode("latin-1")  # the bytes, as starlette has decoded them
+    if kind.lower() != "bearer" or not hmac.compare_digest(sent, key.encode()):
+        raise Refused(401, "the API key is missing or wrong: send Authorization: Bearer KEY")

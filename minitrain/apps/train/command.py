@@ -1,0 +1,122 @@
+"""`python -m minitrain train`: a model from a text, on one rank, on several, or on a mesh."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from minitrain.apps.kinds import COUNT, DEVICE, FOLDER, HOST, Option, whole
+from minitrain.apps.train.mesh_check import RANKS
+from minitrain.apps.train.options import (
+    LOGGER,
+    Job,
+    Told,
+    find_run,
+    new_folder,
+    new_options,
+)
+from minitrain.apps.train.resuming import goes_on, resumed_options
+from minitrain.errors import InputError
+from minitrain.reliability.stopping import stop_on_signals
+
+LONGEST_SECONDS = 30 * 86400.0  # a launch has a deadline; a training run needs none
+PORT = whole(0, 65535)
+TOLD = "Who is told of each step, beside the terminal and metrics.jsonl"
+INTERRUPTED = 130  # the exit code that shells give to Ctrl-C
+STARTED_BY_TORCHRUN = {
+    "WORLD_SIZE": RANKS,
+    "RANK": whole(0, 9_999),
+    "LOCAL_WORLD_SIZE": RANKS,
+    "LOCAL_RANK": whole(0, 9_999),
+    "MASTER_PORT": whole(1, 65535),
+}
+
+
+def train(
+    context: typer.Context,
+    out: Annotated[Path | None, Option(FOLDER, "the run's folder", "runs/PRESET-DATA")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with the run in --out, or the newest in runs/")
+    ] = False,
+    device: Annotated[
+        str | None, Option(DEVICE, "cpu, cuda, mps or xpu", "cuda if there is one")
+    ] = None,
+    log_to: Annotated[
+        list | None,
+        Option(LOGGER, "tensorboard, wandb (offline): in the run's folder", panel=TOLD),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        Option(PORT, "where Prometheus reads rank 0, rank 1 at the next; 0: any", panel=TOLD),
+    ] = None,
+    metrics_host: Annotated[
+        str, Option(HOST, "0.0.0.0 for a Prometheus on another machine", panel=TOLD)
+    ] = "127.0.0.1",
+    trace_step: Annotated[
+        int | None, Option(COUNT, "a step to write as a trace that Perfetto opens", panel=TOLD)
+    ] = None,
+    **fields: Any,
+) -> None:
+    """Train a model on a text; Ctrl-C saves, and the same command or --resume goes on."""
+    started, told = time.time(), Told(tuple(log_to or ()), metrics_port, metrics_host, trace_step)
+    given = {name: value for name, value in fields.items() if is_typed(context, name)}
+    given = {**ranks_outside(), **given}
+    again = not resume and goes_on(out, given)
+    if resume or again:
+        folder = find_run(out)
+        options = resumed_options(folder, given)
+    else:
+        options = new_options(given)
+        folder = new_folder(out, options)
+    with stop_file() as stop:
+        job = Job(options, folder, resume or again, again, device, started, stop, told)
+        text, interrupted = run(job)
+    if os.environ.get("RANK", "0") == "0":
+        print(text)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def ranks_outside() -> dict[str, int]:
+    """How many processes torchrun or srun has started, by the environment that they share."""
+    outside = {name: os.environ[name] for name in STARTED_BY_TORCHRUN if name in os.environ}
+    read = {name: STARTED_BY_TORCHRUN[name](text, name) for name, text in outside.items()}
+    return {"ranks": read["WORLD_SIZE"]} if {"RANK", "WORLD_SIZE"} <= read.keys() else {}
+
+
+def run(job: Job) -> tuple[str, bool]:
+    """In this process, or on ranks of its own, or on those that torchrun started."""
+    from minitrain.apps.train.run import run_rank
+    from minitrain.ranks.errors import RankInputError
+    from minitrain.ranks.launch import launch
+
+    options = job.options
+    if options.ranks == 1 and not options.on_mesh and "RANK" not in os.environ:
+        if not job.resume and (options.audit or options.hang_seconds is not None):
+            raise InputError("--audit and --hang-seconds are for several ranks: give --ranks 2")
+        return run_rank(None, job)
+    try:
+        return launch(run_rank, job, ranks=options.ranks, timeout=LONGEST_SECONDS)[0]
+    except RankInputError as error:
+        raise InputError(error.headline.split("InputError: ", 1)[-1]) from error
+
+
+@contextmanager
+def stop_file() -> Iterator[Path]:
+    """A path that comes to exist at Ctrl-C or SIGTERM: the run looks for it after each step."""
+    with tempfile.TemporaryDirectory(prefix="minitrain-stop-") as folder:
+        path = Path(folder) / "stop"
+        with stop_on_signals(path):
+            yield path

@@ -1,0 +1,260 @@
+"""One training run on one rank: prepare, train, conclude.
+
+While it trains: evaluations, a line in metrics.jsonl for each step, a checkpoint a minute, what
+goes wrong in events.jsonl, and a stop after the step in which someone asked for it. At the end: a
+last evaluation, a sample, a checkpoint.
+A kill at any moment costs the steps since the last checkpoint: --resume comes to them again, and
+where there was none yet, the same command or --resume begins anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from torch import nn
+
+from minitrain.apps.train.mesh_check import FLAGS
+from minitrain.apps.train.options import LOCK_FILE, RUN_FILE, Job
+from minitrain.apps.train.setup import Complete, Run, prepare
+from minitrain.apps.train.told import during, metered, sinks, tracers
+from minitrain.apps.train.watches import watched
+from minitrain.apps.train.wiring import DataParallel, OnMesh
+from minitrain.errors import InputError
+from minitrain.inference.sampling import generate
+from minitrain.measure.parameters import active_parameter_count, parameter_count
+from minitrain.model.config import ModelConfig
+from minitrain.parallel.pipeline.timeline import bubble_fraction
+from minitrain.paths import write_atomically
+from minitrain.ranks.group import Group
+from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints
+from minitrain.reliability.events import EventLog
+from minitrain.reliability.last_words import last_words, silent_ranks
+from minitrain.reliability.spikes import SpikeGuard
+from minitrain.reliability.stopping import stop_on_signals
+from minitrain.reliability.stragglers import StragglerWatch
+from minitrain.training.loop import StepRecord, TrainResult, train
+from minitrain.training.report import STOPPED, Reporter, describe_loss
+from minitrain.training.state import TrainState
+
+SAVE_SECONDS = 60.0
+SAMPLE_TOKENS = 120
+TEMPERATURE = 0.8
+
+
+def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
+    """The whole run on one rank -> the summary, and whether it was interrupted."""
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(job.stop_file))
+        try:
+            run = prepare(group, job)
+        except Complete as complete:  # a scheduler may start it once more at its very end
+            if not job.again:
+                raise
+            return str(complete), False
+        run.ranks.barrier()  # all are ready, and none has written anything yet
+        if run.speaks:
+            stack.enter_context(sole_writer(job.folder))
+            begin(run)
+        stack.enter_context(ended_with_a_word(run))
+        return train_and_conclude(run)
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """The run's folder, which a second process may not write to; the system frees it at a kill."""
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise InputError(
+            f"another process is training in {folder}: wait for its end, or give --out another name"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written ({error.strerror}): give --out a folder in which you may"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def begin(run: Run) -> None:
+    """The options on the disk, and what a person sees of the run before its first step."""
+    path = run.job.folder / RUN_FILE
+    if path.is_file() and not checkpoints(run.job.folder):
+        print(f"{run.job.folder} holds a run without a checkpoint: it begins anew")
+    write_atomically(path, run.options.to_json())
+    print(introduction(run), flush=True)
+
+
+def train_and_conclude(run: Run) -> tuple[str, bool]:
+    done, log = run.state.step, run.log
+    if run.speaks:
+        announce(run, log)
+    meter = metered(run, SAVE_SECONDS)
+    reporter = Reporter(
+        sinks(run),
+        during(meter.parts, "evaluation", run.evaluate),
+        run.rows.floor,
+        run.utilisation,
+        speaks=run.speaks,
+        done_part=done / run.train_config.total_steps(done, run.state.seconds),
+        measure=meter,
+    )
+    saver = during(meter.parts, "checkpoint", Saver(run, log))
+    with watched(run.options, run.group, run.job.stop_file, log), reporter:
+        result = train(
+            run.wiring.model,
+            run.state.loader,
+            run.train_config,
+            callbacks=[reporter, *tracers(run, meter), saver, *slow_ranks_watched(run, log)],
+            peers=run.wiring.peers,
+            state=run.state,
+            step=run.wiring.step,
+            stop=run.job.stop_file.exists,
+            accept=spike_guard(run, log),
+            begin=meter.parts.begin,
+        )
+        if result.interrupted:
+            reporter.close(STOPPED)
+    if result.interrupted and run.speaks:
+        log.write("stopped", run.state.step)
+    return conclude(run, result, reporter), result.interrupted
+
+
+def announce(run: Run, log: EventLog) -> None:
+    """In the log: who of the session before ended without a word, and that this one begins."""
+    for rank in silent_ranks(log):
+        log.of(rank).write("silent")
+    if run.state.step:
+        log.write("resumed", run.state.step, ranks=run.ranks.size)
+    elif run.group is not None:
+        log.write("began", ranks=run.ranks.size)
+
+
+def ended_with_a_word(run: Run) -> AbstractContextManager:
+    """Of one rank alone its own output says it."""
+    return nullcontext() if run.group is None else last_words(run.log, lambda: run.state.step)
+
+
+def spike_guard(run: Run, log: EventLog) -> SpikeGuard | None:
+    if not run.options.skip_spikes:
+        return None
+    norms = run.wiring.own_norms
+    return SpikeGuard(run.state, log, whose=norms and norms.out_of_line)
+
+
+class Saver:
+    """A callback that saves once a minute, at the same steps on every rank. Where the disk is full,
+    the training goes on, and a minute later it tries again."""
+
+    def __init__(self, run: Any, log: EventLog | None = None):
+        self.run, self.log, self.next = run, log, run.state.seconds + SAVE_SECONDS
+
+    def __call__(self, record: StepRecord) -> None:
+        if record.seconds >= self.next:
+            self.next = record.seconds + SAVE_SECONDS
+            try:
+                self.run.save()
+            except NotSaved as error:
+                print(f"\n{error}; the training goes on", file=sys.stderr)
+                if self.log is not None:
+                    self.log.write("not saved", record.step, said=str(error))
+
+
+def slow_ranks_watched(run: Run, log: EventLog) -> list[StragglerWatch]:
+    """On a mesh stages differ by nature; data-parallel ranks have the same work."""
+    group = run.group if isinstance(run.wiring, DataParallel) else None
+    return [] if group is None else [StragglerWatch(group, log)]
+
+
+def parameters_text(config: ModelConfig) -> str:
+    """All of them, and where there are experts those that a token passes through."""
+    text = f"{parameter_count(config):,} parameters"
+    return f"{text} ({active_parameter_count(config):,} active)" if config.experts else text
+
+
+def introduction(run: Run) -> str:
+    options, rows = run.options, run.rows
+    source = f"corpus '{options.domain}'" if options.data == "corpus" else options.data
+    places = len(rows.training) * options.length
+    devices = f"{run.ranks.size} x {run.device}" if run.ranks.size > 1 else f"{run.device}"
+    lines = [
+        f"model   {options.preset}: {parameters_text(run.config)}, "
+        f"{options.dtype} on {devices}, whose matmuls reach {run.peak / 1e9:,.0f} GFLOP/s",
+        f"text    {source}: {rows.tokens:,} tokens of {run.config.vocab_size}, "
+        f"in rows of {options.length}, {rows.tokens / places:.0%} full",
+        f"floor   {rows.floor:.4f} nats per token" if rows.floor else "floor   not known",
+        *([f"mesh    {mesh_text(run.wiring)}"] if isinstance(run.wiring, OnMesh) else []),
+        f"folder  {run.job.folder}",
+    ]
+    if run.state.step:
+        lines.append(f"resumed at step {run.state.step:,}, {run.state.seconds:.0f} s of training")
+    return "\n".join(lines)
+
+
+def mesh_text(wiring: OnMesh) -> str:
+    """'dp 2 x tp 2 x pp 2; 1f1b over 4 microbatches, its bubble 20% of a step'."""
+    mesh, schedule = wiring.parts.axes.mesh, wiring.parts.schedule
+    axes = " x ".join(f"{axis} {mesh[axis]}" for axis in FLAGS if mesh[axis] > 1) or "one rank"
+    if mesh["pp"] == 1:
+        return axes
+    idle = bubble_fraction(schedule)  # over the work
+    return (
+        f"{axes}; {schedule.name} over {schedule.microbatches} microbatches, its bubble "
+        f"{idle / (1 + idle):.0%} of a step"
+    )
+
+
+def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
+    """Saves, evaluates, samples; the summary, or for an interrupted run how to go on."""
+    whole = last_save(run).model
+    command = f"python -m minitrain train --out {run.job.folder} --resume"
+    if result.interrupted:
+        return f"stopped after step {run.state.step:,} and saved; go on with: {command}"
+    loss, floor, speed = reporter.latest(), run.rows.floor, result.tokens_per_second
+    if not run.speaks:
+        return ""
+    state = run.state
+    lines = [
+        f"held out  {describe_loss(loss, floor)}" + (f" of {floor:.3f}" if floor else ""),
+        f"trained   {state.step:,} steps, {state.tokens:,} tokens in {state.seconds:.0f} s",
+        f"speed     {speed:,.0f} tokens/s, MFU {run.utilisation(speed):.0%} in the median step",
+        f"sample    {sample(run, whole)}",
+        f"saved     {run.job.folder}; go on with: {command} --minutes N",
+    ]
+    return "\n".join(lines)
+
+
+def last_save(run: Run) -> TrainState:
+    """The last chance to save: of a save that failed before, nobody need hear any more."""
+    try:
+        whole = run.save()
+    except NotSaved:
+        whole = run.save()
+    run.saver.wait()
+    return whole
+
+
+def sample(run: Run, model: nn.Module) -> str:
+    """A text from the start of a document, the same for the same model."""
+    end = run.tokenizer.end_token
+    generator = torch.Generator().manual_seed(run.options.seed)
+    tokens = generate(
+        model,
+        [end],
+        SAMPLE_TOKENS,
+        TEMPERATURE,
+        end_token=end,
+        generator=generator,
+        max_length=run.config.max_length,
+    )
+    return run.tokenizer.decode(tokens)

@@ -1,0 +1,240 @@
+"""What a training run needs, made and checked before anything is written.
+
+text -> tokenizer -> rows;  model, optimizer, the checkpoint if a run is resumed -> DDP or a mesh
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import torch
+
+from minitrain.apps.train.options import EVENTS_FILE, RUN_FILE, Job, TrainOptions
+from minitrain.apps.train.text import TOKENIZER_FILE, Rows, read_rows
+from minitrain.apps.train.watches import check_replicas
+from minitrain.apps.train.wiring import DataParallel, OnMesh, Seat, find_seat, wire
+from minitrain.data.loader import Loader
+from minitrain.data.tokenizer import END, Tokenizer
+from minitrain.errors import InputError
+from minitrain.generators import seed_generators
+from minitrain.measure.clock import compare, matmul_peak
+from minitrain.measure.flops import mfu
+from minitrain.measure.parameters import parameter_count
+from minitrain.memory.segments import recompute
+from minitrain.model.config import ModelConfig, preset
+from minitrain.model.hub.load import describe
+from minitrain.model.hub.text import TextFiles, fast_tokenizer
+from minitrain.model.hub.weights import hub_tensors
+from minitrain.model.transformer import build
+from minitrain.optimizers.adamw import adamw
+from minitrain.ranks.group import Group
+from minitrain.reliability.checkpoint.background import BackgroundSaver
+from minitrain.reliability.checkpoint.contents import CheckpointRanks, whole_layout
+from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint, verify
+from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.events import EventLog
+from minitrain.training.config import TrainConfig
+from minitrain.training.state import TrainState
+
+CLOSING_SECONDS = 3.0  # of the minutes asked for: the last evaluation, the sample, the last save
+EVALUATION_ROWS = 32
+DATA_FILE = "data.sha256"
+BYTES_PER_PARAMETER = 16  # float32 weight and gradient, and AdamW's two means
+
+
+@dataclass
+class Run:
+    """What a rank has prepared."""
+
+    job: Job
+    options: TrainOptions
+    rows: Rows
+    tokenizer: Tokenizer
+    config: ModelConfig
+    wiring: DataParallel | OnMesh
+    seat: Seat
+    ranks: CheckpointRanks
+    train_config: TrainConfig
+    device: torch.device
+    peak: float  # FLOP/s of a rank's matmuls in this dtype, where it speaks
+    saver: BackgroundSaver
+    group: Group | None
+
+    @property
+    def speaks(self) -> bool:
+        return self.ranks.rank == 0
+
+    @property
+    def state(self) -> TrainState:
+        """Of this rank's part, where it has one."""
+        return self.wiring.state
+
+    @property
+    def log(self) -> EventLog:
+        return EventLog(self.job.folder / EVENTS_FILE, self.ranks.rank)
+
+    def utilisation(self, tokens_per_second: float) -> float:
+        own = tokens_per_second / self.ranks.size
+        return mfu(own, self.config, self.options.length, self.peak)
+
+    def evaluate(self) -> float:
+        """Held-out nats per token."""
+        rows = -(-EVALUATION_ROWS // self.seat.size)
+        seat = (self.seat.rank, self.seat.size)
+        return self.wiring.evaluate(Loader(self.rows.held_out, rows, *seat, shuffle=False))
+
+    def save(self) -> TrainState:
+        """A checkpoint, written beside the training -> what is in it: the whole model, on rank 0
+        at least. NotSaved where the one before could not be written."""
+        if self.options.audit and self.group is not None:
+            check_replicas(self.group, self.state, self.log)
+        files = {
+            RUN_FILE: self.options.to_json().encode(),
+            DATA_FILE: self.rows.fingerprint.encode(),
+            **hub_files(self.config, self.tokenizer),
+        }
+        whole = self.wiring.whole()
+        self.saver.save(whole, files)
+        return whole
+
+
+def hub_files(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, bytes]:
+    """What makes a checkpoint a folder that `transformers` opens; where it has no such model, its
+    tokenizer alone. A document begins and ends with the end token."""
+    files = fast_tokenizer(tokenizer.backend.to_str(), {"bos_token": END, "eos_token": END})
+    end = tokenizer.end_token
+    try:
+        return describe(config, TextFiles(files, end, (end,)), torch.float32)
+    except InputError:  # `export` gives the reason
+        return files
+
+
+def prepare(group: Group | None, job: Job) -> Run:
+    """Whatever can be wrong with a run is found here, before anything of it is written."""
+    ranks = find_ranks(group)
+    device = find_device(job.device) if group is None else group.device
+    options = replace(job.options, dtype=agreed_dtype(job.options.dtype, device, group))
+    checkpoint = whole_checkpoint(job.folder) if job.resume and checkpoints(job.folder) else None
+    tokenizer, rows = read_rows(options, checkpoint and checkpoint / TOKENIZER_FILE)
+    config = preset(options.preset, vocab_size=tokenizer.vocab_size)
+    check_memory(options.preset, config, device)
+    # One rank measures, while the others wait for it: their matmuls would slow its own.
+    peak = matmul_peak(getattr(torch, options.dtype), device) if ranks.rank == 0 else math.nan
+    seed_generators(options.seed + ranks.rank)
+    model = recompute(build(config, device, seed=options.seed), options.recompute)
+    seat = find_seat(options, group)
+    own = (options.microbatch, seat.rank, seat.size)
+    loader = Loader(rows.training, *own, options.seed, drop_last=True)
+    state = TrainState(model, adamw(model, options.lr), loader)
+    if checkpoint:
+        resume(checkpoint, rows, state, ranks)
+    plan = train_config(options, rows, job.started, group)
+    check_unfinished(plan, state)
+    wiring = wire(state, group, options, plan)
+    moves = wiring.state.optimizer
+    saver = BackgroundSaver(job.folder, moves, ranks, layout=whole_layout(hub_tensors))
+    return Run(
+        job, options, rows, tokenizer, config, wiring, seat, ranks, plan, device, peak, saver, group
+    )
+
+
+def find_ranks(group: Group | None) -> CheckpointRanks:
+    if group is None:
+        return CheckpointRanks(may_change=True)
+    return CheckpointRanks(group.rank, group.size, group.barrier, may_change=True)
+
+
+def whole_checkpoint(folder: Path) -> Path:
+    """The newest one, once its files are found to be what they should be."""
+    checkpoint = newest_checkpoint(folder)
+    verify(checkpoint)
+    return checkpoint
+
+
+def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: CheckpointRanks) -> None:
+    """Loads the checkpoint, after a look whether the text is still the same."""
+    if (checkpoint / DATA_FILE).read_text() != rows.fingerprint:
+        raise InputError(
+            f"the text is not the one that {checkpoint.parent} was trained on: put the old one "
+            "back, or start a new run with another --out"
+        )
+    load_checkpoint(checkpoint, state, ranks, layout=whole_layout(hub_tensors))
+
+
+def train_config(
+    options: TrainOptions, rows: Rows, started: float, group: Group | None
+) -> TrainConfig:
+    """Steps as they are given, or as the tokens make them; minutes less what has passed already."""
+    autocast = torch.bfloat16 if options.dtype == "bfloat16" else None
+    shared = {"lr": options.lr, "accumulate": options.accumulate, "autocast": autocast}
+    if options.minutes is None:
+        tokens_per_step = options.batch * rows.tokens / len(rows.training)
+        steps = options.steps or math.ceil(options.tokens / tokens_per_step)
+        return TrainConfig(steps=steps, **shared)
+    whole = 60 * options.minutes
+    left = torch.tensor(max(whole / 2, whole - (time.time() - started) - CLOSING_SECONDS))
+    if group is not None:
+        left = group.all_reduce(left.to(group.device), op="min")
+    return TrainConfig(seconds=left.item(), **shared)
+
+
+class Complete(InputError):
+    """A run that has made all its steps."""
+
+
+def check_unfinished(plan: TrainConfig, state: TrainState) -> None:
+    if state.step >= plan.total_steps(state.step, state.seconds):
+        longer = f"--minutes {max(state.seconds / 30, 0.1):.1f}"
+        raise Complete(
+            f"this run is complete ({state.step} steps, {state.seconds / 60:.1f} minutes): go on "
+            "with more of them, such as --resume "
+            + (longer if plan.steps is None else f"--steps {2 * state.step}")
+        )
+
+
+def find_device(name: str | None) -> torch.device:
+    """The device of that name, or a GPU if there is one."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"--device {name} cannot be used here ({reason}): try cpu") from error
+    return device
+
+
+def agreed_dtype(name: str, device: torch.device, group: Group | None) -> str:
+    """For "auto": bfloat16 where every rank's matmuls are at least 1.4 times as fast in it."""
+    if name != "auto":
+        return name
+    gain = torch.tensor(bfloat16_gain(device), device=device)
+    if group is not None:
+        gain = group.all_reduce(gain, op="min")
+    return "bfloat16" if gain >= 1.4 else "float32"
+
+
+def bfloat16_gain(device: torch.device) -> float:
+    """How many times as fast as in float32 a matmul is, best time against best time."""
+    size = 4096 if device.type == "cuda" else 384
+    full = torch.randn(size, size, device=device)
+    half = full.bfloat16()
+    timed = compare({"full": lambda: full @ full, "half": lambda: half @ half}, repeats=9).timings
+    return timed["full"].best / timed["half"].best
+
+
+def check_memory(name: str, config: ModelConfig, device: torch.device) -> None:
+    needed = BYTES_PER_PARAMETER * parameter_count(config)
+    free = psutil.virtual_memory().available
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+    if needed > free:
+        raise InputError(
+            f"--preset {name} needs {needed / 2**30:,.0f} GiB for weights, gradients and AdamW, "
+            f"and {device} has {free / 2**30:.0f} GiB free: use a smaller one, such as 100M or 1M"
+        )

@@ -1,0 +1,132 @@
+"""The page of a run: `python -m minitrain watch RUN`. It only reads the run's files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from minitrain.apps.watch.history import History
+from minitrain.apps.watch.html import ROOM, figure, parts, theme
+from minitrain.apps.watch.panels import MAKERS
+from minitrain.apps.watch.state import heading
+from minitrain.monitoring.step_trace import trace_files
+
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+MARK = "/* theme.css */"
+STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # through a proxy too
+EVERY = 1.0  # seconds between two looks at the run
+PATIENCE = 5.0  # seconds between two pictures, while each step is a point of its own
+
+
+class Drawn(NamedTuple):
+    """A chart as HTML, and the state's number then; its picture, and when it was painted."""
+
+    text: str
+    picture: str
+    version: int
+    at: float
+
+
+class Looker:
+    """The newest state; one look for all browsers that ask within the same second.
+
+    A browser is sent the charts that it has not `seen`. Painting is what a page costs: the
+    words, the alerts and the loss are new at every look, pictures now and then.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.history, self.lock = History(folder), asyncio.Lock()
+        self.shown: tuple[Any, ...] | None = None
+        self.version = 0
+        self.heading: dict[str, Any] = {}
+        self.drawn: dict[str, Drawn] = {}
+
+    async def changes(self, seen: int = -1) -> tuple[int, dict[str, Any] | None]:
+        """The state's number, and what the page shows; None where that is what it has `seen`."""
+        async with self.lock:
+            await asyncio.to_thread(self._look)
+        if seen == self.version:
+            return seen, None
+        charts = [(i, one.text if one.version > seen else None) for i, one in self.drawn.items()]
+        traces = [path.name for path in trace_files(self.history.folder)]
+        return self.version, {**parts(self.heading, traces), "charts": charts}
+
+    async def told(self, over: Callable[[], bool]) -> AsyncIterator[str]:
+        """Server-sent events, one a second at most, until it is `over`."""
+        seen = -1
+        while not over():
+            seen, found = await self.changes(seen)
+            if found is not None:
+                yield f"data: {json.dumps(found)}\n\n"
+            await asyncio.sleep(EVERY)
+
+    def _look(self) -> None:
+        history = self.history
+        history.look()
+        shown = (history.looks, history.tail.began_anew, history.state, *history.alerts.firing)
+        if shown == self.shown:
+            return
+        self.shown, self.version = shown, self.version + 1
+        self.heading = heading(history)
+        drawn = {name: self._draw(name) for name in MAKERS}
+        self.drawn = {name: one for name, one in drawn.items() if one is not None}
+
+    def _draw(self, name: str) -> Drawn | None:
+        old, now = self.drawn.get(name), time.monotonic()
+        stays = old is not None and now < old.at + _patience(self.history, name)
+        if stays and name != "loss":
+            return old
+        panel = MAKERS[name](self.history)
+        if panel is None:
+            return None
+        if stays:  # its number is new
+            panel, now = replace(panel, picture=old.picture), old.at
+        return Drawn(figure(asdict(panel)), panel.picture, self.version, now)
+
+
+def _patience(history: History, name: str) -> float:
+    """Seconds that a picture stays; where many steps share a point, it hardly changes."""
+    if history.ended is not None:
+        return 0.0
+    if history.curves["loss"].stride > 1:
+        return 2 * PATIENCE
+    return 0.0 if name == "loss" else PATIENCE
+
+
+def make_app(folder: Path, over: Callable[[], bool] = lambda: False) -> Starlette:
+    """`over`: whether the server ends; it waits for the pages that are still being told."""
+    looker = Looker(folder)
+
+    async def page(request: Request) -> Response:
+        text = files(ROOM).joinpath("page.html").read_text("utf-8").replace(MARK, theme())
+        return HTMLResponse(text, headers=PAGE_HEADERS)
+
+    async def changes(request: Request) -> Response:
+        told = looker.told(over)
+        return StreamingResponse(told, media_type="text/event-stream", headers=STREAM_HEADERS)
+
+    async def trace(request: Request) -> Response:
+        name = request.path_params["name"]
+        found = [path for path in trace_files(folder) if path.name == name]
+        if not found:
+            raise HTTPException(404, f"no trace is called {name!r:.80}")
+        return FileResponse(found[0], media_type="application/json")
+
+    routes = [Route("/", page), Route("/changes", changes), Route("/trace/{name}", trace)]
+    return Starlette(routes=routes)

@@ -1,0 +1,48 @@
+"""A server whose requests speculate tells what it tells without, and counts what was kept."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from minitrain.apps.serve.command import open_served
+from minitrain.inference.speculation.drafts.model import DraftModel
+from minitrain.inference.speculation.serving import EngineDrafts
+from minitrain.model.hub.load import save_pretrained
+
+from .serving import serving
+
+PROMPTS = ["Once upon a time", "Once upon a", "The cat", "A"]
+ASKED = {"model": "small", "max_tokens": 16, "temperature": 0}
+
+
+def told(running) -> list[str]:
+    create = running.client.completions.create
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(lambda prompt: create(prompt=prompt, **ASKED), PROMPTS)
+        return [answer.choices[0].text for answer in answers]
+
+
+def test_clients_see_the_same_text_and_metrics_what_was_kept(given):
+    with serving(given) as plain:
+        wanted = told(plain)
+        assert plain.metric("spec_decode_num_draft_tokens_total") == 0
+    drafts = EngineDrafts(DraftModel(given.model, rows=4), 3)
+    with serving(given, proposer=drafts) as running:
+        assert told(running) == wanted
+        drafted, kept = (
+            running.metric(f"spec_decode_num_{which}_tokens_total")
+            for which in ("draft", "accepted")
+        )
+        assert 0.8 * drafted < kept <= drafted and kept > 20
+    assert not drafts.open and not drafts.unshown
+
+
+def test_the_command_hands_its_draft_on(given, tmp_path):
+    save_pretrained(given.model, tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(given.files["tokenizer.json"])
+    limits = (None, 512, 4, 64, "cpu")  # blocks, budget, running, requests, device
+    served = open_served(str(tmp_path), None, None, *limits, drafts=("layers-1", 3, True))
+    drafts = served.loop.engine.proposer
+    assert isinstance(drafts.proposer, DraftModel) and len(drafts.proposer.read) == 4
+    assert drafts.drawn and drafts.length.next("any") == 3
+    assert open_served(str(tmp_path), None, None, *limits).loop.engine.proposer is None

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from minitrain.apps.finetune.text import Encoder
+from minitrain.apps.quantize import read_rows
+from minitrain.data.assets.fetch import is_cached
+from minitrain.data.corpus import make_corpus
+from minitrain.data.packing import pack_stream
+from minitrain.data.tokenizer import END, train_tokenizer
+from minitrain.finetuning.peft_files import load_adapter
+from minitrain.model.config import ModelConfig
+from minitrain.model.hub.load import load_pretrained, save_pretrained
+from minitrain.model.hub.text import TextFiles
+from minitrain.model.transformer import build
+from minitrain.quantization.folder import load_quantized
+
+from .command_line import minitrain
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A model with its tokenizer, and a text."""
+    monkeypatch.chdir(tmp_path)
+    documents = make_corpus(12_000, 0).documents
+    Path("text.txt").write_text("<|endoftext|>".join(documents), encoding="utf-8")
+    tokenizer = train_tokenizer(documents, 300)
+    files = {"tokenizer.json": tokenizer.backend.to_str().encode()}
+    model = build(ModelConfig(300, 64, layers=2, heads=4, kv_heads=2, ffn_size=96))
+    end = tokenizer.backend.token_to_id(END)
+    save_pretrained(model, "model", text=TextFiles(files, end, (end,)))
+    return tmp_path
+
+
+def quantize(*words: str) -> str:
+    result = minitrain("quantize", "--data", "text.txt", "--length", "32", *words)
+    assert result.returncode in (0, 2), result.stderr
+    return result.stdout if result.returncode == 0 else result.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "method"), [("int4", "gptq"), ("nf4-dq", "rtn"), ("int8", "smoothquant")]
+)
+def test_it_writes_a_folder_that_loads_again(folder, form, method):
+    said = quantize("--model", "model", "--format", form, "--method", method, "--out", "few")
+    before, _ = load_pretrained("model")
+    model, text = load_quantized("few")
+    assert text == load_pretrained("model")[1]
+    tokens = torch.arange(20).view(1, 20)
+    difference = (model(tokens) - before(tokens)).norm() / before(tokens).norm()
+    assert 0 < difference < 0.3
+    lines = {line.split()[0]: line for line in said.splitlines() if line.strip()}
+    assert "->" in lines["perplexity"] and "kB" in lines["bytes"] and "load_quantized" in said
+
+
+def test_its_folder_has_a_name_of_its_own_and_is_not_overwritten(folder):
+    assert "model-int4-g64-gptq holds int4-g64 by gptq" in quantize("--model", "model")
+    assert "model-int4-g64-gptq is there already" in quantize("--model", "model")
+
+
+def test_a_quantized_model_is_quantized_and_fine_tuned_further(folder):
+    """Both open the folder; what its layers hold is not rounded once more."""
+    quantize("--model", "model", "--format", "nf4-dq", "--method", "rtn", "--out", "few")
+    again = minitrain("quantize", "--model", "few", "--data", "sea", "--length", "32")
+    assert again.returncode == 2 and "quantized already" in again.stderr
+    words = "--data sea --rank 2 --steps 2 --batch 2 --length 32 --out run --device cpu"
+    tuned = minitrain("finetune", "--model", "few", *words.split())
+    assert tuned.returncode == 0, tuned.stderr
+    few, _ = load_quantized("few")
+    adapted = load_adapter(load_quantized("few")[0], "run/adapter")
+    tokens = torch.arange(20).view(1, 20)
+    assert 0 < (adapted(tokens) - few(tokens)).norm() / few(tokens).norm() < 0.5
+    merged = minitrain("merge", "run", "--out", "merged")
+    assert merged.returncode == 0 and "float32" in merged.stdout, merged.stderr
+    dense = AutoModelForCausalLM.from_pretrained("merged").eval()
+    torch.testing.assert_close(dense(tokens).logits, adapted(tokens), rtol=0, atol=1e-5)
+
+
+def test_a_mixture_of_experts_is_quantized_fine_tuned_and_merged(folder):
+    text = load_pretrained("model")[1]
+    sizes = {"experts": 4, "experts_per_token": 2, "expert_ffn_size": 48}
+    mixture = build(ModelConfig(300, 64, layers=2, heads=4, kv_heads=2, ffn_size=96, **sizes))
+    save_pretrained(mixture, "mixture", text=text)
+    said = quantize("--model", "mixture", "--format", "int4", "--out", "few")
+    assert "few holds int4-g64 by gptq" in said
+    words = "--data sea --rank 2 --steps 2 --batch 2 --length 32 --out run --device cpu"
+    tuned = minitrain("finetune", "--model", "few", *words.split())
+    assert tuned.returncode == 0, tuned.stderr
+    adapted, tokens = load_adapter(load_quantized("few")[0], "run/adapter"), torch.arange(20)[None]
+    merged = minitrain("merge", "run", "--out", "merged")
+    assert merged.returncode == 0, merged.stderr
+    dense = AutoModelForCausalLM.from_pretrained("merged").eval()
+    torch.testing.assert_close(dense(tokens).logits, adapted(tokens), rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(not is_cached("stories15M"), reason="stories15M is not here: no download")
+def test_a_model_of_the_courses_assets_by_its_name(folder):
+    words = ["--model", "stories15M", "--data", "sea", "--format", "int8-row", "--method", "rtn"]
+    said = quantize(*words, "--rows", "1", "--judged", "1")
+    before, after = said.split("perplexity", 1)[1].split()[0:3:2]
+    assert abs(float(after) / float(before) - 1) < 0.02 and "stories15M-int8-row-rtn" in said
+    model, text = load_quantized("stories15M-int8-row-rtn")
+    assert model.config.vocab_size == 32000 and "tokenizer.json" in text.tokenizer
+
+
+def test_the_stored_dtype_stays(folder):
+    model, text = load_pretrained("model", dtype=torch.bfloat16)
+    save_pretrained(model, "half", text=text)
+    quantize("--model", "half", "--out", "few", "--method", "rtn")
+    few, _ = load_quantized("few")
+    assert few.embed.weight.dtype == torch.bfloat16
+    assert torch.equal(few.embed.weight, model.embed.weight)
+
+
+def test_of_examples_their_texts_calibrate_and_not_their_json(folder):
+    """Prompts and completions go on from one another, a text after the other."""
+    texts = Path("text.txt").read_text("utf-8").split(END)
+    lines = [json.dumps({"prompt": t[:30], "completion": t[30:]}) for t in texts]
+    Path("text.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    _, files = load_pretrained("model")
+    encoder = Encoder(files)
+    want = [encoder.encode(t[:30]) + encoder.encode(t[30:]) for t in texts]
+    rows = read_rows("text.jsonl", files, 300, 32)
+    assert torch.equal(rows.tokens, pack_stream(want, 32, encoder.end).tokens)
+    said = minitrain("quantize", "--model", "model", "--data", "text.jsonl", "--length", "32")
+    assert said.returncode == 0, said.stderr
+
+
+def test_the_texts_that_judge_are_not_those_that_calibrate():
+    from minitrain.apps.quantize import split
+    from minitrain.data.packing import pack
+
+    packed = pack([[i] * 7 for i in range(1, 11)], 8)
+    first, last = split(packed, 64, 64)
+    seen = [set(batch.tokens[:, -1].tolist()) for batch in (first[0], last[0])]
+    assert not seen[0] & seen[1] and len(seen[0]) == 8 and len(seen[1]) == 2
+    assert [b[0].tokens.shape[0] for b in split(packed, 3, 1)] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--model", "model", "--format", "int44"], "did you mean 'int4'"),
+        (["--model", "model", "--method", "gtpq"], "did you mean 'gptq'"),
+        (["--model", "model", "--format", "mxfp4"], "column by column"),
+        (["--model", "model", "--format", "int4", "--method", "llm-int8"], "int8-row"),
+        (["--model", "model", "--length", "60000"], "a longer text, or a smaller --length"),
+        (["--model", "bare"], "no tokenizer.json"),
+        (["--model", "small"], "do not belong together"),
+        (["--model", "text.txt"], "text.txt is not a folder"),
+        (["--model", "nowhere"], "there is no model 'nowhere'"),
+        (["--model", "model", "--data", "nowhere"], "there is no text 'nowhere'"),
+    ],
+)
+def test_mistakes_are_answered_in_one_sentence(folder, words, answer):
+    model, text = load_pretrained("model")
+    save_pretrained(model, "bare")
+    small = build(ModelConfig(64, 48, layers=1, heads=4, kv_heads=2, ffn_size=96))
+    save_pretrained(small, "small", text=TextFiles(text.tokenizer, 0, (0,)))
+    said = quantize(*words)
+    assert said.startswith("error: ") and answer in said and said.count("\n") == 1
+    assert not list(folder.glob("model-*"))
