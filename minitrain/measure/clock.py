@@ -65,7 +65,7 @@ class Comparison:
     timings: dict[str, Timing]
 
     def ratio(self, ours: str, peer: str) -> float:
-        """How many times as long as `peer` does `ours` take, in the median: over 1, ours loses."""
+        """Median time of `ours` over that of `peer`: above 1, ours loses."""
         return self.timings[ours].median / self.timings[peer].median
 
     def ratio_spread(self, ours: str, peer: str) -> float:

@@ -1,4 +1,4 @@
-"""What one call keeps for its backward: the bytes that autograd saves, each storage once.
+"""Bytes that one call saves for its backward, as autograd keeps them: each storage counted once.
 
     y, nbytes = kept_for_backward(layer, x, but=layer.parameters())
 

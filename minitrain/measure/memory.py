@@ -1,4 +1,4 @@
-"""Which bytes a training step holds, and for what: now, and at the moment of the peak.
+"""Memory of a training step by category: the bytes held now, and at the moment of the peak.
 
     with MemoryLedger(model, optimizer) as ledger:
         loss = model(tokens); loss.backward(); optimizer.step()
@@ -44,7 +44,8 @@ class _Entry:
 
 
 class _Saved:
-    """What autograd keeps in the place of a saved tensor; its end is the end of the saving."""
+    """Stands in for a saved tensor in autograd's graph; when it is collected, the tensor is no
+    longer kept."""
 
     def __init__(self, ledger: MemoryLedger, entry: _Entry, tensor: Tensor):
         self.ledger, self.entry, self.tensor = ledger, entry, tensor

@@ -1,4 +1,4 @@
-"""What each operation of a function costs: its calls, the bytes that it makes, its FLOPs.
+"""The cost of each operation of a function: calls, bytes allocated, FLOPs.
 
     rows = operations_of(lambda: block(x, turns, mask))
     rows[0]      {"operation": "mm", "calls": 7, "bytes": 1441792, "FLOPs": 113246208}

@@ -1,4 +1,5 @@
-"""How many parameters a decoder has, and how many of them multiply a token: from its shape alone.
+"""Parameter counts of a decoder, from its shape alone: all of them, and those that multiply a
+token.
 
 With D the width, H query heads of size C, K key/value heads, F the width in the MLP, L layers and
 V the vocabulary, a Llama has
@@ -22,7 +23,8 @@ from typing import Protocol
 
 
 class Shape(Protocol):
-    """What is read of a model's configuration: `model.config.ModelConfig`, `planning.run.Model`."""
+    """The fields read from a model's configuration: `model.config.ModelConfig`,
+    `planning.run.Model`."""
 
     vocab_size: int
     hidden_size: int
@@ -69,7 +71,7 @@ def matmul_parameters(shape: Shape) -> int:
 
 
 def layers_of(shape: Shape) -> tuple[int, int]:
-    """How many layers have one MLP, and how many experts."""
+    """The number of layers with one MLP, and of those with experts."""
     dense = shape.dense_layers if shape.experts else shape.layers
     return dense, shape.layers - dense
 

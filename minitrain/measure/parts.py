@@ -1,4 +1,4 @@
-"""Where the seconds of a step go: `begin(name)` ends one part and begins the next.
+"""Step time by part: `begin(name)` ends one part and begins the next.
 
     data ─┬─ forward ─┬─ backward ─┬─ average ─┬─ optimizer ─┬─ between ─┬─ data …
           └ begin("forward")       └ begin("average")        └ evaluation, saving, reports

@@ -31,7 +31,7 @@ FLOAT32 = 4
 def block_bytes_per_token(
     config: Shape, dtype: torch.dtype = torch.float32, recompute: Recompute = "none"
 ) -> int:
-    """What one block saves of one token, its input included."""
+    """Bytes that one block saves per token, its input included."""
     if config.experts and recompute == "selective":
         raise InputError("what selective recomputation keeps of experts is not known: none or full")
     width, ffn, heads = config.hidden_size, config.ffn_size, config.heads

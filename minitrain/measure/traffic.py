@@ -1,4 +1,4 @@
-"""What a rank sends, and how much of it is hidden behind the rank's own work.
+"""The traffic of a rank: the bytes it sends, and how much of that its own work hides.
 
 Every operation of a `Group` leaves an `Op` in its rank's `Trace`: its kind, its bytes, when it was
 issued, when the rank began to wait for it, when it could go on. Communication is *exposed* while
@@ -42,7 +42,7 @@ class Op:
 
     @property
     def end(self) -> float:
-        """When the communication was over: `finished` where known, else `done`."""
+        """The time at which the communication was over: `finished` where known, else `done`."""
         known = [t for t in (self.finished, self.done) if t is not None]
         return min(known, default=self.issued)
 
@@ -154,7 +154,7 @@ class Trace:
 
 
 def ring_bytes(kind: str, payload_bytes: int, ranks: int) -> int:
-    """What one rank sends when `kind` runs as a ring over `payload_bytes` (see the docstring)."""
+    """Bytes one rank sends when `kind` runs as a ring over `payload_bytes` (see the module)."""
     share = payload_bytes * (ranks - 1)
     if kind == "all_reduce":
         return 2 * share // ranks

@@ -1,4 +1,4 @@
-"""What a run is doing, as it does it: one stream of samples, read by files, endpoints and people.
+"""Live monitoring of a run: one stream of samples, read by files, endpoints and people.
 
 train ─▶ Reporter ─▶ sample {"step": 412, "loss": 1.3, …} ─▶ sinks/   JSON lines, TensorBoard,
             ▲                                                          wandb, Prometheus

@@ -1,4 +1,4 @@
-"""What a rank measures of each of its steps, beside what the loop knows.
+"""Per-step measurements of a rank, added to what the training loop knows.
 
     data ▌ forward ▌ backward ····waits···· ▌ average ··waits·· ▌ optimizer ▌ between
          └──────────── compute ─────────────┴── less what waits: "communication" ──┘
@@ -124,7 +124,7 @@ class Meter:
         return sample
 
     def _communication(self) -> tuple[list[Interval], int]:
-        """When the rank waited for others since the last step, and the bytes that it sent."""
+        """Intervals in which the rank waited for others since the last step, and bytes it sent."""
         if self.trace is None:
             return [], 0
         self.ops, self.seen = self.trace.ops[self.seen :], len(self.trace.ops)
@@ -132,7 +132,7 @@ class Meter:
         return waits, sum(op.sent_bytes for op in self.ops)
 
     def _look(self) -> Sample:
-        """What changes slowly."""
+        """Reads the slowly changing values."""
         found: Sample = {"memory_bytes": self._memory()}
         if self.interval is not None:
             found["checkpoint_interval_seconds"] = self.interval
@@ -148,7 +148,8 @@ class Meter:
         return self.process.memory_info().rss
 
     def _last_checkpoint(self) -> float:
-        """Of this run or of the one it goes on with; while there is none, when it began."""
+        """Time of the newest checkpoint of this run or of the one it resumes; before any, the
+        start."""
         saved = checkpoints(self.folder) if self.folder else []
         try:
             return max(saved[-1].stat().st_mtime, self.began) if saved else self.began

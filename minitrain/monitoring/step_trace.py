@@ -35,7 +35,7 @@ def trace_files(folder: Path) -> list[Path]:
 def events(
     rank: int, spans: Sequence[Span], ops: Sequence[Op], emulated: bool = False, shift: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Of one rank; `shift` seconds are added to its clock, so that those of all ranks agree."""
+    """The events of one rank; `shift` seconds align its clock with the other ranks'."""
     name = f"rank {rank}" + (" (emulated)" if emulated else "")
     found: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}},
@@ -108,8 +108,8 @@ class StepTracer:
 
 
 def clock_shift(group: Group | None, now: Callable[[], float], start: float) -> float:
-    """What this rank adds to its clock, so that the first rank's `start` is 0 on all; real clocks
-    of several machines are as far apart as NTP leaves them."""
+    """Seconds to add to this rank's clock so that the first rank's `start` is 0 on all; clocks of
+    several machines differ by what NTP leaves."""
     if group is None:
         return -start
     to_epoch = 0.0 if group.clock.emulated else to_time_of_day(now)
@@ -118,7 +118,7 @@ def clock_shift(group: Group | None, now: Callable[[], float], start: float) -> 
 
 
 def gather_bytes(group: Group, mine: bytes) -> list[bytes]:
-    """What each rank has, on every rank."""
+    """Each rank's bytes, on every rank."""
     sizes = torch.empty(group.size, dtype=torch.int64, device=group.device)
     group.all_gather(sizes, torch.tensor([len(mine)], device=group.device))
     longest = int(sizes.max())

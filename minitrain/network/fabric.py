@@ -29,7 +29,7 @@ from minitrain.network.links import Link, LinkModel, fit, published_sweep
 
 @dataclass(frozen=True)
 class Device:
-    """What computes: its achievable dense matmul rate in FLOP/s (None: this machine, as it is)."""
+    """A compute device: its achievable dense matmul rate in FLOP/s (None: this machine's own)."""
 
     name: str
     flops: float | None = None

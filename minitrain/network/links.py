@@ -1,4 +1,4 @@
-"""What a message costs: the alpha-beta model of a link, and its fit to measured sweeps.
+"""The cost of a message: the alpha-beta model of a link, and its fit to measured sweeps.
 
     seconds = steps · α + bytes on the busiest link · β        (Hockney 1994)
 

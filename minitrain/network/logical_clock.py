@@ -85,7 +85,7 @@ class LogicalClock:
         self.seconds = self.now() + seconds
 
     def first_byte(self, op: Op) -> float:
-        """When a message that this rank is to receive begins to arrive, long before or after now.
+        """The time at which a message for this rank begins to arrive, before or after now.
 
         Known as soon as it was really sent; this rank's own time stands still until then.
         """
@@ -97,7 +97,7 @@ class LogicalClock:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """What is waited for inside, a thread beside the rank's own waits for: it costs no time."""
+        """Makes waits inside the block free: a thread beside the rank's own does the waiting."""
         here = self.now()
         yield
         self.now()

@@ -1,4 +1,5 @@
-"""How a parameter lies on a mesh: which axes split it, and over which its gradient is a part.
+"""The layout of a parameter on a mesh: the axes that split it, and those over which its gradient is
+a part.
 
 Two questions, for each parameter and each axis of the mesh, decide what is sent and counted:
 
@@ -45,7 +46,7 @@ class Slice:
 
     @property
     def held(self) -> int:
-        """How many rows here are no padding."""
+        """The number of rows here that are not padding."""
         return max(0, min(self.length, self.whole - self.start))
 
     def of(self, whole: Tensor) -> Tensor:
@@ -98,7 +99,7 @@ class Layout:
 
 
 def layout_of(parameter: nn.Parameter) -> Layout:
-    """What `lay_out` noted, or a whole copy on each rank."""
+    """The layout that `lay_out` noted, or a whole copy on each rank."""
     return getattr(parameter, "mesh_layout", Layout())  # `layout` is every tensor's own: strided
 
 

@@ -45,7 +45,7 @@ class Mesh:
         return self.shape[self._place(axis)]
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank is: `Mesh(dp=2, tp=4).coordinates(5) == {"dp": 1, "tp": 1}`."""
+        """A rank's place: `Mesh(dp=2, tp=4).coordinates(5) == {"dp": 1, "tp": 1}`."""
         if not 0 <= rank < self.size:
             raise InputError(f"rank {rank} is not on {self}: its ranks are 0 to {self.size - 1}")
         places = {}

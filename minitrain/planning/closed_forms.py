@@ -40,7 +40,7 @@ def step_flops(run: Run) -> tuple[int, int]:
 
 
 def activation_bytes(run: Run) -> float:
-    """What the first pipeline rank, which holds the most, keeps for backward."""
+    """Activation bytes kept for backward on the first pipeline rank, which holds the most."""
     return rank_memory(run, 0).activations
 
 
@@ -85,7 +85,7 @@ def over_data_ranks(kind: str, nbytes: float, run: Run, fabric: Fabric) -> float
 
 
 def forward_seconds(run: Run) -> float:
-    """Of all matmuls of a step's forward on one chip, at the rates that the chip holds."""
+    """Seconds of all matmuls of one forward on one chip, at the rates that the chip reaches."""
     held, chip = run.chip.constants, run.chip
     scores = run.tokens * attention_flops_per_token(run.model, run.seq)
     flops = step_flops(run)[0] / 3 - scores

@@ -106,7 +106,7 @@ def usual_heads(hidden: int) -> int:
 
 
 def refuse_experts(cells: Mapping[str, str]) -> None:
-    """What only a mixture has is no part of a dense model, unless it is 0."""
+    """Refuses expert columns other than 0 for a dense model."""
     for field in ("experts_per_token", "moe_ffn", "shared_experts", "dense_layers"):
         if optional(cells, field):
             raise InputError(
@@ -153,7 +153,7 @@ def data_ranks(cells: Mapping[str, str], others: int) -> int:
 
 
 def usual_software(precision: str, model_parallel: int) -> str:
-    """What a run of this kind is usually written in; `Plan` says what the names mean."""
+    """The software that runs of this kind usually use; `Plan` explains the names."""
     if precision == "fp16":
         return "2022"
     return "fused" if model_parallel > 1 else "eager"

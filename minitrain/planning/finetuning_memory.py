@@ -1,4 +1,4 @@
-"""What one device holds to fine-tune a model in full, with LoRA or with QLoRA, in closed form.
+"""Memory of one device for full fine-tuning, LoRA or QLoRA, in closed form.
 
     P parameters, of which M are in the blocks' matrices; A in adapters of rank r
 

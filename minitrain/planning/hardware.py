@@ -26,7 +26,7 @@ from minitrain.paths import data_dir
 
 @dataclass(frozen=True)
 class Constants:
-    """What a chip holds of its peaks in training; the four of the table above."""
+    """The share of its peaks that a chip sustains in training; the four of the table above."""
 
     matmul: float
     attention: float
@@ -113,7 +113,7 @@ def _chip(row: dict[str, str], fitted: dict[str, dict[str, str]]) -> Chip:
 
 
 def _fp8_share(row: dict[str, str]) -> float:
-    """From the best matmuls that were measured; where none was, the median of the other chips."""
+    """The FP8 share of the best measured matmuls; without any, the median of the other chips."""
     best = [number(row, f"matmul_{kind}_tflops") for kind in ("fp8", "bf16")]
     peak = [number(row, f"{kind}_tflops") for kind in ("fp8", "bf16")]
     return best[0] / peak[0] / (best[1] / peak[1]) if all(best + peak) else 0.95

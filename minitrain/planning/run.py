@@ -57,7 +57,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a step is cut over chips and time, and what software runs it.
+    """A plan of a training step: how it is cut over chips and time, and which software runs it.
 
     `fused`: Megatron's kernels, FlashAttention, sends beside the computation. `eager`: the same in
     plain PyTorch, each element-wise operation a kernel of its own. `2022`: Megatron of 2021-22,
@@ -163,7 +163,7 @@ def _check_names(plan: Plan) -> None:
 
 
 def check_mesh(run: Run) -> None:
-    """What each axis may be, for this model."""
+    """Checks the size of each axis against this model."""
     plan, model = run.plan, run.model
     if model.heads % plan.tp:
         raise InputError(f"tp is {plan.tp}, which does not divide heads {model.heads}")

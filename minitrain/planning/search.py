@@ -127,7 +127,7 @@ def distinct(steps: list[Step]) -> list[Step]:
 
 
 def why(step: Step, best: Step) -> str:
-    """What the plan spends more on than the best, and what is cut otherwise."""
+    """Names in words where the plan spends more time than the best one."""
     if step is best:
         return "the fastest"
     names = set(step.parts) | set(best.parts)

@@ -185,7 +185,7 @@ PREDICTED: dict[str, Callable[[Row, list[Row]], float]] = {
 
 
 def utilisation_correlation(rows: list[Row], results: list[Checked]) -> float:
-    """Of published with predicted FLOP/s per chip: speed itself follows from size alone."""
+    """Correlation of published and predicted FLOP/s per chip: speed itself follows size alone."""
     runs = [run_from_row(row) for row in rows]
     work = [workload.model_flops(run) / run.tokens / run.gpus for run in runs]
     published = [w * result.published for w, result in zip(work, results)]

@@ -1,4 +1,4 @@
-"""What can go wrong on several ranks at once, and how it is told: rank by rank, in one error."""
+"""Errors of several ranks at once, reported rank by rank in one exception."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minitrain.errors import InputError
 
 @dataclass(frozen=True)
 class RankReport:
-    """Where one rank stood when the launch ended."""
+    """The state of one rank when the launch ended."""
 
     rank: int
     state: str  # finished, waiting, computing, failed, died
@@ -34,7 +34,7 @@ class RankError(RuntimeError):
         return describe(self.headline, self.reports)
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints instead of the frames of this package."""
+        """The traceback that IPython prints, without the frames of this package."""
         return [f"{type(self).__name__}: {line}" if i == 0 else line
                 for i, line in enumerate(str(self).splitlines())]  # fmt: skip
 

@@ -51,7 +51,7 @@ PART = np.dtype(
 
 
 class Channel(NamedTuple):
-    """Where operations of one kind meet: the n-th here belongs to the n-th in `counterpart`."""
+    """A sequence of operations of one kind: the n-th here belongs to the n-th in `counterpart`."""
 
     id: int
     counterpart: int
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What one rank is doing, as its part says."""
+    """The current activity of one rank, read from its page."""
 
     state: int
     provable: bool
@@ -133,7 +133,7 @@ class FlightRecorder:
         return Entry(row, number), self._first_that_differs(channel, number, mine)
 
     def wait(self, entry: Entry, where: str, provable: bool) -> None:
-        """From now on this rank waits for `entry`, at the line `where`."""
+        """Records that this rank waits for `entry`, at the line `where`."""
         parts, self.version = self.parts, self.version + 1
         parts["where"][self.rank] = where.encode()[-PLACE:]
         parts["row"][self.rank], parts["number"][self.rank] = entry
@@ -142,7 +142,7 @@ class FlightRecorder:
         parts["state"][self.rank] = WAITING  # last: who reads it finds the rest
 
     def compute(self) -> None:
-        """From now on this rank is at work."""
+        """Records that this rank computes."""
         parts, self.version = self.parts, self.version + 1
         parts["state"][self.rank] = COMPUTING  # first: no one takes the rest for a wait
         parts["version"][self.rank] = self.version
@@ -176,7 +176,7 @@ class FlightRecorder:
         return Status(part["state"], bool(part["provable"]), entry, part["version"], *places)
 
     def words(self, rank: int, entry: Entry) -> str:
-        """How a person reads the operation: "all_reduce(sum) of float32 [3, 4]"."""
+        """The operation for people: "all_reduce(sum) of float32 [3, 4]"."""
         if entry.row < 0:
             return ""
         return self.texts[rank, entry.row, entry.number % HISTORY].decode(errors="replace")
@@ -203,7 +203,8 @@ class FlightRecorder:
         return None
 
     def _key(self, rank: int, channel: int, number: int) -> bytes | None:
-        """Of a rank's n-th operation there; None while it has not come, or is forgotten."""
+        """The key of a rank's n-th operation there; None before it has come, or once it is
+        forgotten."""
         if not number < self._recorded(rank, channel) <= number + HISTORY:
             return None
         return self.keys[rank, self._row(rank, channel), number % HISTORY]
@@ -213,7 +214,7 @@ class FlightRecorder:
         return int(self.counts[rank, row]) if row >= 0 else 0
 
     def _row(self, rank: int, channel: int) -> int:
-        """Which of a rank's rows holds this channel; -1 while none does."""
+        """The rank's row that holds this channel; -1 if there is none."""
         row = self.rows.get((rank, channel))
         if row is None:
             found = np.flatnonzero(self.parts["ids"][rank] == np.uint64(channel))
@@ -242,7 +243,7 @@ def stuck(recorder: FlightRecorder, ended: set[int]) -> dict[int, int]:
 
 @lru_cache(maxsize=1024)
 def channel_of_collectives(group: str, ranks: tuple[int, ...], rank: int) -> Channel:
-    """Of the group of that name: all others of `ranks`, by their numbers in the launch."""
+    """The channel of collectives in the group of that name; `ranks` as in the launch."""
     number = _id(group)
     return Channel(number, number, tuple(r for r in ranks if r != ranks[rank]))
 
@@ -251,7 +252,8 @@ def channel_of_collectives(group: str, ranks: tuple[int, ...], rank: int) -> Cha
 def channel_of_messages(
     group: str, ranks: tuple[int, ...], rank: int, kind: str, peer: int
 ) -> Channel:
-    """Of one direction between two places in the group; `kind`: what `rank` does, send or recv."""
+    """The channel of one direction between two ranks of the group; `kind` is the side of `rank`:
+    send or recv."""
     other, pair = ("recv", (rank, peer)) if kind == "send" else ("send", (peer, rank))
     return Channel(_id(group, kind, *pair), _id(group, other, *pair), (ranks[peer],))
 

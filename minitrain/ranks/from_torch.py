@@ -54,6 +54,6 @@ def _process_group(mesh: DeviceMesh) -> dist.ProcessGroup:
 
 
 def _device(process_group: dist.ProcessGroup) -> torch.device:
-    """Where its tensors lie: on this process's GPU where it speaks NCCL."""
+    """The device of its tensors: this process's GPU for NCCL, else the CPU."""
     on_gpu = "nccl" in dist.get_backend_config(process_group)
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

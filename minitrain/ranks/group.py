@@ -72,7 +72,7 @@ class Group:
         return self.trace.clock
 
     def use(self, clock: Clock) -> None:
-        """From now on, this group and its subgroups tell the time by `clock`."""
+        """Switches this group and its subgroups to `clock`."""
         self.trace.clock, self.trace.emulated = clock, clock.emulated
 
     def now(self) -> float:

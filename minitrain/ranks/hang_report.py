@@ -1,4 +1,4 @@
-"""From the flight recorder, the stack dumps and the failures to one `RankReport` a rank."""
+"""Builds one `RankReport` a rank from the flight recorder, the stack dumps and the failures."""
 
 from __future__ import annotations
 

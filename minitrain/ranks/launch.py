@@ -44,7 +44,7 @@ RANK_BYTES = 250 * 2**20  # free memory to ask for before a rank is started; an 
 
 
 class Results(list):
-    """What the ranks returned, in order; with their traces and the time it took."""
+    """The ranks' return values in order, with their traces and the time the launch took."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ def prepare(*modules: str) -> None:
 def _results(
     answers: Sequence[tuple[Any, dict, float]], seconds: float, fabric: Fabric | None
 ) -> Results:
-    """From each rank's value, trace and clock."""
+    """Collects each rank's value, trace and clock."""
     values, traces, clocks = zip(*answers)
     traces = [Trace.from_dict(trace) for trace in traces]
     if fabric is None:

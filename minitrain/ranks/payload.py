@@ -1,4 +1,4 @@
-"""What travels between the launching process and its ranks: functions by value, tensors as bytes.
+"""The payload between the launching process and its ranks: functions by value, tensors as bytes.
 
 A function of a cell, or of a module that a rank could not import, goes by value (cloudpickle).
 A tensor goes as its own elements on the CPU: a slice of a large one does not drag the rest along,
@@ -54,7 +54,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def plain_loads(data: bytes) -> Any:
-    """What was pickled of plain values; nothing that a pickle could name is imported or called."""
+    """Unpickles plain values; nothing that a pickle could name is imported or called."""
     return _PlainUnpickler(io.BytesIO(data)).load()
 
 
@@ -110,7 +110,7 @@ def _strangers(*values: Any) -> list[ModuleType]:
 
 
 def _importable(module: ModuleType) -> bool:
-    """Whether the module's file lies where its name says, seen from a folder on sys.path."""
+    """True if the module's file lies where its name says, below a folder of sys.path."""
     file, name = getattr(module, "__file__", None), module.__name__
     if name == "__main__" or file is None or not file.endswith(".py") or _is_ours(name):
         return True  # __main__ goes by value anyway; what is built in needs no file
@@ -125,7 +125,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _culprit(fn: Callable, args: tuple, error: Exception) -> str:
-    """Which of the arguments, or of the names that `fn` uses, cannot be sent to another process."""
+    """Names the argument, or the name that `fn` uses, that cannot be sent to another process."""
     advice = "make it on the rank, inside the function, or send plain data"
     for label, value in [*_arguments(fn, args), *_names_used(fn)]:
         try:

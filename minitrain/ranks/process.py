@@ -49,7 +49,7 @@ LONGEST_LINE = 1 << 16
 
 @dataclass(frozen=True)
 class Task:
-    """What every rank of a launch is told; `call` is the pickled (fn, args, fabric)."""
+    """The task given to every rank of a launch; `call` is the pickled (fn, args, fabric)."""
 
     ranks: int
     threads: int
@@ -72,7 +72,7 @@ class Failure:
 
 
 class Carrier(Protocol):
-    """What carries the messages of a launch in place of torch's process groups, where it is forked.
+    """Carries a launch's messages in place of torch's process groups, in forked ranks.
 
     `end(rank)`, in the rank's own process, is used as torch's ProcessGroup is; `start()` is called
     in the launching process when all ranks are forked.
@@ -212,7 +212,7 @@ def _detach(folder: Path, rank: int) -> None:
 def _watch(
     launching: Connection, signals: socket.socket, recorder: FlightRecorder, folder: str, rank: int
 ) -> None:
-    """What the rank's second thread does, while the first runs the function.
+    """The rank's second thread, which watches while the first runs the function.
 
     It notes now and then where that is, and ends the process when the launching one is gone, or at
     a SIGTERM that a wait would hold up.
@@ -260,5 +260,5 @@ def _join(
 
 
 def _last_state(line: str) -> str:
-    """What a terminal would show of a progress bar's many carriage returns."""
+    """Reduces a progress bar's carriage returns to the text a terminal would show last."""
     return line.rstrip("\r").rsplit("\r", 1)[-1]

@@ -1,4 +1,4 @@
-"""Where a forked rank begins: with the package as loaded, or imported anew if it has been edited.
+"""The entry point of a forked rank: the package as loaded, or imported anew if a source was edited.
 
 The server that ranks are forked from has imported this file, and what it lists, so a rank starts
 20 ms sooner. Where any source is newer than what was loaded, or the caller's package is another
@@ -23,7 +23,7 @@ def modules() -> dict[str, ModuleType]:
 
 
 def edited_at(module: ModuleType) -> int | None:
-    """When its source was written, in nanoseconds; None where it is gone."""
+    """Modification time of its source in nanoseconds; None if there is no file."""
     file = Path(module.__file__ or "")
     return file.stat().st_mtime_ns if file.is_file() else None
 

@@ -1,5 +1,4 @@
-"""Whose a line of source is, the learner's or the runtime's, and how to name it: "cell In[3], line
-4"."""
+"""Tells the learner's source lines from the runtime's, and names them: "cell In[3], line 4"."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ RUNTIME = (  # nobody's mistake
 
 @lru_cache(maxsize=4096)
 def is_own(file: str) -> bool:
-    """Whether a person at the keyboard wrote this file: no library's, none of this package."""
+    """True if the user wrote this file: not a library's, not the course's."""
     if file.startswith((*COURSE_CODE, STANDARD_LIBRARY, "<frozen", "<string>", CHECKER)):
         return False
     return "site-packages" not in file and "dist-packages" not in file
 
 
 def is_runtime(file: str) -> bool:
-    """Whether the file belongs to what starts ranks and grades, not to what runs on them."""
+    """True if the file starts ranks or grades them, rather than running on them."""
     return file.startswith(RUNTIME) and not is_own(file)
 
 
@@ -63,7 +62,7 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def place(file: str, line: int) -> str:
-    """How a person calls it: "cell In[3], line 4" in a notebook, else "train.py, line 4"."""
+    """A readable place: "cell In[3], line 4" in a notebook, else "train.py, line 4"."""
     return f"{cell_name(file) or Path(file).name}, line {line}"
 
 

@@ -1,4 +1,4 @@
-"""How one operation of a `Group` runs: recorded, stamped, started, waited for.
+"""The life of one operation of a `Group`: recorded, stamped, started, waited for.
 
     recorder.record ─ clock.issue ─ torch starts it ─ …own work… ─ clock.wait ─ torch waits ─ done
 
@@ -52,7 +52,8 @@ class GroupCall(NamedTuple):
     is_traced: bool = True  # False for the group's own bookkeeping
 
     def key(self) -> str:
-        """What must be the same on the other ranks: the shape need not, the elements must."""
+        """The part that must agree on all ranks: the shape may differ, the number of elements may
+        not."""
         size = f"{_name(self.tensor.dtype)} {self.tensor.numel()}"
         if self.peer is not None:
             return size
@@ -60,7 +61,7 @@ class GroupCall(NamedTuple):
         return f"{self.kind}{self.detail} {size}" if is_sized else self.kind + self.detail
 
     def words(self, ranks: tuple[int, ...]) -> str:
-        """How a person reads it: "all_reduce(sum) of float32 [3, 4]"."""
+        """The operation for people: "all_reduce(sum) of float32 [3, 4]"."""
         if self.kind == "barrier":
             return self.kind
         name = self.kind + self.detail
@@ -70,7 +71,7 @@ class GroupCall(NamedTuple):
 
 
 class Member(Protocol):
-    """What a `Work` asks of the `Group` whose member this rank is."""
+    """The part of a `Group` that a `Work` needs: this rank's membership."""
 
     process_group: dist.ProcessGroup
     name: str
@@ -109,7 +110,7 @@ class Work:
         return self._result
 
     def is_completed(self) -> bool:
-        """Whether `wait()` would return at once."""
+        """True if `wait()` would return at once."""
         return self._result is not None or self._handle.is_completed()
 
     def _wait_for_peers(self) -> None:
@@ -168,7 +169,7 @@ def says_peer_is_gone(error: BaseException) -> bool:
 
 
 def _is_alone() -> bool:
-    """Whether no other thread of this rank could end its wait."""
+    """True if no other thread of this rank could end its wait."""
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and threading.active_count() <= THREADS
 
@@ -186,7 +187,7 @@ def dense(tensor: Tensor, kind: str) -> Tensor:
 
 
 def land(tensor: Tensor, buffer: Tensor, divide_by: int = 1) -> Tensor:
-    """What has arrived in `buffer` becomes the caller's `tensor`."""
+    """Copies the data that arrived in `buffer` into the caller's `tensor`."""
     if divide_by > 1:
         buffer.div_(divide_by)
     if buffer.data_ptr() != tensor.data_ptr():

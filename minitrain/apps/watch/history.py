@@ -1,4 +1,6 @@
-"""What has been seen of a run so far: curves of rank 0, the newest of every rank, the alerts."""
+"""A run's history as the dashboard keeps it: curves of rank 0, the newest sample of every rank, the
+alerts.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ class History:
         self.looks = 0  # that found something
 
     def look(self) -> bool:
-        """Whether anything is new."""
+        """Reads new samples; True if there were any."""
         before = self.tail.began_anew
         found = self.tail.look()
         if self.tail.began_anew != before:

@@ -20,14 +20,14 @@ def body(state: dict[str, Any]) -> str:
 
 
 def parts(heading: dict[str, Any], traces: list[str]) -> dict[str, str]:
-    """What the page says besides the charts, each as HTML."""
+    """The page's parts besides the charts, each as HTML."""
     links = [f'<a href="trace/{escape(name)}" download>{escape(name)}</a>' for name in traces]
     words = {name: escape(heading[name]) for name in ("run", "state")}
     return words | {"head": head(heading), "traces": " ".join(links)}
 
 
 def head(state: dict[str, Any]) -> str:
-    """How far the run is, the facts and the alerts."""
+    """The heading: progress, facts and alerts."""
     facts = "".join(
         f"<div><dt>{escape(n)}</dt><dd>{escape(v)}</dd></div>" for n, v in state["facts"]
     )

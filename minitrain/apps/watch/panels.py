@@ -1,4 +1,4 @@
-"""Which charts a run has, from what was seen of it: one list, for the page and for a notebook."""
+"""The charts of a run, chosen by what it recorded: one list, for the page and for a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page and the notebook show, as plain values: the heading, the alerts, the panels."""
+"""The state that the page and the notebook show, as plain values: heading, alerts, panels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def state_of(history: History) -> dict[str, Any]:
 
 
 def heading(history: History) -> dict[str, Any]:
-    """What is said in words."""
+    """The heading's sentence."""
     return {
         "run": history.folder.resolve().name,
         "state": history.state,
@@ -44,7 +44,7 @@ def progress(history: History) -> float:
 
 
 def facts(history: History) -> list[tuple[str, str]]:
-    """What is asked first: where the run is, how good, how fast."""
+    """The first facts of a run: where it is, how good, how fast."""
     newest = history.newest.get(0, {})
     total = newest.get("total_steps")
     step = f"{newest.get('step', 0):,}" + (f" of {total:,.0f}" if total else "")

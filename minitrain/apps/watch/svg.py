@@ -22,7 +22,7 @@ Line = tuple[str, str, list[Point]]  # name, hue, points
 
 
 class Frame:
-    """From values to places on the picture. `log`: the vertical axis is logarithmic."""
+    """Maps values to places on the picture. `log`: the vertical axis is logarithmic."""
 
     def __init__(self, xs: Sequence[float], ys: Sequence[float], log: bool = False) -> None:
         self.log = log and min(ys) > 0

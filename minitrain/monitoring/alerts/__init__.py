@@ -1,1 +1,1 @@
-"""When to wake someone: expressions, rules with their sources, their state over time."""
+"""Alerting: expressions, rules with their sources, their state over time."""

@@ -42,7 +42,7 @@ class Series:
     values: list[float] = field(default_factory=list)
 
     def add(self, time: float, value: float, keep: float) -> None:
-        """What is older than `keep` seconds is dropped, once it is more than the rest."""
+        """Adds a value; values older than `keep` seconds are dropped once they are the majority."""
         self.times.append(time)
         self.values.append(value)
         old = bisect_left(self.times, time - keep)
@@ -55,7 +55,7 @@ class Series:
 
 @dataclass
 class Scrapes:
-    """Of one run: the newest values, and the past of those whose windows have been asked for."""
+    """The scrapes of one run: the newest values, and the past that windows ask for."""
 
     now: float = 0.0
     newest: dict[int, Sample] = field(default_factory=dict)

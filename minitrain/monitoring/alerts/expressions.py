@@ -26,7 +26,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 class Look(Protocol):
-    """What has been scraped of one run, up to a moment."""
+    """The scrapes of one run, up to a moment."""
 
     now: float
 
@@ -106,7 +106,7 @@ def mean_over(name: str, window: str) -> Expression:
 
 
 def growth_over(name: str, window: str) -> Expression:
-    """How much a counter's value rose between the scrapes of the window."""
+    """Increase of a counter over the scrapes of the window."""
     return _over(name, window, "max_over_time({0}) - min_over_time({0})", np.ptp)
 
 

@@ -1,1 +1,1 @@
-"""What a chip says of itself: NVML where there is one, else a model of heat and power."""
+"""Readings of a chip: NVML where there is one, else a model of heat and power."""

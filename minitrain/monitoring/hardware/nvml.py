@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of a GPU: utilisation, power, temperature, clock, Xid errors.
+"""NVIDIA's driver (NVML) about a GPU: utilisation, power, temperature, clock, Xid errors.
 
 By nvidia-ml-py, an optional package: `pip install nvidia-ml-py`. Each call takes some 10 to 1000 µs
 of the driver; once a second they do not count.
@@ -15,8 +15,8 @@ from minitrain.training.report import Sample
 
 
 class NvmlSensor:
-    """Of the GPU that torch calls by these properties; found by its bus, since NVML counts all GPUs
-    of the machine, and CUDA_VISIBLE_DEVICES may hide some from torch."""
+    """The sensor of the GPU that torch describes by these properties; found by its bus, since NVML
+    counts all GPUs of the machine and CUDA_VISIBLE_DEVICES may hide some from torch."""
 
     def __init__(self, properties: Any) -> None:
         self.nvml = nvml = optional("reading the GPU's power", "pynvml", "nvidia-ml-py")
@@ -34,7 +34,7 @@ class NvmlSensor:
             nvml.nvmlDeviceRegisterEvents(self.handle, kind, self.errors)
 
     def read(self, utilisation: float, seconds: float) -> Sample:
-        """What the driver does not tell is left out."""
+        """Reads the chip; values that the driver does not give are left out."""
         nvml, handle = self.nvml, self.handle
         asked = {
             "gpu_utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,

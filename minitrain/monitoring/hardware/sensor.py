@@ -1,4 +1,4 @@
-"""Whom to ask about the chip: NVML for a GPU of NVIDIA's, else an emulated H100, which says so."""
+"""Chooses the sensor: NVML for an NVIDIA GPU, else an emulated H100, which says so."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from minitrain.training.report import Sample
 
 class Sensor(Protocol):
     def read(self, utilisation: float, seconds: float) -> Sample:
-        """What the chip says now. It computed a share of the `seconds` since the last time: what
-        an emulated one goes by."""
+        """Reads the chip. An emulated one goes by the share of the last `seconds` in which it
+        computed."""
 
 
 def find_sensor(device: torch.device) -> Sensor:

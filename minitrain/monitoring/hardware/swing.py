@@ -1,4 +1,5 @@
-"""What the grid sees of a job: all chips compute at once, and wait at once, many times a minute.
+"""Power swings of a job as the grid sees them: all chips compute at once and wait at once, many
+times a minute.
 
     P    ┌──┐ ┌──┐ ┌──┐     tens of megawatts up and down with every step: generators and
          │  └─┘  └─┘  └─   transformers have limits for it between 0.1 and 20 Hz

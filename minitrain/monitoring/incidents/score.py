@@ -1,4 +1,4 @@
-"""What a set of rules is worth: how soon it fires on what is planted, how often on nothing.
+"""Scores a set of rules: detection delay on planted incidents, false alarms on healthy runs.
 
     detect = lambda trace: [(time, name, rank), …]       yours: any rules, learned or written
     print(score(detect, seeds=range(40)))
@@ -43,7 +43,7 @@ class Found:
 
     @property
     def names(self) -> set[str]:
-        """Of the rules that fired on it."""
+        """Names of the rules that fired on it."""
         return {name for time, name, _ in self.alarms if time >= (self.label.begins or 0)}
 
 

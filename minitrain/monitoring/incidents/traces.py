@@ -28,7 +28,7 @@ HEALTHY = "healthy"
 
 @dataclass(frozen=True)
 class Label:
-    """What was planted. `rank`: None where it is on all. `begins`: seconds from the start."""
+    """A planted incident. `rank`: None where it is on all. `begins`: seconds from the start."""
 
     kind: str
     rank: int | None = None
@@ -38,7 +38,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Trace:
-    """What monitoring sees of it: at each time, the newest sample of each rank."""
+    """The monitored run: at each time, the newest sample of each rank."""
 
     seed: int
     scrapes: list[tuple[float, dict[int, Sample]]] = field(repr=False)
@@ -123,7 +123,7 @@ KINDS = (HEALTHY, *INCIDENTS)
 
 
 def label(seed: int, kind: str | None = None) -> Label:
-    """What `trace(seed, kind)` holds; kind None: drawn, half of them healthy."""
+    """The incident in `trace(seed, kind)`; kind None: drawn, half of them healthy."""
     random = np.random.default_rng([seed, 1])
     drawn = HEALTHY if random.random() < 0.5 else str(random.choice(list(INCIDENTS)))
     rank, begins, strength = random.integers(RANKS), random.uniform(0.4, 0.6), random.random()
@@ -164,7 +164,7 @@ def _has_ended(newest: dict[int, Sample]) -> bool:
 
 
 def _shared(run: Cluster, steps: int, now: float, losses: Highest, norms: Highest) -> Sample:
-    """What all ranks see alike, of the last step; each step counts for the deviations."""
+    """The values that all ranks share at the last step; each step counts for the deviations."""
     for step in range(steps - STEPS_A_SCRAPE, steps):
         loss = (1.5 + 4.0 / (1 + step / 200)) * run.random.normal(1.0, 0.01) + run.loss_jump
         norm = 0.4 * run.random.lognormal(0.0, 0.15) + run.norm_jump
@@ -179,7 +179,7 @@ def _shared(run: Cluster, steps: int, now: float, losses: Highest, norms: Highes
 
 
 def _of_ranks(run: Cluster) -> list[Sample]:
-    """What each rank measures: the slowest one's compute is everybody's pace."""
+    """Each rank's own values: the slowest rank's compute sets everybody's pace."""
     clocks = np.array([heat.clock for heat in run.heat])
     compute = COMPUTE_SECONDS * run.slow / clocks * run.random.normal(1.0, 0.01, RANKS)
     network = run.network * run.random.normal(1.0, 0.005)

@@ -1,1 +1,1 @@
-"""Where samples go: each sink is called with one after every step."""
+"""Destinations of samples: each sink is called with one after every step."""

@@ -227,7 +227,8 @@ def pairwise_all_to_all(
 
 
 def chunk_sizes(elements: int, ranks: int) -> list[int]:
-    """How `tensor_split` cuts: the first `elements % ranks` chunks have one element more."""
+    """Chunk sizes as `tensor_split` cuts: the first `elements % ranks` chunks have one element
+    more."""
     return [elements // ranks + (rank < elements % ranks) for rank in range(ranks)]
 
 

@@ -33,7 +33,7 @@ def chunks_of(rank: int, size: int, order: str = "zigzag") -> list[int]:
 
 
 def chunk_slice(index: int, length: int) -> slice:
-    """Where chunk `index` of `length` tokens lies."""
+    """The slice of tokens that chunk `index` covers, chunks of `length` tokens."""
     return slice(index * length, (index + 1) * length)
 
 

@@ -78,7 +78,7 @@ class GradientSums:
 
 
 def copies(layout: Layout, mesh: Mesh) -> int:
-    """How many ranks hold the same elements. What a pipeline shares, two of its ranks hold."""
+    """The number of ranks that hold the same elements; what pipeline stages share, two hold."""
     replicated = math.prod(mesh[a] for a in mesh.axes if a != "pp" and a not in layout.split)
     return replicated * (2 if "pp" in layout.partial else 1)
 

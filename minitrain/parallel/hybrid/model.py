@@ -44,7 +44,7 @@ AXES = ("pp", "dp", "ep", "cp", "tp")  # from the quietest to the chattiest: tp 
 
 @dataclass(frozen=True)
 class MeshOptions:
-    """How the axes work together. `sequence`: tensor parallelism also splits the tokens."""
+    """Options of a mesh. `sequence`: tensor parallelism also splits the tokens."""
 
     schedule: str = "1f1b"
     microbatches: int = 1

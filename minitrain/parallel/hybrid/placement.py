@@ -34,7 +34,7 @@ class NodeTraffic:
 
 
 def node_traffic(traces: Iterable[Trace], ranks_per_node: int) -> NodeTraffic:
-    """Of all that the ranks of a launch have sent: `results.traces`."""
+    """Traffic inside and between nodes, from `results.traces` of a launch."""
     if ranks_per_node < 1:
         raise InputError(f"a node with {ranks_per_node} ranks: give 1 or more, such as 8")
     total: Counter[bool] = Counter()

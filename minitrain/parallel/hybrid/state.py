@@ -41,7 +41,7 @@ class Held:
     speaks: bool
 
     def of(self, whole: Tensor) -> Tensor:
-        """What this rank holds of a whole tensor."""
+        """This rank's part of a whole tensor."""
         return whole if self.part is None or whole.dim() == 0 else self.part.of(whole)
 
     def in_whole(self, tensor: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class Held:
 
 
 def held_by(model: MeshModel) -> dict[str, Held]:
-    """What this rank holds, by one process's names: a tied head's is "embed.weight"."""
+    """This rank's tensors under the names of one process: a tied head is "embed.weight"."""
     here, found = model.axes.here["pp"], {}
     for stage in model.stages:
         first = {id(p): min(ranks) for p, ranks in holders(model.schedule, stage)}
@@ -84,14 +84,14 @@ def held_by(model: MeshModel) -> dict[str, Held]:
 
 
 def is_first_copy(tensor: Tensor, axes: AxisGroups) -> bool:
-    """Whether no rank of the same stage that holds the same elements comes before this one."""
+    """True if no earlier rank of the same stage holds the same elements."""
     split = layout_of(tensor).split
     return all(place == 0 for axis, place in axes.here.items() if axis not in (*split, "pp"))
 
 
 def mesh_layout(model: MeshModel) -> Layout:
-    """Of a state whose model is `model.modules`, its optimizer from `take_apart`: every rank writes
-    its own part, and another mesh, or one process, reads them."""
+    """The layout of a state whose model is `model.modules` and whose optimizer comes from
+    `take_apart`: every rank writes its own part, and another mesh, or one process, reads them."""
 
     def layout(state: TrainState, ranks: CheckpointRanks) -> Placed:
         held = held_by(model)

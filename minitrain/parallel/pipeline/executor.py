@@ -89,7 +89,8 @@ class Pipeline:
         return step.total
 
     def compute(self, step: RankStep, operation: Operation, arrived: Tensor | None) -> Any:
-        """What it makes for another stage, if anything; its begin and end are in the trace."""
+        """Runs one operation and returns the tensor for another stage, if any; begin and end go
+        into the trace."""
         self.group.trace.mark(operation)
         self.live += operation.kind == "F"
         self.peak_live = max(self.peak_live, self.live)
@@ -124,7 +125,7 @@ def shared_parameters(
 
 @dataclass
 class Pass:
-    """What a microbatch's forward through a chunk leaves for its backward."""
+    """The record that a microbatch's forward through a chunk leaves for its backward."""
 
     x: Tensor | None  # what came in, with its gradient
     root: Tensor  # a scalar: the loss, or what stands for the output

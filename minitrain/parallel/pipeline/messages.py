@@ -64,7 +64,7 @@ class Messages:
             self.arriving[mine] = Message(work, peer, place)
 
     def receive(self, operation: Operation) -> Tensor | None:
-        """What the operation works on, when it has come; None where it begins with nothing."""
+        """Waits for the operation's input and returns it; None where it needs no message."""
         if self.schedule.source(self.rank, operation) is None:
             return None
         if operation in self.kept:

@@ -1,4 +1,4 @@
-"""What a pipeline schedule is: for each rank, the list of operations it runs, in order.
+"""A pipeline schedule: for each rank, the list of operations it runs, in order.
 
 Of p ranks, each holds v chunks of the model: chunk c of rank r is stage c·p + r of v·p. `F` is a
 forward, `B` a backward, `W` the weights' part of a backward that is split. `schedules.py` makes
@@ -53,7 +53,7 @@ class Schedule:
 
     @property
     def stages(self) -> int:
-        """How many parts the model is cut into."""
+        """The number of parts the model is cut into."""
         return len(self.routes[0])
 
     @cached_property
@@ -64,15 +64,16 @@ class Schedule:
         return self.routes[microbatch % len(self.routes)]
 
     def source(self, rank: int, operation: Operation) -> tuple[int, Operation] | None:
-        """Whose result it works on: the stage before for F, behind for B. None: it begins there."""
+        """The operation whose result it needs: of the stage before for F, behind for B; None at the
+        ends."""
         return self._neighbour(rank, operation, {"F": -1, "B": 1})
 
     def target(self, rank: int, operation: Operation) -> tuple[int, Operation] | None:
-        """Who works on its result. None: nobody."""
+        """The operation that uses its result; None at the ends."""
         return self._neighbour(rank, operation, {"F": 1, "B": -1})
 
     def needs(self, rank: int, operation: Operation) -> Iterator[tuple[int, Operation]]:
-        """What must be done before: the neighbour's operation, and this rank's own of before."""
+        """The operations to be done first: the neighbour's, and this rank's own earlier one."""
         source = self.source(rank, operation)
         if source is not None:
             yield source

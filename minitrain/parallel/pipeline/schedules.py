@@ -169,7 +169,7 @@ def grouped(m: int, count: int) -> list[range]:
 
 
 def split_layers(layers: int, stages: int) -> list[int]:
-    """How many layers each stage gets, as even as possible.
+    """Layers per stage, as even as possible.
 
     Stages in the middle take the remainder, since the ends have embedding and head as well.
     """

@@ -31,7 +31,7 @@ class Timed(nn.Module):
 
 
 class _Backward(torch.autograd.Function):
-    """What comes first in the stage's backward: the clock goes on."""
+    """Advances the clock at the start of the stage's backward."""
 
     @staticmethod
     def forward(ctx, out: Tensor, clock: LogicalClock, seconds: float) -> Tensor:

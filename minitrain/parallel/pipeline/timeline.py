@@ -74,7 +74,7 @@ def clocked(
 
 
 def executed(traces: Sequence[Trace]) -> Clocked:
-    """What really ran, from the marks that `Pipeline.run` left in each rank's trace (the last run).
+    """The timeline that really ran, from the marks of the last `Pipeline.run` in each rank's trace.
 
     Seconds since the rank began its step; put a barrier before it, so that all begin together.
     """

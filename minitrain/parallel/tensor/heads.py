@@ -39,12 +39,13 @@ class Heads:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether every head of `keys` is read by as many queries as any other, in order."""
+        """True if the same number of queries, in order, reads every head of `keys`."""
         group = len(self.queries) // len(self.keys)
         return self.reads == tuple(i // group for i in range(len(self.queries)))
 
     def owned_rows(self, head_size: int) -> range | None:
-        """Of the rows of k and v here, those of `owned`; None: all, for nothing is shared."""
+        """The rows of the local k and v that belong to the heads in `owned`; None means all of
+        them."""
         if not self.shared:
             return None
         return range((self.owned.start - self.keys.start) * head_size, len(self.keys) * head_size)

@@ -129,7 +129,7 @@ def rows(x: Tensor) -> Tensor:
 
 
 def autocast(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
-    """What F.linear does to its arguments under autocast, where our own functions begin."""
+    """Casts arguments as F.linear does under autocast, for our own autograd functions."""
     device = x.device.type
     if not torch.is_autocast_enabled(device):
         return x, *parameters

@@ -29,7 +29,7 @@ Operator = Callable[[Tensor], Tensor]
 
 
 class Operators(Protocol):
-    """What the layers ask of `tp`."""
+    """The pair of conjugate operators that the layers take as `tp`."""
 
     rank: int
     size: int

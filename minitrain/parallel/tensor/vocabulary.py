@@ -119,7 +119,7 @@ def vocabulary_parallel_loss(
 
 @dataclass(frozen=True)
 class _Terms:
-    """What a rank's loss depends on beside logits and targets: its columns are `start` and on."""
+    """The loss's further inputs: this rank's columns begin at `start`."""
 
     group: Group
     start: int

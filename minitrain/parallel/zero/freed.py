@@ -1,4 +1,5 @@
-"""What stage 3 leaves where a weight was: its shape and dtype are known, its numbers are not here.
+"""The placeholder that stage 3 leaves for a freed weight: shape and dtype are known, values are not
+here.
 
 Reading memory that was given back crashes, or computes with whatever lies there by now. While a
 unit is freed, its parameters are of this class, which answers what needs no memory and refuses the

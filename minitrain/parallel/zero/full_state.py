@@ -94,6 +94,7 @@ def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
 
 
 def uncut(zero: Sharded) -> dict[str, Tensor]:
-    """What a state dict holds beside the shards: buffers, and what stages 1 and 2 found frozen."""
+    """The entries of a state dict that are not sharded: buffers, and what stages 1 and 2 found
+    frozen."""
     known = zero.module.state_dict(keep_vars=True)
     return {name: tensor for name, tensor in known.items() if tensor not in zero.piece_of}

@@ -108,7 +108,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         return {**group, "params": [piece_of.get(p, p) for p in group["params"]]}
 
     def _turns(self) -> Iterator[tuple[list[Unit], list[Unit]]]:
-        """Which units move together, and whose turn is next: that of all where nothing travels."""
+        """Groups the units that move together, in order; one group where nothing travels."""
         units = self.zero.trained
         same = all(unit.reduce_dtype == unit.shard.dtype for unit in units)
         if self.zero.stage == 3 and same and not self.shelves:

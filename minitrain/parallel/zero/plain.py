@@ -33,7 +33,8 @@ class Zero1:
         self.optimizer = make([unit.shard for unit in units])
 
     def step(self) -> None:
-        """From each rank's own gradients to the same new parameters on all; gradients are gone."""
+        """Updates parameters from each rank's own gradients: the same on all ranks, gradients
+        freed."""
         for unit in self.units:
             unit.shard.grad = torch.empty_like(unit.shard)  # (S/N,)
             unit.group.reduce_scatter(unit.shard.grad, unit.whole_gradient(), op="avg")

@@ -1,4 +1,4 @@
-"""What the three stages of ZeRO share: when a unit's gradients are reduced, and by whom it is seen.
+"""The part shared by ZeRO's three stages: when a unit's gradients are reduced, and who sees them.
 
     backward   |- layer 3 -|- layer 2 -|- layer 1 -|·|      reduce a unit when it is complete,
     link                   |- reduce 3 -|- reduce 2 -|      while the next one is computed
@@ -24,7 +24,7 @@ from minitrain.training.loop import Peers
 
 
 class Sharded(nn.Module):
-    """What all stages share: units whose gradients are reduced to shards while backward runs.
+    """The base of all stages: units whose gradients are reduced to shards while backward runs.
 
     A hook moves each gradient into its unit; when a unit has all, and all units before it are on
     their way, its reduce-scatter starts. At most two units hold gradients in full: one fills, one

@@ -121,7 +121,7 @@ class Zero3(Sharded):
     # ---- backward ----
 
     def _before_roots_backward(self, gradient: Tensor) -> None:
-        """Of a forward the root's unit is still there; of a second backward it is not."""
+        """Gathers the root's unit for a second backward; after a forward it is still there."""
         self._begin_backward()
         self._gather(self.module)
 
@@ -189,7 +189,7 @@ def modules_in(model: nn.Module, units: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """What users of FSDP2 name by hand: the layers in the model's outermost lists of modules.
+    """The layers in the model's outermost module lists, which FSDP2's users wrap by hand.
 
     ModuleLists, or where there are none, Sequentials; each of their modules that has parameters.
     """

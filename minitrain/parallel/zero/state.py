@@ -1,4 +1,5 @@
-"""Where a ZeRO run's pieces lie in the whole model: every rank saves its own, any ranks read them.
+"""The layout of a ZeRO run's pieces in the whole model: every rank saves its own, any number of
+ranks reads them.
 
     save_checkpoint(run, TrainState(zero, optimizer, loader), ranks=…, layout=zero_layout(zero))
     load_checkpoint(run, …, layout=zero_layout(zero))     other N, other stage, or one process
@@ -21,7 +22,7 @@ from minitrain.training.state import TrainState
 
 
 def zero_layout(zero: Sharded) -> Layout:
-    """Of a state whose model is `zero`, and whose optimizer moves its pieces.
+    """The layout of a state whose model is `zero` and whose optimizer updates its pieces.
 
     Buffers, and what stages 1 and 2 leave uncut, rank 0 writes. Frozen pieces are weights too.
     """
@@ -51,7 +52,7 @@ def _place(name: str, whole: tuple[int, ...], piece: Piece) -> Place:
 
 
 def _arrive(optimizer: torch.optim.Optimizer) -> None:
-    """What ours keeps in a store comes into memory; torch's has no store."""
+    """Brings our optimizer's stored state into memory; torch's optimizers have no store."""
     if isinstance(optimizer, ZeroOptimizer):
         optimizer.arrive()
 

@@ -142,8 +142,8 @@ class Unit:
 
     @torch.no_grad()
     def keep_changes(self) -> None:
-        """What was written to the gathered parameters is written to the shard; the rest of it
-        stays as exact as it was."""
+        """Writes changes of the gathered parameters back to the shard; all other elements keep
+        their exact values."""
         self.check_place()
         self.shard_shelf.get()
         new, old = self.full[self.mine], self.shard.to(self.full.dtype)
@@ -184,7 +184,8 @@ class Unit:
         return self.gradients
 
     def start_reduce(self) -> None:
-        """What no microbatch has used counts as zero; then the parts leave for their owners.
+        """Starts the reduction to the owners; parameters that no microbatch used count as zero
+        gradients.
 
         The gradients move into `gradients` only now, when the activations of the unit have gone:
         as each came, the peak was 10% higher in stages 1 and 2 (bench zero, 1M).

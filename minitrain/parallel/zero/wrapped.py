@@ -18,7 +18,7 @@ from minitrain.parallel.zero.freed import FreedWeight
 
 
 def _read(parameter: nn.Parameter) -> Tensor | None:
-    """Where subclasses have no say (`gradient_of`, a budget of memory) the gradient is there."""
+    """Reads the gradient where subclasses have no say (`gradient_of`, a memory budget)."""
     if not torch._C._is_torch_function_enabled():
         return Tensor.grad.__get__(parameter)  # type: ignore[attr-defined]
     raise InputError(

@@ -1,4 +1,5 @@
-"""How often to save: a save costs δ seconds, a failure comes every M, R seconds bring the run back.
+"""The checkpoint interval: a save costs δ seconds, a failure comes every M, recovery takes R
+seconds.
 
     |—— τ ——|δ|—— τ ——|δ|—— τ' ✗                 lost: τ', which is about τ/2, and R
 
@@ -35,7 +36,7 @@ def daly_interval(save_seconds: float, between: float) -> float:
 def lost_share(
     save_seconds: float, restart_seconds: float, between: float, interval: float
 ) -> float:
-    """Of the time, to first order: may come out over 1."""
+    """Lost share of the time, to first order: may exceed 1."""
     saving = save_seconds / interval if interval else 0.0
     return saving + interval / (2 * between) + restart_seconds / between
 
@@ -61,8 +62,8 @@ def simulated_shares(
 
 
 def best_simulated_interval(gaps: np.ndarray, save_seconds: float, restart_seconds: float) -> float:
-    """Where the simulated share is highest: the top of a cubic in log τ, for the share is flat
-    there (20% beside the best, saves and what is redone take 2% more) and its noise is not."""
+    """The interval with the highest simulated share: the top of a cubic in log τ, since the share
+    is flat there (20% off the best costs 2% of the overhead) and its noise is not."""
     guess = young_interval(save_seconds, float(gaps.mean()))
     logs = np.linspace(math.log(guess / 1.6), math.log(guess * 1.6), 81)
     shares = simulated_shares(gaps, save_seconds, restart_seconds, np.exp(logs))

@@ -1,4 +1,4 @@
-"""How often what fails: rates fitted to Llama 3's 419 unexpected interruptions, by component.
+"""Failure rates by component, fitted to Llama 3's 419 unexpected interruptions.
 
     rate of a component = its count / chip-hours              the most likely one, if failures come
     between failures    = exponential, mean 1 / (rate x chips)     independently (Poisson's law)
@@ -25,7 +25,7 @@ HARDWARE = ("GPU", "Host", "Network")  # a node that failed so is replaced; the 
 
 @dataclass(frozen=True)
 class Cause:
-    """Of an interruption; `per_chip_hour`: how often."""
+    """A cause of interruptions and its rate, `per_chip_hour`."""
 
     component: str
     category: str
@@ -38,7 +38,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Law:
-    """What interrupts a run, and how the times between lie: exponential where `shape` is 1."""
+    """Interruption rates by cause, and the law of the times between them: exponential where `shape`
+    is 1."""
 
     causes: tuple[Cause, ...]
     shape: float = 1.0
@@ -65,14 +66,14 @@ class Law:
         return scale * np.random.default_rng(seed).weibull(self.shape, count)
 
     def draw(self, count: int, seed: int = 0) -> list[Cause]:
-        """What each interruption is due to, by the causes' rates."""
+        """Draws the cause of each interruption by the causes' rates."""
         rates = np.array([cause.per_chip_hour for cause in self.causes])
         drawn = np.random.default_rng([seed, 1]).choice(len(rates), count, p=rates / rates.sum())
         return [self.causes[index] for index in drawn]
 
 
 def llama3_law() -> Law:
-    """Of `data/llama3_interruptions.csv`."""
+    """The law fitted to `data/llama3_interruptions.csv`."""
     hours = LLAMA3_DAYS * 24 * LLAMA3_CHIPS
     rows = read_table(data_dir() / "llama3_interruptions.csv")
     return Law(tuple(Cause(r["component"], r["category"], int(r["count"]) / hours) for r in rows))

@@ -45,8 +45,8 @@ class Level:
 
 @dataclass(frozen=True)
 class Site:
-    """What happens after a failure. `restart_seconds`: to find it and to start all ranks again;
-    `planned` interruptions come evenly, each after a save; a node is away for `repair_hours`."""
+    """Recovery at a site. `restart_seconds`: to detect the failure and restart all ranks; `planned`
+    interruptions come evenly, each after a save; a node is away for `repair_hours`."""
 
     restart_seconds: float = 480.0
     spare_nodes: int | None = None  # None: always one there
@@ -112,7 +112,7 @@ PLANNED = Cause("planned", "Planned", 0.0)
 def interruptions(
     law: Law, chips: int, end: float, planned: int, seed: int
 ) -> list[tuple[float, Cause]]:
-    """When, in seconds, and why."""
+    """Times of interruptions in seconds, with their causes."""
     count = int(2 * end / law.between(chips)) + 100
     times = np.cumsum(law.gaps(chips, count, seed))
     unexpected = list(zip(times[times < end].tolist(), law.draw(count, seed)))
@@ -158,6 +158,6 @@ def llama3_replay(
 
 
 def mean_account(accounts: list[Account]) -> Account:
-    """Of several seeds."""
+    """The mean over several seeds."""
     names = [field.name for field in fields(Account)]
     return Account(*(float(np.mean([getattr(a, name) for a in accounts])) for name in names))

@@ -1,1 +1,1 @@
-"""What a run costs: prices, ownership, goodput, the Pareto front."""
+"""The cost of a run: prices, ownership, goodput, the Pareto front."""

@@ -1,4 +1,4 @@
-"""What a run costs: hours, money with its range, energy, carbon; and what no other choice beats.
+"""The cost of a run: hours, money with its range, energy, carbon; and which choices nothing beats.
 
     chip-hours = tokens / tokens per second · chips / goodput
     energy     = chip-hours · watts · PUE          at the chip's power limit
@@ -26,7 +26,7 @@ GRAMS_PER_KWH = 400.0  # of a mixed grid; 57 in France (BLOOM)
 
 @dataclass(frozen=True)
 class Site:
-    """Where it runs."""
+    """The site of a run: its power overhead and its grid's carbon."""
 
     pue: float = PUE
     grams_per_kwh: float = GRAMS_PER_KWH
@@ -56,7 +56,7 @@ def cost_of(
     step: Step, tokens: float, price: Price | None = None, site: Site = Site(),
     failures: Failures | None = None,
 ) -> Cost:  # fmt: skip
-    """Of training on `tokens` with this plan; failures make it longer."""
+    """Cost of training on `tokens` with this plan; failures make it longer."""
     if tokens <= 0:
         raise InputError(f"tokens is {tokens:g}: give how many to train on, 15e12 for one")
     good = goodput(failures, step.run.gpus) if failures else 1.0

@@ -31,7 +31,7 @@ class Option(Choice):
 
 @dataclass(frozen=True)
 class Training:
-    """What is to be trained, whoever trains it."""
+    """The training job: the model and its data, independent of the hardware."""
 
     model: Model
     seq: int
@@ -64,7 +64,7 @@ def options_of(step: Step, tokens: float, kind: str, site: Site) -> Iterator[Opt
 def all_options(
     training: Training, chips: Sequence[str], sizes: Sequence[int], kind: str, site: Site
 ) -> Iterator[list[Option]]:
-    """Of each chip and size, as they are found; an empty list where nothing fits."""
+    """Options for each chip and size as they are found; an empty list where nothing fits."""
     for chip in chips:
         find_chip(chip)
         if not offers(chip, kind):

@@ -1,4 +1,4 @@
-"""What failures add to a bill: the share of the time that trains, by Young's formula.
+"""Goodput: the share of time that trains despite failures, by Young's formula, and its cost.
 
 M is a chip's own mean time between failures over the number of chips; the formulas are
 failures/intervals.py, the law and Llama 3's 50,677 chip-hours failures/law.py, and what the

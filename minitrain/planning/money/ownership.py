@@ -21,7 +21,7 @@ YEAR_HOURS = 365.25 * 24
 
 @dataclass(frozen=True)
 class Owning:
-    """What one chip costs its owner."""
+    """Cost of owning one chip."""
 
     purchase_usd: float
     watts: float

@@ -1,4 +1,4 @@
-"""What an hour of a chip costs: always a range with a date and a provider, never one number.
+"""Prices of a chip-hour: always a range with a date and a provider, never one number.
 
 `data/prices.csv` holds what pages printed, each with its source; for one chip on demand they differ
 by up to 8.2 times (an H100, 1.49 to 12.29 dollars), and change by the month. A price of one's own
@@ -91,7 +91,7 @@ def price_of(chip: str, kind: str = "on-demand") -> Price:
 
 
 def purchase_price(chip: str) -> Price:
-    """What owning one costs, with its share of the node where the page had it."""
+    """Purchase price of one chip, with its share of the node where the source has it."""
     found = purchases(chip)
     if not found:
         raise InputError(
@@ -102,7 +102,7 @@ def purchase_price(chip: str) -> Price:
 
 
 def range_of(found: list[Offer], said: str) -> Price:
-    """From the lowest to the highest, the median between."""
+    """The range from the lowest to the highest, with the median between."""
     typical = median(offer.usd for offer in found)
     return Price(min(o.low for o in found), typical, max(o.high for o in found), said)
 

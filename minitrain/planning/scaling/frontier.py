@@ -1,4 +1,4 @@
-"""How large a model, on how many tokens: for a budget, and for one that includes its use.
+"""Compute-optimal model size and tokens for a training budget, and for one that includes inference.
 
 Training costs 6 N D FLOPs, each token served 2 N. Three roads to the best N and D:
 
@@ -69,7 +69,7 @@ def within_budget(
 
 
 def least(function, low: float, high: float, steps: int = 200) -> float:
-    """Where a function with one valley is least: golden-section search."""
+    """Golden-section search for the minimum of a function with one valley."""
     ratio = (math.sqrt(5) - 1) / 2
     for _ in range(steps):
         left, right = high - ratio * (high - low), low + ratio * (high - low)

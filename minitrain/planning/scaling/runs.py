@@ -48,7 +48,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all runs of a grid share."""
+    """Settings shared by all runs of a grid."""
 
     length: int = 128
     batch: int = 4

@@ -61,7 +61,7 @@ def backward_tasks(run: Run, x: LayerTimes) -> list[Task]:
 
 
 def repeated_tasks(run: Run, x: LayerTimes) -> list[Task]:
-    """What full recomputation runs again.
+    """The tasks that full recomputation runs again.
 
     Megatron's checkpoint repeats the layer. torch.utils.checkpoint stops once it has what backward
     needs, and nothing reads the last matmul and addition.

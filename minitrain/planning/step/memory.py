@@ -137,7 +137,7 @@ def end_parameters(run: Run, stages: list[StageLayers]) -> float:
 
 
 def rank_memory(run: Run, rank: int = 0, per: StateBytes = FP32_GRADIENTS) -> Memory:
-    """What pipeline rank `rank` holds at its fullest moment."""
+    """Memory of pipeline rank `rank` at its peak."""
     plan = run.plan
     dense, experts = rank_parameters(run, rank)
     data = plan.dp * plan.cp
@@ -158,7 +158,7 @@ def rank_memory(run: Run, rank: int = 0, per: StateBytes = FP32_GRADIENTS) -> Me
 
 
 def temporaries(run: Run, stages: list[StageLayers]) -> float:
-    """What lives only while it is used: the largest of logits and of a layer made again."""
+    """Short-lived memory: the larger of the logits and of one recomputed layer."""
     plan, model, tokens = run.plan, run.model, run.local_tokens
     # with their gradient, both FP32
     logits = 8 * tokens * model.vocab / plan.tp if stages[-1].last else 0
@@ -180,6 +180,6 @@ def attention_bytes_in_full(run: Run) -> float:
 
 
 def peak_memory(run: Run) -> Memory:
-    """Of the pipeline rank that holds the most: the first, by its activations, or the last."""
+    """Memory of the fullest pipeline rank: the first, by its activations, or the last."""
     ranks = {0, run.plan.pp - 1, run.plan.pp // 2}
     return max((rank_memory(run, rank) for rank in sorted(ranks)), key=lambda memory: memory.total)

@@ -135,7 +135,8 @@ RING_H200 = 362e9  # reduce-scatter 362.9, all-gather 361.4 GB/s: NVLS helps the
 
 @lru_cache
 def inside_wire(chip: Chip) -> Wire:
-    """From the chip's own sweep where there is one; else its specification's share."""
+    """The link inside a node: from the chip's own sweep where there is one, else its
+    specification's share."""
     sweep = SWEEPS.get(chip.name.split("-")[0])
     if sweep is None:
         return Wire(3e-6, INSIDE_SHARE * (chip.link or chip.network))

@@ -1,4 +1,4 @@
-"""Which layers lie where: the cut of a model into the v·p stages of a pipeline.
+"""The cut of a model into the v·p stages of a pipeline: the layers of each.
 
 Stage c·p + r is chunk c of rank r. The embedding is in the first stage, the head in the last. Where
 the layers do not divide evenly the ends get fewer, since they have embedding and head as well:

@@ -79,7 +79,7 @@ def estimate(run: Run, fabric: Fabric | None = None, exact: bool = True) -> Step
 
 
 def busy_parts(run: Run, fabric: Fabric, chunks: list[Passes]) -> dict[str, float]:
-    """What a rank does with all microbatches, by part."""
+    """Busy seconds of a rank over all microbatches, by part."""
     parts: dict[str, float] = defaultdict(float)
     for stage in chunks:
         for passed in (stage.forward, stage.backward):
@@ -148,7 +148,7 @@ def unblocked_seconds(run: Run, fabric: Fabric) -> float:
 
 
 def finish_seconds(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list[float]:
-    """When each pipeline rank has done its last operation."""
+    """Time at which each pipeline rank finishes its last operation."""
     p, m = run.plan.pp, run.microbatches
     if p == 1:
         return [m * sum(x.forward.seconds + x.backward.seconds for x in passes[0])]

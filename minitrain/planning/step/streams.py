@@ -36,7 +36,7 @@ class Task:
 
 @dataclass
 class Passed:
-    """What a list of tasks took, by part; the parts sum to `seconds`."""
+    """Seconds of a list of tasks by part; the parts sum to `seconds`."""
 
     parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 

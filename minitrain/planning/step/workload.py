@@ -16,7 +16,7 @@ from minitrain.planning.run import Run
 
 
 def model_flops(run: Run) -> int:
-    """Of one step of the whole batch: forward and backward, however it is computed."""
+    """Model FLOPs of one step of the whole batch: forward and backward, however it is computed."""
     return flops.model_flops(run.model, run.global_batch, run.seq)
 
 
