@@ -46,3 +46,8 @@ class Schematic:
         """Painted on axes that are there, with its first sentence above."""
         self.draw(ax, **values)
         ax.set_title(self.say(**values).partition(". ")[0])
+
+
+def schematic(say: Callable[..., str], width: float, height: float, **choices: widgets.Choice):
+    """Makes a `Schematic` of the function below it, which paints."""
+    return lambda draw: Schematic(draw, say, (width, height), choices)
