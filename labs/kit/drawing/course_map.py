@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minitrain.lab.drawing.display import GREEN, Rich
+from minitrain.lab.drawing.colors import GREEN, PALE
+from minitrain.lab.drawing.display import Rich
 from minitrain.lab.drawing.figures import canvas, picture
 from minitrain.lab.drawing.glyphs import GLYPHS, Pen
-from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, rectangle, say
+from minitrain.lab.drawing.shapes import arrow, bare, box, rectangle, write
 from minitrain.words import plural, points_text, score_text
 
 if TYPE_CHECKING:
@@ -145,9 +146,9 @@ def _draw(ax: Axes, lab: Standing, x: float, y: float, also: Sequence[str]) -> N
     left = x + (PICTURE + 2 * EDGE if glyph else EDGE)
     words = textwrap.fill(title, 18) + (f"\n(also after {' and '.join(also)})" if also else "")
     points = f"{points_text(lab.earned)}/{points_text(lab.total)}"
-    say(ax, left, y + 0.15, name, 9.5, fontweight="bold", ha="left")
-    say(ax, left, y + 0.355, words, 8, linespacing=1.0, ha="left")
-    say(ax, left, y + 0.57, f"{lab.minutes} · {points}".strip(" ·"), 8, ha="left")
+    write(ax, left, y + 0.15, name, 9.5, fontweight="bold", ha="left")
+    write(ax, left, y + 0.355, words, 8, linespacing=1.0, ha="left")
+    write(ax, left, y + 0.57, f"{lab.minutes} · {points}".strip(" ·"), 8, ha="left")
 
 
 def _draw_way(ax: Axes, start: tuple[int, int], ends: Sequence[tuple[int, int]], at: float) -> None:

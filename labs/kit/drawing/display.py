@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from minitrain.lab.drawing.colors import BLUE
 from minitrain.lab.grading.submission import RECORDED
 
-BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 TONES = {"good": "#1b7f4b", "bad": "#b3401e", "wait": "#6b7280", "info": BLUE}
 
 FONT = (

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from minitrain.lab.drawing.display import BLUE, ORANGE
-from minitrain.lab.drawing.figures import INK, drawing, finish
+from minitrain.lab.drawing.colors import BLUE, INK, ORANGE
+from minitrain.lab.drawing.figures import drawing, finish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,18 +19,16 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from minitrain.errors import InputError
-from minitrain.lab.drawing.contrast import as_text
-from minitrain.lab.drawing.display import BLUE, GREEN, MUTED, ORANGE, PINK, Rich, display, words
+from minitrain.lab.drawing.colors import COLORS, INK, as_text
+from minitrain.lab.drawing.display import MUTED, Rich, display, words
 from minitrain.lab.drawing.in_words import in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#7A5C00", "#444444"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 DASHES = ["--", ":", "-."]  # of theories that have no series' colour
-INK = "#222222"
 STYLE = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
@@ -171,13 +169,6 @@ def lines(
             label_ends(axes, ends)
         elif labels == "legend":
             axes.legend()
-
-
-def lighter(color: str, share: float) -> tuple[float, ...]:
-    """The colour mixed with white: 0 is itself, 1 white."""
-    from matplotlib.colors import to_rgb
-
-    return tuple(c + (1 - c) * share for c in to_rgb(color))
 
 
 def finish(axes: Axes, x: str, y: str, title: str = "", log: str = "") -> None:

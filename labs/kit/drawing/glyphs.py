@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
+from minitrain.lab.drawing.colors import BLUE, GREEN, ORANGE, PINK
 from minitrain.lab.drawing.shapes import Point
 
 if TYPE_CHECKING:

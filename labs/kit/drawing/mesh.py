@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from minitrain.errors import unknown_name
-from minitrain.lab.drawing.contrast import ink_on
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
-from minitrain.lab.drawing.figures import INK, drawing, lighter
+from minitrain.lab.drawing.colors import BLUE, GREEN, INK, ORANGE, PINK, ink_on, lighter
+from minitrain.lab.drawing.figures import drawing
 from minitrain.lab.drawing.shapes import Point, rectangle
 from minitrain.parallel.mesh import Mesh
 from minitrain.words import plural

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minitrain.lab.drawing.contrast import ink_on
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
-from minitrain.lab.drawing.figures import drawing, finish, lighter
+from minitrain.lab.drawing.colors import BLUE, GREEN, ORANGE, ink_on, lighter
+from minitrain.lab.drawing.figures import drawing, finish
 from minitrain.lab.drawing.shapes import IDLE
 from minitrain.parallel.pipeline.operations import Operation, Schedule
 from minitrain.parallel.pipeline.timeline import Clocked, clocked, peak_of

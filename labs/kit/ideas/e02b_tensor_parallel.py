@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
-from minitrain.lab.drawing.figures import lighter
-from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, say
+from minitrain.lab.drawing.colors import COLORS, ORANGE, PALE, lighter
+from minitrain.lab.drawing.shapes import arrow, bare, box, write
 from minitrain.lab.ideas.schematic import schematic
 from minitrain.words import plural
 
-HUES = (BLUE, ORANGE, GREEN, PINK)
-CUT_ROWS, INNER, OUTER = 1.6, 2.2, 2.8  # of X (rows x inner) and A (inner x outer), as drawn
+TALL, INNER, OUTER = 1.6, 2.2, 2.8  # of X (rows x inner) and A (inner x outer), as drawn
 
 
 def cells(
@@ -21,7 +19,7 @@ def cells(
     """A matrix, cut into so many rows and columns of blocks, one of them 1; a rank is a colour."""
     parts = max(down, across)
     for part in range(parts):
-        hue = PALE if pale else lighter(HUES[part], 0.25)
+        hue = PALE if pale else lighter(COLORS[part], 0.25)
         wide, high = width / across, height / down
         left = x + (part * wide if across > 1 else 0)
         top = y + (part * high if down > 1 else 0)
@@ -29,15 +27,13 @@ def cells(
         box(ax, left + 0.02, top + 0.02, wide - 0.04, high - 0.04, hue, words, edgecolor="#999999")
 
 
-def say_column_cut(ranks: int) -> str:
-    return (
-        f"Column cut on {plural(ranks, 'rank')}: rank r makes its columns of Y, forward sends "
-        f"nothing. A is cut into {plural(ranks, 'piece')} side by side, X is whole on every rank; "
-        "the pieces of Y stand side by side too."
-    )
+def alt_column_cut(ranks: int) -> str:
+    return f"""Column cut on {plural(ranks, "rank")}: rank r makes its columns of Y, forward sends
+    nothing. A is cut into {plural(ranks, "piece")} side by side, X is whole on every rank; the
+    pieces of Y stand side by side too."""
 
 
-@schematic(say_column_cut, 9.5, 3.0, ranks=([1, 2, 4], 2))
+@schematic(alt_column_cut, 9.5, 3.0, ranks=([1, 2, 4], 2))
 def column_cut(ax: Axes, ranks: int) -> None:
     """Two ways to cut Y = X·A over ranks: A by columns, or A by rows and X by columns.
 
@@ -46,49 +42,45 @@ def column_cut(ax: Axes, ranks: int) -> None:
     both.
     """
     bare(ax, 11, 3.3)
-    cells(ax, 0.3, 0.9, INNER, CUT_ROWS, "X", pale=True)
-    say(ax, 0.3 + INNER / 2, 2.8, "whole, on every rank")
-    say(ax, 2.95, 1.7, "·", 24)
+    cells(ax, 0.3, 0.9, INNER, TALL, "X", pale=True)
+    write(ax, 0.3 + INNER / 2, 2.8, "whole, on every rank")
+    write(ax, 2.95, 1.7, "·", 24)
     cells(ax, 3.4, 0.6, OUTER, INNER, "A", across=ranks)
-    say(ax, 3.4 + OUTER / 2, 3.05, "columns, one piece a rank")
-    say(ax, 6.75, 1.7, "=", 16)
-    cells(ax, 7.3, 0.9, OUTER, CUT_ROWS, "Y", across=ranks)
-    say(ax, 7.3 + OUTER / 2, 2.8, "columns: nothing to add")
+    write(ax, 3.4 + OUTER / 2, 3.05, "columns, one piece a rank")
+    write(ax, 6.75, 1.7, "=", 16)
+    cells(ax, 7.3, 0.9, OUTER, TALL, "Y", across=ranks)
+    write(ax, 7.3 + OUTER / 2, 2.8, "columns: nothing to add")
 
 
-def say_row_cut(ranks: int) -> str:
-    how = (
-        "each makes a part of Y, an all-reduce adds the parts" if ranks > 1 else "it makes all of Y"
-    )
-    return (
-        f"Row cut on {plural(ranks, 'rank')}: {how}. X is cut into {plural(ranks, 'piece')} side "
-        "by side, A into as many one above the other; each product has the whole shape of Y."
-    )
+def alt_row_cut(ranks: int) -> str:
+    how = "each makes a part of Y, an all-reduce adds the parts"
+    how = how if ranks > 1 else "it makes all of Y"
+    return f"""Row cut on {plural(ranks, "rank")}: {how}. X is cut into {plural(ranks, "piece")}
+    side by side, A into as many one above the other; each product has the whole shape of Y."""
 
 
-@schematic(say_row_cut, 9.5, 2.8, ranks=([1, 2, 4], 2))
+@schematic(alt_row_cut, 9.5, 2.8, ranks=([1, 2, 4], 2))
 def row_cut(ax: Axes, ranks: int) -> None:
     bare(ax, 15.6, 4.2)
-    cells(ax, 0.3, 0.9, INNER, CUT_ROWS, "X", across=ranks)
-    say(ax, 0.3 + INNER / 2, 2.8, "columns, one piece a rank", 8.5)
-    say(ax, 2.95, 1.7, "·", 24)
+    cells(ax, 0.3, 0.9, INNER, TALL, "X", across=ranks)
+    write(ax, 0.3 + INNER / 2, 2.8, "columns, one piece a rank", 8.5)
+    write(ax, 2.95, 1.7, "·", 24)
     cells(ax, 3.4, 0.6, OUTER, INNER, "A", down=ranks)
-    say(ax, 3.4 + OUTER / 2, 3.05, "rows, one piece a rank", 8.5)
-    say(ax, 6.6, 1.7, "=", 16)
+    write(ax, 3.4 + OUTER / 2, 3.05, "rows, one piece a rank", 8.5)
+    write(ax, 6.6, 1.7, "=", 16)
     for part in range(ranks):
-        shift = 0.42 * part
-        hue = lighter(HUES[part], 0.25)
-        box(ax, 7.0 + shift, 0.5 + shift, OUTER, CUT_ROWS, hue, edgecolor="white")
+        shift, hue = 0.42 * part, lighter(COLORS[part], 0.25)
+        box(ax, 7.0 + shift, 0.5 + shift, OUTER, TALL, hue, edgecolor="white")
         words = f"+ X{part}·A{part}" if part else "X0·A0"
-        say(ax, 7.1 + shift, 0.71 + shift, words, 8.5, ha="left", color="black")
+        write(ax, 7.1 + shift, 0.71 + shift, words, 8.5, ha="left", color="black")
     words = "each rank: a part, as large as Y" if ranks > 1 else "Y itself"
-    foot = 0.5 + 0.42 * (ranks - 1) + CUT_ROWS
-    say(ax, 7.0 + OUTER / 2 + 0.21 * (ranks - 1), foot + 0.3, words, 8.5)
+    foot = 0.5 + 0.42 * (ranks - 1) + TALL
+    write(ax, 7.0 + OUTER / 2 + 0.21 * (ranks - 1), foot + 0.3, words, 8.5)
     if ranks > 1:
-        say(ax, 11.83, 1.55, "all-reduce", 8.5, va="bottom")
+        write(ax, 11.83, 1.55, "all-reduce", 8.5, va="bottom")
         arrow(ax, (11.3, 1.75), (12.4, 1.75))
-    cells(ax, 12.6, 0.9, OUTER, CUT_ROWS, "Y", pale=True)
-    say(ax, 12.6 + OUTER / 2, 2.8, "whole, on every rank", 8.5)
+    cells(ax, 12.6, 0.9, OUTER, TALL, "Y", pale=True)
+    write(ax, 12.6 + OUTER / 2, 2.8, "whole, on every rank", 8.5)
 
 
 RANKS, HEADS, FEATURES, TOKENS = 4, 8, 16, 8
@@ -109,10 +101,9 @@ def pieces(name: str, count: int) -> list[str]:
 
 def held(ax: Axes, x: float, width: float, name: str, words: list[str]) -> None:
     """A station of the layer: a box for each rank, coloured where it has its own part."""
-    hues = (BLUE, ORANGE, GREEN, PINK)
-    say(ax, x + width / 2, 0.4, name, fontweight="bold")
+    write(ax, x + width / 2, 0.4, name, fontweight="bold")
     for rank, text in enumerate(words):
-        hue = PALE if text == "all tokens" else lighter(hues[rank], 0.45)
+        hue = PALE if text == "all tokens" else lighter(COLORS[rank], 0.45)
         box(ax, x, TOP + HIGH * rank, width, HIGH - 0.12, hue, text, 10, edgecolor="#999999")
 
 
@@ -123,11 +114,11 @@ def door(ax: Axes, x: float, name: str, sent: str, back: str) -> None:
     style = {"edgecolor": "#444444", "linestyle": "--"} if is_silent else {}
     box(ax, x, TOP, 0.6, height, "white" if is_silent else "#444444", **style)
     ink = "#444444" if is_silent else "white"
-    say(ax, x + 0.3, TOP + height / 2, name, 10, color=ink, rotation=90)
-    say(ax, x + 0.3, TOP + height + 0.4, f"forward: {sent}\nbackward: {back}", 10)
+    write(ax, x + 0.3, TOP + height / 2, name, 10, color=ink, rotation=90)
+    write(ax, x + 0.3, TOP + height + 0.4, f"forward: {sent}\nbackward: {back}", 10)
 
 
-def say_layer_stream(split: str) -> str:
+def alt_layer_stream(split: str) -> str:
     enter, leave = DOORS[split]
     between = {
         "tensor": f"every rank holds all {TOKENS} tokens and computes the same. The copy, dashed, "
@@ -136,14 +127,12 @@ def say_layer_stream(split: str) -> str:
         "sequence": f"each rank holds {TOKENS // RANKS} of {TOKENS} tokens. The all-gather joins "
         "them, the reduce-scatter sums and hands each rank its own",
     }
-    return (
-        f"One layer on {RANKS} ranks, {split} parallel: {enter} in, {leave} out. Inside attention "
-        "and the MLP a rank holds all tokens of its own heads and features; in norm and addition, "
-        f"between them, {between[split]}."
-    )
+    return f"""One layer on {RANKS} ranks, {split} parallel: {enter} in, {leave} out. Inside
+    attention and the MLP a rank holds all tokens of its own heads and features; in norm and
+    addition, between them, {between[split]}."""
 
 
-@schematic(say_layer_stream, 10.5, 3.2, split=["tensor", "sequence"])
+@schematic(alt_layer_stream, 10.5, 3.2, split=["tensor", "sequence"])
 def layer_stream(ax: Axes, split: str) -> None:
     """A layer on tensor-parallel ranks: where the stream is whole, where it is split, what
     moves.
@@ -156,7 +145,7 @@ def layer_stream(ax: Axes, split: str) -> None:
     sent = {"tensor": ("nothing", "all-reduce"), "sequence": ("all-gather", "reduce-scatter")}
     bare(ax, 15.2, TOP + HIGH * RANKS + 0.75)
     for rank in range(RANKS):
-        say(ax, 0.1, TOP + HIGH * (rank + 0.45), f"rank {rank}", ha="left", fontweight="bold")
+        write(ax, 0.1, TOP + HIGH * (rank + 0.45), f"rank {rank}", ha="left", fontweight="bold")
     heads, features = pieces("heads", HEADS), pieces("features", FEATURES)
     for left, name, inside in ((1.2, "attention", heads), (8.2, "MLP", features)):
         held(ax, left, 1.5, "norm", stream(split))
@@ -166,47 +155,42 @@ def layer_stream(ax: Axes, split: str) -> None:
         held(ax, left + 5.4, 1.4, "add to x", stream(split))
 
 
-VOCABULARY_ROWS = 3  # ROWS on each rank: a vocabulary of RANKS x ROWS
+ROWS = 3  # of the embedding on each rank
 
 
 def answers(token: int) -> list[int | None]:
     """Of each rank, the place of the token among its own rows; None: it is elsewhere."""
-    places = [token - rank * VOCABULARY_ROWS for rank in range(RANKS)]
-    return [place if 0 <= place < VOCABULARY_ROWS else None for place in places]
+    places = [token - rank * ROWS for rank in range(RANKS)]
+    return [place if 0 <= place < ROWS else None for place in places]
 
 
-def say_vocabulary_cut(token: int) -> str:
+def alt_vocabulary_cut(token: int) -> str:
     owner = next(rank for rank, place in enumerate(answers(token)) if place is not None)
-    return (
-        f"Word {token} of {RANKS * VOCABULARY_ROWS} is looked up where its row is: on rank "
-        f"{owner}. Each of {RANKS} ranks holds {VOCABULARY_ROWS} rows; rank {owner} finds it at "
-        f"its own row {token % VOCABULARY_ROWS}, the others give zeros, and an all-reduce gives "
-        "the sum to every rank."
-    )
+    return f"""Word {token} of {RANKS * ROWS} is looked up where its row is: on rank
+    {owner}. Each of {RANKS} ranks holds {ROWS} rows; rank {owner} finds it at its own
+    row {token % ROWS}, the others give zeros, and an all-reduce gives the sum to every
+    rank."""
 
 
-@schematic(say_vocabulary_cut, 8.5, 3.9, token=(0, RANKS * VOCABULARY_ROWS - 1, 7))
+@schematic(alt_vocabulary_cut, 8.5, 3.9, token=(0, RANKS * ROWS - 1, 7))
 def vocabulary_cut(ax: Axes, token: int) -> None:
     """An embedding cut by rows: one rank knows the token, the others give zeros, the sum is its
     row."""
-    hues = (BLUE, ORANGE, GREEN, PINK)
     across, wide, high = 2.6, 1.9, 0.5
     bare(ax, across * RANKS + 0.2, 4.6)
     for rank, place in enumerate(answers(token)):
         left, middle = 0.3 + across * rank, 0.3 + across * rank + wide / 2
-        say(ax, middle, 0.3, f"rank {rank}", fontweight="bold")
-        for row in range(VOCABULARY_ROWS):
-            hue = lighter(hues[rank], 0.3 if row == place else 0.8)
-            words = f"word {rank * VOCABULARY_ROWS + row}"
+        write(ax, middle, 0.3, f"rank {rank}", fontweight="bold")
+        for row in range(ROWS):
+            hue = lighter(COLORS[rank], 0.3 if row == place else 0.8)
+            words = f"word {rank * ROWS + row}"
             box(ax, left, 0.6 + high * row, wide, high - 0.06, hue, words)
-        found = (
-            "zeros" if place is None else f"its row {token} − {rank * VOCABULARY_ROWS} = {place}"
-        )
-        hue = PALE if place is None else lighter(hues[rank], 0.3)
-        arrow(ax, (middle, 0.65 + high * VOCABULARY_ROWS), (middle, 2.55))
+        found = "zeros" if place is None else f"its row {token} − {rank * ROWS} = {place}"
+        hue = PALE if place is None else lighter(COLORS[rank], 0.3)
+        arrow(ax, (middle, 0.65 + high * ROWS), (middle, 2.55))
         box(ax, left, 2.6, wide, high, hue, found, edgecolor="#999999")
         arrow(ax, (middle, 3.12), (middle, 3.78), ORANGE)
-    say(ax, (0.3 + across * (RANKS - 1) + wide + 0.3) / 2, 3.45, "all-reduce: the sum")
+    write(ax, (0.3 + across * (RANKS - 1) + wide + 0.3) / 2, 3.45, "all-reduce: the sum")
     owner = next(rank for rank, place in enumerate(answers(token)) if place is not None)
     words = f"the vector of word {token}, on every rank"
-    box(ax, 0.3, 3.8, across * (RANKS - 1) + wide, high, lighter(hues[owner], 0.45), words)
+    box(ax, 0.3, 3.8, across * (RANKS - 1) + wide, high, lighter(COLORS[owner], 0.45), words)

@@ -6,12 +6,11 @@ import math
 
 from matplotlib.axes import Axes
 
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
-from minitrain.lab.drawing.figures import INK, lighter
-from minitrain.lab.drawing.shapes import bare, box, say
+from minitrain.lab.drawing.colors import COLORS, INK, lighter
+from minitrain.lab.drawing.shapes import bare, box, write
 from minitrain.lab.ideas.schematic import schematic
 
-HUES = (BLUE, ORANGE, GREEN, PINK)
+EXPERTS = 4
 CHOICES = ((0, 1), (0, 2), (1, 0), (0, 3), (2, 0), (1, 3), (0, 2), (3, 0))  # best first, with p:
 PLACES = 16  # rows that are sorted: tokens x experts a token
 NO_LIMIT = "none"
@@ -19,7 +18,7 @@ NO_LIMIT = "none"
 
 def kept(capacity: str | float) -> list[list[int]]:
     """The tokens that each of the experts computes, from high to low p."""
-    asked: list[list[tuple[int, int]]] = [[] for _ in HUES]  # (-p, token)
+    asked: list[list[tuple[int, int]]] = [[] for _ in range(EXPERTS)]  # (-p, token)
     for token, two in enumerate(CHOICES):
         for expert in two:
             asked[expert].append((-chance(token, expert), token))
@@ -29,8 +28,7 @@ def kept(capacity: str | float) -> list[list[int]]:
 
 def room(capacity: str | float) -> int:
     """Rows that an expert computes at most."""
-    limit = capacity != NO_LIMIT
-    return math.ceil(float(capacity) * PLACES / len(HUES)) if limit else PLACES
+    return PLACES if capacity == NO_LIMIT else math.ceil(float(capacity) * PLACES / EXPERTS)
 
 
 def chance(token: int, expert: int) -> int:
@@ -39,20 +37,18 @@ def chance(token: int, expert: int) -> int:
     return p[token][CHOICES[token].index(expert)]
 
 
-def say_router(capacity: str | float) -> str:
+def alt_router(capacity: str | float) -> str:
     counts = [len(tokens) for tokens in kept(capacity)]
     dropped = PLACES - sum(counts)
     limit = "without a limit" if capacity == NO_LIMIT else f"at a capacity factor of {capacity}"
     rows = ", ".join(f"expert {e}: {n}" for e, n in enumerate(counts))
     lost = f"{dropped} of {PLACES} choices dropped" if dropped else "no choice dropped"
-    return (
-        f"Rows of each expert {limit}: {', '.join(map(str, counts))}; {lost}. Eight tokens on the "
-        "left, each with its two experts and their p; lines lead to rows in the middle, sorted by "
-        f"expert, of one expert from high to low p ({rows}), and back to the tokens on the right."
-    )
+    return f"""Rows of each expert {limit}: {", ".join(map(str, counts))}; {lost}. Eight tokens on
+    the left, each with its two experts and their p; lines lead to rows in the middle, sorted by
+    expert, of one expert from high to low p ({rows}), and back to the tokens on the right."""
 
 
-@schematic(say_router, 9.5, 5.8, capacity=([1.0, 1.25, 1.5, 2.0, NO_LIMIT], 1.25))
+@schematic(alt_router, 9.5, 5.8, capacity=([1.0, 1.25, 1.5, 2.0, NO_LIMIT], 1.25))
 def router(ax: Axes, capacity: str | float) -> None:
     """The way of tokens through experts: chosen, sorted by expert, computed, weighted and put
     back.
@@ -63,20 +59,16 @@ def router(ax: Axes, capacity: str | float) -> None:
     """
     high = 0.5  # of a row
     bare(ax, 13.2, high * PLACES + 1.3)
-    heads = {
-        1.75: "tokens, and their two choices",
-        7.25: "rows by expert, from high to low p",
-        12.2: "weighted sums",
-    }
-    for x, words in heads.items():
-        say(ax, x, 0.3, words, fontweight="bold")
+    write(ax, 1.75, 0.3, "tokens, and their two choices", fontweight="bold")
+    write(ax, 7.25, 0.3, "rows by expert, from high to low p", fontweight="bold")
+    write(ax, 12.2, 0.3, "weighted sums", fontweight="bold")
     rows = [(expert, token) for expert, tokens in enumerate(kept(capacity)) for token in tokens]
     if len(rows) < PLACES:
-        say(ax, 0.1, high * PLACES + 1.0, "dashed: dropped, its expert is full", 8.5, ha="left")
+        write(ax, 0.1, high * PLACES + 1.0, "dashed: dropped, its expert is full", 8.5, ha="left")
     if capacity != NO_LIMIT:
-        most = f"{capacity} · {PLACES} / {len(HUES)} = {room(capacity)}"
-        say(ax, 7.25, high * PLACES + 1.0, f"kept: {most} rows an expert at most", 8.5)
-    say(ax, 12.9, high * PLACES + 1.0, "0: .60 is expert 0, p = 0.60", 8.5, ha="right")
+        most = f"{capacity} · {PLACES} / {EXPERTS} = {room(capacity)}"
+        write(ax, 7.25, high * PLACES + 1.0, f"kept: {most} rows an expert at most", 8.5)
+    write(ax, 12.9, high * PLACES + 1.0, "0: .60 is expert 0, p = 0.60", 8.5, ha="right")
     for token, two in enumerate(CHOICES):
         y = 0.7 + 2 * high * token + high / 2
         box(ax, 0.1, y, 1.1, high - 0.08, "#e4e4e4", f"token {token}", 8.5)
@@ -84,17 +76,17 @@ def router(ax: Axes, capacity: str | float) -> None:
         for nth, expert in enumerate(two):
             is_kept = (expert, token) in rows
             style = {} if is_kept else {"linestyle": "--", "edgecolor": INK}
-            color = lighter(HUES[expert], 0.25) if is_kept else "white"
+            color = lighter(COLORS[expert], 0.25) if is_kept else "white"
             words = f"{expert}: .{chance(token, expert)}"
             box(ax, 1.35 + 0.97 * nth, y, 0.9, high - 0.08, color, words, 8.5, **style)
     for place, (expert, token) in enumerate(rows):
         y = 0.7 + high * place
-        color = lighter(HUES[expert], 0.25)
+        color = lighter(COLORS[expert], 0.25)
         words = f"expert {expert}: token {token}, .{chance(token, expert)}"
         box(ax, 5.9, y, 2.7, high - 0.08, color, words, 8.5)
         start = 0.7 + 2 * high * token + high / 2 + (high - 0.08) / 2
         middle = y + (high - 0.08) / 2
-        style = {"color": HUES[expert], "linewidth": 1, "alpha": 0.8}
+        style = {"color": COLORS[expert], "linewidth": 1, "alpha": 0.8}
         ax.plot([3.3, 5.85], [start, middle], **style)
         ax.plot([8.65, 11.55], [middle, start], **style)
 
@@ -130,21 +122,19 @@ def height_of(ranks: list[list[Row]], row: Row) -> float:
     return 0.7 + BAND * rank + HIGH * ranks[rank].index(row) + 0.18
 
 
-def say_expert_exchange(load: str) -> str:
+def alt_expert_exchange(load: str) -> str:
     own, _, computed, *_ = stages(load)
     total = sum(map(len, own))
     left = sum(row[2] // OWN != rank for rank, rows in enumerate(own) for row in rows)
     counts = " and ".join(str(len(rows)) for rows in computed)
-    return (
-        f"With an {load} load the two ranks compute {counts} of {total} rows. "
-        f"{left} rows go to the other rank, in the first all-to-all, and come home in the second. "
-        "Five columns for each rank, joined by lines in the colour of an expert: its own rows "
-        "sorted by expert, what arrived, by source, the same sorted by expert, the answers by "
-        "source again, answers at home. A box names its expert and the rank that it came from."
-    )
+    return f"""With an {load} load the two ranks compute {counts} of {total} rows. {left} rows go to
+    the other rank, in the first all-to-all, and come home in the second. Five columns for each
+    rank, joined by lines in the colour of an expert: its own rows sorted by expert, what arrived,
+    by source, the same sorted by expert, the answers by source again, answers at home. A box names
+    its expert and the rank that it came from."""
 
 
-@schematic(say_expert_exchange, 9.5, 5.4, load=["even", "uneven"])
+@schematic(alt_expert_exchange, 9.5, 5.4, load=["even", "uneven"])
 def expert_exchange(ax: Axes, load: str) -> None:
     """Experts on two ranks: rows travel to their expert by an all-to-all, and answers travel
     home.
@@ -153,27 +143,26 @@ def expert_exchange(ax: Axes, load: str) -> None:
     source, then by expert, and is sorted by expert before it is computed (Lepikhin et al. 2020,
     GShard).
     """
-    hues = (BLUE, ORANGE, GREEN, PINK)
     between = ("all-to-all", "sort", "sort back", "all-to-all")  # from a column to the next
     right = LEFT + (len(COLUMNS) - 1) * ACROSS + WIDE
     foot = 0.95 + BAND + HIGH * len(LOADS[load][-1])
     bare(ax, right + 0.1, foot + 0.2)
     legend = "expert 2 ← rank 0: a row for expert 2, of a token of rank 0    a colour: one expert"
-    say(ax, LEFT, foot, legend, 8.5, ha="left")
+    write(ax, LEFT, foot, legend, 8.5, ha="left")
     columns = stages(load)
     for column, words in enumerate(COLUMNS):
-        say(ax, LEFT + ACROSS * column + WIDE / 2, 0.22, words, fontweight="bold")
+        write(ax, LEFT + ACROSS * column + WIDE / 2, 0.22, words, fontweight="bold")
     for gap, words in enumerate(between):
-        say(ax, LEFT + ACROSS * gap + (WIDE + ACROSS) / 2, 0.53, words, 8.5)
+        write(ax, LEFT + ACROSS * gap + (WIDE + ACROSS) / 2, 0.53, words, 8.5)
     for rank in range(RANKS):
         top = 0.7 + BAND * rank
-        say(ax, 0.45, top + 0.2, f"rank {rank}", fontweight="bold")
-        say(ax, 0.45, top + 0.55, f"experts\n{OWN * rank} and {OWN * rank + 1}", 8, va="top")
+        write(ax, 0.45, top + 0.2, f"rank {rank}", fontweight="bold")
+        write(ax, 0.45, top + 0.55, f"experts\n{OWN * rank} and {OWN * rank + 1}", 8, va="top")
     ax.plot([0, right], [0.55 + BAND] * 2, color=INK, linewidth=0.8)
     for column, ranks in enumerate(columns):
         x = LEFT + ACROSS * column
         for row in (row for rows in ranks for row in rows):
-            hue, y = hues[row[2]], height_of(ranks, row)
+            hue, y = COLORS[row[2]], height_of(ranks, row)
             words = f"expert {row[2]} ← rank {row[0]}"
             box(ax, x, y - 0.15, WIDE, 0.3, lighter(hue, 0.25), words, 8.5)
             if column:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Arc
 
-from minitrain.lab.drawing.display import BLUE, ORANGE
-from minitrain.lab.drawing.figures import INK, lighter
-from minitrain.lab.drawing.shapes import PALE, bare, box, rectangle, say
+from minitrain.lab.drawing.colors import BLUE, INK, ORANGE, PALE, lighter
+from minitrain.lab.drawing.shapes import bare, box, rectangle, write
 from minitrain.lab.ideas.schematic import schematic
 from minitrain.parallel.mesh import Mesh
 
@@ -39,13 +39,11 @@ def draw_nodes(ax: Axes, y: float, high: float) -> None:
     for first in range(0, RANKS, NODE):
         x, end = left_of(first) - 0.12, left_of(first + NODE - 1) + WIDE + 0.12
         ax.add_patch(rectangle(x, y - 0.12, end - x, high + 0.5, PALE, edgecolor="#bbbbbb"))
-        say(ax, (x + end) / 2, y + high + 0.2, f"node {first // NODE}", 8.5)
+        write(ax, (x + end) / 2, y + high + 0.2, f"node {first // NODE}", 8.5)
 
 
 def join(ax: Axes, one: int, other: int) -> None:
     """An arc above the boxes, as high as it is wide."""
-    from matplotlib.patches import Arc
-
     start, end = left_of(one) + WIDE / 2, left_of(other) + WIDE / 2
     crosses = one // NODE != other // NODE
     style = {"color": ORANGE, "linestyle": "--"} if crosses else {"color": INK}
@@ -56,20 +54,18 @@ def join(ax: Axes, one: int, other: int) -> None:
     )  # fmt: skip
 
 
-def say_mesh_lines(order: str, axis: str) -> str:
+def alt_mesh_lines(order: str, axis: str) -> str:
     mesh = mesh_of(order)
     pairs = lines(mesh, axis)
     crossing = sum(one // NODE != other // NODE for one, other in pairs)
     where = "all inside a node" if not crossing else f"{crossing} of 4 between nodes"
     shown = ", ".join(f"{one} and {other}" for one, other in pairs)
-    return (
-        f"{mesh}, lines along {axis}: {where}. Ranks {shown} differ along {axis} only. The last "
-        "axis varies fastest, so its lines are neighbours; the first one's are half the ranks "
-        "apart. Two nodes hold four ranks each; a line between nodes is dashed."
-    )
+    return f"""{mesh}, lines along {axis}: {where}. Ranks {shown} differ along {axis} only. The last
+    axis varies fastest, so its lines are neighbours; the first one's are half the ranks apart. Two
+    nodes hold four ranks each; a line between nodes is dashed."""
 
 
-@schematic(say_mesh_lines, 9.5, 3.7, order=(ORDERS, "pp dp tp"), axis=(["dp", "pp", "tp"], "pp"))
+@schematic(alt_mesh_lines, 9.5, 3.7, order=(ORDERS, "pp dp tp"), axis=(["dp", "pp", "tp"], "pp"))
 def mesh_lines(ax: Axes, order: str, axis: str) -> None:
     """Eight ranks on a mesh, in the order of its axes, and who talks with whom along one of
     them.
@@ -82,7 +78,7 @@ def mesh_lines(ax: Axes, order: str, axis: str) -> None:
     draw_nodes(ax, TOP, HIGH)
     legend = f"joined, of one shade: the ranks of one line along {axis}"
     legend += "    dashed: the line leaves its node"
-    say(ax, left_of(0) - 0.12, TOP + HIGH + 0.62, legend, ha="left")
+    write(ax, left_of(0) - 0.12, TOP + HIGH + 0.62, legend, ha="left")
     for number, (one, other) in enumerate(lines(mesh, axis)):
         for rank in (one, other):
             places = "\n".join(f"{a} {i}" for a, i in mesh.coordinates(rank).items())
@@ -105,18 +101,16 @@ def holders(parameter: str) -> int:
     return sum(held(parameter, rank) == 0 for rank in range(RANKS))
 
 
-def say_counted_once(parameter: str) -> str:
+def alt_counted_once(parameter: str) -> str:
     count = sum(held(parameter, rank) is not None for rank in range(RANKS))
     sizes = PARAMETERS[parameter][2]
-    return (
-        f"On {Mesh(**sizes)}, {parameter}: {holders(parameter)} ranks hold the same "
-        f"elements. {count} of 8 ranks hold some of it; one colour is one and the same part. If "
-        f"each adds 1/{holders(parameter)} of its gradient's squares to the sum over all ranks, "
-        "every element is counted once."
-    )
+    return f"""On {Mesh(**sizes)}, {parameter}: {holders(parameter)} ranks hold the same elements.
+    {count} of 8 ranks hold some of it; one colour is one and the same part. If each adds
+    1/{holders(parameter)} of its gradient's squares to the sum over all ranks, every element is
+    counted once."""
 
 
-@schematic(say_counted_once, 9.5, 2.8, parameter=list(PARAMETERS))
+@schematic(alt_counted_once, 9.5, 2.8, parameter=list(PARAMETERS))
 def counted_once(ax: Axes, parameter: str) -> None:
     parts = (BLUE, ORANGE)
     high = 0.95
@@ -126,14 +120,14 @@ def counted_once(ax: Axes, parameter: str) -> None:
     for rank in range(RANKS):
         part = held(parameter, rank)
         x, here = left_of(rank), mesh.coordinates(rank)
-        say(ax, x + WIDE / 2, 0.2, " ".join(f"{a}{i}" for a, i in here.items()), 8.5)
+        write(ax, x + WIDE / 2, 0.2, " ".join(f"{a}{i}" for a, i in here.items()), 8.5)
         if part is None:
             box(ax, x, 0.45, WIDE, high, "white", f"rank {rank}\nnothing", 8.5, edgecolor="#bbbbbb")
             continue
         name = f"half {part}" if split else "all of it"
         box(ax, x, 0.45, WIDE, high, parts[part], f"rank {rank}\n{name}", 8.5)
-        say(ax, x + WIDE / 2, 0.45 + high + 0.25, f"adds 1/{holders(parameter)}", 8.5)
+        write(ax, x + WIDE / 2, 0.45 + high + 0.25, f"adds 1/{holders(parameter)}", 8.5)
     share = f"1/{holders(parameter)} of its gradient's squares"
     words = f"each adds {share} to the sum over all ranks: so each element counts once"
-    say(ax, left_of(0), 0.45 + high + 0.6, words, ha="left")
-    say(ax, left_of(0), 0.45 + high + 0.95, "one colour: one and the same part", ha="left")
+    write(ax, left_of(0), 0.45 + high + 0.6, words, ha="left")
+    write(ax, left_of(0), 0.45 + high + 0.95, "one colour: one and the same part", ha="left")

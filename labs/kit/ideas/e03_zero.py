@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
-from minitrain.lab.drawing.figures import lighter
-from minitrain.lab.drawing.shapes import IDLE, bare, box, rectangle, say
+from minitrain.lab.drawing.colors import BLUE, GREEN, ORANGE, PINK, lighter
+from minitrain.lab.drawing.shapes import bare, box, hatched, write
 from minitrain.lab.ideas.schematic import schematic
 
 KINDS = (  # name, bytes a parameter, the first stage that cuts it, colour
@@ -23,18 +23,16 @@ def held(stage: int, ranks: int) -> list[float]:
     return [size / ranks if stage >= first else size for _, size, first, _ in KINDS]
 
 
-def say_zero_stages(ranks: int) -> str:
+def alt_zero_stages(ranks: int) -> str:
     totals = [sum(held(stage, ranks)) for stage in range(4)]
     shown = ", ".join(f"ZeRO-{stage} {total:.4g}" for stage, total in enumerate(totals) if stage)
     where = f"each of {ranks} ranks" if ranks > 1 else "one rank"
-    return (
-        f"Bytes a parameter on {where}: DDP 16, {shown}. Bars of the "
-        "parameter (2), its gradient (2), the master copy (4) and two moments (4 each): stage 1 "
-        "cuts the last three over the ranks, stage 2 the gradient too, stage 3 all of it."
-    )
+    return f"""Bytes a parameter on {where}: DDP 16, {shown}. Bars of the parameter (2), its
+    gradient (2), the master copy (4) and two moments (4 each): stage 1 cuts the last three over the
+    ranks, stage 2 the gradient too, stage 3 all of it."""
 
 
-@schematic(say_zero_stages, 9.5, 3.4, ranks=([1, 2, 4, 8, 16, 64], 4))
+@schematic(alt_zero_stages, 9.5, 3.4, ranks=([1, 2, 4, 8, 16, 64], 4))
 def zero_stages(ax: Axes, ranks: int) -> None:
     """Bytes a rank holds for one parameter, stage by stage: what is cut shrinks with the ranks.
 
@@ -43,18 +41,16 @@ def zero_stages(ax: Axes, ranks: int) -> None:
     """
     left, scale, high = 2.1, 0.56, 0.8
     formulas = ("16", "4 + 12/N", "2 + 14/N", "16/N")
-    from matplotlib.patches import Rectangle
-
     bare(ax, left + 16 * scale + 2.6, high * 4 + 0.75)
     x = left
-    say(ax, left - 0.15, 0.28, f"N = {ranks}", ha="right")
+    write(ax, left - 0.15, 0.28, f"N = {ranks}", ha="right")
     for (name, *_), size in zip(KINDS, held(0, ranks)):
-        say(ax, x + size * scale / 2, 0.28, name.replace(", ", "\n"), 8.5)
+        write(ax, x + size * scale / 2, 0.28, name.replace(", ", "\n"), 8.5)
         x += size * scale
     for stage in range(4):
         y, x = 0.65 + high * stage, left
         label = "DDP" if stage == 0 else f"ZeRO-{stage}"
-        say(ax, left - 0.15, y + 0.3, f"{label}: {formulas[stage]}", ha="right")
+        write(ax, left - 0.15, y + 0.3, f"{label}: {formulas[stage]}", ha="right")
         for (_, _, _, color), size in zip(KINDS, held(stage, ranks)):
             if size >= 0.5:
                 words = f"{size:g}".lstrip("0")
@@ -64,7 +60,7 @@ def zero_stages(ax: Axes, ranks: int) -> None:
                 ax.add_patch(sliver)
             x += size * scale
         total = sum(held(stage, ranks))
-        say(ax, x + 0.12, y + 0.3, f"{total:.4g} bytes", ha="left", fontweight="bold")
+        write(ax, x + 0.12, y + 0.3, f"{total:.4g} bytes", ha="left", fontweight="bold")
 
 
 UNITS, FORWARD, BACKWARD, MESSAGE = 3, 1.0, 2.0, 0.8
@@ -126,7 +122,7 @@ def at(time: float) -> float:
 
 def draw_memory(ax: Axes, unit: int, spans: list[Span]) -> None:
     y = MEMORY + 0.58 * (unit - 1)
-    say(ax, LEFT - 0.12, y + 0.2, f"memory, unit {unit}", 8.5, ha="right")
+    write(ax, LEFT - 0.12, y + 0.2, f"memory, unit {unit}", 8.5, ha="right")
     for start, end, words in spans:
         wide = (end - start) * SCALE - 0.02
         shade = lighter(BLUE, 0.85 if words == "arrives" else 0.6)
@@ -139,21 +135,19 @@ def name_moments(ax: Axes, shown: Pass) -> None:
         start, end = shown.moments[word, NAMED]
         for when, name, y in ((start, f"before_{word}", 3.75), (end, f"after_{word}", 4.25)):
             ax.plot([at(when)] * 2, [RANK, y - 0.15], color="#666666", linestyle=":", linewidth=1)
-            say(ax, at(when), y, name, 8)
+            write(ax, at(when), y, name, 8)
 
 
-def say_unit_lifetimes(prefetch: str) -> str:
+def alt_unit_lifetimes(prefetch: str) -> str:
     shown = Pass(prefetch)
     whole = "one unit is" if prefetch == ON_DEMAND else "two units are"
-    return (
-        f"Gathered {prefetch}: the rank waits {shown.waits():.1f} of {shown.now:.1f}, a forward "
-        "being 1. Three units go forward and backward; each is gathered before both, and freed "
-        f"after both. Where the rank waits it is hatched. At most {whole} in memory. Dotted: the "
-        f"four moments at which something happens to unit {NAMED}."
-    )
+    return f"""Gathered {prefetch}: the rank waits {shown.waits():.1f} of {shown.now:.1f}, a forward
+    being 1. Three units go forward and backward; each is gathered before both, and freed after
+    both. Where the rank waits it is hatched. At most {whole} in memory. Dotted: the four moments at
+    which something happens to unit {NAMED}."""
 
 
-@schematic(say_unit_lifetimes, 9.5, 3.7, prefetch=([ON_DEMAND, AHEAD], AHEAD))
+@schematic(alt_unit_lifetimes, 9.5, 3.7, prefetch=([ON_DEMAND, AHEAD], AHEAD))
 def unit_lifetimes(ax: Axes, prefetch: str) -> None:
     """When a unit of ZeRO-3 has memory: gathered before it computes, freed after it, twice a
     step.
@@ -162,12 +156,11 @@ def unit_lifetimes(ax: Axes, prefetch: str) -> None:
     2, a gather or a reduce-scatter 0.8. The network carries one message at a time; a reduce-scatter
     is waited for, as lab e03 writes it.
     """
-    waits = {"edgecolor": IDLE["edgecolor"], "hatch": IDLE["hatch"], "linewidth": 0}
     shown, longest = Pass(prefetch), Pass(ON_DEMAND).now
     bare(ax, at(longest) + 0.2, 4.55)
     for name, y in (("network", 0.1), ("rank", RANK)):
-        say(ax, LEFT - 0.12, y + HIGH / 2, name, 8.5, ha="right")
-    ax.add_patch(rectangle(LEFT, RANK, shown.now * SCALE, HIGH, "white", **waits))
+        write(ax, LEFT - 0.12, y + HIGH / 2, name, 8.5, ha="right")
+    hatched(ax, LEFT, RANK, shown.now * SCALE, HIGH)
     for start, end, words in shown.network:
         color = ORANGE if words.startswith("gather") else GREEN
         box(ax, at(start), 0.1, (end - start) * SCALE - 0.03, HIGH, color, words, 7)
@@ -178,4 +171,4 @@ def unit_lifetimes(ax: Axes, prefetch: str) -> None:
     name_moments(ax, shown)
     held = f"at most {1 if prefetch == ON_DEMAND else 2} of {UNITS}\nunits in memory"
     words = f"hatched: the rank waits\n\ndotted: the four moments\nof unit {NAMED}\n\n{held}"
-    say(ax, at(longest) - 0.1, 3.75, words, 8, ha="right")
+    write(ax, at(longest) - 0.1, 3.75, words, 8, ha="right")

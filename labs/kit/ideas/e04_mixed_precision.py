@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
-from minitrain.lab.drawing.figures import lighter
-from minitrain.lab.drawing.shapes import PALE, bare, box, say
+from minitrain.lab.drawing.colors import BLUE, GREEN, ORANGE, PALE, PINK, lighter
+from minitrain.lab.drawing.shapes import bare, box, write
 from minitrain.lab.ideas.schematic import schematic
 
 
@@ -38,18 +37,16 @@ def place(exponent: float) -> float:
     return LEFT + WIDE * (inside - LOWEST) / (HIGHEST - LOWEST)
 
 
-def say_number_lines() -> str:
+def alt_number_lines() -> str:
     bits = ", ".join(f"{form.name} {form.exponent} + {form.mantissa}" for form in FORMATS)
-    return (
-        f"Range comes from exponent bits, precision from mantissa bits. Bits of both: {bits}. "
-        "FP16 reaches from 2^-14 to 65,504 in steps of 1/1024 between 1 and 2; BF16 from "
-        "2^-126 to 3.4 * 10^38 in steps of 1/128; E4M3 from 2^-6 to 448 in steps of 1/8; "
-        "E5M2 from 2^-14 to 57,344 in steps of 1/4. Below its smallest normal number each goes on "
-        "for a few powers of two with fewer digits."
-    )
+    return f"""Range comes from exponent bits, precision from mantissa bits. Bits of both: {bits}.
+    FP16 reaches from 2^-14 to 65,504 in steps of 1/1024 between 1 and 2; BF16 from 2^-126 to 3.4 *
+    10^38 in steps of 1/128; E4M3 from 2^-6 to 448 in steps of 1/8; E5M2 from 2^-14 to 57,344 in
+    steps of 1/4. Below its smallest normal number each goes on for a few powers of two with fewer
+    digits."""
 
 
-@schematic(say_number_lines, 9.5, 5.2)
+@schematic(alt_number_lines, 9.5, 5.2)
 def number_lines(ax: Axes) -> None:
     """What floating-point formats can say: how far they reach, and how close their numbers stand.
 
@@ -59,43 +56,40 @@ def number_lines(ax: Axes) -> None:
     fine = 300  # strokes that can still be told apart
     high = 0.62
     bare(ax, LEFT + WIDE + 1.55, 6.45)
-    say(ax, LEFT, 0.25, "how far: powers of two", 9, ha="left", fontweight="bold")
+    write(ax, LEFT, 0.25, "how far: powers of two", 9, ha="left", fontweight="bold")
     for row, form in enumerate(FORMATS):
         y = 0.5 + high * row
         top, bottom = math.log2(form.largest), form.smallest
-        say(ax, LEFT - 0.15, y + 0.1, form.name, ha="right", fontweight="bold")
+        write(ax, LEFT - 0.15, y + 0.1, form.name, ha="right", fontweight="bold")
         bits = f"{form.exponent} + {form.mantissa} bits"
-        say(ax, LEFT - 0.15, y + 0.36, bits, 8.5, ha="right")
+        write(ax, LEFT - 0.15, y + 0.36, bits, 8.5, ha="right")
         pale = lighter(form.color, 0.6)
         subnormal = place(bottom - form.mantissa)
         box(ax, subnormal, y, place(bottom) - subnormal, 0.44, pale)
-        words = (
-            f"$2^{{{bottom}}}$ … {form.largest:,.5g}"
-            if top < 20
-            else f"$2^{{{bottom}}}$ … $3.4 \\cdot 10^{{38}}$"
-        )
+        most = f"{form.largest:,.5g}" if top < 20 else "$3.4 \\cdot 10^{38}$"
+        words = f"$2^{{{bottom}}}$ … {most}"
         box(ax, place(bottom), y, place(top) - place(bottom), 0.44, form.color, words, 10)
     for x, words in ((LEFT + 0.2, "←"), (LEFT + WIDE - 0.2, "→")):  # BF16 alone is cut off
-        say(ax, x, 0.5 + high + 0.22, words, 12, color="black")
+        write(ax, x, 0.5 + high + 0.22, words, 12, color="black")
     y = 0.5 + high * len(FORMATS)
     for exponent in range(LOWEST, HIGHEST + 1, 10):
         ax.plot([place(exponent)] * 2, [0.45, y], color="#dddddd", linewidth=0.8, zorder=0)
-        say(ax, place(exponent), y + 0.17, f"$2^{{{exponent}}}$", 10)
+        write(ax, place(exponent), y + 0.17, f"$2^{{{exponent}}}$", 10)
     legend = "bits: of exponent + mantissa    pale: subnormal, fewer digits    arrows: BF16 goes on"
-    say(ax, LEFT, y + 0.52, legend, ha="left")
-    say(ax, LEFT, 3.95, "how close: all numbers from 1 to 2", 9, ha="left", fontweight="bold")
+    write(ax, LEFT, y + 0.52, legend, ha="left")
+    write(ax, LEFT, 3.95, "how close: all numbers from 1 to 2", 9, ha="left", fontweight="bold")
     for row, form in enumerate(FORMATS):
         y, count = 4.2 + 0.5 * row, 2**form.mantissa
-        say(ax, LEFT - 0.15, y + 0.2, form.name, ha="right", fontweight="bold")
+        write(ax, LEFT - 0.15, y + 0.2, form.name, ha="right", fontweight="bold")
         if count > fine:
             box(ax, LEFT, y + 0.03, WIDE, 0.34, form.color)
         else:
             wide = min(1.6, 300 / count)
             for x in (LEFT + WIDE * number / count for number in range(count + 1)):
                 ax.plot([x, x], [y + 0.03, y + 0.37], color=form.color, linewidth=wide)
-        say(ax, LEFT + WIDE + 0.1, y + 0.2, f"steps of 1/{count}", ha="left")
+        write(ax, LEFT + WIDE + 0.1, y + 0.2, f"steps of 1/{count}", ha="left")
     for value in (1, 1.25, 1.5, 1.75, 2):
-        say(ax, LEFT + WIDE * (value - 1), 6.3, f"{value:g}")
+        write(ax, LEFT + WIDE * (value - 1), 6.3, f"{value:g}")
 
 
 EIGHTHS, DRAWS = 8, 16
@@ -106,16 +100,14 @@ def goes_up(eighths: int) -> float:
     return eighths / EIGHTHS
 
 
-def say_rounding(eighths: int) -> str:
+def alt_rounding(eighths: int) -> str:
     near = "up" if goes_up(eighths) > 0.5 else "down"
-    return (
-        f"Rounding x, which is {eighths}/{EIGHTHS} of the way up. To the nearest, all 16 "
-        f"roundings go {near}; by chance {round(DRAWS * goes_up(eighths))} of 16 go up, so that "
-        "their mean is x itself."
-    )
+    return f"""Rounding x, which is {eighths}/{EIGHTHS} of the way up. To the nearest, all 16
+    roundings go {near}; by chance {round(DRAWS * goes_up(eighths))} of 16 go up, so that their mean
+    is x itself."""
 
 
-@schematic(say_rounding, 9.5, 2.5, eighths=(1, EIGHTHS - 1, 2))
+@schematic(alt_rounding, 9.5, 2.5, eighths=(1, EIGHTHS - 1, 2))
 def rounding(ax: Axes, eighths: int) -> None:
     """Rounding to the nearest, and rounding by chance: where a number between two neighbours goes.
 
@@ -128,25 +120,23 @@ def rounding(ax: Axes, eighths: int) -> None:
     for place, words in ((0, "below"), (1, "above")):
         x = left + wide * place
         ax.plot([x, x], [0.9, 1.7], color="#444444", linewidth=2)
-        say(ax, x, 2.05, f"neighbour\n{words}")
-    say(ax, left + wide / 2, 2.65, "neighbours: two numbers that the format has")
+        write(ax, x, 2.05, f"neighbour\n{words}")
+    write(ax, left + wide / 2, 2.65, "neighbours: two numbers that the format has")
     ax.plot([left, left + wide], [1.3, 1.3], color="#999999", linewidth=1)
     ax.plot([left + wide * share], [1.3], "o", color=ORANGE, markersize=10)
-    say(ax, left + wide * share, 0.7, "x", 11, fontweight="bold")
-    rows = {
-        "to the nearest": [share > 0.5] * DRAWS,
-        f"by chance, up with p = {eighths}/{EIGHTHS}": [
-            (7 * n % DRAWS) < share * DRAWS for n in range(DRAWS)
-        ],
-    }
-    for row, (how, ups) in enumerate(rows.items()):
+    write(ax, left + wide * share, 0.7, "x", 11, fontweight="bold")
+    by_chance = [(7 * n % DRAWS) < share * DRAWS for n in range(DRAWS)]
+    title = f"by chance, up with p = {eighths}/{EIGHTHS}"
+    rows = (("to the nearest", [share > 0.5] * DRAWS), (title, by_chance))
+    for row, (how, ups) in enumerate(rows):
         y = 0.75 + 1.1 * row
         mean = sum(ups) / DRAWS
-        say(ax, 6.9, y - 0.3, f"{how}: mean {mean:g} of the way", 9, ha="left", fontweight="bold")
+        write(ax, 6.9, y - 0.3, f"{how}: mean {mean:g} of the way", 9, ha="left", fontweight="bold")
+        hue = GREEN if row else BLUE
         for n, up in enumerate(ups):
-            box(ax, 6.9 + 0.34 * n, y - 0.05, 0.3, 0.4, (GREEN if row else BLUE) if up else PALE,
-                edgecolor="#999999")  # fmt: skip
-    say(ax, 6.9, 2.65, "16 roundings of x: filled goes up, pale goes down", ha="left")
+            place = 6.9 + 0.34 * n, y - 0.05, 0.3, 0.4
+            box(ax, *place, hue if up else PALE, edgecolor="#999999")
+    write(ax, 6.9, 2.65, "16 roundings of x: filled goes up, pale goes down", ha="left")
 
 
 ROWS, COLUMNS = 4, 16
@@ -159,17 +149,15 @@ def sharing(tile: str) -> int:
     return rows * columns - 1
 
 
-def say_block_scales(tile: str) -> str:
+def alt_block_scales(tile: str) -> str:
     high, wide = TILES[tile]
     count = ROWS * COLUMNS // (high * wide)
     each = f"each of the {count} tiles has one scale" if count > 1 else "it has one scale"
-    return (
-        f"A matrix of {ROWS} x {COLUMNS} numbers, {tile}: {sharing(tile)} share the outlier's "
-        f"scale. A tile is {high} x {wide}; {each}, set by its own largest magnitude."
-    )
+    return f"""A matrix of {ROWS} x {COLUMNS} numbers, {tile}: {sharing(tile)} share the outlier's
+    scale. A tile is {high} x {wide}; {each}, set by its own largest magnitude."""
 
 
-@schematic(say_block_scales, 9.5, 2.4, tile=(list(TILES), "1 x 4 blocks"))
+@schematic(alt_block_scales, 9.5, 2.4, tile=(list(TILES), "1 x 4 blocks"))
 def block_scales(ax: Axes, tile: str) -> None:
     """One scale for a whole matrix, or one for each tile: how far an outlier reaches.
 
@@ -192,12 +180,9 @@ def block_scales(ax: Axes, tile: str) -> None:
             words = "10⁵" if is_outlier else ""
             box(ax, x, y, side - 0.04, side - 0.04, color, words, 10)
     count = ROWS * COLUMNS // (high * wide)
-    lines = (
-        f"scales kept: {count}",
-        f"under the outlier's coarse scale:\n{sharing(tile)} of the {ROWS * COLUMNS - 1} others",
-    )
-    for n, words in enumerate(lines):
-        say(ax, 8.6, 0.8 + 0.6 * n, words, 9.5, ha="left", va="top")
+    write(ax, 8.6, 0.8, f"scales kept: {count}", 9.5, ha="left", va="top")
+    words = f"under the outlier's coarse scale:\n{sharing(tile)} of the {ROWS * COLUMNS - 1} others"
+    write(ax, 8.6, 0.8 + 0.6, words, 9.5, ha="left", va="top")
     legend = "dark: the outlier    orange: under its scale"
     legend += "    blue: each block has a scale of its own" if count > 1 else ""
-    say(ax, left, top + side * ROWS + 0.54, legend, ha="left")
+    write(ax, left, top + side * ROWS + 0.54, legend, ha="left")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from itertools import pairwise
-from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
-from minitrain.lab.drawing.figures import lighter
-from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, say
+from minitrain.lab.drawing.colors import BLUE, GREEN, ORANGE, PALE, lighter
+from minitrain.lab.drawing.shapes import arrow, bare, box, write
 from minitrain.lab.ideas.schematic import schematic
 from minitrain.words import plural
 
@@ -24,7 +23,7 @@ LEVELS = {
         0.0796, 0.1609, 0.2461, 0.3379, 0.4407, 0.5626, 0.7230, 1.0,
     ),
 }  # fmt: skip
-QUANTILE_LEFT, QUANTILE_WIDE, GROUND = 0.5, 10.0, 2.5  # of the curve; below it are the shares
+LEFT, WIDE, GROUND = 0.5, 10.0, 2.5  # of the curve; below it are the shares
 
 
 def below(x: float) -> float:
@@ -40,22 +39,20 @@ def shares(datatype: str) -> list[float]:
     return [high - low for low, high in pairwise(edges)]
 
 
-def quantile_place(x: float) -> float:
-    return QUANTILE_LEFT + QUANTILE_WIDE * (x + 1) / 2
+def place(x: float) -> float:
+    return LEFT + WIDE * (x + 1) / 2
 
 
-def say_quantile_levels(datatype: str) -> str:
+def alt_quantile_levels(datatype: str) -> str:
     got, levels = shares(datatype), LEVELS[datatype]
     outer = sum(share for share, level in zip(got, levels) if abs(level) > 0.6)
-    return (
-        f"{datatype}: {len(levels)} levels, and the fullest gets {max(got):.0%} of the weights. "
-        f"The weights of a block are normal, their largest is 1. Levels beyond 0.6 get {outer:.0%} "
-        "together. A bar below each level is as long as its share; "
-        "dotted is how long all would be if they were equal."
-    )
+    return f"""{datatype}: {len(levels)} levels, and the fullest gets {max(got):.0%} of the weights.
+    The weights of a block are normal, their largest is 1. Levels beyond 0.6 get {outer:.0%}
+    together. A bar below each level is as long as its share; dotted is how long all would be if
+    they were equal."""
 
 
-@schematic(say_quantile_levels, 9.5, 4.4, datatype=(list(LEVELS), "INT4"))
+@schematic(alt_quantile_levels, 9.5, 4.4, datatype=(list(LEVELS), "INT4"))
 def quantile_levels(ax: Axes, datatype: str) -> None:
     """Where a datatype's levels lie, over the weights of a block, and how many weights each one
     gets.
@@ -64,34 +61,27 @@ def quantile_levels(ax: Axes, datatype: str) -> None:
     standard deviations in the mean. A level gets what lies nearer to it than to its neighbours.
     """
     high = 1.9
-    bare(ax, QUANTILE_LEFT + QUANTILE_WIDE + 0.5, GROUND + 2.95)
+    bare(ax, LEFT + WIDE + 0.5, GROUND + 2.95)
     xs = [step / 100 - 1 for step in range(201)]
     heights = [GROUND - high * math.exp(-((x * LARGEST) ** 2) / 2) for x in xs]
-    ax.fill_between(
-        [quantile_place(x) for x in xs], heights, GROUND, color=lighter(BLUE, 0.7), linewidth=0
-    )
+    across = [place(x) for x in xs]
+    ax.fill_between(across, heights, GROUND, color=lighter(BLUE, 0.7), linewidth=0)
     words = "how the weights of a block lie, divided by their largest magnitude"
-    say(ax, QUANTILE_LEFT, 0.45, words, 9, ha="left")
+    write(ax, LEFT, 0.45, words, 9, ha="left")
     for level, share in zip(LEVELS[datatype], shares(datatype)):
-        x = quantile_place(level)
+        x = place(level)
         ax.plot([x, x], [GROUND - 0.1, GROUND + 0.2], color=ORANGE, linewidth=2)
         box(ax, x - 0.11, GROUND + 0.65, 0.22, 9 * share, BLUE)
     for value in (-1, -0.5, 0, 0.5, 1):
-        say(ax, quantile_place(value), GROUND + 0.42, f"{value:g}", 8.5)
+        write(ax, place(value), GROUND + 0.42, f"{value:g}", 8.5)
     equal = GROUND + 0.65 + 9 / len(LEVELS[datatype])
-    ax.plot(
-        [QUANTILE_LEFT - 0.2, QUANTILE_LEFT + QUANTILE_WIDE + 0.2],
-        [equal, equal],
-        ":",
-        color="#444444",
-    )
+    ax.plot([LEFT - 0.2, LEFT + WIDE + 0.2], [equal, equal], ":", color="#444444")
     legend = "orange: a level    blue bar: the share of all weights that is rounded to it    "
-    say(ax, QUANTILE_LEFT, GROUND + 2.75, legend + "dotted: equal shares", 9, ha="left")
+    write(ax, LEFT, GROUND + 2.75, legend + "dotted: equal shares", 9, ha="left")
 
 
-WEIGHTS = (0.02, -0.05, 0.01, 0.08, -0.03, 0.04, 0.00, -0.06)
-OUTLIER = 0.90
-PACKED_LEFT, SIDE, HIGH = 2.6, 1.02, 0.5
+WEIGHTS, OUTLIER = (0.02, -0.05, 0.01, 0.08, -0.03, 0.04, 0.00, -0.06), 0.90
+MARGIN, SIDE, HIGH = 2.6, 1.02, 0.5
 BLOCKS = {"8": 8, "4": 4}
 
 
@@ -107,45 +97,40 @@ def scales(values: tuple[float, ...], size: int) -> list[float]:
 
 def codes(values: tuple[float, ...], size: int) -> list[int]:
     levels = LEVELS["NF4"]
-    return [
-        min(range(len(levels)), key=lambda code: abs(levels[code] - value / scale))
-        for value, scale in zip(values, scales(values, size))
-    ]
+    divided = [value / scale for value, scale in zip(values, scales(values, size))]
+    return [min(range(16), key=lambda code, x=x: abs(levels[code] - x)) for x in divided]
 
 
 def _levels(ax: Axes, y: float) -> None:
     """A line with a tick for each level, and the codes of three of them."""
     wide = 4 * SIDE - 0.04
-    say(ax, PACKED_LEFT - 0.2, y, "the 16 levels (NF4)", 9, ha="right")
-    ax.plot([PACKED_LEFT, PACKED_LEFT + 2 * wide], [y, y], color="#bbbbbb", linewidth=1, zorder=0)
+    write(ax, MARGIN - 0.2, y, "the 16 levels (NF4)", 9, ha="right")
+    ax.plot([MARGIN, MARGIN + 2 * wide], [y, y], color="#bbbbbb", linewidth=1, zorder=0)
     for code, level in enumerate(LEVELS["NF4"]):
-        x = PACKED_LEFT + wide * (1 + level)
+        x = MARGIN + wide * (1 + level)
         ax.plot([x, x], [y - 0.13, y + 0.13], color=BLUE, linewidth=2)
         if level in (-1, 0, 1):
             ha = {-1: "left", 0: "center", 1: "right"}[int(level)]
-            say(ax, x, y + 0.33, f"{level:g} is {code:04b}", 8.5, ha=ha)
+            write(ax, x, y + 0.33, f"{level:g} is {code:04b}", 8.5, ha=ha)
 
 
-def say_packed_block(block: str, outlier: str) -> str:
+def alt_packed_block(block: str, outlier: str) -> str:
     values, size = weights(outlier), BLOCKS[block]
     found = codes(values, size)
     zeros = sum(code == 7 and value != 0 for code, value in zip(found, values))
     shared = "one scale for all" if size == 8 else f"a scale for each {size}"
     verb = "becomes" if zeros == 1 else "become"
     lost = f"{plural(zeros, 'small weight')} {verb} 0" if zeros else "no small weight becomes 0"
-    return (
-        f"Eight weights as codes of four bits, {shared}: {lost}. The codes are "
-        f"{', '.join(map(str, found))}, each that of the nearest of 16 levels, which lie closer "
-        "near 0. The scales are "
-        f"{', '.join(f'{s:.2f}' for s in sorted(set(scales(values, size))))}. Two codes share a "
-        "byte, the first in its high half."
-    )
+    return f"""Eight weights as codes of four bits, {shared}: {lost}. The codes are
+    {", ".join(map(str, found))}, each that of the nearest of 16 levels, which lie closer near 0.
+    The scales are {", ".join(f"{s:.2f}" for s in sorted(set(scales(values, size))))}. Two codes
+    share a byte, the first in its high half."""
 
 
-@schematic(say_packed_block, 9.5, 4.8, block=(list(BLOCKS), "8"), outlier=(["no", "yes"], "no"))
+@schematic(alt_packed_block, 9.5, 4.8, block=(list(BLOCKS), "8"), outlier=(["no", "yes"], "no"))
 def packed_block(ax: Axes, block: str, outlier: str) -> None:
     """A block of weights on its way into bytes: divided, to the nearest level, two a byte."""
-    bare(ax, PACKED_LEFT + 8 * SIDE + 0.8, 5.75)
+    bare(ax, MARGIN + 8 * SIDE + 0.8, 5.75)
     values, size = weights(outlier), BLOCKS[block]
     scale, code = scales(values, size), codes(values, size)
     back = [LEVELS["NF4"][c] * s for c, s in zip(code, scale)]
@@ -157,22 +142,22 @@ def packed_block(ax: Axes, block: str, outlier: str) -> None:
     }
     for row, (words, texts) in enumerate(rows.items()):
         y = 0.3 + 0.85 * row + (0.85 if row == 3 else 0)
-        say(ax, PACKED_LEFT - 0.2, y + HIGH / 2, words, 9, ha="right")
+        write(ax, MARGIN - 0.2, y + HIGH / 2, words, 9, ha="right")
         for column, text in enumerate(texts):
             gap = 0.3 * (column // size)
             largest = abs(values[column]) == scale[column]
             color = lighter(ORANGE if largest and row < 2 else BLUE, 0.6)
-            box(ax, PACKED_LEFT + SIDE * column + gap, y, SIDE - 0.08, HIGH, color, text, 9)
+            box(ax, MARGIN + SIDE * column + gap, y, SIDE - 0.08, HIGH, color, text, 9)
     y = 0.3 + 0.85 * 3
-    say(ax, PACKED_LEFT - 0.2, y + HIGH / 2, "bytes, two codes each", 9, ha="right")
+    write(ax, MARGIN - 0.2, y + HIGH / 2, "bytes, two codes each", 9, ha="right")
     for pair in range(4):
         high, low = code[2 * pair], code[2 * pair + 1]
-        x, words = PACKED_LEFT + 2 * SIDE * pair + 0.3 * (2 * pair // size), f"{high:04b} {low:04b}"
+        x, words = MARGIN + 2 * SIDE * pair + 0.3 * (2 * pair // size), f"{high:04b} {low:04b}"
         box(ax, x, y, 2 * SIDE - 0.08, HIGH, GREEN, words, 9)
     _levels(ax, 4.75)
     legend = "orange: the block's largest magnitude, which is its scale "
     legend += f"({8 // size} x 4 bytes beside the codes)"
-    say(ax, PACKED_LEFT, 5.55, legend, 8.5, ha="left")
+    write(ax, MARGIN, 5.55, legend, 8.5, ha="left")
 
 
 OUTER = 256  # scales that share one of 32 bits
@@ -186,16 +171,14 @@ def parts(size: int) -> dict[str, tuple[float, ...]]:
     }
 
 
-def say_scale_bits(block: int) -> str:
+def alt_scale_bits(block: int) -> str:
     single, double = (sum(bits) for bits in parts(block).values())
-    return (
-        f"Blocks of {block}: {single:.3f} bits a weight become {double:.3f}. The code has 4; a "
-        f"scale in float32 adds 32/{block} = {32 / block:g}; in 8 bits 8/{block} = "
-        f"{8 / block:g}, and the scale of {OUTER} scales {32 / (block * OUTER):.4f}."
-    )
+    return f"""Blocks of {block}: {single:.3f} bits a weight become {double:.3f}. The code has 4; a
+    scale in float32 adds 32/{block} = {32 / block:g}; in 8 bits 8/{block} = {8 / block:g}, and the
+    scale of {OUTER} scales {32 / (block * OUTER):.4f}."""
 
 
-@schematic(say_scale_bits, 9.5, 2.8, block=([32, 64, 128, 256], 64))
+@schematic(alt_scale_bits, 9.5, 2.8, block=([32, 64, 128, 256], 64))
 def scale_bits(ax: Axes, block: int) -> None:
     """What a weight of four bits costs in all: its code, its share of a scale, and of the
     scales'."""
@@ -203,7 +186,7 @@ def scale_bits(ax: Axes, block: int) -> None:
     bare(ax, left + 5.2 * scale + 3.3, 3.0)
     for row, (words, bits) in enumerate(parts(block).items()):
         y, x = 0.4 + 0.95 * row, left
-        say(ax, left - 0.2, y + high / 2, words, 9, ha="right", fontweight="bold")
+        write(ax, left - 0.2, y + high / 2, words, 9, ha="right", fontweight="bold")
         for part, color in zip(bits, (BLUE, ORANGE)):
             box(ax, x, y, scale * part, high, color, f"{part:g}" if part > 0.3 else "")
             x += scale * part
@@ -211,12 +194,10 @@ def scale_bits(ax: Axes, block: int) -> None:
             ax.plot([x + 0.03, x + 0.03], [y + 0.03, y + high - 0.03], color=GREEN, linewidth=3)
         words = " + ".join(f"{part:.4f}".rstrip("0").rstrip(".") for part in bits)
         words = f"{words} = {sum(bits):.3f} bits a weight"
-        say(ax, x + 0.2, y + high / 2, words, 9, ha="left")
-    legend = (
-        f"blue: the code    orange: the scale of {block} weights    "
-        f"green: the scale of {OUTER} scales, drawn far too wide"
-    )
-    say(ax, left, 2.65, legend, 9, ha="left")
+        write(ax, x + 0.2, y + high / 2, words, 9, ha="left")
+    legend = f"blue: the code    orange: the scale of {block} weights    "
+    legend += f"green: the scale of {OUTER} scales, drawn far too wide"
+    write(ax, left, 2.65, legend, 9, ha="left")
 
 
 WAYS = ("autograd keeps it", "made again")
@@ -228,17 +209,15 @@ def held(way: str) -> float:
     return BITS["codes"] + (BITS["floats"] if way == WAYS[0] else 0)
 
 
-def say_made_again(way: str) -> str:
+def alt_made_again(way: str) -> str:
     count = "every layer's" if way == WAYS[0] else "no layer's"
     again = "once" if way == WAYS[0] else "twice"
-    return (
-        f"Between forward and backward {count} weight waits in floats: {held(way):.1f} bits a "
-        f"weight are held. Each Ŵ is made {again} from its codes. Forward multiplies by its "
-        "transpose, backward by itself; a frozen weight needs no gradient, and x is not kept."
-    )
+    return f"""Between forward and backward {count} weight waits in floats: {held(way):.1f} bits a
+    weight are held. Each Ŵ is made {again} from its codes. Forward multiplies by its transpose,
+    backward by itself; a frozen weight needs no gradient, and x is not kept."""
 
 
-@schematic(say_made_again, 9.8, 3.4, way=(list(WAYS), WAYS[0]))
+@schematic(alt_made_again, 9.8, 3.4, way=(list(WAYS), WAYS[0]))
 def made_again(ax: Axes, way: str) -> None:
     """What waits for backward in a frozen layer of four bits: its weight in floats, or nothing."""
     layers = 3
@@ -260,16 +239,16 @@ def made_again(ax: Axes, way: str) -> None:
         color = ORANGE if made or keeps else PALE
         box(ax, x + gap, 1.55, wide, high, color, floats, 9)
         box(ax, x + gap, 2.7, wide, high, PALE, "codes, scales", 9)
-    say(ax, left, 0.3, "forward", 9, ha="left", fontweight="bold")
-    say(ax, left + step * layers + 0.25, 0.3, "backward", 9, ha="left", fontweight="bold")
+    write(ax, left, 0.3, "forward", 9, ha="left", fontweight="bold")
+    write(ax, left + step * layers + 0.25, 0.3, "backward", 9, ha="left", fontweight="bold")
     lives = "until its backward" if keeps else "for one product"
     legend = f"orange: floats of {BITS['floats']:g} bits, each lives {lives}    "
-    say(ax, left, 3.75, legend + f"grey: {BITS['codes']} bits, always there", 9, ha="left")
+    write(ax, left, 3.75, legend + f"grey: {BITS['codes']} bits, always there", 9, ha="left")
 
 
 SHOWN = LEVELS["NF4"][6:12]  # six neighbours
 AT = 2  # the weight's level among them
-ROUNDED_LEFT, ROUNDED_WIDE = 0.9, 9.2
+EDGE, SPAN = 0.9, 9.2
 
 
 def merged(percent: int) -> float:
@@ -281,64 +260,49 @@ def rounded(percent: int) -> float:
     return min(SHOWN, key=lambda level: abs(level - merged(percent)))
 
 
-def rounded_place(x: float) -> float:
-    return ROUNDED_LEFT + ROUNDED_WIDE * (x - SHOWN[0]) / (SHOWN[-1] - SHOWN[0])
+def spot(x: float) -> float:
+    return EDGE + SPAN * (x - SHOWN[0]) / (SHOWN[-1] - SHOWN[0])
 
 
-def say_rounded_away(adapter: int) -> str:
+def alt_rounded_away(adapter: int) -> str:
     error = (rounded(adapter) - merged(adapter)) / (SHOWN[AT + 1] - SHOWN[AT])
     fate = "is gone" if rounded(adapter) == SHOWN[AT] else "is a whole step"
-    return (
-        f"An adapter that moves a weight {adapter}% of the way to the next level {fate} "
-        f"after rounding. The base lies on {SHOWN[AT]:.3f}, with the adapter it is "
-        f"{merged(adapter):.3f}, and rounded anew {rounded(adapter):.3f}: wrong "
-        f"by {abs(error):.0%} of the distance of two levels."
-    )
+    return f"""An adapter that moves a weight {adapter}% of the way to the next level {fate} after
+    rounding. The base lies on {SHOWN[AT]:.3f}, with the adapter it is {merged(adapter):.3f}, and
+    rounded anew {rounded(adapter):.3f}: wrong by {abs(error):.0%} of the distance of two levels."""
 
 
-@schematic(say_rounded_away, 9.5, 3.4, adapter=([10, 30, 45, 60, 90], 30))
+@schematic(alt_rounded_away, 9.5, 3.4, adapter=([10, 30, 45, 60, 90], 30))
 def rounded_away(ax: Axes, adapter: int) -> None:
     """The merge trap: what training added to a weight, against the distance of two levels.
 
     A weight of the quantized base lies exactly on a level. The adapter moves it by a part of the
     way to the next; rounded to the nearest level, it comes back, or goes too far.
     """
-    bare(ax, ROUNDED_LEFT + ROUNDED_WIDE + 1.0, 3.9)
+    bare(ax, EDGE + SPAN + 1.0, 3.9)
     for row, title in enumerate(("base and adapter, 16 bits", "rounded to 4 bits anew")):
         y = 1.15 + 1.5 * row
-        ax.plot(
-            [ROUNDED_LEFT - 0.3, ROUNDED_LEFT + ROUNDED_WIDE + 0.3],
-            [y, y],
-            color="#777777",
-            linewidth=1,
-            zorder=0,
-        )
+        ends = [EDGE - 0.3, EDGE + SPAN + 0.3]
+        ax.plot(ends, [y, y], color="#777777", linewidth=1, zorder=0)
         for level in SHOWN:
-            ax.plot(
-                [rounded_place(level)] * 2, [y - 0.15, y + 0.15], color=BLUE, linewidth=2, zorder=0
-            )
+            ax.plot([spot(level)] * 2, [y - 0.15, y + 0.15], color=BLUE, linewidth=2, zorder=0)
             if row:  # the same above, where an arrow passes
-                say(ax, rounded_place(level), y + 0.35, f"{level:.3f}", 9)
-        say(ax, ROUNDED_LEFT - 0.3, y - 0.75, title, 9, ha="left", fontweight="bold")
-    x, end = rounded_place(SHOWN[AT]), rounded_place(merged(adapter))
+                write(ax, spot(level), y + 0.35, f"{level:.3f}", 9)
+        write(ax, EDGE - 0.3, y - 0.75, title, 9, ha="left", fontweight="bold")
+    x, end = spot(SHOWN[AT]), spot(merged(adapter))
     box(ax, x - 0.07, 1.08, 0.14, 0.14, BLUE)
     arrow(ax, (x, 0.95), (end + 0.001, 0.95), ORANGE)
     box(ax, end - 0.07, 1.08, 0.14, 0.14, ORANGE)
-    box(ax, rounded_place(rounded(adapter)) - 0.07, 2.58, 0.14, 0.14, GREEN)
-    arrow(ax, (end, 1.25), (rounded_place(rounded(adapter)), 2.5), GREEN)
+    box(ax, spot(rounded(adapter)) - 0.07, 2.58, 0.14, 0.14, GREEN)
+    arrow(ax, (end, 1.25), (spot(rounded(adapter)), 2.5), GREEN)
     legend = "blue: levels, and a weight of the base    orange: with its adapter    green: rounded"
-    say(ax, ROUNDED_LEFT - 0.3, 3.65, legend, 9, ha="left")
+    write(ax, EDGE - 0.3, 3.65, legend, 9, ha="left")
 
 
 PAGES, ROUNDS = 5, 3
 
 
-class Moment(NamedTuple):
-    """A touch: the page, whether it was away, and what is resident then, oldest first."""
-
-    page: int
-    is_fault: bool
-    resident: tuple[int, ...]
+Moment = namedtuple("Moment", "page is_fault resident")  # a touch; resident: oldest first
 
 
 def moments(frames: int) -> list[Moment]:
@@ -356,15 +320,13 @@ def faults_a_round(frames: int) -> int:
     return sum(moment.is_fault for moment in moments(frames)) // (ROUNDS - 1)
 
 
-def say_page_table(frames: int) -> str:
-    return (
-        f"{frames} frames for {PAGES} pages: {faults_a_round(frames)} faults a step. In the first "
-        "step all pages are made. After that an optimizer touches them in the same order in every "
-        "step, and the one touched longest ago makes room."
-    )
+def alt_page_table(frames: int) -> str:
+    return f"""{frames} frames for {PAGES} pages: {faults_a_round(frames)} faults a step. In the
+    first step all pages are made. After that an optimizer touches them in the same order in every
+    step, and the one touched longest ago makes room."""
 
 
-@schematic(say_page_table, 9.5, 3.0, frames=([3, 4, 5], 4))
+@schematic(alt_page_table, 9.5, 3.0, frames=([3, 4, 5], 4))
 def page_table(ax: Axes, frames: int) -> None:
     """A page table in time: which pages are in memory while an optimizer goes round its state.
 
@@ -376,7 +338,7 @@ def page_table(ax: Axes, frames: int) -> None:
     for time, moment in enumerate(moments(frames)):
         x = left + step * time + 0.25 * (time // PAGES)
         if time % PAGES == 0:
-            say(ax, x, 0.25, f"step {time // PAGES + 1}", 9, ha="left", fontweight="bold")
+            write(ax, x, 0.25, f"step {time // PAGES + 1}", 9, ha="left", fontweight="bold")
         for page in range(PAGES):
             touched = page == moment.page
             color = PALE if page not in moment.resident else lighter(BLUE, 0.6)
@@ -384,12 +346,12 @@ def page_table(ax: Axes, frames: int) -> None:
             words = "!" if touched and moment.is_fault else ""
             box(ax, x, 0.5 + high * page, step - 0.06, high - 0.06, color, words, 9)
     for page in range(PAGES):
-        say(ax, left - 0.2, 0.7 + high * page, f"page {page}", 9, ha="right")
-    legend = "pale blue: in memory    dark: touched (in step 1: made)    "
-    if frames < PAGES:
-        legend += "orange: a fault, it was away    "
-    say(ax, left, 0.5 + high * PAGES + 0.35, legend + "grey: not in memory", 9, ha="left")
-    legend = "columns: one touch after the other"
-    if frames < PAGES:
-        legend += "; the page touched longest ago makes room"
-    say(ax, left, 0.5 + high * PAGES + 0.78, legend, 9, ha="left")
+        write(ax, left - 0.2, 0.7 + high * page, f"page {page}", 9, ha="right")
+    fault, room = "orange: a fault, it was away    ", "; the page touched longest ago makes room"
+    fault, room = (fault, room) if frames < PAGES else ("", "")
+    legend = (
+        f"pale blue: in memory    dark: touched (in step 1: made)    {fault}grey: not in memory"
+    )
+    write(ax, left, 0.5 + high * PAGES + 0.35, legend, 9, ha="left")
+    legend = f"columns: one touch after the other{room}"
+    write(ax, left, 0.5 + high * PAGES + 0.78, legend, 9, ha="left")

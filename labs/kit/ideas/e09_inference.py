@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
-from minitrain.lab.drawing.figures import INK, lighter
-from minitrain.lab.drawing.shapes import IDLE, PALE, arrow, bare, box, rectangle, say
+from minitrain.lab.drawing.colors import BLUE, GREEN, INK, ORANGE, PALE, PINK, lighter
+from minitrain.lab.drawing.shapes import arrow, bare, box, hatched, write
 from minitrain.lab.ideas.schematic import schematic
 
 WORDS = ("dog", "cat", "bird", "fox", "pig", "cow")
@@ -48,18 +47,16 @@ def kept(rule: str) -> tuple[list[float], list[float]]:
     return every[0], every[-1]
 
 
-def say_token_cuts(rule: str) -> str:
+def alt_token_cuts(rule: str) -> str:
     *steps, (_, last) = stages(rule).items()
     between = "".join(f" {words.capitalize()} leaves {_named(p)}." for words, p in steps[1:])
-    return (
-        f"{rule[0].upper()}{rule[1:]}: {sum(p > 0 for p in last)} of {len(WORDS)} words can be "
-        f"drawn.{between} What is drawn from is {_named(last)}. A low temperature makes what is "
-        "likely likelier; each cut takes words away at the unlikely end, and what is left is "
-        "scaled up to a sum of 1 before the next."
-    )
+    return f"""{rule[0].upper()}{rule[1:]}: {sum(p > 0 for p in last)} of {len(WORDS)} words can be
+    drawn.{between} What is drawn from is {_named(last)}. A low temperature makes what is likely
+    likelier; each cut takes words away at the unlikely end, and what is left is scaled up to a sum
+    of 1 before the next."""
 
 
-@schematic(say_token_cuts, 9.5, 4.2, rule=(list(RULES), "top-k 3, then top-p 0.7"))
+@schematic(alt_token_cuts, 9.5, 4.2, rule=(list(RULES), "top-k 3, then top-p 0.7"))
 def token_cuts(ax: Axes, rule: str) -> None:
     """What temperature, top-k and top-p leave of a model's next-token probabilities.
 
@@ -75,17 +72,17 @@ def token_cuts(ax: Axes, rule: str) -> None:
         box(ax, x, ground - tall, 0.5, tall, PALE, edgecolor="#999999")
         if new:
             box(ax, x + 0.55, ground - left, 0.5, left, BLUE)
-        say(ax, x + 0.52, ground + 0.28, word, 10, fontweight="bold")
+        write(ax, x + 0.52, ground + 0.28, word, 10, fontweight="bold")
     were = [1.0] * len(WORDS)
     for row, (words, left) in enumerate(stages(rule).items()):
         y = ground + 0.8 + 0.45 * row
-        say(ax, margin - 0.3, y, words, 9, ha="right")
+        write(ax, margin - 0.3, y, words, 9, ha="right")
         for place, (was, p) in enumerate(zip(were, left)):
             if was:
-                say(ax, margin + 0.52 + across * place, y, _percent(p) if p else "cut off", 9)
+                write(ax, margin + 0.52 + across * place, y, _percent(p) if p else "cut off", 9)
         were = left
     words = "grey: by temperature alone    blue: what is drawn from"
-    say(ax, 11.6, 0.35, words, 9, ha="right")
+    write(ax, 11.6, 0.35, words, 9, ha="right")
 
 
 def _percent(p: float) -> str:
@@ -110,32 +107,30 @@ def total(steps: int, cached: bool) -> int:
     return sum(map(len, computed(steps, cached)))
 
 
-def say_cache_steps(tokens: int) -> str:
+def alt_cache_steps(tokens: int) -> str:
     without, with_one = total(tokens, False), total(tokens, True)
-    return (
-        f"{tokens} tokens after a prompt of {PROMPT}: {without} tokens computed without a cache, "
-        f"{with_one} with one. Without one every step computes the whole text so far again. With "
-        "one the first step computes the prompt, and each later step one token; of those before "
-        "it only keys and values are read."
-    )
+    return f"""{tokens} tokens after a prompt of {PROMPT}: {without} tokens computed without a
+    cache, {with_one} with one. Without one every step computes the whole text so far again. With
+    one the first step computes the prompt, and each later step one token; of those before it only
+    keys and values are read."""
 
 
-@schematic(say_cache_steps, 9.5, 3.2, tokens=(1, 7, 6))
+@schematic(alt_cache_steps, 9.5, 3.2, tokens=(1, 7, 6))
 def cache_steps(ax: Axes, tokens: int) -> None:
     """Which tokens' keys and values are computed in each step, without a cache and with one."""
     side = 0.46
     bare(ax, 13.6, 1.1 + side * 7 + 0.4)
     for left, cached, title in ((1.3, False, "without a cache"), (8.1, True, "with a cache")):
         words = f"{title}: {total(tokens, cached)} tokens"
-        say(ax, left, 0.35, words, 10, ha="left", fontweight="bold")
+        write(ax, left, 0.35, words, 10, ha="left", fontweight="bold")
         for step, own in enumerate(computed(tokens, cached)):
             y = 0.7 + side * step
-            say(ax, left - 0.15, y + 0.2, f"step {step + 1}", 8.5, ha="right")
+            write(ax, left - 0.15, y + 0.2, f"step {step + 1}", 8.5, ha="right")
             for token in range(PROMPT + step):
                 hue = ORANGE if token in own else lighter(BLUE, 0.7)
                 box(ax, left + side * token, y, side - 0.05, side - 0.05, hue)
     words = "orange: computed in this step    pale blue: only its keys and values are read"
-    say(ax, 1.3, 1.1 + side * 7, words, 9, ha="left")
+    write(ax, 1.3, 1.1 + side * 7, words, 9, ha="left")
 
 
 class Moment(NamedTuple):
@@ -147,34 +142,25 @@ class Moment(NamedTuple):
     copied: tuple[int, int] | None = None
 
 
-ONCE, TIME, LITTLE = "Once upon a time", "there was a little", "dog who"
+A, B = {"A": [3, 0, 5]}, {"B": [3, 0, 1]}
+THREE = {3: "Once upon a time", 0: "there was a little", 5: "dog who"}
+FOUR = {**THREE, 1: "cat"}
+FIVE = {**FOUR, 2: "dog who ran"}
 MOMENTS = {
-    "A runs": Moment(
-        {"A": [3, 0, 5]},
-        {3: ONCE, 0: TIME, 5: LITTLE},
-        "its table names three blocks, wherever they were free",
-    ),
+    "A runs": Moment(A, THREE, "its table names three blocks, wherever they were free"),
     "B begins alike": Moment(
-        {"A": [3, 0, 5], "B": [3, 0, 1]},
-        {3: ONCE, 0: TIME, 5: LITTLE, 1: "cat"},
-        "two full blocks are found by their keys, and held twice",
+        {**A, **B}, FOUR, "two full blocks are found by their keys, and held twice"
     ),
     "C is A's fork": Moment(
-        {"A": [3, 0, 5], "B": [3, 0, 1], "C": [3, 0, 5]},
-        {3: ONCE, 0: TIME, 5: LITTLE, 1: "cat"},
-        "C goes on from A's text, and holds all of its blocks",
+        {**A, **B, "C": [3, 0, 5]}, FOUR, "C goes on from A's text, and holds all of its blocks"
     ),
     "C writes": Moment(
-        {"A": [3, 0, 5], "B": [3, 0, 1], "C": [3, 0, 2]},
-        {3: ONCE, 0: TIME, 5: LITTLE, 1: "cat", 2: "dog who ran"},
+        {**A, **B, "C": [3, 0, 2]},
+        FIVE,
         "A held block 5 too, so C wrote into a copy of it, block 2",
         copied=(5, 2),
     ),
-    "A and C end": Moment(
-        {"B": [3, 0, 1]},
-        {3: ONCE, 0: TIME, 5: LITTLE, 1: "cat", 2: "dog who ran"},
-        "what nobody holds is free, and stays until it is needed",
-    ),
+    "A and C end": Moment(B, FIVE, "what nobody holds is free, and stays until it is needed"),
 }
 
 
@@ -185,16 +171,14 @@ def refs(moment: str) -> list[int]:
     return [sum(block in table for table in tables) for block in range(blocks)]
 
 
-def say_block_tables(moment: str) -> str:
+def alt_block_tables(moment: str) -> str:
     held = sum(count > 0 for count in refs(moment))
     places = sum(map(len, MOMENTS[moment].tables.values()))
-    return (
-        f"{moment}: {MOMENTS[moment].words}. The tables name {places} blocks in all, and {held} "
-        "are held: a block that several tables name is there once."
-    )
+    return f"""{moment}: {MOMENTS[moment].words}. The tables name {places} blocks in all, and {held}
+    are held: a block that several tables name is there once."""
 
 
-@schematic(say_block_tables, 9.5, 3.4, moment=(list(MOMENTS), "C writes"))
+@schematic(alt_block_tables, 9.5, 3.4, moment=(list(MOMENTS), "C writes"))
 def block_tables(ax: Axes, moment: str) -> None:
     """Block tables of texts that share a beginning: who holds which block, moment by moment.
 
@@ -203,23 +187,23 @@ def block_tables(ax: Axes, moment: str) -> None:
     hues = {"A": lighter(BLUE, 0.5), "B": lighter(ORANGE, 0.5), "C": lighter(GREEN, 0.5)}
     bare(ax, 14.2, 4.6)
     now = MOMENTS[moment]
-    say(ax, 0.2, 0.35, "the pool", 10, ha="left", fontweight="bold")
-    say(ax, 1.7, 0.36, "a block: keys and values of 4 tokens", 9, ha="left")
+    write(ax, 0.2, 0.35, "the pool", 10, ha="left", fontweight="bold")
+    write(ax, 1.7, 0.36, "a block: keys and values of 4 tokens", 9, ha="left")
     for block, count in enumerate(refs(moment)):
         x, hue = 0.2 + 2.33 * block, lighter(BLUE, 0.7) if count else PALE
         words = now.content.get(block, "").replace(" upon", " upon\n").replace(" was", " was\n")
         box(ax, x, 0.95, 2.2, 0.9, hue, words, 9, edgecolor="#999999")
-        say(ax, x + 1.1, 0.72, f"block {block}: held {count}x", 9)
-    say(ax, 0.2, 2.3, "the tables", 10, ha="left", fontweight="bold")
+        write(ax, x + 1.1, 0.72, f"block {block}: held {count}x", 9)
+    write(ax, 0.2, 2.3, "the tables", 10, ha="left", fontweight="bold")
     for row, (name, table) in enumerate(now.tables.items()):
-        say(ax, 1.5, 2.85 + 0.62 * row, f"text {name}", 9, ha="right")
+        write(ax, 1.5, 2.85 + 0.62 * row, f"text {name}", 9, ha="right")
         for place, block in enumerate(table):
             x = 1.7 + 1.0 * place
             box(ax, x, 2.6 + 0.62 * row, 0.9, 0.5, hues[name], str(block), 9)
     if now.copied:
         start, end = (1.3 + 2.33 * block for block in now.copied)
         arrow(ax, (start, 1.9), (end, 1.9), bend=-0.12)
-        say(ax, (start + end) / 2, 2.65, "copied", 9)
+        write(ax, (start + end) / 2, 2.65, "copied", 9)
 
 
 ROWS = 3
@@ -253,23 +237,17 @@ def continuous() -> list[list[str]]:
 KINDS = {"static": static, "continuous": continuous}
 
 
-def idle() -> dict:
-    return {"color": IDLE["facecolor"], **{k: v for k, v in IDLE.items() if k != "facecolor"}}
-
-
-def say_batches(kind: str) -> str:
+def alt_batches(kind: str) -> str:
     rows = KINDS[kind]()
     empty = sum(name == "" for row in rows for name in row)
-    return (
-        f"{kind.capitalize()} batches: {len(rows[0])} steps of {ROWS} rows, {empty} of these "
-        f"{ROWS * len(rows[0])} for nobody. "
-        f"{len(ANSWERS)} texts of {', '.join(map(str, ANSWERS.values()))} steps are served in "
-        f"{ROWS} rows. A static batch lasts as long as its longest text; in a continuous one the "
-        "next text takes a row as soon as it is free."
-    )
+    return f"""{kind.capitalize()} batches: {len(rows[0])} steps of {ROWS} rows, {empty} of these
+    {ROWS * len(rows[0])} for nobody. {len(ANSWERS)} texts of
+    {", ".join(map(str, ANSWERS.values()))} steps are served in {ROWS} rows. A static batch lasts as
+    long as its longest text; in a continuous one the next text takes a row as soon as it is
+    free."""
 
 
-@schematic(say_batches, 9.5, 2.6, kind=(list(KINDS), "static"))
+@schematic(alt_batches, 9.5, 2.6, kind=(list(KINDS), "static"))
 def batches(ax: Axes, kind: str) -> None:
     """Static and continuous batches, step by step: five texts, three rows.
 
@@ -282,18 +260,18 @@ def batches(ax: Axes, kind: str) -> None:
     bare(ax, 1.4 + side * len(static()[0]) + 0.4, 2.9)
     for row, steps in enumerate(rows):
         y = 0.65 + side * row
-        say(ax, 1.2, y + 0.28, f"row {row}", 9, ha="right")
+        write(ax, 1.2, y + 0.28, f"row {row}", 9, ha="right")
         for step, name in enumerate(steps):
             x = 1.4 + side * step
             if not name:
-                ax.add_patch(rectangle(x, y, side - 0.06, side - 0.06, **idle()))
+                hatched(ax, x, y, side - 0.06, side - 0.06)
                 continue
             begins = step == 0 or steps[step - 1] != name
             hue = hues[name] if begins else lighter(hues[name], 0.6)
             box(ax, x, y, side - 0.06, side - 0.06, hue, name, 9)
-    say(ax, 1.4, 0.35, "steps", 9, ha="left", fontweight="bold")
+    write(ax, 1.4, 0.35, "steps", 9, ha="left", fontweight="bold")
     words = "dark: reads its prompt    pale: writes    hatched: a row for nobody"
-    say(ax, 1.4, 2.72, words, 9, ha="left")
+    write(ax, 1.4, 2.72, words, 9, ha="left")
 
 
 GROUPS, GROUP, CHANNELS, NEW = 2, 4, 8, 3
@@ -310,17 +288,15 @@ def spoiled(along: str) -> int:
     return 0 if along == "channel" else GROUPS * GROUP
 
 
-def say_kv_ranges(keys: str) -> str:
+def alt_kv_ranges(keys: str) -> str:
     mixed = spoiled(keys)
-    return (
-        f"Keys by the {keys}: {ranges(keys)} ranges, {mixed or 'none'} of which "
-        f"{'mix' if mixed else 'mixes'} large and small numbers. Rows are tokens, columns "
-        "channels, a frame is what shares a range; orange channels are large in every token. The "
-        f"newest {NEW} tokens fill no group yet and stay as they are."
-    )
+    return f"""Keys by the {keys}: {ranges(keys)} ranges, {mixed or "none"} of which
+    {"mix" if mixed else "mixes"} large and small numbers. Rows are tokens, columns channels, a
+    frame is what shares a range; orange channels are large in every token. The newest {NEW} tokens
+    fill no group yet and stay as they are."""
 
 
-@schematic(say_kv_ranges, 9.5, 4.1, keys=(["channel", "token"], "channel"))
+@schematic(alt_kv_ranges, 9.5, 4.1, keys=(["channel", "token"], "channel"))
 def kv_ranges(ax: Axes, keys: str) -> None:
     """Which keys and values share a range: keys by the channel, values by the token.
 
@@ -328,12 +304,9 @@ def kv_ranges(ax: Axes, keys: str) -> None:
     """
     side = 0.38
     bare(ax, 13.4, 5.8)
-    for left, title, along in (
-        (1.0, f"keys by the {keys}", keys),
-        (7.6, "values by the token", "token"),
-    ):
-        say(ax, left, 0.3, title, 10, ha="left", fontweight="bold")
-        large = LARGE if title.startswith("keys") else ()
+    for left, what, along in ((1.0, "keys", keys), (7.6, "values", "token")):
+        write(ax, left, 0.3, f"{what} by the {along}", 10, ha="left", fontweight="bold")
+        large = LARGE if what == "keys" else ()
         for token in range(GROUPS * GROUP + NEW):
             y = 0.6 + side * token + 0.12 * (token // GROUP)
             for channel in range(CHANNELS):
@@ -342,18 +315,14 @@ def kv_ranges(ax: Axes, keys: str) -> None:
                 box(ax, left + side * channel, y, side - 0.05, side - 0.05, hue)
         for group in range(GROUPS):
             top = 0.6 + (side * GROUP + 0.12) * group
-            count = CHANNELS if along == "channel" else GROUP
-            for n in range(count):
-                x = left + side * n if along == "channel" else left
-                y = top if along == "channel" else top + side * n
-                wide = side if along == "channel" else side * CHANNELS
-                high = side * GROUP if along == "channel" else side
-                shape = {"edgecolor": INK, "linewidth": 1.2}
-                ax.add_patch(
-                    rectangle(x - 0.02, y - 0.02, wide - 0.02, high - 0.02, "none", **shape)
-                )
-            say(ax, left + side * CHANNELS + 0.15, top + 0.75, f"group {group}", 9, ha="left")
+            down = along == "channel"
+            for n in range(CHANNELS if down else GROUP):
+                x, y = (left + side * n, top) if down else (left, top + side * n)
+                wide, high = (side, side * GROUP) if down else (side * CHANNELS, side)
+                place = x - 0.02, y - 0.02, wide - 0.02, high - 0.02
+                box(ax, *place, "none", edgecolor=INK, linewidth=1.2)
+            write(ax, left + side * CHANNELS + 0.15, top + 0.75, f"group {group}", 9, ha="left")
         y = 0.6 + side * (GROUPS * GROUP + 1.5) + 0.24
-        say(ax, left + side * CHANNELS + 0.15, y, "newest: not\nrounded yet", 9, ha="left")
+        write(ax, left + side * CHANNELS + 0.15, y, "newest: not\nrounded yet", 9, ha="left")
     legend = "rows: tokens    columns: channels    orange: large    frame: what shares a range"
-    say(ax, 1.0, 5.5, legend, 9, ha="left")
+    write(ax, 1.0, 5.5, legend, 9, ha="left")

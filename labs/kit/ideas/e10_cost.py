@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
-from minitrain.lab.drawing.figures import INK, finish
-from minitrain.lab.drawing.shapes import PALE, bare, box, say
+from minitrain.lab.drawing.colors import BLUE, GREEN, INK, ORANGE, PALE
+from minitrain.lab.drawing.figures import finish
+from minitrain.lab.drawing.shapes import bare, box, write
 from minitrain.lab.ideas.schematic import schematic
 from minitrain.words import plural
 
@@ -58,20 +58,18 @@ def kilobytes(size: float) -> float:
     return size * WIDTH / 1000
 
 
-def say_kept_tensors(tensor_ranks: int, sequence_parallel: str, recompute: str) -> str:
+def alt_kept_tensors(tensor_ranks: int, sequence_parallel: str, recompute: str) -> str:
     parts = held(tensor_ranks, sequence_parallel, recompute)
     words = ", ".join(f"{kind} {size:.3g}h" for kind, size in parts.items())
-    return (
-        f"A layer keeps {kilobytes(sum(parts.values())):,.0f} kB a token on each of "
-        f"{plural(tensor_ranks, 'tensor rank')}, "
-        f"recomputing {recompute.replace('none', 'nothing')}, sequence parallelism "
-        f"{sequence_parallel}. Eleven operations from norm to dropout, below each what it keeps "
-        f"for backward; a bar adds them up for one rank: {words}, with h bytes as the unit."
-    )
+    return f"""A layer keeps {kilobytes(sum(parts.values())):,.0f} kB a token on each of
+    {plural(tensor_ranks, "tensor rank")}, recomputing {recompute.replace("none", "nothing")},
+    sequence parallelism {sequence_parallel}. Eleven operations from norm to dropout, below each
+    what it keeps for backward; a bar adds them up for one rank: {words}, with h bytes as the
+    unit."""
 
 
 @schematic(
-    say_kept_tensors,
+    alt_kept_tensors,
     10.5,
     3.8,
     tensor_ranks=([1, 2, 4, 8], 8),
@@ -87,7 +85,7 @@ def kept_tensors(ax: Axes, tensor_ranks: int, sequence_parallel: str, recompute:
     left, wide, scale = 1.9, 1.06, 0.094  # a column; widths of the bar, for one h
     bare(ax, left + wide * len(KEPT) + 0.1, 4.6)
     for y, words in ((0.6, "operation"), (1.6, "it keeps"), (3.25, "on one rank")):
-        say(ax, left - 0.2, y, words, ha="right")
+        write(ax, left - 0.2, y, words, ha="right")
     for column, (operation, words, _, kind) in enumerate(KEPT):
         x = left + wide * column
         is_held = column == 0 if recompute == "full" else kind != "scores" or recompute == "none"
@@ -101,20 +99,20 @@ def kept_tensors(ax: Axes, tensor_ranks: int, sequence_parallel: str, recompute:
             if not fits:
                 first = kind == "whole"  # its words end with it: the next has its own above
                 place = x + (size * scale - 0.1 if first else size * scale / 2)
-                say(ax, place, 2.8, f"{size:.3g}h", 8.5, ha="right" if first else "center")
+                write(ax, place, 2.8, f"{size:.3g}h", 8.5, ha="right" if first else "center")
         x += size * scale
     whole = sum(held(tensor_ranks, sequence_parallel, recompute).values())
     addends = as_sum(shared(tensor_ranks, sequence_parallel, recompute))
     total = f"{whole:.3g}h = {kilobytes(whole):,.0f} kB a token"
     is_cut = "/" in addends
-    say(ax, x + 0.15, 3.25, f"= {addends} = {total}" if is_cut else f"= {total}", ha="left")
+    write(ax, x + 0.15, 3.25, f"= {addends} = {total}" if is_cut else f"= {total}", ha="left")
     units = f"bytes a token: h = {WIDTH:,}, f = 4h; a = {HEADS} heads, s = {TOKENS:,} tokens"
-    say(ax, left, 2.2, units, ha="left")
+    write(ax, left, 2.2, units, ha="left")
     legend = "blue: whole on each tensor rank, without sequence parallelism   orange: cut by tp"
-    say(ax, left, 3.8, f"{legend}   green: the scores, cut too", ha="left")
+    write(ax, left, 3.8, f"{legend}   green: the scores, cut too", ha="left")
     if recompute != "none":
         words = "pale in the second row: not kept, computed again in backward"
-        say(ax, left, 4.3, words, ha="left")
+        write(ax, left, 4.3, words, ha="left")
 
 
 POINTS = (  # (days, price in thousand dollars)
@@ -132,20 +130,17 @@ def front() -> list[tuple[float, float]]:
     ]
 
 
-def say_pareto_front(point: int) -> str:
+def alt_pareto_front(point: int) -> str:
     days, price = POINTS[point]
     better = sum(d <= days and p <= price and (d, p) != (days, price) for d, p in POINTS)
-    found = "on the front: none is as fast and as cheap" if not better else (
-        f"beaten by {plural(better, 'point')} in its grey corner"
-    )  # fmt: skip
-    return (
-        f"{days} days, {price} thousand dollars: {found}. Of {len(POINTS)} points {len(front())} "
-        "form the front, a staircase from fast and dear to slow and cheap; the grey rectangle "
-        "holds all that is at least as fast and as cheap as the chosen point."
-    )
+    found = f"beaten by {plural(better, 'point')} in its grey corner"
+    found = found if better else "on the front: none is as fast and as cheap"
+    return f"""{days} days, {price} thousand dollars: {found}. Of {len(POINTS)} points
+    {len(front())} form the front, a staircase from fast and dear to slow and cheap; the grey
+    rectangle holds all that is at least as fast and as cheap as the chosen point."""
 
 
-@schematic(say_pareto_front, 7.0, 4.4, point=(0, len(POINTS) - 1, 4))
+@schematic(alt_pareto_front, 7.0, 4.4, point=(0, len(POINTS) - 1, 4))
 def pareto_front(ax: Axes, point: int) -> None:
     """The Pareto front: points that no other point beats in both costs. The points are invented."""
     days, price = POINTS[point]

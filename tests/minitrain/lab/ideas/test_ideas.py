@@ -22,7 +22,7 @@ from minitrain.inference.sampling import next_token_probabilities
 from minitrain.inference.speculation.formula import speed_up
 from minitrain.inference.speculation.plain import ngram_draft, tree_attention
 from minitrain.lab import ideas
-from minitrain.lab.drawing.contrast import READABLE, contrast, ink_on
+from minitrain.lab.drawing.colors import READABLE, contrast, ink_on
 from minitrain.lab.drawing.figures import canvas
 from minitrain.lab.ideas import e00_ranks_and_collectives as e00
 from minitrain.lab.ideas import e01_baseline as e01
@@ -130,10 +130,10 @@ def test_the_words_follow_the_handles(name: str):
     schematic = ALL[name]
     start = {handle: default_of(handle, choice) for handle, choice in schematic.choices.items()}
     for handle, choice in schematic.choices.items():
-        said = {schematic.say(**(start | {handle: value})) for value in values(choice)}
+        said = {schematic.alt(**(start | {handle: value})) for value in values(choice)}
         assert len(said) == len(values(choice)), f"{handle}: the same words at two positions"
-    assert "1 ranks" not in schematic.say(**start)
-    assert schematic.say(**start) in schematic.picture().text
+    assert "1 ranks" not in schematic.alt(**start)
+    assert schematic.alt(**start) in schematic.picture().text
 
 
 def test_a_handle_runs_from_small_to_large():
@@ -164,7 +164,7 @@ def test_ring_attention_computes_every_block_below_the_diagonal_once(order: str,
     done = [pair for s in steps for r in steps for pair in e02e.work(s, r, order)]
     size = e02e.PIECES
     assert sorted(done) == [(q, k) for q in range(size) for k in range(q + 1)]
-    assert f"{blocks} half-blocks in" in e02e.say_ring_attention(0, order)
+    assert f"{blocks} half-blocks in" in e02e.ring_attention.words(step=0, order=order)
 
 
 @pytest.mark.parametrize("load, computed", [("even", [6, 6]), ("uneven", [9, 3])])
@@ -218,8 +218,10 @@ def test_a_unit_ahead_hides_its_gather_and_takes_its_place():
 def test_lines_of_the_first_axis_leave_the_node():
     for order in e02f.ORDERS:
         first, *others = order.split()
-        assert f"{first}: 4 of 4 between nodes" in e02f.say_mesh_lines(order, first)
-        assert all("all inside a node" in e02f.say_mesh_lines(order, axis) for axis in others)
+        assert f"{first}: 4 of 4 between nodes" in e02f.mesh_lines.words(order=order, axis=first)
+        assert all(
+            "all inside a node" in e02f.mesh_lines.words(order=order, axis=axis) for axis in others
+        )
     assert [e02f.holders(parameter) for parameter in e02f.PARAMETERS] == [4, 2, 4, 2]
 
 
@@ -236,8 +238,8 @@ def test_the_grids_of_schedules_are_as_the_formulas_say():
         assert clock.makespan == 3 * (m + p - 1) and clock.bubble(0) == 3 * (p - 1)
     idle = [e02c.timed(e02c.made("interleaved", 2, 4, v)).bubble(0) for v in (1, 2)]
     assert idle == [3, 1.5]
-    assert "rank by rank, 3, 2, 1" in e02c.say_pipeline_order("1f1b")
-    assert "rank by rank, 5, 5, 5" in e02c.say_pipeline_order("gpipe")
+    assert "rank by rank, 3, 2, 1" in e02c.pipeline_order.words(order="1f1b")
+    assert "rank by rank, 5, 5, 5" in e02c.pipeline_order.words(order="gpipe")
 
 
 def test_every_layer_and_every_head_is_on_one_rank():
@@ -248,10 +250,10 @@ def test_every_layer_and_every_head_is_on_one_rank():
 
 
 def test_one_rank_has_the_word_and_the_others_do_not():
-    for token in range(e02b.RANKS * e02b.VOCABULARY_ROWS):
+    for token in range(e02b.RANKS * e02b.ROWS):
         answers = e02b.answers(token)
         assert answers.count(None) == e02b.RANKS - 1
-        assert answers[token // e02b.VOCABULARY_ROWS] == token % e02b.VOCABULARY_ROWS
+        assert answers[token // e02b.ROWS] == token % e02b.ROWS
 
 
 def test_collectives_agree_with_each_other():
@@ -291,7 +293,7 @@ def test_a_block_keeps_what_its_closed_form_says():
 def test_rounding_by_chance_is_right_in_the_mean():
     for eighths in range(1, e04.EIGHTHS):
         ups = round(e04.DRAWS * e04.goes_up(eighths))
-        assert f"chance {ups} of 16" in e04.say_rounding(eighths)
+        assert f"chance {ups} of 16" in e04.rounding.words(eighths=eighths)
         assert ups / e04.DRAWS == eighths / e04.EIGHTHS
 
 
@@ -315,7 +317,7 @@ def test_what_is_merged_beside_comes_back_whole():
 
 
 def test_a_row_is_turned_to_the_sum_and_as_long_as_its_magnitude():
-    sums = [w + d for w, d in zip(e06.ROW, e06.LENGTH_DELTA)]
+    sums = [w + d for w, d in zip(e06.ROW, e06.UPDATE)]
     for share in (0.5, 1.0, 2.0):
         x, y = e06.turned(share)
         assert math.isclose(math.hypot(x, y), share * e06.length(e06.ROW))
@@ -396,7 +398,7 @@ def test_a_zero_point_never_loses_zero_and_uses_all_codes():
 def test_a_scale_moves_and_leaves_every_product():
     for alpha in (0.0, 0.25, 0.5, 1.0):
         activations, weights = e08.after(alpha)
-        for x, w, own_x, own_w in zip(activations, weights, e08.ACTIVATIONS, e08.MIGRATED_WEIGHTS):
+        for x, w, own_x, own_w in zip(activations, weights, e08.ACTIVATIONS, e08.COLUMN_WEIGHTS):
             assert math.isclose(x * w, own_x * own_w)
     assert math.isclose(e08.spread(e08.after(1.0)[0]), 1.0)
     assert math.isclose(e08.spread(e08.after(0.0)[1]), 1.0)
@@ -464,13 +466,11 @@ def test_suffixes_are_sorted_when_all_are_decided():
 
 def test_shares_are_tempered_as_the_package_does():
     for name, temperature in e11.TEMPERATURES.items():
-        assert np.allclose(
-            e11.shares(name), tempered_of(list(e11.TEMPERED_SIZES.values()), temperature)
-        )
+        assert np.allclose(e11.shares(name), tempered_of(list(e11.SOURCES.values()), temperature))
 
 
 def test_a_packed_row_is_the_packages():
-    packed_row = pack([[1] * size for size in e11.DOCUMENT_SIZES], e11.LENGTH)
+    packed_row = pack([[1] * size for size in e11.DOCUMENTS], e11.LENGTH)
     assert packed_row.positions()[0].tolist() == e11.positions()
     assert e11.wrong(e11.PACKED) == 0 < e11.wrong(e11.CAUSAL)
 
@@ -488,10 +488,10 @@ def test_each_row_is_dealt_out_once_before_the_stop_or_after():
 
 
 def test_recomputing_peaks_as_a_plan_does():
-    layers = [Layer(e05.INPUT, e05.SAVED, 1)] * e05.RECOMPUTE_LAYERS
+    layers = [Layer(e05.INPUT, e05.SAVED, 1)] * e05.LAYERS
     for keep, mode in ((e05.KEPT, "none"), (e05.AGAIN, "full")):
         peak = max(moment.held for moment in e05.moments(keep))
-        assert peak == plan_peak(uniform_plan(e05.RECOMPUTE_LAYERS, mode), layers)
+        assert peak == plan_peak(uniform_plan(e05.LAYERS, mode), layers)
 
 
 def test_speculation_is_as_the_package_has_it():
@@ -501,7 +501,7 @@ def test_speculation_is_as_the_package_has_it():
         assert math.isclose(sum(e09b.rejected(like)), sum(rest), abs_tol=1e-12)
     assert math.isclose(sum(e09b.kept("100%")), 1)
     for count in e09b.ENDS.values():
-        want = ngram_draft(e09b.LOOKUP_WORDS[:count], e09b.MOST, e09b.LONGEST)
+        want = ngram_draft(e09b.STORY[:count], e09b.MOST, e09b.LONGEST)
         assert e09b.drafted(count) == want
     for g in range(9):
         cost = e09b.DRAFT, 1 + e09b.GROWTH * g
@@ -547,7 +547,7 @@ def test_a_save_beside_the_training_leaves_time_for_more_steps():
     assert e12.steps_done("beside") > e12.steps_done("waits")
     for way in ("waits", "beside"):
         for lane in ("training", "disk"):
-            own = [span for span in e12.save_spans(way) if span[0] == lane]
+            own = [span for span in e12.lanes(way) if span[0] == lane]
             assert all(one[2] <= other[1] + 1e-9 for one, other in pairwise(own))
 
 
@@ -562,7 +562,7 @@ def test_time_is_trained_lost_saved_or_spent_on_a_restart():
     for interval in (4, 8, 16, 32):
         parts = ("train", "lost", "save", "restart")
         total = sum(e12.minutes(interval, part) for part in parts)
-        assert total == pytest.approx(e12.INTERVAL_END)
+        assert total == pytest.approx(e12.MINUTES)
     assert e12.minutes(4, "save") > e12.minutes(32, "save")
     assert e12.minutes(4, "lost") < e12.minutes(32, "lost")
 
