@@ -1,4 +1,4 @@
-"""What a lab shows, in one style: `from minitrain.lab import show`, then `show.lines(…)`.
+"""Figures, tables and numbers of a lab in one style: `from minitrain.lab import show`.
 
 Figures: lines, bars, timeline, draw_schedule, draw_load, draw_mesh, canvas + figure.
 Tables: table.

@@ -71,11 +71,11 @@ def course_map(labs: Sequence[Standing]) -> Rich:
         bare(ax, *inches)
         ax.set_title(heading(labs), loc="left", fontsize=12)
         for lab in labs:
-            _draw(ax, lab, *corner(places[lab.name]), besides(lab, labs))
+            _draw(ax, lab, *corner(places[lab.name]), also_after(lab, labs))
         for row in ways(labs):
             for depth, (start, ends) in enumerate(row, start=1):
                 _draw_way(ax, start, ends, depth / (len(row) + 1.7))
-        return picture(fig, said(labs))
+        return picture(fig, alt_text(labs))
 
 
 def heading(labs: Sequence[Standing]) -> str:
@@ -114,8 +114,8 @@ def ways(labs: Sequence[Standing]) -> list[list[tuple[tuple[int, int], list[tupl
     return [[(p, found[p]) for p in sorted(found, reverse=True) if p[1] == row] for row in rows]
 
 
-def besides(lab: Standing, labs: Sequence[Standing]) -> list[str]:
-    """The numbers of those that come before it and not before the last of them: no arrow's way."""
+def also_after(lab: Standing, labs: Sequence[Standing]) -> list[str]:
+    """The labs that come before it and that no arrow reaches, by number."""
     known, places = {each.name: each for each in labs}, placed(labs)
     before = [known[name] for name in lab.before if name in known]
     reached = [max(before, key=lambda each: places[each.name][::-1])] if before else []
@@ -124,8 +124,8 @@ def besides(lab: Standing, labs: Sequence[Standing]) -> list[str]:
     return [each.short for each in before if each not in reached]
 
 
-def said(labs: Sequence[Standing]) -> str:
-    """The same in words."""
+def alt_text(labs: Sequence[Standing]) -> str:
+    """The alt text of the map."""
     known = {lab.name: lab.short for lab in labs}
     after = [
         f"{lab.short} after {' and '.join(known[name] for name in lab.before if name in known)}"

@@ -27,7 +27,7 @@ MUTED = "opacity:0.75;"
 
 @dataclass(frozen=True)
 class Rich:
-    """What is shown: `html` in a notebook, `text` elsewhere; `data` travels with the output.
+    """Output as `html` in a notebook, `text` elsewhere; `data` travels with the output.
 
     `value` replaces the text in a notebook's text/plain: nbgrader reads partial credit from there.
     """

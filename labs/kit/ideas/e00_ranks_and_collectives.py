@@ -16,7 +16,7 @@ SEND_AT, MESSAGE = 2, 1.2  # when rank 0 calls send, how long its message travel
 
 
 def waits(recv_at: int) -> tuple[int, int]:
-    """How long rank 0 waits in send, and rank 1 in recv, before the message sets out."""
+    """The time that rank 0 waits in send, and rank 1 in recv, before the message sets out."""
     return max(0, recv_at - SEND_AT), max(0, SEND_AT - recv_at)
 
 
@@ -125,7 +125,7 @@ def diagonal(held: Held) -> Held:
 
 
 def states(kind: str) -> tuple[Held, Held]:
-    """What the ranks hold before and after."""
+    """The chunks on each rank before and after."""
     everywhere = [[f"Σ{chunk}" for chunk in range(RANKS)]] * RANKS
     return {
         "broadcast": ([OWN[0], *EMPTY[1:]], [OWN[0]] * RANKS),
@@ -230,7 +230,7 @@ def moving(step: int, rank: int) -> int:
 
 
 def legend(step: int, is_complete: bool = False) -> str:
-    """What the boxes say; is_complete: green ones are there from the start, not at the end only."""
+    """The key of the boxes; is_complete: green ones are there from the start."""
     words = "in a box: the ranks whose parts are summed"
     words += "    green: all four" * (is_complete or step == HALF)
     return words + "    orange: leaves next" * (step < HALF)
@@ -283,7 +283,7 @@ def alt_ring_all_gather(step: int) -> str:
 
 @schematic(alt_ring_all_gather, 9.5, 3.8, step=(0, HALF, 0))
 def ring_all_gather(ax: Axes, step: int) -> None:
-    """What is no whole sum is out of its sight; its step 0 is the ring's fourth message."""
+    """The second half: only whole sums are drawn; its step 0 is the ring's fourth message."""
     sent = HALF + step
     held = [[chunk if len(chunk) == RANKS else [] for chunk in row] for row in parts(sent)]
     _draw(ax, sent, held, WHOLE)

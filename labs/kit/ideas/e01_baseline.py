@@ -321,7 +321,7 @@ def alt_step_lifetimes(sequences: int) -> str:
 
 @schematic(alt_step_lifetimes, 8.5, 4.0, sequences=([1, 2, 4, 8], 4))
 def step_lifetimes(ax: Axes, sequences: int) -> None:
-    """What memory holds through a training step: activations pile up in forward, gradients in
+    """Memory through a training step: activations pile up in forward, gradients in
     backward.
 
     A model of LAYERS equal layers with Adam in float32. The size of its activations is invented:

@@ -17,7 +17,7 @@ PLACES = (
 
 
 def words_of(row: int, rank: int, ranks: int) -> str:
-    """What stands in a box."""
+    """The words in a box."""
     total = " + ".join(f"g{r}" for r in range(ranks))
     return (f"batch {rank}", "W", f"g{rank}", f"({total}) / {ranks}", "W − η · average")[row]
 
@@ -121,7 +121,7 @@ PASS, MESSAGE = 1.0, 0.8  # a microbatch's forward and backward, an all-reduce o
 
 
 def units(microbatches: int, messages: int) -> float:
-    """How long the step takes, in units of a microbatch's forward and backward."""
+    """The step's length, in units of a microbatch's forward and backward."""
     return microbatches * PASS + messages * MESSAGE
 
 

@@ -89,12 +89,12 @@ DOORS = {"tensor": ("copy", "reduce"), "sequence": ("all-gather", "reduce-scatte
 
 
 def stream(split: str) -> list[str]:
-    """What a rank holds between the blocks."""
+    """The tokens that each rank holds between the blocks."""
     return ["all tokens"] * RANKS if split == "tensor" else pieces("tokens", TOKENS)
 
 
 def pieces(name: str, count: int) -> list[str]:
-    """Which of so many each rank has: "heads 0 – 1", "heads 2 – 3" and so on."""
+    """Each rank's share of `count` pieces: "heads 0 – 1", "heads 2 – 3" and so on."""
     each = count // RANKS
     return [f"{name} {each * r} – {each * (r + 1) - 1}" for r in range(RANKS)]
 
@@ -108,7 +108,7 @@ def held(ax: Axes, x: float, width: float, name: str, words: list[str]) -> None:
 
 
 def door(ax: Axes, x: float, name: str, sent: str, back: str) -> None:
-    """What all ranks pass together, and what it sends on the way forward and on the way back."""
+    """A collective as an upright bar, with its messages in forward and in backward."""
     height = HIGH * RANKS - 0.12
     is_silent = sent == "nothing"  # hollow: here no rank waits for another
     style = {"edgecolor": "#444444", "linestyle": "--"} if is_silent else {}
@@ -159,7 +159,7 @@ ROWS = 3  # of the embedding on each rank
 
 
 def answers(token: int) -> list[int | None]:
-    """Of each rank, the place of the token among its own rows; None: it is elsewhere."""
+    """The token's row on each rank; None on the ranks that do not hold it."""
     places = [token - rank * ROWS for rank in range(RANKS)]
     return [place if 0 <= place < ROWS else None for place in places]
 

@@ -15,7 +15,7 @@ KEYS = len(WEIGHTS)
 
 
 def attended(keys: range) -> tuple[float, float]:
-    """What a set of keys weighs, and its answer: the mean of its values by weight."""
+    """The weight of a set of keys, and its answer: the mean of its values by weight."""
     total = sum(WEIGHTS[key] for key in keys)
     return total, sum(WEIGHTS[key] * VALUES[key] for key in keys) / total
 
@@ -147,7 +147,7 @@ FOOT = (
 
 
 def parts(rank: int, step: int) -> list[int]:
-    """Whose parts are in the gradient that a rank holds after it has computed in `step`."""
+    """The ranks whose parts are in the gradient on `rank` after `step`."""
     owner = (rank - step) % RANKS
     return [(owner + passed) % RANKS for passed in range(1, step + 1)][: RANKS - 1]
 

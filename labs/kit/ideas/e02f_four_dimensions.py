@@ -88,7 +88,7 @@ def mesh_lines(ax: Axes, order: str, axis: str) -> None:
 
 
 def held(parameter: str, rank: int) -> int | None:
-    """Which part of the parameter the rank holds; None: nothing."""
+    """The part of the parameter on this rank; None: nothing."""
     split, stages, sizes = PARAMETERS[parameter]
     here = Mesh(**sizes).coordinates(rank)
     if here["pp"] not in stages:
@@ -97,7 +97,7 @@ def held(parameter: str, rank: int) -> int | None:
 
 
 def holders(parameter: str) -> int:
-    """How many ranks hold the same elements."""
+    """The number of ranks that hold the same elements."""
     return sum(held(parameter, rank) == 0 for rank in range(RANKS))
 
 

@@ -87,7 +87,7 @@ class Pass:
             self.compute("backward", unit, unit - 1 if order == AHEAD else 0)
 
     def send(self, kind: str, unit: int) -> float:
-        """When it has arrived."""
+        """Queues a message; returns the time of its arrival."""
         start = max(self.now, self.network[-1][1] if self.network else 0.0)
         self.network.append((start, start + MESSAGE, f"{kind}\n{unit}"))
         return start + MESSAGE
@@ -112,7 +112,7 @@ class Pass:
         self.memory[unit] += [(asked, there, "arrives"), (there, self.now, "full")]
 
     def waits(self) -> float:
-        """How long the rank does nothing but wait."""
+        """The time that the rank spends waiting."""
         return self.now - sum(end - start for start, end, _ in self.rank)
 
 
@@ -149,7 +149,7 @@ def alt_unit_lifetimes(prefetch: str) -> str:
 
 @schematic(alt_unit_lifetimes, 9.5, 3.7, prefetch=([ON_DEMAND, AHEAD], AHEAD))
 def unit_lifetimes(ax: Axes, prefetch: str) -> None:
-    """When a unit of ZeRO-3 has memory: gathered before it computes, freed after it, twice a
+    """The memory of a ZeRO-3 unit over time: gathered before it computes, freed after it, twice a
     step.
 
     Three units, forward and then backward, on one rank. In units of one forward: a backward takes

@@ -48,7 +48,7 @@ def alt_number_lines() -> str:
 
 @schematic(alt_number_lines, 9.5, 5.2)
 def number_lines(ax: Axes) -> None:
-    """What floating-point formats can say: how far they reach, and how close their numbers stand.
+    """Range and precision of floating-point formats.
 
     Above, the powers of two between the smallest and the largest number of each; below, all numbers
     from 1 to 2, as many as the mantissa has bits for (IEEE 754; Micikevicius et al. 2022 for FP8).
@@ -96,7 +96,7 @@ EIGHTHS, DRAWS = 8, 16
 
 
 def goes_up(eighths: int) -> float:
-    """How often rounding by chance goes up, for a number so many eighths of the way."""
+    """Probability that stochastic rounding goes up, `eighths` of the way between neighbours."""
     return eighths / EIGHTHS
 
 
@@ -144,7 +144,7 @@ TILES = {"one scale": (ROWS, COLUMNS), "1 x 4 blocks": (1, 4), "2 x 4 blocks": (
 
 
 def sharing(tile: str) -> int:
-    """How many ordinary numbers have the outlier's scale."""
+    """The number of ordinary values that share the outlier's scale."""
     rows, columns = TILES[tile]
     return rows * columns - 1
 

@@ -49,7 +49,7 @@ def alt_recomputation(keep: str) -> str:
 
 @schematic(alt_recomputation, 9.5, 3.6, keep=([KEPT, AGAIN], AGAIN))
 def recomputation(ax: Axes, keep: str) -> None:
-    """What is held for backward over a step's time, kept or computed again.
+    """Activations held for backward over a step, kept or recomputed.
 
     Every layer saves four units, of which its input is one. Kept, they pile up until backward takes
     them away layer by layer; repeated, only inputs pile up, and each backward makes its own layer's

@@ -253,7 +253,7 @@ def alt_prefix_columns(learned: int) -> str:
 
 @schematic(alt_prefix_columns, 9.5, 2.8, learned=([1, 2, 3, 4], 2))
 def prefix_columns(ax: Axes, learned: int) -> None:
-    """What each token reads where n learned keys and values stand before the text: all of them,
+    """Prefix tuning's mask: every token reads all n learned keys and values before the text,
     always.
 
     (Li and Liang 2021.) The mask has n columns more, free for every row; the text is causal as

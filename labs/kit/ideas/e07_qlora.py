@@ -32,7 +32,7 @@ def below(x: float) -> float:
 
 
 def shares(datatype: str) -> list[float]:
-    """Of all weights, what each level gets."""
+    """The share of all weights that each level gets."""
     levels = LEVELS[datatype]
     middles = [(low + high) / 2 for low, high in pairwise(levels)]
     edges = [0.0, *map(below, middles), 1.0]
@@ -54,7 +54,7 @@ def alt_quantile_levels(datatype: str) -> str:
 
 @schematic(alt_quantile_levels, 9.5, 4.4, datatype=(list(LEVELS), "INT4"))
 def quantile_levels(ax: Axes, datatype: str) -> None:
-    """Where a datatype's levels lie, over the weights of a block, and how many weights each one
+    """A datatype's levels over the weights of a block, and the share of weights that each
     gets.
 
     Weights are taken as normal; a block of 64 is divided by its largest magnitude, which is 2.6
@@ -180,7 +180,7 @@ def alt_scale_bits(block: int) -> str:
 
 @schematic(alt_scale_bits, 9.5, 2.8, block=([32, 64, 128, 256], 64))
 def scale_bits(ax: Axes, block: int) -> None:
-    """What a weight of four bits costs in all: its code, its share of a scale, and of the
+    """The full cost of a four-bit weight: its code, its share of a scale, and of the
     scales'."""
     left, scale, high = 2.7, 1.15, 0.6  # a bit is 1.15 wide
     bare(ax, left + 5.2 * scale + 3.3, 3.0)
@@ -219,7 +219,7 @@ def alt_made_again(way: str) -> str:
 
 @schematic(alt_made_again, 9.8, 3.4, way=(list(WAYS), WAYS[0]))
 def made_again(ax: Axes, way: str) -> None:
-    """What waits for backward in a frozen layer of four bits: its weight in floats, or nothing."""
+    """A frozen four-bit layer between forward and backward: its weight in floats, or nothing."""
     layers = 3
     left, step, wide, high = 0.9, 1.75, 1.45, 0.55
     bare(ax, left + 2 * layers * step + 0.6, 4.1)
@@ -252,7 +252,7 @@ EDGE, SPAN = 0.9, 9.2
 
 
 def merged(percent: int) -> float:
-    """Where base and adapter lie together: so many hundredths of the way to the next level."""
+    """Base plus adapter: `percent` of the way to the next level."""
     return SHOWN[AT] + percent / 100 * (SHOWN[AT + 1] - SHOWN[AT])
 
 

@@ -152,7 +152,7 @@ def spread(values: list[float]) -> float:
 
 
 def height(value: float) -> float:
-    """Of a bar: in steps of equal ratios, from 0.01 up."""
+    """A bar's height on a logarithmic scale from 0.01 up."""
     return max(0.04, HIGH * (math.log10(value) + 2) / (math.log10(60.0) + 2))
 
 
@@ -209,7 +209,7 @@ def block_of(column: int) -> tuple[int, int]:
 
 
 def state(column: int, at: int) -> str:
-    """What becomes of a column while column `at` is rounded."""
+    """The state of a column while column `at` is rounded."""
     if column <= at:
         return "rounded" if column < at else "being rounded"
     return "corrected now" if column < block_of(at)[1] else "waits"

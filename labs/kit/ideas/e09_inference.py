@@ -58,7 +58,7 @@ def alt_token_cuts(rule: str) -> str:
 
 @schematic(alt_token_cuts, 9.5, 4.2, rule=(list(RULES), "top-k 3, then top-p 0.7"))
 def token_cuts(ax: Axes, rule: str) -> None:
-    """What temperature, top-k and top-p leave of a model's next-token probabilities.
+    """Temperature, top-k and top-p applied to a model's next-token probabilities.
 
     Fan et al. 2018 (top-k); Holtzman et al. 2020 (top-p): of what top-k has left, the fewest whose
     sum reaches p.
@@ -117,7 +117,7 @@ def alt_cache_steps(tokens: int) -> str:
 
 @schematic(alt_cache_steps, 9.5, 3.2, tokens=(1, 7, 6))
 def cache_steps(ax: Axes, tokens: int) -> None:
-    """Which tokens' keys and values are computed in each step, without a cache and with one."""
+    """The keys and values computed in each step, without a cache and with one."""
     side = 0.46
     bare(ax, 13.6, 1.1 + side * 7 + 0.4)
     for left, cached, title in ((1.3, False, "without a cache"), (8.1, True, "with a cache")):
@@ -165,7 +165,7 @@ MOMENTS = {
 
 
 def refs(moment: str) -> list[int]:
-    """How many tables hold each block."""
+    """Reference count of each block."""
     blocks = 6
     tables = MOMENTS[moment].tables.values()
     return [sum(block in table for table in tables) for block in range(blocks)]
@@ -211,7 +211,7 @@ ANSWERS = {"A": 3, "B": 8, "C": 5, "D": 4, "E": 2}  # steps, the first of which 
 
 
 def static() -> list[list[str]]:
-    """What each row computes in each step; "" is nothing."""
+    """The request in each row at each step; "" is an empty row."""
     rows: list[list[str]] = [[] for _ in range(ROWS)]
     names = list(ANSWERS)
     for first in range(0, len(names), ROWS):
@@ -279,7 +279,7 @@ LARGE = (2, 6)  # channels of the keys
 
 
 def ranges(along: str) -> int:
-    """How many ranges the rounded keys have, where what lies along this shares one."""
+    """The number of ranges of the quantized keys, grouped by `along`."""
     return GROUPS * CHANNELS if along == "channel" else GROUPS * GROUP
 
 
@@ -298,7 +298,7 @@ def alt_kv_ranges(keys: str) -> str:
 
 @schematic(alt_kv_ranges, 9.5, 4.1, keys=(["channel", "token"], "channel"))
 def kv_ranges(ax: Axes, keys: str) -> None:
-    """Which keys and values share a range: keys by the channel, values by the token.
+    """KV quantization: keys share a range by channel, values by token.
 
     Liu et al. 2024 (KIVI): some channels of keys are large in every token, none of the values' is.
     """

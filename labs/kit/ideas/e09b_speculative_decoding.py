@@ -19,7 +19,7 @@ def told(kept: int) -> list[str]:
 
 
 def verdict(place: int, kept: int) -> str:
-    """What the target makes of the draft at this place; nothing of those behind a rejected one."""
+    """The target's verdict on the draft at this place; "" after a rejected one."""
     if place >= len(DRAFTS) or place > kept:
         return ""
     return "keeps" if place < kept else "rejects"
@@ -107,7 +107,7 @@ def alt_kept_mass(like: str) -> str:
 
 @schematic(alt_kept_mass, 8.0, 4.2, like=(LIKE, "50%"))
 def kept_mass(ax: Axes, like: str) -> None:
-    """Where exact verification gets each token's probability from: min(p, q), and (p - q)+."""
+    """The parts of each token's probability in exact verification: min(p, q), and (p - q)+."""
     tokens = ["a", "the", "his", "some", "no", "two"]
     places = range(len(tokens))
     low, rest, q = kept(like), replaced(like), draft(like)
@@ -145,7 +145,7 @@ ENDS = {"Ben": 10, "saw": 11, "a": 12, "pot": 14}  # how many words are told
 
 
 def found(count: int) -> tuple[int, int]:
-    """Where the latest earlier n-gram begins that the text of `count` words ends with, and n."""
+    """Start and length of the latest earlier n-gram that ends the first `count` tokens."""
     text = STORY[:count]
     for size in range(LONGEST, 0, -1):
         for start in range(count - size - 1, -1, -1):
@@ -229,7 +229,7 @@ def alt_round_cost(drafts: int) -> str:
 
 @schematic(alt_round_cost, 9.5, 3.4, drafts=(0, 8, 4))
 def round_cost(ax: Axes, drafts: int) -> None:
-    """What a round of speculation costs and brings, beside the target alone, on one scale of
+    """Cost and yield of a round of speculation, beside the target alone, on one scale of
     time."""
     left, unit = 2.2, 2.1
     bare(ax, 13.2, 4.9)
@@ -330,7 +330,7 @@ HEADS = ["the target's own", "head 1", "head 2", "head 3"]
 
 
 def target_of(place: int, head: int) -> int | None:
-    """Which token this head at this place is taught; head 0 is the target's own."""
+    """The token that trains this head at this place; head 0 is the target's own."""
     at = place + head + 1
     return at if at < len(SENTENCE) else None
 

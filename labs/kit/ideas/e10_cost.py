@@ -31,7 +31,7 @@ KEPT = (  # operation, what it keeps, how much of it in units of h, kind
 def shared(
     tensor_ranks: int, sequence_parallel: str, recompute: str
 ) -> dict[str, tuple[float, int]]:
-    """Of each kind what the layer keeps, in units of h, and over how many ranks it is cut."""
+    """Each kind's size in a layer, in units of h, and the ranks over which it is split."""
     if recompute == "full":
         return {"whole": (2.0, 1), "cut": (0.0, 1), "scores": (0.0, 1)}
     sums = {kind: sum(size for *_, size, k in KEPT if k == kind) for kind in HUES}
@@ -48,13 +48,13 @@ def held(tensor_ranks: int, sequence_parallel: str, recompute: str) -> dict[str,
 
 
 def as_sum(parts: dict[str, tuple[float, int]]) -> str:
-    """What a rank holds as it comes about: "10h + 24h/8 + 80h/8"."""
+    """A rank's share as a sum: "10h + 24h/8 + 80h/8"."""
     sizes = [(size, ranks) for size, ranks in parts.values() if size]
     return " + ".join(f"{size:.3g}h" + (f"/{n}" if n > 1 else "") for size, n in sizes)
 
 
 def kilobytes(size: float) -> float:
-    """Of so many h, a token."""
+    """Kilobytes a token of `size` h."""
     return size * WIDTH / 1000
 
 
@@ -77,7 +77,7 @@ def alt_kept_tensors(tensor_ranks: int, sequence_parallel: str, recompute: str) 
     recompute=["none", "selective", "full"],
 )
 def kept_tensors(ax: Axes, tensor_ranks: int, sequence_parallel: str, recompute: str) -> None:
-    """What forward keeps of one layer for its backward, and which of it tensor parallelism cuts.
+    """Activations of one layer kept for backward, and the part that tensor parallelism splits.
 
     A layer of GPT-3's size (h 12,288, 96 heads, f 4h) at 2,048 tokens, attention not fused
     (Korthikanti et al. 2022, section 4): bytes a token in 16 bits, each tensor below its operation.

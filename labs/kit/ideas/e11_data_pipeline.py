@@ -263,7 +263,7 @@ def ordered(symbols: int) -> list[tuple[int, int]]:
 
 
 def undecided(symbols: int) -> int:
-    """How many suffixes share their rank with another."""
+    """The number of suffixes that share their rank with another."""
     ranks = [rank for _, rank in ordered(symbols)]
     return sum(ranks.count(rank) > 1 for rank in ranks)
 
@@ -364,7 +364,7 @@ CAUSAL, PACKED = "causal alone", "documents apart"
 
 
 def owners() -> list[int]:
-    """Whose place each is; -1 is padding."""
+    """The document at each place; -1 is padding."""
     own = [number for number, size in enumerate(DOCUMENTS) for _ in range(size + 1)]
     return own + [-1] * (LENGTH - len(own))
 
@@ -385,7 +385,7 @@ def token(place: int) -> str:
 
 
 def wrong(mask: str) -> int:
-    """How many pairs reach across a border."""
+    """The number of pairs that reach across a border."""
     own, places = owners(), range(LENGTH)
     return sum(looks(p, q, mask) and own[p] != own[q] for p in places for q in places)
 
@@ -449,7 +449,7 @@ def dealt(steps: int, after: int) -> list[tuple[int, int]]:
 
 
 def idle(steps: int, after: int) -> str:
-    """Who has no row in the last step, and makes it nevertheless."""
+    """The ranks that have no row in the last step, in words."""
     last = dealt(steps, after)[-1][1]
     at_work = {rank for rank, step in dealt(steps, after)[consumed(steps) :] if step == last}
     without = [f"rank {rank}" for rank in range(after) if rank not in at_work]

@@ -31,7 +31,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def newest(disk: FragileDisk) -> str:
-    """Which checkpoint a reader takes, who goes by names alone."""
+    """The checkpoint found by name alone."""
     content = disk.read(max(name for name in disk.names() if name.startswith("step-")))
     if content == sealed(b"the new state"):
         return "the new one"
@@ -63,7 +63,7 @@ def alt_power_cuts(way: str) -> str:
 
 @schematic(alt_power_cuts, 10.0, 2.4, way=(list(WAYS), "renamed, not flushed"))
 def power_cuts(ax: Axes, way: str) -> None:
-    """What a power cut leaves after each operation of a save: worked out on the emulated disk."""
+    """The checkpoint that survives a power cut, by operation, on the emulated disk."""
     left, right, high = 2.6, 13.3, 0.5  # the columns of a way share what is between
     bare(ax, right, 2.9)
     columns = outcomes(way)
@@ -85,7 +85,7 @@ SaveSpan = tuple[str, float, float, str]  # lane, start, end, what
 
 
 def lanes(way: str) -> list[SaveSpan]:
-    """What each lane does until END: a save after every fourth step."""
+    """The work of each lane until UNTIL: a save after every fourth step."""
     now, free, steps, found = 0.0, 0.0, 0, list[SaveSpan]()
     while now + 1 <= UNTIL:
         found.append(("training", now, now + 1, "step"))
@@ -298,7 +298,7 @@ def alt_checkpoint_intervals(interval: float) -> str:
 
 @schematic(alt_checkpoint_intervals, 10.0, 1.9, interval=([4, 8, 16, 32], 16))
 def checkpoint_intervals(ax: Axes, interval: float) -> None:
-    """How often to save: saves cost while all is well, and what was not saved is lost in a
+    """Checkpoint intervals: saves cost time, and work that was not saved is lost in a
     failure."""
     left, scale, high = 0.2, 0.1, 0.6
     bare(ax, left + scale * MINUTES + 0.2, 1.9)

@@ -1,4 +1,4 @@
-"""A figure in words, read off its axes: its alt text where its author wrote none.
+"""Alt text of a figure, read off its axes where its author wrote none.
 
     "Loss. loss (nats) against tokens seen: ours: from 5.9 at 700 to 0.86 at 120,000; …"
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FEW = 7  # so many points of a line are told one by one
 
 
-def in_words(figure: Figure) -> str:
+def alt_text(figure: Figure) -> str:
     """Each panel as its painter says it (its label), or its title, what stands against what, and
     its named lines and bars in numbers."""
     return " ".join(axes.get_label() or _panel(axes) for axes in figure.axes)
@@ -59,7 +59,7 @@ def _course(xs: Sequence[float], ys: Sequence[float]) -> str:
 
 
 def _bars(axes: Axes) -> Iterator[str]:
-    """Of vertical bars, by the names below them, and of short lines across them."""
+    """Heights of vertical bars by their names, and of short lines across them."""
     from matplotlib.container import BarContainer
 
     names = [label.get_text() for label in axes.get_xticklabels()]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from minitrain.lab.drawing.alt_text import alt_text
 from minitrain.lab.drawing.charts import bars, spent
 from minitrain.lab.drawing.expert_load import draw_load
 from minitrain.lab.drawing.figures import canvas, lines
-from minitrain.lab.drawing.in_words import in_words
 
 
 def said(draw) -> str:
     with canvas() as (fig, ax):
         draw(ax)
-        return in_words(fig)
+        return alt_text(fig)
 
 
 def test_lines_with_few_points_and_with_many():
