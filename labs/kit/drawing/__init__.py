@@ -1,1 +1,1 @@
-"""What a lab shows: cards, tables, figures."""
+"""Cards, tables and figures of a lab."""

@@ -1,4 +1,4 @@
-"""What the learner is told: how checks went, a guess beside what was measured, the score."""
+"""Cards for the learner: results of checks, a guess beside its measurement, the score."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def grade_card(
 
 
 def _check_lines(results: Sequence[CheckResult]) -> Iterator[Line]:
-    """What several checks say is said once."""
-    told: set[str] = set()
+    """A line for each check; a message that repeats is shown once."""
+    shown: set[str] = set()
     for result in results:
         points = f"{points_text(result.points)}/{points_text(result.max_points)}"
         if result.status == "passed":
             yield Line(result.check, points, "pass", "good")
             continue
-        message = "As above." if result.message in told else result.message
-        told |= {result.message} - {""}
+        message = "As above." if result.message in shown else result.message
+        shown |= {result.message} - {""}
         badge, tone = ("waits", "wait") if result.status == "withheld" else ("not yet", "bad")
         yield Line(result.check, points, badge, tone, message)
 
@@ -48,7 +48,7 @@ def waiting_card(title: str, text: str, points: float = 0.0) -> Rich:
 
 
 def hidden_card() -> Rich:
-    """In place of a measurement, until there is a guess to compare it with."""
+    """Stands in for a measurement until there is a guess to compare it with."""
     text = "Put your number in the cell above, run it, then run this one again."
     return waiting_card("What was found: hidden until you guess", text)
 
@@ -72,7 +72,7 @@ def revealed_card(unit: str, numbers: Mapping[str, float | None], note: str) -> 
 
 
 def _distance(guess: float, measured: float, unit: str) -> str:
-    """How far off, as a factor where it is one."""
+    """The distance of a guess, as a factor where that fits."""
     if guess == measured:
         return "exactly right"
     if guess * measured <= 0:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from minitrain.errors import InputError
-from minitrain.lab.drawing.figures import COLORS, INK, drawing, finish
+from minitrain.lab.drawing.colors import COLORS, INK
+from minitrain.lab.drawing.figures import drawing, finish
 from minitrain.words import number_text
 
 if TYPE_CHECKING:

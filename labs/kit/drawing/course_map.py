@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minitrain.lab.drawing.display import GREEN, Rich
+from minitrain.lab.drawing.colors import GREEN, PALE
+from minitrain.lab.drawing.display import Rich
 from minitrain.lab.drawing.figures import canvas, picture
 from minitrain.lab.drawing.glyphs import GLYPHS, Pen
-from minitrain.lab.drawing.shapes import PALE, arrow, bare, box, rectangle, say
+from minitrain.lab.drawing.shapes import arrow, bare, box, rectangle, write
 from minitrain.words import plural, points_text, score_text
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ def course_map(labs: Sequence[Standing]) -> Rich:
         bare(ax, *inches)
         ax.set_title(heading(labs), loc="left", fontsize=12)
         for lab in labs:
-            _draw(ax, lab, *corner(places[lab.name]), besides(lab, labs))
+            _draw(ax, lab, *corner(places[lab.name]), also_after(lab, labs))
         for row in ways(labs):
             for depth, (start, ends) in enumerate(row, start=1):
                 _draw_way(ax, start, ends, depth / (len(row) + 1.7))
-        return picture(fig, said(labs))
+        return picture(fig, alt_text(labs))
 
 
 def heading(labs: Sequence[Standing]) -> str:
@@ -113,8 +114,8 @@ def ways(labs: Sequence[Standing]) -> list[list[tuple[tuple[int, int], list[tupl
     return [[(p, found[p]) for p in sorted(found, reverse=True) if p[1] == row] for row in rows]
 
 
-def besides(lab: Standing, labs: Sequence[Standing]) -> list[str]:
-    """The numbers of those that come before it and not before the last of them: no arrow's way."""
+def also_after(lab: Standing, labs: Sequence[Standing]) -> list[str]:
+    """The labs that come before it and that no arrow reaches, by number."""
     known, places = {each.name: each for each in labs}, placed(labs)
     before = [known[name] for name in lab.before if name in known]
     reached = [max(before, key=lambda each: places[each.name][::-1])] if before else []
@@ -123,8 +124,8 @@ def besides(lab: Standing, labs: Sequence[Standing]) -> list[str]:
     return [each.short for each in before if each not in reached]
 
 
-def said(labs: Sequence[Standing]) -> str:
-    """The same in words."""
+def alt_text(labs: Sequence[Standing]) -> str:
+    """The alt text of the map."""
     known = {lab.name: lab.short for lab in labs}
     after = [
         f"{lab.short} after {' and '.join(known[name] for name in lab.before if name in known)}"
@@ -145,9 +146,9 @@ def _draw(ax: Axes, lab: Standing, x: float, y: float, also: Sequence[str]) -> N
     left = x + (PICTURE + 2 * EDGE if glyph else EDGE)
     words = textwrap.fill(title, 18) + (f"\n(also after {' and '.join(also)})" if also else "")
     points = f"{points_text(lab.earned)}/{points_text(lab.total)}"
-    say(ax, left, y + 0.15, name, 9.5, fontweight="bold", ha="left")
-    say(ax, left, y + 0.355, words, 8, linespacing=1.0, ha="left")
-    say(ax, left, y + 0.57, f"{lab.minutes} · {points}".strip(" ·"), 8, ha="left")
+    write(ax, left, y + 0.15, name, 9.5, fontweight="bold", ha="left")
+    write(ax, left, y + 0.355, words, 8, linespacing=1.0, ha="left")
+    write(ax, left, y + 0.57, f"{lab.minutes} · {points}".strip(" ·"), 8, ha="left")
 
 
 def _draw_way(ax: Axes, start: tuple[int, int], ends: Sequence[tuple[int, int]], at: float) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from minitrain.lab.drawing.colors import BLUE
 from minitrain.lab.grading.submission import RECORDED
 
-BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 TONES = {"good": "#1b7f4b", "bad": "#b3401e", "wait": "#6b7280", "info": BLUE}
 
 FONT = (
@@ -27,7 +27,7 @@ MUTED = "opacity:0.75;"
 
 @dataclass(frozen=True)
 class Rich:
-    """What is shown: `html` in a notebook, `text` elsewhere; `data` travels with the output.
+    """Output as `html` in a notebook, `text` elsewhere; `data` travels with the output.
 
     `value` replaces the text in a notebook's text/plain: nbgrader reads partial credit from there.
     """

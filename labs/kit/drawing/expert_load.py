@@ -1,4 +1,4 @@
-"""Who gets how many tokens in a mixture of experts, and what a capacity drops: one picture.
+"""Load of the experts in a mixture of experts, and the tokens that a capacity drops.
 
     show.draw_load([210, 60, 130, 112], factor=1.25)       a measured load
     show.draw_load(skewed_load(1.0), factor=1.25)          that of a router with favourites
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from minitrain.lab.drawing.display import BLUE, ORANGE
-from minitrain.lab.drawing.figures import INK, drawing, finish
+from minitrain.lab.drawing.colors import BLUE, INK, ORANGE
+from minitrain.lab.drawing.figures import drawing, finish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,7 @@ def draw_load(
     load: Sequence[float], *, factor: float | None = None, ax: Axes | None = None
 ) -> None:
     """`load[e]` choices of expert e. A capacity is `factor` times an even load; None: no limit."""
-    words = in_words(load, factor)
+    words = summary(load, factor)
     with drawing(ax, f"Bars of the choices that each expert got. {words}", "") as axes:
         places, most = range(len(load)), capacity(load, factor)
         kept = [min(n, most) for n in load]
@@ -56,8 +56,8 @@ def capacity(load: Sequence[float], factor: float | None) -> float:
     return math.inf if factor is None else math.ceil(factor * sum(load) / len(load))
 
 
-def in_words(load: Sequence[float], factor: float | None) -> str:
-    """What a title says of it, and who cannot see the picture is told."""
+def summary(load: Sequence[float], factor: float | None) -> str:
+    """The title and alt text of a load."""
     most, total = capacity(load, factor), max(1, sum(load))
     busiest = f"The busiest expert gets {max(load) * len(load) / total:.1f}x an even load"
     if factor is None:

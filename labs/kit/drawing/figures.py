@@ -4,7 +4,7 @@
 
 Every function displays at once and returns None; given `ax=`, it draws there and displays nothing.
 A figure is a PNG inside an <img>, on white, so that it reads in a dark theme. Its alt text is its
-author's, or what `in_words.py` reads off its axes.
+author's, or what `alt_text.py` reads off its axes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from minitrain.errors import InputError
-from minitrain.lab.drawing.contrast import as_text
-from minitrain.lab.drawing.display import BLUE, GREEN, MUTED, ORANGE, PINK, Rich, display, words
-from minitrain.lab.drawing.in_words import in_words
+from minitrain.lab.drawing.alt_text import alt_text
+from minitrain.lab.drawing.colors import COLORS, INK, as_text
+from minitrain.lab.drawing.display import MUTED, Rich, display, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#7A5C00", "#444444"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 DASHES = ["--", ":", "-."]  # of theories that have no series' colour
-INK = "#222222"
 STYLE = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
@@ -85,7 +83,7 @@ def figure(fig: Figure, alt: str = "", caption: str = "") -> None:
 
 def picture(fig: Figure, alt: str = "", caption: str = "") -> Rich:
     """The figure as an object that can be displayed."""
-    alt = alt or in_words(fig)
+    alt = alt or alt_text(fig)
     if len(alt.split()) < 4:
         raise InputError(
             f"alt text '{alt}' says too little: what is plotted against what, and what is seen? "
@@ -173,13 +171,6 @@ def lines(
             axes.legend()
 
 
-def lighter(color: str, share: float) -> tuple[float, ...]:
-    """The colour mixed with white: 0 is itself, 1 white."""
-    from matplotlib.colors import to_rgb
-
-    return tuple(c + (1 - c) * share for c in to_rgb(color))
-
-
 def finish(axes: Axes, x: str, y: str, title: str = "", log: str = "") -> None:
     """Axis labels with units, title, logarithmic axes, thousands apart."""
     axes.set(xlabel=x, ylabel=y)
@@ -194,7 +185,7 @@ def finish(axes: Axes, x: str, y: str, title: str = "", log: str = "") -> None:
 
 
 def _tick_doublings(axes: Axes) -> None:
-    """Where the points stand at a few powers of two, these are the ticks, as plain numbers."""
+    """Ticks at the points, as plain numbers, where these are a few powers of two."""
     places = sorted({float(at) for line in axes.get_lines() for at in line.get_xdata()})
     few = len(places) <= MOST_TICKS and places[0] >= 1 and places[-1] < 10_000
     if few and all(math.log2(at).is_integer() for at in places):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
+from minitrain.lab.drawing.colors import BLUE, GREEN, ORANGE, PINK
 from minitrain.lab.drawing.shapes import Point
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def meshes(pen: Pen) -> None:
 
 
 def melting(pen: Pen) -> None:
-    """What a rank holds, less with each stage."""
+    """A rank's memory, less with each ZeRO stage."""
     for place, heights in enumerate([(0.24, 0.1, 0.5), (0.24, 0.1, 0.13), (0.24, 0.03, 0.13),
                                      (0.06, 0.03, 0.13)]):  # fmt: skip
         below = 0.94
@@ -140,7 +140,7 @@ def number_line(pen: Pen) -> None:
 
 
 def recomputed(pen: Pen) -> None:
-    """What is kept of a row of layers; the rest is computed again."""
+    """Two of five layers are kept, the others recomputed."""
     for place in range(5):
         kept = place in (0, 3)
         color = (BLUE, "none") if kept else ("white", LIGHT)
@@ -202,7 +202,7 @@ def front(pen: Pen) -> None:
 
 
 def funnel(pen: Pen) -> None:
-    """What is left of a text, step by step."""
+    """Data that shrinks from filter to filter."""
     for step, width in enumerate((0.96, 0.74, 0.5, 0.34)):
         pen.box(0.5 - width / 2, 0.06 + 0.23 * step, width, 0.18, BLUE if step < 3 else GREEN)
 

@@ -1,4 +1,4 @@
-"""Who holds what: the ranks of a mesh in their nodes, each with its part of model and batch.
+"""The ranks of a mesh in their nodes, each with its part of model and batch.
 
     show.draw_mesh(Mesh(pp=2, dp=2, tp=2), ranks_per_node=4, axis="tp", rank=5)
 
@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from minitrain.errors import unknown_name
-from minitrain.lab.drawing.contrast import ink_on
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE, PINK
-from minitrain.lab.drawing.figures import INK, drawing, lighter
+from minitrain.lab.drawing.colors import BLUE, GREEN, INK, ORANGE, PINK, ink_on, lighter
+from minitrain.lab.drawing.figures import drawing
 from minitrain.lab.drawing.shapes import Point, rectangle
 from minitrain.parallel.mesh import Mesh
 from minitrain.words import plural
@@ -53,13 +52,13 @@ def draw_mesh(
     """Displays it; `holding`: how many layers, heads, experts, rows and tokens there are in all."""
     if axis and axis not in mesh.axes:
         raise unknown_name("axis of the mesh", axis, mesh.axes)
-    words = in_words(mesh, ranks_per_node, axis, rank)
+    words = summary(mesh, ranks_per_node, axis, rank)
     alt = alt or f"Ranks of a mesh in their nodes. {words}"
     with drawing(ax, alt, caption or words, width=9, height=5) as axes:
         draw(axes, mesh, ranks_per_node, axis, rank, holding, title or repr(mesh))
 
 
-def in_words(mesh: Mesh, ranks_per_node: int, axis: str, rank: int) -> str:
+def summary(mesh: Mesh, ranks_per_node: int, axis: str, rank: int) -> str:
     """ "8 ranks on 2 nodes; …", for the caption and for who cannot see the picture."""
     size = math.prod(mesh.shape)
     nodes = plural(math.ceil(size / ranks_per_node), "node")
@@ -78,7 +77,7 @@ def share(count: int, part: int, parts: int) -> range:
 
 
 def held(mesh: Mesh, rank: int, holding: Mapping[str, int]) -> dict[str, tuple[range, int, int]]:
-    """What a rank holds of all that the mesh cuts: {"layers": (range(0, 4), part 0, of 2)}."""
+    """A rank's part of all that the mesh splits: {"layers": (range(0, 4), part 0, of 2)}."""
     here, found = mesh.coordinates(rank), {}
     for what, (axes, _) in STRIPES.items():
         part, parts = 0, 1

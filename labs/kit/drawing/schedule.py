@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minitrain.lab.drawing.contrast import ink_on
-from minitrain.lab.drawing.display import BLUE, GREEN, ORANGE
-from minitrain.lab.drawing.figures import drawing, finish, lighter
+from minitrain.lab.drawing.colors import BLUE, GREEN, ORANGE, ink_on, lighter
+from minitrain.lab.drawing.figures import drawing, finish
 from minitrain.lab.drawing.shapes import IDLE
 from minitrain.parallel.pipeline.operations import Operation, Schedule
 from minitrain.parallel.pipeline.timeline import Clocked, clocked, peak_of
@@ -40,7 +39,7 @@ def draw_schedule(
     """Displays it, with its bubble and its peak of live activations in the words below it."""
     clock = clocked(schedule) if isinstance(schedule, Schedule) else schedule
     title = title or (schedule.name if isinstance(schedule, Schedule) else "")
-    words = in_words(clock)
+    words = summary(clock)
     alt = alt or f"Timeline of a pipeline's operations, rank by rank. {words}"
     height = 1.5 + 0.42 * len(clock.ranks)
     with drawing(ax, alt, caption or words, width=10, height=height) as axes:
@@ -48,7 +47,7 @@ def draw_schedule(
         explain_lighter(axes, clock)
 
 
-def in_words(clock: Clocked) -> str:
+def summary(clock: Clocked) -> str:
     """ "4 ranks, 8 microbatches: …", for the caption and for who cannot see the picture."""
     ranks = range(len(clock.ranks))
     orders = [[event.operation for event in events] for events in clock.ranks]
@@ -63,7 +62,7 @@ def in_words(clock: Clocked) -> str:
 
 
 def chunks_of(clock: Clocked) -> int:
-    """How many chunks of the model a rank has."""
+    """The number of model chunks on a rank."""
     return 1 + max(event.operation.chunk for events in clock.ranks for event in events)
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minitrain.lab.drawing.contrast import Color, ink_on
-from minitrain.lab.drawing.figures import INK
+from minitrain.lab.drawing.colors import INK, Color, ink_on
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 Point = tuple[float, float]
 
-PALE = "#f1f1f1"  # what is there and not looked at
+DASHED = {"edgecolor": "#c4c4c4", "linestyle": "--"}  # of an empty box
 IDLE = {"facecolor": "white", "edgecolor": "#c4c4c4", "hatch": "////", "linewidth": 0}
 
 
@@ -46,10 +45,15 @@ def box(
     """A box with words in its middle."""
     ax.add_patch(rectangle(x, y, width, height, color, **style))
     if words:
-        say(ax, x + width / 2, y + height / 2, words, size, color=ink_on(color))
+        write(ax, x + width / 2, y + height / 2, words, size, color=ink_on(color))
 
 
-def say(ax: Axes, x: float, y: float, words: str, size: float = 9, **style: Any) -> None:
+def hatched(ax: Axes, x: float, y: float, width: float, height: float) -> None:
+    """A box of idle time."""
+    box(ax, x, y, width, height, "white", linewidth=0, edgecolor=IDLE["edgecolor"], hatch="////")
+
+
+def write(ax: Axes, x: float, y: float, words: str, size: float = 9, **style: Any) -> None:
     """Words around a point; `ha` and `va` as matplotlib's."""
     ax.text(x, y, words, fontsize=size, **{"ha": "center", "va": "center", "color": INK, **style})
 

@@ -97,7 +97,8 @@ def draw(asked: Asked, measured: Measured) -> None:
     """Tokens a second across, seconds up: a line for each percentile, a point for each rate."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    from minitrain.lab.drawing.figures import COLORS, MARKERS, canvas, finish, label_ends
+    from minitrain.lab.drawing.colors import COLORS
+    from minitrain.lab.drawing.figures import MARKERS, canvas, finish, label_ends
 
     with canvas(columns=len(PANELS), width=13.0, height=4.4) as (figure, axes):
         for ax, (name, words) in zip(axes, PANELS.items()):

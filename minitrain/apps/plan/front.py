@@ -177,7 +177,8 @@ def draw(asked: Asked, training: Training, options: list[Option], front: list[Op
     """Each offer a point, days across and dollars up; the front is a line."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    from minitrain.lab.drawing.figures import COLORS, INK, MARKERS, canvas
+    from minitrain.lab.drawing.colors import COLORS, INK
+    from minitrain.lab.drawing.figures import MARKERS, canvas
 
     with canvas(width=10.0, height=5.2) as (figure, ax):
         for i, chip in enumerate(asked.chips):

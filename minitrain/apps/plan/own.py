@@ -97,7 +97,8 @@ def cells(row: dict, busy: float) -> dict[str, str]:
 
 def draw(comparison: Comparison, file: Path) -> None:
     """Dollars of one chip over the years: owning with its range, three rents."""
-    from minitrain.lab.drawing.figures import COLORS, canvas, lines
+    from minitrain.lab.drawing.colors import COLORS
+    from minitrain.lab.drawing.figures import canvas, lines
 
     c = comparison
     years = [c.years * i / 40 for i in range(41)]

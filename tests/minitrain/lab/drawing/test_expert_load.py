@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from minitrain.lab.drawing.expert_load import capacity, draw_load, in_words, skewed_load
+from minitrain.lab.drawing.expert_load import capacity, draw_load, skewed_load, summary
 from minitrain.lab.drawing.figures import canvas
 
 
 def test_a_capacity_is_rounded_up_and_without_one_nothing_is_dropped():
     assert capacity([5, 1, 1], 1.0) == 3 and capacity([5, 1], 1.0) == 3
-    assert in_words([6, 1, 1], None) == "The busiest expert gets 2.2x an even load"
-    assert in_words([6, 1, 1], 1.0) == "The busiest expert gets 2.2x an even load; 38% is dropped"
+    assert summary([6, 1, 1], None) == "The busiest expert gets 2.2x an even load"
+    assert summary([6, 1, 1], 1.0) == "The busiest expert gets 2.2x an even load; 38% is dropped"
 
 
 def test_bars_are_what_is_kept_and_on_them_what_is_dropped():

@@ -15,7 +15,7 @@ from PIL import Image
 from minitrain.errors import InputError
 from minitrain.lab import show, widgets
 from minitrain.lab.drawing.charts import bars, timeline
-from minitrain.lab.drawing.contrast import READABLE, contrast
+from minitrain.lab.drawing.colors import READABLE, contrast
 from minitrain.lab.drawing.figures import canvas, label_ends, lines, picture
 
 ALT = "Time against message size: it rises in proportion"

@@ -14,9 +14,9 @@ from minitrain.lab.drawing.mesh import (
     SMALLEST,
     draw_mesh,
     held,
-    in_words,
     path_of,
     places_of,
+    summary,
 )
 from minitrain.parallel.mesh import Mesh
 
@@ -35,9 +35,9 @@ def test_every_layer_head_and_row_is_held_by_as_many_ranks():
 
 
 def test_the_words_say_whether_a_group_leaves_its_node():
-    assert in_words(EIGHT, 4, "tp", 5).endswith("along tp: 4, 5, inside one node.")
-    assert in_words(EIGHT, 4, "pp", 5).endswith("along pp: 1, 5, over 2 nodes.")
-    assert in_words(EIGHT, 8, "", 0) == "8 ranks on 1 node of 8."
+    assert summary(EIGHT, 4, "tp", 5).endswith("along tp: 4, 5, inside one node.")
+    assert summary(EIGHT, 4, "pp", 5).endswith("along pp: 1, 5, over 2 nodes.")
+    assert summary(EIGHT, 8, "", 0) == "8 ranks on 1 node of 8."
 
 
 def test_no_two_ranks_share_a_place():

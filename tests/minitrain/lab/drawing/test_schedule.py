@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from minitrain.lab.drawing.figures import canvas
-from minitrain.lab.drawing.schedule import KINDS, draw_schedule, in_words
+from minitrain.lab.drawing.schedule import KINDS, draw_schedule, summary
 from minitrain.measure.traffic import Trace
 from minitrain.parallel.pipeline.operations import Operation
 from minitrain.parallel.pipeline.schedules import make_schedule
@@ -75,12 +75,12 @@ def test_what_the_planner_times_is_drawn_alike():
 
 
 def test_the_words_say_bubble_and_live_activations(capsys):
-    words = in_words(clocked(make_schedule("1f1b", 4, 8)))
+    words = summary(clocked(make_schedule("1f1b", 4, 8)))
     assert "4 ranks, 8 microbatches" in words and "38%" in words and "4, 3, 2, 1" in words
     draw_schedule(make_schedule("1f1b", 4, 8))
     assert words in capsys.readouterr().out
 
 
 def test_the_words_say_how_much_of_a_rank_an_activation_is_of():
-    words = in_words(clocked(make_schedule("interleaved", 4, 8, 2)))
+    words = summary(clocked(make_schedule("interleaved", 4, 8, 2)))
     assert "alive at once, of 1/2 of a rank's layers each, rank by rank: 11, 9, 7, 5" in words

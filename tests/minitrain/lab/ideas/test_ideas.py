@@ -22,83 +22,28 @@ from minitrain.inference.sampling import next_token_probabilities
 from minitrain.inference.speculation.formula import speed_up
 from minitrain.inference.speculation.plain import ngram_draft, tree_attention
 from minitrain.lab import ideas
-from minitrain.lab.drawing.contrast import READABLE, contrast, ink_on
+from minitrain.lab.drawing.colors import READABLE, contrast, ink_on
 from minitrain.lab.drawing.figures import canvas
-from minitrain.lab.ideas import (
-    accepted,
-    accumulated,
-    activations,
-    again,
-    beside,
-    bits,
-    branches,
-    chance,
-    columns,
-    context,
-    cuts,
-    document_masks,
-    doubling,
-    drafted,
-    experts,
-    filtered,
-    five_collectives,
-    formats,
-    further,
-    grids,
-    intervals,
-    lookup,
-    merged,
-    mesh,
-    messages,
-    moved,
-    overlap,
-    packed,
-    pages,
-    pareto,
-    quantiles,
-    recomputing,
-    resharded,
-    resumed,
-    ring,
-    roof,
-    round_costs,
-    rounded,
-    s_curves,
-    saved,
-    scales,
-    schedules,
-    smallest,
-    stages,
-    straight,
-    stream,
-    suffixes,
-    tempered,
-    tiles,
-    tree,
-    unions,
-    units,
-    vocabulary,
-    waiting,
-    zero,
-)
-from minitrain.lab.ideas.adapter_pages import BATCHES, PAGES, TABLES, filled
-from minitrain.lab.ideas.adapter_places import TOUCHED, D, F
-from minitrain.lab.ideas.adapter_places import trained as trained_in_a_block
-from minitrain.lab.ideas.batches import ANSWERS, continuous, static
-from minitrain.lab.ideas.block_tables import MOMENTS, refs
-from minitrain.lab.ideas.cache_steps import PROMPT, computed, total
-from minitrain.lab.ideas.expert_exchange import stages as exchange_stages
-from minitrain.lab.ideas.heads_for_tokens import holder
-from minitrain.lab.ideas.kv_ranges import ranges, spoiled
-from minitrain.lab.ideas.lengths import DELTA, ROW, length, turned
-from minitrain.lab.ideas.low_rank import INS, OUTS
-from minitrain.lab.ideas.low_rank import trained as trained_of_rank
-from minitrain.lab.ideas.merging import WAYS, W, after
-from minitrain.lab.ideas.prefix_columns import WORDS, read_in_all, readable
-from minitrain.lab.ideas.ring_gradients import RANKS, parts
+from minitrain.lab.ideas import e00_ranks_and_collectives as e00
+from minitrain.lab.ideas import e01_baseline as e01
+from minitrain.lab.ideas import e02_data_parallel as e02
+from minitrain.lab.ideas import e02b_tensor_parallel as e02b
+from minitrain.lab.ideas import e02c_pipeline_parallel as e02c
+from minitrain.lab.ideas import e02d_expert_parallel as e02d
+from minitrain.lab.ideas import e02e_context_parallel as e02e
+from minitrain.lab.ideas import e02f_four_dimensions as e02f
+from minitrain.lab.ideas import e03_zero as e03
+from minitrain.lab.ideas import e04_mixed_precision as e04
+from minitrain.lab.ideas import e05_activation_memory as e05
+from minitrain.lab.ideas import e06_lora as e06
+from minitrain.lab.ideas import e07_qlora as e07
+from minitrain.lab.ideas import e08_quantization as e08
+from minitrain.lab.ideas import e09_inference as e09
+from minitrain.lab.ideas import e09b_speculative_decoding as e09b
+from minitrain.lab.ideas import e10_cost as e10
+from minitrain.lab.ideas import e11_data_pipeline as e11
+from minitrain.lab.ideas import e12_reliability as e12
 from minitrain.lab.ideas.schematic import Schematic
-from minitrain.lab.ideas.token_cuts import LOGITS, RULES
-from minitrain.lab.ideas.token_cuts import kept as kept_of_rule
 from minitrain.lab.widgets import Choice, default_of
 from minitrain.measure.predicted_memory import block_bytes_per_token
 from minitrain.memory.paged_optimizer import PageTable
@@ -185,10 +130,10 @@ def test_the_words_follow_the_handles(name: str):
     schematic = ALL[name]
     start = {handle: default_of(handle, choice) for handle, choice in schematic.choices.items()}
     for handle, choice in schematic.choices.items():
-        said = {schematic.say(**(start | {handle: value})) for value in values(choice)}
+        said = {schematic.alt(**(start | {handle: value})) for value in values(choice)}
         assert len(said) == len(values(choice)), f"{handle}: the same words at two positions"
-    assert "1 ranks" not in schematic.say(**start)
-    assert schematic.say(**start) in schematic.picture().text
+    assert "1 ranks" not in schematic.alt(**start)
+    assert schematic.alt(**start) in schematic.picture().text
 
 
 def test_a_handle_runs_from_small_to_large():
@@ -205,26 +150,26 @@ def test_ink_is_read_on_any_colour(color: str):
 
 
 def test_the_ring_sums_every_part_once():
-    for step in range(2 * ring.RANKS - 1):
-        for row in ring.parts(step):
+    for step in range(2 * e00.RANKS - 1):
+        for row in e00.parts(step):
             assert all(len(set(chunk)) == len(chunk) for chunk in row)
-    middle, end = ring.parts(ring.RANKS - 1), ring.parts(2 * (ring.RANKS - 1))
-    assert all(len(middle[rank][rank]) == ring.RANKS for rank in range(ring.RANKS))
-    assert all(len(chunk) == ring.RANKS for row in end for chunk in row)
+    middle, end = e00.parts(e00.RANKS - 1), e00.parts(2 * (e00.RANKS - 1))
+    assert all(len(middle[rank][rank]) == e00.RANKS for rank in range(e00.RANKS))
+    assert all(len(chunk) == e00.RANKS for row in end for chunk in row)
 
 
 @pytest.mark.parametrize("order, blocks", [("contiguous", 15), ("zigzag", 9)])
 def test_ring_attention_computes_every_block_below_the_diagonal_once(order: str, blocks: int):
-    steps = range(context.RANKS)
-    done = [pair for s in steps for r in steps for pair in context.work(s, r, order)]
-    size = context.PIECES
+    steps = range(e02e.RANKS)
+    done = [pair for s in steps for r in steps for pair in e02e.work(s, r, order)]
+    size = e02e.PIECES
     assert sorted(done) == [(q, k) for q in range(size) for k in range(q + 1)]
-    assert f"{blocks} half-blocks in" in context.say_ring_attention(0, order)
+    assert f"{blocks} half-blocks in" in e02e.ring_attention.words(step=0, order=order)
 
 
 @pytest.mark.parametrize("load, computed", [("even", [6, 6]), ("uneven", [9, 3])])
 def test_rows_reach_their_experts_and_come_home(load: str, computed: list[int]):
-    own, arrived, sorted_rows, again, home = exchange_stages(load)
+    own, arrived, sorted_rows, again, home = e02d.stages(load)
     assert home == own and again == arrived and [len(rows) for rows in arrived] == computed
     for rank, rows in enumerate(sorted_rows):
         assert sorted(rows) == sorted(arrived[rank]) and sorted(arrived[rank]) == arrived[rank]
@@ -234,104 +179,106 @@ def test_rows_reach_their_experts_and_come_home(load: str, computed: list[int]):
 
 def test_each_rank_gets_as_many_heads_as_any_other():
     for cut in ("tokens", "heads"):
-        held = [holder(piece, head, cut) for piece in range(4) for head in range(8)]
+        held = [e02e.holder(piece, head, cut) for piece in range(4) for head in range(8)]
         assert all(held.count(rank) == 8 for rank in range(4))
 
 
 def test_merged_answers_are_the_answer_wherever_the_keys_are_cut():
-    total, answer = merged.attended(range(merged.KEYS))
-    for cut in range(1, merged.KEYS):
-        sets = [merged.attended(keys) for keys in (range(cut), range(cut, merged.KEYS))]
+    total, answer = e02e.attended(range(e02e.KEYS))
+    for cut in range(1, e02e.KEYS):
+        sets = [e02e.attended(keys) for keys in (range(cut), range(cut, e02e.KEYS))]
         assert math.isclose(sum(weight * mean for weight, mean in sets) / total, answer)
 
 
 def test_a_gradient_gathers_every_part_but_the_owners_own():
-    last = RANKS - 1
+    last = e02e.RANKS - 1
     for rank in range(last + 1):
         owner = (rank - last) % (last + 1)
-        found = parts(rank, last)
+        found = e02e.parts(rank, last)
         assert sorted([*found, owner]) == list(range(last + 1)) and found[-1] == rank
 
 
 def test_formats_are_those_of_torch():
     kinds = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
-    for form, dtype in zip(formats.FORMATS, kinds):
+    for form, dtype in zip(e04.FORMATS, kinds):
         info = torch.finfo(dtype)
         assert info.max == form.largest and info.smallest_normal == 2.0**form.smallest
         assert info.eps == 2.0**-form.mantissa
 
 
 def test_a_unit_ahead_hides_its_gather_and_takes_its_place():
-    alone, ahead = units.Pass(units.ON_DEMAND), units.Pass(units.AHEAD)
-    assert math.isclose(alone.waits(), 9 * units.MESSAGE)  # six gathers and three reduces
-    assert math.isclose(ahead.waits(), 5 * units.MESSAGE)  # the first gather of either way
-    asked, freed = alone.memory[units.NAMED][0][0], alone.memory[units.NAMED][1][1]
-    assert alone.moments["forward", units.NAMED] == (asked, freed)
+    alone, ahead = e03.Pass(e03.ON_DEMAND), e03.Pass(e03.AHEAD)
+    assert math.isclose(alone.waits(), 9 * e03.MESSAGE)  # six gathers and three reduces
+    assert math.isclose(ahead.waits(), 5 * e03.MESSAGE)  # the first gather of either way
+    asked, freed = alone.memory[e03.NAMED][0][0], alone.memory[e03.NAMED][1][1]
+    assert alone.moments["forward", e03.NAMED] == (asked, freed)
     assert sorted(words for *_, words in alone.network) == sorted(w for *_, w in ahead.network)
 
 
 def test_lines_of_the_first_axis_leave_the_node():
-    for order in mesh.ORDERS:
+    for order in e02f.ORDERS:
         first, *others = order.split()
-        assert f"{first}: 4 of 4 between nodes" in mesh.say_lines(order, first)
-        assert all("all inside a node" in mesh.say_lines(order, axis) for axis in others)
-    assert [mesh.holders(parameter) for parameter in mesh.PARAMETERS] == [4, 2, 4, 2]
+        assert f"{first}: 4 of 4 between nodes" in e02f.mesh_lines.words(order=order, axis=first)
+        assert all(
+            "all inside a node" in e02f.mesh_lines.words(order=order, axis=axis) for axis in others
+        )
+    assert [e02f.holders(parameter) for parameter in e02f.PARAMETERS] == [4, 2, 4, 2]
 
 
 def test_tiles_carry_what_a_softmax_needs():
-    scores = torch.tensor(tiles.SCORES, dtype=torch.float64).flatten()
-    top, total, _ = tiles.carried(tiles.TILES - 1)
+    scores = torch.tensor(e05.SCORES, dtype=torch.float64).flatten()
+    top, total, _ = e05.carried(e05.TILES - 1)
     assert math.isclose(top + math.log(total), scores.logsumexp(0).item())
 
 
 def test_the_grids_of_schedules_are_as_the_formulas_say():
-    p = schedules.RANKS
+    p = e02c.RANKS
     for m in range(1, 5):
-        clock = schedules.timed(schedules.made("gpipe", p, m))
+        clock = e02c.timed(e02c.made("gpipe", p, m))
         assert clock.makespan == 3 * (m + p - 1) and clock.bubble(0) == 3 * (p - 1)
-    idle = [schedules.timed(schedules.made("interleaved", 2, 4, v)).bubble(0) for v in (1, 2)]
+    idle = [e02c.timed(e02c.made("interleaved", 2, 4, v)).bubble(0) for v in (1, 2)]
     assert idle == [3, 1.5]
-    assert "rank by rank, 3, 2, 1" in schedules.say_order("1f1b")
-    assert "rank by rank, 5, 5, 5" in schedules.say_order("gpipe")
+    assert "rank by rank, 3, 2, 1" in e02c.pipeline_order.words(order="1f1b")
+    assert "rank by rank, 5, 5, 5" in e02c.pipeline_order.words(order="gpipe")
 
 
 def test_every_layer_and_every_head_is_on_one_rank():
-    assert all(stages.LAYERS % ranks == 0 for ranks in stages.pipeline_stages.choices["ranks"][0])
-    counts = (stream.HEADS, stream.FEATURES, stream.TOKENS)
-    assert all(count % stream.RANKS == 0 for count in counts)
-    assert len(set(stream.stream("tensor"))) == 1 < len(set(stream.stream("sequence")))
+    assert all(e02c.LAYERS % ranks == 0 for ranks in e02c.pipeline_stages.choices["ranks"][0])
+    counts = (e02b.HEADS, e02b.FEATURES, e02b.TOKENS)
+    assert all(count % e02b.RANKS == 0 for count in counts)
+    assert len(set(e02b.stream("tensor"))) == 1 < len(set(e02b.stream("sequence")))
 
 
 def test_one_rank_has_the_word_and_the_others_do_not():
-    for token in range(vocabulary.RANKS * vocabulary.ROWS):
-        answers = vocabulary.answers(token)
-        assert answers.count(None) == vocabulary.RANKS - 1
-        assert answers[token // vocabulary.ROWS] == token % vocabulary.ROWS
+    for token in range(e02b.RANKS * e02b.ROWS):
+        answers = e02b.answers(token)
+        assert answers.count(None) == e02b.RANKS - 1
+        assert answers[token // e02b.ROWS] == token % e02b.ROWS
 
 
 def test_collectives_agree_with_each_other():
-    scattered, summed = (five_collectives.states(k)[1] for k in ("reduce-scatter", "all-reduce"))
-    assert scattered == five_collectives.diagonal(summed) and summed[0] == ["Σ0", "Σ1", "Σ2", "Σ3"]
-    before, after = five_collectives.states("all-to-all")
+    scattered, summed = (e00.states(k)[1] for k in ("reduce-scatter", "all-reduce"))
+    assert scattered == e00.diagonal(summed) and summed[0] == ["Σ0", "Σ1", "Σ2", "Σ3"]
+    before, after = e00.states("all-to-all")
     assert [list(row) for row in zip(*after)] == before
 
 
 def test_a_message_waits_for_who_is_late_and_pays_its_latency():
-    assert messages.waits(5) == (3, 0) and messages.waits(1) == (0, 1)
-    one, eight = (sum(messages.microseconds(count, 256)) for count in (1, 8))
+    assert e00.waits(5) == (3, 0) and e00.waits(1) == (0, 1)
+    one, eight = (sum(e00.microseconds(count, 256)) for count in (1, 8))
     assert math.isclose(eight - one, 7 * 30)
 
 
 def test_accumulation_saves_all_messages_but_one():
-    saved = accumulated.units(5, 5) - accumulated.units(5, 1)
-    assert math.isclose(saved, 4 * accumulated.MESSAGE)
+    saved = e02.units(5, 5) - e02.units(5, 1)
+    assert math.isclose(saved, 4 * e02.MESSAGE)
 
 
 def test_doubling_sums_twice_as_many_parts_in_each_swap():
     for rank in range(8):
-        assert [doubling.summed(rank, k)[1] - doubling.summed(rank, k)[0] + 1 for k in range(4)] == [1, 2, 4, 8]  # fmt: skip
+        assert [e00.summed(rank, k)[1] - e00.summed(rank, k)[0] + 1 for k in range(4)] == [1, 2, 4, 8]  # fmt: skip
         for swap in range(3):
-            (first, last), (other, _) = doubling.summed(rank, swap), doubling.summed(rank ^ 2**swap, swap)  # fmt: skip
+            (first, last), (other, _) = e00.summed(rank, swap), e00.summed(rank ^ 2**swap, swap)  # fmt: skip
             assert first <= rank <= last and other not in range(first, last + 1)
 
 
@@ -339,67 +286,67 @@ def test_a_block_keeps_what_its_closed_form_says():
     config = preset("1M")
     for how in ("none", "selective", "full"):
         wide = {"none": 2 + config.heads, "selective": config.heads, "full": 0}[how]
-        numbers = saved.kept_numbers(how) + wide
+        numbers = e05.kept_numbers(how) + wide
         assert 4 * numbers == block_bytes_per_token(config, recompute=how)
 
 
 def test_rounding_by_chance_is_right_in_the_mean():
-    for eighths in range(1, chance.EIGHTHS):
-        ups = round(chance.DRAWS * chance.goes_up(eighths))
-        assert f"chance {ups} of 16" in chance.say_rounding(eighths)
-        assert ups / chance.DRAWS == eighths / chance.EIGHTHS
+    for eighths in range(1, e04.EIGHTHS):
+        ups = round(e04.DRAWS * e04.goes_up(eighths))
+        assert f"chance {ups} of 16" in e04.rounding.words(eighths=eighths)
+        assert ups / e04.DRAWS == eighths / e04.EIGHTHS
 
 
 def test_an_outlier_spoils_its_own_tile_alone():
-    assert [scales.sharing(tile) for tile in scales.TILES] == [63, 3, 7]
+    assert [e04.sharing(tile) for tile in e04.TILES] == [63, 3, 7]
 
 
 def test_numbers_beside_a_block_are_those_of_the_package():
-    config = ModelConfig(64, D, layers=1, heads=4, kv_heads=2, ffn_size=F)
-    names = dict(zip(TOUCHED, ("lora", "houlsby", "ia3", "bitfit", "p-tuning-v2")))
+    config = ModelConfig(64, e06.D, layers=1, heads=4, kv_heads=2, ffn_size=e06.F)
+    names = dict(zip(e06.TOUCHED, ("lora", "houlsby", "ia3", "bitfit", "p-tuning-v2")))
     for method, name in names.items():
         model = adapt(build(config), name)
-        assert trained_in_a_block(method) == trainable_parameters(model)[0], method
-    assert trained_of_rank(8) == 8 * (INS + OUTS)
+        assert e06.adapter_trained(method) == trainable_parameters(model)[0], method
+    assert e06.low_rank_trained(8) == 8 * (e06.INS + e06.OUTS)
 
 
 def test_what_is_merged_beside_comes_back_whole():
-    back = {way: after(way)[2] for way in WAYS}
-    assert back["beside"] == list(W) and back["in place"] != list(W)
-    assert 0 < sum(a == b for a, b in zip(back["in place"], W)) < len(W)
+    back = {way: e06.after(way)[2] for way in e06.WAYS}
+    assert back["beside"] == list(e06.W) and back["in place"] != list(e06.W)
+    assert 0 < sum(a == b for a, b in zip(back["in place"], e06.W)) < len(e06.W)
 
 
 def test_a_row_is_turned_to_the_sum_and_as_long_as_its_magnitude():
-    sums = [w + d for w, d in zip(ROW, DELTA)]
+    sums = [w + d for w, d in zip(e06.ROW, e06.UPDATE)]
     for share in (0.5, 1.0, 2.0):
-        x, y = turned(share)
-        assert math.isclose(math.hypot(x, y), share * length(ROW))
+        x, y = e06.turned(share)
+        assert math.isclose(math.hypot(x, y), share * e06.length(e06.ROW))
         assert math.isclose(x * sums[1], y * sums[0])
 
 
 def test_every_word_reads_the_whole_prefix():
-    words = len(WORDS)
+    words = len(e06.WORDS)
     for learned in range(1, 5):
         for row in range(words):
-            seen = [readable(row, column, learned) for column in range(learned + words)]
+            seen = [e06.readable(row, column, learned) for column in range(learned + words)]
             assert seen == [True] * (learned + row + 1) + [False] * (words - row - 1)
-        assert read_in_all(learned) == words * learned + words * (words + 1) // 2
+        assert e06.read_in_all(learned) == words * learned + words * (words + 1) // 2
 
 
 def test_a_page_belongs_to_the_adapter_whose_table_names_it():
-    for name, table in TABLES.items():
-        assert [PAGES[page] for page in table] == [f"{name}.{n}" for n in range(len(table))]
-    for batch in BATCHES:
-        assert len({len(table) for table in filled(batch)}) == 1
-    assert PAGES[0] == "zeros"
+    for name, table in e06.TABLES.items():
+        assert [e06.PAGES[page] for page in table] == [f"{name}.{n}" for n in range(len(table))]
+    for batch in e06.BATCHES:
+        assert len({len(table) for table in e06.filled(batch)}) == 1
+    assert e06.PAGES[0] == "zeros"
 
 
 def test_levels_are_those_of_the_formats_and_share_all_weights():
-    assert quantiles.LEVELS["NF4"] == pytest.approx(NF4.levels, abs=1e-4)
-    assert quantiles.LEVELS["FP4"] == pytest.approx(sorted(set(FP4.levels)), abs=1e-6)
-    draws = torch.randn(100_000, generator=torch.Generator().manual_seed(0)) / quantiles.LARGEST
-    for datatype, levels in quantiles.LEVELS.items():
-        shares = quantiles.shares(datatype)
+    assert e07.LEVELS["NF4"] == pytest.approx(NF4.levels, abs=1e-4)
+    assert e07.LEVELS["FP4"] == pytest.approx(sorted(set(FP4.levels)), abs=1e-6)
+    draws = torch.randn(100_000, generator=torch.Generator().manual_seed(0)) / e07.LARGEST
+    for datatype, levels in e07.LEVELS.items():
+        shares = e07.shares(datatype)
         assert sum(shares) == pytest.approx(1)
         middles = (torch.tensor(levels)[1:] + torch.tensor(levels)[:-1]) / 2
         counted = torch.bucketize(draws, middles).bincount(minlength=len(levels)) / len(draws)
@@ -409,78 +356,78 @@ def test_levels_are_those_of_the_formats_and_share_all_weights():
 @pytest.mark.parametrize("outlier", ["no", "yes"])
 @pytest.mark.parametrize("block", ["8", "4"])
 def test_a_block_is_packed_as_the_package_packs_it(block: str, outlier: str):
-    values, size = packed.weights(outlier), packed.BLOCKS[block]
+    values, size = e07.weights(outlier), e07.BLOCKS[block]
     codes, scales = quantize_blocks(torch.tensor(values), normal_levels(4), size)
-    assert packed.codes(values, size) == codes.tolist()
-    assert packed.scales(values, size)[::size] == pytest.approx(scales.tolist())
+    assert e07.codes(values, size) == codes.tolist()
+    assert e07.scales(values, size)[::size] == pytest.approx(scales.tolist())
     assert len(pack_pairs(codes)) == 4
 
 
 def test_bits_are_those_of_the_closed_form():
-    assert sum(bits.parts(64)["8-bit scales"]) == NF4_DOUBLE
-    assert sum(bits.parts(64)["float32 scales"]) == 4.5
-    assert again.held("made again") == pytest.approx(NF4_DOUBLE, abs=1e-3)
+    assert sum(e07.parts(64)["8-bit scales"]) == NF4_DOUBLE
+    assert sum(e07.parts(64)["float32 scales"]) == 4.5
+    assert e07.held("made again") == pytest.approx(NF4_DOUBLE, abs=1e-3)
 
 
 def test_an_adapter_of_less_than_half_a_step_is_rounded_away():
     for percent in range(0, 101, 5):
         near = percent if percent <= 50 else 100 - percent
-        step = rounded.SHOWN[rounded.AT + 1] - rounded.SHOWN[rounded.AT]
-        error = abs(rounded.rounded(percent) - rounded.merged(percent)) / step
+        step = e07.SHOWN[e07.AT + 1] - e07.SHOWN[e07.AT]
+        error = abs(e07.rounded(percent) - e07.merged(percent)) / step
         assert error == pytest.approx(near / 100)
 
 
 @pytest.mark.parametrize("frames", [3, 4, 5])
 def test_pages_come_and_go_as_in_the_page_table(frames: int):
     table = PageTable(frames, page_bytes=1)
-    for moment in pages.moments(frames):
+    for moment in e07.moments(frames):
         before = table.faults
         table.touch(moment.page, 1)
         assert (table.faults > before) == moment.is_fault
         assert len(table.resident) == len(moment.resident)
-    assert pages.faults_a_round(frames) == (0 if frames == pages.PAGES else pages.PAGES)
+    assert e07.faults_a_round(frames) == (0 if frames == e07.PAGES else e07.PAGES)
 
 
 def test_a_zero_point_never_loses_zero_and_uses_all_codes():
     for width in (2, 3, 4, 5):
-        one, other = grids.symmetric(width), grids.moved(width)
+        one, other = e08.symmetric(width), e08.moved(width)
         assert 0 in one and 0 in other and len(other) == len(one) + 1 == 2**width
-        assert grids.error(other) < grids.error(one)
+        assert e08.error(other) < e08.error(one)
 
 
 def test_a_scale_moves_and_leaves_every_product():
     for alpha in (0.0, 0.25, 0.5, 1.0):
-        activations, weights = moved.after(alpha)
-        for x, w, own_x, own_w in zip(activations, weights, moved.ACTIVATIONS, moved.WEIGHTS):
+        activations, weights = e08.after(alpha)
+        for x, w, own_x, own_w in zip(activations, weights, e08.ACTIVATIONS, e08.COLUMN_WEIGHTS):
             assert math.isclose(x * w, own_x * own_w)
-    assert math.isclose(moved.spread(moved.after(1.0)[0]), 1.0)
-    assert math.isclose(moved.spread(moved.after(0.0)[1]), 1.0)
-    assert all(math.isclose(x, w) for x, w in zip(*moved.after(0.5)))
+    assert math.isclose(e08.spread(e08.after(1.0)[0]), 1.0)
+    assert math.isclose(e08.spread(e08.after(0.0)[1]), 1.0)
+    assert all(math.isclose(x, w) for x, w in zip(*e08.after(0.5)))
 
 
 def test_gptqs_blocks_end_with_their_group():
-    cuts = [start for start, _ in columns.spans()] + [columns.WIDTH]
-    assert columns.spans() == list(pairwise(cuts)) and set(range(0, columns.WIDTH, columns.GROUP)) < set(cuts)  # fmt: skip
-    assert max(stop - start for start, stop in columns.spans()) == columns.BLOCK
-    for at in range(columns.WIDTH):
-        states = [columns.state(place, at) for place in range(columns.WIDTH)]
+    cuts = [start for start, _ in e08.spans()] + [e08.WIDTH]
+    assert e08.spans() == list(pairwise(cuts)) and set(range(0, e08.WIDTH, e08.GROUP)) < set(cuts)  # fmt: skip
+    assert max(stop - start for start, stop in e08.spans()) == e08.BLOCK
+    for at in range(e08.WIDTH):
+        states = [e08.state(place, at) for place in range(e08.WIDTH)]
         assert states.count("rounded") == at and states.count("being rounded") == 1
-        assert "corrected now" not in states[columns.block_of(at)[1] :]
+        assert "corrected now" not in states[e08.block_of(at)[1] :]
 
 
 def test_the_gradient_passes_where_torchs_own_does():
     for width in (2, 3):
-        m = straight.largest(width)
-        x = torch.linspace(-straight.REACH, straight.REACH, 101, requires_grad=True)
+        m = e08.largest(width)
+        x = torch.linspace(-e08.REACH, e08.REACH, 101, requires_grad=True)
         out = torch.fake_quantize_per_tensor_affine(x, 1.0, 0, -m, m)
         out.sum().backward()
-        assert [straight.gradient(v, width) for v in x.tolist()] == x.grad.tolist()
-        assert [straight.rounded(v, width) for v in x.tolist()] == out.tolist()
+        assert [e08.gradient(v, width) for v in x.tolist()] == x.grad.tolist()
+        assert [e08.rounded(v, width) for v in x.tolist()] == out.tolist()
 
 
 def test_the_order_of_rules_changes_reasons_and_no_verdict():
     first, turned_round = (
-        {page: filtered.reason(page, order) for page in filtered.PAGES}
+        {page: e11.reason(page, order) for page in e11.PAGES}
         for order in ("as published", "turned round")
     )
     assert first != turned_round and first["prose"] == ""
@@ -488,182 +435,172 @@ def test_the_order_of_rules_changes_reasons_and_no_verdict():
 
 
 def test_signatures_agree_only_where_the_smallest_is_shared():
-    for k, pair in enumerate(
-        zip(*(smallest.signature(p, 4) for p in (smallest.ONE, smallest.OTHER)))
-    ):
-        least = min(smallest.value(k, x) for x in {**smallest.ONE, **smallest.OTHER}.values())
-        shared = [
-            smallest.value(k, x) for x in smallest.ONE.values() if x in smallest.OTHER.values()
-        ]
+    for k, pair in enumerate(zip(*(e11.signature(p, 4) for p in (e11.ONE, e11.OTHER)))):
+        least = min(e11.value(k, x) for x in {**e11.ONE, **e11.OTHER}.values())
+        shared = [e11.value(k, x) for x in e11.ONE.values() if x in e11.OTHER.values()]
         assert (pair[0] == pair[1]) == (least in shared)
-    assert smallest.similarity() == jaccard(set(smallest.ONE), set(smallest.OTHER))
+    assert e11.similarity() == jaccard(set(e11.ONE), set(e11.OTHER))
 
 
 def test_the_s_curve_is_the_packages():
     for rows in (1, 4, 32):
-        split = Bands(s_curves.PLACES // rows, rows)
-        assert math.isclose(s_curves.meets(0.4, rows), split.meeting_probability(0.4))
-        assert math.isclose(s_curves.meets(s_curves.half(rows), rows), 0.5)
+        split = Bands(e11.PLACES // rows, rows)
+        assert math.isclose(e11.meets(0.4, rows), split.meeting_probability(0.4))
+        assert math.isclose(e11.meets(e11.half(rows), rows), 0.5)
 
 
 def test_unions_are_the_packages():
-    for read in range(len(unions.PAIRS) + 1):
-        parent = unions.parents(read)
-        firsts = [unions.root(parent, page) for page in range(unions.COUNT)]
-        pairs = np.array(unions.PAIRS[:read]).reshape(-1, 2)
-        assert firsts == clusters(pairs, unions.COUNT).tolist()
+    for read in range(len(e11.PAIRS) + 1):
+        parent = e11.parents(read)
+        firsts = [e11.root(parent, page) for page in range(e11.COUNT)]
+        pairs = np.array(e11.PAIRS[:read]).reshape(-1, 2)
+        assert firsts == clusters(pairs, e11.COUNT).tolist()
 
 
 def test_suffixes_are_sorted_when_all_are_decided():
-    order = suffix_array([ord(sign) for sign in suffixes.WORD]).tolist()
-    left = [suffixes.undecided(symbols) for symbols in (1, 2, 4, 8)]
+    order = suffix_array([ord(sign) for sign in e11.WORD]).tolist()
+    left = [e11.undecided(symbols) for symbols in (1, 2, 4, 8)]
     assert left == sorted(left, reverse=True) and left[-1] == 0 < left[0]
-    assert [start for start, _ in suffixes.ordered(8)] == order
+    assert [start for start, _ in e11.ordered(8)] == order
 
 
 def test_shares_are_tempered_as_the_package_does():
-    for name, temperature in tempered.TEMPERATURES.items():
-        assert np.allclose(
-            tempered.shares(name), tempered_of(list(tempered.SIZES.values()), temperature)
-        )
+    for name, temperature in e11.TEMPERATURES.items():
+        assert np.allclose(e11.shares(name), tempered_of(list(e11.SOURCES.values()), temperature))
 
 
 def test_a_packed_row_is_the_packages():
-    packed_row = pack([[1] * size for size in document_masks.SIZES], document_masks.LENGTH)
-    assert packed_row.positions()[0].tolist() == document_masks.positions()
-    assert (
-        document_masks.wrong(document_masks.PACKED)
-        == 0
-        < document_masks.wrong(document_masks.CAUSAL)
-    )
+    packed_row = pack([[1] * size for size in e11.DOCUMENTS], e11.LENGTH)
+    assert packed_row.positions()[0].tolist() == e11.positions()
+    assert e11.wrong(e11.PACKED) == 0 < e11.wrong(e11.CAUSAL)
 
 
 def test_each_row_is_dealt_out_once_before_the_stop_or_after():
     for ranks in (1, 2, 3):
         for steps in (1, 2):
-            dealt, start = resumed.dealt(steps, ranks), resumed.consumed(steps)
-            assert {rank for rank, _ in dealt[:start]} == set(range(resumed.BEFORE))
+            dealt, start = e11.dealt(steps, ranks), e11.consumed(steps)
+            assert {rank for rank, _ in dealt[:start]} == set(range(e11.BEFORE))
             assert {rank for rank, _ in dealt[start:]} == set(range(ranks))
             own = dict.fromkeys(dealt[start:], 0)
             for key in dealt[start:]:
                 own[key] += 1
-            assert max(own.values()) <= resumed.BATCH and sum(own.values()) == 12 - start
+            assert max(own.values()) <= e11.BATCH and sum(own.values()) == 12 - start
 
 
 def test_recomputing_peaks_as_a_plan_does():
-    layers = [Layer(recomputing.INPUT, recomputing.SAVED, 1)] * recomputing.LAYERS
-    for keep, mode in ((recomputing.KEPT, "none"), (recomputing.AGAIN, "full")):
-        peak = max(moment.held for moment in recomputing.moments(keep))
-        assert peak == plan_peak(uniform_plan(recomputing.LAYERS, mode), layers)
+    layers = [Layer(e05.INPUT, e05.SAVED, 1)] * e05.LAYERS
+    for keep, mode in ((e05.KEPT, "none"), (e05.AGAIN, "full")):
+        peak = max(moment.held for moment in e05.moments(keep))
+        assert peak == plan_peak(uniform_plan(e05.LAYERS, mode), layers)
 
 
 def test_speculation_is_as_the_package_has_it():
-    for like in accepted.LIKE:
-        low, rest = accepted.kept(like), accepted.replaced(like)
-        assert all(map(math.isclose, map(sum, zip(low, rest)), accepted.TARGET))
-        assert math.isclose(sum(accepted.rejected(like)), sum(rest), abs_tol=1e-12)
-    assert math.isclose(sum(accepted.kept("100%")), 1)
-    for count in lookup.ENDS.values():
-        want = ngram_draft(lookup.WORDS[:count], lookup.MOST, lookup.LONGEST)
-        assert lookup.drafted(count) == want
+    for like in e09b.LIKE:
+        low, rest = e09b.kept(like), e09b.replaced(like)
+        assert all(map(math.isclose, map(sum, zip(low, rest)), e09b.TARGET))
+        assert math.isclose(sum(e09b.rejected(like)), sum(rest), abs_tol=1e-12)
+    assert math.isclose(sum(e09b.kept("100%")), 1)
+    for count in e09b.ENDS.values():
+        want = ngram_draft(e09b.STORY[:count], e09b.MOST, e09b.LONGEST)
+        assert e09b.drafted(count) == want
     for g in range(9):
-        cost = round_costs.DRAFT, 1 + round_costs.GROWTH * g
-        want = speed_up(round_costs.ACCEPTANCE, g, *cost)
-        assert math.isclose(round_costs.tokens(g) / round_costs.seconds(g), want)
-    nodes = range(len(branches.NODES))
-    seen, positions = tree_attention(branches.PARENTS, len(branches.TEXT))
-    assert positions.tolist() == [branches.position(node) for node in nodes]
+        cost = e09b.DRAFT, 1 + e09b.GROWTH * g
+        want = speed_up(e09b.ACCEPTANCE, g, *cost)
+        assert math.isclose(e09b.tokens(g) / e09b.seconds(g), want)
+    nodes = range(len(e09b.NODES))
+    seen, positions = tree_attention(e09b.PARENTS, len(e09b.TEXT))
+    assert positions.tolist() == [e09b.position(node) for node in nodes]
     for node in nodes:
-        read = seen[node, len(branches.TEXT) :].nonzero()[:, 0].tolist()
-        assert read == branches.way(node)
-    assert [len(drafted.told(kept)) for kept in range(5)] == [1, 2, 3, 4, 5]
-    said = [drafted.verdict(place, 2) for place in range(5)]
+        read = seen[node, len(e09b.TEXT) :].nonzero()[:, 0].tolist()
+        assert read == e09b.way(node)
+    assert [len(e09b.told(kept)) for kept in range(5)] == [1, 2, 3, 4, 5]
+    said = [e09b.verdict(place, 2) for place in range(5)]
     assert said == ["keeps", "keeps", "rejects", "", ""]
-    taught = [further.target_of(2, head) for head in range(4)]
-    assert taught == [3, 4, 5, 6] and further.target_of(5, 1) is None
+    taught = [e09b.target_of(2, head) for head in range(4)]
+    assert taught == [3, 4, 5, 6] and e09b.target_of(5, 1) is None
 
 
 def test_the_rest_is_as_its_formula_says():
-    assert [sum(zero.held(stage, 4)) for stage in range(4)] == [16, 4 + 3, 2 + 3.5, 4]
-    assert [tree.rounds(n) for n in (1, 2, 3, 4, 5, 8)] == [0, 1, 2, 2, 3, 3]
-    assert min((1, 2, 4, 8, 16), key=activations.peak) == 4 and activations.peak(0) == 16
-    assert overlap.messages(8) == [(8, 8 + 0.6 + 8 * 0.7, 8)]
-    assert overlap.messages(1)[1][0] == 1 + 0.6 + 0.7 and len(overlap.messages(2)) == 4
-    assert sum(map(len, experts.kept(experts.NO_LIMIT))) == experts.PLACES
-    assert max(map(len, experts.kept(1.0))) == 4
-    assert roof.reachable(1e9) == roof.PEAK
-    assert pareto.front()[0] == (3, 95) and (15, 41) not in pareto.front()
+    assert [sum(e03.held(stage, 4)) for stage in range(4)] == [16, 4 + 3, 2 + 3.5, 4]
+    assert [e00.rounds(n) for n in (1, 2, 3, 4, 5, 8)] == [0, 1, 2, 2, 3, 3]
+    assert min((1, 2, 4, 8, 16), key=e05.peak) == 4 and e05.peak(0) == 16
+    assert e02.messages(8) == [(8, 8 + 0.6 + 8 * 0.7, 8)]
+    assert e02.messages(1)[1][0] == 1 + 0.6 + 0.7 and len(e02.messages(2)) == 4
+    assert sum(map(len, e02d.kept(e02d.NO_LIMIT))) == e02d.PLACES
+    assert max(map(len, e02d.kept(1.0))) == 4
+    assert e01.reachable(1e9) == e01.PEAK
+    assert e10.front()[0] == (3, 95) and (15, 41) not in e10.front()
 
 
 def test_only_the_flushed_way_is_never_torn():
     torn = {
-        way: [words for words, kinds in cuts.outcomes(way) if "a torn one" in kinds]
-        for way in cuts.WAYS
+        way: [words for words, kinds in e12.outcomes(way) if "a torn one" in kinds]
+        for way in e12.WAYS
     }
     assert torn["flushed, then renamed"] == []
     assert torn["in place"] == ["write step-04"]
     assert torn["renamed, not flushed"] == ["rename .new"]
-    assert cuts.outcomes("flushed, then renamed")[-1] == ("flush names", ["the new one"])
+    assert e12.outcomes("flushed, then renamed")[-1] == ("flush names", ["the new one"])
 
 
 def test_a_save_beside_the_training_leaves_time_for_more_steps():
-    assert beside.steps_done("beside") > beside.steps_done("waits")
+    assert e12.steps_done("beside") > e12.steps_done("waits")
     for way in ("waits", "beside"):
         for lane in ("training", "disk"):
-            own = [span for span in beside.spans(way) if span[0] == lane]
+            own = [span for span in e12.lanes(way) if span[0] == lane]
             assert all(one[2] <= other[1] + 1e-9 for one, other in pairwise(own))
 
 
 @pytest.mark.parametrize("old", [2, 3, 4])
 @pytest.mark.parametrize("new", [1, 3, 6])
 def test_every_element_is_read_once(old: int, new: int):
-    read = [e for _, _, start, stop in resharded.pieces(old, new) for e in range(start, stop)]
-    assert sorted(read) == list(range(resharded.ELEMENTS))
+    read = [e for _, _, start, stop in e12.pieces(old, new) for e in range(start, stop)]
+    assert sorted(read) == list(range(e12.ELEMENTS))
 
 
 def test_time_is_trained_lost_saved_or_spent_on_a_restart():
     for interval in (4, 8, 16, 32):
         parts = ("train", "lost", "save", "restart")
-        total = sum(intervals.minutes(interval, part) for part in parts)
-        assert total == pytest.approx(intervals.END)
-    assert intervals.minutes(4, "save") > intervals.minutes(32, "save")
-    assert intervals.minutes(4, "lost") < intervals.minutes(32, "lost")
+        total = sum(e12.minutes(interval, part) for part in parts)
+        assert total == pytest.approx(e12.MINUTES)
+    assert e12.minutes(4, "save") > e12.minutes(32, "save")
+    assert e12.minutes(4, "lost") < e12.minutes(32, "lost")
 
 
 def test_nobody_waits_where_all_are_equally_fast():
-    assert waiting.waited(1.0) == 0 and waiting.waited(1.5) == pytest.approx(3 / 14)
+    assert e12.waited(1.0) == 0 and e12.waited(1.5) == pytest.approx(3 / 14)
 
 
 def test_cuts_leave_what_the_sampler_draws_from():
-    for rule, (temperature, top_k, top_p) in RULES.items():
-        logits = torch.tensor(LOGITS)
+    for rule, (temperature, top_k, top_p) in e09.RULES.items():
+        logits = torch.tensor(e09.LOGITS)
         want = next_token_probabilities(logits, temperature, top_k, top_p)
-        assert torch.allclose(torch.tensor(kept_of_rule(rule)[1]), want, atol=1e-6)
+        assert torch.allclose(torch.tensor(e09.kept(rule)[1]), want, atol=1e-6)
 
 
 def test_a_cache_computes_each_token_once():
     for steps in range(1, 8):
-        every = [token for step in computed(steps, True) for token in step]
-        assert every == list(range(PROMPT + steps - 1))
-        naive = steps * PROMPT + steps * (steps - 1) // 2
-        assert total(steps, False) == naive
+        every = [token for step in e09.computed(steps, True) for token in step]
+        assert every == list(range(e09.PROMPT + steps - 1))
+        naive = steps * e09.PROMPT + steps * (steps - 1) // 2
+        assert e09.total(steps, False) == naive
 
 
 def test_tables_name_blocks_that_hold_their_text():
-    for moment in MOMENTS.values():
+    for moment in e09.MOMENTS.values():
         for table in moment.tables.values():
             assert all(block in moment.content for block in table)
-    assert refs("C is A's fork") == [3, 1, 0, 3, 0, 2]
-    assert refs("C writes") == [3, 1, 1, 3, 0, 1]
+    assert e09.refs("C is A's fork") == [3, 1, 0, 3, 0, 2]
+    assert e09.refs("C writes") == [3, 1, 1, 3, 0, 1]
 
 
 def test_every_row_computes_every_text_of_its_own():
-    for rows in (static(), continuous()):
-        counts = {name: sum(row.count(name) for row in rows) for name in ANSWERS}
-        assert counts == ANSWERS
-    assert len(continuous()[0]) == max(8, math.ceil(sum(ANSWERS.values()) / 3))
+    for rows in (e09.static(), e09.continuous()):
+        counts = {name: sum(row.count(name) for row in rows) for name in e09.ANSWERS}
+        assert counts == e09.ANSWERS
+    assert len(e09.continuous()[0]) == max(8, math.ceil(sum(e09.ANSWERS.values()) / 3))
 
 
 def test_ranges_by_the_channel_hold_no_stranger():
-    assert ranges("channel") == 16 and spoiled("channel") == 0
-    assert ranges("token") == spoiled("token") == 8
+    assert e09.ranges("channel") == 16 and e09.spoiled("channel") == 0
+    assert e09.ranges("token") == e09.spoiled("token") == 8

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from minitrain.lab.building.colab_cells import FETCH
-from minitrain.lab.drawing.course_map import besides, course_map, placed, said
+from minitrain.lab.drawing.course_map import also_after, alt_text, course_map, placed
 from minitrain.lab.notebook import colab, health
 from minitrain.lab.notebook.machine import Machine
 from minitrain.lab.notebook.overview import overview_card, standings
@@ -115,8 +115,8 @@ def test_the_map_goes_from_what_comes_before():
     for lab in labs:
         assert all(places[name][1] < places[lab.name][1] for name in lab.before), lab.name
     assert [lab.name for lab in labs if not lab.before] == ["e00_ranks_and_collectives"]
-    assert {lab.short: also for lab in labs if (also := besides(lab, labs))} == {"e07": ["e05"]}
-    assert "e02f after e02c" in said(labs) and said(labs)[:20] in course_map(labs).text
+    assert {lab.short: also for lab in labs if (also := also_after(lab, labs))} == {"e07": ["e05"]}
+    assert "e02f after e02c" in alt_text(labs) and alt_text(labs)[:20] in course_map(labs).text
 
 
 def test_the_map_shows_points_and_what_is_next(course, tmp_path):
