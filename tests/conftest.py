@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-LAB_OF_BANK = re.compile(r"(.*grading/test_banks\.py)::.*\[(e\d+[a-z]*)-")
+LAB_OF_BANK = re.compile(r"(.*grading/test_(?:banks|mutations)\.py)::.*\[(e\d+[a-z]*)-")
 
 # Seconds of one test, measured; of others 0.1. They order the work and decide nothing else.
 SECONDS = {
@@ -52,7 +52,7 @@ def expected_seconds(nodeid: str) -> float:
 
 def part_of(nodeid: str) -> str:
     """notebooks, banks, labs, grading, ui, or the room of the package that is tested."""
-    if "test_banks.py" in nodeid:
+    if "test_banks.py" in nodeid or "test_mutations.py" in nodeid:
         return "banks"
     _, part, *inner = nodeid.partition("::")[0].split("/")
     return inner[0] if part == "minitrain" and inner else part

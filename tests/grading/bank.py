@@ -1,45 +1,44 @@
 """The banks of submissions in this folder, and what the grader must answer to each.
 
-`wrong/`: plausible mistakes, each loses points and is told its words. `right/`: other correct
-solutions, full marks on every exercise that they define. `hostile/`: attacks, each costs its own
-points. `blind/`: wrong and right ones by readers who had the notebooks alone, and saw no check; as
-they were handed in. What a submission does not define comes from the course.
+`banks/wrong/e02.diff`: mistakes that lose points, the shortest for each check of lab e02 and for
+each message that a check gives. `banks/right/e02.diff`: other correct solutions with full marks,
+one for each algorithm. `hostile/`: attacks, a file each; each costs its own points. What a
+submission does not define comes from the course.
 
-A mistake of a few lines is an edit of the course's own solution, in `wrong/e02.diff` for lab e02:
+Below the name of an exercise stand its entries, each a head and what is handed in:
+
+    # exercise: all_reduce_gradients
 
     # name: naive_forgets_to_divide
-    # exercise: all_reduce_gradients
     # says: this is the sum | divide         one of these texts must be in the messages ...
     # says: rank 1                           ... and one of each further line
     -            group.all_reduce(parameter.grad, op="avg")
     +            group.all_reduce(parameter.grad)
 
-The marks are a diff's: `-` goes, `+` comes, a blank stays, `@@` parts the edits of one mistake.
-The lines that go or stay are whole lines of the exercise's cell in `solutions/e02_….ipynb`, there
-exactly once: whoever changes a solution is told which mistakes to write anew. Mistakes in another's
-right answers, `right/e02/sixth.py`, stand in `wrong/e02/sixth.diff` in the same way.
-
-Any other program is a file of its own, `wrong/e02/naive_one_large_message.py`, whose first
-comments say the exercise and the words in the same way. It holds what the learner writes: what the
-notebook defines beside it (e02's `Bucket` and `Wrapper`) comes from the solution.
+Marked lines edit the course's own solution as a diff does: `-` goes, `+` comes, a blank stays, `@@`
+parts the edits of one mistake. The lines that go or stay are whole lines of the exercise's cell in
+`solutions/e02_….ipynb`, there exactly once: whoever changes a solution sees which mistakes to
+write anew. After `# of: backwards` they edit that entry of `banks/right/e02.diff`. Lines without
+marks are a whole program, of what the learner writes: what the notebook defines beside it (e02's
+`Bucket` and `Wrapper`) comes from the solution.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby, pairwise, takewhile
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from minitrain.lab.building.regions import filled, unmarked
 from minitrain.lab.grading.collect import lab_names
-from minitrain.lab.grading.submission import Submission, read_python, read_submission
+from minitrain.lab.grading.submission import Submission, read_python
 from minitrain.lab.sandbox.loader import Cell
 from minitrain.paths import course_root
 
-HEAD = re.compile(r"# (exercise|says): (.+)")
+HEAD = re.compile(r"# (name|exercise|says|of): (.+)")
 MARKS = ("-", "+", " ")
 
 
@@ -65,23 +64,21 @@ class Edit:
 
 @dataclass(frozen=True)
 class Specimen:
-    """A submission of a bank: a file, or edits of the course's solution."""
+    """A submission of a bank: edits of the course's solution, or of the right one that is called
+    `of`; without edits, the program `text`."""
 
     path: Path
     name: str
     exercise: str
     says: list[list[str]]  # alternatives, line by line
     edits: list[Edit]
+    text: str
+    of: str = ""
 
     @property
     def number(self) -> str:
-        """The lab's: e02 of `wrong/e02.diff` and of what lies in `wrong/e02`."""
-        return self.path.parent.name if self.lies_in_lab else self.path.stem
-
-    @property
-    def lies_in_lab(self) -> bool:
-        """Whether it is no edit of the course's own solution."""
-        return self.path.parent.name not in ("wrong", "right")
+        """The lab's: e02 of `wrong/e02.diff` and of what lies in `hostile/e02`."""
+        return self.path.stem if self.path.suffix == ".diff" else self.path.parent.name
 
     @property
     def lab(self) -> str:
@@ -91,14 +88,11 @@ class Specimen:
 
     def submission(self) -> Submission:
         """As it is handed in; ValueError where an edit does not fit the solution."""
-        if not self.lies_in_lab:
-            return edited(solution(self.lab), self)
-        path = self.path
         if self.edits:
-            path = path.parents[2] / "right" / self.number / f"{path.stem}.py"
-        own = read_submission(path)
-        whole = replace(own, cells=(*given(self.number), *own.cells))
-        return edited(whole, self) if self.edits else whole
+            base = right(self.path)[self.of].submission() if self.of else solution(self.lab)
+            return edited(base, self)
+        own = read_python(self.path, self.text)
+        return replace(own, cells=(*given(self.number), *own.cells))
 
     def missing(self, text: str) -> list[str]:
         """The lines of `says` of which `text` has no alternative."""
@@ -122,6 +116,12 @@ def solution(lab: str) -> Submission:
     return read_python(path, unmarked(filled(path.read_text(encoding="utf-8"))))
 
 
+@cache
+def right(wrong: Path) -> dict[str, Specimen]:
+    """The right ones of the same lab, by name."""
+    return {one.name: one for one in read(wrong.parents[1] / "right" / wrong.name)}
+
+
 def edited(solution: Submission, mistake: Specimen) -> Submission:
     """The solution with the mistake in the cell of its exercise."""
     cells = list(solution.cells)
@@ -141,36 +141,39 @@ def edited(solution: Submission, mistake: Specimen) -> Submission:
 
 def bank(folder: Path) -> list[Specimen]:
     """All submissions of a bank, lab by lab."""
-    found = [read_file(path) for path in folder.rglob("*.py")]
-    found += [mistake for path in folder.rglob("*.diff") for mistake in read_mistakes(path)]
+    paths = [path for path in folder.rglob("*") if path.suffix in (".diff", ".py")]
+    found = [specimen for path in paths for specimen in read(path)]
     return sorted(found, key=lambda specimen: (specimen.number, specimen.name))
 
 
-def read_file(path: Path) -> Specimen:
-    """The head is the comments before the first line of code."""
+def read(path: Path) -> Iterator[Specimen]:
+    """The entries of a file: each goes from its name to the next one's; without names, one."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    head = list(takewhile(lambda line: line == "" or line.startswith("#"), lines))
-    return Specimen(path, path.stem, *read_head(head), edits=[])
+    starts = [place for place, line in enumerate(lines) if line.startswith("# name: ")]
+    for start, stop in pairwise([*(starts or [0]), len(lines)]):
+        code = (i for i in range(start, stop) if lines[i] and not lines[i].startswith("#"))
+        body = next(code, stop)
+        head = [mark.groups() for mark in map(HEAD.fullmatch, lines[start:body]) if mark]
+        above = [
+            mark[2] for mark in map(HEAD.fullmatch, lines[:body]) if mark and mark[1] == "exercise"
+        ]
+        says = [value.split(" | ") for key, value in head if key == "says"]
+        is_edit = lines[body : body + 1] != [] and lines[body].startswith(MARKS)
+        edits = list(read_edits(lines[body:stop], path.name, body + 1)) if is_edit else []
+        text = "" if is_edit else "\n".join(lines[start:stop]) + "\n"
+        own = dict(head)
+        yield Specimen(
+            path,
+            own.get("name", path.stem),
+            above[-1] if above else "",
+            says,
+            edits,
+            text,
+            own.get("of", ""),
+        )
 
 
-def read_mistakes(path: Path) -> Iterator[Specimen]:
-    """Those of a `.diff`: each goes from its name to the next one's."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    names = [place for place, line in enumerate(lines) if line.startswith("# name: ")]
-    for start, stop in pairwise([*names, len(lines)]):
-        own = lines[start:stop]
-        edits = list(read_edits(own, path.name, start + 1))
-        yield Specimen(path, own[0].removeprefix("# name: "), *read_head(own), edits)
-
-
-def read_head(lines: list[str]) -> tuple[str, list[list[str]]]:
-    """The exercise, "" where none is named, and the words."""
-    found = [mark.groups() for mark in map(HEAD.fullmatch, lines) if mark]
-    exercise = next((value for key, value in found if key == "exercise"), "")
-    return exercise, [value.split(" | ") for key, value in found if key == "says"]
-
-
-def read_edits(lines: list[str], file: str, first: int) -> Iterator[Edit]:
+def read_edits(lines: Iterable[str], file: str, first: int) -> Iterator[Edit]:
     """Each run of marked lines; `first` is the number of the first line in the file."""
     for is_edit, run in groupby(enumerate(lines, first), lambda pair: pair[1][:1] in MARKS):
         numbers, texts = zip(*run)

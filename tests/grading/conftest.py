@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
+from inspect import getsource, isfunction
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 
-from minitrain.lab.grading.course import LabChecks, load_lab
+from minitrain.lab.grading.attempt import attempt_of
+from minitrain.lab.grading.checks import checks_of
+from minitrain.lab.grading.course import LabChecks, load_lab, pickled_reference
 from minitrain.lab.grading.grade import grade_submission
-from minitrain.lab.grading.results import Report
+from minitrain.lab.grading.results import CheckResult, Report
+from minitrain.lab.grading.running import run_check
 from minitrain.lab.grading.submission import RECORDED, Submission, read_submission
 from minitrain.lab.sandbox import bubblewrap
-from minitrain.lab.sandbox.limits import Limits
+from minitrain.lab.sandbox.limits import PATIENT, Limits
 from minitrain.lab.sandbox.loader import Cell
 from minitrain.lab.sandbox.sandbox import Sandbox
 
+from .bank import Specimen
+from .mutations import Mutant
+
+Grade = Callable[[Specimen | Mutant, str], Iterator[CheckResult]]
 FIXTURES = Path(__file__).parent / "fixtures"
 QUICK = Limits(
     seconds=3.0,
@@ -127,3 +138,43 @@ def complete(notebook):
         return notebook(name, [setup, *body, *data])
 
     return write
+
+
+@pytest.fixture(scope="module")
+def graded(request: pytest.FixtureRequest) -> Iterator[Grade]:
+    """graded(specimen, exercise) -> its checks in turn; one sandbox a lab, the one in use.
+
+    Those in whose source the specimen's words stand come first: then most need no other. What they
+    draw is decided by `--draws`.
+    """
+    labs: dict[str, LabChecks] = {}
+    sandboxes: dict[str, Sandbox] = {}
+
+    def grade(specimen: Specimen | Mutant, exercise: str) -> Iterator[CheckResult]:
+        name = specimen.lab
+        if name not in sandboxes:
+            for old in list(sandboxes):
+                sandboxes.pop(old).close()
+            labs[name] = load_lab(name)
+            sandboxes[name] = Sandbox(labs[name].hidden, PATIENT)
+        exercises = [item for item in labs[name].items if item.kind == "exercise"]
+        ours = {e.name: pickled_reference(e) for e in exercises if e.name != exercise}
+        item = labs[name].find("exercise", exercise)
+        attempt = attempt_of(item, specimen.submission(), ours, sandboxes[name])
+        checks = sorted(checks_of(item), key=lambda c: len(specimen.missing(words_of(c.function))))
+        return (run_check(item, check, {"submission": attempt}) for check in checks)
+
+    seed = request.config.getoption("--draws")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minitrain.lab.grading.running.secrets.randbits", lambda bits: seed)
+        yield grade
+    for sandbox in sandboxes.values():
+        sandbox.close()
+
+
+@cache
+def words_of(check: Any) -> str:
+    """The source of a check and of the functions beside it that it calls, texts joined."""
+    called = (check.__globals__.get(name) for name in check.__code__.co_names)
+    beside = [f for f in called if isfunction(f) and f.__module__ == check.__module__]
+    return re.sub(r'"\s*f?"', "", "".join(map(getsource, [check, *beside])))

@@ -8,7 +8,7 @@ import pytest
 
 from minitrain.lab.grading.submission import Submission
 
-from .bank import Specimen, bank, edited, read_mistakes
+from .bank import Specimen, bank, edited, read
 from .conftest import submitted
 
 SOLUTION = """def add(a, b):
@@ -20,7 +20,7 @@ SOLUTION = """def add(a, b):
 
 def mistakes(tmp_path: Path, text: str) -> list[Specimen]:
     (tmp_path / "t00.diff").write_text(text)
-    return list(read_mistakes(tmp_path / "t00.diff"))
+    return list(read(tmp_path / "t00.diff"))
 
 
 def mistaken(tmp_path: Path, *lines: str) -> str:
@@ -75,7 +75,6 @@ def test_several_mistakes_have_their_own_words(tmp_path: Path):
         (["+    total = 0"], "the 0 lines"),
         (["     total = a", "@@", "-    total = 1"], "line 6: .* 0 times"),
         (["     total = a"], "wrong changes nothing of `add`"),
-        ([], "changes nothing"),
         (["-    total = a", "total = 0"], "line 5: mark `total = 0` with -, \\+ or a blank"),
     ],
 )
@@ -90,7 +89,21 @@ def test_lines_that_are_there_twice_are_no_place(tmp_path: Path):
         edited(submitted("def twice(a):\n    a += 1\n    a += 1\n    return a"), mistake)
 
 
-def test_every_mistake_fits_todays_solutions():
+def test_lines_without_marks_are_a_whole_program(tmp_path: Path):
+    text = "# name: own\n# exercise: add\ndef add(a, b):\n    return a + sum(b)\n"
+    first, last = mistakes(tmp_path, text + "\n# name: wrong\n# exercise: add\n-    total = a\n")
+    assert first.edits == [] and first.submission().cells[-1].source.startswith(text)
+    assert last.name == "wrong" and len(last.edits) == 1
+
+
+def test_a_file_without_names_is_one_submission(tmp_path: Path):
+    (tmp_path / "alone.py").write_text("# exercise: add\n# says: no\n\nadd = sum\n")
+    (alone,) = read(tmp_path / "alone.py")
+    assert (alone.name, alone.exercise, alone.says) == ("alone", "add", [["no"]])
+    assert alone.submission().defines("add")
+
+
+def test_every_edit_fits_todays_solutions():
     """In a second, what the graded bank would say in minutes."""
-    for mistake in bank(Path(__file__).parent / "wrong"):
-        assert mistake.submission().cells, mistake.name
+    for specimen in bank(Path(__file__).parent / "banks"):
+        assert specimen.submission().defines(specimen.exercise), specimen.name

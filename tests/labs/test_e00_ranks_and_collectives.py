@@ -571,7 +571,7 @@ class TestRingReduceScatter(RingCheck, Exercise):
 
     def calls(self, submission):
         cases = [(5, 11), (2, 8), (3, 7), (4, 6), (4, 2), (3, 7), (2, 5, I64), (4, 7, F32)]
-        cases += [(3, 0), (3, 1), (4, 24), (3, 8)]
+        cases += [(3, 0), (3, 1), (4, 24), (3, 8), (1, 5)]
         made = [one_each(ranks, (n,), *dtype) for ranks, n, *dtype in cases]
         return calls_of(submission, made, causes=CHUNKS)
 

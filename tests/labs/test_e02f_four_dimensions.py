@@ -683,6 +683,8 @@ class TestClip(Exercise):
         sizes = MESHES[2]
         nothing = {key: torch.zeros_like(whole) for key, whole in wholes(sizes).items()}
         steps = [(wholes(sizes), 1e4, True), (nothing, 1.0, False)]
+        whole = wholes(sizes)  # half as long again would be the limit
+        steps.append((whole, 1.5 * squares(sizes, whole)[""] ** 0.5, False))
         mesh, found = launched(submission, sizes, steps)
         for (gradients, limit, _), results in found:
             norm = squares(sizes, gradients)[""] ** 0.5

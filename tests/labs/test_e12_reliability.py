@@ -1082,6 +1082,8 @@ class TestSlowRanks(Exercise):
         # |c - median| is 0, 1, 1, 2, 2, 3, 12 percent: its median 2, so 12 is 6 of them and 4 deviations
         noisy = torch.tensor([1.0, 0.99, 1.01, 0.98, 1.02, 0.97, 1.12], dtype=torch.float64)
         noisy = 0.3 * noisy[:, None].expand(7, 5).clone()
+        passed = noisy.clone()
+        passed[6] = 0.3 * 1.163  # 5.5 deviations
         self.ask(
             submission,
             [
@@ -1090,6 +1092,7 @@ class TestSlowRanks(Exercise):
                 (timed(narrow), 1.02, [3], "the factor was given as 1.02"),
                 (timed(strict), 1.5, [], "the factor was given as 1.5"),
                 (timed(noisy), None, [], "a deviation is 1.4826 times the median of |c - median|"),
+                (timed(passed), None, [6], "it is over both bounds"),
                 *self.of_even_numbers(),
             ],
         )
